@@ -1,0 +1,170 @@
+//! Who asked: the Python stack, the layer and the phase of the operation the calling thread is in.
+
+use crate::intern::FrameRole;
+use crate::python::walk::{Interpreter, RawFrame};
+use crate::recorder::Recorder;
+use crate::thread::{CachedFrame, FRAME_CACHE, LAYER_CACHE, STACK_CACHE, Slot, ThreadState};
+use memlab_trace::record::{Flags, Phase};
+
+/// The outcome of [`here`].
+#[derive(Clone, Copy, Default)]
+pub struct Attribution {
+    pub stack: u32,
+    pub layer: u32,
+    /// Bits of the trace's `flags`.
+    pub flags: u32,
+}
+
+/// Attributes what the calling thread does right now.
+#[inline]
+pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
+    let workspace = if thread.workspace { Flags::WORKSPACE } else { 0 };
+    let Some(python) = recorder.python() else {
+        let phase = if thread.backward.running { Phase::Backward as u32 } else { Phase::Other as u32 };
+        return Attribution { stack: 0, layer: 0, flags: phase | workspace };
+    };
+    let innermost = python.innermost();
+    if thread.backward.running {
+        let backward = thread.backward;
+        if innermost == backward.frame_at_entry {
+            // No Python ran since the engine took this node: the forward operation answers for it.
+            let linked = if backward.stack != 0 || backward.layer != 0 { Flags::LINKED } else { 0 };
+            return Attribution {
+                stack: backward.stack,
+                layer: backward.layer,
+                flags: Phase::Backward as u32 | linked | workspace,
+            };
+        }
+        // A Python autograd.Function, a hook, or activation checkpointing running forward again.
+        let own = walk(recorder, python, thread, innermost, backward.stack);
+        let again = if own.layer != 0 { Flags::RECOMPUTE } else { 0 };
+        let layer = if own.layer != 0 { own.layer } else { backward.layer };
+        return Attribution { stack: own.stack, layer, flags: Phase::Backward as u32 | again | workspace };
+    }
+    let own = walk(recorder, python, thread, innermost, 0);
+    let phase = if own.roles.has(FrameRole::OPTIMIZER_STEP) {
+        Phase::Optimizer as u32
+    } else if own.layer != 0 {
+        Phase::Forward as u32
+    } else {
+        Phase::Other as u32
+    };
+    let moved = if own.roles.has(FrameRole::MODULE_APPLY) { Flags::MOVED_MODULE } else { 0 };
+    // An autograd node was made at this very place: the allocation belongs to the operation that made it.
+    let differentiable =
+        if own.stack != 0 && thread.handed_out.last_stack == own.stack { Flags::GRADIENT_NODE } else { 0 };
+    Attribution { stack: own.stack, layer: own.layer, flags: phase | differentiable | moved | workspace }
+}
+
+#[derive(Clone, Copy)]
+struct Walked {
+    stack: u32,
+    layer: u32,
+    roles: FrameRole,
+}
+
+/// Walks the stack and names it, reusing what is common with the last stack of this thread.
+///
+/// Frames are compared from the outermost inwards, by code object, position and (for module calls) module. A position
+/// in a caller cannot change while the callee runs, so equal prefixes are the same frames for attribution's purposes.
+#[inline]
+fn walk(
+    recorder: &Recorder,
+    python: &Interpreter,
+    thread: &mut ThreadState,
+    innermost: *const u8,
+    base: u32,
+) -> Walked {
+    let deaths = recorder.module_deaths();
+    if thread.module_deaths != deaths {
+        thread.forget_stacks();
+        thread.module_deaths = deaths;
+    }
+    let count = python.walk(innermost, &mut thread.frames);
+    let mut shared = 0;
+    if thread.slots_base == base {
+        let limit = count.min(thread.slot_count);
+        while shared < limit {
+            let (raw, slot) = (&thread.frames[count - 1 - shared], &thread.slots[shared]);
+            let same = slot.code == raw.code
+                && slot.position == raw.position
+                && slot.identity == python.identity(raw.code)
+                && (!slot.role.has(FrameRole::MODULE_CALL) || slot.module == python.first_local(raw.frame));
+            if !same {
+                break;
+            }
+            shared += 1;
+        }
+    }
+    thread.slots_base = base;
+    for depth in shared..count {
+        let raw = thread.frames[count - 1 - depth];
+        let below = if depth == 0 { Slot { stack: base, ..Slot::EMPTY } } else { thread.slots[depth - 1] };
+        thread.slots[depth] = name(recorder, python, thread, &raw, &below);
+    }
+    thread.slot_count = count;
+    match count {
+        0 => Walked { stack: base, layer: 0, roles: FrameRole::NONE },
+        _ => {
+            let top = &thread.slots[count - 1];
+            Walked { stack: top.stack, layer: top.layer, roles: top.roles }
+        }
+    }
+}
+
+/// The slot of frame `raw`, which was called by the frame of `below`.
+fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw: &RawFrame, below: &Slot) -> Slot {
+    let identity = python.identity(raw.code);
+    let cached = &mut thread.frame_cache[hash(raw.code as u64, raw.position as u64) % FRAME_CACHE];
+    if cached.code != raw.code || cached.position != raw.position || cached.frame.identity != identity {
+        let frame = recorder.interner.frame(&recorder.log, python, raw, identity);
+        *cached = CachedFrame { code: raw.code, position: raw.position, frame };
+    }
+    let frame = cached.frame;
+
+    let key = u64::from(below.stack) << 32 | u64::from(frame.id);
+    let cached = &mut thread.stack_cache[hash(u64::from(below.stack), u64::from(frame.id)) % STACK_CACHE];
+    if cached.0 != key {
+        *cached = (key, recorder.interner.stack(&recorder.log, below.stack, frame.id));
+    }
+
+    let mut slot = Slot {
+        code: raw.code,
+        position: raw.position,
+        identity,
+        roles: below.roles.with(frame.role),
+        role: frame.role,
+        stack: cached.1,
+        layer: below.layer,
+        module: std::ptr::null(),
+        innermost_module: below.innermost_module,
+    };
+    if frame.role.has(FrameRole::MODULE_CALL) {
+        slot.module = python.first_local(raw.frame);
+        // `_wrapped_call_impl` and `_call_impl` are two frames of one call.
+        if !slot.module.is_null() && slot.module != below.innermost_module {
+            slot.innermost_module = slot.module;
+            slot.layer = layer(recorder, python, thread, below.layer, slot.module);
+        }
+    }
+    slot
+}
+
+fn layer(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, parent: u32, module: *const u8) -> u32 {
+    let cached = &mut thread.layer_cache[hash(u64::from(parent), module as u64) % LAYER_CACHE];
+    if cached.2 == 0 || cached.0 != parent || cached.1 != module as usize {
+        let (layer, new) = recorder.interner.layer(&recorder.log, python, parent, module);
+        *cached = (parent, module as usize, layer);
+        if new {
+            recorder.want_names();
+        }
+    }
+    cached.2
+}
+
+/// Spreads two words over a cache; addresses differ in their middle bits.
+#[inline]
+fn hash(a: u64, b: u64) -> usize {
+    let mixed = (a.rotate_left(32) ^ b).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 40) as usize
+}

@@ -1,0 +1,159 @@
+//! What the environment asks for. Read once, when the library is loaded.
+
+use std::path::PathBuf;
+
+/// Bytes a trace may take by default: 2 GiB.
+const DEFAULT_TRACE_MAX: u64 = 2 << 30;
+/// Below this a trace could not hold its own definitions.
+const LEAST_TRACE_MAX: u64 = 1 << 20;
+const DEFAULT_OUTPUT: &str = "memlab-%n-%p.jsonl";
+
+pub struct Config {
+    pub enabled: bool,
+    /// The pattern of `MEMLAB_OUTPUT`, with `%p %r %h %n` still in it.
+    pub output: String,
+    pub trace_max: u64,
+}
+
+impl Config {
+    pub fn from_environment() -> Self {
+        let enabled = std::env::var_os("MEMLAB").is_none_or(|value| value != "0");
+        let output = match std::env::var("MEMLAB_OUTPUT") {
+            Ok(pattern) if !pattern.is_empty() => pattern,
+            _ => DEFAULT_OUTPUT.to_owned(),
+        };
+        let trace_max = match std::env::var("MEMLAB_TRACE_MAX") {
+            Ok(text) if enabled => parse_size(&text).unwrap_or_else(|| {
+                crate::say(&format!("MEMLAB_TRACE_MAX={text} is not a size (try 512MiB): using 2GiB"));
+                DEFAULT_TRACE_MAX
+            }),
+            _ => DEFAULT_TRACE_MAX,
+        };
+        Self { enabled, output, trace_max: trace_max.max(LEAST_TRACE_MAX) }
+    }
+
+    /// The trace's path for this process: `%p` its id, `%r` its rank (0 without a launcher), `%h` the host, `%n` the
+    /// program's name, `%%` a percent sign.
+    pub fn output_path(&self, program: &str) -> PathBuf {
+        let mut path = String::with_capacity(self.output.len() + 32);
+        let mut characters = self.output.chars();
+        while let Some(character) = characters.next() {
+            if character != '%' {
+                path.push(character);
+                continue;
+            }
+            match characters.next() {
+                Some('p') => path.push_str(&std::process::id().to_string()),
+                Some('r') => path.push_str(&rank().unwrap_or(0).to_string()),
+                Some('h') => path.push_str(&host_name()),
+                Some('n') => path.push_str(program),
+                Some('%') => path.push('%'),
+                Some(other) => path.extend(['%', other]),
+                None => path.push('%'),
+            }
+        }
+        PathBuf::from(path)
+    }
+}
+
+/// A number of bytes with an optional binary unit: `4096`, `512MiB`, `2g`.
+fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift)
+}
+
+fn environment_number<T: std::str::FromStr>(names: &[&str]) -> Option<T> {
+    names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
+}
+
+/// The process's rank, as torchrun, MPI or SLURM tell it.
+pub fn rank() -> Option<u32> {
+    environment_number(&["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"])
+}
+
+pub fn local_rank() -> Option<u32> {
+    environment_number(&["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"])
+}
+
+pub fn world_size() -> Option<u32> {
+    environment_number(&["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"])
+}
+
+pub fn host_name() -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: the buffer is larger than any host name and the length is passed less the final NUL.
+    if unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) } != 0 {
+        return "localhost".into();
+    }
+    let length = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    String::from_utf8_lossy(&name[..length]).into_owned()
+}
+
+/// What to call the program in a file name: the script without its ending, or the executable.
+pub fn program_name(command: &[String]) -> String {
+    let executable = command.first().map_or("program", String::as_str);
+    let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+    let name = if base(executable).starts_with("python") {
+        let script = script_of(&command[1..]);
+        script.map_or_else(|| base(executable), |script| base(script).trim_end_matches(".py").to_owned())
+    } else {
+        base(executable)
+    };
+    name.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' }).take(64).collect()
+}
+
+/// The script (or `-m` module) among Python's arguments.
+fn script_of(arguments: &[String]) -> Option<&str> {
+    let mut arguments = arguments.iter().map(String::as_str);
+    while let Some(argument) = arguments.next() {
+        match argument {
+            "-m" => return arguments.next(),
+            "-c" | "-" => return None,
+            "-W" | "-X" | "--check-hash-based-pycs" => {
+                arguments.next();
+            }
+            _ if argument.starts_with('-') => {}
+            _ => return Some(argument),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("4096", Some(4096)), ("2GiB", Some(2 << 30)), ("512 m", Some(512 << 20)), ("1.5G", None)]
+        {
+            assert_eq!(parse_size(text), bytes, "{text}");
+        }
+        assert_eq!(parse_size("99999999999999T"), None, "overflow");
+    }
+
+    #[test]
+    fn program_names() {
+        let name = |command: &str| program_name(&command.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(name("/usr/bin/python3 -u runs/train.py --lr 1"), "train");
+        assert_eq!(name("python -m torch.distributed.run x.py"), "torch.distributed.run");
+        assert_eq!(name("python3.12 -W ignore -c pass"), "python3.12");
+        assert_eq!(name("./bench"), "bench");
+    }
+
+    #[test]
+    fn patterns() {
+        let config = Config { enabled: true, output: "a-%n-%p-100%%-%x%".into(), trace_max: 0 };
+        assert_eq!(config.output_path("train").to_string_lossy(), format!("a-train-{}-100%-%x%", std::process::id()));
+    }
+}

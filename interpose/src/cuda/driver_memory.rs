@@ -1,0 +1,257 @@
+//! What the process holds of the driver's memory, and the events that say so.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use memlab_trace::encode::{self, DriverAlloc, LineBuffer};
+use memlab_trace::record::{DriverKind, Flags};
+use rustc_hash::FxBuildHasher;
+
+use super::info::{self, Location};
+use super::runtime;
+use crate::attribution::{self, Attribution};
+use crate::recorder::{Recorder, Session};
+use crate::symbols;
+
+/// Handles and pointers of different kinds may have equal values.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Space {
+    Address,
+    /// Host memory somebody else allocated.
+    Registered,
+    Array,
+}
+
+impl Space {
+    fn of(kind: DriverKind) -> Self {
+        match kind {
+            DriverKind::Registered => Self::Registered,
+            DriverKind::Array => Self::Array,
+            _ => Self::Address,
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Allocation {
+    device: i32,
+    bytes: u64,
+    kind: DriverKind,
+    context: u64,
+    call: &'static str,
+    library: String,
+    place: Attribution,
+}
+
+/// `cuMemCreate`d memory: lives until no handle and no mapping refers to it.
+struct Physical {
+    allocation: Allocation,
+    handles: u32,
+    mappings: u32,
+}
+
+/// The process's driver memory. Segments are few and large, so a lock and maps serve; the caller of a hook waits only
+/// for another thread's hook.
+#[derive(Default)]
+pub struct DriverMemory {
+    live: HashMap<(Space, u64), Allocation, FxBuildHasher>,
+    /// By memlab's own number: the driver reuses handle values while mappings live on.
+    physical: HashMap<u64, Physical, FxBuildHasher>,
+    physical_by_handle: HashMap<u64, u64, FxBuildHasher>,
+    last_physical: u64,
+    /// Address → (bytes, physical).
+    mappings: BTreeMap<u64, (u64, u64)>,
+}
+
+/// An allocation taken out of the books before the driver was asked to free it.
+pub struct Freed {
+    space: Space,
+    address: u64,
+    allocation: Allocation,
+}
+
+/// Memory was taken from the driver. Called after the real function succeeded, with unknown locks of the caller held.
+pub fn allocated(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize) {
+    let (call, caller) = runtime::outermost_call(call, caller);
+    if address == 0 {
+        return;
+    }
+    let Some(mut session) = Recorder::enter() else { return };
+    let device = if is_host(kind) { -1 } else { info::current_device() };
+    let allocation = describe(&mut session, device, bytes, kind, call, caller);
+    log_allocated(&session, address, &allocation);
+    session.recorder.driver_memory.lock().live.insert((Space::of(kind), address), allocation);
+    session.recorder.sampler.driver_memory_changed();
+}
+
+/// Memory is about to go back to the driver.
+pub fn freeing(space: Space, address: u64) -> Option<Freed> {
+    let session = Recorder::enter_if_recording()?;
+    let allocation = session.recorder.driver_memory.lock().live.remove(&(space, address))?;
+    log_freed(&session, address, &allocation);
+    session.recorder.sampler.driver_memory_changed();
+    Some(Freed { space, address, allocation })
+}
+
+/// The driver refused to take it back.
+pub fn not_freed(freed: Option<Freed>) {
+    let (Some(freed), Some(session)) = (freed, Recorder::enter_if_recording()) else { return };
+    log_allocated(&session, freed.address, &freed.allocation);
+    session.recorder.driver_memory.lock().live.insert((freed.space, freed.address), freed.allocation);
+}
+
+/// `cuMemCreate` succeeded.
+pub fn created(handle: u64, bytes: u64, location: Location, caller: usize) {
+    let Some(mut session) = Recorder::enter() else { return };
+    let (device, kind) = match location {
+        Location::Device(device) => (device, DriverKind::Physical),
+        Location::Host => (-1, DriverKind::Pinned),
+    };
+    let allocation = describe(&mut session, device, bytes, kind, "cuMemCreate", caller);
+    add_physical(&session, handle, allocation);
+}
+
+/// Another process's `cuMemCreate`d memory was opened; the driver does not tell its size.
+pub fn imported_handle(handle: u64, caller: usize) {
+    let Some(mut session) = Recorder::enter() else { return };
+    let device = info::current_device();
+    let allocation = describe(&mut session, device, 0, DriverKind::Imported, "cuMemImportFromShareableHandle", caller);
+    add_physical(&session, handle, allocation);
+}
+
+fn add_physical(session: &Session, handle: u64, allocation: Allocation) {
+    let mut memory = session.recorder.driver_memory.lock();
+    memory.last_physical += 1;
+    let number = memory.last_physical;
+    log_allocated(session, number, &allocation);
+    memory.physical.insert(number, Physical { allocation, handles: 1, mappings: 0 });
+    memory.physical_by_handle.insert(handle, number);
+    session.recorder.sampler.driver_memory_changed();
+}
+
+/// One more reference to a handle.
+pub fn retained(handle: u64) {
+    let Some(session) = Recorder::enter_if_recording() else { return };
+    let memory = &mut *session.recorder.driver_memory.lock();
+    if let Some(physical) = memory.physical_by_handle.get(&handle).and_then(|number| memory.physical.get_mut(number)) {
+        physical.handles += 1;
+    }
+}
+
+/// A reference to a handle is about to be dropped; says whether memlab knows it.
+pub fn releasing(handle: u64) -> bool {
+    let Some(session) = Recorder::enter_if_recording() else { return false };
+    let memory = &mut *session.recorder.driver_memory.lock();
+    let Some(&number) = memory.physical_by_handle.get(&handle) else { return false };
+    if let Some(physical) = memory.physical.get_mut(&number) {
+        physical.handles = physical.handles.saturating_sub(1);
+    }
+    drop_unused(&session, memory, number);
+    true
+}
+
+pub fn mapped(address: u64, bytes: u64, handle: u64) {
+    let Some(session) = Recorder::enter_if_recording() else { return };
+    let memory = &mut *session.recorder.driver_memory.lock();
+    let Some(&number) = memory.physical_by_handle.get(&handle) else { return };
+    let Some(physical) = memory.physical.get_mut(&number) else { return };
+    physical.mappings += 1;
+    memory.mappings.insert(address, (bytes, number));
+    let mut line = LineBuffer::<256>::new();
+    let (time, thread, device) = (session.now(), session.thread.id, physical.allocation.device);
+    session.recorder.log.append(encode::map(&mut line, time, thread, device, address, bytes, number));
+}
+
+pub fn unmapped(address: u64, bytes: u64) {
+    let Some(session) = Recorder::enter_if_recording() else { return };
+    let memory = &mut *session.recorder.driver_memory.lock();
+    let end = address.saturating_add(bytes);
+    let gone: Vec<u64> = memory.mappings.range(address..end).map(|(&start, _)| start).collect();
+    for start in gone {
+        let Some((bytes, number)) = memory.mappings.remove(&start) else { continue };
+        let Some(physical) = memory.physical.get_mut(&number) else { continue };
+        physical.mappings -= 1;
+        let mut line = LineBuffer::<256>::new();
+        let (time, thread, device) = (session.now(), session.thread.id, physical.allocation.device);
+        session.recorder.log.append(encode::unmap(&mut line, time, thread, device, start, bytes));
+        drop_unused(&session, memory, number);
+    }
+}
+
+fn drop_unused(session: &Session, memory: &mut DriverMemory, number: u64) {
+    let unused = memory.physical.get(&number).is_some_and(|physical| physical.handles == 0 && physical.mappings == 0);
+    if unused && let Some(physical) = memory.physical.remove(&number) {
+        memory.physical_by_handle.retain(|_, known| *known != number);
+        log_freed(session, number, &physical.allocation);
+        session.recorder.sampler.driver_memory_changed();
+    }
+}
+
+/// A context was destroyed, and with it all memory allocated in it.
+pub fn context_destroyed(context: u64) {
+    let Some(session) = Recorder::enter_if_recording() else { return };
+    if context == 0 {
+        return;
+    }
+    let mut memory = session.recorder.driver_memory.lock();
+    let gone: Vec<_> = memory.live.extract_if(|_, allocation| allocation.context == context).collect();
+    for ((_, address), allocation) in gone {
+        log_freed(&session, address, &allocation);
+    }
+    session.recorder.sampler.driver_memory_changed();
+}
+
+fn is_host(kind: DriverKind) -> bool {
+    matches!(kind, DriverKind::Pinned | DriverKind::Registered)
+}
+
+fn describe(
+    session: &mut Session,
+    device: i32,
+    bytes: u64,
+    kind: DriverKind,
+    call: &'static str,
+    caller: usize,
+) -> Allocation {
+    if device >= 0 {
+        session.recorder.define_device(device);
+    }
+    let mut place = attribution::here(session.recorder, session.thread);
+    let library = symbols::library_of(caller).unwrap_or_default();
+    // PyTorch's caching allocator is the only one in this library that asks for these kinds.
+    let segment = matches!(kind, DriverKind::Device | DriverKind::Physical) && library.starts_with("libc10_cuda");
+    if segment {
+        place.flags |= Flags::SEGMENT;
+    }
+    Allocation { device, bytes, kind, context: info::current_context(), call, library, place }
+}
+
+fn log_allocated(session: &Session, address: u64, allocation: &Allocation) {
+    let event = DriverAlloc {
+        time: session.now(),
+        thread: session.thread.id,
+        device: allocation.device,
+        address,
+        bytes: allocation.bytes,
+        kind: allocation.kind,
+        call: allocation.call.as_bytes(),
+        library: allocation.library.as_bytes(),
+        stack: allocation.place.stack,
+        layer: allocation.place.layer,
+        flags: allocation.place.flags,
+    };
+    session.recorder.log.append(encode::driver_alloc(&mut LineBuffer::<512>::new(), &event));
+}
+
+fn log_freed(session: &Session, address: u64, allocation: &Allocation) {
+    let mut line = LineBuffer::<256>::new();
+    let (time, thread) = (session.now(), session.thread.id);
+    session.recorder.log.append(encode::driver_free(
+        &mut line,
+        time,
+        thread,
+        allocation.device,
+        address,
+        allocation.kind,
+    ));
+}

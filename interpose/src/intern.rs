@@ -1,0 +1,171 @@
+//! Things said often are said once: frames, stacks and layers get small ids, shared by all threads.
+//!
+//! A definition is appended to the log under the table's lock, before any thread can learn the id, so the file always
+//! has it before its first use. The lock is memlab's own and nothing is called out to while it is held.
+
+use hashbrown::HashMap;
+use memlab_trace::encode::{self, LineBuffer};
+use parking_lot::Mutex;
+use rustc_hash::FxBuildHasher;
+
+use crate::log::Log;
+use crate::python::walk::{CodeIdentity, Interpreter, RawFrame};
+
+/// What a Python frame means to attribution besides its line.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct FrameRole(u8);
+
+impl FrameRole {
+    pub const NONE: Self = Self(0);
+    /// `nn.Module.__call__`: its first local is the module that runs.
+    pub const MODULE_CALL: Self = Self(1);
+    /// `Optimizer.step`.
+    pub const OPTIMIZER_STEP: Self = Self(2);
+    /// `Module.to`, `cuda` and kin, which move parameters and buffers.
+    pub const MODULE_APPLY: Self = Self(4);
+
+    pub fn has(self, role: Self) -> bool {
+        self.0 & role.0 != 0
+    }
+
+    pub fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// PyTorch's own functions are known by their file and name.
+    fn of(file: &str, name: &str) -> Self {
+        if file.ends_with("torch/nn/modules/module.py") {
+            match name {
+                "_wrapped_call_impl" | "_call_impl" => Self::MODULE_CALL,
+                "_apply" => Self::MODULE_APPLY,
+                _ => Self::NONE,
+            }
+        } else if file.ends_with("torch/optim/optimizer.py") && name == "wrapper" {
+            Self::OPTIMIZER_STEP
+        } else {
+            Self::NONE
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct Frame {
+    pub id: u32,
+    pub role: FrameRole,
+    pub identity: CodeIdentity,
+}
+
+/// A layer whose qualified name is not known yet.
+#[derive(Clone, Copy)]
+pub struct UnnamedLayer {
+    pub id: u32,
+    pub parent: u32,
+    /// The module's address; it may have died since.
+    pub module: usize,
+}
+
+#[derive(Default)]
+struct Tables {
+    frames: HashMap<(usize, usize), Frame, FxBuildHasher>,
+    stacks: HashMap<(u32, u32), u32, FxBuildHasher>,
+    /// By parent layer and module address. A module's death removes its entries, since its address will be reused.
+    layers: HashMap<(u32, usize), u32, FxBuildHasher>,
+    layers_of_module: HashMap<usize, Vec<u32>, FxBuildHasher>,
+    /// Parent and class of the layers that have no name yet.
+    nameless: HashMap<u32, (u32, String), FxBuildHasher>,
+    last_frame: u32,
+    last_stack: u32,
+    last_layer: u32,
+    unnamed: Vec<UnnamedLayer>,
+}
+
+#[derive(Default)]
+pub struct Interner {
+    tables: Mutex<Tables>,
+}
+
+impl Interner {
+    pub fn frame(&self, log: &Log, python: &Interpreter, raw: &RawFrame, identity: CodeIdentity) -> Frame {
+        let mut tables = self.tables.lock();
+        let key = (raw.code as usize, raw.position);
+        if let Some(&frame) = tables.frames.get(&key)
+            && frame.identity == identity
+        {
+            return frame;
+        }
+        let file = absolute(python.file(raw.code));
+        let name = python.name(raw.code);
+        tables.last_frame += 1;
+        let frame = Frame { id: tables.last_frame, role: FrameRole::of(&file, &name), identity };
+        log.append(encode::frame(
+            &mut LineBuffer::<4096>::new(),
+            frame.id,
+            &file,
+            python.line(raw),
+            python.qualified_name(raw.code),
+        ));
+        tables.frames.insert(key, frame);
+        frame
+    }
+
+    pub fn stack(&self, log: &Log, parent: u32, frame: u32) -> u32 {
+        let mut tables = self.tables.lock();
+        if let Some(&stack) = tables.stacks.get(&(parent, frame)) {
+            return stack;
+        }
+        tables.last_stack += 1;
+        let stack = tables.last_stack;
+        log.append(encode::stack(&mut LineBuffer::<128>::new(), stack, parent, frame));
+        tables.stacks.insert((parent, frame), stack);
+        stack
+    }
+
+    /// The layer of `module` called by layer `parent`; the second value says that it is new and wants a name.
+    pub fn layer(&self, log: &Log, python: &Interpreter, parent: u32, module: *const u8) -> (u32, bool) {
+        let mut tables = self.tables.lock();
+        let key = (parent, module as usize);
+        if let Some(&layer) = tables.layers.get(&key) {
+            return (layer, false);
+        }
+        tables.last_layer += 1;
+        let id = tables.last_layer;
+        let class = python.class_name(module);
+        log.append(encode::layer(&mut LineBuffer::<1024>::new(), id, parent, &class, None));
+        tables.layers.insert(key, id);
+        tables.layers_of_module.entry(module as usize).or_default().push(parent);
+        tables.unnamed.push(UnnamedLayer { id, parent, module: module as usize });
+        tables.nameless.insert(id, (parent, class));
+        (id, true)
+    }
+
+    pub fn take_unnamed(&self) -> Vec<UnnamedLayer> {
+        std::mem::take(&mut self.tables.lock().unnamed)
+    }
+
+    /// Says the layer's qualified name in its outermost module.
+    pub fn name_layer(&self, log: &Log, layer: u32, name: &[u8]) {
+        let mut tables = self.tables.lock();
+        if let Some((parent, class)) = tables.nameless.remove(&layer) {
+            log.append(encode::layer(&mut LineBuffer::<4096>::new(), layer, parent, class, Some(name)));
+        }
+    }
+
+    /// A module died: whatever comes to lie at its address is another one.
+    pub fn forget_module(&self, module: usize) {
+        let mut tables = self.tables.lock();
+        for parent in tables.layers_of_module.remove(&module).unwrap_or_default() {
+            tables.layers.remove(&(parent, module));
+        }
+    }
+}
+
+/// `co_filename` may be relative to the directory the program was started in.
+fn absolute(file: String) -> String {
+    if file.starts_with('/') || file.starts_with('<') {
+        return file;
+    }
+    match std::env::current_dir() {
+        Ok(directory) => directory.join(&file).to_string_lossy().into_owned(),
+        Err(_) => file,
+    }
+}

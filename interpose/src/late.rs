@@ -1,0 +1,194 @@
+//! Loaded late (`dlopen`, in a notebook): the symbols of the program are bound already, so memlab's functions are
+//! written into the tables through which the loaded libraries call (their GOTs), and into those of libraries to come.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hashbrown::{HashMap, HashSet};
+use parking_lot::Mutex;
+
+use crate::cuda::{hooks, runtime};
+use crate::symbols::{self, Real};
+use crate::torch::{allocator, autograd, workspace};
+
+static REAL_DLOPEN: Real<unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void> = Real::next(c"dlopen");
+static LATE: AtomicBool = AtomicBool::new(false);
+
+/// Load addresses of the objects whose tables have been written to.
+static PATCHED: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
+
+/// Patches what is loaded, unless libmemlab was preloaded, when the dynamic linker has bound everything to it.
+pub fn patch_if_loaded_late() {
+    let bound_to = symbols::in_process(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+    if ptr::eq(bound_to, allocator::report_memory_usage as *const c_void) {
+        return;
+    }
+    LATE.store(true, Ordering::Relaxed);
+    patch_loaded();
+}
+
+/// `dlopen` as libraries call it once their tables are patched: patches what it loads.
+unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    let Some(real) = REAL_DLOPEN.get() else { return ptr::null_mut() };
+    // SAFETY: the real function with the caller's arguments. `$ORIGIN` and RUNPATH of the caller are lost on glibc, which
+    // looks at the return address; names with a slash and names found in the cache or LD_LIBRARY_PATH are unaffected.
+    let handle = unsafe { real(path, flags) };
+    if !handle.is_null() {
+        patch_loaded();
+    }
+    handle
+}
+
+fn replacements() -> HashMap<&'static [u8], *const c_void> {
+    let mut table: HashMap<&'static [u8], *const c_void> = HashMap::new();
+    table.insert(b"dlopen", dlopen as *const c_void);
+    table.insert(b"dlsym", symbols::dlsym as *const c_void);
+    table.insert(b"_exit", crate::lifecycle::_exit as *const c_void);
+    table.extend(hooks::all().map(|hook| (hook.abi_name.as_bytes(), hook.address)));
+    table.extend(runtime::HOOKS.iter().map(|(name, address)| (name.as_bytes(), *address)));
+    let torch = allocator::hooks().into_iter().chain(autograd::hooks()).chain(workspace::hooks());
+    table.extend(torch.map(|(name, address)| (name.as_bytes(), address)));
+    table
+}
+
+fn patch_loaded() {
+    let mut patched = PATCHED.lock();
+    let mut pass = Pass { replacements: replacements(), patched: patched.get_or_insert_with(HashSet::new) };
+    // SAFETY: the callback gets `pass` back while it is alive, and valid descriptions of loaded objects.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut pass).cast()) };
+}
+
+struct Pass<'a> {
+    replacements: HashMap<&'static [u8], *const c_void>,
+    patched: &'a mut HashSet<usize>,
+}
+
+unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _size: usize, pass: *mut c_void) -> c_int {
+    // SAFETY: as `patch_loaded` promises.
+    unsafe {
+        let (object, pass) = (&*object, &mut *pass.cast::<Pass>());
+        let name = if object.dlpi_name.is_null() { c"" } else { CStr::from_ptr(object.dlpi_name) };
+        // Not ourselves, nor the loader and libc, which call none of these through their tables.
+        let own = ["libmemlab.so", "ld-linux", "linux-vdso", "libc.so.6"];
+        let skip = own.iter().any(|part| name.to_string_lossy().contains(part));
+        if !skip
+            && pass.patched.insert(object.dlpi_addr as usize)
+            && let Some(tables) = Tables::of(object)
+        {
+            tables.patch(&pass.replacements);
+        }
+    }
+    0
+}
+
+/// The relocation and symbol tables of a loaded object.
+struct Tables {
+    base: usize,
+    symbols: *const libc::Elf64_Sym,
+    strings: *const c_char,
+    relocations: [(*const Rela, usize); 2],
+    /// Pages made read-only after relocation (RELRO).
+    protected: Option<(usize, usize)>,
+}
+
+/// `Elf64_Rela`
+#[repr(C)]
+struct Rela {
+    offset: u64,
+    info: u64,
+    addend: i64,
+}
+
+/// `Elf64_Dyn`
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+const PT_DYNAMIC: u32 = 2;
+const PT_GNU_RELRO: u32 = 0x6474_e552;
+const DT_PLTRELSZ: i64 = 2;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_JMPREL: i64 = 23;
+const R_X86_64_64: u64 = 1;
+const R_X86_64_GLOB_DAT: u64 = 6;
+const R_X86_64_JUMP_SLOT: u64 = 7;
+
+impl Tables {
+    /// SAFETY: `object` must describe a loaded object.
+    unsafe fn of(object: &libc::dl_phdr_info) -> Option<Self> {
+        let base = object.dlpi_addr as usize;
+        // SAFETY: the caller's word: headers and the dynamic section are mapped; the latter ends with a zero tag. glibc
+        // has turned its addresses into absolute ones.
+        unsafe {
+            let headers = std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
+            let protected = headers
+                .iter()
+                .find(|header| header.p_type == PT_GNU_RELRO)
+                .map(|header| (base + header.p_vaddr as usize, header.p_memsz as usize));
+            let section = headers.iter().find(|header| header.p_type == PT_DYNAMIC)?;
+            let mut entry = (base + section.p_vaddr as usize) as *const Dynamic;
+            let mut found = HashMap::new();
+            while (*entry).tag != 0 {
+                found.insert((*entry).tag, (*entry).value as usize);
+                entry = entry.add(1);
+            }
+            let table = |at, size| match (found.get(&at), found.get(&size)) {
+                (Some(&at), Some(&size)) => (at as *const Rela, size / size_of::<Rela>()),
+                _ => (ptr::null(), 0),
+            };
+            Some(Self {
+                base,
+                symbols: *found.get(&DT_SYMTAB)? as *const _,
+                strings: *found.get(&DT_STRTAB)? as *const _,
+                relocations: [table(DT_JMPREL, DT_PLTRELSZ), table(DT_RELA, DT_RELASZ)],
+                protected,
+            })
+        }
+    }
+
+    /// SAFETY: the object must still be loaded.
+    unsafe fn patch(&self, replacements: &HashMap<&'static [u8], *const c_void>) {
+        for (relocations, count) in self.relocations {
+            for index in 0..count {
+                // SAFETY: the tables have that many entries, and symbol indices lie inside the symbol table.
+                unsafe {
+                    let relocation = &*relocations.add(index);
+                    let kind = relocation.info & 0xffff_ffff;
+                    if !matches!(kind, R_X86_64_JUMP_SLOT | R_X86_64_GLOB_DAT | R_X86_64_64) {
+                        continue;
+                    }
+                    let symbol = &*self.symbols.add((relocation.info >> 32) as usize);
+                    let name = CStr::from_ptr(self.strings.add(symbol.st_name as usize));
+                    if let Some(&replacement) = replacements.get(name.to_bytes()) {
+                        self.write((self.base + relocation.offset as usize) as *mut *const c_void, replacement);
+                    }
+                }
+            }
+        }
+    }
+
+    /// SAFETY: `slot` must be a pointer slot of this object.
+    unsafe fn write(&self, slot: *mut *const c_void, value: *const c_void) {
+        const PAGE: usize = 4096;
+        let address = slot as usize;
+        let page = address & !(PAGE - 1);
+        let protected = self.protected.is_some_and(|(start, size)| (start..start + size).contains(&address));
+        // SAFETY: the caller's word; an aligned pointer-sized store is seen whole by other threads. RELRO pages were
+        // writable until relocation ended and are made read-only again.
+        unsafe {
+            if protected && libc::mprotect(page as *mut c_void, PAGE, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+                return;
+            }
+            ptr::write_volatile(slot, value);
+            if protected {
+                libc::mprotect(page as *mut c_void, PAGE, libc::PROT_READ);
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! libmemlab.so: runs inside the user's process, sees every allocation of GPU memory, and says who asked for it.
+//!
+//! The way of an event: a hook ([`torch::allocator`], [`cuda::driver`], [`cuda::runtime`]) → [`attribution`] → a line
+//! appended by the [`recorder`] to the [`log`]. Nothing here may change the program's result: no panic crosses a hook,
+//! no lock is taken that Python or PyTorch can hold, and a part that cannot work switches itself off with one line on
+//! stderr.
+
+mod attribution;
+mod config;
+mod control;
+mod cuda;
+mod intern;
+mod late;
+mod lifecycle;
+mod log;
+mod python;
+mod recorder;
+mod sampler;
+mod symbols;
+mod thread;
+mod torch;
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+use config::Config;
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+
+/// What the environment asked for when the library was loaded.
+fn config() -> &'static Config {
+    CONFIG.get_or_init(Config::from_environment)
+}
+
+/// Whether memlab records at all (`MEMLAB=0` switches it off).
+fn enabled() -> bool {
+    // Hooks may be called before the constructor has run, when the environment cannot be read yet.
+    CONFIG.get().is_some_and(|config| config.enabled)
+}
+
+/// Tells the user something, in one line on stderr.
+fn say(what: &str) {
+    let line = format!("memlab: {what}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+extern "C" fn constructor() {
+    if config().enabled {
+        lifecycle::loaded();
+        late::patch_if_loaded_late();
+    }
+}
+
+/// Has the dynamic linker run [`constructor`] when it loads the library.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;

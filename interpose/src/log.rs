@@ -1,0 +1,236 @@
+//! The log: lines appended to the trace file by any thread, through a shared mapping.
+//!
+//! To append is to reserve bytes with one `fetch_add`, to copy the line except its first byte, and to store that byte
+//! last. A reader takes a NUL at the start of a line for "not written yet"; what is in the mapping is in the page
+//! cache, so it outlives the process, however it dies.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+pub struct Log {
+    /// The file being appended to. Replaced when a long run's trace is condensed; files it replaced stay mapped, since a
+    /// thread may still be writing to them.
+    current: AtomicPtr<TraceFile>,
+    /// Set for good when nothing more can be written.
+    failed: AtomicBool,
+    lost: AtomicU64,
+}
+
+impl Log {
+    pub fn create(path: &Path, mapped_bytes: u64) -> io::Result<Self> {
+        let file = Box::into_raw(Box::new(TraceFile::create(path, mapped_bytes)?));
+        Ok(Self { current: AtomicPtr::new(file), failed: AtomicBool::new(false), lost: AtomicU64::new(0) })
+    }
+
+    pub fn file(&self) -> &TraceFile {
+        // SAFETY: never null, never freed.
+        unsafe { &*self.current.load(Ordering::Acquire) }
+    }
+
+    /// Appends one line, which ends in a newline. An empty line (one its encoder could not fit) is dropped.
+    #[inline]
+    pub fn append(&self, line: &[u8]) {
+        if line.is_empty() || self.failed.load(Ordering::Relaxed) {
+            return;
+        }
+        match self.file().append(line) {
+            Ok(()) => {}
+            Err(Refused::Closed) => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(Refused::Failed(error)) => self.give_up(&error),
+        }
+    }
+
+    #[cold]
+    fn give_up(&self, error: &io::Error) {
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        if !self.failed.swap(true, Ordering::Relaxed) {
+            crate::say(&format!(
+                "cannot write any more to {} ({error}): the program goes on, its trace ends here",
+                self.file().path.display()
+            ));
+        }
+    }
+}
+
+enum Refused {
+    /// The process is ending, or the log went on in another file.
+    Closed,
+    Failed(io::Error),
+}
+
+/// How far ahead of the end a file is extended: small at first, so that short programs leave small files.
+const FIRST_EXTENSION: u64 = 1 << 20;
+const LARGEST_EXTENSION: u64 = 64 << 20;
+
+pub struct TraceFile {
+    pub path: PathBuf,
+    file: File,
+    /// Null where the file system refuses shared mappings: lines are then written with `pwrite`.
+    base: *mut u8,
+    mapped: u64,
+    tail: AtomicU64,
+    /// Bytes of the file that exist; 0 once the file is closed.
+    ready: AtomicU64,
+    extending: Mutex<()>,
+    /// The extended size, which `ready` forgets on closing.
+    extended: AtomicU64,
+}
+
+// SAFETY: `base` is only written through reserved, disjoint ranges.
+unsafe impl Send for TraceFile {}
+// SAFETY: as above.
+unsafe impl Sync for TraceFile {}
+
+impl TraceFile {
+    /// Makes the file at `path` (replacing one that is there) and maps its first `mapped` bytes.
+    pub fn create(path: &Path, mapped: u64) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        // SAFETY: a new mapping at an address of the kernel's choice; pages beyond the file's end are not touched
+        // before the file is extended.
+        let base = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                mapped as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        let base = if base == libc::MAP_FAILED { ptr::null_mut() } else { base.cast() };
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            base,
+            mapped,
+            tail: AtomicU64::new(0),
+            ready: AtomicU64::new(if base.is_null() { mapped } else { 0 }),
+            extending: Mutex::new(()),
+            extended: AtomicU64::new(0),
+        })
+    }
+
+    #[inline]
+    fn append(&self, line: &[u8]) -> Result<(), Refused> {
+        let start = self.tail.fetch_add(line.len() as u64, Ordering::SeqCst);
+        let end = start + line.len() as u64;
+        if end > self.ready.load(Ordering::SeqCst) {
+            self.extend(end)?;
+        }
+        if self.base.is_null() {
+            return self.file.write_all_at(line, start).map_err(Refused::Failed);
+        }
+        // SAFETY: [start, end) is reserved for this call, lies inside the mapping (`extend` saw to it), and the file is
+        // that long, so the pages exist.
+        unsafe {
+            let target = self.base.add(start as usize);
+            ptr::copy_nonoverlapping(line.as_ptr().add(1), target.add(1), line.len() - 1);
+            (*target.cast::<AtomicU8>()).store(line[0], Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Makes the file at least `end` bytes long. `posix_fallocate` really takes the disk space, so that a full disk is
+    /// an error here and not a SIGBUS at some later store.
+    #[cold]
+    fn extend(&self, end: u64) -> Result<(), Refused> {
+        let _one_at_a_time = self.extending.lock();
+        let extended = self.extended.load(Ordering::Relaxed);
+        let ready = self.ready.load(Ordering::SeqCst);
+        if ready == 0 && extended != 0 || end > self.mapped {
+            return Err(Refused::Closed);
+        }
+        if end <= ready {
+            return Ok(());
+        }
+        let step = extended.clamp(FIRST_EXTENSION, LARGEST_EXTENSION);
+        let goal = (end + step).next_multiple_of(FIRST_EXTENSION).min(self.mapped);
+        // SAFETY: the descriptor is open for as long as `self.file`.
+        let error = unsafe { libc::posix_fallocate(self.file.as_raw_fd(), extended as i64, (goal - extended) as i64) };
+        if error != 0 {
+            return Err(Refused::Failed(io::Error::from_raw_os_error(error)));
+        }
+        self.extended.store(goal, Ordering::Relaxed);
+        self.ready.store(goal, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Refuses further lines and cuts the file to what was reserved.
+    ///
+    /// A thread that reserved before `ready` became 0 is counted in `tail`, so its bytes stay; one that reserves
+    /// later sees `ready` and writes nothing. No thread can touch a page beyond the new end.
+    pub fn close(&self) -> u64 {
+        let _no_extension = self.extending.lock();
+        let size = self.extended.load(Ordering::Relaxed);
+        self.ready.store(0, Ordering::SeqCst);
+        if size == 0 {
+            self.extended.store(1, Ordering::Relaxed); // An empty file is closed too.
+        }
+        let tail = self.tail.load(Ordering::SeqCst);
+        let end = if self.base.is_null() { tail } else { tail.min(size) };
+        // Failing to trim leaves NULs at the end, which readers skip.
+        let _ = self.file.set_len(end);
+        end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn temporary(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("memlab-log-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn threads_append_whole_lines() {
+        // GIVEN eight threads appending numbered lines of different lengths
+        let path = temporary("threads");
+        let log = Log::create(&path, 64 << 20).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let log = &log;
+                scope.spawn(move || {
+                    for number in 0..5000 {
+                        log.append(format!("[{thread},{number},\"{}\"]\n", "x".repeat(number % 50)).as_bytes());
+                    }
+                });
+            }
+        });
+        // WHEN the log is closed
+        let end = log.file().close();
+        // THEN the file holds each line once, whole, each thread's in order, and nothing after them
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(text.len() as u64, end);
+        let mut next = [0; 8];
+        for line in text.lines() {
+            let (thread, number, filler): (usize, usize, String) = serde_json::from_str(line).unwrap();
+            assert_eq!((number, filler.len()), (next[thread], number % 50));
+            next[thread] += 1;
+        }
+        assert_eq!(next, [5000; 8]);
+    }
+
+    #[test]
+    fn a_closed_log_takes_nothing_more() {
+        let path = temporary("closed");
+        let log = Log::create(&path, 1 << 20).unwrap();
+        log.append(b"[1]\n");
+        log.file().close();
+        log.append(b"[2]\n");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(text, "[1]\n");
+        assert_eq!(log.lost.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,269 @@
+//! Where CPython keeps what the walker reads: one table, a row per minor version.
+//!
+//! The offsets are those of x86-64 and AArch64 Linux release builds with the GIL, read off each version's headers
+//! with `offsetof`. From 3.13 on the interpreter publishes most of them itself (`_Py_DebugOffsets`), and a row is only
+//! used when the two agree.
+
+/// Offsets in bytes, unless a field says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Minor version of CPython 3.
+    pub minor: u8,
+    /// How to reach the innermost frame from a `PyThreadState`.
+    pub current_frame: CurrentFrame,
+    /// In a frame: the caller's frame.
+    pub previous: usize,
+    /// In a frame: the code object (3.13+: "executable", 3.14+: a tagged reference).
+    pub code: usize,
+    /// In a frame: how far execution has come.
+    pub position: Position,
+    /// In a frame: the first local variable.
+    pub locals: usize,
+    /// In a frame (3.12+): the byte that tells who owns it, [`SHIM_OWNER`] and above being the interpreter itself.
+    pub owner: Option<usize>,
+    pub code_filename: usize,
+    pub code_name: usize,
+    /// 0 before 3.11, which has no qualified names in code objects.
+    pub code_qualname: usize,
+    pub code_first_line: usize,
+    pub code_line_table: usize,
+    /// In a code object: its first instruction (3.11+, where positions are pointers).
+    pub code_instructions: usize,
+    /// Encoding of the line table.
+    pub line_table: LineTable,
+    /// Size of `PyASCIIObject`, after which an ASCII string's characters follow.
+    pub ascii_header: usize,
+    /// Size of `PyCompactUnicodeObject`, after which any other compact string's characters follow.
+    pub compact_header: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CurrentFrame {
+    /// The thread state holds the frame at this offset.
+    Direct(usize),
+    /// The thread state holds, at the first offset, a pointer to a structure that holds the frame at the second.
+    ThroughCFrame(usize, usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// An `int` at this offset, times the second number, is the byte offset in the bytecode.
+    Index(usize, u32),
+    /// A pointer at this offset points at the instruction.
+    Pointer(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineTable {
+    /// `co_lnotab`: pairs of byte delta and signed line delta (3.9).
+    Lnotab,
+    /// PEP 626 `co_linetable`: like it, ranges, −128 for "no line" (3.10).
+    Ranges,
+    /// PEP 657 location table (3.11+).
+    Locations,
+}
+
+/// `ob_type` in every object, `tp_name` in a type, the payload of a cell, sizes and data of bytes and strings: the same
+/// in every version of the table.
+pub const OBJECT_TYPE: usize = 8;
+pub const TYPE_NAME: usize = 24;
+pub const CELL_CONTENTS: usize = 16;
+pub const BYTES_SIZE: usize = 16;
+pub const BYTES_DATA: usize = 32;
+pub const STRING_LENGTH: usize = 16;
+pub const STRING_STATE: usize = 32;
+
+/// Frames of this owner and above are shims between C and Python, with a code object that no source has.
+pub const SHIM_OWNER: u8 = 3;
+
+const LAYOUTS: [Layout; 6] = [
+    Layout {
+        minor: 9,
+        current_frame: CurrentFrame::Direct(24),
+        previous: 24,
+        code: 32,
+        position: Position::Index(104, 1),
+        locals: 360,
+        owner: None,
+        code_filename: 104,
+        code_name: 112,
+        code_qualname: 0,
+        code_first_line: 40,
+        code_line_table: 120,
+        code_instructions: 0,
+        line_table: LineTable::Lnotab,
+        ascii_header: 48,
+        compact_header: 72,
+    },
+    Layout {
+        minor: 10,
+        current_frame: CurrentFrame::Direct(24),
+        previous: 24,
+        code: 32,
+        position: Position::Index(96, 2),
+        locals: 352,
+        owner: None,
+        code_filename: 104,
+        code_name: 112,
+        code_qualname: 0,
+        code_first_line: 40,
+        code_line_table: 120,
+        code_instructions: 0,
+        line_table: LineTable::Ranges,
+        ascii_header: 48,
+        compact_header: 72,
+    },
+    Layout {
+        minor: 11,
+        current_frame: CurrentFrame::ThroughCFrame(56, 8),
+        previous: 48,
+        code: 32,
+        position: Position::Pointer(56),
+        locals: 72,
+        owner: None,
+        code_filename: 112,
+        code_name: 120,
+        code_qualname: 128,
+        code_first_line: 72,
+        code_line_table: 136,
+        code_instructions: 184,
+        line_table: LineTable::Locations,
+        ascii_header: 48,
+        compact_header: 72,
+    },
+    Layout {
+        minor: 12,
+        current_frame: CurrentFrame::ThroughCFrame(56, 0),
+        previous: 8,
+        code: 0,
+        position: Position::Pointer(56),
+        locals: 72,
+        owner: Some(70),
+        code_filename: 112,
+        code_name: 120,
+        code_qualname: 128,
+        code_first_line: 68,
+        code_line_table: 136,
+        code_instructions: 192,
+        line_table: LineTable::Locations,
+        ascii_header: 40,
+        compact_header: 56,
+    },
+    Layout {
+        minor: 13,
+        current_frame: CurrentFrame::Direct(72),
+        previous: 8,
+        code: 0,
+        position: Position::Pointer(56),
+        locals: 72,
+        owner: Some(70),
+        code_filename: 112,
+        code_name: 120,
+        code_qualname: 128,
+        code_first_line: 68,
+        code_line_table: 136,
+        code_instructions: 200,
+        line_table: LineTable::Locations,
+        ascii_header: 40,
+        compact_header: 56,
+    },
+    Layout {
+        minor: 14,
+        current_frame: CurrentFrame::Direct(72),
+        previous: 8,
+        code: 0,
+        position: Position::Pointer(56),
+        locals: 80,
+        owner: Some(74),
+        code_filename: 112,
+        code_name: 120,
+        code_qualname: 128,
+        code_first_line: 68,
+        code_line_table: 136,
+        code_instructions: 208,
+        line_table: LineTable::Locations,
+        ascii_header: 40,
+        compact_header: 56,
+    },
+];
+
+/// The row for CPython 3.`minor`.
+pub fn for_minor(minor: u8) -> Option<&'static Layout> {
+    LAYOUTS.iter().find(|layout| layout.minor == minor)
+}
+
+/// Where `_Py_DebugOffsets` holds the numbers compared, as indices of 64-bit words from its beginning. The structure is
+/// only stable within a minor version.
+struct PublishedAt {
+    minor: u8,
+    current_frame: usize,
+    previous: usize,
+    code: usize,
+    position: usize,
+    locals: usize,
+    filename: usize,
+    line_table: usize,
+    instructions: usize,
+}
+
+const PUBLISHED: [PublishedAt; 2] = [
+    PublishedAt {
+        minor: 13,
+        current_frame: 23,
+        previous: 29,
+        code: 30,
+        position: 31,
+        locals: 32,
+        filename: 35,
+        line_table: 38,
+        instructions: 43,
+    },
+    PublishedAt {
+        minor: 14,
+        current_frame: 26,
+        previous: 32,
+        code: 33,
+        position: 34,
+        locals: 35,
+        filename: 40,
+        line_table: 43,
+        instructions: 48,
+    },
+];
+
+/// Words of `_Py_DebugOffsets` that [`agrees`] looks at.
+pub const PUBLISHED_WORDS: usize = 49;
+
+/// Whether the interpreter's own description of itself matches the row. `Err` says what differs.
+pub fn agrees(layout: &Layout, words: &[u64; PUBLISHED_WORDS]) -> Result<(), &'static str> {
+    let Some(at) = PUBLISHED.iter().find(|at| at.minor == layout.minor) else {
+        return Ok(());
+    };
+    if words[0] != u64::from_le_bytes(*b"xdebugpy") {
+        return Err("the interpreter does not describe itself");
+    }
+    if words[2] != 0 {
+        return Err("it is a free-threaded build");
+    }
+    let CurrentFrame::Direct(current_frame) = layout.current_frame else {
+        return Err("the table is inconsistent");
+    };
+    let Position::Pointer(position) = layout.position else {
+        return Err("the table is inconsistent");
+    };
+    let expected = [
+        (at.current_frame, current_frame),
+        (at.previous, layout.previous),
+        (at.code, layout.code),
+        (at.position, position),
+        (at.locals, layout.locals),
+        (at.filename, layout.code_filename),
+        (at.line_table, layout.code_line_table),
+        (at.instructions, layout.code_instructions),
+    ];
+    if expected.iter().all(|&(index, offset)| words[index] == offset as u64) {
+        Ok(())
+    } else {
+        Err("its structures are laid out differently")
+    }
+}

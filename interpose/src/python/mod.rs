@@ -1,0 +1,93 @@
+//! The Python in this process: whose stacks are read, and in which a small agent names what was seen.
+
+pub mod agent;
+pub mod layout;
+pub mod lines;
+pub mod walk;
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use memlab_trace::encode::{self, LineBuffer};
+
+use crate::log::Log;
+use crate::symbols;
+use walk::{Interpreter, Probe, Unsupported};
+
+#[derive(Default)]
+pub struct Python {
+    /// Found, but no stack of it was walked yet.
+    candidate: AtomicPtr<Interpreter>,
+    trusted: AtomicPtr<Interpreter>,
+    /// The interpreter has been asked to run the agent and has not done so yet.
+    pub(self) scheduled: AtomicBool,
+}
+
+impl Python {
+    /// Looks for an interpreter. Called once, when the recorder is made.
+    pub fn start(&self, log: &Log) {
+        match Interpreter::find(symbols::in_process) {
+            Ok(interpreter) => {
+                self.candidate.store(Box::into_raw(Box::new(interpreter)), Ordering::Release);
+                self.schedule();
+            }
+            Err(Unsupported::NoPython) => {}
+            Err(Unsupported::Unknown(what)) => Self::say(log, &what),
+        }
+    }
+
+    /// The interpreter, once its stacks have proved readable.
+    #[inline]
+    pub fn trusted(&self) -> Option<&'static Interpreter> {
+        // SAFETY: null, or an interpreter that is never freed.
+        match unsafe { self.trusted.load(Ordering::Acquire).as_ref() } {
+            None if !self.candidate.load(Ordering::Relaxed).is_null() => self.try_out(),
+            trusted => trusted,
+        }
+    }
+
+    /// Walks the first stack with the kernel checking every address.
+    #[cold]
+    fn try_out(&self) -> Option<&'static Interpreter> {
+        // SAFETY: as above.
+        let interpreter = unsafe { self.candidate.load(Ordering::Acquire).as_ref() }?;
+        let innermost = interpreter.innermost();
+        if innermost.is_null() {
+            return None; // This thread runs no Python; another one will.
+        }
+        let checked = Probe::new().ok_or("no pipe").and_then(|probe| interpreter.walk_warily(innermost, &probe));
+        self.candidate.store(ptr::null_mut(), Ordering::Release);
+        match checked {
+            Ok(()) => {
+                self.trusted.store(ptr::from_ref(interpreter).cast_mut(), Ordering::Release);
+                Some(interpreter)
+            }
+            Err(what) => {
+                crate::say(&format!(
+                    "Python's frames are not where they should be ({what}): events carry no Python line"
+                ));
+                None
+            }
+        }
+    }
+
+    /// Gives up reading stacks: they did not agree with what the interpreter itself says.
+    pub(self) fn distrust(&self, log: &Log, why: &str) {
+        self.candidate.store(ptr::null_mut(), Ordering::Release);
+        self.trusted.store(ptr::null_mut(), Ordering::Release);
+        Self::say(log, why);
+    }
+
+    fn say(log: &Log, why: &str) {
+        let what = format!("{why}: events carry no Python line");
+        crate::say(&what);
+        log.append(encode::warning(&mut LineBuffer::<1024>::new(), &what));
+    }
+
+    /// Asks the interpreter to run the agent on its main thread, between two bytecodes. Needs no GIL.
+    pub fn schedule(&self) {
+        if !self.scheduled.swap(true, Ordering::AcqRel) && !agent::ask_interpreter() {
+            self.scheduled.store(false, Ordering::Release);
+        }
+    }
+}

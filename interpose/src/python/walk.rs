@@ -1,0 +1,343 @@
+//! Reading the calling thread's own Python frames, without the GIL and without the C-API.
+//!
+//! What makes this safe: only the owning thread changes its chain of frames; a frame keeps its code object alive; and
+//! a thread that is inside a hook is not running bytecode. Other threads' frames are only read while the GIL is held
+//! (see [`super::agent`]), when they cannot change either.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use super::layout::{
+    self, BYTES_DATA, BYTES_SIZE, CELL_CONTENTS, CurrentFrame, Layout, OBJECT_TYPE, Position, SHIM_OWNER,
+    STRING_LENGTH, STRING_STATE, TYPE_NAME,
+};
+use super::lines;
+
+/// Frames deeper than this (counted from the innermost) are left out.
+pub const MAX_DEPTH: usize = 512;
+
+/// One Python frame as found in memory.
+#[derive(Clone, Copy)]
+pub struct RawFrame {
+    pub code: *const u8,
+    /// The instruction: an index or a pointer, as the layout says.
+    pub position: usize,
+    pub frame: *const u8,
+}
+
+impl RawFrame {
+    pub const EMPTY: Self = Self { code: std::ptr::null(), position: 0, frame: std::ptr::null() };
+}
+
+/// Pointers that tell whether an address still holds the code object seen there before: addresses are reused.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct CodeIdentity {
+    filename: usize,
+    name: usize,
+    line_table: usize,
+}
+
+impl CodeIdentity {
+    /// Of no code object.
+    pub const EMPTY: Self = Self { filename: 0, name: 0, line_table: 0 };
+}
+
+/// The interpreter in this process, as far as the walker needs to know it.
+pub struct Interpreter {
+    layout: &'static Layout,
+    this_thread_state: unsafe extern "C" fn() -> *const u8,
+    code_type: *const u8,
+    cell_type: *const u8,
+}
+
+// SAFETY: the pointers name immortal static objects of libpython.
+unsafe impl Send for Interpreter {}
+// SAFETY: as above; nothing is mutated.
+unsafe impl Sync for Interpreter {}
+
+/// Why there will be no Python stacks.
+pub enum Unsupported {
+    /// No Python in this process: nothing to say.
+    NoPython,
+    /// A Python this table does not know.
+    Unknown(String),
+}
+
+impl Interpreter {
+    /// Looks for CPython among the symbols of the process. `lookup` is the real `dlsym` over the global scope.
+    pub fn find(lookup: impl Fn(&CStr) -> *mut c_void) -> Result<Self, Unsupported> {
+        let (this_thread_state, version) = (lookup(c"PyGILState_GetThisThreadState"), lookup(c"Py_GetVersion"));
+        let (code_type, cell_type) = (lookup(c"PyCode_Type"), lookup(c"PyCell_Type"));
+        if [this_thread_state, version, code_type, cell_type].contains(&std::ptr::null_mut()) {
+            return Err(Unsupported::NoPython);
+        }
+        // SAFETY: Py_GetVersion takes nothing, returns a static string, and may be called at any time.
+        let version = unsafe {
+            let version: unsafe extern "C" fn() -> *const c_char = std::mem::transmute(version);
+            CStr::from_ptr(version()).to_string_lossy()
+        };
+        let release = version.split_whitespace().next().unwrap_or_default();
+        let unknown = |why: &str| Unsupported::Unknown(format!("Python {release} is not known to this memlab ({why})"));
+        let mut numbers = release.split('.');
+        let minor = match (numbers.next(), numbers.next().and_then(|minor| minor.parse().ok())) {
+            (Some("3"), Some(minor)) => minor,
+            _ => return Err(unknown("not a 3.x release")),
+        };
+        if version.contains("free-threading") {
+            return Err(unknown("a free-threaded build"));
+        }
+        let layout = layout::for_minor(minor).ok_or_else(|| unknown("3.9 to 3.14 are"))?;
+        if minor >= 13 {
+            let runtime = lookup(c"_PyRuntime");
+            if runtime.is_null() {
+                return Err(unknown("it hides its runtime structure"));
+            }
+            // SAFETY: from 3.13 on _PyRuntime begins with _Py_DebugOffsets, which is longer than this array.
+            let words = unsafe { &*runtime.cast::<[u64; layout::PUBLISHED_WORDS]>() };
+            layout::agrees(layout, words).map_err(unknown)?;
+        }
+        Ok(Self {
+            layout,
+            // SAFETY: `PyThreadState *PyGILState_GetThisThreadState(void)`, since 3.3.
+            this_thread_state: unsafe {
+                std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const u8>(this_thread_state)
+            },
+            code_type: code_type.cast_const().cast(),
+            cell_type: cell_type.cast_const().cast(),
+        })
+    }
+
+    /// The innermost frame of the calling thread; null where it runs no Python.
+    pub fn innermost(&self) -> *const u8 {
+        // SAFETY: callable from any thread at any time; null before start, after finalization and on foreign threads.
+        let state = unsafe { (self.this_thread_state)() };
+        if state.is_null() { std::ptr::null() } else { self.innermost_of(state) }
+    }
+
+    /// The innermost frame of the thread that `state` (a live `PyThreadState`) belongs to.
+    pub fn innermost_of(&self, state: *const u8) -> *const u8 {
+        // SAFETY: `state` is alive, and the offsets are this version's.
+        unsafe {
+            match self.layout.current_frame {
+                CurrentFrame::Direct(offset) => read(state, offset),
+                CurrentFrame::ThroughCFrame(cframe, offset) => {
+                    let cframe: *const u8 = read(state, cframe);
+                    if cframe.is_null() { std::ptr::null() } else { read(cframe, offset) }
+                }
+            }
+        }
+    }
+
+    /// Walks the chain from `innermost` outwards into `frames`; returns how many were found. Frames that run no Python
+    /// code (the interpreter's own entry shims) are left out.
+    #[inline]
+    pub fn walk(&self, innermost: *const u8, frames: &mut [RawFrame; MAX_DEPTH]) -> usize {
+        let layout = self.layout;
+        let mut frame = innermost;
+        let mut count = 0;
+        while !frame.is_null() && count < MAX_DEPTH {
+            // SAFETY: `frame` is a live frame of this thread (or the GIL is held); offsets are this version's.
+            unsafe {
+                let code = self.code_of(frame);
+                let shim = layout.owner.is_some_and(|owner| read::<u8>(frame, owner) >= SHIM_OWNER);
+                if !shim && !code.is_null() && read::<*const u8>(code, OBJECT_TYPE) == self.code_type {
+                    let position = match layout.position {
+                        Position::Index(offset, _) => read::<c_int>(frame, offset) as isize as usize,
+                        Position::Pointer(offset) => read::<usize>(frame, offset),
+                    };
+                    frames[count] = RawFrame { code, position, frame };
+                    count += 1;
+                }
+                frame = read(frame, layout.previous);
+            }
+        }
+        count
+    }
+
+    /// Walks like [`walk`](Self::walk), but has the kernel vouch for every address first: done once, before the first
+    /// plain walk, so that a table that does not fit this build is found out without a crash.
+    pub fn walk_warily(&self, innermost: *const u8, probe: &Probe) -> Result<(), &'static str> {
+        let mut frame = innermost;
+        for _ in 0..MAX_DEPTH {
+            if frame.is_null() {
+                return Ok(());
+            }
+            if !probe.readable(frame, self.layout.locals + 8) {
+                return Err("a frame lies outside memory");
+            }
+            // SAFETY: the kernel has just read these bytes.
+            let code = unsafe { self.code_of(frame) };
+            if !code.is_null() {
+                if !probe.readable(code, self.layout.code_line_table + 8) {
+                    return Err("a code object lies outside memory");
+                }
+                // SAFETY: as above.
+                if unsafe { read::<*const u8>(code, OBJECT_TYPE) } == self.code_type {
+                    // SAFETY: as above.
+                    let filename = unsafe { read::<*const u8>(code, self.layout.code_filename) };
+                    if !probe.readable(filename, self.layout.ascii_header) {
+                        return Err("a file name lies outside memory");
+                    }
+                }
+            }
+            // SAFETY: as above.
+            frame = unsafe { read(frame, self.layout.previous) };
+        }
+        Ok(())
+    }
+
+    /// SAFETY: `frame` must be a readable frame.
+    unsafe fn code_of(&self, frame: *const u8) -> *const u8 {
+        // 3.14 tags references in the lowest bits; objects are 8-aligned in every version.
+        // SAFETY: the caller's word.
+        unsafe { (read::<usize>(frame, self.layout.code) & !7) as *const u8 }
+    }
+
+    /// What distinguishes the code object now at this address from another one that may come to lie there.
+    #[inline]
+    pub fn identity(&self, code: *const u8) -> CodeIdentity {
+        // SAFETY: `code` was found in a live frame of this thread.
+        unsafe {
+            CodeIdentity {
+                filename: read(code, self.layout.code_filename),
+                name: read(code, self.layout.code_name),
+                line_table: read(code, self.layout.code_line_table),
+            }
+        }
+    }
+
+    /// The object in the frame's first local variable (a method's `self`), or null.
+    #[inline]
+    pub fn first_local(&self, frame: *const u8) -> *const u8 {
+        // SAFETY: a live frame; its first local is null, an object, or (3.11+) the cell that a closure made of it.
+        unsafe {
+            let object = (read::<usize>(frame, self.layout.locals) & !7) as *const u8;
+            if !object.is_null() && read::<*const u8>(object, OBJECT_TYPE) == self.cell_type {
+                return read(object, CELL_CONTENTS);
+            }
+            object
+        }
+    }
+
+    /// The name of the object's class.
+    pub fn class_name(&self, object: *const u8) -> String {
+        // SAFETY: `object` is alive: a frame of this thread holds it. `tp_name` is NUL-terminated and lives with the type.
+        let name = unsafe {
+            let class: *const u8 = read(object, OBJECT_TYPE);
+            let name: *const c_char = read(class, TYPE_NAME);
+            if name.is_null() { c"?" } else { CStr::from_ptr(name) }
+        };
+        let name = name.to_string_lossy();
+        name.rsplit('.').next().unwrap_or_default().to_owned()
+    }
+
+    /// The line the frame is at.
+    pub fn line(&self, raw: &RawFrame) -> Option<u32> {
+        let layout = self.layout;
+        // SAFETY: `raw.code` is a live code object; its line table is a bytes object.
+        let (table, first_line) = unsafe {
+            let table: *const u8 = read(raw.code, layout.code_line_table);
+            if table.is_null() {
+                return None;
+            }
+            let size: usize = read(table, BYTES_SIZE);
+            (std::slice::from_raw_parts(table.add(BYTES_DATA), size), read::<c_int>(raw.code, layout.code_first_line))
+        };
+        let position = match layout.position {
+            Position::Index(_, unit) => (raw.position as isize).max(0) as u32 * unit,
+            Position::Pointer(_) => raw.position.saturating_sub(raw.code as usize + layout.code_instructions) as u32,
+        };
+        lines::line_at(layout.line_table, table, first_line, position)
+    }
+
+    pub fn file(&self, code: *const u8) -> String {
+        // SAFETY: a live code object's file name is a string object.
+        unsafe { self.string(read(code, self.layout.code_filename)) }
+    }
+
+    /// The plain name of the function (`forward`), which is what identifies PyTorch's own.
+    pub fn name(&self, code: *const u8) -> String {
+        // SAFETY: as in `file`.
+        unsafe { self.string(read(code, self.layout.code_name)) }
+    }
+
+    /// The qualified name (`GPT.forward`) where the version has it, else the plain one.
+    pub fn qualified_name(&self, code: *const u8) -> String {
+        match self.layout.code_qualname {
+            0 => self.name(code),
+            // SAFETY: as in `file`.
+            offset => unsafe { self.string(read(code, offset)) },
+        }
+    }
+
+    /// SAFETY: `string` must be null or a live `str` object.
+    unsafe fn string(&self, string: *const u8) -> String {
+        if string.is_null() {
+            return "?".into();
+        }
+        // SAFETY: the caller's word; the state bits are: interned 2, kind 3, compact 1, ascii 1.
+        unsafe {
+            let length: usize = read(string, STRING_LENGTH);
+            let state: u32 = read(string, STRING_STATE);
+            let (kind, compact, ascii) = ((state >> 2) & 7, (state >> 5) & 1 == 1, (state >> 6) & 1 == 1);
+            if !compact {
+                return "?".into();
+            }
+            let data = string.add(if ascii { self.layout.ascii_header } else { self.layout.compact_header });
+            match kind {
+                1 if ascii => String::from_utf8_lossy(std::slice::from_raw_parts(data, length)).into_owned(),
+                1 => std::slice::from_raw_parts(data, length).iter().map(|&latin1| char::from(latin1)).collect(),
+                2 => String::from_utf16_lossy(std::slice::from_raw_parts(data.cast(), length)),
+                4 => std::slice::from_raw_parts(data.cast::<u32>(), length)
+                    .iter()
+                    .map(|&point| char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER))
+                    .collect(),
+                _ => "?".into(),
+            }
+        }
+    }
+}
+
+/// SAFETY: `base + offset` must be readable as a `T`.
+#[inline]
+unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
+    // SAFETY: the caller's word.
+    unsafe { base.add(offset).cast::<T>().read_unaligned() }
+}
+
+/// Asks the kernel whether memory can be read: `write` to a pipe answers `EFAULT` instead of crashing.
+pub struct Probe {
+    read_end: c_int,
+    write_end: c_int,
+}
+
+impl Probe {
+    pub fn new() -> Option<Self> {
+        let mut ends = [0; 2];
+        // SAFETY: `ends` has room for the two descriptors.
+        let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } == 0;
+        made.then_some(Self { read_end: ends[0], write_end: ends[1] })
+    }
+
+    fn readable(&self, address: *const u8, length: usize) -> bool {
+        let mut sink = [0u8; 512];
+        let length = length.min(sink.len());
+        // SAFETY: the kernel checks `address`; `sink` takes what was written.
+        unsafe {
+            let written = libc::write(self.write_end, address.cast(), length);
+            if written > 0 {
+                libc::read(self.read_end, sink.as_mut_ptr().cast(), sink.len());
+            }
+            written == length as isize
+        }
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // SAFETY: both descriptors are ours.
+        unsafe {
+            libc::close(self.read_end);
+            libc::close(self.write_end);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! How full the cards are: the whole device's use and what the driver books for this process, from NVML.
+//!
+//! Sampled by the control thread after driver memory changed, never by the program's own threads.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memlab_trace::encode::{self, LineBuffer};
+use parking_lot::Mutex;
+
+use crate::recorder::Recorder;
+use crate::symbols;
+
+#[derive(Default)]
+pub struct Sampler {
+    changed: AtomicBool,
+    watched: Mutex<Vec<Watched>>,
+}
+
+struct Watched {
+    device: i32,
+    bus_id: Option<String>,
+    last: Option<(u64, Option<u64>)>,
+}
+
+impl Sampler {
+    /// The process took or gave back driver memory.
+    pub fn driver_memory_changed(&self) {
+        self.changed.store(true, Ordering::Relaxed);
+    }
+
+    /// Samples `device` from now on. NVML counts cards its own way; the bus id is what both agree on.
+    pub fn watch(&self, device: i32, bus_id: Option<String>) {
+        self.watched.lock().push(Watched { device, bus_id, last: None });
+    }
+
+    /// Samples every watched device whose use may have changed (other processes change it too: `always`), and logs what
+    /// is new.
+    pub fn sample(&self, recorder: &Recorder, nvml: &Nvml, always: bool) {
+        if !self.changed.swap(false, Ordering::Relaxed) && !always {
+            return;
+        }
+        for watched in self.watched.lock().iter_mut() {
+            let Some(use_) = watched.bus_id.as_deref().and_then(|bus_id| nvml.usage(bus_id, recorder.facts.pid)) else {
+                continue;
+            };
+            let now = (use_.used, use_.process);
+            if watched.last.replace(now) == Some(now) {
+                continue;
+            }
+            let mut line = LineBuffer::<192>::new();
+            let time = recorder.now();
+            recorder.log.append(encode::used(&mut line, time, watched.device, use_.used, use_.total, use_.process));
+        }
+    }
+}
+
+/// The NVIDIA management library, as far as it is needed.
+pub struct Nvml {
+    handle_by_bus_id: unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int,
+    memory: unsafe extern "C" fn(*mut c_void, *mut MemoryV1) -> c_int,
+    processes: Option<unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int>,
+}
+
+/// `nvmlMemory_t`
+#[repr(C)]
+struct MemoryV1 {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// `nvmlProcessInfo_t`, as `nvmlDeviceGetComputeRunningProcesses_v2` and `_v3` fill it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ProcessInfo {
+    pid: c_uint,
+    used: u64,
+    instances: [c_uint; 2],
+}
+
+struct Usage {
+    used: u64,
+    total: u64,
+    process: Option<u64>,
+}
+
+impl Nvml {
+    const SUCCESS: c_int = 0;
+    /// What NVML says when it may not tell (`NVML_VALUE_NOT_AVAILABLE`).
+    const NOT_AVAILABLE: u64 = u64::MAX;
+
+    /// Loads and starts NVML; `None` where there is none (it comes with the driver).
+    pub fn load() -> Option<Self> {
+        // SAFETY: loading a system library by its soname; the signatures are those of nvml.h.
+        unsafe {
+            let library = libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL);
+            if library.is_null() {
+                return None;
+            }
+            let find = |name: &CStr| {
+                let found = symbols::real_dlsym()(library, name.as_ptr());
+                (!found.is_null()).then_some(found)
+            };
+            let initialise: unsafe extern "C" fn() -> c_int = std::mem::transmute(find(c"nvmlInit_v2")?);
+            if initialise() != Self::SUCCESS {
+                return None;
+            }
+            Some(Self {
+                handle_by_bus_id: std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int,
+                >(find(c"nvmlDeviceGetHandleByPciBusId_v2")?),
+                memory: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, *mut MemoryV1) -> c_int>(
+                    find(c"nvmlDeviceGetMemoryInfo")?,
+                ),
+                processes: find(c"nvmlDeviceGetComputeRunningProcesses_v3")
+                    .or_else(|| find(c"nvmlDeviceGetComputeRunningProcesses_v2"))
+                    .map(|found| {
+                        std::mem::transmute::<
+                            *mut c_void,
+                            unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int,
+                        >(found)
+                    }),
+            })
+        }
+    }
+
+    fn usage(&self, bus_id: &str, pid: u32) -> Option<Usage> {
+        let bus_id = CString::new(bus_id).ok()?;
+        let mut card = std::ptr::null_mut();
+        let mut memory = MemoryV1 { total: 0, free: 0, used: 0 };
+        // SAFETY: NVML is initialised; it writes to the variables.
+        let known = unsafe {
+            (self.handle_by_bus_id)(bus_id.as_ptr(), &mut card) == Self::SUCCESS
+                && (self.memory)(card, &mut memory) == Self::SUCCESS
+        };
+        known.then(|| Usage { used: memory.used, total: memory.total, process: self.process_usage(card, pid) })
+    }
+
+    fn process_usage(&self, card: *mut c_void, pid: u32) -> Option<u64> {
+        let mut processes = [ProcessInfo { pid: 0, used: 0, instances: [0; 2] }; 128];
+        let mut count = processes.len() as c_uint;
+        // SAFETY: the array has room for `count` entries.
+        if unsafe { self.processes?(card, &mut count, processes.as_mut_ptr()) } != Self::SUCCESS {
+            return None;
+        }
+        // In a container with its own process ids ours does not appear, and the figure stays unknown.
+        let ours = processes.iter().take(count as usize).find(|process| process.pid == pid)?;
+        (ours.used != Self::NOT_AVAILABLE).then_some(ours.used)
+    }
+}

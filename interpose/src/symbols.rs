@@ -1,0 +1,179 @@
+//! Finding the real functions behind our hooks, and the hook on `dlsym` itself.
+//!
+//! The CUDA runtime reaches the driver by `dlopen` and `dlsym`, and libraries with a static runtime (NCCL, cuBLAS, …) do
+//! the same; so whoever asks `dlsym` for a driver function that memlab observes is given memlab's.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The real function behind a hook, looked up once. `F` is its `fn` pointer type.
+pub struct Real<F> {
+    address: AtomicPtr<c_void>,
+    /// The library to look in; empty for the next object in lookup order.
+    library: &'static CStr,
+    symbol: &'static CStr,
+    kind: PhantomData<F>,
+}
+
+// SAFETY: holds nothing but an atomic and static strings.
+unsafe impl<F> Sync for Real<F> {}
+
+impl<F: Copy> Real<F> {
+    /// A function of a library that was loaded by the time the hook is called, under this name (its soname).
+    pub const fn in_library(library: &'static CStr, symbol: &'static CStr) -> Self {
+        Self { address: AtomicPtr::new(ptr::null_mut()), library, symbol, kind: PhantomData }
+    }
+
+    /// A function of the next object in lookup order after libmemlab.
+    pub const fn next(symbol: &'static CStr) -> Self {
+        Self::in_library(c"", symbol)
+    }
+
+    /// The real function; `None` where the library is not loaded or has no such function.
+    #[inline]
+    pub fn get(&self) -> Option<F> {
+        let mut address = self.address.load(Ordering::Acquire);
+        if address.is_null() {
+            address = self.find();
+        }
+        // SAFETY: `F` is a function pointer type of pointer size (asserted), and the address is that function's.
+        (!address.is_null()).then(|| unsafe {
+            const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+            std::mem::transmute_copy(&address)
+        })
+    }
+
+    /// The name of the function.
+    pub fn symbol(&self) -> &'static CStr {
+        self.symbol
+    }
+
+    /// Takes `address` for the real function, unless one is known.
+    pub fn learn(&self, address: *mut c_void) {
+        let _ = self.address.compare_exchange(ptr::null_mut(), address, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn find(&self) -> *mut c_void {
+        let found = if self.library.is_empty() {
+            // SAFETY: RTLD_NEXT from here: what follows libmemlab.
+            unsafe { real_dlsym()(libc::RTLD_NEXT, self.symbol.as_ptr()) }
+        } else {
+            in_loaded_library(self.library, self.symbol)
+        };
+        if !found.is_null() {
+            self.learn(found);
+        }
+        found
+    }
+}
+
+/// `symbol` in the library of this soname, if that is loaded; PyTorch loads its libraries RTLD_LOCAL, where RTLD_NEXT
+/// does not look.
+pub fn in_loaded_library(soname: &CStr, symbol: &CStr) -> *mut c_void {
+    // SAFETY: RTLD_NOLOAD only looks; the reference it adds is dropped at once, and the library stays, since its code
+    // is what led here.
+    unsafe {
+        let handle = libc::dlopen(soname.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if handle.is_null() {
+            return ptr::null_mut();
+        }
+        let found = real_dlsym()(handle, symbol.as_ptr());
+        libc::dlclose(handle);
+        found
+    }
+}
+
+/// `symbol` anywhere in the global scope.
+pub fn in_process(symbol: &CStr) -> *mut c_void {
+    // SAFETY: a plain lookup.
+    unsafe { real_dlsym()(libc::RTLD_DEFAULT, symbol.as_ptr()) }
+}
+
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// glibc's own `dlsym`. Found by version, because by name one finds oneself.
+pub fn real_dlsym() -> Dlsym {
+    let mut real = REAL_DLSYM.load(Ordering::Acquire);
+    if real.is_null() {
+        for version in [c"GLIBC_2.34", c"GLIBC_2.2.5", c"GLIBC_2.17"] {
+            // SAFETY: strings are NUL-terminated; RTLD_NEXT from libmemlab leads to libc or libdl.
+            real = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
+            if !real.is_null() {
+                break;
+            }
+        }
+        REAL_DLSYM.store(real, Ordering::Release);
+    }
+    // SAFETY: glibc always has one of these; a null here would mean no dynamic linker.
+    unsafe { std::mem::transmute::<*mut c_void, Dlsym>(real) }
+}
+
+/// The hook on `dlsym`.
+///
+/// A name memlab does not know is passed on by a jump, not a call, so that the real function sees the caller's return
+/// address: RTLD_NEXT and RTLD_DEFAULT depend on who asks. Must not allocate, lock or start threads: it is called while
+/// the loader initialises libraries.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void {
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {substitute}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jz 2f",
+        "ret",
+        "2:",
+        "jmp qword ptr [rip + {real}]",
+        substitute = sym substitute,
+        real = sym REAL_DLSYM,
+    )
+}
+
+/// memlab's function for `symbol`, or null to let the real `dlsym` answer.
+unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char) -> *mut c_void {
+    let real = real_dlsym(); // Also sets what the jump goes through.
+    // SAFETY: a NUL-terminated string; the first two bytes are read one after the other.
+    let driver_name = unsafe { !symbol.is_null() && *symbol == b'c' as c_char && *symbol.add(1) == b'u' as c_char };
+    if !driver_name || handle == libc::RTLD_NEXT || !crate::enabled() {
+        return ptr::null_mut();
+    }
+    // SAFETY: as above.
+    let name = unsafe { CStr::from_ptr(symbol) };
+    let Some(hook) = crate::cuda::hooks::by_abi_name(name.to_bytes()) else {
+        return ptr::null_mut();
+    };
+    // SAFETY: the caller's own request.
+    let found = unsafe { real(handle, symbol) };
+    if found.is_null() {
+        return ptr::null_mut(); // Asked again by the jump, which leaves the caller its dlerror.
+    }
+    if ptr::eq(found, hook.address) {
+        return found;
+    }
+    hook.learn(found);
+    hook.address.cast_mut()
+}
+
+/// The file name (without folders) of the library that contains `address`.
+pub fn library_of(address: usize) -> Option<String> {
+    // SAFETY: zeros are a valid Dl_info; dladdr only fills it.
+    let path = unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        if libc::dladdr(address as *const c_void, &mut info) == 0 as c_int || info.dli_fname.is_null() {
+            return None;
+        }
+        CStr::from_ptr(info.dli_fname).to_string_lossy()
+    };
+    Some(path.rsplit('/').next().unwrap_or(&path).to_owned())
+}

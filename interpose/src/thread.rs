@@ -1,0 +1,189 @@
+//! What memlab keeps per thread: scratch space, the last stack seen, small caches, and where the thread is in PyTorch.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::intern::{Frame, FrameRole};
+use crate::python::walk::{CodeIdentity, MAX_DEPTH, RawFrame};
+use crate::torch::autograd::{Backward, HandedOut};
+
+/// One frame of the last stack, outermost first, with what attribution made of the frames up to it.
+#[derive(Clone, Copy)]
+pub struct Slot {
+    pub code: *const u8,
+    pub position: usize,
+    pub identity: CodeIdentity,
+    /// The roles of this frame and those below it.
+    pub roles: FrameRole,
+    pub role: FrameRole,
+    pub stack: u32,
+    pub layer: u32,
+    /// The module this frame calls, if it is a module call.
+    pub module: *const u8,
+    /// The innermost module called so far.
+    pub innermost_module: *const u8,
+}
+
+impl Slot {
+    pub const EMPTY: Self = Self {
+        code: ptr::null(),
+        position: 0,
+        identity: CodeIdentity::EMPTY,
+        roles: FrameRole::NONE,
+        role: FrameRole::NONE,
+        stack: 0,
+        layer: 0,
+        module: ptr::null(),
+        innermost_module: ptr::null(),
+    };
+}
+
+#[derive(Clone, Copy)]
+pub struct CachedFrame {
+    pub code: *const u8,
+    pub position: usize,
+    pub frame: Frame,
+}
+
+pub const FRAME_CACHE: usize = 1024;
+pub const STACK_CACHE: usize = 2048;
+pub const LAYER_CACHE: usize = 256;
+
+pub struct ThreadState {
+    /// The process-wide number of the recorder this state belongs to: a forked child has another.
+    pub recorder: u64,
+    /// The thread's id in the trace.
+    pub id: u32,
+    pub frames: [RawFrame; MAX_DEPTH],
+    pub slots: [Slot; MAX_DEPTH],
+    pub slot_count: usize,
+    /// The stack the slots were put on (a forward stack during backward).
+    pub slots_base: u32,
+    pub frame_cache: [CachedFrame; FRAME_CACHE],
+    pub stack_cache: [(u64, u32); STACK_CACHE],
+    pub layer_cache: [(u32, usize, u32); LAYER_CACHE],
+    /// The value of [`crate::recorder::Recorder::module_deaths`] the caches were valid for.
+    pub module_deaths: u64,
+    pub backward: Backward,
+    pub handed_out: HandedOut,
+    /// Inside a function that fetches a library's workspace.
+    pub workspace: bool,
+}
+
+impl ThreadState {
+    fn reset(&mut self, recorder: u64) {
+        self.recorder = recorder;
+        self.id = 0;
+        self.forget_stacks();
+        self.backward = Backward::default();
+        self.handed_out = HandedOut::default();
+        self.workspace = false;
+    }
+
+    /// Drops everything cached that could name a dead module.
+    pub fn forget_stacks(&mut self) {
+        self.slot_count = 0;
+        self.slots_base = 0;
+        self.frame_cache.fill(EMPTY_CACHED_FRAME);
+        self.stack_cache.fill((u64::MAX, 0));
+        self.layer_cache.fill((0, 0, 0));
+    }
+}
+
+const EMPTY_CACHED_FRAME: CachedFrame = CachedFrame {
+    code: ptr::null(),
+    position: 0,
+    frame: Frame { id: 0, role: FrameRole::NONE, identity: CodeIdentity::EMPTY },
+};
+
+thread_local! {
+    static STATE: Cell<*mut ThreadState> = const { Cell::new(ptr::null_mut()) };
+    static BUSY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is inside memlab already; set for the lifetime of the guard.
+pub struct Guard(());
+
+impl Guard {
+    #[inline]
+    pub fn enter() -> Option<Self> {
+        BUSY.with(|busy| (!busy.replace(true)).then_some(Self(())))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        BUSY.with(|busy| busy.set(false));
+    }
+}
+
+/// The calling thread's state, made or reset for `recorder` when needed.
+#[inline]
+pub fn state(recorder: u64) -> *mut ThreadState {
+    let state = STATE.with(Cell::get);
+    // SAFETY: a non-null state belongs to this thread until it ends, and is never freed.
+    if !state.is_null() && unsafe { (*state).recorder } == recorder { state } else { prepare(recorder) }
+}
+
+#[cold]
+fn prepare(recorder: u64) -> *mut ThreadState {
+    let mut state = STATE.with(Cell::get);
+    if state.is_null() {
+        state = SPARE.take().unwrap_or_else(|| {
+            // SAFETY: every field is valid as zeros (null pointers, zero counts, `None`s are zero by `reset` below, which
+            // writes each field whose zero pattern is not its neutral value before anyone reads it).
+            Box::into_raw(unsafe { Box::<ThreadState>::new_zeroed().assume_init() })
+        });
+        STATE.with(|cell| cell.set(state));
+        SPARE.hand_back_at_thread_exit(state);
+    }
+    // SAFETY: the state is this thread's alone.
+    unsafe { (*state).reset(recorder) };
+    state
+}
+
+/// States of threads that ended, kept for threads to come.
+struct SpareStates {
+    /// A short list is enough: programs that start threads by the thousand do not run them all at once.
+    spare: [AtomicPtr<ThreadState>; 64],
+    /// The pthread key plus one whose destructor hands a state back; 0 before it is made.
+    key: AtomicU64,
+}
+
+static SPARE: SpareStates =
+    SpareStates { spare: [const { AtomicPtr::new(ptr::null_mut()) }; 64], key: AtomicU64::new(0) };
+
+impl SpareStates {
+    fn take(&self) -> Option<*mut ThreadState> {
+        self.spare.iter().map(|slot| slot.swap(ptr::null_mut(), Ordering::AcqRel)).find(|state| !state.is_null())
+    }
+
+    fn hand_back_at_thread_exit(&self, state: *mut ThreadState) {
+        let mut key = self.key.load(Ordering::Acquire);
+        if key == 0 {
+            let mut fresh = 0;
+            // SAFETY: `fresh` receives the key; the destructor has the required signature.
+            if unsafe { libc::pthread_key_create(&mut fresh, Some(thread_ends)) } != 0 {
+                return; // The state leaks with its thread; nothing else is lost.
+            }
+            key = match self.key.compare_exchange(0, u64::from(fresh) + 1, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => u64::from(fresh) + 1,
+                Err(theirs) => theirs, // Another thread was first; the spare key is left unused.
+            };
+        }
+        // SAFETY: the key exists; the value is handed to `thread_ends` when this thread exits.
+        unsafe { libc::pthread_setspecific((key - 1) as libc::pthread_key_t, state.cast()) };
+    }
+}
+
+/// Runs on the ending thread. Other keys' destructors may still allocate CUDA memory later: they find no state and get
+/// a new one.
+unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
+    STATE.with(|cell| cell.set(ptr::null_mut()));
+    for slot in &SPARE.spare {
+        if slot.compare_exchange(ptr::null_mut(), state.cast(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! PyTorch's caching allocator: every block handed out and taken back, and every refusal.
+
+use std::ffi::c_void;
+
+use crate::recorder::Recorder;
+use crate::symbols::Real;
+
+/// `c10::Device`, passed by value in one register: the type in the lowest byte, the index in the next.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct TorchDevice(u16);
+
+impl TorchDevice {
+    const CUDA: u8 = 1;
+
+    /// The CUDA ordinal, if it is a CUDA device.
+    fn cuda(self) -> Option<i32> {
+        let [kind, index] = self.0.to_le_bytes();
+        (kind == Self::CUDA).then_some(i32::from(index as i8))
+    }
+}
+
+type ReportMemoryUsage = unsafe extern "C-unwind" fn(*mut c_void, i64, usize, usize, TorchDevice);
+type ReportOutOfMemory = unsafe extern "C-unwind" fn(i64, usize, usize, TorchDevice);
+
+static REAL_USAGE: Real<ReportMemoryUsage> =
+    Real::in_library(c"libc10.so", c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+static REAL_OUT_OF_MEMORY: Real<ReportOutOfMemory> =
+    Real::in_library(c"libc10.so", c"_ZN3c1030reportOutOfMemoryToProfilerElmmNS_6DeviceE");
+
+/// PyTorch's caching allocator handing out (`size` > 0) or taking back (`size` < 0) a block.
+///
+/// Called by libc10_cuda with the allocator's mutex held and the GIL usually not held: nothing here may wait for Python
+/// or call back into PyTorch's allocator.
+#[unsafe(export_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")]
+pub unsafe extern "C-unwind" fn report_memory_usage(
+    block: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    device: TorchDevice,
+) {
+    if let Some(index) = device.cuda()
+        && let Some(mut session) = Recorder::enter()
+    {
+        if size >= 0 {
+            session.block_allocated(index, block as u64, size as u64);
+        } else {
+            session.block_freed(index, block as u64);
+        }
+    }
+    if let Some(real) = REAL_USAGE.get() {
+        // SAFETY: PyTorch's own function with the arguments it was called with.
+        unsafe { real(block, size, allocated, reserved, device) };
+    }
+}
+
+/// PyTorch's caching allocator about to raise `OutOfMemoryError`. Called as above.
+#[unsafe(export_name = "_ZN3c1030reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
+pub unsafe extern "C-unwind" fn report_out_of_memory(
+    requested: i64,
+    allocated: usize,
+    reserved: usize,
+    device: TorchDevice,
+) {
+    if let Some(index) = device.cuda()
+        && let Some(mut session) = Recorder::enter()
+    {
+        session.out_of_memory(index, requested.max(0) as u64, allocated as u64, reserved as u64);
+    }
+    if let Some(real) = REAL_OUT_OF_MEMORY.get() {
+        // SAFETY: as above.
+        unsafe { real(requested, allocated, reserved, device) };
+    }
+}
+
+/// Symbol and address of every hook in this file.
+pub fn hooks() -> Vec<(&'static str, *const c_void)> {
+    vec![
+        ("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", report_memory_usage as *const c_void),
+        ("_ZN3c1030reportOutOfMemoryToProfilerElmmNS_6DeviceE", report_out_of_memory as *const c_void),
+    ]
+}

@@ -1,0 +1,283 @@
+//! The link from backward to forward, without Python: which operation's gradient is being computed.
+//!
+//! Every autograd node made in forward gets a number (`at::sequence_number::get_and_increment`, counted per thread);
+//! when the engine evaluates a node, on a thread of its own that has no Python frames, the number tells which forward
+//! line and layer it belongs to.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+
+use crate::attribution;
+use crate::recorder::{Recorder, Session};
+use crate::symbols::Real;
+
+type GetAndIncrement = unsafe extern "C-unwind" fn() -> u64;
+type CurrentThread = unsafe extern "C-unwind" fn() -> u64;
+type EvaluateFunction =
+    unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, *const u8, *mut c_void, *const c_void) -> *mut c_void;
+
+static REAL_GET_AND_INCREMENT: Real<GetAndIncrement> =
+    Real::in_library(c"libtorch_cpu.so", c"_ZN2at15sequence_number17get_and_incrementEv");
+static REAL_EVALUATE: Real<EvaluateFunction> = Real::in_library(
+    c"libtorch_cpu.so",
+    c"_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE",
+);
+/// `at::RecordFunction::currentThreadId()`, which nodes carry beside their number.
+static TORCH_THREAD: Real<CurrentThread> =
+    Real::in_library(c"libtorch_cpu.so", c"_ZN2at14RecordFunction15currentThreadIdEv");
+
+/// The forward operation whose node the engine is evaluating on this thread.
+#[derive(Clone, Copy)]
+pub struct Backward {
+    pub running: bool,
+    pub stack: u32,
+    pub layer: u32,
+    /// The innermost Python frame when the engine took the node: with the same frame on top, no Python has run since.
+    pub frame_at_entry: *const u8,
+}
+
+impl Default for Backward {
+    fn default() -> Self {
+        Self { running: false, stack: 0, layer: 0, frame_at_entry: ptr::null() }
+    }
+}
+
+/// What a thread remembers of the numbers it handed out.
+#[derive(Clone, Copy)]
+pub struct HandedOut {
+    origins: *const Origins,
+    /// The stack of the last node made.
+    pub last_stack: u32,
+    /// Stack and layer of the last node evaluated on this thread.
+    last_linked: (u32, u32),
+}
+
+impl Default for HandedOut {
+    fn default() -> Self {
+        Self { origins: ptr::null(), last_stack: 0, last_linked: (0, 0) }
+    }
+}
+
+/// A ring from sequence number to origin: long enough for a million operations between forward and backward. Its pages
+/// are only backed when used.
+struct Origins {
+    ring: [Origin; RING],
+    newest: AtomicU64,
+}
+
+const RING: usize = 1 << 20;
+
+/// One node's number, stack and layer. Written by the thread that makes the node, read by the engine's.
+struct Origin {
+    /// The number plus one; 0 while the entry is being rewritten.
+    number: AtomicU64,
+    /// Stack in the upper half, layer in the lower.
+    place: AtomicU64,
+}
+
+/// By PyTorch's thread id. Threads that run forward are few; more than these lose the link, not the events.
+static ORIGINS: [AtomicPtr<Origins>; 1024] = [const { AtomicPtr::new(ptr::null_mut()) }; 1024];
+
+/// Forgets all origins: a forked child numbers its threads anew.
+pub fn forget_origins() {
+    for origins in &ORIGINS {
+        origins.store(ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
+/// Called in `Node`'s constructor on the thread that runs the operation, before its result is allocated. No lock is
+/// held; the GIL may or may not be.
+#[unsafe(export_name = "_ZN2at15sequence_number17get_and_incrementEv")]
+pub unsafe extern "C-unwind" fn get_and_increment() -> u64 {
+    let Some(real) = REAL_GET_AND_INCREMENT.get() else {
+        return 0; // Unreachable while libtorch_cpu, the only caller, is loaded.
+    };
+    // SAFETY: PyTorch's own function.
+    let number = unsafe { real() };
+    if let Some(mut session) = Recorder::enter_if_recording() {
+        remember(&mut session, number);
+    }
+    number
+}
+
+fn remember(session: &mut Session, number: u64) {
+    let place = attribution::here(session.recorder, session.thread);
+    session.thread.handed_out.last_stack = place.stack;
+    if session.thread.handed_out.origins.is_null() {
+        session.thread.handed_out.origins = make_origins();
+    }
+    // SAFETY: null, or a ring that is never freed.
+    if let Some(origins) = unsafe { session.thread.handed_out.origins.as_ref() } {
+        let entry = &origins.ring[number as usize % RING];
+        entry.number.store(0, Ordering::Release);
+        entry.place.store(u64::from(place.stack) << 32 | u64::from(place.layer), Ordering::Release);
+        entry.number.store(number + 1, Ordering::Release);
+        origins.newest.store(number, Ordering::Release);
+    }
+}
+
+#[cold]
+fn make_origins() -> *const Origins {
+    let Some(current_thread) = TORCH_THREAD.get() else { return ptr::null() };
+    // SAFETY: returns the thread's number, giving it one if need be, exactly as the node under construction will.
+    let id = unsafe { current_thread() } as usize;
+    let Some(slot) = ORIGINS.get(id) else { return ptr::null() };
+    let known = slot.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: a fresh private mapping of zeros, which is a valid `Origins`; it lives as long as the process.
+    unsafe {
+        let memory = libc::mmap(
+            ptr::null_mut(),
+            size_of::<Origins>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        );
+        if memory == libc::MAP_FAILED {
+            return ptr::null();
+        }
+        slot.store(memory.cast(), Ordering::Release);
+        memory.cast()
+    }
+}
+
+/// The engine evaluating one node. Called on the engine's thread for the device (or on the thread that called
+/// `backward`), without the GIL; throws what the node throws.
+#[unsafe(export_name = "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE")]
+pub unsafe extern "C-unwind" fn evaluate_function(
+    engine: *mut c_void,
+    task: *mut c_void,
+    node: *const u8,
+    inputs: *mut c_void,
+    queue: *const c_void,
+) -> *mut c_void {
+    let outer = enter_node(node);
+    // Restores the outer node's context also when the node throws.
+    let _restore = outer.map(Restore);
+    match REAL_EVALUATE.get() {
+        // SAFETY: PyTorch's own function with the arguments it was called with.
+        Some(real) => unsafe { real(engine, task, node, inputs, queue) },
+        None => ptr::null_mut(),
+    }
+}
+
+struct Restore(Backward);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        if let Some(session) = Recorder::enter_if_recording() {
+            session.thread.backward = self.0;
+        }
+    }
+}
+
+fn enter_node(node: *const u8) -> Option<Backward> {
+    let session = Recorder::enter_if_recording()?;
+    let outer = session.thread.backward;
+    let (stack, layer) = match LINK.number_of(node, session.recorder) {
+        Some(NodeNumber { number, .. }) if number == ACCUMULATE_GRAD => session.thread.handed_out.last_linked,
+        Some(known) => origin(known).unwrap_or_default(),
+        None => (0, 0),
+    };
+    // AccumulateGrad runs right after the node that made its gradient, and belongs to it.
+    session.thread.handed_out.last_linked = (stack, layer);
+    session.thread.backward = Backward {
+        running: true,
+        stack,
+        layer,
+        frame_at_entry: session.recorder.python().map_or(ptr::null(), |python| python.innermost()),
+    };
+    Some(outer)
+}
+
+/// The number of nodes that were not made by an operation.
+const ACCUMULATE_GRAD: u64 = u64::MAX;
+
+/// What identifies the forward operation of a node.
+#[derive(Clone, Copy)]
+struct NodeNumber {
+    number: u64,
+    torch_thread: u64,
+}
+
+fn origin(node: NodeNumber) -> Option<(u32, u32)> {
+    let origins = origins_of(node.torch_thread)?;
+    let entry = &origins.ring[node.number as usize % RING];
+    let place = entry.place.load(Ordering::Acquire);
+    // Overwritten (a graph older than the ring is long), or being so: no link rather than a wrong one.
+    (entry.number.load(Ordering::Acquire) == node.number + 1).then_some(((place >> 32) as u32, place as u32))
+}
+
+fn origins_of(torch_thread: u64) -> Option<&'static Origins> {
+    let origins = ORIGINS.get(usize::try_from(torch_thread).ok()?)?.load(Ordering::Acquire);
+    // SAFETY: null, or a ring that is never freed.
+    unsafe { origins.as_ref() }
+}
+
+/// Where a node keeps its number, found out from the first nodes seen: libtorch's headers moved it in 2.14.
+struct Link {
+    /// 0: not known yet. Otherwise the offset in bytes; [`Link::OFF`] when no offset fits.
+    offset: AtomicU8,
+    misses: AtomicU8,
+}
+
+static LINK: Link = Link { offset: AtomicU8::new(0), misses: AtomicU8::new(0) };
+
+impl Link {
+    const OFF: u8 = u8::MAX;
+    /// After the vtable and a reference count (`intrusive_ptr_target`), or after the vtable and a weak pointer
+    /// (`enable_shared_from_this`).
+    const CANDIDATES: [u8; 2] = [16, 24];
+    /// From the number to the id of the thread that made the node: past the topological number and a flag.
+    const TO_THREAD: usize = 24;
+    const PATIENCE: u8 = 64;
+
+    fn number_of(&self, node: *const u8, recorder: &Recorder) -> Option<NodeNumber> {
+        match self.offset.load(Ordering::Relaxed) {
+            Self::OFF => None,
+            0 => self.find_out(node, recorder),
+            offset => Self::read(node, offset),
+        }
+    }
+
+    /// The number at `offset`, if it is one that a thread has handed out.
+    fn read(node: *const u8, offset: u8) -> Option<NodeNumber> {
+        // SAFETY: nodes are far larger than the offsets read; alignment is that of the words.
+        let (number, torch_thread) = unsafe {
+            let number = node.add(offset.into()).cast::<u64>();
+            (number.read(), number.byte_add(Self::TO_THREAD).read())
+        };
+        let handed_out = || origins_of(torch_thread).is_some_and(|o| number <= o.newest.load(Ordering::Acquire));
+        (number == ACCUMULATE_GRAD || handed_out()).then_some(NodeNumber { number, torch_thread })
+    }
+
+    #[cold]
+    fn find_out(&self, node: *const u8, recorder: &Recorder) -> Option<NodeNumber> {
+        for offset in Self::CANDIDATES {
+            if let Some(found) = Self::read(node, offset) {
+                self.offset.store(offset, Ordering::Relaxed);
+                return Some(found);
+            }
+        }
+        if self.misses.fetch_add(1, Ordering::Relaxed) == Self::PATIENCE {
+            self.offset.store(Self::OFF, Ordering::Relaxed);
+            recorder.warn("this PyTorch's autograd nodes are laid out differently: backward is not linked to forward");
+        }
+        None
+    }
+}
+
+/// Symbol and address of every hook in this file.
+pub fn hooks() -> Vec<(&'static str, *const c_void)> {
+    vec![
+        ("_ZN2at15sequence_number17get_and_incrementEv", get_and_increment as *const c_void),
+        (
+            "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE",
+            evaluate_function as *const c_void,
+        ),
+    ]
+}
