@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 /// The real function behind a hook, looked up once. `F` is its `fn` pointer type.
 pub struct Real<F> {
@@ -14,8 +14,12 @@ pub struct Real<F> {
     /// The library to look in; empty for the next object in lookup order.
     library: &'static CStr,
     symbol: &'static CStr,
+    misses: AtomicU8,
     kind: PhantomData<F>,
 }
+
+/// A lookup is dear; what was not found so often will not be.
+const PATIENCE: u8 = 32;
 
 // SAFETY: holds nothing but an atomic and static strings.
 unsafe impl<F> Sync for Real<F> {}
@@ -23,7 +27,7 @@ unsafe impl<F> Sync for Real<F> {}
 impl<F: Copy> Real<F> {
     /// A function of a library that was loaded by the time the hook is called, under this name (its soname).
     pub const fn in_library(library: &'static CStr, symbol: &'static CStr) -> Self {
-        Self { address: AtomicPtr::new(ptr::null_mut()), library, symbol, kind: PhantomData }
+        Self { address: AtomicPtr::new(ptr::null_mut()), library, symbol, misses: AtomicU8::new(0), kind: PhantomData }
     }
 
     /// A function of the next object in lookup order after libmemlab.
@@ -57,13 +61,18 @@ impl<F: Copy> Real<F> {
 
     #[cold]
     fn find(&self) -> *mut c_void {
+        if self.misses.load(Ordering::Relaxed) >= PATIENCE {
+            return ptr::null_mut();
+        }
         let found = if self.library.is_empty() {
             // SAFETY: RTLD_NEXT from here: what follows libmemlab.
             unsafe { real_dlsym()(libc::RTLD_NEXT, self.symbol.as_ptr()) }
         } else {
             in_loaded_library(self.library, self.symbol)
         };
-        if !found.is_null() {
+        if found.is_null() {
+            self.misses.fetch_add(1, Ordering::Relaxed);
+        } else {
             self.learn(found);
         }
         found

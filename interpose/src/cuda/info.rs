@@ -25,7 +25,6 @@ driver_functions! {
     DEVICE_NAME = c"cuDeviceGetName" (*mut c_char, c_int, c_int);
     DEVICE_MEMORY = c"cuDeviceTotalMem_v2" (*mut usize, c_int);
     DEVICE_BUS_ID = c"cuDeviceGetPCIBusId" (*mut c_char, c_int, c_int);
-    MEMORY_INFO = c"cuMemGetInfo_v2" (*mut usize, *mut usize);
 }
 
 /// The current context's device; 0 where there is no context, as for the runtime.
@@ -76,14 +75,6 @@ pub fn range_size(pointer: u64) -> u64 {
         Some(range) if unsafe { range(&mut base, &mut bytes, pointer) } == CUDA_SUCCESS => bytes as u64,
         _ => 0,
     }
-}
-
-/// Free and total bytes of the current context's device.
-pub fn memory_info() -> Option<(u64, u64)> {
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: the driver writes two sizes.
-    let result = unsafe { MEMORY_INFO.get()?(&mut free, &mut total) };
-    (result == CUDA_SUCCESS).then_some((free as u64, total as u64))
 }
 
 pub struct DeviceFacts {

@@ -37,9 +37,11 @@ class Agent:
         self.finished = False
         native.software("python", sys.version.split()[0], os.path.dirname(os.__file__))
         native.software("torch", str(torch.__version__), os.path.dirname(os.path.abspath(torch.__file__)))
-        optimizer = torch.optim.optimizer
-        if hasattr(optimizer, "register_optimizer_step_post_hook"):
-            optimizer.register_optimizer_step_post_hook(self.after_step)
+        # Not an attribute of `torch.optim`, which deletes the name; absent before PyTorch 2.1.
+        optimizer = sys.modules.get("torch.optim.optimizer")
+        register = getattr(optimizer, "register_optimizer_step_post_hook", None)
+        if register is not None:
+            register(self.after_step)
         atexit.register(self.at_exit)
 
     # Modules ---------------------------------------------------------------------------------------------------------
@@ -201,4 +203,8 @@ def start(native):
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "optim") or not hasattr(torch, "nn"):
         return None
-    return Agent(native, torch)
+    try:
+        return Agent(native, torch)
+    except Exception as error:
+        native.warn(f"layers keep their class names ({type(error).__name__}: {error})")
+        return None

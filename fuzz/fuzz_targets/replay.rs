@@ -1,0 +1,56 @@
+//! Any bytes, read as a trace: the decoder and the model must neither panic nor hang, what is shown must add up,
+//! and a keyframe of it must replay to the same.
+//!
+//! `cargo +nightly fuzz run replay` from the repository's root; `trace/tests/broken` makes a good first corpus.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use memlab_trace::{Model, decode_line};
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut model = Model::new();
+    let mut honest = true;
+    for line in bytes.split(|byte| *byte == b'\n') {
+        if let Ok(record) = decode_line(line) {
+            honest &= !matches!(record, memlab_trace::Record::Keyframe(_));
+            model.apply(record);
+        }
+    }
+    let shown = look(&model, honest);
+    let mut keyframe = Vec::new();
+    model.write_keyframe(&mut keyframe).expect("a vector takes anything");
+    let mut restored = Model::new();
+    for line in keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        restored.apply(decode_line(line).expect("what the model writes is a trace"));
+    }
+    if honest {
+        assert_eq!(look(&restored, true), shown);
+    } else {
+        look(&restored, false);
+    }
+});
+
+/// All that is shown; where no keyframe lied about it, it must add up.
+fn look(model: &Model, honest: bool) -> String {
+    let mut text = format!("{:?}{:?}{:?}", model.steps(), model.ooms(), model.anomalies());
+    for device in model.devices() {
+        let index = device.index;
+        let lines = model.lines(index);
+        let layers = model.layers(index);
+        if honest {
+            assert_eq!(lines.iter().map(|view| view.live_bytes).sum::<u64>(), device.allocated_bytes);
+            assert_eq!(layers.iter().map(|view| view.live_bytes).sum::<u64>(), device.allocated_bytes);
+            assert_eq!(lines.iter().map(|view| view.live_bytes_at_peak).sum::<u64>(), device.peak_allocated_bytes);
+        }
+        text += &format!(
+            "{device:?}{lines:?}{layers:?}{:?}{:?}{:?}{:?}{:?}",
+            model.categories(index),
+            model.timeline(index),
+            model.segments(index),
+            model.growth(index),
+            model.driver_memory(index),
+        );
+    }
+    text
+}

@@ -1,0 +1,182 @@
+//! The simulated cards: how many there are, how much memory each has, and which process holds how much of it.
+//!
+//! Every process under one `simgpu` invocation maps the same small file (named by `SIMGPU_CARDS`), so that free
+//! memory, NVML's figures and running out of memory are right across processes. Without that variable the cards are
+//! private to the process. A process that dies gives its bytes back: its slot names it by pid and start time, and
+//! whoever next asks sweeps the slots of the dead.
+
+mod file;
+mod process;
+mod size;
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use process::start_time;
+pub use size::parse as parse_size;
+
+/// The most devices one set of cards can have.
+pub const MAX_DEVICES: usize = 16;
+
+/// The most processes that can hold memory at one time.
+const MAX_PROCESSES: usize = 512;
+
+/// Written last when a card file is made, so that a file without it is known to be foreign.
+const MAGIC: u64 = 0x5349_4d47_5055_3031;
+
+/// What one process holds.
+#[repr(C)]
+struct Slot {
+    /// 0 when the slot is free.
+    pid: i32,
+    start_time: u64,
+    /// Bytes held on each device, contexts included.
+    held: [u64; MAX_DEVICES],
+}
+
+/// The card file, as it lies in memory shared by all processes.
+#[repr(C)]
+struct Table {
+    magic: u64,
+    devices: u64,
+    memory: u64,
+    /// Robust and process-shared: a process that dies holding it leaves it lockable.
+    lock: MaybeUninit<libc::pthread_mutex_t>,
+    held: [u64; MAX_DEVICES],
+    slots: [Slot; MAX_PROCESSES],
+}
+
+/// This process's view of the cards.
+pub struct Cards {
+    table: *mut Table,
+    /// Index of this process's slot, `u64::MAX` until it holds something.
+    slot: AtomicU64,
+}
+
+// SAFETY: the table is only read and written under its process-shared lock, apart from fields that never change.
+unsafe impl Send for Cards {}
+// SAFETY: as above.
+unsafe impl Sync for Cards {}
+
+impl Cards {
+    /// Opens the cards that `SIMGPU_CARDS` names, made with `SIMGPU_DEVICES` (default 1) devices of `SIMGPU_MEMORY`
+    /// (default 8GiB) bytes if this process is the first to ask. Private cards when that cannot be.
+    pub fn open() -> Cards {
+        let table = std::env::var_os("SIMGPU_CARDS")
+            .and_then(|path| file::open_shared(path.as_ref()))
+            .unwrap_or_else(file::private);
+        Cards { table, slot: AtomicU64::new(u64::MAX) }
+    }
+
+    /// How many devices there are.
+    pub fn devices(&self) -> usize {
+        // SAFETY: the table is mapped for the life of the process and this field never changes.
+        unsafe { (*self.table).devices as usize }
+    }
+
+    /// The memory of one device in bytes; all are alike.
+    pub fn memory(&self) -> u64 {
+        // SAFETY: the table is mapped for the life of the process and this field never changes.
+        unsafe { (*self.table).memory }
+    }
+
+    /// Bytes that living processes hold on `device`.
+    pub fn held(&self, device: usize) -> u64 {
+        self.with(|table, _| {
+            reap(table);
+            table.held[device]
+        })
+    }
+
+    /// Takes `bytes` of `device` for this process; false when they are not there.
+    pub fn take(&self, device: usize, bytes: u64) -> bool {
+        self.with(|table, own| {
+            let fits = |table: &Table| table.held[device].checked_add(bytes).is_some_and(|sum| sum <= table.memory);
+            if !fits(table) {
+                reap(table);
+            }
+            if !fits(table) {
+                return false;
+            }
+            let Some(slot) = own_slot(table, own) else { return false };
+            table.held[device] += bytes;
+            table.slots[slot].held[device] += bytes;
+            true
+        })
+    }
+
+    /// Gives back `bytes` of `device` that this process took.
+    pub fn give_back(&self, device: usize, bytes: u64) {
+        self.with(|table, own| {
+            let Some(slot) = own_slot(table, own) else { return };
+            let bytes = bytes.min(table.slots[slot].held[device]);
+            table.slots[slot].held[device] -= bytes;
+            table.held[device] -= bytes;
+        });
+    }
+
+    /// The living processes that hold memory on `device`, with their bytes, contexts included.
+    pub fn processes(&self, device: usize) -> Vec<(i32, u64)> {
+        self.with(|table, _| {
+            reap(table);
+            let holding = table.slots.iter().filter(|slot| slot.pid != 0 && slot.held[device] > 0);
+            holding.map(|slot| (slot.pid, slot.held[device])).collect()
+        })
+    }
+
+    fn with<R>(&self, body: impl FnOnce(&mut Table, &AtomicU64) -> R) -> R {
+        // SAFETY: the mutex was initialised before the table was published and lives as long as the mapping.
+        let lock = unsafe { (*self.table).lock.as_mut_ptr() };
+        // SAFETY: `lock` is an initialised robust mutex; EOWNERDEAD hands us the lock of a process that died, whose
+        // half-done change at worst leaves the sum off, which `recount` puts right.
+        let died = unsafe {
+            let died = libc::pthread_mutex_lock(lock) == libc::EOWNERDEAD;
+            if died {
+                libc::pthread_mutex_consistent(lock);
+            }
+            died
+        };
+        // SAFETY: the lock is held, so this is the only reference to the table's changing part.
+        let table = unsafe { &mut *self.table };
+        if died {
+            recount(table);
+        }
+        let result = body(table, &self.slot);
+        // SAFETY: this thread holds the lock.
+        unsafe { libc::pthread_mutex_unlock(lock) };
+        result
+    }
+}
+
+/// The index of this process's slot, claimed at first use.
+fn own_slot(table: &mut Table, own: &AtomicU64) -> Option<usize> {
+    let known = own.load(Ordering::Relaxed);
+    let pid = std::process::id() as i32;
+    if known != u64::MAX && table.slots[known as usize].pid == pid {
+        return Some(known as usize);
+    }
+    reap(table);
+    let free = table.slots.iter().position(|slot| slot.pid == 0)?;
+    table.slots[free] = Slot { pid, start_time: process::start_time(pid).unwrap_or(0), held: [0; MAX_DEVICES] };
+    own.store(free as u64, Ordering::Relaxed);
+    Some(free)
+}
+
+/// Gives back what dead processes held.
+fn reap(table: &mut Table) {
+    for slot in &mut table.slots {
+        if slot.pid != 0 && !process::is_alive(slot.pid, slot.start_time) {
+            for (sum, held) in table.held.iter_mut().zip(slot.held) {
+                *sum -= held.min(*sum);
+            }
+            *slot = Slot { pid: 0, start_time: 0, held: [0; MAX_DEVICES] };
+        }
+    }
+}
+
+/// Makes the sums match the slots again.
+fn recount(table: &mut Table) {
+    for device in 0..MAX_DEVICES {
+        table.held[device] = table.slots.iter().map(|slot| slot.held[device]).sum();
+    }
+}

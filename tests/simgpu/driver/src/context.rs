@@ -1,0 +1,288 @@
+//! Contexts: a primary one per device, others on top, and the stack of each thread.
+
+use std::cell::RefCell;
+
+use crate::api::{Answer, answer, answer_if_asked, api};
+use crate::code::Code;
+use crate::state::{State, state};
+
+/// A context, primary or not.
+pub struct Context {
+    pub device: usize,
+    pub flags: u32,
+    pub id: u64,
+    pub primary: bool,
+    limits: [u64; 8],
+    /// Bytes it took off the card.
+    charged: u64,
+}
+
+/// A device's primary context.
+#[derive(Default)]
+pub struct Primary {
+    /// 0 while it is not active.
+    handle: usize,
+    retained: u32,
+    flags: u32,
+}
+
+thread_local! {
+    /// The calling thread's contexts, the current one last.
+    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The bytes a context takes: `SIMGPU_CONTEXT`, or 256 MiB.
+fn context_bytes() -> u64 {
+    let wanted = std::env::var("SIMGPU_CONTEXT").ok().and_then(|text| simgpu_cards::parse_size(&text));
+    wanted.unwrap_or(256 << 20)
+}
+
+fn on_stack<R>(body: impl FnOnce(&mut Vec<usize>) -> R) -> Result<R, Code> {
+    STACK.try_with(|stack| body(&mut stack.borrow_mut())).map_err(|_| Code::INVALID_CONTEXT)
+}
+
+fn current_handle() -> usize {
+    on_stack(|stack| stack.last().copied()).ok().flatten().unwrap_or(0)
+}
+
+/// The current context's handle; `CUDA_ERROR_INVALID_CONTEXT` without one.
+pub fn current(state: &State) -> Result<usize, Code> {
+    match current_handle() {
+        0 => Err(Code::INVALID_CONTEXT),
+        handle if state.contexts.contains_key(&handle) => Ok(handle),
+        _ => Err(Code::CONTEXT_IS_DESTROYED),
+    }
+}
+
+/// The current context's handle and device.
+pub fn current_device(state: &State) -> Result<(usize, usize), Code> {
+    let context = current(state)?;
+    Ok((context, state.contexts[&context].device))
+}
+
+fn make(state: &mut State, device: usize, flags: u32, primary: bool) -> Result<usize, Code> {
+    let charged = context_bytes();
+    state.charge(device, charged)?;
+    let handle = state.new_handle();
+    // The limits of CU_LIMIT_STACK_SIZE, PRINTF_FIFO_SIZE, MALLOC_HEAP_SIZE … as a fresh context has them.
+    let limits = [1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0];
+    state.contexts.insert(handle, Context { device, flags, id: handle as u64 / 64, primary, limits, charged });
+    Ok(handle)
+}
+
+/// Ends a context: its memory, streams and events go with it.
+fn end(state: &mut State, handle: usize) {
+    let Some(context) = state.contexts.remove(&handle) else { return };
+    crate::memory::free_all_of(state, handle);
+    state.streams.retain(|_, stream| stream.context != handle);
+    state.events.retain(|_, event| event.context != handle);
+    state.peers.retain(|(from, to)| *from != handle && *to != handle);
+    state.cards.give_back(context.device, context.charged);
+}
+
+fn retain_primary(state: &mut State, device: usize) -> Result<usize, Code> {
+    if state.primaries[device].handle == 0 {
+        let flags = state.primaries[device].flags;
+        state.primaries[device].handle = make(state, device, flags, true)?;
+    }
+    state.primaries[device].retained += 1;
+    Ok(state.primaries[device].handle)
+}
+
+fn reset_primary(state: &mut State, device: usize) {
+    let handle = std::mem::take(&mut state.primaries[device].handle);
+    state.primaries[device].retained = 0;
+    end(state, handle);
+}
+
+fn create(to: *mut usize, flags: u32, device: i32) -> Answer {
+    let mut state = state()?;
+    let device = state.device(device)?;
+    let handle = make(&mut state, device, flags, false)?;
+    on_stack(|stack| stack.push(handle))?;
+    // SAFETY: the caller of cuCtxCreate vouches for the pointer.
+    unsafe { answer(to, handle) }
+}
+
+api! {
+    fn cuDevicePrimaryCtxRetain(context: *mut usize, device: i32) {
+        let mut state = state()?;
+        let device = state.device(device)?;
+        answer(context, retain_primary(&mut state, device)?)?;
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2 | cuDevicePrimaryCtxRelease (device: i32) {
+        let mut state = state()?;
+        let device = state.device(device)?;
+        match state.primaries[device].retained {
+            0 => return Err(Code::INVALID_CONTEXT),
+            1 => reset_primary(&mut state, device),
+            _ => state.primaries[device].retained -= 1,
+        }
+    }
+
+    fn cuDevicePrimaryCtxReset_v2 | cuDevicePrimaryCtxReset (device: i32) {
+        let mut state = state()?;
+        let device = state.device(device)?;
+        reset_primary(&mut state, device);
+    }
+
+    fn cuDevicePrimaryCtxSetFlags_v2 | cuDevicePrimaryCtxSetFlags (device: i32, flags: u32) {
+        let mut state = state()?;
+        let device = state.device(device)?;
+        state.primaries[device].flags = flags;
+    }
+
+    fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32) {
+        let state = state()?;
+        let primary = &state.primaries[state.device(device)?];
+        answer(flags, primary.flags)?;
+        answer(active, i32::from(primary.handle != 0))?;
+    }
+
+    fn cuCtxCreate_v2(context: *mut usize, flags: u32, device: i32) {
+        create(context, flags, device)?;
+    }
+
+    fn cuCtxCreate_v3(context: *mut usize, _affinity: *const u8, _count: i32, flags: u32, device: i32) {
+        create(context, flags, device)?;
+    }
+
+    fn cuCtxCreate_v4(context: *mut usize, _params: *const u8, flags: u32, device: i32) {
+        create(context, flags, device)?;
+    }
+
+    fn cuCtxDestroy_v2 | cuCtxDestroy (context: usize) {
+        let mut state = state()?;
+        if state.contexts.get(&context).is_none_or(|context| context.primary) {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        end(&mut state, context);
+        on_stack(|stack| {
+            if stack.last() == Some(&context) {
+                stack.pop();
+            }
+        })?;
+    }
+
+    fn cuCtxPushCurrent_v2 | cuCtxPushCurrent (context: usize) {
+        if !state()?.contexts.contains_key(&context) {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        on_stack(|stack| stack.push(context))?;
+    }
+
+    fn cuCtxPopCurrent_v2 | cuCtxPopCurrent (context: *mut usize) {
+        let _ = state()?;
+        let popped = on_stack(|stack| stack.pop())?.ok_or(Code::INVALID_CONTEXT)?;
+        answer_if_asked(context, popped);
+    }
+
+    fn cuCtxSetCurrent(context: usize) {
+        if context != 0 && !state()?.contexts.contains_key(&context) {
+            return Err(Code::INVALID_CONTEXT);
+        }
+        on_stack(|stack| {
+            stack.pop();
+            if context != 0 {
+                stack.push(context);
+            }
+        })?;
+    }
+
+    fn cuCtxGetCurrent(context: *mut usize) {
+        let _ = state()?;
+        answer(context, current_handle())?;
+    }
+
+    fn cuCtxGetDevice(device: *mut i32) {
+        let state = state()?;
+        answer(device, current_device(&state)?.1 as i32)?;
+    }
+
+    fn cuCtxGetDevice_v2(device: *mut i32, context: usize) {
+        let state = state()?;
+        let context = if context == 0 { current(&state)? } else { context };
+        let found = state.contexts.get(&context).ok_or(Code::INVALID_CONTEXT)?;
+        answer(device, found.device as i32)?;
+    }
+
+    fn cuCtxGetFlags(flags: *mut u32) {
+        let state = state()?;
+        answer(flags, state.contexts[&current(&state)?].flags)?;
+    }
+
+    fn cuCtxSetFlags(flags: u32) {
+        let mut state = state()?;
+        let context = current(&state)?;
+        state.contexts.get_mut(&context).ok_or(Code::INVALID_CONTEXT)?.flags = flags;
+    }
+
+    fn cuCtxGetId(context: usize, id: *mut u64) {
+        let state = state()?;
+        let context = if context == 0 { current(&state)? } else { context };
+        answer(id, state.contexts.get(&context).ok_or(Code::CONTEXT_IS_DESTROYED)?.id)?;
+    }
+
+    fn cuCtxGetApiVersion(context: usize, version: *mut u32) {
+        let state = state()?;
+        let context = if context == 0 { current(&state)? } else { context };
+        state.contexts.get(&context).ok_or(Code::INVALID_CONTEXT)?;
+        answer(version, 3020)?;
+    }
+
+    fn cuCtxSetLimit(limit: u32, value: usize) {
+        let mut state = state()?;
+        let context = current(&state)?;
+        let context = state.contexts.get_mut(&context).ok_or(Code::INVALID_CONTEXT)?;
+        *context.limits.get_mut(limit as usize).ok_or(Code::INVALID_VALUE)? = value as u64;
+    }
+
+    fn cuCtxGetLimit(value: *mut usize, limit: u32) {
+        let state = state()?;
+        let context = &state.contexts[&current(&state)?];
+        answer(value, *context.limits.get(limit as usize).ok_or(Code::INVALID_VALUE)? as usize)?;
+    }
+
+    fn cuCtxGetCacheConfig(config: *mut i32) {
+        current(&*state()?)?;
+        answer(config, 0)?;
+    }
+
+    fn cuCtxSetCacheConfig(_config: i32) {
+        current(&*state()?)?;
+    }
+
+    fn cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) {
+        current(&*state()?)?;
+        answer_if_asked(least, 0);
+        answer_if_asked(greatest, -5);
+    }
+
+    fn cuCtxResetPersistingL2Cache() {
+        current(&*state()?)?;
+    }
+
+    fn cuCtxEnablePeerAccess(peer: usize, flags: u32) {
+        let mut state = state()?;
+        let context = current(&state)?;
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let own = state.contexts[&context].device;
+        if state.contexts.get(&peer).ok_or(Code::INVALID_CONTEXT)?.device == own {
+            return Err(Code::INVALID_DEVICE);
+        }
+        if !state.peers.insert((context, peer)) {
+            return Err(Code::PEER_ACCESS_ALREADY_ENABLED);
+        }
+    }
+
+    fn cuCtxDisablePeerAccess(peer: usize) {
+        let mut state = state()?;
+        let context = current(&state)?;
+        if !state.peers.remove(&(context, peer)) {
+            return Err(Code::PEER_ACCESS_NOT_ENABLED);
+        }
+    }
+}

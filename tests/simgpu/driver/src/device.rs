@@ -1,0 +1,209 @@
+//! Devices: counting, naming and describing them. The figures are those of an H100-like card.
+
+use std::ffi::{CStr, c_char};
+
+use crate::api::{Answer, answer, answer_if_asked, api};
+use crate::code::Code;
+use crate::state::{initialise, state};
+
+/// What `cuDriverGetVersion` says: new enough for every runtime of CUDA 12 and 13.
+pub const DRIVER_VERSION: i32 = 13_020;
+
+const NAME: &CStr = c"NVIDIA SimGPU (memlab)";
+
+/// The UUID of a device; NVML tells the same.
+pub fn uuid(device: usize) -> [u8; 16] {
+    let mut uuid = *b"memlab simgpu \0\0";
+    uuid[15] = device as u8;
+    uuid
+}
+
+/// Attributes with their values (numbers of `CUdevice_attribute` in cuda.h). What is not listed is 0.
+const ATTRIBUTES: &[(i32, i32)] = &[
+    (1, 1024),        // MAX_THREADS_PER_BLOCK
+    (2, 1024),        // MAX_BLOCK_DIM_X
+    (3, 1024),        // MAX_BLOCK_DIM_Y
+    (4, 64),          // MAX_BLOCK_DIM_Z
+    (5, i32::MAX),    // MAX_GRID_DIM_X
+    (6, 65_535),      // MAX_GRID_DIM_Y
+    (7, 65_535),      // MAX_GRID_DIM_Z
+    (8, 49_152),      // MAX_SHARED_MEMORY_PER_BLOCK
+    (9, 65_536),      // TOTAL_CONSTANT_MEMORY
+    (10, 32),         // WARP_SIZE
+    (11, i32::MAX),   // MAX_PITCH
+    (12, 65_536),     // MAX_REGISTERS_PER_BLOCK
+    (13, 1_980_000),  // CLOCK_RATE, kHz
+    (14, 512),        // TEXTURE_ALIGNMENT
+    (15, 1),          // GPU_OVERLAP
+    (16, 132),        // MULTIPROCESSOR_COUNT
+    (19, 1),          // CAN_MAP_HOST_MEMORY
+    (21, 131_072),    // MAXIMUM_TEXTURE1D_WIDTH
+    (22, 131_072),    // MAXIMUM_TEXTURE2D_WIDTH
+    (23, 65_536),     // MAXIMUM_TEXTURE2D_HEIGHT
+    (24, 16_384),     // MAXIMUM_TEXTURE3D_WIDTH
+    (25, 16_384),     // MAXIMUM_TEXTURE3D_HEIGHT
+    (26, 16_384),     // MAXIMUM_TEXTURE3D_DEPTH
+    (30, 512),        // SURFACE_ALIGNMENT
+    (31, 1),          // CONCURRENT_KERNELS
+    (36, 2_619_000),  // MEMORY_CLOCK_RATE, kHz
+    (37, 5_120),      // GLOBAL_MEMORY_BUS_WIDTH
+    (38, 52_428_800), // L2_CACHE_SIZE
+    (39, 2_048),      // MAX_THREADS_PER_MULTIPROCESSOR
+    (40, 3),          // ASYNC_ENGINE_COUNT
+    (41, 1),          // UNIFIED_ADDRESSING
+    (51, 32),         // TEXTURE_PITCH_ALIGNMENT
+    (75, 9),          // COMPUTE_CAPABILITY_MAJOR
+    (76, 0),          // COMPUTE_CAPABILITY_MINOR
+    (78, 1),          // STREAM_PRIORITIES_SUPPORTED
+    (79, 1),          // GLOBAL_L1_CACHE_SUPPORTED
+    (80, 1),          // LOCAL_L1_CACHE_SUPPORTED
+    (81, 233_472),    // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+    (82, 65_536),     // MAX_REGISTERS_PER_MULTIPROCESSOR
+    (83, 1),          // MANAGED_MEMORY
+    (87, 2),          // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
+    (89, 1),          // CONCURRENT_MANAGED_ACCESS
+    (90, 1),          // COMPUTE_PREEMPTION_SUPPORTED
+    (91, 1),          // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+    (95, 1),          // COOPERATIVE_LAUNCH
+    (97, 232_448),    // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    (98, 1),          // CAN_FLUSH_REMOTE_WRITES
+    (99, 1),          // HOST_REGISTER_SUPPORTED
+    (102, 1),         // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    (103, 1),         // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+    (106, 32),        // MAX_BLOCKS_PER_MULTIPROCESSOR
+    (108, 32_768_000), // MAX_PERSISTING_L2_CACHE_SIZE
+    (109, 134_213_632), // MAX_ACCESS_POLICY_WINDOW_SIZE
+    (111, 1_024),     // RESERVED_SHARED_MEMORY_PER_BLOCK
+    (113, 1),         // READ_ONLY_HOST_REGISTER_SUPPORTED
+    (115, 1),         // MEMORY_POOLS_SUPPORTED
+    (119, 1),         // MEMPOOL_SUPPORTED_HANDLE_TYPES
+    (120, 1),         // CLUSTER_LAUNCH
+    (122, 1),         // CAN_USE_64_BIT_STREAM_MEM_OPS
+    (123, 1),         // CAN_USE_STREAM_WAIT_VALUE_NOR
+    (125, 1),         // IPC_EVENT_SUPPORTED
+    (126, 4),         // MEM_SYNC_DOMAIN_COUNT
+    (127, 1),         // TENSOR_MAP_ACCESS_SUPPORTED
+    (129, 1),         // UNIFIED_FUNCTION_POINTERS
+    (141, 1),         // HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    (145, 1),         // HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+];
+
+const PCI_BUS_ID: i32 = 33;
+const PCI_DEVICE_ID: i32 = 34;
+
+/// The bus number of a device, as in `0000:02:00.0`.
+pub fn bus(device: usize) -> i32 {
+    device as i32 + 1
+}
+
+/// # Safety
+/// `to` has room for `len` characters.
+unsafe fn text(to: *mut c_char, len: i32, text: &[u8]) -> Answer {
+    let room = usize::try_from(len).map_err(|_| Code::INVALID_VALUE)?;
+    if to.is_null() || room == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let count = text.len().min(room - 1);
+    // SAFETY: `count` + 1 characters fit, as the caller promised `len` of them.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, count);
+        to.add(count).write(0);
+    }
+    Ok(())
+}
+
+api! {
+    fn cuInit(flags: u32) {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        initialise()?;
+    }
+
+    fn cuDriverGetVersion(version: *mut i32) {
+        answer(version, DRIVER_VERSION)?;
+    }
+
+    fn cuDeviceGet(device: *mut i32, ordinal: i32) {
+        answer(device, state()?.device(ordinal)? as i32)?;
+    }
+
+    fn cuDeviceGetCount(count: *mut i32) {
+        answer(count, state()?.cards.devices() as i32)?;
+    }
+
+    fn cuDeviceGetName(name: *mut c_char, len: i32, device: i32) {
+        state()?.device(device)?;
+        text(name, len, NAME.to_bytes())?;
+    }
+
+    fn cuDeviceGetUuid_v2 | cuDeviceGetUuid (to: *mut [u8; 16], device: i32) {
+        answer(to, uuid(state()?.device(device)?))?;
+    }
+
+    fn cuDeviceGetLuid(_luid: *mut c_char, _mask: *mut u32, _device: i32) {
+        return Err(Code::NOT_SUPPORTED); // Windows only
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: i32) {
+        let state = state()?;
+        state.device(device)?;
+        answer(bytes, state.cards.memory() as usize)?;
+    }
+
+    fn cuDeviceGetAttribute(value: *mut i32, attribute: i32, device: i32) {
+        let device = state()?.device(device)?;
+        let known = match attribute {
+            PCI_BUS_ID => bus(device),
+            PCI_DEVICE_ID => 0,
+            1..=200 => ATTRIBUTES.iter().find(|(number, _)| *number == attribute).map_or(0, |(_, value)| *value),
+            _ => return Err(Code::INVALID_VALUE),
+        };
+        answer(value, known)?;
+    }
+
+    fn cuDeviceGetPCIBusId(to: *mut c_char, len: i32, device: i32) {
+        let device = state()?.device(device)?;
+        text(to, len, format!("0000:{:02X}:00.0", bus(device)).as_bytes())?;
+    }
+
+    fn cuDeviceGetByPCIBusId(device: *mut i32, id: *const c_char) {
+        let wanted = CStr::from_ptr(id).to_string_lossy().to_ascii_uppercase();
+        let devices = state()?.cards.devices();
+        let found = (0..devices).find(|device| wanted.contains(&format!("{:02X}:00", bus(*device))));
+        answer(device, found.ok_or(Code::INVALID_DEVICE)? as i32)?;
+    }
+
+    fn cuDeviceCanAccessPeer(can: *mut i32, device: i32, peer: i32) {
+        let state = state()?;
+        let different = state.device(device)? != state.device(peer)?;
+        answer(can, i32::from(different))?;
+    }
+
+    fn cuDeviceGetP2PAttribute(value: *mut i32, attribute: i32, from: i32, to: i32) {
+        let state = state()?;
+        if state.device(from)? == state.device(to)? {
+            return Err(Code::INVALID_DEVICE);
+        }
+        answer(value, i32::from(matches!(attribute, 2 | 3 | 4)))?;
+    }
+
+    fn cuDeviceGetExecAffinitySupport(supported: *mut i32, _kind: i32, _device: i32) {
+        answer(supported, 0)?;
+    }
+
+    fn cuDeviceGetTexture1DLinearMaxWidth(width: *mut usize, _format: i32, _channels: u32, _device: i32) {
+        answer(width, 1 << 28)?;
+    }
+
+    fn cuFlushGPUDirectRDMAWrites(_target: i32, _scope: i32) {}
+
+    fn cuProfilerStart() {}
+
+    fn cuProfilerStop() {}
+
+    fn cuGetExportTable(table: *mut *const u8, _id: *const [u8; 16]) {
+        answer_if_asked(table, std::ptr::null());
+        return Err(Code::NOT_FOUND);
+    }
+}

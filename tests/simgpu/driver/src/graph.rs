@@ -1,0 +1,301 @@
+//! Graphs: nodes that know their kind and their dependencies, and memory nodes that hold memory while they should.
+//!
+//! Launching does nothing but what memory nodes do. Graph memory follows the documentation: a node's address is fixed when it
+//! is added, its memory is taken off the card at launch, and a free keeps it reserved until `cuDeviceGraphMemTrim`.
+
+use std::collections::HashSet;
+
+use crate::api::{Answer, answer, api};
+use crate::capture::{self, Work};
+use crate::code::Code;
+use crate::context::current;
+use crate::memory::{allocate_on, rounded};
+use crate::pages;
+use crate::space::Kind;
+use crate::state::{State, state};
+use crate::stream;
+use crate::userobject::{self, References};
+
+/// A graph.
+#[derive(Default)]
+pub struct Graph {
+    pub nodes: Vec<usize>,
+    pub objects: References,
+}
+
+/// A node of a graph.
+pub struct Node {
+    pub graph: usize,
+    pub work: Work,
+    pub dependencies: Vec<usize>,
+    /// The address a memory node allocates or frees.
+    pub memory: u64,
+}
+
+/// A graph ready to launch: what its memory nodes do, in order.
+pub struct Executable {
+    pub flags: u64,
+    pub memory: Vec<(Work, u64)>,
+    objects: References,
+}
+
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
+const AUTO_FREE_ON_LAUNCH: u64 = 1;
+
+/// A device's memory for graphs.
+#[derive(Default)]
+pub struct GraphMemory {
+    live: HashSet<u64>,
+    used: u64,
+    used_high: u64,
+    /// Taken off the card.
+    reserved: u64,
+    reserved_high: u64,
+}
+
+/// The handles of a C array.
+///
+/// # Safety
+/// `first` is null or points to `count` handles.
+pub unsafe fn handles(first: *const usize, count: usize) -> Vec<usize> {
+    if first.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the caller vouches for `count` handles.
+    unsafe { std::slice::from_raw_parts(first, count).to_vec() }
+}
+
+/// Adds a node to a graph.
+pub fn add_node(state: &mut State, graph: usize, work: Work, dependencies: Vec<usize>) -> Result<usize, Code> {
+    if !state.graphs.contains_key(&graph) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let handle = state.new_handle();
+    state.nodes.insert(handle, Node { graph, work, dependencies, memory: 0 });
+    state.graphs.get_mut(&graph).ok_or(Code::INVALID_VALUE)?.nodes.push(handle);
+    Ok(handle)
+}
+
+/// Gives a node that allocates `size` bytes on `device` its address.
+pub fn set_allocation(state: &mut State, node: usize, size: u64, device: usize) -> Result<u64, Code> {
+    let address = allocate_on(state, size, Kind::Graph, 0, device, false)?;
+    state.nodes.get_mut(&node).ok_or(Code::INVALID_VALUE)?.memory = address;
+    Ok(address)
+}
+
+/// Makes a node one that frees `address`, which a node must have allocated.
+pub fn set_free(state: &mut State, node: usize, address: u64) -> Answer {
+    if state.space.get(address).is_none_or(|block| block.kind != Kind::Graph) {
+        return Err(Code::INVALID_VALUE);
+    }
+    state.nodes.get_mut(&node).ok_or(Code::INVALID_VALUE)?.memory = address;
+    Ok(())
+}
+
+/// `cuMemFree` or `cuMemFreeAsync` of memory that a launched graph left allocated.
+pub fn free_block(state: &mut State, address: u64) -> Answer {
+    let block = *state.space.get(address).ok_or(Code::INVALID_VALUE)?;
+    let memory = &mut state.graph_memory[block.device];
+    if !memory.live.remove(&address) {
+        return Err(Code::INVALID_VALUE);
+    }
+    memory.used -= rounded(block.size);
+    // SAFETY: the block is mapped memory of this driver that the program has freed.
+    unsafe { pages::zero(block.base, block.mapped) };
+    Ok(())
+}
+
+fn allocate_block(state: &mut State, address: u64) -> Answer {
+    let block = *state.space.get(address).ok_or(Code::INVALID_VALUE)?;
+    let memory = &state.graph_memory[block.device];
+    if memory.live.contains(&address) {
+        return Err(Code::INVALID_VALUE);
+    }
+    let used = memory.used + rounded(block.size);
+    let missing = used.saturating_sub(memory.reserved);
+    state.charge(block.device, missing)?;
+    let memory = &mut state.graph_memory[block.device];
+    memory.live.insert(address);
+    memory.used = used;
+    memory.used_high = memory.used_high.max(used);
+    memory.reserved += missing;
+    memory.reserved_high = memory.reserved_high.max(memory.reserved);
+    Ok(())
+}
+
+fn instantiate(to: *mut usize, graph: usize, flags: u64) -> Answer {
+    let mut state = state()?;
+    let known = state.graphs.get(&graph).ok_or(Code::INVALID_VALUE)?;
+    let memory = known.nodes.iter().filter_map(|node| {
+        let node = state.nodes.get(node)?;
+        (node.memory != 0).then_some((node.work, node.memory))
+    });
+    let (memory, objects) = (memory.collect(), known.objects.clone());
+    userobject::retain_all(&objects);
+    let handle = state.new_handle();
+    state.executables.insert(handle, Executable { flags, memory, objects });
+    // SAFETY: the caller of cuGraphInstantiate vouches for the pointer.
+    unsafe { answer(to, handle) }
+}
+
+fn launch(executable: usize, stream: usize) -> Answer {
+    let mut state = state()?;
+    stream::check(&state, stream)?;
+    let known = state.executables.get(&executable).ok_or(Code::INVALID_VALUE)?;
+    let (actions, auto_free) = (known.memory.clone(), known.flags & AUTO_FREE_ON_LAUNCH != 0);
+    if !capture::submit(&mut state, stream, Work::GRAPH)? {
+        return Ok(());
+    }
+    if auto_free {
+        for (_, address) in &actions {
+            free_block(&mut state, *address).ok();
+        }
+    }
+    for (work, address) in actions {
+        if work == Work::MEMORY_ALLOCATION {
+            allocate_block(&mut state, address)?;
+        } else {
+            free_block(&mut state, address)?;
+        }
+    }
+    Ok(())
+}
+
+api! {
+    fn cuGraphCreate(graph: *mut usize, flags: u32) {
+        if flags != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let mut state = state()?;
+        let handle = state.new_handle();
+        state.graphs.insert(handle, Graph::default());
+        answer(graph, handle)?;
+    }
+
+    fn cuGraphDestroy(graph: usize) {
+        let mut state = state()?;
+        let graph = state.graphs.remove(&graph).ok_or(Code::INVALID_VALUE)?;
+        for node in graph.nodes {
+            state.nodes.remove(&node);
+        }
+        drop(state);
+        userobject::release_all(graph.objects);
+    }
+
+    fn cuGraphClone(clone: *mut usize, graph: usize) {
+        let mut state = state()?;
+        let original = state.graphs.get(&graph).ok_or(Code::INVALID_VALUE)?.nodes.clone();
+        let handle = state.new_handle();
+        state.graphs.insert(handle, Graph::default());
+        for node in original {
+            let Node { work, dependencies, memory, .. } = &state.nodes[&node];
+            let (work, dependencies, memory) = (*work, dependencies.clone(), *memory);
+            let copy = add_node(&mut state, handle, work, dependencies)?;
+            state.nodes.get_mut(&copy).ok_or(Code::UNKNOWN)?.memory = memory;
+        }
+        answer(clone, handle)?;
+    }
+
+    fn cuGraphInstantiateWithFlags(executable: *mut usize, graph: usize, flags: u64) {
+        instantiate(executable, graph, flags)?;
+    }
+
+    fn cuGraphInstantiate | cuGraphInstantiate_v2 (
+        executable: *mut usize, graph: usize, _error_node: *mut usize, _log: *mut u8, _size: usize,
+    ) {
+        instantiate(executable, graph, 0)?;
+    }
+
+    fn cuGraphInstantiateWithParams | cuGraphInstantiateWithParams_ptsz (
+        executable: *mut usize, graph: usize, params: *const u64,
+    ) {
+        // CUDA_GRAPH_INSTANTIATE_PARAMS begins with the flags.
+        instantiate(executable, graph, params.as_ref().copied().unwrap_or(0))?;
+    }
+
+    fn cuGraphExecDestroy(executable: usize) {
+        let executable = state()?.executables.remove(&executable).ok_or(Code::INVALID_VALUE)?;
+        userobject::release_all(executable.objects);
+    }
+
+    fn cuGraphExecGetFlags(executable: usize, flags: *mut u64) {
+        let state = state()?;
+        answer(flags, state.executables.get(&executable).ok_or(Code::INVALID_VALUE)?.flags)?;
+    }
+
+    fn cuGraphExecUpdate | cuGraphExecUpdate_v2 (_executable: usize, _graph: usize, _result: *mut u64) {
+        return Err(Code::NOT_SUPPORTED);
+    }
+
+    fn cuGraphUpload | cuGraphUpload_ptsz (executable: usize, stream: usize) {
+        let state = state()?;
+        stream::check(&state, stream)?;
+        state.executables.get(&executable).ok_or(Code::INVALID_VALUE)?;
+    }
+
+    fn cuGraphLaunch | cuGraphLaunch_ptsz (executable: usize, stream: usize) {
+        launch(executable, stream)?;
+    }
+
+    fn cuDeviceGraphMemTrim(device: i32) {
+        let mut state = state()?;
+        let device = state.device(device)?;
+        let memory = &mut state.graph_memory[device];
+        let spare = memory.reserved - memory.used;
+        memory.reserved = memory.used;
+        state.cards.give_back(device, spare);
+    }
+
+    fn cuDeviceGetGraphMemAttribute(device: i32, attribute: i32, value: *mut u64) {
+        let state = state()?;
+        let memory = &state.graph_memory[state.device(device)?];
+        let figures = [memory.used, memory.used_high, memory.reserved, memory.reserved_high];
+        let figure = usize::try_from(attribute).ok().and_then(|index| figures.get(index));
+        answer(value, *figure.ok_or(Code::INVALID_VALUE)?)?;
+    }
+
+    fn cuDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: *const u64) {
+        let mut state = state()?;
+        let device = state.device(device)?;
+        let memory = &mut state.graph_memory[device];
+        if value.is_null() || *value != 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        match attribute {
+            1 => memory.used_high = memory.used,
+            3 => memory.reserved_high = memory.reserved,
+            _ => return Err(Code::INVALID_VALUE),
+        }
+    }
+
+    fn cuGraphAddMemAllocNode(
+        node: *mut usize, graph: usize, dependencies: *const usize, count: usize, params: *mut u8,
+    ) {
+        let mut state = state()?;
+        current(&state)?;
+        crate::fail::count_allocation()?;
+        let handle = add_node(&mut state, graph, Work::MEMORY_ALLOCATION, handles(dependencies, count))?;
+        // CUDA_MEM_ALLOC_NODE_PARAMS: pool properties (88 bytes, the location's device at 12), access descriptors (at 88,
+        // 96), size (at 104), address (at 112).
+        let device = params.add(12).cast::<i32>().read();
+        let device = state.device(device)?;
+        let size = params.add(104).cast::<u64>().read();
+        let address = set_allocation(&mut state, handle, size, device)?;
+        params.add(112).cast::<u64>().write(address);
+        answer(node, handle)?;
+    }
+
+    fn cuGraphAddMemFreeNode(
+        node: *mut usize, graph: usize, dependencies: *const usize, count: usize, address: u64,
+    ) {
+        let mut state = state()?;
+        let handle = add_node(&mut state, graph, Work::MEMORY_FREE, handles(dependencies, count))?;
+        set_free(&mut state, handle, address)?;
+        answer(node, handle)?;
+    }
+
+    fn cuGraphMemFreeNodeGetParams(node: usize, address: *mut u64) {
+        let state = state()?;
+        answer(address, state.nodes.get(&node).ok_or(Code::INVALID_VALUE)?.memory)?;
+    }
+}

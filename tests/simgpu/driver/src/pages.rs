@@ -1,0 +1,161 @@
+//! Host pages that stand for device memory.
+
+use std::ffi::{CStr, c_void};
+
+/// The size of a page of host memory.
+pub const PAGE: u64 = 4096;
+
+/// The driver hands out large blocks in these.
+pub const GRANULE: u64 = 2 << 20;
+
+/// Zeroed memory that is committed only where it is touched; None when the address space is full.
+pub fn map(bytes: u64, alignment: u64) -> Option<u64> {
+    let alignment = alignment.max(PAGE);
+    let slack = if alignment > PAGE { alignment } else { 0 };
+    let address = map_any(bytes.checked_add(slack)?, libc::PROT_READ | libc::PROT_WRITE)?;
+    let aligned = address.next_multiple_of(alignment);
+    unmap(address, aligned - address);
+    unmap(aligned + bytes, address + slack - aligned);
+    Some(aligned)
+}
+
+/// Address space of which nothing may be touched.
+pub fn reserve(bytes: u64, alignment: u64, hint: u64) -> Option<u64> {
+    if hint != 0 {
+        // SAFETY: a hint without MAP_FIXED cannot replace a mapping.
+        let address = unsafe {
+            libc::mmap(
+                hint as *mut c_void,
+                bytes as usize,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if address != libc::MAP_FAILED {
+            if (address as u64).is_multiple_of(alignment) {
+                return Some(address as u64);
+            }
+            unmap(address as u64, bytes);
+        }
+    }
+    let address = map_any(bytes.checked_add(alignment)?, libc::PROT_NONE)?;
+    let aligned = address.next_multiple_of(alignment);
+    unmap(address, aligned - address);
+    unmap(aligned + bytes, address + alignment - aligned);
+    Some(aligned)
+}
+
+fn map_any(bytes: u64, protection: i32) -> Option<u64> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh mapping at an address of the kernel's choice.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), usize::try_from(bytes).ok()?, protection, flags, -1, 0) };
+    (address != libc::MAP_FAILED).then_some(address as u64)
+}
+
+/// Gives pages back to the system.
+pub fn unmap(address: u64, bytes: u64) {
+    if bytes > 0 {
+        // SAFETY: callers pass ranges they mapped and that no one uses any more.
+        unsafe { libc::munmap(address as *mut c_void, bytes as usize) };
+    }
+}
+
+/// A file in memory, of `bytes` zeros.
+pub fn file(name: &CStr, bytes: u64) -> Option<i32> {
+    // SAFETY: `name` is NUL-terminated.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: `fd` is the file just made.
+    if unsafe { libc::ftruncate(fd, bytes as i64) } != 0 {
+        close(fd);
+        return None;
+    }
+    Some(fd)
+}
+
+/// Closes a file this driver opened.
+pub fn close(fd: i32) {
+    // SAFETY: callers own the descriptor and forget it.
+    unsafe { libc::close(fd) };
+}
+
+/// Maps `bytes` of a file at exactly `address`, over what is there.
+pub fn map_file_at(address: u64, bytes: u64, fd: i32, offset: u64, protection: i32) -> bool {
+    // SAFETY: callers own the address range, be it reserved or memory they are about to replace.
+    let result = unsafe {
+        libc::mmap(
+            address as *mut c_void,
+            bytes as usize,
+            protection,
+            libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
+            fd,
+            offset as i64,
+        )
+    };
+    result != libc::MAP_FAILED
+}
+
+/// Maps `bytes` of a file anywhere.
+pub fn map_file(bytes: u64, fd: i32) -> Option<u64> {
+    let address = reserve(bytes, GRANULE, 0)?;
+    if map_file_at(address, bytes, fd, 0, libc::PROT_READ | libc::PROT_WRITE) {
+        return Some(address);
+    }
+    unmap(address, bytes);
+    None
+}
+
+/// Makes a range untouchable again, keeping the addresses.
+pub fn vacate(address: u64, bytes: u64) {
+    // SAFETY: callers own the address range.
+    unsafe {
+        libc::mmap(
+            address as *mut c_void,
+            bytes as usize,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED,
+            -1,
+            0,
+        )
+    };
+}
+
+/// Allows or forbids touching a range.
+pub fn protect(address: u64, bytes: u64, protection: i32) {
+    // SAFETY: callers own the address range.
+    unsafe { libc::mprotect(address as *mut c_void, bytes as usize, protection) };
+}
+
+/// Zeroes a range, giving whole pages back to the system instead of writing to them where there are many.
+///
+/// # Safety
+/// The range is mapped, writable device memory of this driver.
+pub unsafe fn zero(address: u64, bytes: u64) {
+    const WORTHWHILE: u64 = 64 << 10;
+    let end = address + bytes;
+    let (first, last) = (address.next_multiple_of(PAGE), end / PAGE * PAGE);
+    if bytes >= WORTHWHILE {
+        let inner = (last - first) as usize;
+        // Shared file pages come back with their content after MADV_DONTNEED: only MADV_REMOVE empties them, and it
+        // refuses private pages.
+        // SAFETY: the range is this driver's; both calls leave it mapped and reading as zeros.
+        let emptied = unsafe {
+            libc::madvise(first as *mut c_void, inner, libc::MADV_REMOVE) == 0
+                || libc::madvise(first as *mut c_void, inner, libc::MADV_DONTNEED) == 0
+        };
+        if emptied {
+            // SAFETY: the edges lie inside the range the caller vouches for.
+            unsafe {
+                std::ptr::write_bytes(address as *mut u8, 0, (first - address) as usize);
+                std::ptr::write_bytes(last as *mut u8, 0, (end - last) as usize);
+            }
+            return;
+        }
+    }
+    // SAFETY: the caller vouches for the range.
+    unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes as usize) };
+}

@@ -1,0 +1,147 @@
+//! What the driver knows, behind one lock.
+
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use simgpu_cards::Cards;
+
+use crate::api::Answer;
+use crate::arrays::Array;
+use crate::capture::Capture;
+use crate::code::Code;
+use crate::context::{Context, Primary};
+use crate::event::Event;
+use crate::graph::{Executable, Graph, GraphMemory, Node};
+use crate::module::Library;
+use crate::pool::Pool;
+use crate::space::Space;
+use crate::stream::Stream;
+use crate::vmm::Virtual;
+
+/// Everything between `cuInit` and the end of the process.
+pub struct State {
+    pub cards: Cards,
+    pub primaries: Vec<Primary>,
+    pub contexts: HashMap<usize, Context>,
+    pub space: Space,
+    pub virtual_memory: Virtual,
+    pub pools: HashMap<usize, Pool>,
+    pub streams: HashMap<usize, Stream>,
+    pub events: HashMap<usize, Event>,
+    pub captures: HashMap<usize, Capture>,
+    pub graphs: HashMap<usize, Graph>,
+    pub nodes: HashMap<usize, Node>,
+    pub executables: HashMap<usize, Executable>,
+    pub graph_memory: Vec<GraphMemory>,
+    pub arrays: HashMap<usize, Array>,
+    pub mipmaps: HashMap<usize, Vec<usize>>,
+    pub libraries: HashMap<usize, Library>,
+    /// Function and kernel handles, with their library and name.
+    pub functions: HashMap<usize, crate::module::Function>,
+    /// Which device may reach which: (from context, to context).
+    pub peers: std::collections::HashSet<(usize, usize)>,
+    next: usize,
+}
+
+static STATE: Mutex<Option<Box<State>>> = Mutex::new(None);
+
+/// Set in a child forked after `cuInit`: as with the real driver, CUDA is of no use there.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// The state, held.
+pub struct Held(MutexGuard<'static, Option<Box<State>>>);
+
+impl Deref for Held {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.0.as_ref().expect("only made when initialised")
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut State {
+        self.0.as_mut().expect("only made when initialised")
+    }
+}
+
+/// Locks the state; `CUDA_ERROR_NOT_INITIALIZED` before `cuInit` and in a forked child.
+pub fn state() -> Result<Held, Code> {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(Code::NOT_INITIALIZED);
+    }
+    let guard = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if guard.is_none() {
+        return Err(Code::NOT_INITIALIZED);
+    }
+    Ok(Held(guard))
+}
+
+/// `cuInit`.
+pub fn initialise() -> Answer {
+    extern "C" fn forked() {
+        FORKED.store(true, Ordering::Relaxed);
+    }
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(Code::NOT_INITIALIZED);
+    }
+    let mut guard = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    if guard.is_some() {
+        return Ok(());
+    }
+    let cards = Cards::open();
+    let devices = cards.devices();
+    if devices == 0 {
+        return Err(Code::NO_DEVICE);
+    }
+    // SAFETY: `forked` only stores to an atomic.
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    let mut state = Box::new(State {
+        cards,
+        primaries: (0..devices).map(|_| Primary::default()).collect(),
+        contexts: HashMap::new(),
+        space: Space::default(),
+        virtual_memory: Virtual::default(),
+        pools: HashMap::new(),
+        streams: HashMap::new(),
+        events: HashMap::new(),
+        captures: HashMap::new(),
+        graphs: HashMap::new(),
+        nodes: HashMap::new(),
+        executables: HashMap::new(),
+        graph_memory: (0..devices).map(|_| GraphMemory::default()).collect(),
+        arrays: HashMap::new(),
+        mipmaps: HashMap::new(),
+        libraries: HashMap::new(),
+        functions: HashMap::new(),
+        peers: std::collections::HashSet::new(),
+        next: 0x0051_4700_0000_0000 >> 8,
+    });
+    crate::pool::make_defaults(&mut state);
+    *guard = Some(state);
+    Ok(())
+}
+
+impl State {
+    /// A handle no one has: distinct, never null, never one of the special stream handles.
+    pub fn new_handle(&mut self) -> usize {
+        self.next += 64;
+        self.next
+    }
+
+    /// Checks a device ordinal.
+    pub fn device(&self, ordinal: i32) -> Result<usize, Code> {
+        usize::try_from(ordinal).ok().filter(|device| *device < self.cards.devices()).ok_or(Code::INVALID_DEVICE)
+    }
+
+    /// Takes device memory off the card. Memory that pools keep cached is given up first when there is not enough.
+    pub fn charge(&mut self, device: usize, bytes: u64) -> Answer {
+        if self.cards.take(device, bytes) {
+            return Ok(());
+        }
+        crate::pool::trim_all(self, device);
+        if self.cards.take(device, bytes) { Ok(()) } else { Err(Code::OUT_OF_MEMORY) }
+    }
+}

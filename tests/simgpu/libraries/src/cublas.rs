@@ -1,0 +1,107 @@
+//! cuBLAS handles and their settings.
+
+use crate::table::Table;
+use crate::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api, device_memory};
+
+/// What a handle remembers.
+#[derive(Default)]
+struct Handle {
+    stream: usize,
+    math_mode: i32,
+    pointer_mode: i32,
+    atomics_mode: i32,
+    sm_count: i32,
+    /// Its own device memory.
+    memory: u64,
+}
+
+static HANDLES: Table<Handle> = Table::new();
+
+/// Device memory that each handle takes for itself. (What the real library takes depends on version and card; torch gives it its
+/// workspace apart from that.)
+const OWN_MEMORY: usize = 4 << 20;
+
+const NOT_INITIALIZED: i32 = 1;
+const ALLOC_FAILED: i32 = 3;
+
+/// `cublasGetVersion` of the cuBLAS that comes with CUDA 13.2.
+pub const VERSION: i32 = 130_400;
+
+fn with(handle: usize, body: impl FnOnce(&mut Handle)) -> i32 {
+    HANDLES.get(handle, body).map_or(NOT_INITIALIZED, |()| SUCCESS)
+}
+
+api! {
+    fn cublasCreate_v2(to: *mut usize) {
+        let Some(memory) = device_memory::allocate(OWN_MEMORY) else { return ALLOC_FAILED };
+        answer(to, HANDLES.add(Handle { memory, ..Handle::default() }));
+        SUCCESS
+    }
+
+    fn cublasDestroy_v2(handle: usize) {
+        match HANDLES.remove(handle) {
+            Some(handle) => {
+                device_memory::free(handle.memory);
+                SUCCESS
+            }
+            None => NOT_INITIALIZED,
+        }
+    }
+
+    fn cublasGetVersion_v2(_handle: usize, to: *mut i32) {
+        answer(to, VERSION);
+        SUCCESS
+    }
+
+    fn cublasGetProperty(which: i32, to: *mut i32) {
+        let Some(part) = usize::try_from(which).ok().and_then(|which| [13, 4, 0].get(which).copied()) else {
+            return CUBLAS_INVALID_VALUE;
+        };
+        answer(to, part);
+        SUCCESS
+    }
+
+    fn cublasSetStream_v2(handle: usize, stream: usize) {
+        with(handle, |handle| handle.stream = stream)
+    }
+
+    fn cublasGetStream_v2(handle: usize, to: *mut usize) {
+        with(handle, |handle| answer(to, handle.stream))
+    }
+
+    fn cublasSetMathMode(handle: usize, mode: i32) {
+        with(handle, |handle| handle.math_mode = mode)
+    }
+
+    fn cublasGetMathMode(handle: usize, to: *mut i32) {
+        with(handle, |handle| answer(to, handle.math_mode))
+    }
+
+    fn cublasSetPointerMode_v2(handle: usize, mode: i32) {
+        with(handle, |handle| handle.pointer_mode = mode)
+    }
+
+    fn cublasGetPointerMode_v2(handle: usize, to: *mut i32) {
+        with(handle, |handle| answer(to, handle.pointer_mode))
+    }
+
+    fn cublasSetAtomicsMode(handle: usize, mode: i32) {
+        with(handle, |handle| handle.atomics_mode = mode)
+    }
+
+    fn cublasGetAtomicsMode(handle: usize, to: *mut i32) {
+        with(handle, |handle| answer(to, handle.atomics_mode))
+    }
+
+    fn cublasSetSmCountTarget(handle: usize, count: i32) {
+        with(handle, |handle| handle.sm_count = count)
+    }
+
+    fn cublasGetSmCountTarget(handle: usize, to: *mut i32) {
+        with(handle, |handle| answer(to, handle.sm_count))
+    }
+
+    fn cublasSetWorkspace_v2(handle: usize, _address: u64, _bytes: usize) {
+        with(handle, |_| ())
+    }
+}

@@ -1,0 +1,38 @@
+//! Routines of cuDNN that compute, or set what nobody reads back, and so do nothing here.
+
+use crate::nothing;
+
+nothing! {
+    cudnnActivationBackward cudnnActivationForward cudnnAddTensor cudnnBatchNormalizationBackward
+    cudnnBatchNormalizationBackwardEx cudnnBatchNormalizationForwardInference
+    cudnnBatchNormalizationForwardTraining cudnnBatchNormalizationForwardTrainingEx cudnnCTCLoss
+    cudnnCTCLoss_v8 cudnnConvolutionBackwardBias cudnnConvolutionBackwardData
+    cudnnConvolutionBackwardFilter cudnnConvolutionBiasActivationForward cudnnConvolutionForward
+    cudnnDestroy cudnnDestroyActivationDescriptor cudnnDestroyAttnDescriptor
+    cudnnDestroyCTCLossDescriptor cudnnDestroyConvolutionDescriptor cudnnDestroyDropoutDescriptor
+    cudnnDestroyFusedOpsConstParamPack cudnnDestroyFusedOpsPlan cudnnDestroyFusedOpsVariantParamPack
+    cudnnDestroyLRNDescriptor cudnnDestroyOpTensorDescriptor cudnnDestroyPoolingDescriptor
+    cudnnDestroyReduceTensorDescriptor cudnnDestroySeqDataDescriptor
+    cudnnDestroySpatialTransformerDescriptor cudnnDestroyTensorTransformDescriptor
+    cudnnDivisiveNormalizationBackward cudnnDivisiveNormalizationForward cudnnDropoutBackward
+    cudnnDropoutForward cudnnLRNCrossChannelBackward cudnnLRNCrossChannelForward
+    cudnnMultiHeadAttnBackwardData cudnnMultiHeadAttnBackwardWeights cudnnMultiHeadAttnForward
+    cudnnNormalizationBackward cudnnNormalizationForwardInference cudnnNormalizationForwardTraining
+    cudnnOpTensor cudnnPoolingBackward cudnnPoolingForward cudnnRNNBackwardData_v8
+    cudnnRNNBackwardWeights_v8 cudnnRNNForward cudnnRNNGetClip_v8 cudnnRNNGetClip_v9
+    cudnnRNNSetClip_v8 cudnnRNNSetClip_v9 cudnnReduceTensor cudnnReorderFilterAndBias
+    cudnnRestoreDropoutDescriptor cudnnScaleTensor cudnnSetActivationDescriptor
+    cudnnSetActivationDescriptorSwishBeta cudnnSetAttnDescriptor cudnnSetCTCLossDescriptor
+    cudnnSetCTCLossDescriptorEx cudnnSetCTCLossDescriptor_v8 cudnnSetCTCLossDescriptor_v9
+    cudnnSetCallback cudnnSetConvolution2dDescriptor cudnnSetConvolutionGroupCount
+    cudnnSetConvolutionMathType cudnnSetConvolutionNdDescriptor cudnnSetConvolutionReorderType
+    cudnnSetDropoutDescriptor cudnnSetFilter4dDescriptor cudnnSetFusedOpsConstParamPackAttribute
+    cudnnSetFusedOpsVariantParamPackAttribute cudnnSetLRNDescriptor cudnnSetOpTensorDescriptor
+    cudnnSetPooling2dDescriptor cudnnSetPoolingNdDescriptor cudnnSetReduceTensorDescriptor
+    cudnnSetSeqDataDescriptor cudnnSetSpatialTransformerNdDescriptor cudnnSetStream cudnnSetTensor
+    cudnnSetTensor4dDescriptor cudnnSetTensor4dDescriptorEx cudnnSetTensorNdDescriptorEx
+    cudnnSetTensorTransformDescriptor cudnnSoftmaxBackward cudnnSoftmaxForward
+    cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward
+    cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward cudnnTransformFilter
+    cudnnTransformTensor cudnnTransformTensorEx
+}

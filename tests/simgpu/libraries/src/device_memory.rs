@@ -1,0 +1,43 @@
+//! Device memory of the libraries' own, got as the real ones get it: by a runtime of their own that asks the driver through
+//! `cuGetProcAddress`, so that only who watches the driver sees it.
+
+use std::ffi::{CStr, c_char, c_void};
+
+type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64, *mut i32) -> i32;
+
+fn function(name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: the names are NUL-terminated, and the type is that of cuGetProcAddress_v2 in cuda.h.
+    unsafe {
+        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
+        if library.is_null() {
+            return None;
+        }
+        let get = libc::dlsym(library, c"cuGetProcAddress_v2".as_ptr());
+        if get.is_null() {
+            return None;
+        }
+        let get = std::mem::transmute::<*mut c_void, GetProcAddress>(get);
+        let (mut function, mut status) = (std::ptr::null_mut(), 0);
+        let found = get(name.as_ptr(), &mut function, 12_080, 0, &mut status) == 0;
+        (found && !function.is_null()).then_some(function)
+    }
+}
+
+/// Allocates device memory in the current context; None when there is none.
+pub fn allocate(bytes: usize) -> Option<u64> {
+    let mut address = 0;
+    // SAFETY: the type is that of cuMemAlloc_v2 in cuda.h.
+    let status = unsafe {
+        let allocate = std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u64, usize) -> i32>(function(c"cuMemAlloc")?);
+        allocate(&mut address, bytes)
+    };
+    (status == 0).then_some(address)
+}
+
+/// Frees what [`allocate`] gave.
+pub fn free(address: u64) {
+    if let Some(free) = function(c"cuMemFree") {
+        // SAFETY: the type is that of cuMemFree_v2 in cuda.h. A context that has ended freed the memory already: the error is ignored.
+        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u64) -> i32>(free)(address) };
+    }
+}

@@ -1,0 +1,65 @@
+//! The stand-ins for cuBLAS, cuBLASLt and cuDNN: what computes does nothing, what programs read back to decide how much memory to
+//! allocate is answered plausibly.
+
+mod cublas;
+mod cublas_routines;
+mod cublaslt;
+mod cudnn;
+mod cudnn_backend;
+mod cudnn_rnn;
+mod cudnn_routines;
+mod device_memory;
+mod table;
+
+/// Exports functions that succeed without doing anything. In the C calling convention a function that takes no arguments may be
+/// called with any.
+macro_rules! nothing {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        extern "C" fn $name() -> i32 {
+            0
+        }
+    )*};
+}
+
+/// Exports functions whose body returns a status; 0 is success in all these libraries.
+macro_rules! api {
+    ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case, clippy::too_many_arguments)]
+        unsafe extern "C" fn $name($($arg: $type),*) -> i32 {
+            let body = || {
+                // SAFETY: the caller vouches for its pointers, as the libraries' documentation asks of it.
+                #[allow(unused_unsafe)]
+                unsafe { $body }
+            };
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or($crate::INTERNAL_ERROR)
+        }
+    )*};
+}
+
+pub(crate) use {api, nothing};
+
+/// Done.
+const SUCCESS: i32 = 0;
+
+/// `CUBLAS_STATUS_INVALID_VALUE`.
+const CUBLAS_INVALID_VALUE: i32 = 7;
+
+/// `CUDNN_STATUS_BAD_PARAM` of cuDNN 9.
+const CUDNN_BAD_PARAM: i32 = 2000;
+
+/// What a status of no library means success.
+const INTERNAL_ERROR: i32 = 14;
+
+/// Writes an answer, if the caller wants it.
+///
+/// # Safety
+/// `to` is null or points to writable memory for a `T`.
+unsafe fn answer<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: not null, and the caller vouches for the rest.
+        unsafe { to.write_unaligned(value) };
+    }
+}

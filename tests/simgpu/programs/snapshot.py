@@ -1,0 +1,37 @@
+"""torch's own memory history and snapshot, and the out-of-memory error with its figures."""
+
+import pickle
+import tempfile
+
+import torch
+
+GIB = 1 << 30
+
+torch.cuda.memory._record_memory_history(max_entries=1000)
+blocks = [torch.empty(1 << 20, device="cuda") for _ in range(8)]
+del blocks[::2]
+with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
+    torch.cuda.memory._dump_snapshot(file.name)
+    snapshot = pickle.load(file)
+torch.cuda.memory._record_memory_history(enabled=None)
+actions = [entry["action"] for entry in snapshot["device_traces"][0]]
+assert actions.count("alloc") == 8 and actions.count("free_completed") == 4, actions
+active = [b for s in snapshot["segments"] for b in s["blocks"] if b["state"] == "active_allocated"]
+assert len(active) == 4
+assert "Allocated memory" in torch.cuda.memory_summary()
+
+# WHEN more is asked for than the card has
+total = torch.cuda.get_device_properties(0).total_memory
+try:
+    torch.empty(total, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError as error:
+    # THEN torch says so, with the card's size and this process's share, which it asks NVML for
+    message = str(error)
+    assert f"total capacity of {total / GIB:.2f} GiB" in message, message
+    assert "this process has" in message, message
+else:
+    raise AssertionError("there is no room for that")
+
+# AND goes on afterwards
+assert torch.ones(3).cuda().cpu().sum().item() == 3.0
+print("ok")

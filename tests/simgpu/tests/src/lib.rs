@@ -1,0 +1,105 @@
+//! What the tests of the simulated GPU share: building the stand-ins, compiling C programs, and running commands on them.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The folder of simgpu's sources.
+pub fn sources() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// The folder with the stand-in libraries, built first if they are not up to date.
+pub fn libraries() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        // A test runs from target/<profile>/deps.
+        let own = std::env::current_exe().expect("the test's own path");
+        let profile = own.parent().and_then(Path::parent).expect("target/<profile>/deps");
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        build.arg("build").arg("--quiet").arg("--target-dir").arg(profile.parent().expect("target"));
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        for package in ["driver", "runtime", "libraries", "nvml"] {
+            build.arg("--package").arg(format!("simgpu-{package}"));
+        }
+        let built = build.current_dir(sources()).status().expect("cargo runs");
+        assert!(built.success(), "the stand-in libraries do not build");
+        profile.to_owned()
+    })
+}
+
+/// A command that runs `simgpu` with what is added to it, for at most three minutes.
+pub fn simgpu() -> Command {
+    let mut command = Command::new("timeout");
+    command.arg("180").arg(sources().join("simgpu")).env("SIMGPU_LIBS", libraries());
+    command
+}
+
+/// Compiles `c/<name>.c`, to a shared library if that is what the extra arguments say.
+pub fn compile(name: &str, extra: &[&str]) -> PathBuf {
+    let folder = libraries().join("simgpu/c");
+    std::fs::create_dir_all(&folder).expect("a folder for compiled programs");
+    // Under a name of its own first, so that tests in other processes never run half a program.
+    let draft = folder.join(format!("{name}.{}", std::process::id()));
+    let compiled = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"])
+        .args(extra)
+        .arg("-o")
+        .arg(&draft)
+        .arg(sources().join("c").join(format!("{name}.c")))
+        .arg("-L")
+        .arg(libraries())
+        .arg("-lsimgpu_cudart")
+        .arg(libraries().join("libsimgpu_cuda.so"))
+        .args(["-ldl", "-lpthread"])
+        .status()
+        .expect("a C compiler, cc");
+    assert!(compiled.success(), "{name}.c does not compile");
+    let program = folder.join(name);
+    std::fs::rename(&draft, &program).expect("the compiled program");
+    program
+}
+
+/// The Python with torch in it: what `MEMLAB_PYTHON` says, or the workspace's `.venv`.
+pub fn python() -> Option<PathBuf> {
+    let named = std::env::var_os("MEMLAB_PYTHON").map(PathBuf::from);
+    named.or_else(|| Some(sources().join("../../.venv/bin/python")).filter(|python| python.exists()))
+}
+
+/// Runs a command and returns what it wrote to standard output; fails the test with all it wrote if it failed.
+pub fn succeed(command: &mut Command) -> String {
+    let output = run(command);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{command:?} ended with {}\n{out}\n{err}", output.status);
+    out
+}
+
+/// Runs a command to its end.
+pub fn run(command: &mut Command) -> Output {
+    command.output().expect("the command starts")
+}
+
+/// Output as text.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Compiles a C program and runs it on one card of 8 GiB.
+pub fn run_program(name: &str) {
+    let out = succeed(simgpu().arg(compile(name, &[])));
+    assert_eq!(out.lines().last(), Some("ok"));
+}
+
+/// Runs a Python program on simulated cards; without a Python that has torch there is nothing to run.
+pub fn run_python(program: &str, options: &[&str]) {
+    let Some(python) = python() else {
+        eprintln!("skipped: no .venv with torch, and MEMLAB_PYTHON is not set");
+        return;
+    };
+    let script: &OsStr = program.as_ref();
+    let out = succeed(simgpu().args(options).arg(python).arg(sources().join("programs").join(script)));
+    assert_eq!(out.lines().last(), Some("ok"), "{out}");
+}

@@ -1,0 +1,92 @@
+//! C programs on the simulated GPU. The story of each is told in its source.
+
+use std::time::{Duration, Instant};
+
+use simgpu_tests::{compile, run, run_program, simgpu, succeed, text};
+
+#[test]
+fn memory_through_the_runtime() {
+    run_program("runtime_memory");
+}
+
+#[test]
+fn stream_ordered_pools() {
+    run_program("pools");
+}
+
+#[test]
+fn virtual_memory_management() {
+    run_program("vmm");
+}
+
+#[test]
+fn captures_and_graphs() {
+    run_program("graphs");
+}
+
+#[test]
+fn a_runtime_linked_statically_finds_the_driver() {
+    run_program("static_runtime");
+}
+
+#[test]
+fn processes_share_a_card() {
+    run_program("processes");
+}
+
+/// What the four allocations of `failures.c` returned.
+fn allocations(variable: &str, value: &str) -> Vec<String> {
+    let out = succeed(simgpu().arg(compile("failures", &[])).env(variable, value));
+    out.lines().filter_map(|line| line.strip_prefix("malloc ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn failures_come_when_asked_for() {
+    // GIVEN a program that allocates four times, WHEN one allocation is to fail, THEN that one does.
+    assert_eq!(allocations("SIMGPU_OOM_AT", "2"), ["0", "2", "0", "0"]);
+    // WHEN all are to from one on, THEN they do.
+    assert_eq!(allocations("SIMGPU_OOM_AT", "3+"), ["0", "0", "2", "2"]);
+    // WHEN a driver function is to fail, by either of its names, THEN it does with that code.
+    assert_eq!(allocations("SIMGPU_FAIL", "cuMemAlloc:719@3"), ["0", "0", "719", "0"]);
+    assert_eq!(allocations("SIMGPU_FAIL", "cuInit:2@9,cuMemAlloc_v2:2"), ["2", "2", "2", "2"]);
+    // WHEN the context is to be larger than the card, THEN there is no context and so no memory.
+    assert_eq!(allocations("SIMGPU_CONTEXT", "9GiB"), ["2", "2", "2", "2"]);
+}
+
+#[test]
+fn a_synchronisation_can_hang() {
+    // GIVEN a program that synchronises, WHEN that is to take half a second, THEN it does.
+    let program = compile("failures", &[]);
+    let start = Instant::now();
+    succeed(simgpu().arg(&program).env("SIMGPU_HANG_SYNC", "500ms"));
+    assert!(start.elapsed() >= Duration::from_millis(500));
+    // WHEN it is never to return, THEN it does not.
+    let output = run(simgpu().arg("timeout").arg("1").arg(&program).env("SIMGPU_HANG_SYNC", "1"));
+    assert_eq!(output.status.code(), Some(124));
+    assert!(!text(&output.stdout).contains("synchronize"));
+}
+
+#[test]
+fn an_interposer_in_front_stays_in_front() {
+    // GIVEN a library that hooks dlsym and cuGetProcAddress, preloaded before simgpu adds itself
+    let interposer = compile("interposer", &["-shared", "-fPIC", "-Wl,--as-needed"]);
+    let program = compile("failures", &[]);
+    // WHEN a program allocates through the runtime, THEN the library sees every allocation.
+    for order in ["before", "inside"] {
+        let preload = format!("LD_PRELOAD={}", interposer.display());
+        let mut command = if order == "before" {
+            let mut command = simgpu();
+            command.arg(&program).env("LD_PRELOAD", &interposer);
+            command
+        } else {
+            // As `simgpu memlab run -- CMD`: the inner command puts itself before what is there.
+            let script = format!("{preload}:$LD_PRELOAD exec {}", program.display());
+            let mut command = simgpu();
+            command.args(["sh", "-c", &script]);
+            command
+        };
+        let output = run(&mut command);
+        let err = text(&output.stderr);
+        assert!(err.contains("interposer: 4 allocations, 4194304 bytes"), "{order}: {err}");
+    }
+}

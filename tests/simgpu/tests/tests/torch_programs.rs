@@ -1,0 +1,27 @@
+//! PyTorch, unmodified, on the simulated GPU. The story of each program is told in its source.
+
+use simgpu_tests::run_python;
+
+macro_rules! programs {
+    ($($name:ident $(: $($option:literal)*)?;)*) => {$(
+        #[test]
+        fn $name() {
+            run_python(concat!(stringify!($name), ".py"), &[$($($option),*)?]);
+        }
+    )*};
+}
+
+programs! {
+    attention;
+    cnn;
+    cuda_graphs;
+    expandable_segments;
+    gpt2_trainer;
+    ipc;
+    lstm;
+    malloc_async;
+    mlp;
+    pinned;
+    snapshot;
+    two_devices: "--devices" "2";
+}

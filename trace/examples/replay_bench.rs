@@ -1,0 +1,206 @@
+//! How long replaying a trace takes, and how much memory.
+//!
+//! `replay_bench [EVENTS]` writes a synthetic trace of that many events (10 million by default) to a temporary
+//! file, shaped like training: 3,000 stacks 12 frames deep, 200 layers, 100,000 blocks live, short-lived blocks
+//! in between, steps and tags. It then reads it as `memlab report` does, in a process of its own, and prints the
+//! seconds and the peak resident memory of that.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::load;
+use memlab_trace::record::{DriverKind, TagCategory};
+
+const STACKS: u32 = 3_000;
+const LAYERS: u32 = 200;
+const LIVE: usize = 100_000;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let result = match (arguments.next().as_deref(), arguments.next()) {
+        (Some("--read"), Some(path)) => read(Path::new(&path)),
+        (Some("--write"), Some(path)) => write(Path::new(&path), 10_000_000),
+        (events, _) => bench(events.and_then(|events| events.parse().ok()).unwrap_or(10_000_000)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("replay_bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(events: u64) -> io::Result<()> {
+    let path = std::env::temp_dir().join(format!("memlab-replay-{}.jsonl", std::process::id()));
+    let cleanup = Remove(path.clone());
+    write(&path, events)?;
+    let bytes = std::fs::metadata(&path)?.len();
+    println!("trace: {events} events, {bytes} bytes, {:.1} bytes an event", bytes as f64 / events as f64);
+    // The best of three: the machine has other things to do.
+    for _ in 0..3 {
+        Command::new(std::env::current_exe()?).arg("--read").arg(&path).status()?;
+    }
+    drop(cleanup);
+    Ok(())
+}
+
+/// Removes the trace however the bench ends.
+struct Remove(PathBuf);
+
+impl Drop for Remove {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn read(path: &Path) -> io::Result<()> {
+    let start = Instant::now();
+    let loaded = load(path, &mut |_| ControlFlow::Continue(())).map_err(io::Error::other)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let view = Instant::now();
+    let (lines, layers) = (loaded.model.lines(0).len(), loaded.model.layers(0).len());
+    let view_ms = view.elapsed().as_secs_f64() * 1e3;
+    let segments = Instant::now();
+    let holes = loaded.model.segments(0).free_bytes;
+    let segments_ms = segments.elapsed().as_secs_f64() * 1e3;
+    let events = loaded.model.events();
+    println!(
+        "replayed {events} events in {seconds:.2} s ({:.0} ns an event), peak memory {} MiB; \
+         {lines} lines and {layers} layers shown in {view_ms:.1} ms, segments in {segments_ms:.1} ms ({holes} free), \
+         anomalies {}",
+        seconds * 1e9 / events as f64,
+        peak_rss_kib()? / 1024,
+        loaded.model.anomalies().total(),
+    );
+    Ok(())
+}
+
+/// The most memory this process ever had resident, by the system's word.
+fn peak_rss_kib() -> io::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    Ok(line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0))
+}
+
+/// Splitmix64: enough randomness for a bench, the same every time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+}
+
+fn write(path: &Path, events: u64) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    let mut buffer = LineBuffer::<4096>::new();
+    write_definitions(&mut out, &mut buffer)?;
+
+    const BASE: u64 = 140_213_447_884_800;
+    const SLOT: u64 = 2 << 20;
+    let mut random = Random(1);
+    let mut time = 1_834_022_117;
+    // Blocks that stay for long, and the free places among them.
+    let mut live: Vec<u64> = Vec::with_capacity(LIVE);
+    let mut free: Vec<u64> = (0..LIVE as u64 + 64).rev().map(|index| BASE + index * SLOT).collect();
+    let mut step = 0;
+    let mut written = 0;
+    while written < events {
+        time += 300 + random.below(2_000);
+        let stack = 1 + random.below(u64::from(STACKS)) as u32;
+        let layer = stack % LAYERS + 1;
+        let phase = match written % 3_000 {
+            0..1_000 => 1 | 4,
+            1_000..2_700 => 2 | 16,
+            _ => 3,
+        };
+        let (layer, thread) = if phase == 3 { (0, 1) } else { (layer, 1 + (phase >> 1 & 1)) };
+        let address = free.pop().unwrap_or(BASE);
+        let bytes = 512 * (1 + random.below(4_000));
+        out.write_all(encode::alloc(&mut buffer, time, thread, 0, address, bytes, stack, layer, phase))?;
+        written += 1;
+        // One in three stays; of those that stay, one goes for every one that comes once there are enough.
+        let gone = if random.below(3) > 0 {
+            Some(address)
+        } else {
+            live.push(address);
+            (live.len() >= LIVE).then(|| live.swap_remove(random.below(LIVE as u64 - 1) as usize))
+        };
+        if let Some(gone) = gone {
+            out.write_all(encode::free(&mut buffer, time + 90, thread, 0, gone))?;
+            free.push(gone);
+            written += 1;
+        }
+        if written / 3_000 > step {
+            if let Some(address) = live.last() {
+                let name = format!("h.{}.mlp.fc.weight", step % 100);
+                out.write_all(encode::tag(&mut buffer, time, 0, *address, TagCategory::Gradient, 4096, 1, name))?;
+            }
+            out.write_all(encode::step(&mut buffer, time, 1, step))?;
+            step += 1;
+        }
+    }
+    out.write_all(encode::end(&mut buffer, time, Some(0), None))?;
+    out.flush()
+}
+
+fn write_definitions(out: &mut impl Write, buffer: &mut LineBuffer<4096>) -> io::Result<()> {
+    let header = encode::Header {
+        version: "0.1.0",
+        id: "5f3c9a1be07d4c22",
+        pid: 4242,
+        parent_pid: 4200,
+        start_unix_ns: 1_795_163_951_000_000_000,
+        command: b"python\0train.py\0",
+        directory: b"/home/ada/gpt",
+        host: b"gpu1",
+        rank: None,
+        local_rank: None,
+        world_size: None,
+    };
+    out.write_all(encode::header(buffer, &header))?;
+    out.write_all(encode::device(buffer, 0, "NVIDIA H200", 150_754_820_096, None))?;
+    let mut frames = 0;
+    for stack in 1..=STACKS {
+        // Chains of twelve: eight of torch's and four of the user's.
+        let depth = (stack - 1) % 12;
+        let (folder, parent) =
+            if depth < 4 { ("/home/ada/gpt", stack - 1) } else { ("/venv/site-packages/torch", stack - 1) };
+        frames += 1;
+        let file = format!("{folder}/file{}.py", stack % 40);
+        out.write_all(encode::frame(buffer, frames, file, Some(stack % 900), "Block.forward"))?;
+        out.write_all(encode::stack(buffer, stack, if depth == 0 { 0 } else { parent }, frames))?;
+    }
+    for layer in 1..=LAYERS {
+        let name = format!("h.{}.mlp.fc", layer / 2);
+        let (parent, name) = if layer == 1 { (0, "") } else { (1, name.as_str()) };
+        out.write_all(encode::layer(buffer, layer, parent, "Linear", Some(name.as_bytes())))?;
+    }
+    for segment in 0..100_u64 {
+        let event = encode::DriverAlloc {
+            time: 1,
+            thread: 1,
+            device: 0,
+            address: 140_213_447_884_800 + segment * (2 << 30),
+            bytes: 2 << 30,
+            kind: DriverKind::Device,
+            call: b"cudaMalloc",
+            library: b"libc10_cuda.so",
+            stack: 5,
+            layer: 7,
+            flags: 129,
+        };
+        out.write_all(encode::driver_alloc(buffer, &event))?;
+    }
+    out.write_all(encode::used(buffer, 2, 0, 215 << 30, 256 << 30, None))
+}

@@ -1,0 +1,236 @@
+//! The decoder: one line in, one record out.
+//!
+//! Events come by the million and are made of integers, so they are read by hand; definitions, and events that
+//! carry strings which need it, go through `serde_json`. A line that is not as the format says gives an error and
+//! nothing else: no input panics.
+
+mod elements;
+mod numbers;
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+
+use crate::record::{
+    Alloc, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, Map, Oom, Record, Step, Tag, TagCategory, Unmap, Used,
+};
+use elements::Elements;
+use numbers::Numbers;
+
+/// Why a line could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecodeError {
+    reason: Cow<'static, str>,
+}
+
+impl DecodeError {
+    const fn new(reason: &'static str) -> Self {
+        Self { reason: Cow::Borrowed(reason) }
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl From<serde_json::Error> for DecodeError {
+    fn from(error: serde_json::Error) -> Self {
+        // The position is that in the line; which line it is, the reader says.
+        let text = error.to_string();
+        let text = text.split(" at line ").next().unwrap_or(&text);
+        Self { reason: Cow::Owned(text.to_owned()) }
+    }
+}
+
+/// Reads one line, with or without its newline.
+///
+/// Records of a kind this version does not know come as [`Record::Unknown`].
+///
+/// # Errors
+///
+/// If the line is not JSON, is neither object nor array, or is a known record with an element that is missing,
+/// of the wrong type or out of range.
+#[inline]
+pub fn decode_line(line: &[u8]) -> Result<Record<'_>, DecodeError> {
+    match line {
+        [b'[', b'"', b'a', b'"', b',', rest @ ..] => decode_alloc(rest),
+        [b'[', b'"', b'f', b'"', b',', rest @ ..] => decode_free(rest),
+        _ => decode_other(line),
+    }
+}
+
+#[inline]
+fn decode_alloc(rest: &[u8]) -> Result<Record<'_>, DecodeError> {
+    let mut numbers = Numbers { rest };
+    let event = Alloc {
+        time: numbers.next()?,
+        thread: numbers.next_u32()?,
+        device: numbers.next_i32()?,
+        address: numbers.next()?,
+        bytes: numbers.next()?,
+        stack: numbers.next_u32()?,
+        layer: numbers.next_u32()?,
+        flags: Flags(numbers.next_u32()?),
+    };
+    numbers.end()?;
+    Ok(Record::Alloc(event))
+}
+
+#[inline]
+fn decode_free(rest: &[u8]) -> Result<Record<'_>, DecodeError> {
+    let mut numbers = Numbers { rest };
+    let event = Free {
+        time: numbers.next()?,
+        thread: numbers.next_u32()?,
+        device: numbers.next_i32()?,
+        address: numbers.next()?,
+    };
+    numbers.end()?;
+    Ok(Record::Free(event))
+}
+
+#[cold]
+fn decode_other(line: &[u8]) -> Result<Record<'_>, DecodeError> {
+    let line = line.trim_ascii();
+    match line.first() {
+        Some(b'{') => decode_definition(line),
+        Some(b'[') => decode_event(line),
+        _ => Err(DecodeError::new("neither a JSON object nor a JSON array")),
+    }
+}
+
+fn decode_event(line: &[u8]) -> Result<Record<'_>, DecodeError> {
+    // The tag: a short string without escapes.
+    let inner = line.get(1..).unwrap_or_default().trim_ascii_start();
+    let after_quote = inner.strip_prefix(b"\"").ok_or(DecodeError::new("the event has no tag"))?;
+    let length = memchr::memchr2(b'"', b'\\', after_quote).ok_or(DecodeError::new("the event has no tag"))?;
+    let (tag, rest) = after_quote.split_at(length);
+    let numeric = matches!(tag, b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step");
+    let after_tag = rest.get(1..).unwrap_or_default().trim_ascii_start();
+    let Some(rest) = after_tag.strip_prefix(b",").filter(|_| numeric) else {
+        return decode_mixed_event(tag, line);
+    };
+    let mut numbers = Numbers { rest };
+    let record = match tag {
+        b"a" => return decode_alloc(rest),
+        b"f" => return decode_free(rest),
+        b"map" => Record::Map(Map {
+            time: numbers.next()?,
+            thread: numbers.next_u32()?,
+            device: numbers.next_i32()?,
+            address: numbers.next()?,
+            bytes: numbers.next()?,
+            handle: numbers.next()?,
+        }),
+        b"unmap" => Record::Unmap(Unmap {
+            time: numbers.next()?,
+            thread: numbers.next_u32()?,
+            device: numbers.next_i32()?,
+            address: numbers.next()?,
+            bytes: numbers.next()?,
+        }),
+        b"oom" => Record::Oom(Oom {
+            time: numbers.next()?,
+            thread: numbers.next_u32()?,
+            device: numbers.next_i32()?,
+            requested: numbers.next()?,
+            allocated: numbers.next()?,
+            reserved: numbers.next()?,
+            stack: numbers.next_u32()?,
+            layer: numbers.next_u32()?,
+        }),
+        _ => Record::Step(Step { time: numbers.next()?, thread: numbers.next_u32()?, index: numbers.next()? }),
+    };
+    numbers.end()?;
+    Ok(record)
+}
+
+/// An event with strings or nulls, or with white space in odd places.
+fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, DecodeError> {
+    let mut elements = Elements::parse(line)?;
+    let record = match tag {
+        b"d+" => Record::DriverAlloc(DriverAlloc {
+            time: elements.number()?,
+            thread: elements.number()?,
+            device: elements.number()?,
+            address: elements.number()?,
+            bytes: elements.number()?,
+            kind: driver_kind(&elements.text()?),
+            call: elements.text()?,
+            library: elements.text()?,
+            stack: elements.number()?,
+            layer: elements.number()?,
+            flags: Flags(elements.number()?),
+        }),
+        b"d-" => Record::DriverFree(DriverFree {
+            time: elements.number()?,
+            thread: elements.number()?,
+            device: elements.number()?,
+            address: elements.number()?,
+            kind: driver_kind(&elements.text()?),
+        }),
+        b"tag" => {
+            let (time, device, address) = (elements.number()?, elements.number()?, elements.number()?);
+            // A category of a newer version means nothing here.
+            let Some(category) = tag_category(&elements.text()?) else { return Ok(Record::Unknown) };
+            let (bytes, root, name) = (elements.number()?, elements.number()?, elements.text()?);
+            Record::Tag(Tag { time, device, address, category, bytes, root, name })
+        }
+        b"used" => Record::Used(Used {
+            time: elements.number()?,
+            device: elements.number()?,
+            used: elements.number()?,
+            total: elements.number()?,
+            process: elements.optional()?,
+        }),
+        b"end" => {
+            Record::End(End { time: elements.number()?, code: elements.optional()?, signal: elements.optional()? })
+        }
+        b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step" => return Err(DecodeError::new("an element is missing")),
+        _ => Record::Unknown,
+    };
+    Ok(record)
+}
+
+fn driver_kind(name: &str) -> DriverKind {
+    use DriverKind::*;
+    let kinds = [Device, Async, Managed, Array, Physical, Imported, Pinned, Registered];
+    kinds.into_iter().find(|kind| kind.as_str() == name).unwrap_or(Unknown)
+}
+
+fn tag_category(name: &str) -> Option<TagCategory> {
+    use TagCategory::*;
+    [Parameter, Gradient, OptimizerState, Buffer].into_iter().find(|category| category.as_str() == name)
+}
+
+/// A definition: an object whose first key says what it defines.
+fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
+    #[derive(Deserialize)]
+    struct Warning {
+        warning: String,
+    }
+
+    let inner = line.get(1..).unwrap_or_default().trim_ascii_start();
+    let key = inner.strip_prefix(b"\"").and_then(|key| key.split(|byte| *byte == b'"').next());
+    let record = match key {
+        Some(b"memlab") => Record::Header(serde_json::from_slice(line)?),
+        Some(b"device") => Record::Device(serde_json::from_slice(line)?),
+        Some(b"thread") => Record::Thread(serde_json::from_slice(line)?),
+        Some(b"software") => Record::Software(serde_json::from_slice(line)?),
+        Some(b"frame") => Record::Frame(serde_json::from_slice(line)?),
+        Some(b"stack") => Record::Stack(serde_json::from_slice(line)?),
+        Some(b"layer") => Record::Layer(serde_json::from_slice(line)?),
+        Some(b"warning") => Record::Warning(serde_json::from_slice::<Warning>(line)?.warning),
+        Some(b"keyframe") => Record::Keyframe(serde_json::from_slice(line)?),
+        _ => {
+            serde_json::from_slice::<serde::de::IgnoredAny>(line)?;
+            Record::Unknown
+        }
+    };
+    Ok(record)
+}

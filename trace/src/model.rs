@@ -1,0 +1,443 @@
+//! The model: the state of a traced process, built by replaying its records one by one.
+//!
+//! Records go in by [`Model::apply`]; everything else looks. Nothing a trace contains can make the model panic,
+//! loop or grow beyond what is live and defined: what does not add up is counted in [`Anomalies`] and ignored.
+
+mod blocks;
+mod device;
+mod driver;
+mod keyframe;
+mod kind;
+mod ledger;
+mod ooms;
+mod shown;
+mod steps;
+mod symbols;
+mod tags;
+mod timeline;
+mod views;
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+pub use keyframe::Keyframe;
+pub use views::*;
+
+use crate::record::{self, Phase, Record};
+use device::{DeviceState, Moment};
+use driver::Driver;
+use ooms::Ooms;
+use steps::Steps;
+use symbols::{Missing, Symbols};
+
+/// The device number of host memory.
+pub const HOST: i32 = -1;
+
+/// The most devices a process can have, generously.
+const DEVICES: i32 = 256;
+
+/// The most warnings kept.
+const WARNINGS: usize = 256;
+
+/// The state of a traced process.
+#[derive(Default)]
+pub struct Model {
+    header: Option<record::Header>,
+    end: Option<record::End>,
+    warnings: Vec<String>,
+    anomalies: Anomalies,
+    time: u64,
+    events: u64,
+    steps_ended: u64,
+    phase: Phase,
+    symbols: Symbols,
+    devices: Vec<Option<Box<DeviceState>>>,
+    host: Driver,
+    threads: Threads,
+    allocated: u64,
+    steps: Steps,
+    ooms: Ooms,
+}
+
+/// The threads seen in allocations, and whether they are in forward.
+#[derive(Default)]
+struct Threads {
+    ids: Vec<u32>,
+    in_forward: Vec<bool>,
+    indexes: HashMap<u32, u32>,
+    forward_count: u32,
+    /// The thread of the latest event.
+    latest: Option<(u32, u32)>,
+}
+
+impl Threads {
+    #[inline]
+    fn index(&mut self, thread: u32) -> u32 {
+        match self.latest {
+            Some((id, index)) if id == thread => index,
+            _ => {
+                let index = *self.indexes.entry(thread).or_insert_with(|| {
+                    self.ids.push(thread);
+                    self.in_forward.push(false);
+                    (self.ids.len() - 1) as u32
+                });
+                self.latest = Some((thread, index));
+                index
+            }
+        }
+    }
+}
+
+impl Model {
+    /// A process of which nothing is known yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next record of the trace into account.
+    #[inline]
+    pub fn apply(&mut self, record: Record<'_>) {
+        match record {
+            Record::Alloc(event) => self.allocate(&event),
+            Record::Free(event) => self.free(&event),
+            other => self.apply_rare(other),
+        }
+    }
+
+    fn apply_rare(&mut self, record: Record<'_>) {
+        match record {
+            Record::Header(header) => self.header = Some(*header),
+            Record::Device(info) => {
+                if let Some(device) = self.device_mut(info.device) {
+                    device.info = Some(info);
+                }
+            }
+            Record::Thread(thread) => self.symbols.define_thread(thread),
+            Record::Software(software) => self.symbols.define_software(software),
+            Record::Frame(frame) => {
+                self.symbols.define_frame(&frame);
+                self.defined(Missing::Frame(frame.frame));
+            }
+            Record::Stack(stack) => {
+                self.symbols.define_stack(stack);
+                self.defined(Missing::Stack(stack.stack));
+            }
+            Record::Layer(layer) => self.symbols.define_layer(layer),
+            Record::Warning(warning) => {
+                if self.warnings.len() < WARNINGS && !self.warnings.contains(&warning) {
+                    self.warnings.push(warning);
+                }
+            }
+            Record::Keyframe(keyframe) => self.restore(*keyframe),
+            Record::Unknown => self.anomalies.unknown_records += 1,
+            event => self.apply_event(&event),
+        }
+    }
+
+    fn apply_event(&mut self, record: &Record<'_>) {
+        match record {
+            Record::DriverAlloc(event) => {
+                self.event(event.time);
+                if event.device == HOST {
+                    self.host.allocate(event, &mut self.anomalies);
+                } else if let Some((device, _, anomalies)) = self.on_device(event.device) {
+                    device.driver_allocate(event, anomalies);
+                }
+            }
+            Record::DriverFree(event) => {
+                self.event(event.time);
+                if event.device == HOST {
+                    self.host.free(event, &mut self.anomalies);
+                } else if let Some((device, _, anomalies)) = self.on_device(event.device) {
+                    device.driver_free(event, anomalies);
+                }
+            }
+            Record::Map(event) => {
+                self.event(event.time);
+                if let Some((device, ..)) = self.on_device(event.device) {
+                    device.driver.map(event);
+                }
+            }
+            Record::Unmap(event) => {
+                self.event(event.time);
+                if let Some((device, ..)) = self.on_device(event.device) {
+                    device.driver.unmap(event.address, event.bytes);
+                }
+            }
+            Record::Tag(event) => {
+                self.event(event.time);
+                if let Some((device, symbols, anomalies)) = self.on_device(event.device) {
+                    device.tag(event, symbols, anomalies);
+                }
+            }
+            Record::Used(event) => {
+                self.event(event.time);
+                if let Some((device, ..)) = self.on_device(event.device) {
+                    device.sample(event);
+                }
+            }
+            Record::Oom(event) => {
+                self.event(event.time);
+                let device = usize::try_from(event.device).ok().and_then(|index| self.devices.get(index)?.as_deref());
+                self.ooms.note(event, self.steps_ended, self.events, device, &self.symbols);
+            }
+            Record::Step(event) => self.end_step(event),
+            Record::End(event) => {
+                self.event(event.time);
+                self.end = Some(*event);
+            }
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn event(&mut self, time: u64) {
+        self.events += 1;
+        self.time = self.time.max(time);
+    }
+
+    fn defined(&mut self, missing: Missing) {
+        for device in self.devices.iter_mut().flatten() {
+            device.ledger.defined(missing, &mut self.symbols);
+        }
+    }
+
+    /// The device, made if need be; `None` if there can be no such device.
+    #[inline]
+    fn device_mut(&mut self, device: i32) -> Option<&mut DeviceState> {
+        self.on_device(device).map(|(device, ..)| device)
+    }
+
+    #[inline]
+    fn on_device(&mut self, device: i32) -> Option<(&mut DeviceState, &mut Symbols, &mut Anomalies)> {
+        if !(0..DEVICES).contains(&device) {
+            self.anomalies.impossible_events += 1;
+            return None;
+        }
+        let index = device as usize;
+        if index >= self.devices.len() {
+            self.devices.resize_with(index + 1, || None);
+        }
+        let device = self.devices[index].get_or_insert_default();
+        Some((device, &mut self.symbols, &mut self.anomalies))
+    }
+
+    #[inline]
+    fn allocate(&mut self, event: &record::Alloc) {
+        self.event(event.time);
+        let phase = kind::effective_phase(event.layer, event.flags);
+        self.phase = phase;
+        let thread = self.threads.index(event.thread);
+        self.enter(phase, thread);
+        let moment = Moment { thread, step: self.steps_ended };
+        let Some((device, symbols, anomalies)) = self.on_device(event.device) else { return };
+        let before = device.totals.allocated;
+        device.allocate(event, moment, symbols, anomalies);
+        let after = device.totals.allocated;
+        self.allocated = self.allocated.saturating_sub(before).saturating_add(after);
+        self.steps.note(self.allocated);
+    }
+
+    #[inline]
+    fn free(&mut self, event: &record::Free) {
+        self.event(event.time);
+        let Some((device, symbols, anomalies)) = self.on_device(event.device) else { return };
+        let before = device.totals.allocated;
+        device.free(event, symbols, anomalies);
+        let after = device.totals.allocated;
+        self.allocated = self.allocated.saturating_sub(before).saturating_add(after);
+    }
+
+    /// A thread allocates in `phase`: what was pending until that is decided.
+    #[inline]
+    fn enter(&mut self, phase: Phase, thread: u32) {
+        let was_in_forward = self.threads.in_forward[thread as usize];
+        match phase {
+            Phase::Forward if !was_in_forward => {
+                self.threads.in_forward[thread as usize] = true;
+                self.threads.forward_count += 1;
+                for device in self.devices.iter_mut().flatten() {
+                    device.begin_forward(thread, &mut self.symbols);
+                }
+            }
+            Phase::Forward => {}
+            // Backward runs on threads of its own: whoever starts it, forward has ended everywhere.
+            Phase::Backward if self.threads.forward_count > 0 => {
+                for thread in 0..self.threads.ids.len() as u32 {
+                    self.end_forward(thread);
+                }
+            }
+            _ => self.end_forward(thread),
+        }
+    }
+
+    #[inline]
+    fn end_forward(&mut self, thread: u32) {
+        if std::mem::take(&mut self.threads.in_forward[thread as usize]) {
+            self.threads.forward_count -= 1;
+            for device in self.devices.iter_mut().flatten() {
+                device.end_forward(thread, &mut self.symbols);
+            }
+        }
+    }
+
+    fn end_step(&mut self, event: &record::Step) {
+        self.event(event.time);
+        let thread = self.threads.index(event.thread);
+        self.end_forward(thread);
+        for device in self.devices.iter_mut().flatten() {
+            device.end_step(event, &mut self.symbols);
+        }
+        self.steps.end(event.index, event.time, self.allocated);
+        self.steps_ended += 1;
+    }
+
+    fn state(&self, device: i32) -> Option<&DeviceState> {
+        self.devices.get(usize::try_from(device).ok()?)?.as_deref()
+    }
+}
+
+/// Looking.
+impl Model {
+    /// Which process this is; `None` before the first line.
+    pub fn header(&self) -> Option<&record::Header> {
+        self.header.as_ref()
+    }
+
+    /// How the process ended; `None` while it lives, and if it was killed.
+    pub fn end(&self) -> Option<record::End> {
+        self.end
+    }
+
+    /// What memlab could not do in the process.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Software found in the process.
+    pub fn software(&self) -> &[record::Software] {
+        &self.symbols.software
+    }
+
+    /// What did not add up.
+    pub fn anomalies(&self) -> Anomalies {
+        self.anomalies
+    }
+
+    /// The time of the latest event, in nanoseconds since the trace's start.
+    pub fn time(&self) -> u64 {
+        self.time
+    }
+
+    /// Events replayed.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Optimizer steps ended.
+    pub fn steps_ended(&self) -> u64 {
+        self.steps_ended
+    }
+
+    /// The phase of the latest allocation.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The devices seen, by index.
+    pub fn devices(&self) -> Vec<DeviceView> {
+        (0..).zip(&self.devices).filter_map(|(index, device)| Some(device.as_ref()?.view(index))).collect()
+    }
+
+    /// One device.
+    pub fn device(&self, device: i32) -> Option<DeviceView> {
+        self.state(device).map(|state| state.view(device))
+    }
+
+    /// What every line holds on a device, the most at the peak first. They sum to what is allocated.
+    pub fn lines(&self, device: i32) -> Vec<LineView> {
+        self.state(device).map(|state| state.lines(&self.symbols)).unwrap_or_default()
+    }
+
+    /// What every layer holds on a device, by outermost module and name. They sum to what is allocated.
+    pub fn layers(&self, device: i32) -> Vec<LayerView> {
+        self.state(device).map(|state| state.layers(&self.symbols)).unwrap_or_default()
+    }
+
+    /// What every category holds on a device, in the order of [`Category::ALL`]. They sum to what is used.
+    pub fn categories(&self, device: i32) -> [CategoryView; 12] {
+        match self.state(device) {
+            Some(state) => state.categories(),
+            None => DeviceState::default().categories(),
+        }
+    }
+
+    /// A device's memory over time.
+    pub fn timeline(&self, device: i32) -> Timeline {
+        self.state(device).map(|state| state.timeline.view()).unwrap_or_default()
+    }
+
+    /// A device's segments and the blocks in them.
+    pub fn segments(&self, device: i32) -> SegmentMap {
+        self.state(device).map(DeviceState::segments).unwrap_or_default()
+    }
+
+    /// What every whole stack holds on a device, by id: call trees are sums of these.
+    pub fn stacks(&self, device: i32) -> Vec<StackView> {
+        self.state(device).map(DeviceState::stacks).unwrap_or_default()
+    }
+
+    /// The frames of a stack, innermost first.
+    pub fn frames(&self, stack: u32) -> Vec<Arc<Line>> {
+        self.symbols.climb(stack).map(|frame| frame.line.clone()).collect()
+    }
+
+    /// The line a stack belongs to: its innermost frame outside site-packages and torch.
+    pub fn line_of(&self, stack: u32) -> Option<Arc<Line>> {
+        self.symbols.line_of(stack).cloned()
+    }
+
+    /// What to call a layer, as in [`LayerView`]; `None` for 0.
+    pub fn layer_name(&self, layer: u32) -> Option<Arc<str>> {
+        self.symbols.layer_name(layer)
+    }
+
+    /// What to call a thread, if known.
+    pub fn thread(&self, thread: u32) -> Option<&record::Thread> {
+        self.symbols.threads.get(&thread)
+    }
+
+    /// Driver memory on a device ([`HOST`]: pinned and registered) that is not PyTorch's allocator's, most first.
+    pub fn driver_memory(&self, device: i32) -> Vec<DriverView> {
+        if device == HOST {
+            return self.host.view();
+        }
+        self.state(device).map(|state| state.driver.view()).unwrap_or_default()
+    }
+
+    /// The optimizer steps, all devices together.
+    pub fn steps(&self) -> &[StepView] {
+        &self.steps.list
+    }
+
+    /// The optimizer steps on one device.
+    pub fn device_steps(&self, device: i32) -> &[StepView] {
+        self.state(device).map(|state| &*state.steps.list).unwrap_or_default()
+    }
+
+    /// The lines that hold more at the end of the last step than after warm-up, most growth first.
+    pub fn growth(&self, device: i32) -> Vec<GrowthView> {
+        self.state(device).map(|state| state.growth.view(&state.ledger, &self.symbols)).unwrap_or_default()
+    }
+
+    /// The out-of-memory events: the first 32 and the last 32.
+    pub fn ooms(&self) -> Vec<OomView> {
+        self.ooms.view(|device| self.state(device), &self.symbols)
+    }
+
+    /// How many out-of-memory events there were.
+    pub fn oom_count(&self) -> u64 {
+        self.ooms.count
+    }
+}

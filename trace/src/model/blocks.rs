@@ -1,0 +1,167 @@
+//! The live blocks of one device: found by address, and strung on lists while their category is pending.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+
+/// No slot, no list.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A live block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    /// Which allocation of its device it is, from 1: tells whether it lived at the peak.
+    pub(crate) born: u64,
+    pub(crate) time: u64,
+    /// The cell that counts it.
+    pub(crate) cell: u32,
+    /// The list it is on while pending.
+    pub(crate) list: u32,
+    previous: u32,
+    next: u32,
+    pub(crate) tagged: bool,
+}
+
+impl Block {
+    pub(crate) fn new(address: u64, bytes: u64, born: u64, time: u64, cell: u32) -> Self {
+        Self { address, bytes, born, time, cell, list: NONE, previous: NONE, next: NONE, tagged: false }
+    }
+}
+
+/// The blocks of a device. A block keeps its slot while it lives.
+#[derive(Default)]
+pub(crate) struct LiveBlocks {
+    slots: Vec<Block>,
+    free: Vec<u32>,
+    by_address: HashMap<u64, u32>,
+    /// Built when a tag first asks for an address inside a block, kept up from then on.
+    ordered: Option<BTreeMap<u64, u32>>,
+    /// The first block of each pending list.
+    heads: Vec<u32>,
+}
+
+impl LiveBlocks {
+    pub(crate) fn len(&self) -> usize {
+        self.by_address.len()
+    }
+
+    /// The slot of the block that begins at `address`.
+    #[inline]
+    pub(crate) fn find(&self, address: u64) -> Option<u32> {
+        self.by_address.get(&address).copied()
+    }
+
+    /// The slot of the block that contains `address`.
+    pub(crate) fn containing(&mut self, address: u64) -> Option<u32> {
+        if let Some(slot) = self.find(address) {
+            return Some(slot);
+        }
+        let by_address = &self.by_address;
+        let ordered =
+            self.ordered.get_or_insert_with(|| by_address.iter().map(|(address, slot)| (*address, *slot)).collect());
+        let (start, slot) = ordered.range(..=address).next_back()?;
+        let block = &self.slots[*slot as usize];
+        (address - start < block.bytes).then_some(*slot)
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> &Block {
+        &self.slots[slot as usize]
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Block {
+        &mut self.slots[slot as usize]
+    }
+
+    /// Adds a block at an address where none lives.
+    #[inline]
+    pub(crate) fn insert(&mut self, block: Block) -> u32 {
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = block;
+                slot
+            }
+            None => {
+                self.slots.push(block);
+                (self.slots.len() - 1) as u32
+            }
+        };
+        self.by_address.insert(block.address, slot);
+        if let Some(ordered) = &mut self.ordered {
+            ordered.insert(block.address, slot);
+        }
+        slot
+    }
+
+    /// Takes the block at `address` out; its slot may be given to another afterwards.
+    #[inline]
+    pub(crate) fn remove(&mut self, address: u64) -> Option<(u32, Block)> {
+        let slot = self.by_address.remove(&address)?;
+        if let Some(ordered) = &mut self.ordered {
+            ordered.remove(&address);
+        }
+        let block = self.slots[slot as usize];
+        self.unlink(slot);
+        self.free.push(slot);
+        Some((slot, block))
+    }
+
+    /// Puts a block on a pending list.
+    #[inline]
+    pub(crate) fn link(&mut self, slot: u32, list: u32) {
+        if list as usize >= self.heads.len() {
+            self.heads.resize(list as usize + 1, NONE);
+        }
+        let head = std::mem::replace(&mut self.heads[list as usize], slot);
+        let block = &mut self.slots[slot as usize];
+        (block.list, block.previous, block.next) = (list, NONE, head);
+        if head != NONE {
+            self.slots[head as usize].previous = slot;
+        }
+    }
+
+    /// Takes a block off the list it is on, if any.
+    #[inline]
+    pub(crate) fn unlink(&mut self, slot: u32) {
+        let block = &mut self.slots[slot as usize];
+        if block.list == NONE {
+            return;
+        }
+        let (list, previous, next) = (block.list, block.previous, block.next);
+        block.list = NONE;
+        match previous {
+            NONE => self.heads[list as usize] = next,
+            _ => self.slots[previous as usize].next = next,
+        }
+        if next != NONE {
+            self.slots[next as usize].previous = previous;
+        }
+    }
+
+    /// The first block of a list: unlink it to come to the next.
+    pub(crate) fn first(&self, list: u32) -> Option<u32> {
+        self.heads.get(list as usize).copied().filter(|slot| *slot != NONE)
+    }
+
+    /// All blocks with their slots, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Block)> {
+        self.by_address.values().map(|slot| (*slot, &self.slots[*slot as usize]))
+    }
+
+    /// All blocks by address.
+    pub(crate) fn sorted(&self) -> Vec<&Block> {
+        let mut blocks: Vec<_> = self.iter().map(|(_, block)| block).collect();
+        blocks.sort_unstable_by_key(|block| block.address);
+        blocks
+    }
+
+    /// All blocks in the order of their lists, oldest first: linking them again in this order restores the lists.
+    pub(crate) fn by_age(&self) -> Vec<&Block> {
+        let mut blocks: Vec<_> = self.iter().map(|(_, block)| block).collect();
+        blocks.sort_unstable_by_key(|block| block.born);
+        blocks
+    }
+}

@@ -1,0 +1,306 @@
+//! The state of one device.
+
+use serde::{Deserialize, Serialize};
+
+use super::blocks::{Block, LiveBlocks};
+use super::driver::Driver;
+use super::kind::{Kind, effective_phase, first_kind};
+use super::ledger::{CellKey, Ledger};
+use super::steps::{Growth, Steps};
+use super::symbols::Symbols;
+use super::tags::{TaggedTensor, Tags, rounded};
+use super::timeline::TimelineRecorder;
+use super::views::Anomalies;
+use crate::record::{self, Phase, TagCategory};
+
+/// The largest block believed: 16 TiB.
+const LARGEST: u64 = 1 << 44;
+
+/// The pending lists of a device: one for backward, one for the optimizer, two for every thread.
+const BACKWARD: u32 = 0;
+const OPTIMIZER: u32 = 1;
+
+/// The list of blocks that `thread` (an index) made in forward.
+fn in_forward(thread: u32) -> u32 {
+    thread.saturating_mul(2).saturating_add(2)
+}
+
+/// The list of blocks that `thread` made before forward.
+fn before_forward(thread: u32) -> u32 {
+    thread.saturating_mul(2).saturating_add(3)
+}
+
+/// The scalars of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Totals {
+    pub(crate) allocated: u64,
+    pub(crate) allocations: u64,
+    /// The number of the latest allocation.
+    pub(crate) born: u64,
+    pub(crate) peak_used: u64,
+    pub(crate) in_backward: bool,
+    pub(crate) peak: Peak,
+}
+
+/// The moment at which most was allocated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Peak {
+    pub(crate) allocated: u64,
+    pub(crate) time: u64,
+    pub(crate) step: u64,
+    /// The number of the latest allocation then: blocks born later did not live at the peak.
+    pub(crate) born: u64,
+    pub(crate) reserved: u64,
+    pub(crate) libraries: u64,
+    pub(crate) context: u64,
+    pub(crate) other_processes: u64,
+    pub(crate) segments: u64,
+    /// Whether the driver had told the device's use by then.
+    pub(crate) sampled: bool,
+}
+
+impl Peak {
+    /// What PyTorch's allocator held at the peak: never less than it had handed out, even if memlab came too
+    /// late to see its segments.
+    pub(crate) fn torch(&self) -> u64 {
+        self.reserved.max(self.allocated)
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        [self.libraries, self.context, self.other_processes]
+            .iter()
+            .fold(self.torch(), |sum, part| sum.saturating_add(*part))
+    }
+}
+
+/// Where in the program an event happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    /// Index of the thread among those seen.
+    pub(crate) thread: u32,
+    /// Steps ended.
+    pub(crate) step: u64,
+}
+
+/// A device.
+#[derive(Default)]
+pub(crate) struct DeviceState {
+    pub(crate) info: Option<record::Device>,
+    pub(crate) totals: Totals,
+    pub(crate) blocks: LiveBlocks,
+    pub(crate) ledger: Ledger,
+    pub(crate) tags: Tags,
+    pub(crate) driver: Driver,
+    pub(crate) timeline: TimelineRecorder,
+    pub(crate) steps: Steps,
+    pub(crate) growth: Growth,
+}
+
+impl DeviceState {
+    /// What PyTorch's allocator holds, as in [`Peak::torch`].
+    #[inline]
+    pub(crate) fn torch(&self) -> u64 {
+        self.driver.totals.reserved.max(self.totals.allocated)
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.driver.used(self.torch())
+    }
+
+    #[inline]
+    pub(crate) fn allocate(
+        &mut self,
+        event: &record::Alloc,
+        moment: Moment,
+        symbols: &mut Symbols,
+        anomalies: &mut Anomalies,
+    ) {
+        if event.bytes > LARGEST {
+            anomalies.impossible_events += 1;
+            return;
+        }
+        let phase = effective_phase(event.layer, event.flags);
+        if phase == Phase::Backward {
+            self.totals.in_backward = true;
+        } else if self.totals.in_backward {
+            self.end_backward(symbols);
+        }
+        if self.blocks.find(event.address).is_some() {
+            anomalies.lost_frees += 1;
+            self.release(event.address, symbols);
+        }
+
+        let kind = first_kind(phase, event.flags);
+        let key = CellKey { stack: event.stack, layer: event.layer, owner: 0, kind, phase };
+        let cell = self.ledger.cell(key, symbols);
+        self.ledger.allocate(cell, event.bytes);
+        self.totals.born = self.totals.born.saturating_add(1);
+        self.totals.allocations = self.totals.allocations.saturating_add(1);
+        let slot = self.blocks.insert(Block::new(event.address, event.bytes, self.totals.born, event.time, cell));
+        match kind {
+            Kind::InForward => self.blocks.link(slot, in_forward(moment.thread)),
+            Kind::InBackward => self.blocks.link(slot, BACKWARD),
+            Kind::InOptimizer => self.blocks.link(slot, OPTIMIZER),
+            Kind::BeforeForward => self.blocks.link(slot, before_forward(moment.thread)),
+            _ => {}
+        }
+
+        self.totals.allocated = self.totals.allocated.saturating_add(event.bytes);
+        self.steps.note(self.totals.allocated);
+        if self.totals.allocated > self.totals.peak.allocated {
+            self.note_peak(event.time, moment.step);
+        }
+        self.note_allocated(event.time);
+    }
+
+    fn note_peak(&mut self, time: u64, step: u64) {
+        self.ledger.epoch = self.ledger.epoch.wrapping_add(1);
+        let driver = &self.driver.totals;
+        self.totals.peak = Peak {
+            allocated: self.totals.allocated,
+            time,
+            step,
+            born: self.totals.born,
+            reserved: driver.reserved,
+            libraries: driver.libraries,
+            context: driver.context,
+            other_processes: driver.other_processes,
+            segments: driver.segments,
+            sampled: driver.sampled,
+        };
+    }
+
+    #[inline]
+    pub(crate) fn free(&mut self, event: &record::Free, symbols: &mut Symbols, anomalies: &mut Anomalies) {
+        if self.release(event.address, symbols) {
+            self.note_allocated(event.time);
+        } else {
+            anomalies.unknown_frees += 1;
+        }
+    }
+
+    /// Takes the block at `address` off the books; a pending one turns out to have been temporary.
+    #[inline]
+    fn release(&mut self, address: u64, symbols: &mut Symbols) -> bool {
+        let Some((slot, block)) = self.blocks.remove(address) else { return false };
+        if block.tagged {
+            self.tags.forget(slot);
+        }
+        self.ledger.free(block.cell, block.bytes);
+        if block.born <= self.totals.peak.born {
+            let key = self.ledger.cells[block.cell as usize].key;
+            if key.kind.is_pending() {
+                let temporary = self.ledger.cell(CellKey { kind: Kind::Temporary, ..key }, symbols);
+                self.ledger.shift_at_peak(block.cell, temporary, block.bytes);
+            }
+        }
+        self.totals.allocated = self.totals.allocated.saturating_sub(block.bytes);
+        true
+    }
+
+    #[inline]
+    fn note_allocated(&mut self, time: u64) {
+        // Beyond what is reserved (seen), use changes with what is allocated.
+        if self.totals.allocated > self.driver.totals.reserved
+            || !self.timeline.note_allocated(time, self.totals.allocated)
+        {
+            self.note_used(time);
+        }
+    }
+
+    /// The driver's memory changed: notes the highest use and the moment.
+    fn note_used(&mut self, time: u64) {
+        let used = self.used();
+        self.totals.peak_used = self.totals.peak_used.max(used);
+        self.timeline.note(time, self.totals.allocated, self.driver.totals.reserved, used);
+    }
+
+    pub(crate) fn driver_allocate(&mut self, event: &record::DriverAlloc<'_>, anomalies: &mut Anomalies) {
+        if event.bytes > LARGEST {
+            anomalies.impossible_events += 1;
+            return;
+        }
+        self.driver.allocate(event, anomalies);
+        self.note_used(event.time);
+    }
+
+    pub(crate) fn driver_free(&mut self, event: &record::DriverFree, anomalies: &mut Anomalies) {
+        self.driver.free(event, anomalies);
+        self.note_used(event.time);
+    }
+
+    pub(crate) fn sample(&mut self, event: &record::Used) {
+        self.driver.sample(event, self.torch());
+        let (driver, peak) = (&self.driver.totals, &mut self.totals.peak);
+        if !peak.sampled {
+            // The first word of the driver also serves for the peak before it: a context does not shrink.
+            peak.sampled = true;
+            peak.context = driver.context;
+            peak.other_processes = driver.other_processes;
+        }
+        self.note_used(event.time);
+    }
+
+    pub(crate) fn tag(&mut self, event: &record::Tag<'_>, symbols: &mut Symbols, anomalies: &mut Anomalies) {
+        let Some(slot) = self.blocks.containing(event.address) else {
+            anomalies.unknown_tags += 1;
+            return;
+        };
+        let owner = symbols.intern_owner(event.root, layer_of_tensor(event.category, &event.name));
+        let tensor = TaggedTensor { category: event.category, bytes: rounded(event.bytes.min(LARGEST)), owner };
+        let Some((category, owner)) = self.tags.tag(slot, event.address, tensor) else { return };
+        self.blocks.unlink(slot);
+        self.blocks.get_mut(slot).tagged = true;
+        self.reclassify(slot, category.into(), owner, symbols);
+    }
+
+    /// Moves a live block to another kind and owner, at the peak too if it lived then.
+    fn reclassify(&mut self, slot: u32, kind: Kind, owner: u32, symbols: &mut Symbols) {
+        let block = *self.blocks.get(slot);
+        let key = self.ledger.cells[block.cell as usize].key;
+        let cell = self.ledger.cell(CellKey { kind, owner, ..key }, symbols);
+        self.ledger.shift(block.cell, cell, block.bytes, block.born <= self.totals.peak.born);
+        self.blocks.get_mut(slot).cell = cell;
+    }
+
+    /// What a list held pending is decided: all of it is still alive.
+    fn settle(&mut self, list: u32, symbols: &mut Symbols) {
+        while let Some(slot) = self.blocks.first(list) {
+            self.blocks.unlink(slot);
+            let key = self.ledger.cells[self.blocks.get(slot).cell as usize].key;
+            self.reclassify(slot, key.kind.survivor(), key.owner, symbols);
+        }
+    }
+
+    /// The thread left forward.
+    pub(crate) fn end_forward(&mut self, thread: u32, symbols: &mut Symbols) {
+        self.settle(in_forward(thread), symbols);
+    }
+
+    /// The thread entered forward.
+    pub(crate) fn begin_forward(&mut self, thread: u32, symbols: &mut Symbols) {
+        self.settle(before_forward(thread), symbols);
+    }
+
+    fn end_backward(&mut self, symbols: &mut Symbols) {
+        self.totals.in_backward = false;
+        self.settle(BACKWARD, symbols);
+    }
+
+    /// An optimizer step ended, on whichever thread.
+    pub(crate) fn end_step(&mut self, event: &record::Step, symbols: &mut Symbols) {
+        self.end_backward(symbols);
+        self.settle(OPTIMIZER, symbols);
+        self.steps.end(event.index, event.time, self.totals.allocated);
+        self.growth.end(&mut self.ledger);
+    }
+}
+
+/// The qualified name of the layer that a tensor belongs to, by the tensor's own.
+fn layer_of_tensor(category: TagCategory, name: &str) -> &str {
+    let parameter = match category {
+        TagCategory::OptimizerState => name.split_once(':').map_or(name, |(parameter, _)| parameter),
+        _ => name,
+    };
+    parameter.rsplit_once('.').map_or("", |(layer, _)| layer)
+}

@@ -1,0 +1,225 @@
+//! Memory taken from the driver on one device (or, for device -1, on the host), and what the driver says is used.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use super::views::{Anomalies, DriverView};
+use crate::record::{self, DriverKind, Flags};
+
+/// Driver memory held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Held {
+    pub(crate) kind: DriverKind,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    /// A segment of PyTorch's caching allocator.
+    pub(crate) segment: bool,
+    /// Who took it: index into the sources.
+    pub(crate) source: u32,
+}
+
+/// Physical memory mapped at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mapping {
+    pub(crate) bytes: u64,
+    pub(crate) handle: u64,
+}
+
+/// Who takes driver memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Source {
+    pub(crate) kind: DriverKind,
+    pub(crate) call: Arc<str>,
+    pub(crate) library: Arc<str>,
+}
+
+/// Totals, as scalars.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DriverTotals {
+    /// In segments of PyTorch's caching allocator.
+    pub(crate) reserved: u64,
+    pub(crate) peak_reserved: u64,
+    pub(crate) segments: u64,
+    /// Driver memory of this process that is not PyTorch's allocator's.
+    pub(crate) libraries: u64,
+    pub(crate) context: u64,
+    pub(crate) other_processes: u64,
+    pub(crate) sampled: bool,
+    pub(crate) process_known: bool,
+    /// The device's memory by the driver's word; 0: never said.
+    pub(crate) total: u64,
+}
+
+/// A device's driver memory.
+#[derive(Default)]
+pub(crate) struct Driver {
+    pub(crate) totals: DriverTotals,
+    pub(crate) held: HashMap<(DriverKind, u64), Held>,
+    pub(crate) sources: Vec<Source>,
+    source_ids: HashMap<Source, u32>,
+    pub(crate) mappings: BTreeMap<u64, Mapping>,
+}
+
+impl Driver {
+    pub(crate) fn allocate(&mut self, event: &record::DriverAlloc<'_>, anomalies: &mut Anomalies) {
+        let source = self.source(Source {
+            kind: event.kind,
+            call: event.call.as_ref().into(),
+            library: event.library.as_ref().into(),
+        });
+        let held = Held {
+            kind: event.kind,
+            address: event.address,
+            bytes: event.bytes,
+            segment: event.flags.has(Flags::SEGMENT) && event.kind.on_device(),
+            source,
+        };
+        if let Some(lost) = self.hold(held) {
+            anomalies.lost_driver_frees += 1;
+            self.discount(lost);
+        }
+    }
+
+    /// Counts memory as held; what was held there before.
+    fn hold(&mut self, held: Held) -> Option<Held> {
+        if held.segment {
+            self.totals.reserved = self.totals.reserved.saturating_add(held.bytes);
+            self.totals.segments += 1;
+        } else if held.kind.on_device() {
+            self.totals.libraries = self.totals.libraries.saturating_add(held.bytes);
+        }
+        let lost = self.held.insert((held.kind, held.address), held);
+        let lost_bytes = lost.filter(|lost| lost.segment).map_or(0, |lost| lost.bytes);
+        let reserved = self.totals.reserved.saturating_sub(lost_bytes);
+        self.totals.peak_reserved = self.totals.peak_reserved.max(reserved);
+        lost
+    }
+
+    pub(crate) fn free(&mut self, event: &record::DriverFree, anomalies: &mut Anomalies) {
+        match self.held.remove(&(event.kind, event.address)) {
+            Some(held) => self.discount(held),
+            None => anomalies.unknown_driver_frees += 1,
+        }
+    }
+
+    /// Takes over memory from a keyframe; the totals come apart. `None` if its source is not known.
+    pub(crate) fn restore(&mut self, held: Held) -> Option<()> {
+        self.sources.get(held.source as usize)?;
+        self.held.insert((held.kind, held.address), held);
+        Some(())
+    }
+
+    fn discount(&mut self, held: Held) {
+        if held.segment {
+            self.totals.reserved = self.totals.reserved.saturating_sub(held.bytes);
+            self.totals.segments = self.totals.segments.saturating_sub(1);
+        } else if held.kind.on_device() {
+            self.totals.libraries = self.totals.libraries.saturating_sub(held.bytes);
+        }
+    }
+
+    pub(crate) fn source(&mut self, source: Source) -> u32 {
+        if let Some(id) = self.source_ids.get(&source) {
+            return *id;
+        }
+        let id = self.sources.len() as u32;
+        self.sources.push(source.clone());
+        self.source_ids.insert(source, id);
+        id
+    }
+
+    pub(crate) fn map(&mut self, event: &record::Map) {
+        self.unmap(event.address, event.bytes);
+        self.mappings.insert(event.address, Mapping { bytes: event.bytes, handle: event.handle });
+    }
+
+    /// Takes mappings out of an address range, whole or in part.
+    pub(crate) fn unmap(&mut self, address: u64, bytes: u64) {
+        let end = address.saturating_add(bytes);
+        // A mapping that begins before the range may reach into it, and past it.
+        if let Some((start, mapping)) = self.mappings.range(..address).next_back().map(|(start, m)| (*start, *m)) {
+            let mapping_end = start.saturating_add(mapping.bytes);
+            if mapping_end > address {
+                self.mappings.insert(start, Mapping { bytes: address - start, ..mapping });
+                if mapping_end > end {
+                    self.mappings.insert(end, Mapping { bytes: mapping_end - end, ..mapping });
+                }
+            }
+        }
+        while let Some((start, mapping)) = self.mappings.range(address..end).next().map(|(start, m)| (*start, *m)) {
+            self.mappings.remove(&start);
+            let mapping_end = start.saturating_add(mapping.bytes);
+            if mapping_end > end {
+                self.mappings.insert(end, Mapping { bytes: mapping_end - end, ..mapping });
+            }
+        }
+    }
+
+    /// The driver's word on the whole device, while PyTorch's allocator holds `torch` bytes.
+    pub(crate) fn sample(&mut self, event: &record::Used, torch: u64) {
+        let own = torch.saturating_add(self.totals.libraries);
+        let process = event.process.unwrap_or(event.used);
+        self.totals.context = process.saturating_sub(own);
+        self.totals.other_processes = event.used.saturating_sub(process.max(own));
+        self.totals.sampled = true;
+        self.totals.process_known |= event.process.is_some();
+        self.totals.total = event.total;
+    }
+
+    /// The device's use: this process's driver memory, of which `torch` is PyTorch's allocator's, and the rest
+    /// as of the last sample.
+    pub(crate) fn used(&self, torch: u64) -> u64 {
+        torch
+            .saturating_add(self.totals.libraries)
+            .saturating_add(self.totals.context)
+            .saturating_add(self.totals.other_processes)
+    }
+
+    /// The address ranges of segments, in order: whole pieces of memory, and mappings of physical segment
+    /// memory joined where they touch.
+    pub(crate) fn segment_ranges(&self) -> Vec<(u64, u64)> {
+        let whole = self.held.values().filter(|held| held.segment && held.kind != DriverKind::Physical);
+        let mut ranges: Vec<(u64, u64)> = whole.map(|held| (held.address, held.bytes)).collect();
+        let mut joined: Vec<(u64, u64)> = Vec::new();
+        for (address, mapping) in &self.mappings {
+            let physical = self.held.get(&(DriverKind::Physical, mapping.handle));
+            if !physical.is_some_and(|held| held.segment) {
+                continue;
+            }
+            match joined.last_mut() {
+                Some((start, bytes)) if start.saturating_add(*bytes) == *address => {
+                    *bytes = bytes.saturating_add(mapping.bytes);
+                }
+                _ => joined.push((*address, mapping.bytes)),
+            }
+        }
+        ranges.append(&mut joined);
+        ranges.sort_unstable();
+        ranges
+    }
+
+    /// Memory that is not PyTorch's allocator's, by who took it, most first.
+    pub(crate) fn view(&self) -> Vec<DriverView> {
+        let mut live = vec![(0_u64, 0_u64); self.sources.len()];
+        for held in self.held.values().filter(|held| !held.segment) {
+            let (bytes, count) = &mut live[held.source as usize];
+            *bytes = bytes.saturating_add(held.bytes);
+            *count += 1;
+        }
+        let mut views: Vec<DriverView> = std::iter::zip(&self.sources, live)
+            .filter(|(_, (_, count))| *count > 0)
+            .map(|(source, (bytes, count))| DriverView {
+                kind: source.kind,
+                call: source.call.clone(),
+                library: source.library.clone(),
+                live_bytes: bytes,
+                live_allocations: count,
+            })
+            .collect();
+        views.sort_by(|a, b| (b.live_bytes, &a.call, &a.library).cmp(&(a.live_bytes, &b.call, &b.library)));
+        views
+    }
+}

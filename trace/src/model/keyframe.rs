@@ -1,0 +1,414 @@
+//! Keyframes: the whole state as lines of a trace, so that a long trace can be cut down to its header, a
+//! keyframe and what came after, and still replays to the same state.
+//!
+//! Names come as the definitions they are, everything else as `{"keyframe":…}` lines whose value says which part
+//! of the state they hold. Slots and cells are named by their order. Nothing a line claims is believed without a
+//! look: what refers to something that is not there is counted as impossible and ignored.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::blocks::{Block, NONE};
+use super::device::{DeviceState, Totals};
+use super::driver::{Driver, DriverTotals, Held, Mapping, Source};
+use super::ledger::{Cell, LayerSlot, LineSlot, Standing};
+use super::ooms::{OomRecord, Ooms};
+use super::steps::{Growth, Snapshot, Steps};
+use super::tags::{Owned, TaggedTensor};
+use super::views::{Anomalies, Line, StepView, TimelinePoint};
+use super::{HOST, Model};
+use crate::record::{self, Phase};
+
+/// One `{"keyframe":…}` line: part of the state of a [`Model`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Keyframe(State);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "keyframe", rename_all = "snake_case")]
+enum State {
+    Process {
+        events: u64,
+        time: u64,
+        steps_ended: u64,
+        phase: Phase,
+        allocated: u64,
+        anomalies: Anomalies,
+    },
+    Threads {
+        ids: Vec<u32>,
+        in_forward: Vec<bool>,
+    },
+    Line(Line),
+    Owner {
+        root: u32,
+        name: Arc<str>,
+    },
+    Device {
+        device: i32,
+        totals: Totals,
+        epoch: u64,
+        step_epoch: u64,
+        timeline_origin: u64,
+        timeline_width_log2: u32,
+    },
+    LineSlot {
+        device: i32,
+        slot: LineSlot,
+        stands_for: Standing,
+    },
+    LayerSlot {
+        device: i32,
+        slot: LayerSlot,
+    },
+    Cell {
+        device: i32,
+        cell: Cell,
+    },
+    Block {
+        device: i32,
+        address: u64,
+        bytes: u64,
+        born: u64,
+        time: u64,
+        cell: u32,
+        list: Option<u32>,
+    },
+    Tensor {
+        device: i32,
+        block: u64,
+        address: u64,
+        tensor: TaggedTensor,
+        largest: bool,
+    },
+    Owned {
+        device: i32,
+        owner: u32,
+        owned: Owned,
+    },
+    Source {
+        device: i32,
+        source: Source,
+    },
+    Held {
+        device: i32,
+        held: Held,
+    },
+    Mapping {
+        device: i32,
+        address: u64,
+        mapping: Mapping,
+    },
+    Driver {
+        device: i32,
+        totals: DriverTotals,
+    },
+    Timeline {
+        device: i32,
+        point: TimelinePoint,
+    },
+    /// Of all devices together where `device` is null.
+    Step {
+        device: Option<i32>,
+        step: StepView,
+    },
+    Steps {
+        device: Option<i32>,
+        joined: u64,
+        peak: u64,
+    },
+    Snapshot {
+        device: i32,
+        reference: bool,
+        snapshot: Snapshot,
+    },
+    Growth {
+        device: i32,
+        ended: u64,
+        stride: u64,
+    },
+    Oom {
+        last: bool,
+        oom: OomRecord,
+    },
+    Ooms {
+        count: u64,
+        rest: u64,
+        seen_at: u64,
+    },
+    /// A part that a newer memlab added.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Writes lines.
+struct Lines<'w, W> {
+    out: &'w mut W,
+}
+
+impl<W: Write> Lines<'_, W> {
+    fn put(&mut self, line: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer(&mut *self.out, line)?;
+        self.out.write_all(b"\n")
+    }
+}
+
+impl Model {
+    /// Writes the state as lines of a trace: a trace of its header, these lines, and the events that follow
+    /// replays to the same state as the whole.
+    ///
+    /// # Errors
+    ///
+    /// What `out` says.
+    pub fn write_keyframe(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut lines = Lines { out };
+        self.write_names(&mut lines)?;
+        lines.put(&State::Process {
+            events: self.events,
+            time: self.time,
+            steps_ended: self.steps_ended,
+            phase: self.phase,
+            allocated: self.allocated,
+            anomalies: self.anomalies,
+        })?;
+        let (ids, in_forward) = (self.threads.ids.clone(), self.threads.in_forward.clone());
+        lines.put(&State::Threads { ids, in_forward })?;
+        write_steps(&mut lines, None, &self.steps)?;
+        for (device, state) in (0..).zip(&self.devices) {
+            if let Some(state) = state {
+                write_device(&mut lines, device, state)?;
+            }
+        }
+        write_driver(&mut lines, HOST, &self.host)?;
+        for oom in &self.ooms.first {
+            lines.put(&State::Oom { last: false, oom: oom.clone() })?;
+        }
+        for oom in &self.ooms.last {
+            lines.put(&State::Oom { last: true, oom: oom.clone() })?;
+        }
+        let Ooms { count, rest, seen_at, .. } = self.ooms;
+        lines.put(&State::Ooms { count, rest, seen_at })
+    }
+
+    fn write_names<W: Write>(&self, lines: &mut Lines<'_, W>) -> io::Result<()> {
+        let symbols = &self.symbols;
+        // First, so that lines keep the numbers by which the rest names them.
+        for line in symbols.lines() {
+            lines.put(&State::Line(Line::clone(line)))?;
+        }
+        for owner in symbols.owners() {
+            lines.put(&State::Owner { root: owner.root, name: owner.name.clone() })?;
+        }
+        for software in &symbols.software {
+            lines.put(software)?;
+        }
+        for (frame, known) in sorted(&symbols.frames) {
+            let Line { file, line, function } = &*known.line;
+            let (file, function) = ((&**file).into(), (&**function).into());
+            lines.put(&record::Frame { frame, file, line: *line, function })?;
+        }
+        for (_, stack) in sorted(&symbols.stacks) {
+            lines.put(stack)?;
+        }
+        for (layer, known) in sorted(&symbols.layers) {
+            let name = known.name.as_deref().map(str::to_owned);
+            lines.put(&record::Layer { layer, parent: known.parent, class: known.class.to_string(), name })?;
+        }
+        for (_, thread) in sorted(&symbols.threads) {
+            lines.put(thread)?;
+        }
+        for info in self.devices.iter().flatten().filter_map(|state| state.info.as_ref()) {
+            lines.put(info)?;
+        }
+        self.warnings.iter().try_for_each(|warning| lines.put(&serde_json::json!({ "warning": warning })))
+    }
+
+    /// Takes a part of the state over.
+    pub(super) fn restore(&mut self, Keyframe(state): Keyframe) {
+        if self.restore_checked(state).is_none() {
+            self.anomalies.impossible_events += 1;
+        }
+    }
+
+    /// `None` if the line refers to something that is not there.
+    fn restore_checked(&mut self, state: State) -> Option<()> {
+        match state {
+            State::Process { events, time, steps_ended, phase, allocated, anomalies } => {
+                (self.events, self.time, self.steps_ended, self.phase) = (events, time, steps_ended, phase);
+                (self.allocated, self.anomalies) = (allocated, anomalies);
+            }
+            State::Threads { ids, in_forward } => {
+                for (thread, in_forward) in ids.into_iter().zip(in_forward) {
+                    let index = self.threads.index(thread) as usize;
+                    let was = std::mem::replace(&mut self.threads.in_forward[index], in_forward);
+                    self.threads.forward_count += u32::from(in_forward && !was);
+                }
+            }
+            State::Line(line) => {
+                self.symbols.intern_line(&Arc::new(line));
+            }
+            State::Owner { root, name } => {
+                self.symbols.intern_owner(root, &name);
+            }
+            State::Step { device: None, step } => self.steps.list.push(step),
+            State::Steps { device: None, joined, peak } => self.steps.restore(joined, peak),
+            State::Oom { last: false, oom } => self.ooms.first.push(oom),
+            State::Oom { last: true, oom } => self.ooms.last.push_back(oom),
+            State::Ooms { count, rest, seen_at } => {
+                (self.ooms.count, self.ooms.rest, self.ooms.seen_at) = (count, rest, seen_at);
+            }
+            State::Unknown => self.anomalies.unknown_records += 1,
+            State::Source { device: HOST, source } => {
+                self.host.source(source);
+            }
+            State::Held { device: HOST, held } => self.host.restore(held)?,
+            State::Driver { device: HOST, totals } => self.host.totals = totals,
+            other => self.restore_device(other)?,
+        }
+        Some(())
+    }
+
+    fn restore_device(&mut self, part: State) -> Option<()> {
+        let lists = u32::try_from(self.threads.ids.len()).ok()?.checked_mul(2)?.checked_add(2)?;
+        let (State::Device { device, .. }
+        | State::LineSlot { device, .. }
+        | State::LayerSlot { device, .. }
+        | State::Cell { device, .. }
+        | State::Block { device, .. }
+        | State::Tensor { device, .. }
+        | State::Owned { device, .. }
+        | State::Source { device, .. }
+        | State::Held { device, .. }
+        | State::Mapping { device, .. }
+        | State::Driver { device, .. }
+        | State::Timeline { device, .. }
+        | State::Step { device: Some(device), .. }
+        | State::Steps { device: Some(device), .. }
+        | State::Snapshot { device, .. }
+        | State::Growth { device, .. }) = part
+        else {
+            return None;
+        };
+        let (state, symbols, _) = self.on_device(device)?;
+        match part {
+            State::Device { totals, epoch, step_epoch, timeline_origin, timeline_width_log2, .. } => {
+                state.totals = totals;
+                (state.ledger.epoch, state.ledger.step_epoch) = (epoch, step_epoch);
+                state.timeline.restore(timeline_origin, timeline_width_log2);
+            }
+            State::LineSlot { slot, stands_for, .. } => state.ledger.restore_line(slot, stands_for, symbols),
+            State::LayerSlot { slot, .. } => state.ledger.restore_layer(slot),
+            State::Cell { cell, .. } => state.ledger.restore_cell(cell)?,
+            State::Block { address, bytes, born, time, cell, list, .. } => {
+                state.ledger.cells.get(cell as usize)?;
+                if list.is_some_and(|list| list >= lists) || state.blocks.find(address).is_some() {
+                    return None;
+                }
+                let slot = state.blocks.insert(Block::new(address, bytes, born, time, cell));
+                if let Some(list) = list {
+                    state.blocks.link(slot, list);
+                }
+            }
+            State::Tensor { block, address, tensor, largest, .. } => {
+                let slot = state.blocks.find(block)?;
+                state.blocks.get_mut(slot).tagged = true;
+                state.tags.restore(slot, address, tensor, largest);
+            }
+            State::Owned { owner, owned, .. } => {
+                state.tags.owners.insert(owner, owned);
+            }
+            State::Source { source, .. } => {
+                state.driver.source(source);
+            }
+            State::Held { held, .. } => state.driver.restore(held)?,
+            State::Mapping { address, mapping, .. } => {
+                state.driver.mappings.insert(address, mapping);
+            }
+            State::Driver { totals, .. } => state.driver.totals = totals,
+            State::Timeline { point, .. } => state.timeline.points.push(point),
+            State::Step { step, .. } => state.steps.list.push(step),
+            State::Steps { joined, peak, .. } => state.steps.restore(joined, peak),
+            State::Snapshot { reference, snapshot, .. } => state.growth.restore(reference, snapshot),
+            State::Growth { ended, stride, .. } => (state.growth.ended, state.growth.stride) = (ended, stride),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+fn sorted<T>(map: &hashbrown::HashMap<u32, T>) -> Vec<(u32, &T)> {
+    let mut entries: Vec<(u32, &T)> = map.iter().map(|(id, value)| (*id, value)).collect();
+    entries.sort_unstable_by_key(|(id, _)| *id);
+    entries
+}
+
+fn write_steps<W: Write>(lines: &mut Lines<'_, W>, device: Option<i32>, steps: &Steps) -> io::Result<()> {
+    for step in &steps.list {
+        lines.put(&State::Step { device, step: *step })?;
+    }
+    lines.put(&State::Steps { device, joined: steps.joined, peak: steps.peak })
+}
+
+fn write_driver<W: Write>(lines: &mut Lines<'_, W>, device: i32, driver: &Driver) -> io::Result<()> {
+    for source in &driver.sources {
+        lines.put(&State::Source { device, source: source.clone() })?;
+    }
+    for held in driver.held.values() {
+        lines.put(&State::Held { device, held: *held })?;
+    }
+    for (address, mapping) in &driver.mappings {
+        lines.put(&State::Mapping { device, address: *address, mapping: *mapping })?;
+    }
+    lines.put(&State::Driver { device, totals: driver.totals })
+}
+
+fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceState) -> io::Result<()> {
+    let ledger = &state.ledger;
+    lines.put(&State::Device {
+        device,
+        totals: state.totals,
+        epoch: ledger.epoch,
+        step_epoch: ledger.step_epoch,
+        timeline_origin: state.timeline.origin,
+        timeline_width_log2: state.timeline.width_log2,
+    })?;
+    for (slot, stands_for) in std::iter::zip(&ledger.lines, ledger.standing()) {
+        lines.put(&State::LineSlot { device, slot: *slot, stands_for })?;
+    }
+    for slot in &ledger.layers {
+        lines.put(&State::LayerSlot { device, slot: *slot })?;
+    }
+    for cell in &ledger.cells {
+        lines.put(&State::Cell { device, cell: ledger.with_current_line(cell) })?;
+    }
+    for block in state.blocks.by_age() {
+        let Block { address, bytes, born, time, cell, list, .. } = *block;
+        let list = (list != NONE).then_some(list);
+        lines.put(&State::Block { device, address, bytes, born, time, cell, list })?;
+    }
+    for (slot, tags) in &state.tags.blocks {
+        let block = state.blocks.get(*slot).address;
+        for (address, tensor) in &tags.tensors {
+            let largest = tags.largest.is_some_and(|(at, _)| at == *address);
+            lines.put(&State::Tensor { device, block, address: *address, tensor: *tensor, largest })?;
+        }
+    }
+    for (owner, owned) in sorted(&state.tags.owners) {
+        lines.put(&State::Owned { device, owner, owned: *owned })?;
+    }
+    write_driver(lines, device, &state.driver)?;
+    for point in &state.timeline.points {
+        lines.put(&State::Timeline { device, point: *point })?;
+    }
+    write_steps(lines, Some(device), &state.steps)?;
+    let Growth { ended, stride, reference, snapshots } = &state.growth;
+    for (is_reference, snapshot) in
+        reference.iter().map(|snapshot| (true, snapshot)).chain(snapshots.iter().map(|snapshot| (false, snapshot)))
+    {
+        let snapshot = snapshot.with_current_lines(ledger);
+        lines.put(&State::Snapshot { device, reference: is_reference, snapshot })?;
+    }
+    lines.put(&State::Growth { device, ended: *ended, stride: *stride })
+}

@@ -1,0 +1,113 @@
+//! What a block is, or may turn out to be: the rules that give every block its category.
+//!
+//! Some blocks say what they are when they are handed out (a workspace, a module being moved), some are tagged
+//! later (parameters, gradients, optimizer state, buffers), and the rest is decided by when they are given back:
+//!
+//! | made in | given back before it ends | alive when it ends | it ends at | meanwhile shown as |
+//! |---|---|---|---|---|
+//! | forward | temporary | activation | the thread's next allocation outside forward, any backward, its step | activation |
+//! | backward | temporary | gradient | the device's next allocation outside backward, any step | gradient |
+//! | backward, running forward again | – | activation at once | – | activation |
+//! | optimizer | temporary | optimizer state | any step | temporary |
+//! | other | temporary | input | the thread's next allocation in forward | input |
+
+use serde::{Deserialize, Serialize};
+
+use super::views::Category;
+use crate::record::{Flags, Phase, TagCategory};
+
+/// A category of blocks, decided or pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    Parameter,
+    Gradient,
+    OptimizerState,
+    Buffer,
+    Activation,
+    Input,
+    Temporary,
+    Workspace,
+    /// Made in forward, which has not ended.
+    InForward,
+    /// Made in backward, which has not ended.
+    InBackward,
+    /// Made in an optimizer's step, which has not ended.
+    InOptimizer,
+    /// Made by the script; forward has not begun.
+    BeforeForward,
+}
+
+impl Kind {
+    /// The category it is shown as.
+    pub(crate) fn category(self) -> Category {
+        match self {
+            Self::Parameter => Category::Parameter,
+            Self::Gradient | Self::InBackward => Category::Gradient,
+            Self::OptimizerState => Category::OptimizerState,
+            Self::Buffer => Category::Buffer,
+            Self::Activation | Self::InForward => Category::Activation,
+            Self::Input | Self::BeforeForward => Category::Input,
+            Self::Temporary | Self::InOptimizer => Category::Temporary,
+            Self::Workspace => Category::Workspace,
+        }
+    }
+
+    /// Whether it is still to be decided.
+    #[inline]
+    pub(crate) fn is_pending(self) -> bool {
+        self.survivor() != self
+    }
+
+    /// What a block is that is still alive when it is decided.
+    #[inline]
+    pub(crate) fn survivor(self) -> Self {
+        match self {
+            Self::InForward => Self::Activation,
+            Self::InBackward => Self::Gradient,
+            Self::InOptimizer => Self::OptimizerState,
+            Self::BeforeForward => Self::Input,
+            decided => decided,
+        }
+    }
+}
+
+impl From<TagCategory> for Kind {
+    fn from(category: TagCategory) -> Self {
+        match category {
+            TagCategory::Parameter => Self::Parameter,
+            TagCategory::Gradient => Self::Gradient,
+            TagCategory::OptimizerState => Self::OptimizerState,
+            TagCategory::Buffer => Self::Buffer,
+        }
+    }
+}
+
+/// The phase that counts for the rules: an allocation outside modules that makes no autograd node is not
+/// forward, whatever it is called, and one inside a module is.
+#[inline]
+pub(crate) fn effective_phase(layer: u32, flags: Flags) -> Phase {
+    match flags.phase() {
+        Phase::Forward | Phase::Other if layer != 0 || flags.has(Flags::GRADIENT_NODE) => Phase::Forward,
+        Phase::Forward | Phase::Other => Phase::Other,
+        phase => phase,
+    }
+}
+
+/// What a new block is, as far as can be said.
+#[inline]
+pub(crate) fn first_kind(phase: Phase, flags: Flags) -> Kind {
+    if flags.has(Flags::WORKSPACE) {
+        return Kind::Workspace;
+    }
+    if flags.has(Flags::MOVED_MODULE) {
+        return Kind::Parameter;
+    }
+    match phase {
+        Phase::Forward => Kind::InForward,
+        Phase::Backward if flags.has(Flags::RECOMPUTE) => Kind::Activation,
+        Phase::Backward => Kind::InBackward,
+        Phase::Optimizer => Kind::InOptimizer,
+        Phase::Other => Kind::BeforeForward,
+    }
+}

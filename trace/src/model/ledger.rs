@@ -1,0 +1,341 @@
+//! The books of one device: who holds how many bytes now, and who held how many at the peak.
+//!
+//! Every live block is counted by exactly one *cell*: all blocks of the same stack, layer, owner, phase and
+//! kind. Lines, layers, categories and stacks are sums over cells, made when they are shown, so that an event
+//! touches one cell and one line.
+//!
+//! What a cell held at the peak is known without a copy of all cells at every new peak: a peak only raises
+//! `epoch`; a cell notes what it holds on its first change after that. A cell that still has an older epoch
+//! has not changed since the peak, so it held then what it holds now.
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use super::kind::Kind;
+use super::symbols::{LineId, Missing, Resolved, Symbols};
+use crate::record::Phase;
+
+/// What the blocks of a cell have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct CellKey {
+    pub(crate) stack: u32,
+    pub(crate) layer: u32,
+    /// The owner by tags ([`Symbols::owner`]); 0: none.
+    pub(crate) owner: u32,
+    pub(crate) kind: Kind,
+    pub(crate) phase: Phase,
+}
+
+/// The bytes of all blocks with one key.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cell {
+    pub(crate) key: CellKey,
+    pub(crate) bytes: u64,
+    at_peak: u64,
+    epoch: u64,
+    pub(crate) blocks: u64,
+    /// Blocks that began in this cell, over the run; they stay counted here when their kind changes.
+    pub(crate) allocations: u64,
+    pub(crate) allocated_bytes: u64,
+    line: u32,
+    layer: u32,
+}
+
+/// What one line holds: kept apart from the cells for its own high-water mark.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LineSlot {
+    pub(crate) id: LineId,
+    pub(crate) bytes: u64,
+    pub(crate) peak: u64,
+    /// What it held at the end of the last step, if `step_epoch` is the current one; else it still holds that.
+    at_step: u64,
+    step_epoch: u64,
+    /// This slot stood for a stack whose definition was late; its bytes are now counted there.
+    #[serde(skip)]
+    moved_to: Option<u32>,
+}
+
+/// What a line slot stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Standing {
+    /// Its line.
+    Line,
+    /// A stack whose line is not known yet.
+    Stack(u32),
+    /// Nothing any more: what it counted is counted elsewhere.
+    Nothing,
+}
+
+/// The activations of one layer: kept apart for their own high-water mark.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LayerSlot {
+    pub(crate) layer: u32,
+    activation: u64,
+    pub(crate) activation_peak: u64,
+}
+
+/// The books.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    pub(crate) cells: Vec<Cell>,
+    by_key: HashMap<CellKey, u32>,
+    pub(crate) lines: Vec<LineSlot>,
+    line_slots: HashMap<LineId, u32>,
+    pub(crate) layers: Vec<LayerSlot>,
+    layer_slots: HashMap<u32, u32>,
+    /// Slots that stand for stacks whose line is not known yet, by what they wait for.
+    waiting: HashMap<Missing, Vec<(u32, u32)>>,
+    /// The slot of each stack that waits.
+    waiting_stacks: HashMap<u32, u32>,
+    pub(crate) epoch: u64,
+    pub(crate) step_epoch: u64,
+}
+
+impl Ledger {
+    /// The cell with this key, made if need be.
+    #[inline]
+    pub(crate) fn cell(&mut self, key: CellKey, symbols: &mut Symbols) -> u32 {
+        if let Some(cell) = self.by_key.get(&key) {
+            return *cell;
+        }
+        self.new_cell(key, symbols)
+    }
+
+    #[cold]
+    fn new_cell(&mut self, key: CellKey, symbols: &mut Symbols) -> u32 {
+        let line = match symbols.resolve(key.stack) {
+            Resolved::Line(id) => self.line_slot(id),
+            Resolved::Missing(missing) => self.waiting_slot(key.stack, missing),
+        };
+        let layers = &mut self.layers;
+        let layer = *self.layer_slots.entry(key.layer).or_insert_with(|| {
+            layers.push(LayerSlot { layer: key.layer, activation: 0, activation_peak: 0 });
+            (layers.len() - 1) as u32
+        });
+        let cell = self.cells.len() as u32;
+        self.cells.push(Cell {
+            key,
+            bytes: 0,
+            at_peak: 0,
+            epoch: self.epoch,
+            blocks: 0,
+            allocations: 0,
+            allocated_bytes: 0,
+            line,
+            layer,
+        });
+        self.by_key.insert(key, cell);
+        cell
+    }
+
+    fn push_line(&mut self, id: LineId) -> u32 {
+        self.lines.push(LineSlot { id, bytes: 0, peak: 0, at_step: 0, step_epoch: self.step_epoch, moved_to: None });
+        (self.lines.len() - 1) as u32
+    }
+
+    fn line_slot(&mut self, id: LineId) -> u32 {
+        if let Some(slot) = self.line_slots.get(&id) {
+            return *slot;
+        }
+        let slot = self.push_line(id);
+        self.line_slots.insert(id, slot);
+        slot
+    }
+
+    fn waiting_slot(&mut self, stack: u32, missing: Missing) -> u32 {
+        if let Some(slot) = self.waiting_stacks.get(&stack) {
+            return *slot;
+        }
+        let slot = self.push_line(0);
+        self.waiting_stacks.insert(stack, slot);
+        self.waiting.entry(missing).or_default().push((stack, slot));
+        slot
+    }
+
+    /// What every line slot stands for.
+    pub(crate) fn standing(&self) -> Vec<Standing> {
+        let moved = |line: &LineSlot| if line.moved_to.is_some() { Standing::Nothing } else { Standing::Line };
+        let mut standing: Vec<Standing> = self.lines.iter().map(moved).collect();
+        for (stack, slot) in &self.waiting_stacks {
+            standing[*slot as usize] = Standing::Stack(*stack);
+        }
+        standing
+    }
+
+    /// A cell that names the line slot that counts for it now.
+    pub(crate) fn with_current_line(&self, cell: &Cell) -> Cell {
+        Cell { line: self.line_of(cell), ..*cell }
+    }
+
+    /// Takes over the next line slot of a keyframe.
+    pub(crate) fn restore_line(&mut self, line: LineSlot, stands_for: Standing, symbols: &mut Symbols) {
+        let slot = self.lines.len() as u32;
+        self.lines.push(line);
+        match stands_for {
+            Standing::Nothing => {}
+            Standing::Line => {
+                self.line_slots.insert(line.id, slot);
+            }
+            Standing::Stack(stack) => {
+                if let Resolved::Missing(missing) = symbols.resolve(stack) {
+                    self.waiting_stacks.insert(stack, slot);
+                    self.waiting.entry(missing).or_default().push((stack, slot));
+                }
+            }
+        }
+    }
+
+    /// Takes over the next layer slot of a keyframe.
+    pub(crate) fn restore_layer(&mut self, layer: LayerSlot) {
+        self.layer_slots.insert(layer.layer, self.layers.len() as u32);
+        self.layers.push(layer);
+    }
+
+    /// Takes over the next cell of a keyframe; `None` if its line or layer is not known.
+    pub(crate) fn restore_cell(&mut self, cell: Cell) -> Option<()> {
+        self.lines.get(cell.line as usize)?;
+        self.layers.get(cell.layer as usize)?;
+        self.by_key.insert(cell.key, self.cells.len() as u32);
+        self.cells.push(cell);
+        Some(())
+    }
+
+    /// Looks again for the lines of stacks that waited for a definition, which has now come.
+    pub(crate) fn defined(&mut self, missing: Missing, symbols: &mut Symbols) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        for (stack, slot) in self.waiting.remove(&missing).unwrap_or_default() {
+            match symbols.resolve(stack) {
+                Resolved::Missing(next) => self.waiting.entry(next).or_default().push((stack, slot)),
+                Resolved::Line(id) => {
+                    self.waiting_stacks.remove(&stack);
+                    let target = self.line_slot(id);
+                    let (bytes, at_step) = (self.lines[slot as usize].bytes, self.line_at_step(slot));
+                    let late = self.lines[slot as usize].peak;
+                    self.lines[slot as usize] =
+                        LineSlot { bytes: 0, peak: 0, at_step: 0, moved_to: Some(target), ..self.lines[slot as usize] };
+                    let target_at_step = self.line_at_step(target);
+                    let line = &mut self.lines[target as usize];
+                    line.at_step = target_at_step.saturating_add(at_step);
+                    line.step_epoch = self.step_epoch;
+                    line.bytes = line.bytes.saturating_add(bytes);
+                    // The two are seldom apart for more than a few events: the larger of their peaks is near enough.
+                    line.peak = line.peak.max(late).max(line.bytes);
+                }
+            }
+        }
+    }
+
+    /// The line slot that counts for a cell.
+    pub(crate) fn line_of(&self, cell: &Cell) -> u32 {
+        self.current_line(cell.line)
+    }
+
+    /// The slot that counts now for what was once counted in `slot`.
+    pub(crate) fn current_line(&self, slot: u32) -> u32 {
+        self.lines.get(slot as usize).and_then(|line| line.moved_to).unwrap_or(slot)
+    }
+
+    /// What a line held at the end of the last step.
+    pub(crate) fn line_at_step(&self, slot: u32) -> u64 {
+        let line = &self.lines[slot as usize];
+        if line.step_epoch == self.step_epoch { line.at_step } else { line.bytes }
+    }
+
+    /// What a cell held at the peak.
+    pub(crate) fn at_peak(&self, cell: &Cell) -> u64 {
+        if cell.epoch == self.epoch { cell.at_peak } else { cell.bytes }
+    }
+
+    /// The cell, with what it held at the peak noted before it changes.
+    #[inline]
+    fn changing(&mut self, cell: u32) -> &mut Cell {
+        let cell = &mut self.cells[cell as usize];
+        if cell.epoch != self.epoch {
+            cell.at_peak = cell.bytes;
+            cell.epoch = self.epoch;
+        }
+        cell
+    }
+
+    #[inline]
+    fn changing_line(&mut self, cell: u32) -> &mut LineSlot {
+        let cell = &mut self.cells[cell as usize];
+        if let Some(target) = self.lines[cell.line as usize].moved_to {
+            cell.line = target;
+        }
+        let line = &mut self.lines[cell.line as usize];
+        if line.step_epoch != self.step_epoch {
+            line.at_step = line.bytes;
+            line.step_epoch = self.step_epoch;
+        }
+        line
+    }
+
+    /// A new block is counted by `cell`.
+    #[inline]
+    pub(crate) fn allocate(&mut self, cell: u32, bytes: u64) {
+        self.count(cell, bytes);
+        let counted = &mut self.cells[cell as usize];
+        counted.allocations = counted.allocations.saturating_add(1);
+        counted.allocated_bytes = counted.allocated_bytes.saturating_add(bytes);
+        let line = self.changing_line(cell);
+        line.bytes = line.bytes.saturating_add(bytes);
+        line.peak = line.peak.max(line.bytes);
+    }
+
+    /// A block counted by `cell` is gone.
+    #[inline]
+    pub(crate) fn free(&mut self, cell: u32, bytes: u64) {
+        self.discount(cell, bytes);
+        let line = self.changing_line(cell);
+        line.bytes = line.bytes.saturating_sub(bytes);
+    }
+
+    /// A block counted by `from` turns out to belong to `to`; `lived_at_peak`: and did so at the peak.
+    pub(crate) fn shift(&mut self, from: u32, to: u32, bytes: u64, lived_at_peak: bool) {
+        if from == to {
+            return;
+        }
+        self.discount(from, bytes);
+        self.count(to, bytes);
+        if lived_at_peak {
+            self.shift_at_peak(from, to, bytes);
+        }
+    }
+
+    /// A block counted by `from` at the peak turns out to have belonged to `to`.
+    pub(crate) fn shift_at_peak(&mut self, from: u32, to: u32, bytes: u64) {
+        let from = self.changing(from);
+        from.at_peak = from.at_peak.saturating_sub(bytes);
+        let to = self.changing(to);
+        to.at_peak = to.at_peak.saturating_add(bytes);
+    }
+
+    #[inline]
+    fn count(&mut self, cell: u32, bytes: u64) {
+        let cell = self.changing(cell);
+        cell.bytes = cell.bytes.saturating_add(bytes);
+        cell.blocks = cell.blocks.saturating_add(1);
+        if cell.key.kind == Kind::Activation {
+            let layer = cell.layer;
+            let layer = &mut self.layers[layer as usize];
+            layer.activation = layer.activation.saturating_add(bytes);
+            layer.activation_peak = layer.activation_peak.max(layer.activation);
+        }
+    }
+
+    #[inline]
+    fn discount(&mut self, cell: u32, bytes: u64) {
+        let cell = self.changing(cell);
+        cell.bytes = cell.bytes.saturating_sub(bytes);
+        cell.blocks = cell.blocks.saturating_sub(1);
+        if cell.key.kind == Kind::Activation {
+            let layer = cell.layer;
+            let layer = &mut self.layers[layer as usize];
+            layer.activation = layer.activation.saturating_sub(bytes);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Out-of-memory events: what was asked, and who held what at that moment.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use super::device::DeviceState;
+use super::shown::holder;
+use super::symbols::{LineId, Symbols};
+use super::views::{Category, OomView};
+use crate::record;
+
+/// How many of the first, and how many of the last, are kept.
+const KEPT: usize = 32;
+
+/// How many of the largest holders are kept of each.
+const HOLDERS: usize = 10;
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct OomRecord {
+    device: i32,
+    time: u64,
+    step: u64,
+    requested: u64,
+    allocated: u64,
+    reserved: u64,
+    stack: u32,
+    layer: u32,
+    largest_free: u64,
+    free: u64,
+    used: u64,
+    total: u64,
+    lines: Vec<(LineId, u64)>,
+    /// A cell each that stands for the layer.
+    layers: Vec<(u32, u64)>,
+    categories: Vec<(Category, u64)>,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Ooms {
+    pub(crate) count: u64,
+    pub(crate) first: Vec<OomRecord>,
+    pub(crate) last: VecDeque<OomRecord>,
+    /// Events of the trace still to pass before another one is looked at closely.
+    pub(crate) rest: u64,
+    pub(crate) seen_at: u64,
+}
+
+impl Ooms {
+    /// PyTorch is out of memory on `device`; `events` of the trace came before.
+    pub(crate) fn note(
+        &mut self,
+        event: &record::Oom,
+        step: u64,
+        events: u64,
+        device: Option<&DeviceState>,
+        symbols: &Symbols,
+    ) {
+        self.count += 1;
+        let mut oom = OomRecord {
+            device: event.device,
+            time: event.time,
+            step,
+            requested: event.requested,
+            allocated: event.allocated,
+            reserved: event.reserved,
+            stack: event.stack,
+            layer: event.layer,
+            largest_free: 0,
+            free: 0,
+            used: 0,
+            total: 0,
+            lines: Vec::new(),
+            layers: Vec::new(),
+            categories: Vec::new(),
+        };
+        if let Some(device) = device {
+            let view = device.view(event.device);
+            (oom.used, oom.total) = (view.used_bytes, view.total_bytes);
+            // A trace that is all out-of-memory must not cost its length times its blocks.
+            if self.first.len() < KEPT || events.saturating_sub(self.seen_at) >= self.rest {
+                self.seen_at = events;
+                self.rest = (device.blocks.len() + device.ledger.cells.len()) as u64;
+                look(&mut oom, device, symbols);
+            }
+        }
+        if self.first.len() < KEPT {
+            self.first.push(oom);
+        } else {
+            self.last.push_back(oom);
+            if self.last.len() > KEPT {
+                self.last.pop_front();
+            }
+        }
+    }
+
+    /// All that are kept, in their order.
+    pub(crate) fn view<'a>(&self, device: impl Fn(i32) -> Option<&'a DeviceState>, symbols: &Symbols) -> Vec<OomView> {
+        let layer_of = |oom: &OomRecord, cell: u32| {
+            let cell = device(oom.device)?.ledger.cells.get(cell as usize)?;
+            holder(cell, symbols).1
+        };
+        let view = |oom: &OomRecord| OomView {
+            device: oom.device,
+            time: oom.time,
+            step: oom.step,
+            requested_bytes: oom.requested,
+            allocated_bytes: oom.allocated,
+            reserved_bytes: oom.reserved,
+            largest_free_block_bytes: oom.largest_free,
+            free_bytes: oom.free,
+            used_bytes: oom.used,
+            total_bytes: oom.total,
+            stack: oom.stack,
+            line: symbols.line_of(oom.stack).cloned(),
+            layer: symbols.layer_name(oom.layer),
+            lines: oom.lines.iter().map(|(id, bytes)| (symbols.line(*id).cloned(), *bytes)).collect(),
+            layers: oom.layers.iter().map(|(cell, bytes)| (layer_of(oom, *cell), *bytes)).collect(),
+            categories: oom.categories.clone(),
+        };
+        self.first.iter().chain(&self.last).map(view).collect()
+    }
+}
+
+fn look(oom: &mut OomRecord, device: &DeviceState, symbols: &Symbols) {
+    let segments = device.segments();
+    (oom.largest_free, oom.free) = (segments.largest_free_bytes, segments.free_bytes);
+    let lines = device.ledger.lines.iter().map(|line| (line.id, line.bytes));
+    oom.lines = largest(lines.filter(|(_, bytes)| *bytes > 0).collect());
+    let mut layers = HashMap::new();
+    for (index, cell) in std::iter::zip(0.., &device.ledger.cells).filter(|(_, cell)| cell.bytes > 0) {
+        let (_, bytes) = layers.entry(holder(cell, symbols)).or_insert((index, 0_u64));
+        *bytes = bytes.saturating_add(cell.bytes);
+    }
+    oom.layers = largest(layers.into_values().collect());
+    let categories = device.categories().into_iter().filter(|view| view.bytes > 0);
+    oom.categories = categories.map(|view| (view.category, view.bytes)).collect();
+}
+
+fn largest(mut holders: Vec<(u32, u64)>) -> Vec<(u32, u64)> {
+    holders.sort_unstable_by_key(|(id, bytes)| (std::cmp::Reverse(*bytes), *id));
+    holders.truncate(HOLDERS);
+    holders
+}

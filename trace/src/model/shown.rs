@@ -1,0 +1,243 @@
+//! The views of one device, by grouping its cells.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::device::DeviceState;
+use super::ledger::Cell;
+use super::symbols::{Owner, Symbols};
+use super::tags::Owned;
+use super::views::{
+    BlockView, Category, CategoryView, DeviceView, LayerView, LineView, Segment, SegmentMap, StackView,
+};
+use crate::record::{Phase, TagCategory};
+
+/// Which row of the layers a cell belongs to: the outermost module and the name in it; `None`: no layer.
+pub(crate) type LayerRow = (u32, Option<Arc<str>>);
+
+/// The row of the layers that holds the blocks of a cell: its owner by tags, else the layer that asked.
+pub(crate) fn holder(cell: &Cell, symbols: &Symbols) -> LayerRow {
+    match symbols.owner(cell.key.owner) {
+        Some(owner) => owner_row(owner, symbols),
+        None => layer_row(cell.key.layer, symbols),
+    }
+}
+
+fn owner_row(owner: &Owner, symbols: &Symbols) -> LayerRow {
+    (symbols.root_of(owner.root), Some(owner.name.clone()))
+}
+
+fn layer_row(layer: u32, symbols: &Symbols) -> LayerRow {
+    if layer == 0 { (0, None) } else { (symbols.root_of(layer), symbols.layer_name(layer)) }
+}
+
+impl DeviceState {
+    pub(crate) fn view(&self, index: i32) -> DeviceView {
+        let (driver, peak) = (&self.driver.totals, &self.totals.peak);
+        let told = self.info.as_ref();
+        DeviceView {
+            index,
+            name: told.map(|info| info.name.clone()).unwrap_or_default(),
+            total_bytes: told.map_or(driver.total, |info| info.total_bytes),
+            allocated_bytes: self.totals.allocated,
+            reserved_bytes: driver.reserved,
+            used_bytes: self.used(),
+            used_is_known: driver.sampled,
+            process_is_known: driver.process_known,
+            peak_allocated_bytes: peak.allocated,
+            peak_reserved_bytes: driver.peak_reserved,
+            peak_used_bytes: self.totals.peak_used.max(peak.used()),
+            reserved_bytes_at_peak: peak.reserved,
+            used_bytes_at_peak: peak.used(),
+            peak_time: peak.time,
+            peak_step: peak.step,
+            segments_at_peak: peak.segments,
+            segments: driver.segments,
+            live_blocks: self.blocks.len() as u64,
+            allocations: self.totals.allocations,
+        }
+    }
+
+    pub(crate) fn lines(&self, symbols: &Symbols) -> Vec<LineView> {
+        let slots = self.ledger.lines.iter();
+        let mut views: Vec<LineView> = slots
+            .map(|slot| LineView {
+                line: symbols.line(slot.id).cloned(),
+                peak_live_bytes: slot.peak,
+                ..LineView::default()
+            })
+            .collect();
+        for cell in &self.ledger.cells {
+            let view = &mut views[self.ledger.line_of(cell) as usize];
+            let at_peak = self.ledger.at_peak(cell);
+            add(&mut view.allocations, cell.allocations);
+            add(&mut view.allocated_bytes, cell.allocated_bytes);
+            add(&mut view.live_bytes, cell.bytes);
+            add(&mut view.live_blocks, cell.blocks);
+            add(&mut view.live_bytes_at_peak, at_peak);
+            if cell.key.phase == Phase::Backward {
+                add(&mut view.backward_bytes, cell.bytes);
+                add(&mut view.backward_bytes_at_peak, at_peak);
+            }
+        }
+        // Slots of stacks whose line is not known (yet) stand for no line, together.
+        let mut known: HashMap<Option<Arc<super::views::Line>>, usize> = HashMap::new();
+        let mut joined: Vec<LineView> = Vec::with_capacity(views.len());
+        for view in views.into_iter().filter(|view| *view != LineView::default()) {
+            match known.get(&view.line) {
+                None => {
+                    known.insert(view.line.clone(), joined.len());
+                    joined.push(view);
+                }
+                Some(index) => join_lines(&mut joined[*index], &view),
+            }
+        }
+        joined.sort_by(|a, b| {
+            let (of_a, of_b) = ((a.live_bytes_at_peak, a.peak_live_bytes), (b.live_bytes_at_peak, b.peak_live_bytes));
+            of_b.cmp(&of_a).then_with(|| a.line.cmp(&b.line))
+        });
+        joined
+    }
+
+    pub(crate) fn layers(&self, symbols: &Symbols) -> Vec<LayerView> {
+        let mut rows: BTreeMap<LayerRow, LayerView> = BTreeMap::new();
+        // Climbing names once a layer, not once a cell.
+        let mut layer_rows: HashMap<u32, LayerRow> = HashMap::new();
+        let mut row_of = |layer: u32| layer_rows.entry(layer).or_insert_with(|| layer_row(layer, symbols)).clone();
+        for cell in &self.ledger.cells {
+            let asked = rows.entry(row_of(cell.key.layer)).or_default();
+            match cell.key.phase {
+                Phase::Forward => add(&mut asked.forward_bytes, cell.allocated_bytes),
+                Phase::Backward => add(&mut asked.backward_bytes, cell.allocated_bytes),
+                Phase::Other | Phase::Optimizer => {}
+            }
+            if asked.class.is_none() {
+                asked.class = symbols.layer_class(cell.key.layer);
+            }
+            let holds = match symbols.owner(cell.key.owner) {
+                Some(owner) => rows.entry(owner_row(owner, symbols)).or_default(),
+                None => asked,
+            };
+            add(&mut holds.live_bytes, cell.bytes);
+            add(&mut holds.live_bytes_at_peak, self.ledger.at_peak(cell));
+        }
+        for layer in &self.ledger.layers {
+            add(&mut rows.entry(row_of(layer.layer)).or_default().activation_bytes, layer.activation_peak);
+        }
+        for (owner, Owned { peak, .. }) in &self.tags.owners {
+            let Some(owner) = symbols.owner(*owner) else { continue };
+            let row = rows.entry(owner_row(owner, symbols)).or_default();
+            add(&mut row.parameter_bytes, peak[TagCategory::Parameter as usize]);
+            add(&mut row.gradient_bytes, peak[TagCategory::Gradient as usize]);
+            add(&mut row.optimizer_state_bytes, peak[TagCategory::OptimizerState as usize]);
+            add(&mut row.buffer_bytes, peak[TagCategory::Buffer as usize]);
+        }
+        let named = |((root, name), view): (LayerRow, LayerView)| LayerView {
+            root,
+            root_class: symbols.layer_class(root),
+            class: match &name {
+                Some(name) if name.is_empty() => symbols.layer_class(root),
+                _ => view.class.clone(),
+            },
+            name,
+            ..view
+        };
+        rows.into_iter().map(named).collect()
+    }
+
+    pub(crate) fn categories(&self) -> [CategoryView; 12] {
+        let mut views = Category::ALL.map(|category| CategoryView { category, bytes: 0, bytes_at_peak: 0 });
+        for cell in &self.ledger.cells {
+            let view = &mut views[cell.key.kind.category() as usize];
+            add(&mut view.bytes, cell.bytes);
+            add(&mut view.bytes_at_peak, self.ledger.at_peak(cell));
+        }
+        let (driver, peak) = (&self.driver.totals, &self.totals.peak);
+        let mut rest = |category: Category, bytes: u64, bytes_at_peak: u64| {
+            let view = &mut views[category as usize];
+            add(&mut view.bytes, bytes);
+            add(&mut view.bytes_at_peak, bytes_at_peak);
+        };
+        rest(Category::Workspace, driver.libraries, peak.libraries);
+        rest(Category::Cached, self.torch() - self.totals.allocated, peak.torch() - peak.allocated);
+        rest(Category::Context, driver.context, peak.context);
+        rest(Category::OtherProcesses, driver.other_processes, peak.other_processes);
+        views
+    }
+
+    pub(crate) fn stacks(&self) -> Vec<StackView> {
+        let mut stacks: HashMap<u32, StackView> = HashMap::new();
+        for cell in &self.ledger.cells {
+            let view = stacks.entry(cell.key.stack).or_default();
+            view.stack = cell.key.stack;
+            add(&mut view.allocations, cell.allocations);
+            add(&mut view.allocated_bytes, cell.allocated_bytes);
+            add(&mut view.live_bytes, cell.bytes);
+            add(&mut view.live_bytes_at_peak, self.ledger.at_peak(cell));
+        }
+        let mut views: Vec<StackView> = stacks.into_values().collect();
+        views.sort_unstable_by_key(|view| view.stack);
+        views
+    }
+
+    pub(crate) fn segments(&self) -> SegmentMap {
+        let mut map = SegmentMap::default();
+        let mut blocks = self.blocks.sorted().into_iter().peekable();
+        for (address, bytes) in self.driver.segment_ranges() {
+            let end = address.saturating_add(bytes);
+            let mut segment = Segment { address, bytes, ..Segment::default() };
+            let mut free_from = address;
+            while let Some(block) = blocks.next_if(|block| block.address < end) {
+                if block.address < address {
+                    map.stray_blocks += 1;
+                    continue;
+                }
+                hole(&mut segment, free_from, block.address);
+                free_from = free_from.max(block.address.saturating_add(block.bytes));
+                let key = self.ledger.cells[block.cell as usize].key;
+                segment.blocks.push(BlockView {
+                    address: block.address,
+                    bytes: block.bytes,
+                    category: key.kind.category(),
+                    stack: key.stack,
+                    layer: key.layer,
+                    time: block.time,
+                });
+            }
+            hole(&mut segment, free_from, end);
+            add(&mut map.reserved_bytes, bytes);
+            add(&mut map.free_bytes, segment.free_bytes);
+            map.largest_free_bytes = map.largest_free_bytes.max(segment.largest_free_bytes);
+            map.segments.push(segment);
+        }
+        map.stray_blocks += blocks.count() as u64;
+        if map.free_bytes > 0 {
+            map.fragmentation_percent = 100.0 * (1.0 - map.largest_free_bytes as f64 / map.free_bytes as f64);
+        }
+        map
+    }
+}
+
+/// Counts the hole between two addresses, if there is one.
+fn hole(segment: &mut Segment, from: u64, to: u64) {
+    let bytes = to.saturating_sub(from);
+    add(&mut segment.free_bytes, bytes);
+    segment.largest_free_bytes = segment.largest_free_bytes.max(bytes);
+}
+
+fn join_lines(into: &mut LineView, other: &LineView) {
+    add(&mut into.allocations, other.allocations);
+    add(&mut into.allocated_bytes, other.allocated_bytes);
+    add(&mut into.live_bytes, other.live_bytes);
+    add(&mut into.live_blocks, other.live_blocks);
+    add(&mut into.live_bytes_at_peak, other.live_bytes_at_peak);
+    add(&mut into.peak_live_bytes, other.peak_live_bytes);
+    add(&mut into.backward_bytes, other.backward_bytes);
+    add(&mut into.backward_bytes_at_peak, other.backward_bytes_at_peak);
+}
+
+fn add(to: &mut u64, bytes: u64) {
+    *to = to.saturating_add(bytes);
+}

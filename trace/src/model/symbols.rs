@@ -1,0 +1,268 @@
+//! Names: frames, stacks, layers, and which line of the user's code a stack belongs to.
+//!
+//! Ids may be named by events before they are defined, may form loops in a hostile trace, and may be as large
+//! as they like: everything is looked up by hash, and every climb is bounded by remembering where it went.
+
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+
+use super::views::Line;
+use crate::record;
+
+/// An interned line: index into [`Symbols::lines`] plus one; 0: no line.
+pub(crate) type LineId = u32;
+
+/// What looking for a stack's line gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolved {
+    /// The line; 0: the stack has none.
+    Line(LineId),
+    /// Some definition has not come yet.
+    Missing(Missing),
+}
+
+/// The definition whose absence stopped a climb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Missing {
+    /// A stack.
+    Stack(u32),
+    /// A frame.
+    Frame(u32),
+}
+
+/// A frame as kept.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Frame {
+    pub(crate) line: Arc<Line>,
+    /// Its line, if it is the user's code; 0: it is a library's.
+    pub(crate) user_line: LineId,
+}
+
+/// A layer as kept.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Layer {
+    pub(crate) parent: u32,
+    pub(crate) class: Arc<str>,
+    pub(crate) name: Option<Arc<str>>,
+}
+
+/// A layer that owns tensors by their tags: an outermost module and a qualified name in it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Owner {
+    pub(crate) root: u32,
+    pub(crate) name: Arc<str>,
+}
+
+/// All definitions of a trace.
+#[derive(Default)]
+pub(crate) struct Symbols {
+    pub(crate) frames: HashMap<u32, Frame>,
+    pub(crate) stacks: HashMap<u32, record::Stack>,
+    pub(crate) layers: HashMap<u32, Layer>,
+    pub(crate) threads: HashMap<u32, record::Thread>,
+    pub(crate) software: Vec<record::Software>,
+    lines: Vec<Arc<Line>>,
+    line_ids: HashMap<Arc<Line>, LineId>,
+    stack_lines: HashMap<u32, LineId>,
+    owners: Vec<Owner>,
+    owner_ids: HashMap<Owner, u32>,
+    torch_root: Option<String>,
+}
+
+impl Symbols {
+    pub(crate) fn define_software(&mut self, software: record::Software) {
+        if software.software == "torch" && !software.root.is_empty() {
+            self.torch_root = Some(format!("{}/", software.root.trim_end_matches('/')));
+            self.classify_frames_again();
+        }
+        self.software.retain(|known| known.software != software.software);
+        // A process has a handful; a hostile trace may not make this list endless.
+        if self.software.len() < 256 {
+            self.software.push(software);
+        }
+    }
+
+    pub(crate) fn define_frame(&mut self, frame: &record::Frame<'_>) {
+        let line = Arc::new(Line {
+            file: frame.file.as_ref().into(),
+            line: frame.line,
+            function: frame.function.as_ref().into(),
+        });
+        let user_line = if self.is_users(&line.file) { self.intern_line(&line) } else { 0 };
+        let new = Frame { line, user_line };
+        if let Some(old) = self.frames.insert(frame.frame, new.clone())
+            && old != new
+        {
+            self.stack_lines.clear();
+        }
+    }
+
+    pub(crate) fn define_stack(&mut self, stack: record::Stack) {
+        if let Some(old) = self.stacks.insert(stack.stack, stack)
+            && old != stack
+        {
+            self.stack_lines.clear();
+        }
+    }
+
+    pub(crate) fn define_layer(&mut self, layer: record::Layer) {
+        let name = layer.name.as_deref().map(Arc::from);
+        let new = Layer { parent: layer.parent, class: layer.class.as_str().into(), name };
+        self.layers.insert(layer.layer, new);
+    }
+
+    pub(crate) fn define_thread(&mut self, thread: record::Thread) {
+        self.threads.insert(thread.thread, thread);
+    }
+
+    /// Whether a file is the user's: outside site-packages, dist-packages and torch.
+    fn is_users(&self, file: &str) -> bool {
+        let in_torch = self.torch_root.as_deref().is_some_and(|root| file.starts_with(root));
+        let in_packages = file.split(['/', '\\']).any(|part| part == "site-packages" || part == "dist-packages");
+        !in_torch && !in_packages
+    }
+
+    fn classify_frames_again(&mut self) {
+        let frames: Vec<_> = self.frames.iter().map(|(id, frame)| (*id, frame.line.clone())).collect();
+        for (id, line) in frames {
+            let user_line = if self.is_users(&line.file) { self.intern_line(&line) } else { 0 };
+            self.frames.insert(id, Frame { line, user_line });
+        }
+        self.stack_lines.clear();
+    }
+
+    pub(crate) fn intern_line(&mut self, line: &Arc<Line>) -> LineId {
+        if let Some(id) = self.line_ids.get(line) {
+            return *id;
+        }
+        self.lines.push(line.clone());
+        let id = self.lines.len() as LineId;
+        self.line_ids.insert(line.clone(), id);
+        id
+    }
+
+    /// All lines, in the order of their ids.
+    pub(crate) fn lines(&self) -> &[Arc<Line>] {
+        &self.lines
+    }
+
+    /// The line with this id; `None` for 0.
+    pub(crate) fn line(&self, id: LineId) -> Option<&Arc<Line>> {
+        self.lines.get((id as usize).checked_sub(1)?)
+    }
+
+    pub(crate) fn intern_owner(&mut self, root: u32, name: &str) -> u32 {
+        let owner = Owner { root, name: name.into() };
+        if let Some(id) = self.owner_ids.get(&owner) {
+            return *id;
+        }
+        self.owners.push(owner.clone());
+        let id = self.owners.len() as u32;
+        self.owner_ids.insert(owner, id);
+        id
+    }
+
+    /// The owner with this id; `None` for 0.
+    pub(crate) fn owner(&self, id: u32) -> Option<&Owner> {
+        self.owners.get((id as usize).checked_sub(1)?)
+    }
+
+    /// All owners, in the order of their ids.
+    pub(crate) fn owners(&self) -> &[Owner] {
+        &self.owners
+    }
+
+    /// The line of a stack: its innermost frame that is the user's.
+    pub(crate) fn resolve(&mut self, stack: u32) -> Resolved {
+        let mut climbed = Vec::new();
+        let mut seen = HashSet::new();
+        let mut at = stack;
+        let line = loop {
+            if at == 0 {
+                break 0;
+            }
+            if let Some(line) = self.stack_lines.get(&at) {
+                break *line;
+            }
+            if !seen.insert(at) {
+                break 0;
+            }
+            let Some(node) = self.stacks.get(&at) else {
+                return Resolved::Missing(Missing::Stack(at));
+            };
+            climbed.push(at);
+            if node.frame != 0 {
+                match self.frames.get(&node.frame) {
+                    None => return Resolved::Missing(Missing::Frame(node.frame)),
+                    Some(frame) if frame.user_line != 0 => break frame.user_line,
+                    Some(_) => {}
+                }
+            }
+            at = node.parent;
+        };
+        self.stack_lines.extend(climbed.into_iter().map(|stack| (stack, line)));
+        Resolved::Line(line)
+    }
+
+    /// The line of a stack, without remembering it.
+    pub(crate) fn line_of(&self, stack: u32) -> Option<&Arc<Line>> {
+        self.climb(stack).find_map(|frame| self.line(frame.user_line))
+    }
+
+    /// The frames of a stack, innermost first.
+    pub(crate) fn climb(&self, stack: u32) -> impl Iterator<Item = &Frame> {
+        let mut at = stack;
+        let mut seen = HashSet::new();
+        std::iter::from_fn(move || {
+            if at == 0 || !seen.insert(at) {
+                return None;
+            }
+            let node = self.stacks.get(&at)?;
+            at = node.parent;
+            Some(self.frames.get(&node.frame))
+        })
+        .flatten()
+    }
+
+    /// The layers from this one to its outermost module.
+    fn climb_layers(&self, layer: u32) -> impl Iterator<Item = (u32, &Layer)> {
+        let mut at = layer;
+        let mut seen = HashSet::new();
+        std::iter::from_fn(move || {
+            if at == 0 || !seen.insert(at) {
+                return None;
+            }
+            let node = self.layers.get(&at)?;
+            let id = at;
+            at = node.parent;
+            Some((id, node))
+        })
+    }
+
+    /// The outermost module of a layer; the layer itself while nothing is known of it.
+    pub(crate) fn root_of(&self, layer: u32) -> u32 {
+        self.climb_layers(layer).last().map_or(layer, |(id, _)| id)
+    }
+
+    /// What to call a layer: its qualified name, else the chain of class names from its outermost module on.
+    pub(crate) fn layer_name(&self, layer: u32) -> Option<Arc<str>> {
+        if layer == 0 {
+            return None;
+        }
+        if let Some(Layer { name: Some(name), .. }) = self.layers.get(&layer) {
+            return Some(name.clone());
+        }
+        let mut classes: Vec<&str> = self.climb_layers(layer).take(64).map(|(_, layer)| &*layer.class).collect();
+        if classes.is_empty() {
+            return Some(format!("<layer {layer}>").into());
+        }
+        classes.reverse();
+        Some(format!("<{}>", classes.join(".")).into())
+    }
+
+    /// The class of a layer, if known.
+    pub(crate) fn layer_class(&self, layer: u32) -> Option<Arc<str>> {
+        self.layers.get(&layer).map(|layer| layer.class.clone())
+    }
+}

@@ -1,0 +1,109 @@
+//! What tags say: which tensors lie in which live block, and how much each layer owned at most.
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use crate::record::TagCategory;
+
+/// The granularity in which PyTorch hands out memory.
+const ROUNDING: u64 = 512;
+
+/// The categories of tags, in the order of the arrays below.
+pub(crate) const CATEGORIES: [TagCategory; 4] =
+    [TagCategory::Parameter, TagCategory::Gradient, TagCategory::OptimizerState, TagCategory::Buffer];
+
+/// One tensor in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TaggedTensor {
+    pub(crate) category: TagCategory,
+    /// Rounded up to 512.
+    pub(crate) bytes: u64,
+    pub(crate) owner: u32,
+}
+
+/// The tensors of one block.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct BlockTags {
+    pub(crate) tensors: HashMap<u64, TaggedTensor>,
+    bytes: [u64; 4],
+    /// The largest tensor: its layer counts the block.
+    pub(crate) largest: Option<(u64, TaggedTensor)>,
+}
+
+/// What one layer owns on one device, by category.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Owned {
+    pub(crate) bytes: [u64; 4],
+    pub(crate) peak: [u64; 4],
+}
+
+/// The tags of one device.
+#[derive(Default)]
+pub(crate) struct Tags {
+    /// By the slot of the block.
+    pub(crate) blocks: HashMap<u32, BlockTags>,
+    pub(crate) owners: HashMap<u32, Owned>,
+}
+
+/// Rounds a tensor's size up as PyTorch does.
+pub(crate) fn rounded(bytes: u64) -> u64 {
+    bytes.div_ceil(ROUNDING).saturating_mul(ROUNDING)
+}
+
+impl Tags {
+    /// Notes a tensor at `address` in the block in `slot`; the block's category and owner by all its tags, or
+    /// `None` if it said nothing new.
+    pub(crate) fn tag(&mut self, slot: u32, address: u64, tensor: TaggedTensor) -> Option<(TagCategory, u32)> {
+        let block = self.blocks.entry(slot).or_default();
+        let old = block.tensors.insert(address, tensor);
+        if old == Some(tensor) {
+            return None;
+        }
+        if let Some(old) = old {
+            let bytes = &mut block.bytes[old.category as usize];
+            *bytes = bytes.saturating_sub(old.bytes);
+            release(&mut self.owners, old);
+        }
+        let bytes = &mut block.bytes[tensor.category as usize];
+        *bytes = bytes.saturating_add(tensor.bytes);
+        match block.largest {
+            Some((at, largest)) if at != address && largest.bytes >= tensor.bytes => {}
+            _ => block.largest = Some((address, tensor)),
+        }
+        let owned = self.owners.entry(tensor.owner).or_default();
+        let held = &mut owned.bytes[tensor.category as usize];
+        *held = held.saturating_add(tensor.bytes);
+        let peak = &mut owned.peak[tensor.category as usize];
+        *peak = (*peak).max(*held);
+
+        // On a tie the earlier category stands: max_by_key takes the last of equals.
+        let category = (0..4).rev().max_by_key(|index| block.bytes[*index]).map(|index| CATEGORIES[index]);
+        let owner = block.largest.map_or(0, |(_, largest)| largest.owner);
+        Some((category.unwrap_or(tensor.category), owner))
+    }
+
+    /// Takes over a tensor from a keyframe; what its owner holds comes apart.
+    pub(crate) fn restore(&mut self, slot: u32, address: u64, tensor: TaggedTensor, largest: bool) {
+        let block = self.blocks.entry(slot).or_default();
+        block.tensors.insert(address, tensor);
+        let bytes = &mut block.bytes[tensor.category as usize];
+        *bytes = bytes.saturating_add(tensor.bytes);
+        if largest {
+            block.largest = Some((address, tensor));
+        }
+    }
+
+    /// The block in `slot` is gone, and its tensors with it.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        for tensor in self.blocks.remove(&slot).into_iter().flat_map(|block| block.tensors.into_values()) {
+            release(&mut self.owners, tensor);
+        }
+    }
+}
+
+fn release(owners: &mut HashMap<u32, Owned>, tensor: TaggedTensor) {
+    if let Some(owned) = owners.get_mut(&tensor.owner) {
+        let held = &mut owned.bytes[tensor.category as usize];
+        *held = held.saturating_sub(tensor.bytes);
+    }
+}

@@ -1,0 +1,155 @@
+//! From bytes to the model: finds lines, passes over what was never written, counts what is garbled.
+
+use serde::{Deserialize, Serialize};
+
+use crate::decode::decode_line;
+use crate::model::Model;
+use crate::record::{FORMAT, Record};
+
+/// How many garbled lines are described.
+const DESCRIBED: usize = 5;
+
+/// Garbled lines of a trace: passed over, but not in silence.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// How many there are.
+    pub count: u64,
+    /// The first few.
+    pub first: Vec<SkippedLine>,
+}
+
+/// A garbled line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedLine {
+    /// Which line it is, from 1.
+    pub line: u64,
+    /// Where it begins: bytes from the start of the (decompressed) trace.
+    pub offset: u64,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// Why the first line is not that of a trace this memlab can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstLine {
+    NotATrace,
+    Newer(u32),
+}
+
+/// What became of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fed {
+    /// Bytes that need not be looked at again.
+    pub(super) consumed: usize,
+    /// What comes next is reserved but not yet written.
+    pub(super) at_hole: bool,
+}
+
+/// Takes buffers of a trace apart into lines and replays them.
+#[derive(Default)]
+pub(super) struct Feed {
+    pub(super) skipped: Skipped,
+    pub(super) has_header: bool,
+    /// Bytes of the trace consumed.
+    pub(super) offset: u64,
+    lines: u64,
+    /// The line at hand was preceded by NULs: it may be the rest of one that was never finished.
+    after_hole: bool,
+}
+
+impl Feed {
+    /// Replays the complete lines at the beginning of `buffer`. Up to `holes` places reserved but never written
+    /// are passed over; at the next, it stops.
+    pub(super) fn feed(&mut self, buffer: &[u8], holes: usize, model: &mut Model) -> Result<Fed, FirstLine> {
+        let mut holes = holes;
+        let mut position = 0;
+        let mut at_hole = false;
+        while let Some(rest) = buffer.get(position..).filter(|rest| !rest.is_empty()) {
+            if rest[0] == 0 {
+                if holes == 0 {
+                    at_hole = true;
+                    break;
+                }
+                holes -= 1;
+                position += rest.iter().position(|byte| *byte != 0).unwrap_or(rest.len());
+                self.after_hole = true;
+                continue;
+            }
+            let Some(length) = memchr::memchr(b'\n', rest) else { break };
+            self.lines += 1;
+            self.line(&rest[..length], self.offset + position as u64, model)?;
+            self.after_hole = false;
+            position += length + 1;
+        }
+        self.offset += position as u64;
+        Ok(Fed { consumed: position, at_hole })
+    }
+
+    /// The end of the trace, without newline: true if it is cut short.
+    pub(super) fn finish(&mut self, rest: &[u8], model: &mut Model) -> Result<bool, FirstLine> {
+        let rest = rest.trim_ascii_end();
+        let rest = rest.split(|byte| *byte == 0).rfind(|piece| !piece.is_empty()).unwrap_or_default();
+        match decode_line(rest) {
+            _ if rest.is_empty() => Ok(false),
+            Ok(record) if !self.after_hole => self.replay(record, model).map(|()| false),
+            _ => Ok(!self.after_hole),
+        }
+    }
+
+    /// A line too long to be one begins here.
+    pub(super) fn overlong(&mut self) {
+        self.lines += 1;
+        self.skip(self.offset, "the line is too long to be one of a trace".to_owned());
+    }
+
+    /// Passes over bytes without a look.
+    pub(super) fn pass(&mut self, bytes: usize) {
+        self.offset += bytes as u64;
+    }
+
+    #[inline]
+    fn line(&mut self, line: &[u8], offset: u64, model: &mut Model) -> Result<(), FirstLine> {
+        match decode_line(line) {
+            Ok(record) => self.replay(record, model),
+            Err(_) if line.trim_ascii().is_empty() => Ok(()),
+            Err(_) if !self.has_header && !self.after_hole => Err(FirstLine::NotATrace),
+            Err(error) => self.unreadable(line, offset, error.to_string(), model),
+        }
+    }
+
+    /// What is left of a line that was never finished is no error; a committed line may come right after it.
+    #[cold]
+    fn unreadable(&mut self, line: &[u8], offset: u64, reason: String, model: &mut Model) -> Result<(), FirstLine> {
+        if !self.after_hole {
+            self.skip(offset, reason);
+        }
+        let mut pieces = line.split(|byte| *byte == 0);
+        pieces.next();
+        for piece in pieces.filter(|piece| piece.starts_with(b"[\"") || piece.starts_with(b"{\"")) {
+            if let Ok(record) = decode_line(piece) {
+                self.replay(record, model)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, offset: u64, reason: String) {
+        self.skipped.count += 1;
+        if self.skipped.first.len() < DESCRIBED {
+            self.skipped.first.push(SkippedLine { line: self.lines, offset, reason });
+        }
+    }
+
+    #[inline]
+    fn replay(&mut self, record: Record<'_>, model: &mut Model) -> Result<(), FirstLine> {
+        if !self.has_header {
+            match &record {
+                Record::Header(header) if header.memlab > FORMAT => return Err(FirstLine::Newer(header.memlab)),
+                Record::Header(_) => self.has_header = true,
+                _ => return Err(FirstLine::NotATrace),
+            }
+        }
+        model.apply(record);
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! Following a trace that is still being written.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::feed::{Feed, Skipped};
+use super::{BUFFER, LONGEST_LINE, ReadError, is_zstd};
+use crate::model::Model;
+
+/// How much one poll reads at most, so that whoever polls stays responsive.
+const POLL_BYTES: u64 = 16 << 20;
+
+/// How long to wait for a line that was reserved while later ones are there. A thread that takes longer to copy
+/// a line was killed or stopped in the middle of it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a [`Follower::poll`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Polled {
+    /// Events replayed.
+    pub events: u64,
+    /// There is more to read at once.
+    pub more: bool,
+    /// The file was replaced or cut: the model was begun anew.
+    pub restarted: bool,
+}
+
+/// Reads a trace while it grows.
+pub struct Follower {
+    path: PathBuf,
+    file: File,
+    identity: (u64, u64),
+    feed: Feed,
+    buffer: Vec<u8>,
+    writer_is_dead: bool,
+    /// Since when, and where, a line is reserved but not written.
+    stuck: Option<(Instant, u64)>,
+}
+
+impl Follower {
+    /// Opens a trace to follow. It may be empty as yet.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened, or is compressed.
+    pub fn open(path: &Path) -> Result<Self, ReadError> {
+        let (file, identity) = open(path)?;
+        let mut magic = [0; 4];
+        if read_at(&file, 0, &mut magic).is_ok_and(|length| length == 4) && is_zstd(&magic) {
+            return Err(ReadError::Compressed { path: path.to_owned() });
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            identity,
+            feed: Feed::default(),
+            buffer: Vec::new(),
+            writer_is_dead: false,
+            stuck: None,
+        })
+    }
+
+    /// Replays what was written since the last poll, up to 16 MiB of it.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or turns out not to be a trace, or to be a newer memlab's.
+    pub fn poll(&mut self, model: &mut Model) -> Result<Polled, ReadError> {
+        self.poll_at(Instant::now(), model)
+    }
+
+    /// As [`Follower::poll`], with the clock given.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn poll_at(&mut self, now: Instant, model: &mut Model) -> Result<Polled, ReadError> {
+        let restarted = self.restart_if_replaced(model)?;
+        let events = model.events();
+        let end = self.feed.offset + POLL_BYTES;
+        let mut more = true;
+        while more && self.feed.offset < end {
+            more = self.read_some(now, model)?;
+        }
+        Ok(Polled { events: model.events() - events, more, restarted })
+    }
+
+    /// Says that the writer is dead: what it reserved but did not write is passed over from now on.
+    pub fn writer_is_dead(&mut self) {
+        self.writer_is_dead = true;
+    }
+
+    /// Garbled lines passed over so far.
+    pub fn skipped(&self) -> &Skipped {
+        &self.feed.skipped
+    }
+
+    /// The file followed.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn error(&self, source: io::Error) -> ReadError {
+        ReadError::Io { path: self.path.clone(), source }
+    }
+
+    fn restart_if_replaced(&mut self, model: &mut Model) -> Result<bool, ReadError> {
+        // A file that is gone is still there for who has it open.
+        let replaced = std::fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) != self.identity);
+        let length = self.file.metadata().map_err(|source| self.error(source))?.len();
+        if !replaced && length >= self.feed.offset {
+            return Ok(false);
+        }
+        (self.file, self.identity) = open(&self.path)?;
+        self.feed = Feed::default();
+        self.stuck = None;
+        *model = Model::new();
+        Ok(true)
+    }
+
+    /// Reads one buffer; whether there may be more to read at once.
+    fn read_some(&mut self, now: Instant, model: &mut Model) -> Result<bool, ReadError> {
+        let offset = self.feed.offset;
+        self.buffer.resize(self.buffer.len().max(BUFFER), 0);
+        let length = read_at(&self.file, offset, &mut self.buffer).map_err(|source| self.error(source))?;
+        let holes = if self.writer_is_dead { usize::MAX } else { usize::from(self.lost_patience(now, length)) };
+        let bytes = &self.buffer[..length];
+        let fed = self.feed.feed(bytes, holes, model).map_err(|error| ReadError::first_line(&self.path, error))?;
+        let is_full = length == self.buffer.len();
+        if fed.at_hole {
+            let position = self.feed.offset;
+            if self.stuck.is_none_or(|(_, at)| at != position) {
+                self.stuck = Some((now, position));
+            }
+            return Ok(false);
+        }
+        self.stuck = None;
+        if fed.consumed == 0 && is_full {
+            if self.buffer.len() >= LONGEST_LINE {
+                self.feed.overlong();
+                self.feed.pass(length);
+            } else {
+                let grown = self.buffer.len() * 2;
+                self.buffer.resize(grown, 0);
+            }
+        } else {
+            self.buffer.truncate(BUFFER);
+        }
+        Ok(is_full)
+    }
+
+    /// Whether the line that was reserved but not written has had its time, and a later one is there.
+    fn lost_patience(&self, now: Instant, length: usize) -> bool {
+        let waited = self
+            .stuck
+            .is_some_and(|(since, at)| at == self.feed.offset && now.saturating_duration_since(since) >= PATIENCE);
+        let buffer = &self.buffer[..length];
+        waited && buffer.first() == Some(&0) && buffer.iter().any(|byte| *byte != 0)
+    }
+}
+
+fn open(path: &Path) -> Result<(File, (u64, u64)), ReadError> {
+    let error = |source| ReadError::Io { path: path.to_owned(), source };
+    let file = File::open(path).map_err(error)?;
+    let metadata = file.metadata().map_err(error)?;
+    Ok((file, (metadata.dev(), metadata.ino())))
+}
+
+/// Reads from an offset as much as there is and fits.
+fn read_at(mut file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    file.seek(SeekFrom::Start(offset))?;
+    let mut length = 0;
+    while length < buffer.len() {
+        match file.read(&mut buffer[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}

@@ -1,0 +1,67 @@
+//! The records a trace is made of, as `docs/trace-format.md` describes them.
+//!
+//! A line that is an object is a definition, a line that is an array is an event. Each type's documentation
+//! shows a real line of it.
+
+mod definitions;
+mod events;
+
+use std::borrow::Cow;
+
+pub use definitions::*;
+pub use events::*;
+
+use crate::model::Keyframe;
+
+/// The newest version of the format this crate reads, and the one it writes.
+pub const FORMAT: u32 = 1;
+
+/// A text of a line, borrowed from it where JSON allows.
+pub type Text<'a> = Cow<'a, str>;
+
+/// One line of a trace.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Record<'a> {
+    /// The first line: which process this is.
+    Header(Box<Header>),
+    /// A device, when its first byte is allocated.
+    Device(Device),
+    /// A thread that appears in events.
+    Thread(Thread),
+    /// Software found in the process.
+    Software(Software),
+    /// A Python frame.
+    Frame(Frame<'a>),
+    /// A stack of frames.
+    Stack(Stack),
+    /// A layer.
+    Layer(Layer),
+    /// Something memlab could not do.
+    Warning(String),
+    /// Part of the state of the process at an earlier moment.
+    Keyframe(Box<Keyframe>),
+    /// A block handed out by PyTorch's caching allocator.
+    Alloc(Alloc),
+    /// A block given back to it.
+    Free(Free),
+    /// Memory taken from the driver.
+    DriverAlloc(DriverAlloc<'a>),
+    /// Memory given back to the driver.
+    DriverFree(DriverFree),
+    /// Physical memory mapped.
+    Map(Map),
+    /// Physical memory unmapped.
+    Unmap(Unmap),
+    /// Out of memory.
+    Oom(Oom),
+    /// What a tensor is.
+    Tag(Tag<'a>),
+    /// An optimizer step ended.
+    Step(Step),
+    /// The whole device's use.
+    Used(Used),
+    /// The process ended.
+    End(End),
+    /// A record this version does not know: written by a newer memlab of the same format, to be ignored.
+    Unknown,
+}

@@ -1,0 +1,185 @@
+//! Definitions: said once, named by id from then on.
+
+use serde::{Deserialize, Serialize};
+
+use super::Text;
+
+/// The first line of a trace.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let line = br#"{"memlab":1,"version":"0.1.0","id":"5f3c9a1be07d4c22","pid":4242,"parent_pid":4200,"start_unix_ns":1795163951000000000,"command":["python","train.py"],"directory":"/home/ada/gpt","host":"gpu1","rank":0,"local_rank":0,"world_size":2}"#;
+/// let Record::Header(header) = decode_line(line)? else { panic!() };
+/// assert_eq!((header.pid, header.rank, header.command.len()), (4242, Some(0), 2));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// The format's version.
+    pub memlab: u32,
+    /// The version of memlab that wrote.
+    #[serde(default)]
+    pub version: String,
+    /// A random identity of this trace.
+    #[serde(default)]
+    pub id: String,
+    /// The process.
+    #[serde(default)]
+    pub pid: u32,
+    /// Its parent.
+    #[serde(default)]
+    pub parent_pid: u32,
+    /// The moment times count from: nanoseconds since 1970.
+    #[serde(default)]
+    pub start_unix_ns: u64,
+    /// The command line.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// The working directory.
+    #[serde(default)]
+    pub directory: String,
+    /// The machine's name.
+    #[serde(default)]
+    pub host: String,
+    /// `RANK`, if a launcher set it.
+    #[serde(default)]
+    pub rank: Option<u32>,
+    /// `LOCAL_RANK`, if a launcher set it.
+    #[serde(default)]
+    pub local_rank: Option<u32>,
+    /// `WORLD_SIZE`, if a launcher set it.
+    #[serde(default)]
+    pub world_size: Option<u32>,
+}
+
+/// A device.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let line = br#"{"device":0,"name":"NVIDIA H200","total_bytes":150754820096,"bus_id":"0000:1B:00.0"}"#;
+/// let Record::Device(device) = decode_line(line)? else { panic!() };
+/// assert_eq!((device.device, device.total_bytes), (0, 150754820096));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// The CUDA ordinal as the process sees it.
+    pub device: i32,
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+    /// Its memory.
+    #[serde(default)]
+    pub total_bytes: u64,
+    /// Its place on the PCI bus.
+    #[serde(default)]
+    pub bus_id: Option<String>,
+}
+
+/// A thread.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Thread(thread) = decode_line(br#"{"thread":3,"tid":4267,"name":"pt_autograd_0"}"#)? else { panic!() };
+/// assert_eq!((thread.thread, thread.tid, thread.name.as_str()), (3, 4267, "pt_autograd_0"));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thread {
+    /// Its id in events.
+    pub thread: u32,
+    /// The system's id of it.
+    #[serde(default)]
+    pub tid: u32,
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+}
+
+/// Software found in the process.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let line = br#"{"software":"torch","version":"2.15.0","root":"/home/ada/.venv/lib/python3.11/site-packages/torch"}"#;
+/// let Record::Software(software) = decode_line(line)? else { panic!() };
+/// assert_eq!((software.software.as_str(), software.version.as_str()), ("torch", "2.15.0"));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Software {
+    /// Its name.
+    pub software: String,
+    /// Its version.
+    #[serde(default)]
+    pub version: String,
+    /// The folder it lives in; frames below torch's are torch's own.
+    #[serde(default)]
+    pub root: String,
+}
+
+/// A Python frame: one place in one function.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let line = br#"{"frame":12,"file":"/home/ada/gpt/train.py","line":31,"function":"GPT.forward"}"#;
+/// let Record::Frame(frame) = decode_line(line)? else { panic!() };
+/// assert_eq!((frame.frame, frame.line, &*frame.function), (12, Some(31), "GPT.forward"));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame<'a> {
+    /// Its id.
+    pub frame: u32,
+    /// The source file.
+    #[serde(borrow, default)]
+    pub file: Text<'a>,
+    /// The line, from 1; `None` where the code object has none.
+    #[serde(default)]
+    pub line: Option<u32>,
+    /// The function's qualified name.
+    #[serde(borrow, default)]
+    pub function: Text<'a>,
+}
+
+/// A stack: a trie node.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::Stack, Record};
+/// let record = decode_line(br#"{"stack":5,"parent":4,"frame":12}"#)?;
+/// assert_eq!(record, Record::Stack(Stack { stack: 5, parent: 4, frame: 12 }));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stack {
+    /// Its id.
+    pub stack: u32,
+    /// The caller's stack; 0: none.
+    #[serde(default)]
+    pub parent: u32,
+    /// The frame on top of it.
+    #[serde(default)]
+    pub frame: u32,
+}
+
+/// A layer: one module as called by another.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Layer(layer) = decode_line(br#"{"layer":7,"parent":3,"type":"Linear","name":"h.0.mlp.fc"}"#)? else { panic!() };
+/// assert_eq!((layer.layer, layer.class.as_str(), layer.name.as_deref()), (7, "Linear", Some("h.0.mlp.fc")));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    /// Its id.
+    pub layer: u32,
+    /// The layer whose `forward` called this one; 0: an outermost module.
+    #[serde(default)]
+    pub parent: u32,
+    /// The module's class.
+    #[serde(default, rename = "type")]
+    pub class: String,
+    /// The qualified name in the outermost module, `""` for that itself; `None`: not known (yet).
+    #[serde(default)]
+    pub name: Option<String>,
+}

@@ -1,0 +1,403 @@
+//! Events: what happened, when.
+
+use serde::{Deserialize, Serialize};
+
+use super::Text;
+
+/// What is known of a block when it is handed out: a sum of flags.
+///
+/// ```
+/// use memlab_trace::record::{Flags, Phase};
+/// let flags = Flags(5);
+/// assert_eq!(flags.phase(), Phase::Forward);
+/// assert!(flags.has(Flags::GRADIENT_NODE) && !flags.has(Flags::WORKSPACE));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Flags(pub u32);
+
+impl Flags {
+    /// The operation that allocates makes an autograd node.
+    pub const GRADIENT_NODE: u32 = 4;
+    /// A library workspace (cuBLAS and kin).
+    pub const WORKSPACE: u32 = 8;
+    /// In backward; stack and layer are those of the forward operation.
+    pub const LINKED: u32 = 16;
+    /// In backward, but running forward again (activation checkpointing).
+    pub const RECOMPUTE: u32 = 32;
+    /// Under `Module.to`: a parameter or buffer being moved.
+    pub const MOVED_MODULE: u32 = 64;
+    /// The driver memory became a segment of PyTorch's caching allocator.
+    pub const SEGMENT: u32 = 128;
+
+    /// The phase of the program.
+    #[inline]
+    pub fn phase(self) -> Phase {
+        match self.0 & 3 {
+            1 => Phase::Forward,
+            2 => Phase::Backward,
+            3 => Phase::Optimizer,
+            _ => Phase::Other,
+        }
+    }
+
+    /// Whether `flag` is set.
+    #[inline]
+    pub fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+}
+
+/// What the program was doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// None of the others.
+    #[default]
+    Other,
+    /// In a module's forward.
+    Forward,
+    /// In autograd's backward.
+    Backward,
+    /// In an optimizer's step.
+    Optimizer,
+}
+
+/// `["a",time,thread,device,address,bytes,stack,layer,flags]`: a block handed out.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Alloc(alloc) = decode_line(br#"["a",1834022117,1,0,140213447884800,4718592,5,7,5]"#)? else { panic!() };
+/// assert_eq!((alloc.address, alloc.bytes, alloc.stack, alloc.layer), (140213447884800, 4718592, 5, 7));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Alloc {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread.
+    pub thread: u32,
+    /// The device.
+    pub device: i32,
+    /// Where the block begins.
+    pub address: u64,
+    /// Its size as PyTorch counts it (rounded up to 512).
+    pub bytes: u64,
+    /// The Python stack; 0: none.
+    pub stack: u32,
+    /// The layer; 0: none.
+    pub layer: u32,
+    /// What is known of it.
+    pub flags: Flags,
+}
+
+/// `["f",time,thread,device,address]`: a block given back.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Free(free) = decode_line(br#"["f",1834031900,1,0,140213447884800]"#)? else { panic!() };
+/// assert_eq!((free.time, free.address), (1834031900, 140213447884800));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Free {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread.
+    pub thread: u32,
+    /// The device.
+    pub device: i32,
+    /// Where the block begins.
+    pub address: u64,
+}
+
+/// The kind of driver memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DriverKind {
+    /// `cuMemAlloc` and kin.
+    Device,
+    /// From a stream-ordered pool.
+    Async,
+    /// Managed memory.
+    Managed,
+    /// An array.
+    Array,
+    /// `cuMemCreate`.
+    Physical,
+    /// Another process's memory.
+    Imported,
+    /// Pinned host memory.
+    Pinned,
+    /// Registered host memory.
+    Registered,
+    /// A kind this version does not know.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl DriverKind {
+    /// Its name in the trace.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Async => "async",
+            Self::Managed => "managed",
+            Self::Array => "array",
+            Self::Physical => "physical",
+            Self::Imported => "imported",
+            Self::Pinned => "pinned",
+            Self::Registered => "registered",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Whether it takes memory of the device on this process's account.
+    pub const fn on_device(self) -> bool {
+        !matches!(self, Self::Imported | Self::Pinned | Self::Registered)
+    }
+}
+
+/// `["d+",time,thread,device,address,bytes,kind,call,library,stack,layer,flags]`: memory taken from the driver.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::{DriverKind, Flags}, Record};
+/// let line = br#"["d+",1833999017,1,0,140213447884800,20971520,"device","cudaMalloc","libc10_cuda.so",5,7,129]"#;
+/// let Record::DriverAlloc(alloc) = decode_line(line)? else { panic!() };
+/// assert_eq!((alloc.kind, &*alloc.call), (DriverKind::Device, "cudaMalloc"));
+/// assert!(alloc.flags.has(Flags::SEGMENT));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DriverAlloc<'a> {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread.
+    pub thread: u32,
+    /// The device; -1 for host memory.
+    pub device: i32,
+    /// The pointer, or the handle for arrays and physical memory.
+    pub address: u64,
+    /// The size.
+    pub bytes: u64,
+    /// The kind of memory.
+    pub kind: DriverKind,
+    /// The outermost CUDA function called.
+    pub call: Text<'a>,
+    /// The file that called it.
+    pub library: Text<'a>,
+    /// The Python stack; 0: none.
+    pub stack: u32,
+    /// The layer; 0: none.
+    pub layer: u32,
+    /// What is known of it.
+    pub flags: Flags,
+}
+
+/// `["d-",time,thread,device,address,kind]`: memory given back to the driver.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::DriverKind, Record};
+/// let Record::DriverFree(free) = decode_line(br#"["d-",9833999017,1,0,140213447884800,"device"]"#)? else { panic!() };
+/// assert_eq!((free.address, free.kind), (140213447884800, DriverKind::Device));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverFree {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread.
+    pub thread: u32,
+    /// The device; -1 for host memory.
+    pub device: i32,
+    /// The pointer or handle.
+    pub address: u64,
+    /// The kind of memory.
+    pub kind: DriverKind,
+}
+
+/// `["map",time,thread,device,address,bytes,handle]`: physical memory appears at a virtual address.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Map(map) = decode_line(br#"["map",1833999900,1,0,140213447884800,20971520,94000112233]"#)? else { panic!() };
+/// assert_eq!((map.bytes, map.handle), (20971520, 94000112233));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Map {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread.
+    pub thread: u32,
+    /// The device.
+    pub device: i32,
+    /// Where it appears.
+    pub address: u64,
+    /// How much of it.
+    pub bytes: u64,
+    /// The physical memory.
+    pub handle: u64,
+}
+
+/// `["unmap",time,thread,device,address,bytes]`: physical memory disappears from a virtual address.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Unmap(unmap) = decode_line(br#"["unmap",9833999000,1,0,140213447884800,20971520]"#)? else { panic!() };
+/// assert_eq!((unmap.address, unmap.bytes), (140213447884800, 20971520));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unmap {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread.
+    pub thread: u32,
+    /// The device.
+    pub device: i32,
+    /// From where.
+    pub address: u64,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// `["oom",time,thread,device,requested,allocated,reserved,stack,layer]`: PyTorch is out of memory.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Oom(oom) = decode_line(br#"["oom",5834022117,1,0,4294967296,7000000512,7516192768,5,7]"#)? else { panic!() };
+/// assert_eq!((oom.requested, oom.allocated, oom.reserved), (4294967296, 7000000512, 7516192768));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Oom {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread.
+    pub thread: u32,
+    /// The device.
+    pub device: i32,
+    /// The bytes asked for.
+    pub requested: u64,
+    /// The bytes allocated, by PyTorch's word.
+    pub allocated: u64,
+    /// The bytes reserved, by PyTorch's word.
+    pub reserved: u64,
+    /// The Python stack; 0: none.
+    pub stack: u32,
+    /// The layer; 0: none.
+    pub layer: u32,
+}
+
+/// What a tag says a tensor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TagCategory {
+    /// A parameter.
+    Parameter,
+    /// A parameter's gradient.
+    Gradient,
+    /// What an optimizer keeps about a parameter.
+    OptimizerState,
+    /// A module's buffer.
+    Buffer,
+}
+
+impl TagCategory {
+    /// Its name in the trace.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Parameter => "parameter",
+            Self::Gradient => "gradient",
+            Self::OptimizerState => "optimizer_state",
+            Self::Buffer => "buffer",
+        }
+    }
+}
+
+/// `["tag",time,device,address,category,bytes,root,name]`: what a tensor is.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::TagCategory, Record};
+/// let line = br#"["tag",2834022200,0,140213547884800,"optimizer_state",4718592,3,"h.0.mlp.fc.weight:exp_avg"]"#;
+/// let Record::Tag(tag) = decode_line(line)? else { panic!() };
+/// assert_eq!((tag.category, tag.root, &*tag.name), (TagCategory::OptimizerState, 3, "h.0.mlp.fc.weight:exp_avg"));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tag<'a> {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The device.
+    pub device: i32,
+    /// Where its storage begins, in some live block.
+    pub address: u64,
+    /// What it is.
+    pub category: TagCategory,
+    /// numel × itemsize.
+    pub bytes: u64,
+    /// The layer id of the outermost module that has it; 0: none.
+    pub root: u32,
+    /// Its qualified name there, for optimizer state followed by `:` and the state's key.
+    pub name: Text<'a>,
+}
+
+/// `["step",time,thread,index]`: an optimizer step ended.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::Step, Record};
+/// let record = decode_line(br#"["step",2934022117,1,0]"#)?;
+/// assert_eq!(record, Record::Step(Step { time: 2934022117, thread: 1, index: 0 }));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread.
+    pub thread: u32,
+    /// Its number, from 0.
+    pub index: u64,
+}
+
+/// `["used",time,device,used,total,process]`: the whole device's use by the driver's word.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Used(used) = decode_line(br#"["used",1934022117,0,1073741824,150754820096,891289600]"#)? else { panic!() };
+/// assert_eq!((used.used, used.process), (1073741824, Some(891289600)));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The device.
+    pub device: i32,
+    /// Bytes in use, by all processes.
+    pub used: u64,
+    /// Bytes the device has.
+    pub total: u64,
+    /// Bytes the driver books for this process; `None` where it does not say.
+    pub process: Option<u64>,
+}
+
+/// `["end",time,code,signal]`: the process ended.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::End, Record};
+/// let record = decode_line(br#"["end",12934022117,0,null]"#)?;
+/// assert_eq!(record, Record::End(End { time: 12934022117, code: Some(0), signal: None }));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The exit code, if it exited.
+    pub code: Option<i32>,
+    /// The signal that ended it, if one did.
+    pub signal: Option<i32>,
+}

@@ -1,0 +1,282 @@
+//! The format: what `docs/trace-format.md` shows is what is written and read.
+
+mod common;
+
+use common::encode_record;
+use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::record::*;
+use memlab_trace::{Record, decode_line};
+use proptest::prelude::*;
+
+fn documented_lines() -> Vec<String> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/trace-format.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let shown = text.lines().filter(|line| line.starts_with("    {") || line.starts_with("    ["));
+    shown.map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn every_documented_line_parses_and_is_written_the_same() {
+    // GIVEN the lines that the documentation shows
+    let lines = documented_lines();
+    assert!(lines.len() >= 19, "{lines:#?}");
+    for line in lines {
+        // WHEN each is read
+        let record = decode_line(line.as_bytes()).unwrap_or_else(|error| panic!("{line}: {error}"));
+        assert_ne!(record, Record::Unknown, "{line}");
+        // THEN writing it again gives the same line
+        if !matches!(record, Record::Keyframe(_)) {
+            assert_eq!(String::from_utf8(encode_record(&record)).unwrap(), line + "\n");
+        }
+    }
+}
+
+#[test]
+fn what_a_newer_writer_adds_is_ignored() {
+    for (newer, known) in [
+        (r#"["f",1,2,0,512,"why",[1,{"x":2}]]"#, r#"["f",1,2,0,512]"#),
+        (r#"["step",5,1,7,null]"#, r#"["step",5,1,7]"#),
+        (r#"["used",5,0,7,8,null,true]"#, r#"["used",5,0,7,8,null]"#),
+        (r#"{"stack":5,"parent":4,"frame":12,"lasti":9}"#, r#"{"stack":5,"parent":4,"frame":12}"#),
+    ] {
+        assert_eq!(decode_line(newer.as_bytes()), decode_line(known.as_bytes()));
+        assert!(decode_line(newer.as_bytes()).is_ok());
+    }
+    for unknown in [r#"["zz",1,2,"x"]"#, r#"{"zz":1}"#, r#"["tag",1,0,512,"halo",4,0,"x"]"#, "{}"] {
+        assert_eq!(decode_line(unknown.as_bytes()), Ok(Record::Unknown), "{unknown}");
+    }
+}
+
+#[test]
+fn white_space_is_json_s() {
+    let spaced = br#" [ "a" , 1 , 2 , 0 , 512 , 1024 , 5 , 7 , 5 ] "#;
+    assert_eq!(decode_line(spaced), decode_line(br#"["a",1,2,0,512,1024,5,7,5]"#));
+}
+
+#[test]
+fn hostile_numbers_and_shapes_are_errors() {
+    for (line, reason) in [
+        (r#"["a",-1,2,0,512,1024,5,7,5]"#, "a number is negative"),
+        (r#"["a",1,2,0,512,1024,5,7]"#, "an element is missing"),
+        (r#"["a",1,2,0,512,1024,5,7"#, "the line is cut short"),
+        (r#"["a",1,2,0,512,1e9,5,7,5]"#, "a number is not an integer"),
+        (r#"["a",1,2,0,512,1.5,5,7,5]"#, "a number is not an integer"),
+        (r#"["a",1,2,0,512,"x",5,7,5]"#, "an element is not a number"),
+        (r#"["a",1,2,0,512,1024,4294967296,7,5]"#, "a number is too large"),
+        (r#"["a",1,2,2147483648,512,1024,5,7,5]"#, "a number is too large"),
+        (r#"["f",18446744073709551616,2,0,512]"#, "a number is too large"),
+        (r#"["f",99999999999999999999999,2,0,512]"#, "a number is too large"),
+        (r#"["f",1,2,0,512]]"#, "the line does not end as an array"),
+        (r#"["f",1,2,0,--1]"#, "a number is negative"),
+        (r#"["f",1,2,0,512][]"#, "the line does not end as an array"),
+        (r#"["f"]"#, "an element is missing"),
+        (r#"["d-",1,2,0,512,5]"#, "an element is not a string"),
+        (r#"["used",1,0,null,8,5]"#, "an element is not an integer"),
+        (r#"["end",1,99999999999,5]"#, "a number is out of range"),
+        (r#"[]"#, "the event has no tag"),
+        (r#"[1,2]"#, "the event has no tag"),
+        (r#""a""#, "neither a JSON object nor a JSON array"),
+        ("", "neither a JSON object nor a JSON array"),
+        (r#"{"frame":-1}"#, "invalid value: integer `-1`, expected u32"),
+        (r#"{"frame":1"#, "EOF while parsing an object"),
+    ] {
+        let error = decode_line(line.as_bytes()).expect_err(line);
+        assert_eq!(error.to_string(), reason, "{line}");
+    }
+}
+
+#[test]
+fn text_that_does_not_fit_is_cut_and_stays_json() {
+    // GIVEN a path far longer than the buffer, with characters of every width and some to escape
+    let path = "/home/ada/\"π𝄞\u{1b}[2J\\\n".repeat(200);
+    for length in 0..64 {
+        let path = &path.as_bytes()[length..];
+        // WHEN it is written into a small buffer, invalid UTF-8 at its start and all
+        let mut buffer = LineBuffer::<256>::new();
+        let line = encode::frame(&mut buffer, 4_294_967_295, path, Some(31), path);
+        // THEN the line is whole, within the buffer, and both strings end in an ellipsis
+        let Ok(Record::Frame(frame)) = decode_line(line) else { panic!("{}", String::from_utf8_lossy(line)) };
+        assert!(line.ends_with(b"}\n") && line.len() <= 256);
+        assert!(frame.file.ends_with('…') && frame.function.ends_with('…'), "{frame:?}");
+        assert!(frame.file.len() > 30, "{frame:?}");
+        assert!(!line.contains(&0x1b));
+    }
+    // AND a buffer too small for any of it gives no line rather than half of one
+    assert_eq!(encode::frame(&mut LineBuffer::<16>::new(), 1, "x", None, "y"), b"");
+    assert_eq!(encode::alloc(&mut LineBuffer::<16>::new(), 1, 1, 0, 1, 1, 1, 1, 1), b"");
+}
+
+#[test]
+fn a_command_line_of_any_length_leaves_a_whole_header() {
+    let mut command = Vec::new();
+    for index in 0..5_000 {
+        command.extend_from_slice(format!("--option-{index}={}\0", "x".repeat(index % 300)).as_bytes());
+    }
+    let directory = "d".repeat(5_000);
+    let header = encode::Header {
+        version: "0.1.0",
+        id: "5f3c9a1be07d4c22",
+        pid: u32::MAX,
+        parent_pid: u32::MAX,
+        start_unix_ns: u64::MAX,
+        command: &command,
+        directory: directory.as_bytes(),
+        host: directory.as_bytes(),
+        rank: Some(u32::MAX),
+        local_rank: Some(u32::MAX),
+        world_size: Some(u32::MAX),
+    };
+    let mut buffer = LineBuffer::<4096>::new();
+    let Ok(Record::Header(read)) = decode_line(encode::header(&mut buffer, &header)) else { panic!() };
+    assert!(read.command.len() > 10 && read.command[0] == "--option-0=");
+    assert!(read.directory.len() > 500 && read.directory.ends_with('…'));
+    assert_eq!((read.id.as_str(), read.world_size), ("5f3c9a1be07d4c22", Some(u32::MAX)));
+    // The empty command line, and empty arguments, stay what they are.
+    let header = encode::Header { command: b"", ..header };
+    let Ok(Record::Header(read)) = decode_line(encode::header(&mut buffer, &header)) else { panic!() };
+    assert!(read.command.is_empty());
+    let header = encode::Header { command: b"python\0\0-c\0", ..header };
+    let Ok(Record::Header(read)) = decode_line(encode::header(&mut buffer, &header)) else { panic!() };
+    assert_eq!(read.command, ["python", "", "-c"]);
+}
+
+fn text() -> impl Strategy<Value = String> {
+    any::<String>()
+}
+
+fn kind() -> impl Strategy<Value = DriverKind> {
+    use DriverKind::*;
+    prop::sample::select(vec![Device, Async, Managed, Array, Physical, Imported, Pinned, Registered])
+}
+
+fn record() -> impl Strategy<Value = Record<'static>> {
+    use TagCategory::*;
+    let n = any::<u64>;
+    let i = any::<u32>;
+    let device = || any::<i32>().prop_map(|device| device.max(-i32::MAX));
+    prop_oneof![
+        (text(), text(), i(), n(), prop::collection::vec("[^\0]{1,9}", 0..5), text(), any::<Option<u32>>()).prop_map(
+            |(version, id, pid, start_unix_ns, command, directory, rank)| Record::Header(Box::new(Header {
+                memlab: 1,
+                version,
+                id,
+                pid,
+                parent_pid: pid / 2,
+                start_unix_ns,
+                command,
+                directory,
+                host: "gpu1".into(),
+                rank,
+                local_rank: rank,
+                world_size: None,
+            }))
+        ),
+        (device(), text(), n(), any::<Option<String>>()).prop_map(|(device, name, total_bytes, bus_id)| {
+            Record::Device(Device { device, name, total_bytes, bus_id })
+        }),
+        (i(), i(), text()).prop_map(|(thread, tid, name)| Record::Thread(Thread { thread, tid, name })),
+        (text(), text(), text()).prop_map(|(software, version, root)| Record::Software(Software {
+            software,
+            version,
+            root
+        })),
+        (i(), text(), any::<Option<u32>>(), text()).prop_map(|(frame, file, line, function)| {
+            Record::Frame(Frame { frame, file: file.into(), line, function: function.into() })
+        }),
+        (i(), i(), i()).prop_map(|(stack, parent, frame)| Record::Stack(Stack { stack, parent, frame })),
+        (i(), i(), text(), any::<Option<String>>()).prop_map(|(layer, parent, class, name)| Record::Layer(Layer {
+            layer,
+            parent,
+            class,
+            name
+        })),
+        text().prop_map(Record::Warning),
+        (n(), i(), device(), n(), n(), i(), i(), i()).prop_map(
+            |(time, thread, device, address, bytes, stack, layer, flags)| {
+                Record::Alloc(Alloc { time, thread, device, address, bytes, stack, layer, flags: Flags(flags) })
+            }
+        ),
+        (n(), i(), device(), n())
+            .prop_map(|(time, thread, device, address)| { Record::Free(Free { time, thread, device, address }) }),
+        (n(), i(), device(), n(), kind(), text(), text(), i()).prop_map(
+            |(time, thread, device, address, kind, call, library, id)| {
+                let (call, library) = (call.into(), library.into());
+                let (bytes, stack, layer, flags) = (time ^ address, id, id / 3, Flags(id / 2));
+                Record::DriverAlloc(DriverAlloc {
+                    time,
+                    thread,
+                    device,
+                    address,
+                    bytes,
+                    kind,
+                    call,
+                    library,
+                    stack,
+                    layer,
+                    flags,
+                })
+            }
+        ),
+        (n(), i(), device(), n(), kind()).prop_map(|(time, thread, device, address, kind)| {
+            Record::DriverFree(DriverFree { time, thread, device, address, kind })
+        }),
+        (n(), i(), device(), n(), n(), n()).prop_map(|(time, thread, device, address, bytes, handle)| {
+            Record::Map(Map { time, thread, device, address, bytes, handle })
+        }),
+        (n(), i(), device(), n(), n()).prop_map(|(time, thread, device, address, bytes)| {
+            Record::Unmap(Unmap { time, thread, device, address, bytes })
+        }),
+        (n(), i(), device(), n(), n(), n(), i(), i()).prop_map(
+            |(time, thread, device, requested, allocated, reserved, stack, layer)| {
+                Record::Oom(Oom { time, thread, device, requested, allocated, reserved, stack, layer })
+            }
+        ),
+        (n(), device(), n(), prop::sample::select(vec![Parameter, Gradient, OptimizerState, Buffer]), n(), i(), text())
+            .prop_map(|(time, device, address, category, bytes, root, name)| {
+                Record::Tag(Tag { time, device, address, category, bytes, root, name: name.into() })
+            }),
+        (n(), i(), n()).prop_map(|(time, thread, index)| Record::Step(Step { time, thread, index })),
+        (n(), device(), n(), n(), any::<Option<u64>>()).prop_map(|(time, device, used, total, process)| {
+            Record::Used(Used { time, device, used, total, process })
+        }),
+        (n(), any::<Option<i32>>(), any::<Option<i32>>()).prop_map(|(time, code, signal)| Record::End(End {
+            time,
+            code,
+            signal
+        })),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn what_is_written_is_read_back(record in record()) {
+        let line = encode_record(&record);
+        prop_assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        prop_assert!(serde_json::from_slice::<serde_json::Value>(&line).is_ok());
+        prop_assert_eq!(decode_line(&line).unwrap(), record);
+    }
+
+    #[test]
+    fn a_damaged_line_never_panics(record in record(), cut in any::<prop::sample::Index>(), byte in any::<u8>()) {
+        let mut line = encode_record(&record);
+        let at = cut.index(line.len());
+        let _ = decode_line(&line[..at]);
+        let _ = decode_line(&line[at..]);
+        line[at] = byte;
+        let _ = decode_line(&line);
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = decode_line(&bytes);
+    }
+
+    #[test]
+    fn any_bytes_make_a_whole_line(text in prop::collection::vec(any::<u8>(), 0..400)) {
+        let mut buffer = LineBuffer::<160>::new();
+        let line = encode::warning(&mut buffer, &text);
+        prop_assert!(matches!(decode_line(line), Ok(Record::Warning(_))), "{}", String::from_utf8_lossy(line));
+    }
+}

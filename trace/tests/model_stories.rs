@@ -1,0 +1,330 @@
+//! What the model says of small programs whose memory is known.
+
+mod common;
+
+use common::replay;
+use memlab_trace::{Category, HOST, LayerView, Model};
+
+const NAMES: &[&str] = &[
+    r#"{"memlab":1,"version":"0.1.0","pid":4242,"command":["python","train.py"],"directory":"/home/ada/gpt"}"#,
+    r#"{"device":0,"name":"NVIDIA H200","total_bytes":1048576,"bus_id":"0000:1B:00.0"}"#,
+    r#"{"software":"torch","version":"2.15.0","root":"/src/pytorch/torch"}"#,
+    r#"{"frame":1,"file":"/home/ada/gpt/train.py","line":31,"function":"main"}"#,
+    r#"{"frame":2,"file":"/home/ada/gpt/model.py","line":12,"function":"MLP.forward"}"#,
+    r#"{"frame":3,"file":"/src/pytorch/torch/nn/modules/linear.py","line":134,"function":"Linear.forward"}"#,
+    r#"{"frame":4,"file":"/usr/lib/python3/dist-packages/apex/x.py","line":9,"function":"step"}"#,
+    r#"{"frame":5,"file":"/src/pytorch/torchvision_mine.py","line":7,"function":"mine"}"#,
+    r#"{"stack":1,"parent":0,"frame":1}"#,
+    r#"{"stack":2,"parent":1,"frame":2}"#,
+    r#"{"stack":3,"parent":2,"frame":3}"#,
+    r#"{"stack":4,"parent":1,"frame":4}"#,
+    r#"{"stack":5,"parent":1,"frame":5}"#,
+    r#"{"layer":3,"parent":0,"type":"GPT","name":""}"#,
+    r#"{"layer":7,"parent":3,"type":"Linear","name":"h.0.mlp.fc"}"#,
+];
+
+fn model_of(events: &[&str]) -> Model {
+    replay(NAMES.iter().chain(events))
+}
+
+fn category(model: &Model, category: Category) -> (u64, u64) {
+    let view = model.categories(0)[category as usize];
+    assert_eq!(view.category, category);
+    (view.bytes, view.bytes_at_peak)
+}
+
+fn line(model: &Model, number: u32) -> memlab_trace::LineView {
+    let lines = model.lines(0);
+    lines.into_iter().find(|view| view.line.as_ref().is_some_and(|line| line.line == Some(number))).unwrap()
+}
+
+fn layer(model: &Model, name: &str) -> LayerView {
+    model.layers(0).into_iter().find(|view| view.name.as_deref() == Some(name)).unwrap()
+}
+
+/// One step of training: a weight moved and tagged, a batch, a forward with one temporary and one kept result,
+/// a loss, a backward with one temporary and the weight's gradient, an optimizer that makes its state.
+const TRAINING: &[&str] = &[
+    r#"["a",1,1,0,1000,4096,1,0,64]"#,
+    r#"["tag",2,0,1000,"parameter",4000,3,"h.0.mlp.fc.weight"]"#,
+    r#"["a",3,1,0,10000,1024,1,0,0]"#,
+    r#"["a",4,1,0,20000,512,1,0,0]"#,
+    r#"["f",5,1,0,20000]"#,
+    r#"["a",6,1,0,20000,2048,3,7,1]"#,
+    r#"["a",7,1,0,30000,8192,3,7,5]"#,
+    r#"["f",8,1,0,20000]"#,
+    r#"["a",9,1,0,40000,512,1,0,4]"#,
+    r#"["a",10,2,0,50000,8192,3,7,18]"#,
+    r#"["a",11,2,0,60000,4096,3,7,18]"#,
+    r#"["f",12,2,0,50000]"#,
+    r#"["f",13,2,0,30000]"#,
+    r#"["a",14,1,0,70000,4096,4,0,3]"#,
+    r#"["a",15,1,0,80000,1536,4,0,3]"#,
+    r#"["f",16,1,0,80000]"#,
+    r#"["step",17,1,0]"#,
+    r#"["tag",18,0,60000,"gradient",4000,3,"h.0.mlp.fc.weight"]"#,
+    r#"["tag",19,0,70000,"optimizer_state",4000,3,"h.0.mlp.fc.weight:exp_avg"]"#,
+];
+
+#[test]
+fn a_training_step_is_told_apart() {
+    let model = model_of(TRAINING);
+    // The peak is after the gradient was made, with the temporary of backward still there.
+    let peak = 4096 + 1024 + 8192 + 512 + 8192 + 4096;
+    let device = model.device(0).unwrap();
+    assert_eq!((device.peak_allocated_bytes, device.peak_time, device.peak_step), (peak, 11, 0));
+    assert_eq!(category(&model, Category::Parameter), (4096, 4096));
+    assert_eq!(category(&model, Category::Gradient), (4096, 4096));
+    assert_eq!(category(&model, Category::OptimizerState), (4096, 0));
+    assert_eq!(category(&model, Category::Input), (1024, 1024));
+    assert_eq!(category(&model, Category::Activation), (512, 8192 + 512));
+    assert_eq!(category(&model, Category::Temporary), (0, 8192));
+    assert_eq!(category(&model, Category::Other), (0, 0));
+
+    let fc = layer(&model, "h.0.mlp.fc");
+    assert_eq!((fc.root, fc.class.as_deref()), (3, Some("Linear")));
+    assert_eq!((fc.forward_bytes, fc.backward_bytes), (2048 + 8192, 8192 + 4096));
+    assert_eq!((fc.parameter_bytes, fc.gradient_bytes, fc.optimizer_state_bytes), (4096, 4096, 4096));
+    assert_eq!(fc.activation_bytes, 8192);
+    assert_eq!(fc.live_bytes_at_peak, 4096 + 8192 + 8192 + 4096);
+    assert_eq!(fc.live_bytes, 3 * 4096);
+
+    // Torch's own frame and dist-packages are passed over; what backward made counts on its forward line.
+    let forward = line(&model, 12);
+    assert_eq!((forward.live_bytes_at_peak, forward.backward_bytes_at_peak), (3 * 8192 - 4096, 8192 + 4096));
+    assert_eq!((forward.live_bytes, forward.backward_bytes), (4096, 4096));
+    assert_eq!(forward.peak_live_bytes, 8192 + 8192 + 4096);
+    assert_eq!(line(&model, 31).live_bytes, 4096 + 1024 + 512 + 4096);
+}
+
+#[test]
+fn what_is_pending_is_shown_as_what_it_looks_like() {
+    assert_eq!(category(&model_of(&TRAINING[..7]), Category::Activation), (2048 + 8192, 2048 + 8192));
+    assert_eq!(category(&model_of(&TRAINING[..11]), Category::Gradient), (8192 + 4096, 8192 + 4096));
+    assert_eq!(category(&model_of(&TRAINING[..15]), Category::Temporary).0, 4096 + 1536);
+    assert_eq!(category(&model_of(&TRAINING[..4]), Category::Input), (1536, 1536));
+}
+
+#[test]
+fn a_folder_beside_torch_is_not_torch() {
+    let model = model_of(&[r#"["a",1,1,0,4096,512,5,0,4]"#]);
+    assert_eq!(line(&model, 7).live_bytes, 512);
+}
+
+#[test]
+fn checkpointing_recomputes_activations_in_backward() {
+    let model = model_of(&[
+        r#"["a",1,2,0,1000,512,3,7,18]"#,
+        r#"["a",2,2,0,2000,1024,3,7,34]"#,
+        r#"["a",3,2,0,3000,2048,3,7,18]"#,
+        r#"["f",4,2,0,2000]"#,
+    ]);
+    assert_eq!(category(&model, Category::Activation), (0, 1024));
+    assert_eq!(layer(&model, "h.0.mlp.fc").activation_bytes, 1024);
+}
+
+#[test]
+fn a_flat_block_with_many_tensors_is_what_most_of_it_is() {
+    let model = model_of(&[
+        r#"["a",1,1,0,1000,10240,1,0,0]"#,
+        r#"["tag",2,0,1000,"buffer",1000,3,"running_mean"]"#,
+        r#"["tag",3,0,2024,"parameter",4000,3,"h.0.mlp.fc.weight"]"#,
+        r#"["tag",4,0,6120,"parameter",100,3,"h.0.mlp.fc.bias"]"#,
+        r#"["tag",5,0,99999,"parameter",100,3,"nowhere"]"#,
+    ]);
+    assert_eq!(category(&model, Category::Parameter), (10240, 10240));
+    assert_eq!(layer(&model, "h.0.mlp.fc").parameter_bytes, 4096 + 512);
+    assert_eq!(layer(&model, "h.0.mlp.fc").live_bytes_at_peak, 10240);
+    assert_eq!(layer(&model, "").buffer_bytes, 1024);
+    assert_eq!(model.anomalies().unknown_tags, 1);
+}
+
+#[test]
+fn categories_sum_to_what_the_device_has_in_use() {
+    // GIVEN a segment, a library's own memory, a pinned buffer, another process's memory, and a block
+    let events = [
+        r#"["d+",1,1,0,4096,20480,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
+        r#"["a",2,1,0,4096,8192,1,0,0]"#,
+        r#"["d+",3,1,0,90000,3000,"device","cudaMalloc","libnccl.so",1,0,0]"#,
+        r#"["d+",4,1,-1,91000,5000,"pinned","cudaHostAlloc","libtorch_cuda.so",1,0,0]"#,
+        r#"["d+",5,1,0,92000,7000,"imported","cudaIpcOpenMemHandle","libtorch_cuda.so",1,0,0]"#,
+        r#"["used",6,0,100000,1048576,40000]"#,
+    ];
+    let model = model_of(&events);
+    // THEN the first word of the driver explains the rest, also at the peak before it
+    let device = model.device(0).unwrap();
+    assert_eq!((device.used_bytes, device.used_is_known, device.process_is_known), (100_000, true, true));
+    assert_eq!(category(&model, Category::Context), (40_000 - 23_480, 40_000 - 23_480));
+    assert_eq!(category(&model, Category::OtherProcesses), (60_000, 60_000));
+    assert_eq!(category(&model, Category::Workspace), (3000, 0));
+    assert_eq!(category(&model, Category::Cached), (20480 - 8192, 20480 - 8192));
+    assert_eq!(model.categories(0).iter().map(|view| view.bytes).sum::<u64>(), 100_000);
+    assert_eq!((device.used_bytes_at_peak, device.peak_used_bytes), (97_000, 100_000));
+    let driver = model.driver_memory(0);
+    assert_eq!((&*driver[0].library, driver[0].live_bytes, driver.len()), ("libtorch_cuda.so", 7000, 2));
+    assert_eq!(model.driver_memory(HOST)[0].live_bytes, 5000);
+
+    // WHERE the driver does not tell processes apart, all that is not ours is context
+    let model = model_of(&[&events[..5], &[r#"["used",6,0,100000,1048576,null]"#]].concat());
+    assert_eq!(category(&model, Category::OtherProcesses), (0, 0));
+    assert_eq!(category(&model, Category::Context).0, 100_000 - 23_480);
+    assert!(!model.device(0).unwrap().process_is_known);
+}
+
+#[test]
+fn segments_show_their_blocks_and_holes() {
+    let model = model_of(&[
+        r#"["d+",1,1,0,100000,10240,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
+        r#"["d+",2,1,0,7,4096,"physical","cuMemCreate","libc10_cuda.so",1,0,128]"#,
+        r#"["d+",2,1,0,8,4096,"physical","cuMemCreate","libc10_cuda.so",1,0,128]"#,
+        r#"["d+",2,1,0,9,4096,"physical","cuMemCreate","libnccl.so",1,0,0]"#,
+        r#"["map",3,1,0,500000,4096,7]"#,
+        r#"["map",3,1,0,504096,4096,8]"#,
+        r#"["map",3,1,0,900000,4096,9]"#,
+        r#"["a",4,1,0,101024,1024,1,0,4]"#,
+        r#"["a",5,1,0,103072,2048,1,0,4]"#,
+        r#"["a",6,1,0,502048,4096,1,0,4]"#,
+        r#"["a",7,1,0,777777,512,1,0,4]"#,
+    ]);
+    let map = model.segments(0);
+    let shape: Vec<_> = map.segments.iter().map(|s| (s.address, s.bytes, s.blocks.len(), s.free_bytes)).collect();
+    assert_eq!(shape, [(100_000, 10240, 2, 7168), (500_000, 8192, 1, 4096)]);
+    assert_eq!((map.free_bytes, map.largest_free_bytes, map.stray_blocks), (11264, 5120, 1));
+    assert!((map.fragmentation_percent - 100.0 * (1.0 - 5120.0 / 11264.0)).abs() < 1e-9);
+    let device = model.device(0).unwrap();
+    assert_eq!((device.reserved_bytes, device.segments), (10240 + 8192, 3));
+    // WHEN a part in the middle is unmapped, two segments are left
+    let unmapped = [
+        r#"["d+",2,1,0,7,16384,"physical","cuMemCreate","libc10_cuda.so",1,0,128]"#,
+        r#"["map",3,1,0,500000,16384,7]"#,
+        r#"["unmap",4,1,0,504096,4096]"#,
+        r#"["unmap",5,1,0,499000,1512]"#,
+    ];
+    let segments = model_of(&unmapped).segments(0).segments;
+    assert_eq!(segments.iter().map(|s| (s.address, s.bytes)).collect::<Vec<_>>(), [(500_512, 3584), (508_192, 8192)]);
+}
+
+#[test]
+fn an_out_of_memory_says_who_asked_and_who_held_what() {
+    let oom = [
+        r#"["d+",14,1,0,100000,65536,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
+        r#"["used",14,0,900000,1048576,500000]"#,
+        r#"["oom",15,1,0,4294967296,25000,65536,3,7]"#,
+    ];
+    let events = [&TRAINING[..11], &oom, &TRAINING[11..]].concat();
+    let model = model_of(&events);
+    let ooms = model.ooms();
+    let oom = &ooms[0];
+    assert_eq!((ooms.len(), oom.device, oom.time, oom.step), (1, 0, 15, 0));
+    assert_eq!((oom.requested_bytes, oom.allocated_bytes, oom.reserved_bytes), (4_294_967_296, 25_000, 65_536));
+    assert_eq!((oom.line.as_ref().unwrap().line, oom.layer.as_deref()), (Some(12), Some("h.0.mlp.fc")));
+    assert_eq!((oom.largest_free_block_bytes, oom.used_bytes, oom.total_bytes), (65_536, 900_000, 1_048_576));
+    assert_eq!(oom.lines[0].0.as_ref().unwrap().line, Some(12));
+    assert_eq!((oom.lines[0].1, oom.lines.len()), (8192 + 8192 + 4096, 2));
+    assert_eq!(oom.layers[0], (Some("h.0.mlp.fc".into()), 4096 + 8192 + 8192 + 4096));
+    assert!(oom.categories.contains(&(Category::Parameter, 4096)));
+}
+
+#[test]
+fn a_thousand_out_of_memory_events_keep_the_first_and_the_last() {
+    let mut events = vec![r#"["a",1,1,0,4096,512,3,7,5]"#.to_owned()];
+    events.extend((0..1000).map(|index| format!(r#"["oom",{index},1,0,{index},512,512,3,7]"#)));
+    let model = replay(NAMES.iter().map(|line| (*line).to_owned()).chain(events));
+    let ooms = model.ooms();
+    assert_eq!((model.oom_count(), ooms.len()), (1000, 64));
+    assert_eq!((ooms[0].requested_bytes, ooms[63].requested_bytes), (0, 999));
+    assert!(!ooms[63].lines.is_empty());
+}
+
+/// Steps in each of which line 31 makes one block that stays and line 12 one that goes.
+fn leaking(steps: u64) -> Model {
+    let mut model = replay(NAMES);
+    let mut apply = |line: String| model.apply(memlab_trace::decode_line(line.as_bytes()).unwrap());
+    for step in 0..steps {
+        let time = step * 1_000_000;
+        apply(format!(r#"["a",{time},1,0,{},1024,1,0,0]"#, 1_000_000 + step * 4096));
+        apply(format!(r#"["a",{time},1,0,512,8192,3,7,5]"#));
+        apply(format!(r#"["f",{time},1,0,512]"#));
+        apply(format!(r#"["step",{time},1,{step}]"#));
+    }
+    model
+}
+
+#[test]
+fn what_grows_from_step_to_step_is_found_by_line() {
+    let model = leaking(100);
+    let growth = model.growth(0);
+    assert_eq!(growth.len(), 1, "{growth:?}");
+    let leak = &growth[0];
+    assert_eq!(leak.line.as_ref().unwrap().line, Some(31));
+    assert_eq!((leak.from_step, leak.to_step, leak.from_bytes, leak.to_bytes), (2, 100, 2048, 102_400));
+    assert!((leak.bytes_per_step - 1024.0).abs() < 1e-6);
+    let step = model.steps()[7];
+    assert_eq!((step.index, step.steps, step.end_time), (7, 1, 7_000_000));
+    assert_eq!((step.peak_allocated_bytes, step.allocated_bytes_at_end), (8 * 1024 + 8192, 8 * 1024));
+    assert_eq!(model.device_steps(0), model.steps());
+    // Fewer steps than warm-up takes compare what there is.
+    assert!(leaking(1).growth(0).is_empty());
+    assert_eq!(leaking(2).growth(0)[0].from_step, 1);
+}
+
+#[test]
+fn steps_and_time_take_bounded_memory() {
+    let model = leaking(200_000);
+    assert_eq!(model.steps_ended(), 200_000);
+    assert!(model.steps().len() <= 65_536);
+    assert_eq!(model.steps().iter().map(|step| step.steps).sum::<u64>(), 200_000);
+    assert_eq!(model.steps().last().unwrap().index, 199_999);
+    let leak = &model.growth(0)[0];
+    assert!((leak.bytes_per_step - 1024.0).abs() < 1e-3, "{leak:?}");
+    let timeline = model.timeline(0);
+    assert!((2048..=4096).contains(&timeline.points.len()), "{}", timeline.points.len());
+    assert_eq!(timeline.points.last().unwrap().allocated.last, 200_000 * 1024);
+    let peak = timeline.points.iter().map(|point| point.allocated.max).max().unwrap();
+    assert_eq!(peak, model.device(0).unwrap().peak_allocated_bytes);
+    assert!(timeline.points.is_sorted_by_key(|point| point.time));
+}
+
+#[test]
+fn several_outermost_modules_are_kept_apart() {
+    let model = replay(NAMES.iter().chain(&[
+        r#"{"layer":20,"parent":0,"type":"Discriminator","name":""}"#,
+        r#"{"layer":21,"parent":20,"type":"Linear","name":"h.0.mlp.fc"}"#,
+        r#"["a",1,1,0,4096,512,3,7,5]"#,
+        r#"["a",2,1,0,8192,1024,3,21,5]"#,
+        r#"["tag",3,0,8192,"buffer",1024,0,"h.0.mlp.fc.x"]"#,
+    ]));
+    let rows: Vec<_> = model.layers(0).into_iter().map(|row| (row.root, row.name, row.live_bytes)).collect();
+    let name = || Some("h.0.mlp.fc".into());
+    assert_eq!(rows, [(0, name(), 1024), (3, name(), 512), (20, name(), 0)]);
+}
+
+#[test]
+fn what_does_not_add_up_is_counted() {
+    let model = model_of(&[
+        r#"["a",1,1,0,4096,512,1,0,0]"#,
+        r#"["a",2,1,0,4096,1024,1,0,0]"#,
+        r#"["f",3,1,0,8192]"#,
+        r#"["d-",4,1,0,8192,"device"]"#,
+        r#"["d-",4,1,0,4096,"device"]"#,
+        r#"["zz",4]"#,
+    ]);
+    let anomalies = model.anomalies();
+    assert_eq!((anomalies.lost_frees, anomalies.unknown_frees, anomalies.unknown_driver_frees), (1, 1, 2));
+    assert_eq!((anomalies.unknown_records, anomalies.total()), (1, 5));
+    assert_eq!(model.device(0).unwrap().allocated_bytes, 1024);
+}
+
+#[test]
+fn how_it_ended_and_what_could_not_be_done_is_kept() {
+    let model = model_of(&[
+        r#"{"warning":"no Python lines"}"#,
+        r#"{"warning":"no Python lines"}"#,
+        r#"["end",12934022117,null,9]"#,
+    ]);
+    assert_eq!(model.warnings(), ["no Python lines"]);
+    assert_eq!(model.end().unwrap().signal, Some(9));
+    assert_eq!(model.header().unwrap().directory, "/home/ada/gpt");
+    assert_eq!(model.software()[0].version, "2.15.0");
+    assert!(model_of(&[]).end().is_none());
+}

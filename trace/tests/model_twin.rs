@@ -1,0 +1,311 @@
+//! The model against its slow twin, on random programs.
+
+mod common;
+mod twin;
+
+use std::collections::BTreeMap;
+
+use common::{all_views, encode_record};
+use memlab_trace::record::*;
+use memlab_trace::{Category, Model, Record, decode_line};
+use proptest::prelude::*;
+use twin::{DRIVER_KIND, Event, Twin};
+
+/// Stacks 1 and 2 lead to line 10 (2 by way of torch), 3 to line 20, 4 to no line, 5 and 6 are a loop without one.
+const NAMES: &[&str] = &[
+    r#"{"memlab":1,"version":"0.1.0","pid":1}"#,
+    r#"{"software":"torch","version":"2.15.0","root":"/opt/torch/"}"#,
+    r#"{"frame":1,"file":"/home/ada/a.py","line":10,"function":"f"}"#,
+    r#"{"frame":2,"file":"/home/ada/b.py","line":20,"function":"g"}"#,
+    r#"{"frame":3,"file":"/opt/torch/nn/linear.py","line":5,"function":"forward"}"#,
+    r#"{"frame":4,"file":"/venv/site-packages/hf/x.py","line":6,"function":"run"}"#,
+    r#"{"stack":1,"parent":0,"frame":1}"#,
+    r#"{"stack":2,"parent":7,"frame":3}"#,
+    r#"{"stack":7,"parent":1,"frame":4}"#,
+    r#"{"stack":3,"parent":1,"frame":2}"#,
+    r#"{"stack":4,"parent":0,"frame":3}"#,
+    r#"{"stack":5,"parent":6,"frame":3}"#,
+    r#"{"stack":6,"parent":5,"frame":4}"#,
+    r#"{"layer":1,"parent":0,"type":"Net","name":""}"#,
+    r#"{"layer":2,"parent":1,"type":"Linear","name":"fc"}"#,
+    r#"{"layer":3,"parent":2,"type":"ReLU","name":null}"#,
+    r#"{"layer":4,"parent":0,"type":"Other","name":""}"#,
+];
+
+fn line_of(stack: u32) -> u32 {
+    match stack {
+        1 | 2 => 10,
+        3 => 20,
+        _ => 0,
+    }
+}
+
+fn layer_row(layer: u32) -> (u32, Option<&'static str>) {
+    match layer {
+        0 => (0, None),
+        1 => (1, Some("")),
+        2 => (1, Some("fc")),
+        3 => (1, Some("<Net.Linear.ReLU>")),
+        4 => (4, Some("")),
+        _ => unreachable!(),
+    }
+}
+
+fn record(event: &Event, time: u64) -> Record<'static> {
+    match *event {
+        Event::Alloc { thread, device, address, bytes, stack, layer, flags } => {
+            Record::Alloc(Alloc { time, thread, device, address, bytes, stack, layer, flags: Flags(flags) })
+        }
+        Event::Free { thread, device, address } => Record::Free(Free { time, thread, device, address }),
+        Event::Tag { device, address, category, bytes, root, name } => {
+            Record::Tag(Tag { time, device, address, category, bytes, root, name: name.into() })
+        }
+        Event::Step { thread } => Record::Step(Step { time, thread, index: time }),
+        Event::DriverAlloc { device, address, bytes, segment } => Record::DriverAlloc(DriverAlloc {
+            time,
+            device,
+            address,
+            bytes,
+            kind: DRIVER_KIND,
+            flags: Flags(if segment { Flags::SEGMENT } else { 0 }),
+            ..DriverAlloc::default()
+        }),
+        Event::DriverFree { device, address } => {
+            Record::DriverFree(DriverFree { time, thread: 1, device, address, kind: DRIVER_KIND })
+        }
+        Event::Used { device, used, process } => Record::Used(Used { time, device, used, total: 1 << 40, process }),
+    }
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let thread = || 1..3_u32;
+    let device = || prop_oneof![4 => Just(0), 1 => Just(1)];
+    let address = || (0..12_u64).prop_map(|slot| 0x7000_0000 + slot * 0x1_0000);
+    let bytes = || (1..20_u64).prop_map(|pages| pages * 512);
+    let flags =
+        prop::sample::select(vec![0, 0, 4, 1, 1, 5, 5, 5, 2, 2, 2 | 16, 2 | 16, 2 | 32, 3, 3, 8, 1 | 8, 64, 2 | 8]);
+    let category = prop::sample::select(vec![
+        TagCategory::Parameter,
+        TagCategory::Gradient,
+        TagCategory::OptimizerState,
+        TagCategory::Buffer,
+    ]);
+    let name = prop::sample::select(vec!["fc.weight", "fc.bias", "weight", "h.0.weight:exp.avg", "fc.weight:step"]);
+    prop_oneof![
+        12 => (thread(), device(), address(), bytes(), 0..7_u32, 0..5_u32, flags).prop_map(
+            |(thread, device, address, bytes, stack, layer, flags)| Event::Alloc {
+                thread, device, address, bytes, stack, layer, flags
+            }
+        ),
+        9 => (thread(), device(), address()).prop_map(|(thread, device, address)| Event::Free { thread, device, address }),
+        4 => (device(), address(), 0..3_u64, category, 1..5000_u64, prop::sample::select(vec![0, 1, 1, 4]), name).prop_map(
+            |(device, address, inside, category, bytes, root, name)| Event::Tag {
+                device, address: address + inside * 700, category, bytes, root, name
+            }
+        ),
+        2 => thread().prop_map(|thread| Event::Step { thread }),
+        2 => (device(), 0..4_u64, any::<bool>()).prop_map(|(device, slot, segment)| Event::DriverAlloc {
+            device, address: 0x7000_0000 + slot * 0x4_0000, bytes: 0x4_0000, segment
+        }),
+        1 => (device(), 0..4_u64).prop_map(|(device, slot)| Event::DriverFree { device, address: 0x7000_0000 + slot * 0x4_0000 }),
+        1 => (device(), 0..1_u64 << 22, any::<Option<u32>>()).prop_map(|(device, used, process)| Event::Used {
+            device, used: used + (1 << 20), process: process.map(|process| u64::from(process) % (1 << 21))
+        }),
+    ]
+}
+
+fn lines_of(events: &[Event]) -> Vec<Vec<u8>> {
+    let names = NAMES.iter().map(|line| line.as_bytes().to_vec());
+    let events = events.iter().enumerate().map(|(time, event)| encode_record(&record(event, time as u64 * 1000)));
+    names.chain(events).collect()
+}
+
+fn check(model: &Model, twin: &Twin, events: usize) -> Result<(), TestCaseError> {
+    for device in 0..2 {
+        let Some(view) = model.device(device) else { continue };
+        let peak = twin.peak(device);
+        let last = events.checked_sub(1);
+        prop_assert_eq!(view.allocated_bytes, last.map_or(0, |at| twin.allocated(device, at)));
+        prop_assert_eq!(view.peak_allocated_bytes, peak.map_or(0, |at| twin.allocated(device, at)));
+        prop_assert_eq!(view.peak_time, peak.map_or(0, |at| at as u64 * 1000));
+
+        // Categories, now and at the peak, and their sum.
+        let categories = model.categories(device);
+        let [now, at_peak] = twin.by_category(device);
+        let driver_own = |category| matches!(category, Category::Cached | Category::Context | Category::OtherProcesses);
+        let libraries: u64 = model.driver_memory(device).iter().map(|held| held.live_bytes).sum();
+        for view in categories.iter().filter(|view| !driver_own(view.category)) {
+            let libraries = if view.category == Category::Workspace { libraries } else { 0 };
+            let expected = now.get(&view.category).copied().unwrap_or(0);
+            prop_assert_eq!(view.bytes, expected + libraries, "{:?}", view.category);
+            if view.category != Category::Workspace {
+                let expected = at_peak.get(&view.category).copied().unwrap_or(0);
+                prop_assert_eq!(view.bytes_at_peak, expected, "{:?} at the peak", view.category);
+            }
+        }
+        prop_assert_eq!(categories.iter().map(|view| view.bytes).sum::<u64>(), view.used_bytes);
+        prop_assert_eq!(categories.iter().map(|view| view.bytes_at_peak).sum::<u64>(), view.used_bytes_at_peak);
+        prop_assert!(view.peak_used_bytes >= view.used_bytes);
+
+        // Lines.
+        let [now, at_peak, most] = twin.by_line(device, line_of);
+        let [backward_now, backward_at_peak] = twin.backward_by_line(device, line_of);
+        let lines = model.lines(device);
+        let by = |value: fn(&memlab_trace::LineView) -> u64| -> BTreeMap<u32, u64> {
+            let number = |view: &memlab_trace::LineView| view.line.as_ref().and_then(|line| line.line).unwrap_or(0);
+            lines.iter().map(|view| (number(view), value(view))).filter(|(_, bytes)| *bytes > 0).collect()
+        };
+        prop_assert_eq!(by(|view| view.live_bytes), now);
+        prop_assert_eq!(by(|view| view.live_bytes_at_peak), at_peak);
+        prop_assert_eq!(by(|view| view.peak_live_bytes), most);
+        prop_assert_eq!(by(|view| view.backward_bytes), backward_now);
+        prop_assert_eq!(by(|view| view.backward_bytes_at_peak), backward_at_peak);
+
+        // Stacks.
+        let [now, at_peak] = twin.by_stack(device);
+        let by = |value: fn(&memlab_trace::StackView) -> u64| -> BTreeMap<u32, u64> {
+            let stacks = model.stacks(device);
+            stacks.iter().map(|view| (view.stack, value(view))).filter(|(_, bytes)| *bytes > 0).collect()
+        };
+        prop_assert_eq!(by(|view| view.live_bytes), now);
+        prop_assert_eq!(by(|view| view.live_bytes_at_peak), at_peak);
+
+        check_layers(model, twin, device)?;
+
+        // Segments hold what blocks they hold, and the rest is free.
+        let map = model.segments(device);
+        for segment in &map.segments {
+            let mut at = segment.address;
+            for block in &segment.blocks {
+                prop_assert!(block.address >= at && block.address < segment.address + segment.bytes);
+                at = block.address + block.bytes;
+            }
+        }
+        prop_assert_eq!(map.reserved_bytes, view.reserved_bytes);
+    }
+    Ok(())
+}
+
+fn check_layers(model: &Model, twin: &Twin, device: i32) -> Result<(), TestCaseError> {
+    let layers = model.layers(device);
+    let by = |value: fn(&memlab_trace::LayerView) -> u64| -> BTreeMap<(u32, Option<String>), u64> {
+        let rows = layers.iter().map(|view| ((view.root, view.name.as_deref().map(str::to_owned)), value(view)));
+        rows.filter(|(_, bytes)| *bytes > 0).collect()
+    };
+    let owned = |rows: BTreeMap<(u32, Option<&str>), u64>| -> BTreeMap<(u32, Option<String>), u64> {
+        rows.into_iter().map(|((root, name), bytes)| ((root, name.map(str::to_owned)), bytes)).collect()
+    };
+    let [now, at_peak] = twin.by_layer(device, layer_row);
+    prop_assert_eq!(by(|view| view.live_bytes), owned(now));
+    prop_assert_eq!(by(|view| view.live_bytes_at_peak), owned(at_peak));
+
+    let asked = |value: &dyn Fn(u32) -> u64| -> BTreeMap<(u32, Option<String>), u64> {
+        let rows = (0..5).map(|layer| (layer_row(layer), value(layer))).filter(|(_, bytes)| *bytes > 0);
+        owned(rows.collect())
+    };
+    prop_assert_eq!(by(|view| view.forward_bytes), asked(&|layer| twin.allocated_in(device, Phase::Forward, layer)));
+    prop_assert_eq!(by(|view| view.backward_bytes), asked(&|layer| twin.allocated_in(device, Phase::Backward, layer)));
+    prop_assert_eq!(by(|view| view.activation_bytes), asked(&|layer| twin.most_activation(device, layer)));
+
+    let tagged = |category| {
+        let rows = twin.most_tagged(device, category).into_iter();
+        owned(rows.map(|((root, name), bytes)| ((root, Some(name)), bytes)).collect())
+    };
+    prop_assert_eq!(by(|view| view.parameter_bytes), tagged(TagCategory::Parameter));
+    prop_assert_eq!(by(|view| view.gradient_bytes), tagged(TagCategory::Gradient));
+    prop_assert_eq!(by(|view| view.optimizer_state_bytes), tagged(TagCategory::OptimizerState));
+    prop_assert_eq!(by(|view| view.buffer_bytes), tagged(TagCategory::Buffer));
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn the_model_agrees_with_its_twin(events in prop::collection::vec(event(), 0..80)) {
+        let model = common::replay(lines_of(&events));
+        check(&model, &Twin::new(&events), events.len())?;
+    }
+
+    #[test]
+    fn names_that_come_late_change_nothing(events in prop::collection::vec(event(), 0..60)) {
+        // GIVEN a trace whose names all come at its end
+        let lines = lines_of(&events);
+        let (names, events) = lines.split_at(NAMES.len());
+        let (header, names) = names.split_at(1);
+        let late = common::replay(header.iter().chain(events).chain(names));
+        let early = common::replay(&lines);
+        // THEN what is shown is the same, but for the most a line held at once, which is near
+        for device in 0..2 {
+            let without_peaks = |model: &Model| {
+                let mut lines = model.lines(device);
+                lines.iter_mut().for_each(|view| view.peak_live_bytes = 0);
+                lines.sort_by(|a, b| a.line.cmp(&b.line));
+                lines
+            };
+            prop_assert_eq!(without_peaks(&late), without_peaks(&early));
+            prop_assert_eq!(late.layers(device), early.layers(device));
+            prop_assert_eq!(late.categories(device), early.categories(device));
+            prop_assert_eq!(late.growth(device).len(), early.growth(device).len());
+        }
+    }
+
+    #[test]
+    fn a_keyframe_stands_for_all_before_it(
+        events in prop::collection::vec(event(), 0..80),
+        cut in any::<prop::sample::Index>(),
+        names in 0..NAMES.len(),
+    ) {
+        // GIVEN a trace, some of whose names come late, and a place in it
+        let mut lines = lines_of(&events);
+        let late: Vec<_> = lines.drain(1 + names..NAMES.len().max(1 + names)).collect();
+        let half = lines.len() / 2;
+        lines.splice(half..half, late);
+        let cut = 1 + cut.index(lines.len());
+        let before = common::replay(&lines[..cut]);
+        // WHEN what comes before that place is replaced by a keyframe
+        let mut keyframe = Vec::new();
+        before.write_keyframe(&mut keyframe).unwrap();
+        let keyframe: Vec<Vec<u8>> = keyframe.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+        let short = common::replay(lines[..1].iter().chain(&keyframe).chain(&lines[cut..]));
+        // THEN it replays to the same
+        prop_assert_eq!(all_views(&short), all_views(&common::replay(&lines)));
+        // AND a keyframe of that says the same again
+        let restored = common::replay(lines[..1].iter().chain(&keyframe));
+        prop_assert_eq!(all_views(&restored), all_views(&before));
+    }
+
+    #[test]
+    fn damaged_keyframes_do_no_harm(
+        events in prop::collection::vec(event(), 0..40),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u64>()), 1..12),
+    ) {
+        let lines = lines_of(&events);
+        let mut keyframe = Vec::new();
+        common::replay(&lines).write_keyframe(&mut keyframe).unwrap();
+        let mut damaged: Vec<String> = String::from_utf8(keyframe).unwrap().lines().map(str::to_owned).collect();
+        // GIVEN a keyframe in which some numbers are any numbers, and some lines come twice or not at all
+        for (line, place, value) in damage {
+            let at = line.index(damaged.len());
+            let starts: Vec<usize> = damaged[at].match_indices(':').map(|(at, _)| at + 1).collect();
+            let start = starts[place.index(starts.len())];
+            let digits = damaged[at][start..].chars().take_while(char::is_ascii_digit).count();
+            match value % 8 {
+                0 => { damaged.remove(at); if damaged.is_empty() { damaged.push("{\"zz\":1}".into()); } }
+                1 => { let copy = damaged[at].clone(); damaged.push(copy); }
+                _ if digits > 0 => damaged[at].replace_range(start..start + digits, &(value >> (value % 61)).to_string()),
+                _ => {}
+            }
+        }
+        // WHEN it is replayed, and all its events once more
+        let mut model = Model::new();
+        for line in damaged.iter().map(String::as_bytes).chain(lines.iter().map(Vec::as_slice)) {
+            if let Ok(record) = decode_line(line) {
+                model.apply(record);
+            }
+        }
+        // THEN looking at it is safe
+        let _ = all_views(&model);
+        let _ = model.write_keyframe(&mut std::io::sink());
+    }
+}

@@ -1,0 +1,306 @@
+//! Reading files: good ones, broken ones, and ones still being written.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use memlab_trace::{Follower, Loaded, Model, ReadError, load};
+
+fn broken(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken").join(name)
+}
+
+fn read(path: &Path) -> Result<Loaded, ReadError> {
+    load(path, &mut |_| ControlFlow::Continue(()))
+}
+
+/// The error for a fixture, without the folder.
+fn error_of(name: &str) -> String {
+    let path = broken(name);
+    let error = read(&path).err().unwrap_or_else(|| panic!("{name} was read")).to_string();
+    error.replace(&format!("{}/", path.parent().unwrap().display()), "")
+}
+
+/// A folder of this test's own, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("memlab-reading-{}-{test}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const HEADER: &str = "{\"memlab\":1,\"version\":\"0.1.0\",\"pid\":4242}\n";
+
+fn alloc(index: u64) -> String {
+    format!("[\"a\",{},1,0,{},512,1,0,4]\n", index * 1000, index * 4096)
+}
+
+#[test]
+fn files_that_are_no_traces_say_what_they_are() {
+    let not_a_trace =
+        "not a memlab trace: give a .jsonl or .jsonl.zst file that `memlab run` or libmemlab.so has written";
+    assert_eq!(error_of("not-a-trace.jsonl"), format!("not-a-trace.jsonl: {not_a_trace}"));
+    assert_eq!(error_of("other-json.jsonl"), format!("other-json.jsonl: {not_a_trace}"));
+    assert_eq!(error_of("binary.jsonl"), format!("binary.jsonl: {not_a_trace}"));
+    let empty = "the trace is empty: the process ended before its first CUDA allocation was written";
+    assert_eq!(error_of("empty.jsonl"), format!("empty.jsonl: {empty}"));
+    assert_eq!(error_of("only-nuls.jsonl"), format!("only-nuls.jsonl: {empty}"));
+    assert_eq!(
+        error_of("half-header.jsonl"),
+        "half-header.jsonl: the trace ends within its first line: there is nothing to show"
+    );
+    assert_eq!(
+        error_of("newer.jsonl"),
+        "newer.jsonl: made by a newer memlab (format 7, this one reads up to 1): upgrade memlab to read it"
+    );
+    assert_eq!(error_of("missing.jsonl"), "missing.jsonl: cannot be read: No such file or directory (os error 2)");
+    let folder = std::env::temp_dir();
+    let error = read(&folder).err().unwrap().to_string();
+    assert_eq!(error, format!("{}: cannot be read: Is a directory (os error 21)", folder.display()));
+}
+
+#[test]
+fn a_truncated_trace_is_read_up_to_its_last_whole_line() {
+    let loaded = read(&broken("truncated.jsonl")).unwrap();
+    assert!(loaded.truncated);
+    assert_eq!((loaded.model.events(), loaded.skipped.count), (2, 0));
+}
+
+#[test]
+fn a_last_line_without_its_newline_is_whole() {
+    let folder = Folder::new("newline");
+    let path = folder.file("t.jsonl", (HEADER.to_owned() + &alloc(1) + alloc(2).trim_end()).as_bytes());
+    let loaded = read(&path).unwrap();
+    assert!(!loaded.truncated);
+    assert_eq!(loaded.model.events(), 2);
+}
+
+#[test]
+fn garbled_lines_are_passed_over_counted_and_the_first_described() {
+    let loaded = read(&broken("garbled.jsonl")).unwrap();
+    assert!(!loaded.truncated);
+    assert_eq!(loaded.model.device(0).unwrap().allocations, 4);
+    assert_eq!(loaded.skipped.count, 7);
+    let first: Vec<_> = loaded.skipped.first.iter().map(|line| (line.line, line.reason.as_str())).collect();
+    assert_eq!(
+        first,
+        [
+            (5, "an element is not a number"),
+            (7, "neither a JSON object nor a JSON array"),
+            (10, "a number is negative"),
+            (11, "invalid type: string \"x\", expected u32"),
+            (12, "an element is missing"),
+        ]
+    );
+    let text = fs::read(broken("garbled.jsonl")).unwrap();
+    assert!(text[loaded.skipped.first[0].offset as usize..].starts_with(b"[\"a\",1,2,three]"));
+}
+
+#[test]
+fn what_was_reserved_but_never_written_is_no_damage() {
+    // GIVEN a trace of a process killed amid three appends, with the rest of the file not yet trimmed
+    let loaded = read(&broken("nuls.jsonl")).unwrap();
+    // THEN every finished line is there, and nothing counts as garbled
+    let model = &loaded.model;
+    assert_eq!((loaded.truncated, loaded.skipped.count), (false, 0));
+    assert_eq!(model.device(0).unwrap().allocations, 4);
+    let times: Vec<u64> = model.segments(0).segments.iter().map(|segment| segment.address).collect();
+    assert!(times.is_empty());
+    assert_eq!(model.time(), 7000);
+    // AND a header after a hole is a header
+    assert_eq!(read(&broken("nuls-first.jsonl")).unwrap().model.events(), 1);
+}
+
+#[test]
+fn loops_and_numbers_out_of_range_are_harmless() {
+    let loaded = read(&broken("hostile-loops.jsonl")).unwrap();
+    let model = loaded.model;
+    let device = model.device(0).unwrap();
+    assert_eq!((loaded.skipped.count, device.allocated_bytes), (0, 3 * 512));
+    assert_eq!(model.lines(0).iter().map(|line| line.live_bytes).sum::<u64>(), 3 * 512);
+    assert_eq!(model.layers(0).iter().map(|layer| layer.live_bytes).sum::<u64>(), 3 * 512);
+    assert_eq!(model.frames(3).len(), 1);
+    assert_eq!((model.anomalies().impossible_events, model.anomalies().unknown_frees), (4, 1));
+    model.write_keyframe(&mut std::io::sink()).unwrap();
+}
+
+#[test]
+fn control_characters_come_through_unharmed_for_the_viewer_to_strip() {
+    let model = read(&broken("hostile-escapes.jsonl")).unwrap().model;
+    assert_eq!(&*model.lines(0)[0].line.as_ref().unwrap().file, "/home/ada/\u{1b}]0;pwned\u{7}/x.py");
+}
+
+#[test]
+fn compressed_traces_are_told_by_their_content() {
+    let folder = Folder::new("zstd");
+    let mut text = HEADER.to_owned();
+    (1..200_000).for_each(|index| text += &alloc(index));
+    let compressed = zstd::encode_all(text.as_bytes(), 1).unwrap();
+    // GIVEN a compressed trace with a name that does not say so
+    let path = folder.file("t.jsonl", &compressed);
+    let mut seen = Vec::new();
+    let loaded = load(&path, &mut |progress| {
+        seen.push(progress);
+        ControlFlow::Continue(())
+    });
+    // THEN it is read, and its progress counts compressed bytes
+    assert_eq!(loaded.unwrap().model.events(), 199_999);
+    assert!(seen.iter().all(|progress| progress.bytes_total == compressed.len() as u64));
+    assert_eq!(seen.last().unwrap().bytes_read, compressed.len() as u64);
+    // AND one that was cut is read as far as it goes
+    let path = folder.file("cut.jsonl.zst", &compressed[..compressed.len() / 2]);
+    let loaded = read(&path).unwrap();
+    assert!(loaded.truncated && loaded.model.events() > 10_000);
+    // AND it cannot be followed
+    let error = Follower::open(&path).err().unwrap().to_string();
+    assert!(error.ends_with("a compressed trace cannot be followed while it grows: use `memlab report` on it"));
+}
+
+#[test]
+fn reading_can_be_broken_off() {
+    let folder = Folder::new("cancel");
+    let mut text = HEADER.to_owned();
+    (1..200_000).for_each(|index| text += &alloc(index));
+    let path = folder.file("t.jsonl", text.as_bytes());
+    let loaded = load(&path, &mut |_| ControlFlow::Break(())).unwrap();
+    assert!(loaded.cancelled && !loaded.truncated);
+    assert!((1..199_999).contains(&loaded.model.events()));
+}
+
+#[test]
+fn a_line_without_end_is_passed_over() {
+    let folder = Folder::new("overlong");
+    let long = "x".repeat(40 << 20);
+    let path = folder.file("t.jsonl", (HEADER.to_owned() + &alloc(1) + &long + "\n" + &alloc(2)).as_bytes());
+    let loaded = read(&path).unwrap();
+    assert_eq!((loaded.model.events(), loaded.skipped.count), (2, 1));
+    assert_eq!(loaded.skipped.first[0].reason, "the line is too long to be one of a trace");
+    // AND the same when following
+    let mut follower = Follower::open(&path).unwrap();
+    let mut model = Model::new();
+    while follower.poll(&mut model).unwrap().more {}
+    assert_eq!(model.events(), 2);
+}
+
+/// A trace being written by this test.
+struct Growing {
+    file: File,
+    path: PathBuf,
+}
+
+impl Growing {
+    fn new(folder: &Folder) -> Self {
+        let path = folder.file("t.jsonl", HEADER.as_bytes());
+        Self { file: OpenOptions::new().append(true).open(&path).unwrap(), path }
+    }
+
+    fn write(&mut self, bytes: impl AsRef<[u8]>) {
+        self.file.write_all(bytes.as_ref()).unwrap();
+    }
+}
+
+#[test]
+fn a_follower_sees_lines_as_they_are_finished() {
+    let folder = Folder::new("follow");
+    let mut trace = Growing::new(&folder);
+    let mut follower = Follower::open(&trace.path).unwrap();
+    let mut model = Model::new();
+    assert_eq!(follower.poll(&mut model).unwrap().events, 0);
+    assert_eq!(model.header().unwrap().pid, 4242);
+    trace.write(alloc(1) + &alloc(2)[..10]);
+    assert_eq!(follower.poll(&mut model).unwrap().events, 1);
+    assert_eq!(follower.poll(&mut model).unwrap().events, 0);
+    trace.write(alloc(2)[10..].to_owned() + &alloc(3));
+    assert_eq!(follower.poll(&mut model).unwrap().events, 2);
+    // The zeros of a file extended ahead are nothing yet.
+    trace.write([0; 100_000]);
+    let polled = follower.poll(&mut model).unwrap();
+    assert_eq!((polled.events, polled.more, polled.restarted), (0, false, false));
+    assert_eq!(follower.skipped().count, 0);
+}
+
+#[test]
+fn a_follower_may_start_before_the_first_line() {
+    let folder = Folder::new("early");
+    let path = folder.file("t.jsonl", &[0; 4096]);
+    let mut follower = Follower::open(&path).unwrap();
+    let mut model = Model::new();
+    assert_eq!(follower.poll(&mut model).unwrap().events, 0);
+    let mut file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all((HEADER.to_owned() + &alloc(1)).as_bytes()).unwrap();
+    assert_eq!(follower.poll(&mut model).unwrap().events, 1);
+}
+
+#[test]
+fn a_follower_waits_for_a_line_being_written_but_not_for_ever() {
+    let folder = Folder::new("hole");
+    let mut trace = Growing::new(&folder);
+    let mut follower = Follower::open(&trace.path).unwrap();
+    let mut model = Model::new();
+    // GIVEN a line whose writer has not stored its first byte, between two that are finished
+    let unfinished = "\0".to_owned() + &alloc(2)[1..];
+    trace.write(alloc(1) + &unfinished + &alloc(3));
+    let start = Instant::now();
+    // THEN the follower stops before it
+    assert_eq!(follower.poll_at(start, &mut model).unwrap().events, 1);
+    assert_eq!(follower.poll_at(start + Duration::from_millis(1900), &mut model).unwrap().events, 0);
+    // WHEN the wait has been long THEN it goes on after it
+    assert_eq!(follower.poll_at(start + Duration::from_millis(2100), &mut model).unwrap().events, 1);
+    // AND waits anew at the next
+    trace.write(unfinished + &alloc(4));
+    assert_eq!(follower.poll_at(start + Duration::from_millis(2200), &mut model).unwrap().events, 0);
+    // WHEN the writer is dead THEN there is nothing to wait for
+    follower.writer_is_dead();
+    assert_eq!(follower.poll_at(start + Duration::from_millis(2300), &mut model).unwrap().events, 1);
+    assert_eq!(follower.skipped().count, 0);
+}
+
+#[test]
+fn a_follower_starts_again_when_the_file_is_replaced_or_cut() {
+    let folder = Folder::new("replaced");
+    let mut trace = Growing::new(&folder);
+    trace.write(alloc(1) + &alloc(2) + &alloc(3));
+    let mut follower = Follower::open(&trace.path).unwrap();
+    let mut model = Model::new();
+    assert_eq!(follower.poll(&mut model).unwrap().events, 3);
+    // WHEN another file takes its place
+    let other = folder.file("other.jsonl", (HEADER.to_owned() + &alloc(1)).as_bytes());
+    fs::rename(other, &trace.path).unwrap();
+    let polled = follower.poll(&mut model).unwrap();
+    assert!(polled.restarted);
+    assert_eq!(model.events(), 1);
+    // WHEN it is cut
+    fs::write(&trace.path, HEADER).unwrap();
+    assert!(follower.poll(&mut model).unwrap().restarted);
+    assert_eq!(model.events(), 0);
+    // WHEN it is gone THEN what it held stays
+    fs::remove_file(&trace.path).unwrap();
+    assert!(!follower.poll(&mut model).unwrap().restarted);
+}
+
+#[test]
+fn a_follower_of_something_else_says_so() {
+    let mut model = Model::new();
+    for name in ["not-a-trace.jsonl", "newer.jsonl"] {
+        let mut follower = Follower::open(&broken(name)).unwrap();
+        let error = follower.poll(&mut model).unwrap_err().to_string();
+        assert!(error.ends_with(&error_of(name)), "{error}");
+    }
+}

@@ -1,0 +1,323 @@
+//! The model's slow twin: works everything out from the whole list of events, looking forward as it likes.
+//!
+//! It shares no code and no idea with the model: it finds when each block lived, what each turned out to be, and
+//! then adds up, for every moment anew.
+
+use std::collections::BTreeMap;
+
+use memlab_trace::Category;
+use memlab_trace::record::{DriverKind, Flags, Phase, TagCategory};
+
+/// What the twin understands.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Alloc { thread: u32, device: i32, address: u64, bytes: u64, stack: u32, layer: u32, flags: u32 },
+    Free { thread: u32, device: i32, address: u64 },
+    Tag { device: i32, address: u64, category: TagCategory, bytes: u64, root: u32, name: &'static str },
+    Step { thread: u32 },
+    DriverAlloc { device: i32, address: u64, bytes: u64, segment: bool },
+    DriverFree { device: i32, address: u64 },
+    Used { device: i32, used: u64, process: Option<u64> },
+}
+
+pub const DRIVER_KIND: DriverKind = DriverKind::Device;
+
+/// A block over its whole life.
+#[derive(Clone, Debug)]
+struct Block {
+    born: usize,
+    /// The event that ended it; the list's length if none did.
+    died: usize,
+    /// The moment it was decided what it is; not before `died` if never.
+    decided: usize,
+    device: i32,
+    bytes: u64,
+    stack: u32,
+    layer: u32,
+    phase: Phase,
+    /// What it is by the rules, tags apart.
+    kind: Category,
+    /// Tags: when, where, what.
+    tags: Vec<(usize, u64, TagCategory, u64, u32, &'static str)>,
+}
+
+fn phase(layer: u32, flags: u32) -> Phase {
+    let inside = layer != 0 || flags & 4 != 0;
+    match flags & 3 {
+        2 => Phase::Backward,
+        3 => Phase::Optimizer,
+        _ if inside => Phase::Forward,
+        _ => Phase::Other,
+    }
+}
+
+pub fn rounded(bytes: u64) -> u64 {
+    bytes.div_ceil(512) * 512
+}
+
+/// Everything, worked out.
+pub struct Twin {
+    events: Vec<Event>,
+    blocks: Vec<Block>,
+}
+
+impl Twin {
+    pub fn new(events: &[Event]) -> Self {
+        let mut twin = Self { events: events.to_vec(), blocks: Vec::new() };
+        for (born, event) in events.iter().enumerate() {
+            if let Event::Alloc { .. } = event {
+                let block = twin.life(born);
+                twin.blocks.push(block);
+            }
+        }
+        twin
+    }
+
+    fn life(&self, born: usize) -> Block {
+        let Event::Alloc { thread, device, address, bytes, stack, layer, flags } = self.events[born] else { panic!() };
+        let later = || self.events.iter().enumerate().skip(born + 1);
+        let ends = |event: &Event| match *event {
+            Event::Alloc { device: on, address: at, .. } | Event::Free { device: on, address: at, .. } => {
+                (on, at) == (device, address)
+            }
+            _ => false,
+        };
+        let died = later().find(|(_, event)| ends(event)).map_or(self.events.len(), |(at, _)| at);
+        let own = phase(layer, flags);
+        let is_step = |event: &Event, of: Option<u32>| match event {
+            Event::Step { thread } => of.is_none_or(|of| of == *thread),
+            _ => false,
+        };
+        let alloc = |event: &Event| match *event {
+            Event::Alloc { thread, device, layer, flags, .. } => Some((thread, device, phase(layer, flags))),
+            _ => None,
+        };
+        // When it is decided, if it lives so long, and what it is then, and what it looks like before.
+        let (decided, survivor) = if flags & Flags::WORKSPACE != 0 {
+            (Some(born), Category::Workspace)
+        } else if flags & Flags::MOVED_MODULE != 0 {
+            (Some(born), Category::Parameter)
+        } else {
+            match own {
+                Phase::Backward if flags & Flags::RECOMPUTE != 0 => (Some(born), Category::Activation),
+                Phase::Forward => {
+                    let over = |event: &Event| {
+                        is_step(event, Some(thread))
+                            || alloc(event).is_some_and(|(by, _, phase)| {
+                                phase == Phase::Backward || by == thread && phase != Phase::Forward
+                            })
+                    };
+                    (later().find(|(_, event)| over(event)).map(|(at, _)| at), Category::Activation)
+                }
+                Phase::Backward => {
+                    let over = |event: &Event| {
+                        is_step(event, None)
+                            || alloc(event).is_some_and(|(_, on, phase)| on == device && phase != Phase::Backward)
+                    };
+                    (later().find(|(_, event)| over(event)).map(|(at, _)| at), Category::Gradient)
+                }
+                Phase::Optimizer => {
+                    (later().find(|(_, event)| is_step(event, None)).map(|(at, _)| at), Category::OptimizerState)
+                }
+                Phase::Other => {
+                    let begins = |event: &Event| {
+                        alloc(event).is_some_and(|(by, _, phase)| by == thread && phase == Phase::Forward)
+                    };
+                    (later().find(|(_, event)| begins(event)).map(|(at, _)| at), Category::Input)
+                }
+            }
+        };
+        let decided = decided.unwrap_or(usize::MAX);
+        // An allocation first decides what was pending, then takes over an address.
+        let died_by_alloc = matches!(self.events.get(died), Some(Event::Alloc { .. }));
+        let kind = if decided < died || decided == died && died_by_alloc {
+            survivor
+        } else if died < self.events.len() || own == Phase::Optimizer {
+            Category::Temporary
+        } else {
+            survivor
+        };
+        let tags = self.events[..died].iter().enumerate().skip(born).filter_map(|(at, event)| match *event {
+            Event::Tag { device: on, address: inside, category, bytes: size, root, name }
+                if on == device && inside >= address && inside - address < bytes =>
+            {
+                Some((at, inside, category, rounded(size), root, name))
+            }
+            _ => None,
+        });
+        let tags = tags.collect();
+        Block { born, died, decided, device, bytes, stack, layer, phase: own, kind, tags }
+    }
+
+    /// The blocks of a device that live after event `at`.
+    fn live(&self, device: i32, at: usize) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(move |block| block.device == device && block.born <= at && block.died > at)
+    }
+
+    pub fn allocated(&self, device: i32, at: usize) -> u64 {
+        self.live(device, at).map(|block| block.bytes).sum()
+    }
+
+    /// The first event after which most was allocated, if anything ever was.
+    pub fn peak(&self, device: i32) -> Option<usize> {
+        let most = (0..self.events.len()).map(|at| self.allocated(device, at)).max().filter(|most| *most > 0)?;
+        (0..self.events.len()).find(|at| self.allocated(device, *at) == most)
+    }
+
+    /// What is live now (or at the peak), by any key.
+    fn sums<K: Ord>(&self, device: i32, at: Option<usize>, key: impl Fn(&Block) -> K) -> BTreeMap<K, u64> {
+        let mut sums = BTreeMap::new();
+        if let Some(at) = at {
+            for block in self.live(device, at) {
+                *sums.entry(key(block)).or_insert(0) += block.bytes;
+            }
+        }
+        sums.retain(|_, bytes| *bytes > 0);
+        sums
+    }
+
+    fn last(&self) -> Option<usize> {
+        self.events.len().checked_sub(1)
+    }
+
+    pub fn by_category(&self, device: i32) -> [BTreeMap<Category, u64>; 2] {
+        [self.last(), self.peak(device)].map(|at| self.sums(device, at, Block::category))
+    }
+
+    pub fn by_stack(&self, device: i32) -> [BTreeMap<u32, u64>; 2] {
+        [self.last(), self.peak(device)].map(|at| self.sums(device, at, |block| block.stack))
+    }
+
+    /// By any grouping of stacks, only what was allocated in backward.
+    pub fn backward_by_line(&self, device: i32, line: impl Fn(u32) -> u32) -> [BTreeMap<u32, u64>; 2] {
+        [self.last(), self.peak(device)].map(|at| {
+            let mut sums = self.sums(device, at, |block| (block.phase == Phase::Backward, line(block.stack)));
+            sums.retain(|(backward, _), _| *backward);
+            sums.into_iter().map(|((_, line), bytes)| (line, bytes)).collect()
+        })
+    }
+
+    /// By any grouping of stacks: live now, at the peak, and the most ever at once.
+    pub fn by_line(&self, device: i32, line: impl Fn(u32) -> u32) -> [BTreeMap<u32, u64>; 3] {
+        let key = |block: &Block| line(block.stack);
+        let mut most = BTreeMap::new();
+        for at in 0..self.events.len() {
+            for (line, bytes) in self.sums(device, Some(at), key) {
+                let known = most.entry(line).or_insert(0);
+                *known = bytes.max(*known);
+            }
+        }
+        [self.sums(device, self.last(), key), self.sums(device, self.peak(device), key), most]
+    }
+
+    /// By row of the layers: (root, name), or the layer that asked by `named`.
+    pub fn by_layer(
+        &self,
+        device: i32,
+        named: impl Fn(u32) -> (u32, Option<&'static str>),
+    ) -> [BTreeMap<(u32, Option<&'static str>), u64>; 2] {
+        let key = |block: &Block| match block.owner() {
+            Some((root, name)) => (root, Some(name)),
+            None => named(block.layer),
+        };
+        [self.last(), self.peak(device)].map(|at| self.sums(device, at, key))
+    }
+
+    /// Bytes allocated in a phase, by layer id.
+    pub fn allocated_in(&self, device: i32, phase: Phase, layer: u32) -> u64 {
+        let blocks = self.blocks.iter();
+        let mine = blocks.filter(|block| (block.device, block.phase, block.layer) == (device, phase, layer));
+        mine.map(|block| block.bytes).sum()
+    }
+
+    /// The most that decided activations of a layer id took at once.
+    pub fn most_activation(&self, device: i32, layer: u32) -> u64 {
+        // Within one event, blocks are decided before any is gone or comes.
+        let after_deciding = |at: usize, block: &&Block| block.decided <= at && block.died >= at && block.born < at;
+        let after = |at: usize, block: &&Block| block.decided <= at && block.died > at && block.born <= at;
+        let is_activation = |block: &&Block, at: usize| {
+            block.device == device
+                && block.layer == layer
+                && block.kind == Category::Activation
+                && block.tags.iter().all(|(tagged, ..)| *tagged > at)
+        };
+        let sum = |at: usize, lives: &dyn Fn(usize, &&Block) -> bool| -> u64 {
+            let mine = self.blocks.iter().filter(|block| lives(at, block) && is_activation(block, at));
+            mine.map(|block| block.bytes).sum()
+        };
+        let moments = (0..self.events.len()).map(|at| {
+            let deciding = matches!(self.events[at], Event::Alloc { .. } | Event::Step { .. });
+            let before = if deciding { sum(at, &after_deciding) } else { 0 };
+            before.max(sum(at, &after))
+        });
+        moments.max().unwrap_or(0)
+    }
+
+    /// The most that tagged tensors of a category took at once, by root and layer name.
+    pub fn most_tagged(&self, device: i32, category: TagCategory) -> BTreeMap<(u32, &'static str), u64> {
+        let mut most = BTreeMap::new();
+        for at in 0..self.events.len() {
+            let mut now = BTreeMap::new();
+            for block in self.live(device, at) {
+                for (what, bytes, root, name) in block.tensors(at) {
+                    if what == category {
+                        *now.entry((root, layer_of(what, name))).or_insert(0) += bytes;
+                    }
+                }
+            }
+            for (row, bytes) in now {
+                let known = most.entry(row).or_insert(0);
+                *known = bytes.max(*known);
+            }
+        }
+        most.retain(|_, bytes| *bytes > 0);
+        most
+    }
+}
+
+pub fn layer_of(category: TagCategory, name: &'static str) -> &'static str {
+    let parameter = if category == TagCategory::OptimizerState { name.split(':').next().unwrap() } else { name };
+    parameter.rfind('.').map_or("", |dot| &parameter[..dot])
+}
+
+impl Block {
+    /// The tensors in it after event `at`: the latest tag at each address.
+    fn tensors(&self, at: usize) -> Vec<(TagCategory, u64, u32, &'static str)> {
+        let mut tensors = BTreeMap::new();
+        for (tagged, address, category, bytes, root, name) in &self.tags {
+            if *tagged <= at {
+                tensors.insert(*address, (*category, *bytes, *root, *name));
+            }
+        }
+        tensors.into_values().collect()
+    }
+
+    /// What it turned out to be: what most of its tagged bytes are, else what the rules say.
+    fn category(&self) -> Category {
+        let mut bytes = [0; 4];
+        for (category, size, ..) in self.tensors(usize::MAX) {
+            bytes[category as usize] += size;
+        }
+        let categories = [Category::Parameter, Category::Gradient, Category::OptimizerState, Category::Buffer];
+        let most = (0..4).rev().max_by_key(|index| bytes[*index]).unwrap();
+        if self.tags.is_empty() { self.kind } else { categories[most] }
+    }
+
+    /// Who owns it by its tags: the layer of its largest tensor. Ties and tensors that were tagged again go by
+    /// the order of tags, as the model documents it.
+    fn owner(&self) -> Option<(u32, &'static str)> {
+        let mut largest: Option<(u64, u64, u32, &'static str)> = None;
+        let mut known = BTreeMap::new();
+        for (_, address, category, bytes, root, name) in &self.tags {
+            let tensor = (*category, *bytes, *root, layer_of(*category, name));
+            if known.insert(*address, tensor) == Some(tensor) {
+                continue;
+            }
+            match largest {
+                Some((at, size, ..)) if at != *address && size >= *bytes => {}
+                _ => largest = Some((*address, *bytes, *root, layer_of(*category, name))),
+            }
+        }
+        largest.map(|(_, _, root, name)| (root, name))
+    }
+}
