@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// Bytes a trace may take by default: 2 GiB.
 const DEFAULT_TRACE_MAX: u64 = 2 << 30;
 /// Below this a trace could not hold its own definitions.
-const LEAST_TRACE_MAX: u64 = 1 << 20;
+const LEAST_TRACE_MAX: u64 = 4 << 20;
 const DEFAULT_OUTPUT: &str = "memlab-%n-%p.jsonl";
 
 pub struct Config {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::condense;
 use crate::recorder::Recorder;
 use crate::sampler::Nvml;
 
@@ -57,6 +58,7 @@ fn run(recorder: &'static Recorder) {
         if let Some(nvml) = &nvml {
             recorder.sampler.sample(recorder, nvml, ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES));
         }
+        condense::if_large(recorder);
         ticks = ticks.wrapping_add(1);
         let until = Instant::now() + TICK;
         match &listener {

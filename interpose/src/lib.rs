@@ -6,6 +6,7 @@
 //! stderr.
 
 mod attribution;
+mod condense;
 mod config;
 mod control;
 mod cuda;

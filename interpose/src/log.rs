@@ -24,8 +24,8 @@ pub struct Log {
 }
 
 impl Log {
-    pub fn create(path: &Path, mapped_bytes: u64) -> io::Result<Self> {
-        let file = Box::into_raw(Box::new(TraceFile::create(path, mapped_bytes)?));
+    pub fn create(path: &Path, mapped: u64) -> io::Result<Self> {
+        let file = Box::into_raw(Box::new(TraceFile::create(path, mapped, 0)?));
         Ok(Self { current: AtomicPtr::new(file), failed: AtomicBool::new(false), lost: AtomicU64::new(0) })
     }
 
@@ -34,14 +34,25 @@ impl Log {
         unsafe { &*self.current.load(Ordering::Acquire) }
     }
 
+    /// Goes on in `next`; returns the file left behind, closed.
+    pub fn switch_to(&self, next: TraceFile) -> &TraceFile {
+        let old = self.current.swap(Box::into_raw(Box::new(next)), Ordering::AcqRel);
+        // SAFETY: never null, never freed.
+        let old = unsafe { &*old };
+        old.close();
+        old
+    }
+
     /// Appends one line, which ends in a newline. An empty line (one its encoder could not fit) is dropped.
     #[inline]
     pub fn append(&self, line: &[u8]) {
         if line.is_empty() || self.failed.load(Ordering::Relaxed) {
             return;
         }
-        match self.file().append(line) {
+        let file = self.file();
+        match file.append(line) {
             Ok(()) => {}
+            Err(Refused::Closed) if !ptr::eq(file, self.file()) => self.append(line), // It went on in another file.
             Err(Refused::Closed) => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
@@ -83,6 +94,8 @@ pub struct TraceFile {
     extending: Mutex<()>,
     /// The extended size, which `ready` forgets on closing.
     extended: AtomicU64,
+    front: u64,
+    closed: AtomicBool,
 }
 
 // SAFETY: `base` is only written through reserved, disjoint ranges.
@@ -91,8 +104,9 @@ unsafe impl Send for TraceFile {}
 unsafe impl Sync for TraceFile {}
 
 impl TraceFile {
-    /// Makes the file at `path` (replacing one that is there) and maps its first `mapped` bytes.
-    pub fn create(path: &Path, mapped: u64) -> io::Result<Self> {
+    /// Makes the file at `path` (replacing one that is there) and maps its first `mapped` bytes. Lines are appended after
+    /// the first `front` bytes, which are left to the caller.
+    pub fn create(path: &Path, mapped: u64, front: u64) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
         // SAFETY: a new mapping at an address of the kernel's choice; pages beyond the file's end are not touched
         // before the file is extended.
@@ -112,10 +126,12 @@ impl TraceFile {
             file,
             base,
             mapped,
-            tail: AtomicU64::new(0),
-            ready: AtomicU64::new(if base.is_null() { mapped } else { 0 }),
+            tail: AtomicU64::new(front),
+            ready: AtomicU64::new(if base.is_null() { mapped } else { front }),
             extending: Mutex::new(()),
-            extended: AtomicU64::new(0),
+            extended: AtomicU64::new(front),
+            front,
+            closed: AtomicBool::new(false),
         })
     }
 
@@ -146,13 +162,13 @@ impl TraceFile {
         let _one_at_a_time = self.extending.lock();
         let extended = self.extended.load(Ordering::Relaxed);
         let ready = self.ready.load(Ordering::SeqCst);
-        if ready == 0 && extended != 0 || end > self.mapped {
+        if self.closed.load(Ordering::SeqCst) || end > self.mapped {
             return Err(Refused::Closed);
         }
         if end <= ready {
             return Ok(());
         }
-        let step = extended.clamp(FIRST_EXTENSION, LARGEST_EXTENSION);
+        let step = (extended - self.front).clamp(FIRST_EXTENSION, LARGEST_EXTENSION);
         let goal = (end + step).next_multiple_of(FIRST_EXTENSION).min(self.mapped);
         // SAFETY: the descriptor is open for as long as `self.file`.
         let error = unsafe { libc::posix_fallocate(self.file.as_raw_fd(), extended as i64, (goal - extended) as i64) };
@@ -171,15 +187,56 @@ impl TraceFile {
     pub fn close(&self) -> u64 {
         let _no_extension = self.extending.lock();
         let size = self.extended.load(Ordering::Relaxed);
+        self.closed.store(true, Ordering::SeqCst);
         self.ready.store(0, Ordering::SeqCst);
-        if size == 0 {
-            self.extended.store(1, Ordering::Relaxed); // An empty file is closed too.
-        }
         let tail = self.tail.load(Ordering::SeqCst);
         let end = if self.base.is_null() { tail } else { tail.min(size) };
         // Failing to trim leaves NULs at the end, which readers skip.
         let _ = self.file.set_len(end);
         end
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of lines appended so far.
+    pub fn appended(&self) -> u64 {
+        self.tail.load(Ordering::Relaxed) - self.front
+    }
+
+    /// Writes the part that was left to the caller.
+    pub fn write_front(&self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() as u64 > self.front {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "there is more than fits"));
+        }
+        self.file.write_all_at(bytes, 0)
+    }
+
+    /// Of a closed file: whether every line reserved has been written.
+    pub fn is_whole(&self) -> bool {
+        if self.base.is_null() {
+            return true; // `pwrite` is over when it returns, and nobody is told before.
+        }
+        // SAFETY: closing left the file at least this long; reading bytes that a late thread may still be writing only
+        // decides whether to look again.
+        let lines = unsafe {
+            let end = self.tail.load(Ordering::SeqCst).min(self.extended.load(Ordering::Relaxed));
+            std::slice::from_raw_parts(self.base.add(self.front as usize), (end - self.front) as usize)
+        };
+        !lines.contains(&0)
+    }
+
+    /// Gives up the mapping of a closed file that is whole. The disk space of a deleted file is only freed then.
+    ///
+    /// # Safety
+    ///
+    /// [`is_whole`](Self::is_whole) must have said yes: no thread writes to the mapping any more.
+    pub unsafe fn unmap(&self) {
+        if !self.base.is_null() {
+            // SAFETY: the caller's word; a closed file refuses every line before touching the mapping.
+            unsafe { libc::munmap(self.base.cast(), self.mapped as usize) };
+        }
     }
 }
 

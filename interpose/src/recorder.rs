@@ -1,7 +1,7 @@
 //! The recorder: made when the process first uses CUDA, it turns what hooks see into lines of the log.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,6 +10,7 @@ use memlab_trace::encode::{self, Header, LineBuffer};
 use parking_lot::Mutex;
 
 use crate::attribution;
+use crate::condense;
 use crate::config;
 use crate::cuda::driver_memory::DriverMemory;
 use crate::cuda::info;
@@ -134,7 +135,7 @@ impl Recorder {
             .map(|argument| String::from_utf8_lossy(argument).into_owned())
             .collect();
         let wanted = config.output_path(&config::program_name(&command));
-        let (log, _) = create_log(&wanted, config.trace_max)?;
+        let log = create_log(&wanted, condense::mapped_bytes(config.trace_max))?;
         let start = now();
         let start_unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let pid = std::process::id();
@@ -316,22 +317,22 @@ pub fn forget_in_child() {
 }
 
 /// Opens the log at `wanted` or, where that cannot be, in the temporary folder, saying so.
-fn create_log(wanted: &Path, trace_max: u64) -> io::Result<(Log, PathBuf)> {
+fn create_log(wanted: &Path, mapped: u64) -> io::Result<Log> {
     let absolute = std::env::current_dir().map_or_else(|_| wanted.to_owned(), |directory| directory.join(wanted));
-    let error = match Log::create(&absolute, trace_max) {
-        Ok(log) => return Ok((log, absolute)),
+    let error = match Log::create(&absolute, mapped) {
+        Ok(log) => return Ok(log),
         Err(error) => error,
     };
     let name = wanted.file_name().map_or_else(|| "memlab.jsonl".into(), ToOwned::to_owned);
     let instead = std::env::temp_dir().join(name);
-    match Log::create(&instead, trace_max) {
+    match Log::create(&instead, mapped) {
         Ok(log) => {
             crate::say(&format!(
                 "cannot write {} ({error}): the trace goes to {}",
                 absolute.display(),
                 instead.display()
             ));
-            Ok((log, instead))
+            Ok(log)
         }
         Err(_) => Err(io::Error::new(error.kind(), format!("cannot write {} ({error})", absolute.display()))),
     }

@@ -136,13 +136,14 @@ impl Model {
     }
 
     fn apply_event(&mut self, record: &Record<'_>) {
+        let step = self.steps_ended;
         match record {
             Record::DriverAlloc(event) => {
                 self.event(event.time);
                 if event.device == HOST {
                     self.host.allocate(event, &mut self.anomalies);
                 } else if let Some((device, _, anomalies)) = self.on_device(event.device) {
-                    device.driver_allocate(event, anomalies);
+                    device.driver_allocate(event, step, anomalies);
                 }
             }
             Record::DriverFree(event) => {
@@ -150,7 +151,7 @@ impl Model {
                 if event.device == HOST {
                     self.host.free(event, &mut self.anomalies);
                 } else if let Some((device, _, anomalies)) = self.on_device(event.device) {
-                    device.driver_free(event, anomalies);
+                    device.driver_free(event, step, anomalies);
                 }
             }
             Record::Map(event) => {
@@ -174,7 +175,7 @@ impl Model {
             Record::Used(event) => {
                 self.event(event.time);
                 if let Some((device, ..)) = self.on_device(event.device) {
-                    device.sample(event);
+                    device.sample(event, step);
                 }
             }
             Record::Oom(event) => {
@@ -242,9 +243,10 @@ impl Model {
     #[inline]
     fn free(&mut self, event: &record::Free) {
         self.event(event.time);
+        let step = self.steps_ended;
         let Some((device, symbols, anomalies)) = self.on_device(event.device) else { return };
         let before = device.totals.allocated;
-        device.free(event, symbols, anomalies);
+        device.free(event, step, symbols, anomalies);
         let after = device.totals.allocated;
         self.allocated = self.allocated.saturating_sub(before).saturating_add(after);
     }

@@ -172,6 +172,22 @@ fn categories_sum_to_what_the_device_has_in_use() {
 }
 
 #[test]
+fn without_pytorch_the_peak_is_when_most_is_in_use() {
+    let model = model_of(&[
+        r#"["d+",1,1,0,4096,1000,"device","cudaMalloc","saxpy",0,0,0]"#,
+        r#"["d+",2,1,0,8192,5000,"async","cudaMallocAsync","saxpy",0,0,0]"#,
+        r#"["used",3,0,20000,1048576,9000]"#,
+        r#"["d-",4,1,0,8192,"async"]"#,
+        r#"["d-",5,1,0,4096,"device"]"#,
+    ]);
+    let device = model.device(0).unwrap();
+    assert_eq!((device.peak_allocated_bytes, device.peak_used_bytes, device.peak_time), (0, 20_000, 3));
+    assert_eq!(category(&model, Category::Workspace), (0, 6000));
+    assert_eq!(category(&model, Category::Context), (3000, 3000));
+    assert_eq!(device.used_bytes_at_peak, 20_000);
+}
+
+#[test]
 fn segments_show_their_blocks_and_holes() {
     let model = model_of(&[
         r#"["d+",1,1,0,100000,10240,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,

@@ -150,7 +150,7 @@ impl DeviceState {
         if self.totals.allocated > self.totals.peak.allocated {
             self.note_peak(event.time, moment.step);
         }
-        self.note_allocated(event.time);
+        self.note_allocated(event.time, moment.step);
     }
 
     fn note_peak(&mut self, time: u64, step: u64) {
@@ -171,9 +171,9 @@ impl DeviceState {
     }
 
     #[inline]
-    pub(crate) fn free(&mut self, event: &record::Free, symbols: &mut Symbols, anomalies: &mut Anomalies) {
+    pub(crate) fn free(&mut self, event: &record::Free, step: u64, symbols: &mut Symbols, anomalies: &mut Anomalies) {
         if self.release(event.address, symbols) {
-            self.note_allocated(event.time);
+            self.note_allocated(event.time, step);
         } else {
             anomalies.unknown_frees += 1;
         }
@@ -199,37 +199,41 @@ impl DeviceState {
     }
 
     #[inline]
-    fn note_allocated(&mut self, time: u64) {
+    fn note_allocated(&mut self, time: u64, step: u64) {
         // Beyond what is reserved (seen), use changes with what is allocated.
         if self.totals.allocated > self.driver.totals.reserved
             || !self.timeline.note_allocated(time, self.totals.allocated)
         {
-            self.note_used(time);
+            self.note_used(time, step);
         }
     }
 
     /// The driver's memory changed: notes the highest use and the moment.
-    fn note_used(&mut self, time: u64) {
+    fn note_used(&mut self, time: u64, step: u64) {
         let used = self.used();
+        // A process that does not use PyTorch's allocator has its peak when most is in use.
+        if self.totals.allocations == 0 && used > self.totals.peak_used {
+            self.note_peak(time, step);
+        }
         self.totals.peak_used = self.totals.peak_used.max(used);
         self.timeline.note(time, self.totals.allocated, self.driver.totals.reserved, used);
     }
 
-    pub(crate) fn driver_allocate(&mut self, event: &record::DriverAlloc<'_>, anomalies: &mut Anomalies) {
+    pub(crate) fn driver_allocate(&mut self, event: &record::DriverAlloc<'_>, step: u64, anomalies: &mut Anomalies) {
         if event.bytes > LARGEST {
             anomalies.impossible_events += 1;
             return;
         }
         self.driver.allocate(event, anomalies);
-        self.note_used(event.time);
+        self.note_used(event.time, step);
     }
 
-    pub(crate) fn driver_free(&mut self, event: &record::DriverFree, anomalies: &mut Anomalies) {
+    pub(crate) fn driver_free(&mut self, event: &record::DriverFree, step: u64, anomalies: &mut Anomalies) {
         self.driver.free(event, anomalies);
-        self.note_used(event.time);
+        self.note_used(event.time, step);
     }
 
-    pub(crate) fn sample(&mut self, event: &record::Used) {
+    pub(crate) fn sample(&mut self, event: &record::Used, step: u64) {
         self.driver.sample(event, self.torch());
         let (driver, peak) = (&self.driver.totals, &mut self.totals.peak);
         if !peak.sampled {
@@ -238,7 +242,7 @@ impl DeviceState {
             peak.context = driver.context;
             peak.other_processes = driver.other_processes;
         }
-        self.note_used(event.time);
+        self.note_used(event.time, step);
     }
 
     pub(crate) fn tag(&mut self, event: &record::Tag<'_>, symbols: &mut Symbols, anomalies: &mut Anomalies) {

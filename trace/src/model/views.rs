@@ -110,7 +110,7 @@ pub struct DeviceView {
     pub reserved_bytes_at_peak: u64,
     /// `used_bytes` at the peak.
     pub used_bytes_at_peak: u64,
-    /// When the peak was first reached.
+    /// When the peak was first reached; without any allocation by PyTorch, when most was in use.
     pub peak_time: u64,
     /// Steps ended before the peak.
     pub peak_step: u64,

@@ -8,12 +8,14 @@
 mod file;
 mod process;
 mod size;
+mod visible;
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use process::start_time;
 pub use size::parse as parse_size;
+pub use visible::{uuid, uuid_text};
 
 /// The most devices one set of cards can have.
 pub const MAX_DEVICES: usize = 16;
@@ -49,6 +51,8 @@ struct Table {
 /// This process's view of the cards.
 pub struct Cards {
     table: *mut Table,
+    /// The cards this process sees, by its own numbers.
+    visible: Vec<usize>,
     /// Index of this process's slot, `u64::MAX` until it holds something.
     slot: AtomicU64,
 }
@@ -65,13 +69,31 @@ impl Cards {
         let table = std::env::var_os("SIMGPU_CARDS")
             .and_then(|path| file::open_shared(path.as_ref()))
             .unwrap_or_else(file::private);
-        Cards { table, slot: AtomicU64::new(u64::MAX) }
+        // SAFETY: the table is mapped for the life of the process and this field never changes.
+        let devices = unsafe { (*table).devices as usize };
+        Cards { table, visible: (0..devices).collect(), slot: AtomicU64::new(u64::MAX) }
     }
 
-    /// How many devices there are.
+    /// As [`Cards::open`], but only the devices that `CUDA_VISIBLE_DEVICES` names.
+    pub fn open_visible() -> Cards {
+        let all = Cards::open();
+        let list = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        Cards { visible: visible::select(list.as_deref(), all.devices()), ..all }
+    }
+
+    /// How many devices this process sees.
     pub fn devices(&self) -> usize {
-        // SAFETY: the table is mapped for the life of the process and this field never changes.
-        unsafe { (*self.table).devices as usize }
+        self.visible.len()
+    }
+
+    /// The number among all cards of a device this process sees.
+    pub fn physical(&self, device: usize) -> usize {
+        self.visible[device]
+    }
+
+    /// The device that is card number `physical`, if this process sees it.
+    pub fn visible(&self, physical: usize) -> Option<usize> {
+        self.visible.iter().position(|card| *card == physical)
     }
 
     /// The memory of one device in bytes; all are alike.
@@ -82,6 +104,7 @@ impl Cards {
 
     /// Bytes that living processes hold on `device`.
     pub fn held(&self, device: usize) -> u64 {
+        let device = self.physical(device);
         self.with(|table, _| {
             reap(table);
             table.held[device]
@@ -90,6 +113,7 @@ impl Cards {
 
     /// Takes `bytes` of `device` for this process; false when they are not there.
     pub fn take(&self, device: usize, bytes: u64) -> bool {
+        let device = self.physical(device);
         self.with(|table, own| {
             let fits = |table: &Table| table.held[device].checked_add(bytes).is_some_and(|sum| sum <= table.memory);
             if !fits(table) {
@@ -107,6 +131,7 @@ impl Cards {
 
     /// Gives back `bytes` of `device` that this process took.
     pub fn give_back(&self, device: usize, bytes: u64) {
+        let device = self.physical(device);
         self.with(|table, own| {
             let Some(slot) = own_slot(table, own) else { return };
             let bytes = bytes.min(table.slots[slot].held[device]);
@@ -117,6 +142,7 @@ impl Cards {
 
     /// The living processes that hold memory on `device`, with their bytes, contexts included.
     pub fn processes(&self, device: usize) -> Vec<(i32, u64)> {
+        let device = self.physical(device);
         self.with(|table, _| {
             reap(table);
             let holding = table.slots.iter().filter(|slot| slot.pid != 0 && slot.held[device] > 0);

@@ -47,7 +47,11 @@ impl Shape {
             0x03 | 0x0a | 0x20 => 4,
             _ => return Err(Code::INVALID_VALUE),
         };
-        if matches!(self.channels, 1 | 2 | 4) { Ok(channel * u64::from(self.channels)) } else { Err(Code::INVALID_VALUE) }
+        if matches!(self.channels, 1 | 2 | 4) {
+            Ok(channel * u64::from(self.channels))
+        } else {
+            Err(Code::INVALID_VALUE)
+        }
     }
 
     fn pitch(&self) -> Result<u64, Code> {

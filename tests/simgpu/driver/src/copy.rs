@@ -239,8 +239,14 @@ unsafe fn copy_2d(what: *const Copy2d, order: Order) -> Answer {
         pitch: c.from_pitch,
         height: 0,
     };
-    let to =
-        Place { kind: c.to_kind, host: c.to_host, device: c.to_device, array: c.to_array, pitch: c.to_pitch, height: 0 };
+    let to = Place {
+        kind: c.to_kind,
+        host: c.to_host,
+        device: c.to_device,
+        array: c.to_array,
+        pitch: c.to_pitch,
+        height: 0,
+    };
     // SAFETY: passed on.
     unsafe { copy_box((from, [c.from_x, c.from_y, 0]), (to, [c.to_x, c.to_y, 0]), [c.width, c.height, 1], order) }
 }

@@ -4,96 +4,89 @@ use std::ffi::{CStr, c_char};
 
 use crate::api::{Answer, answer, answer_if_asked, api};
 use crate::code::Code;
-use crate::state::{initialise, state};
+use crate::state::{State, initialise, state};
 
 /// What `cuDriverGetVersion` says: new enough for every runtime of CUDA 12 and 13.
 pub const DRIVER_VERSION: i32 = 13_020;
 
 const NAME: &CStr = c"NVIDIA SimGPU (memlab)";
 
-/// The UUID of a device; NVML tells the same.
-pub fn uuid(device: usize) -> [u8; 16] {
-    let mut uuid = *b"memlab simgpu \0\0";
-    uuid[15] = device as u8;
-    uuid
-}
-
 /// Attributes with their values (numbers of `CUdevice_attribute` in cuda.h). What is not listed is 0.
 const ATTRIBUTES: &[(i32, i32)] = &[
-    (1, 1024),        // MAX_THREADS_PER_BLOCK
-    (2, 1024),        // MAX_BLOCK_DIM_X
-    (3, 1024),        // MAX_BLOCK_DIM_Y
-    (4, 64),          // MAX_BLOCK_DIM_Z
-    (5, i32::MAX),    // MAX_GRID_DIM_X
-    (6, 65_535),      // MAX_GRID_DIM_Y
-    (7, 65_535),      // MAX_GRID_DIM_Z
-    (8, 49_152),      // MAX_SHARED_MEMORY_PER_BLOCK
-    (9, 65_536),      // TOTAL_CONSTANT_MEMORY
-    (10, 32),         // WARP_SIZE
-    (11, i32::MAX),   // MAX_PITCH
-    (12, 65_536),     // MAX_REGISTERS_PER_BLOCK
-    (13, 1_980_000),  // CLOCK_RATE, kHz
-    (14, 512),        // TEXTURE_ALIGNMENT
-    (15, 1),          // GPU_OVERLAP
-    (16, 132),        // MULTIPROCESSOR_COUNT
-    (19, 1),          // CAN_MAP_HOST_MEMORY
-    (21, 131_072),    // MAXIMUM_TEXTURE1D_WIDTH
-    (22, 131_072),    // MAXIMUM_TEXTURE2D_WIDTH
-    (23, 65_536),     // MAXIMUM_TEXTURE2D_HEIGHT
-    (24, 16_384),     // MAXIMUM_TEXTURE3D_WIDTH
-    (25, 16_384),     // MAXIMUM_TEXTURE3D_HEIGHT
-    (26, 16_384),     // MAXIMUM_TEXTURE3D_DEPTH
-    (30, 512),        // SURFACE_ALIGNMENT
-    (31, 1),          // CONCURRENT_KERNELS
-    (36, 2_619_000),  // MEMORY_CLOCK_RATE, kHz
-    (37, 5_120),      // GLOBAL_MEMORY_BUS_WIDTH
-    (38, 52_428_800), // L2_CACHE_SIZE
-    (39, 2_048),      // MAX_THREADS_PER_MULTIPROCESSOR
-    (40, 3),          // ASYNC_ENGINE_COUNT
-    (41, 1),          // UNIFIED_ADDRESSING
-    (51, 32),         // TEXTURE_PITCH_ALIGNMENT
-    (75, 9),          // COMPUTE_CAPABILITY_MAJOR
-    (76, 0),          // COMPUTE_CAPABILITY_MINOR
-    (78, 1),          // STREAM_PRIORITIES_SUPPORTED
-    (79, 1),          // GLOBAL_L1_CACHE_SUPPORTED
-    (80, 1),          // LOCAL_L1_CACHE_SUPPORTED
-    (81, 233_472),    // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
-    (82, 65_536),     // MAX_REGISTERS_PER_MULTIPROCESSOR
-    (83, 1),          // MANAGED_MEMORY
-    (87, 2),          // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
-    (89, 1),          // CONCURRENT_MANAGED_ACCESS
-    (90, 1),          // COMPUTE_PREEMPTION_SUPPORTED
-    (91, 1),          // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
-    (95, 1),          // COOPERATIVE_LAUNCH
-    (97, 232_448),    // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    (98, 1),          // CAN_FLUSH_REMOTE_WRITES
-    (99, 1),          // HOST_REGISTER_SUPPORTED
-    (102, 1),         // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-    (103, 1),         // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
-    (106, 32),        // MAX_BLOCKS_PER_MULTIPROCESSOR
-    (108, 32_768_000), // MAX_PERSISTING_L2_CACHE_SIZE
+    (1, 1024),          // MAX_THREADS_PER_BLOCK
+    (2, 1024),          // MAX_BLOCK_DIM_X
+    (3, 1024),          // MAX_BLOCK_DIM_Y
+    (4, 64),            // MAX_BLOCK_DIM_Z
+    (5, i32::MAX),      // MAX_GRID_DIM_X
+    (6, 65_535),        // MAX_GRID_DIM_Y
+    (7, 65_535),        // MAX_GRID_DIM_Z
+    (8, 49_152),        // MAX_SHARED_MEMORY_PER_BLOCK
+    (9, 65_536),        // TOTAL_CONSTANT_MEMORY
+    (10, 32),           // WARP_SIZE
+    (11, i32::MAX),     // MAX_PITCH
+    (12, 65_536),       // MAX_REGISTERS_PER_BLOCK
+    (13, 1_980_000),    // CLOCK_RATE, kHz
+    (14, 512),          // TEXTURE_ALIGNMENT
+    (15, 1),            // GPU_OVERLAP
+    (16, 132),          // MULTIPROCESSOR_COUNT
+    (19, 1),            // CAN_MAP_HOST_MEMORY
+    (21, 131_072),      // MAXIMUM_TEXTURE1D_WIDTH
+    (22, 131_072),      // MAXIMUM_TEXTURE2D_WIDTH
+    (23, 65_536),       // MAXIMUM_TEXTURE2D_HEIGHT
+    (24, 16_384),       // MAXIMUM_TEXTURE3D_WIDTH
+    (25, 16_384),       // MAXIMUM_TEXTURE3D_HEIGHT
+    (26, 16_384),       // MAXIMUM_TEXTURE3D_DEPTH
+    (30, 512),          // SURFACE_ALIGNMENT
+    (31, 1),            // CONCURRENT_KERNELS
+    (36, 2_619_000),    // MEMORY_CLOCK_RATE, kHz
+    (37, 5_120),        // GLOBAL_MEMORY_BUS_WIDTH
+    (38, 52_428_800),   // L2_CACHE_SIZE
+    (39, 2_048),        // MAX_THREADS_PER_MULTIPROCESSOR
+    (40, 3),            // ASYNC_ENGINE_COUNT
+    (41, 1),            // UNIFIED_ADDRESSING
+    (51, 32),           // TEXTURE_PITCH_ALIGNMENT
+    (75, 9),            // COMPUTE_CAPABILITY_MAJOR
+    (76, 0),            // COMPUTE_CAPABILITY_MINOR
+    (78, 1),            // STREAM_PRIORITIES_SUPPORTED
+    (79, 1),            // GLOBAL_L1_CACHE_SUPPORTED
+    (80, 1),            // LOCAL_L1_CACHE_SUPPORTED
+    (81, 233_472),      // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+    (82, 65_536),       // MAX_REGISTERS_PER_MULTIPROCESSOR
+    (83, 1),            // MANAGED_MEMORY
+    (87, 2),            // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
+    (89, 1),            // CONCURRENT_MANAGED_ACCESS
+    (90, 1),            // COMPUTE_PREEMPTION_SUPPORTED
+    (91, 1),            // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+    (95, 1),            // COOPERATIVE_LAUNCH
+    (97, 232_448),      // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    (98, 1),            // CAN_FLUSH_REMOTE_WRITES
+    (99, 1),            // HOST_REGISTER_SUPPORTED
+    (102, 1),           // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    (103, 1),           // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+    (106, 32),          // MAX_BLOCKS_PER_MULTIPROCESSOR
+    (108, 32_768_000),  // MAX_PERSISTING_L2_CACHE_SIZE
     (109, 134_213_632), // MAX_ACCESS_POLICY_WINDOW_SIZE
-    (111, 1_024),     // RESERVED_SHARED_MEMORY_PER_BLOCK
-    (113, 1),         // READ_ONLY_HOST_REGISTER_SUPPORTED
-    (115, 1),         // MEMORY_POOLS_SUPPORTED
-    (119, 1),         // MEMPOOL_SUPPORTED_HANDLE_TYPES
-    (120, 1),         // CLUSTER_LAUNCH
-    (122, 1),         // CAN_USE_64_BIT_STREAM_MEM_OPS
-    (123, 1),         // CAN_USE_STREAM_WAIT_VALUE_NOR
-    (125, 1),         // IPC_EVENT_SUPPORTED
-    (126, 4),         // MEM_SYNC_DOMAIN_COUNT
-    (127, 1),         // TENSOR_MAP_ACCESS_SUPPORTED
-    (129, 1),         // UNIFIED_FUNCTION_POINTERS
-    (141, 1),         // HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-    (145, 1),         // HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    (111, 1_024),       // RESERVED_SHARED_MEMORY_PER_BLOCK
+    (113, 1),           // READ_ONLY_HOST_REGISTER_SUPPORTED
+    (115, 1),           // MEMORY_POOLS_SUPPORTED
+    (119, 1),           // MEMPOOL_SUPPORTED_HANDLE_TYPES
+    (120, 1),           // CLUSTER_LAUNCH
+    (122, 1),           // CAN_USE_64_BIT_STREAM_MEM_OPS
+    (123, 1),           // CAN_USE_STREAM_WAIT_VALUE_NOR
+    (125, 1),           // IPC_EVENT_SUPPORTED
+    (126, 4),           // MEM_SYNC_DOMAIN_COUNT
+    (127, 1),           // TENSOR_MAP_ACCESS_SUPPORTED
+    (129, 1),           // UNIFIED_FUNCTION_POINTERS
+    (141, 1),           // HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    (145, 1),           // HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 ];
 
 const PCI_BUS_ID: i32 = 33;
 const PCI_DEVICE_ID: i32 = 34;
 
 /// The bus number of a device, as in `0000:02:00.0`.
-pub fn bus(device: usize) -> i32 {
-    device as i32 + 1
+fn bus(state: &State, device: usize) -> i32 {
+    state.cards.physical(device) as i32 + 1
 }
 
 /// # Safety
@@ -138,7 +131,8 @@ api! {
     }
 
     fn cuDeviceGetUuid_v2 | cuDeviceGetUuid (to: *mut [u8; 16], device: i32) {
-        answer(to, uuid(state()?.device(device)?))?;
+        let state = state()?;
+        answer(to, simgpu_cards::uuid(state.cards.physical(state.device(device)?)))?;
     }
 
     fn cuDeviceGetLuid(_luid: *mut c_char, _mask: *mut u32, _device: i32) {
@@ -152,9 +146,10 @@ api! {
     }
 
     fn cuDeviceGetAttribute(value: *mut i32, attribute: i32, device: i32) {
-        let device = state()?.device(device)?;
+        let state = state()?;
+        let device = state.device(device)?;
         let known = match attribute {
-            PCI_BUS_ID => bus(device),
+            PCI_BUS_ID => bus(&state, device),
             PCI_DEVICE_ID => 0,
             1..=200 => ATTRIBUTES.iter().find(|(number, _)| *number == attribute).map_or(0, |(_, value)| *value),
             _ => return Err(Code::INVALID_VALUE),
@@ -163,14 +158,16 @@ api! {
     }
 
     fn cuDeviceGetPCIBusId(to: *mut c_char, len: i32, device: i32) {
-        let device = state()?.device(device)?;
-        text(to, len, format!("0000:{:02X}:00.0", bus(device)).as_bytes())?;
+        let state = state()?;
+        let bus = bus(&state, state.device(device)?);
+        text(to, len, format!("0000:{bus:02X}:00.0").as_bytes())?;
     }
 
     fn cuDeviceGetByPCIBusId(device: *mut i32, id: *const c_char) {
         let wanted = CStr::from_ptr(id).to_string_lossy().to_ascii_uppercase();
-        let devices = state()?.cards.devices();
-        let found = (0..devices).find(|device| wanted.contains(&format!("{:02X}:00", bus(*device))));
+        let state = state()?;
+        let mut devices = 0..state.cards.devices();
+        let found = devices.find(|device| wanted.contains(&format!("{:02X}:00", bus(&state, *device))));
         answer(device, found.ok_or(Code::INVALID_DEVICE)? as i32)?;
     }
 
@@ -185,7 +182,7 @@ api! {
         if state.device(from)? == state.device(to)? {
             return Err(Code::INVALID_DEVICE);
         }
-        answer(value, i32::from(matches!(attribute, 2 | 3 | 4)))?;
+        answer(value, i32::from(matches!(attribute, 2..=4)))?;
     }
 
     fn cuDeviceGetExecAffinitySupport(supported: *mut i32, _kind: i32, _device: i32) {

@@ -68,7 +68,8 @@ fn export(state: &mut State, address: u64) -> Result<Handle, Code> {
     let block = state.space.get_mut(base).ok_or(Code::INVALID_VALUE)?;
     let file = share(block)?;
     let Block { size, mapped, device, .. } = *block;
-    Ok(Handle { file, base, size, mapped, device: device as u32, ..handle(MEMORY) })
+    let device = state.cards.physical(device) as u32;
+    Ok(Handle { file, base, size, mapped, device, ..handle(MEMORY) })
 }
 
 /// Opens memory of another process; a second time gives the same address.
@@ -83,6 +84,7 @@ fn open(state: &mut State, from: &Handle) -> Result<u64, Code> {
         return Err(Code::INVALID_VALUE);
     }
     let (context, _) = current_device(state)?;
+    let device = state.cards.visible(from.device as usize).ok_or(Code::INVALID_DEVICE)?;
     // Which memory of which process is told by the id of the file.
     let path = format!("/proc/{}/fd/{}", from.pid, from.file);
     let name = std::fs::read_link(&path).map_err(|_| Code::INVALID_VALUE)?;
@@ -98,7 +100,7 @@ fn open(state: &mut State, from: &Handle) -> Result<u64, Code> {
     }
     let file = file.into_raw_fd();
     let base = pages::map_file(from.mapped, file).ok_or(Code::MAP_FAILED)?;
-    let block = Block::new(base, from.size, from.mapped, Kind::Imported, from.device as usize);
+    let block = Block::new(base, from.size, from.mapped, Kind::Imported, device);
     state.space.insert(Block { context, file: Some(file), id_of_file: number, references: 1, ..block });
     Ok(base)
 }

@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn a_name_means_the_newest_function_of_the_version_asked_for() {
-        let same = |name, version, abi| assert_eq!(resolve(name, version, false).ok(), exported(abi), "{name} {version}");
+        let same =
+            |name, version, abi| assert_eq!(resolve(name, version, false).ok(), exported(abi), "{name} {version}");
         // GIVEN a function that has had a second version since CUDA 3.2
         // WHEN a modern runtime asks for it, THEN it gets the second one.
         same("cuMemAlloc", 12_080, "cuMemAlloc_v2");

@@ -91,7 +91,7 @@ pub fn initialise() -> Answer {
     if guard.is_some() {
         return Ok(());
     }
-    let cards = Cards::open();
+    let cards = Cards::open_visible();
     let devices = cards.devices();
     if devices == 0 {
         return Err(Code::NO_DEVICE);

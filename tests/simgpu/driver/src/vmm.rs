@@ -99,8 +99,9 @@ fn create(state: &mut State, size: u64, properties: *const Properties) -> Result
     if let Some(device) = device {
         state.charge(device, size)?;
     }
-    // The name tells an importing process where the memory lives.
-    let name = CString::new(format!("simgpu:{}:{}", properties.location.kind, properties.location.id));
+    // The name tells an importing process, which may see other devices, where the memory lives.
+    let card = device.map_or(0, |device| state.cards.physical(device));
+    let name = CString::new(format!("simgpu:{}:{card}", properties.location.kind));
     let file = name.ok().and_then(|name| pages::file(&name, size));
     let Some(file) = file else {
         if let Some(device) = device {
@@ -217,7 +218,10 @@ fn location_of(file: i32) -> Option<Location> {
 }
 
 fn import(state: &mut State, file: i32) -> Result<usize, Code> {
-    let location = location_of(file).ok_or(Code::INVALID_VALUE)?;
+    let mut location = location_of(file).ok_or(Code::INVALID_VALUE)?;
+    if location.kind == 1 {
+        location.id = state.cards.visible(location.id as usize).ok_or(Code::INVALID_DEVICE)? as i32;
+    }
     // SAFETY: the descriptor was just seen to be one of ours; duplicates share the memory.
     let (own, size) = unsafe {
         let own = libc::fcntl(file, libc::F_DUPFD_CLOEXEC, 3);
@@ -228,8 +232,7 @@ fn import(state: &mut State, file: i32) -> Result<usize, Code> {
         (own, status.st_size as u64)
     };
     let handle = state.new_handle();
-    let properties =
-        Properties { kind: PINNED, handle_types: POSIX_FILE_DESCRIPTOR, location, win32: 0, flags: 0 };
+    let properties = Properties { kind: PINNED, handle_types: POSIX_FILE_DESCRIPTOR, location, win32: 0, flags: 0 };
     let physical = Physical { size, properties, file: own, charged: None, references: 1, mappings: 0 };
     state.virtual_memory.physical.insert(handle, physical);
     Ok(handle)

@@ -97,7 +97,8 @@ impl Network {
 fn describe(descriptor: usize, kind: i32, rows: usize, columns: usize) {
     let (rows, columns) = (rows as i32, columns as i32);
     SHAPES.get(descriptor, |shape| {
-        *shape = Shape { kind, format: 0, dimensions: vec![1, rows, columns], strides: vec![rows * columns, columns, 1] };
+        *shape =
+            Shape { kind, format: 0, dimensions: vec![1, rows, columns], strides: vec![rows * columns, columns, 1] };
     });
 }
 

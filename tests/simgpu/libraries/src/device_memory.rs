@@ -28,7 +28,8 @@ pub fn allocate(bytes: usize) -> Option<u64> {
     let mut address = 0;
     // SAFETY: the type is that of cuMemAlloc_v2 in cuda.h.
     let status = unsafe {
-        let allocate = std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u64, usize) -> i32>(function(c"cuMemAlloc")?);
+        let allocate =
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u64, usize) -> i32>(function(c"cuMemAlloc")?);
         allocate(&mut address, bytes)
     };
     (status == 0).then_some(address)

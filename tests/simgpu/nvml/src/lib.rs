@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
-use simgpu_cards::Cards;
+use simgpu_cards::{Cards, uuid_text};
 
 // nvmlReturn_t
 const SUCCESS: i32 = 0;
@@ -34,11 +34,6 @@ fn device(handle: usize) -> Result<(&'static Cards, usize), i32> {
     let cards = cards()?;
     let index = handle.wrapping_sub(HANDLE);
     if index < cards.devices() { Ok((cards, index)) } else { Err(INVALID_ARGUMENT) }
-}
-
-fn uuid(device: usize) -> String {
-    // The bytes of the driver's UUID: "memlab simgpu ", 0, the device's number.
-    format!("GPU-6d656d6c-6162-2073-696d-6770752000{device:02x}")
 }
 
 fn bus_id(device: usize) -> String {
@@ -234,7 +229,7 @@ api! {
 
     fn nvmlDeviceGetHandleByUUID(wanted: *const c_char, to: *mut usize) {
         let wanted = CStr::from_ptr(wanted).to_string_lossy();
-        let found = (0..cards()?.devices()).find(|device| uuid(*device) == wanted);
+        let found = (0..cards()?.devices()).find(|device| uuid_text(*device) == wanted);
         answer(to, HANDLE + found.ok_or(NOT_FOUND)?)?;
     }
 
@@ -262,7 +257,7 @@ api! {
     }
 
     fn nvmlDeviceGetUUID(handle: usize, to: *mut c_char, room: u32) {
-        text(to, room, uuid(device(handle)?.1).as_bytes())?;
+        text(to, room, uuid_text(device(handle)?.1).as_bytes())?;
     }
 
     fn nvmlDeviceGetPciInfo | nvmlDeviceGetPciInfo_v2 | nvmlDeviceGetPciInfo_v3(handle: usize, to: *mut Pci) {

@@ -83,10 +83,15 @@ pub fn plain(table: fn() -> Result<&'static Driver, Error>, body: impl FnOnce(&'
         Ok(Err(error)) => error,
         Err(_) => Error::UNKNOWN,
     };
-    if code != Error::NOT_READY {
-        LAST.try_with(|last| last.set(code.0)).ok();
+    fail(code)
+}
+
+/// Remembers an error and returns its number.
+pub fn fail(error: Error) -> i32 {
+    if error != Error::NOT_READY {
+        LAST.try_with(|last| last.set(error.0)).ok();
     }
-    code.0
+    error.0
 }
 
 /// As [`plain`], with the thread's context made current first.

@@ -151,6 +151,13 @@ unsafe fn copy_3d(cu: &Driver, params: *const Params3d, stream: Option<usize>) -
     unsafe { copy(cu, to, from, extent, stream) }
 }
 
+/// A channel description, by value; it cannot fail.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn cudaCreateChannelDesc(x: i32, y: i32, z: i32, w: i32, kind: i32) -> Channels {
+    Channels { bits: [x, y, z, w], kind }
+}
+
 const fn flat(width: usize, height: usize) -> Extent {
     Extent { width, height, depth: 1 }
 }

@@ -176,6 +176,15 @@ driver_functions! {
     fn cuMemcpyHtoDAsync(to: u64, from: u64, bytes: usize, stream: usize);
     fn cuMemcpyDtoHAsync(to: u64, from: u64, bytes: usize, stream: usize);
     fn cuMemcpyDtoDAsync(to: u64, from: u64, bytes: usize, stream: usize);
+    fn cuMemcpyBatchAsync(
+        to: *const u64, from: *const u64, sizes: *const usize, count: usize, attributes: *const u8,
+        indices: *const usize, attribute_count: usize, stream: usize
+    ) @ 13000;
+    fn cuMemcpyWithAttributesAsync(to: u64, from: u64, bytes: usize, attributes: *const u8, stream: usize);
+    fn cuMemGetDefaultMemPool(pool: *mut usize, location: *const u64, kind: i32);
+    fn cuMemGetMemPool(pool: *mut usize, location: *const u64, kind: i32);
+    fn cuMemPoolExportToShareableHandle(to: *mut u8, pool: usize, kind: i32, flags: u64);
+    fn cuMemRangeGetAttribute(to: *mut u8, bytes: usize, attribute: i32, address: u64, count: usize);
     fn cuMemcpyPeer(to: u64, to_context: usize, from: u64, from_context: usize, bytes: usize);
     fn cuMemcpyPeerAsync(to: u64, to_context: usize, from: u64, from_context: usize, bytes: usize, stream: usize);
     fn cuMemcpy3D(what: *const u8);
@@ -242,6 +251,7 @@ driver_functions! {
     fn cuGraphLaunch(executable: usize, stream: usize);
     fn cuGraphGetNodes(graph: usize, nodes: *mut usize, count: *mut usize);
     fn cuGraphGetRootNodes(graph: usize, nodes: *mut usize, count: *mut usize);
+    fn cuGraphNodeGetContainingGraph(node: usize, graph: *mut usize);
     fn cuGraphNodeGetType(node: usize, kind: *mut i32);
     fn cuGraphNodeGetDependencies(node: usize, nodes: *mut usize, edges: *mut u8, count: *mut usize) @ 12030;
     fn cuGraphAddDependencies(graph: usize, from: *const usize, to: *const usize, edges: *const u8, n: usize) @ 12030;

@@ -117,6 +117,10 @@ api_without_context! {
         cu.cuGraphGetRootNodes(graph, nodes, count)?;
     }
 
+    fn cudaGraphNodeGetContainingGraph(cu; node: usize, graph: *mut usize) {
+        cu.cuGraphNodeGetContainingGraph(node, graph)?;
+    }
+
     fn cudaGraphNodeGetType(cu; node: usize, kind: *mut i32) {
         cu.cuGraphNodeGetType(node, kind)?;
     }

@@ -13,3 +13,4 @@ mod graph;
 mod kernel;
 mod memory;
 mod stream;
+mod unsupported;

@@ -142,6 +142,25 @@ api! {
         cu.cuMemcpyPeerAsync(to, context(cu, to_device)?, from, context(cu, from_device)?, bytes, stream)?;
     }
 
+    fn cudaMemcpyBatchAsync | cudaMemcpyBatchAsync_ptsz (
+        cu; to: *const u64, from: *const u64, sizes: *const usize, count: usize, attributes: *const u8,
+        indices: *const usize, attribute_count: usize, failed_or_stream: usize, stream: usize,
+    ) {
+        // CUDA 12 has a place for the number of the copy that failed before the stream.
+        let stream = if is_12() { stream } else { failed_or_stream };
+        cu.cuMemcpyBatchAsync(to, from, sizes, count, attributes, indices, attribute_count, stream)?;
+    }
+
+    fn cudaMemcpyWithAttributesAsync | cudaMemcpyWithAttributesAsync_ptsz (
+        cu; to: u64, from: u64, bytes: usize, attributes: *const u8, stream: usize,
+    ) {
+        cu.cuMemcpyWithAttributesAsync(to, from, bytes, attributes, stream)?;
+    }
+
+    fn cudaMemRangeGetAttribute(cu; to: *mut u8, bytes: usize, attribute: i32, address: u64, count: usize) {
+        cu.cuMemRangeGetAttribute(to, bytes, attribute, address, count)?;
+    }
+
     fn cudaMemset | cudaMemset_ptds (cu; to: u64, value: i32, bytes: usize) {
         if bytes > 0 {
             cu.cuMemsetD8(to, value as u8, bytes)?;
@@ -252,6 +271,18 @@ api_without_context! {
 
     fn cudaMemPoolGetAccess(cu; flags: *mut i32, pool: usize, location: *const u64) {
         cu.cuMemPoolGetAccess(flags, pool, location)?;
+    }
+
+    fn cudaMemPoolExportToShareableHandle(cu; to: *mut u8, pool: usize, kind: i32, flags: u32) {
+        cu.cuMemPoolExportToShareableHandle(to, pool, kind, flags.into())?;
+    }
+
+    fn cudaMemGetDefaultMemPool(cu; pool: *mut usize, location: *const u64, kind: i32) {
+        cu.cuMemGetDefaultMemPool(pool, location, kind)?;
+    }
+
+    fn cudaMemGetMemPool(cu; pool: *mut usize, location: *const u64, kind: i32) {
+        cu.cuMemGetMemPool(pool, location, kind)?;
     }
 
     fn cudaDeviceGetDefaultMemPool(cu; pool: *mut usize, device: i32) {

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The folder of simgpu's sources.
 pub fn sources() -> &'static Path {
@@ -42,8 +43,10 @@ pub fn simgpu() -> Command {
 pub fn compile(name: &str, extra: &[&str]) -> PathBuf {
     let folder = libraries().join("simgpu/c");
     std::fs::create_dir_all(&folder).expect("a folder for compiled programs");
-    // Under a name of its own first, so that tests in other processes never run half a program.
-    let draft = folder.join(format!("{name}.{}", std::process::id()));
+    // Under a name of its own first, so that tests running at the same time never run half a program.
+    static DRAFTS: AtomicU32 = AtomicU32::new(0);
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    let draft = folder.join(format!("{name}.{}.{number}", std::process::id()));
     let compiled = Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"])
         .args(extra)

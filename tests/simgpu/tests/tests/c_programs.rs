@@ -54,6 +54,17 @@ fn failures_come_when_asked_for() {
 }
 
 #[test]
+fn a_process_sees_only_the_devices_it_is_given() {
+    // GIVEN a program that wants one card, on a machine with three
+    let program = compile("runtime_memory", &[]);
+    let on = |visible: &str| run(simgpu().args(["--devices", "3"]).arg(&program).env("CUDA_VISIBLE_DEVICES", visible));
+    // WHEN it is given one, THEN it runs; WHEN it is given more or none, THEN it notices.
+    assert!(on("2").status.success());
+    assert!(!on("0,1").status.success());
+    assert!(!on("").status.success());
+}
+
+#[test]
 fn a_synchronisation_can_hang() {
     // GIVEN a program that synchronises, WHEN that is to take half a second, THEN it does.
     let program = compile("failures", &[]);

@@ -5,6 +5,9 @@ use std::process::Command;
 
 use simgpu_tests::{compile, libraries, run, simgpu, sources, succeed, text};
 
+/// The same number on every Linux.
+const SIGTERM: i32 = 15;
+
 #[test]
 fn the_commands_end_is_simgpus_end() {
     // GIVEN commands that end in different ways, WHEN run, THEN the exit code is theirs.
@@ -13,12 +16,7 @@ fn the_commands_end_is_simgpus_end() {
     // AND so is the signal: simgpu becomes the command.
     let mut direct = Command::new(sources().join("simgpu"));
     let output = run(direct.args(["sh", "-c", "kill -TERM $$"]).env("SIMGPU_LIBS", libraries()));
-    assert_eq!(output.status.signal(), Some(libc_sigterm()));
-}
-
-/// SIGTERM has this number on every Linux.
-const fn libc_sigterm() -> i32 {
-    15
+    assert_eq!(output.status.signal(), Some(SIGTERM));
 }
 
 #[test]

@@ -1,0 +1,179 @@
+//! `memlab ps`: the traced processes of this user.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use memlab_trace::load;
+use serde::Serialize;
+
+use crate::control::{self, DeviceStatus, Status, Unreachable};
+use crate::format::{self, Units};
+use crate::text;
+
+/// Reading a trace for its totals may take this long.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// One process as it is told.
+#[derive(Debug, Serialize)]
+struct Row {
+    pid: u32,
+    rank: Option<u32>,
+    command: Vec<String>,
+    state: String,
+    trace: String,
+    devices: Vec<DeviceRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct DeviceRow {
+    index: i32,
+    allocated_bytes: u64,
+    reserved_bytes: u64,
+}
+
+/// Prints them.
+///
+/// # Errors
+///
+/// If standard output does not take it.
+pub fn run(json: bool) -> anyhow::Result<()> {
+    let rows: Vec<Row> = control::discover().into_iter().map(|(pid, answer)| row(pid, answer)).collect();
+    let mut output = std::io::stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut output, &serde_json::json!({ "processes": rows }))?;
+        writeln!(output)?;
+    } else if rows.is_empty() {
+        writeln!(output, "no traced process of yours is running: start one with `memlab run -- CMD`")?;
+    } else {
+        output.write_all(table(&rows).as_bytes())?;
+    }
+    Ok(())
+}
+
+fn row(pid: u32, answer: Result<Status, Unreachable>) -> Row {
+    match answer {
+        Ok(status) => {
+            let devices = if status.devices.is_empty() { totals(&status) } else { status.devices };
+            Row {
+                pid,
+                rank: status.rank,
+                command: status.command,
+                state: if status.state.is_empty() { "recording".to_owned() } else { status.state },
+                trace: status.trace.to_string_lossy().into_owned(),
+                devices: devices
+                    .into_iter()
+                    .map(|device| DeviceRow {
+                        index: device.index,
+                        allocated_bytes: device.allocated_bytes,
+                        reserved_bytes: device.reserved_bytes,
+                    })
+                    .collect(),
+            }
+        }
+        Err(error) => Row {
+            pid,
+            rank: None,
+            command: Vec::new(),
+            state: match error {
+                Unreachable::Silent => "does not answer".to_owned(),
+                Unreachable::NotOurs(_) => "not yours".to_owned(),
+                Unreachable::Refused(reason) => format!("refuses: {reason}"),
+                other => format!("cannot be asked: {other:?}"),
+            },
+            trace: String::new(),
+            devices: Vec::new(),
+        },
+    }
+}
+
+/// Totals by its trace, for a process that does not tell them itself; none if that would take long.
+fn totals(status: &Status) -> Vec<DeviceStatus> {
+    let started = Instant::now();
+    let mut in_time = |_| if started.elapsed() < PATIENCE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    match load(&status.trace, &mut in_time) {
+        Ok(loaded) if !loaded.cancelled => loaded
+            .model
+            .devices()
+            .into_iter()
+            .map(|device| DeviceStatus {
+                index: device.index,
+                allocated_bytes: device.allocated_bytes,
+                reserved_bytes: device.reserved_bytes,
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut cells = vec![["PID", "RANK", "DEVICE", "ALLOCATED", "RESERVED", "STATE", "COMMAND", "TRACE"].map(str::to_owned)];
+    for row in rows {
+        let size = |bytes| format::bytes(bytes, Units::Auto);
+        let mut devices: Vec<[String; 3]> = row
+            .devices
+            .iter()
+            .map(|device| [format!("cuda:{}", device.index), size(device.allocated_bytes), size(device.reserved_bytes)])
+            .collect();
+        if devices.is_empty() {
+            devices.push(["-", "-", "-"].map(str::to_owned));
+        }
+        for (index, [device, allocated, reserved]) in devices.into_iter().enumerate() {
+            let once = |words: String| if index == 0 { words } else { String::new() };
+            let command = text::short_command(&row.command);
+            cells.push([
+                once(row.pid.to_string()),
+                once(row.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string())),
+                device,
+                allocated,
+                reserved,
+                once(text::clean(&row.state).into_owned()),
+                once(text::fit(&command, 40, "…").into_owned()),
+                once(text::clean(&row.trace).into_owned()),
+            ]);
+        }
+    }
+    let widths: Vec<usize> =
+        (0..8).map(|column| cells.iter().map(|row| text::width(&row[column])).max().unwrap_or(0)).collect();
+    let mut table = String::new();
+    for row in cells {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let padding = " ".repeat(widths[column] - text::width(cell));
+            // Numbers stand on the right.
+            let (before, after) = if matches!(column, 0 | 1 | 3 | 4) { (padding.as_str(), "") } else { ("", padding.as_str()) };
+            line += &format!("{before}{cell}{after}  ");
+        }
+        table += line.trim_end();
+        table.push('\n');
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_stand_in_a_table() {
+        // GIVEN a process on two devices and one that does not answer
+        let status = Status {
+            pid: 42,
+            rank: Some(0),
+            command: ["python", "train.py", "\u{1b}[2J"].map(str::to_owned).to_vec(),
+            trace: "/tmp/t.jsonl".into(),
+            devices: (0..2)
+                .map(|index| DeviceStatus { index, allocated_bytes: 1 << 30, reserved_bytes: 2 << 30 })
+                .collect(),
+            ..Status::default()
+        };
+        let rows = [row(42, Ok(status)), row(4343, Err(Unreachable::Silent))];
+        // WHEN shown THEN each device has a line, and nothing in them steers the terminal
+        insta::assert_snapshot!(table(&rows), @r"
+         PID  RANK  DEVICE  ALLOCATED  RESERVED  STATE            COMMAND        TRACE
+          42     0  cuda:0   1.00 GiB  2.00 GiB  recording        train.py �[2J  /tmp/t.jsonl
+                    cuda:1   1.00 GiB  2.00 GiB
+        4343     -  -               -         -  does not answer  ?
+        ");
+    }
+}

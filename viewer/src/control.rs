@@ -1,0 +1,229 @@
+//! The client of the socket that every traced process listens on: one JSON object a line, one reply a line.
+//!
+//! Nothing here waits long: a process that is stopped does not answer, and must not hold up who asks.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// How long a process has to answer.
+const PATIENCE: Duration = Duration::from_millis(1000);
+/// A reply longer than this is none.
+const LONGEST_REPLY: u64 = 1 << 20;
+
+/// What a traced process says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Status {
+    /// The process.
+    pub pid: u32,
+    /// Where its trace is.
+    pub trace: PathBuf,
+    /// Its rank, if a launcher gave it one.
+    #[serde(default)]
+    pub rank: Option<u32>,
+    /// Its command line.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// What it is doing: `recording`, …
+    #[serde(default)]
+    pub state: String,
+    /// The trace's identity.
+    #[serde(default)]
+    pub id: String,
+    /// Its devices, if it tells.
+    #[serde(default)]
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// One device of a traced process.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct DeviceStatus {
+    /// The CUDA ordinal.
+    pub index: i32,
+    /// Bytes handed out by PyTorch's caching allocator.
+    #[serde(default)]
+    pub allocated_bytes: u64,
+    /// Bytes it holds.
+    #[serde(default)]
+    pub reserved_bytes: u64,
+}
+
+/// Why a process does not answer.
+#[derive(Debug)]
+pub enum Unreachable {
+    /// There is no socket.
+    NoSocket,
+    /// There is one, but nobody listens: the process is gone.
+    Stale,
+    /// The socket, or its folder, belongs to someone else.
+    NotOurs(PathBuf),
+    /// It does not answer in time: it is stopped, or busy.
+    Silent,
+    /// It answered with an error.
+    Refused(String),
+    /// What it said makes no sense, or the system failed.
+    Failed(io::Error),
+}
+
+/// The folder with the sockets of this user's processes.
+pub fn socket_folder() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let usable = runtime.filter(|folder| folder.is_absolute() && fs::metadata(folder).is_ok_and(|found| found.uid() == own_uid()));
+    usable.map_or_else(fallback_folder, |folder| folder.join("memlab"))
+}
+
+fn fallback_folder() -> PathBuf {
+    PathBuf::from(format!("/tmp/memlab-{}", own_uid()))
+}
+
+/// Every folder in which a process of this user may listen: it may have had another environment.
+fn socket_folders() -> Vec<PathBuf> {
+    let (first, second) = (socket_folder(), fallback_folder());
+    if first == second { vec![first] } else { vec![first, second] }
+}
+
+fn own_uid() -> u32 {
+    // SAFETY: cannot fail and touches no memory.
+    unsafe { libc::geteuid() }
+}
+
+/// Whether a folder is this user's and no other's.
+fn is_private(folder: &Path) -> bool {
+    fs::symlink_metadata(folder).is_ok_and(|found| {
+        found.is_dir() && found.uid() == own_uid() && found.permissions().mode() & 0o022 == 0
+    })
+}
+
+/// What the process `pid` says of itself.
+///
+/// # Errors
+///
+/// If it cannot be reached; see [`Unreachable`].
+pub fn status(pid: u32) -> Result<Status, Unreachable> {
+    let mut last = Unreachable::NoSocket;
+    for folder in socket_folders() {
+        let socket = folder.join(format!("{pid}.sock"));
+        if fs::symlink_metadata(&socket).is_err() {
+            continue;
+        }
+        match ask_status(&folder, &socket) {
+            Ok(status) if status.pid == pid => return Ok(status),
+            Ok(_) => last = Unreachable::Stale,
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// All traced processes of this user that answer, and those whose socket is there but that do not. Sockets left
+/// behind by dead processes are removed.
+pub fn discover() -> Vec<(u32, Result<Status, Unreachable>)> {
+    let mut found: Vec<(u32, PathBuf, PathBuf)> = Vec::new();
+    for folder in socket_folders().into_iter().filter(|folder| is_private(folder)) {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let pid = name.to_str().and_then(|name| name.strip_suffix(".sock")).and_then(|pid| pid.parse().ok());
+            if let Some(pid) = pid {
+                found.push((pid, folder.clone(), entry.path()));
+            }
+        }
+    }
+    // All at once: one that does not answer costs no more than its own patience.
+    let mut answers: Vec<_> = std::thread::scope(|scope| {
+        let asked: Vec<_> = found
+            .iter()
+            .map(|(pid, folder, socket)| (*pid, scope.spawn(move || ask_status(folder, socket))))
+            .collect();
+        let failed = || Err(Unreachable::Failed(io::Error::other("the request failed")));
+        asked.into_iter().map(|(pid, thread)| (pid, thread.join().unwrap_or_else(|_| failed()))).collect()
+    });
+    answers.retain(|(_, answer)| !matches!(answer, Err(Unreachable::Stale | Unreachable::NoSocket)));
+    answers.sort_by_key(|(pid, _)| *pid);
+    answers
+}
+
+fn ask_status(folder: &Path, socket: &Path) -> Result<Status, Unreachable> {
+    let reply = match ask(folder, socket, r#"{"command":"status"}"#) {
+        Err(Unreachable::Stale) => {
+            // Its process is gone: the next look need not trip over it. That it cannot be removed is no matter.
+            let _ = fs::remove_file(socket);
+            return Err(Unreachable::Stale);
+        }
+        reply => reply?,
+    };
+    serde_json::from_value(reply).map_err(|error| Unreachable::Failed(io::Error::other(error)))
+}
+
+/// Sends one request and reads its reply.
+fn ask(folder: &Path, socket: &Path, request: &str) -> Result<serde_json::Value, Unreachable> {
+    if !is_private(folder) {
+        return Err(Unreachable::NotOurs(folder.to_owned()));
+    }
+    let metadata = fs::symlink_metadata(socket).map_err(|_| Unreachable::NoSocket)?;
+    if metadata.uid() != own_uid() || !metadata.file_type().is_socket() {
+        return Err(Unreachable::NotOurs(socket.to_owned()));
+    }
+    let reply = exchange(socket, request).map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => Unreachable::Stale,
+        io::ErrorKind::NotFound => Unreachable::NoSocket,
+        io::ErrorKind::PermissionDenied => Unreachable::NotOurs(socket.to_owned()),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Unreachable::Silent,
+        _ => Unreachable::Failed(error),
+    })?;
+    let reply: serde_json::Value =
+        serde_json::from_str(&reply).map_err(|error| Unreachable::Failed(io::Error::other(error)))?;
+    if reply["ok"].as_bool() == Some(true) {
+        return Ok(reply);
+    }
+    let error = reply["error"].as_str().unwrap_or("it gave no reason");
+    Err(Unreachable::Refused(crate::text::clean(error).into_owned()))
+}
+
+fn exchange(socket: &Path, request: &str) -> io::Result<String> {
+    let mut stream = connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    let mut reply = String::new();
+    BufReader::new(stream.take(LONGEST_REPLY)).read_line(&mut reply)?;
+    if reply.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the process closed the connection"));
+    }
+    Ok(reply)
+}
+
+/// Connects without ever waiting: a full queue of a stopped process would otherwise block.
+fn connect(socket: &Path) -> io::Result<UnixStream> {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    use std::os::unix::ffi::OsStrExt;
+    // SAFETY: an all-zero sockaddr_un is a valid value of it.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let path = socket.as_os_str().as_bytes();
+    if path.len() >= address.sun_path.len() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket's path is too long"));
+    }
+    for (target, byte) in address.sun_path.iter_mut().zip(path) {
+        *target = *byte as libc::c_char;
+    }
+    // SAFETY: no pointers are passed.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just made and belongs to nobody else.
+    let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    let length = std::mem::size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: the address is initialised and as long as said.
+    if unsafe { libc::connect(fd, (&raw const address).cast(), length) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}

@@ -1,0 +1,27 @@
+//! Pictures of a screen: as text and as SVG.
+
+pub mod svg;
+
+use ratatui::buffer::Buffer;
+use unicode_width::UnicodeWidthStr;
+
+/// The characters of a screen, a line each, without colours.
+pub fn text_picture(buffer: &Buffer) -> String {
+    let area = buffer.area;
+    let mut picture = String::new();
+    for y in area.y..area.bottom() {
+        let mut line = String::new();
+        let mut skip = 0;
+        for x in area.x..area.right() {
+            let symbol = buffer[(x, y)].symbol();
+            if skip == 0 {
+                line += symbol;
+            }
+            // A wide character takes the cell after it as well.
+            skip = symbol.width().max(skip).saturating_sub(1);
+        }
+        picture += line.trim_end();
+        picture.push('\n');
+    }
+    picture
+}

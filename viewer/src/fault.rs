@@ -1,0 +1,50 @@
+//! Errors as the shell sees them: 2 for what was typed or given, 1 for what failed on the way.
+
+use std::fmt;
+
+use memlab_trace::ReadError;
+
+/// The input or the usage is at fault. The message says what happened, to what, and what to do next.
+#[derive(Debug)]
+pub struct BadInput(pub String);
+
+impl fmt::Display for BadInput {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadInput {}
+
+/// Makes an error of a message about the input.
+pub fn bad_input(message: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(BadInput(message.into()))
+}
+
+/// The command of `memlab run` cannot be started; the code is the one shells and `env` give (126 or 127).
+#[derive(Debug)]
+pub struct CannotStart {
+    /// What happened, to what, and what to do next.
+    pub message: String,
+    /// 127: not found; 126: found, but it cannot be executed.
+    pub code: u8,
+}
+
+impl fmt::Display for CannotStart {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for CannotStart {}
+
+/// The exit code for `error`.
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    if let Some(cannot_start) = error.downcast_ref::<CannotStart>() {
+        cannot_start.code
+    } else if error.is::<BadInput>() || error.is::<ReadError>() {
+        2
+    } else {
+        1
+    }
+}

@@ -1,0 +1,85 @@
+//! Whether the process that writes a trace is still there.
+
+use std::fs;
+
+use memlab_trace::record::Header;
+
+/// What is known of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// It runs or sleeps.
+    Runs,
+    /// It is stopped.
+    Stopped,
+    /// It is gone.
+    Dead,
+    /// It lives, or lived, on another machine.
+    Elsewhere,
+}
+
+/// Looks for the process that a header names.
+pub fn writer(header: &Header) -> Writer {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if !header.host.is_empty() && !host.trim_end().is_empty() && header.host != host.trim_end() {
+        return Writer::Elsewhere;
+    }
+    let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", header.pid)) else { return Writer::Dead };
+    let Some((state, start_ticks)) = parse_stat(&stat) else { return Writer::Dead };
+    if is_younger(start_ticks, header.start_unix_ns) {
+        return Writer::Dead;
+    }
+    match state {
+        'Z' | 'X' | 'x' => Writer::Dead,
+        'T' | 't' => Writer::Stopped,
+        _ => Writer::Runs,
+    }
+}
+
+/// State and start, in clock ticks since the machine started, from `/proc/<pid>/stat`. The name in it can hold anything.
+fn parse_stat(stat: &str) -> Option<(char, u64)> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    // Field 3 is the state, field 22 the start.
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// Whether a process that started at `start_ticks` cannot have begun a trace at `unix_ns`: its number was used again.
+fn is_younger(start_ticks: u64, unix_ns: u64) -> bool {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let boot = stat.lines().find_map(|line| line.strip_prefix("btime ")).and_then(|text| text.trim().parse::<u64>().ok());
+    // USER_HZ is 100 on every Linux.
+    let started = boot.map(|boot| boot.saturating_add(start_ticks / 100));
+    // The two clocks may disagree a little.
+    started.is_some_and(|started| started > unix_ns / 1_000_000_000 + 5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(pid: u32) -> Header {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        Header { pid, start_unix_ns: now.as_nanos() as u64, ..Header::default() }
+    }
+
+    #[test]
+    fn processes_are_told_apart() {
+        // GIVEN this process THEN it runs
+        assert_eq!(writer(&header(std::process::id())), Writer::Runs);
+        // GIVEN a number that no process has THEN it is dead
+        assert_eq!(writer(&header(u32::MAX)), Writer::Dead);
+        // GIVEN a trace older than the process with its number THEN the writer is dead
+        let old = Header { start_unix_ns: 1, ..header(std::process::id()) };
+        assert_eq!(writer(&old), Writer::Dead);
+        // GIVEN a trace of another machine THEN nothing can be said
+        assert_eq!(writer(&Header { host: "no such host".into(), ..header(1) }), Writer::Elsewhere);
+    }
+
+    #[test]
+    fn names_with_brackets_are_passed_over() {
+        let stat = "42 (a ) b) S 1 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2";
+        assert_eq!(parse_stat(stat), Some(('S', 98765)));
+        assert_eq!(parse_stat("garbage"), None);
+    }
+}

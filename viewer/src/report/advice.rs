@@ -1,0 +1,76 @@
+//! What to do after an out-of-memory: by what stood in the way and by what held most.
+
+use memlab_trace::{Category, GrowthView, OomView};
+
+use crate::format::{self, Units};
+
+/// The most pieces of advice: who reads ten follows none.
+const MOST: usize = 4;
+
+/// What to try, the most promising first. `grows` is the line that holds more after every step, if there is one,
+/// and what to call it.
+pub(super) fn advice(oom: &OomView, grows: Option<(&GrowthView, &str)>) -> Vec<String> {
+    let mut advice = Vec::new();
+    let size = |bytes| format::bytes(bytes, Units::Auto);
+    let held = |category: Category| oom.categories.iter().find(|(held, _)| *held == category).map_or(0, |(_, bytes)| *bytes);
+    if oom.total_bytes > 0 && oom.requested_bytes > oom.total_bytes {
+        advice.push(format!(
+            "It asked for more than the device has ({}): look at the size of that tensor, or split the work.",
+            size(oom.total_bytes)
+        ));
+    }
+    let is_fragmented = oom.free_bytes >= oom.requested_bytes && oom.largest_free_block_bytes < oom.requested_bytes;
+    if is_fragmented {
+        advice.push(format!(
+            "{} were free in PyTorch's segments, but in pieces of at most {}: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
+             joins them.",
+            size(oom.free_bytes),
+            size(oom.largest_free_block_bytes)
+        ));
+    }
+    if let Some((growth, line)) = grows
+        && growth.to_bytes - growth.from_bytes > oom.allocated_bytes / 20
+    {
+        advice.push(format!(
+            "{line} holds {} more after every step: keep numbers, not tensors with their graph (.item(), .detach()), and let \
+             go of what is done with.",
+            size(growth.bytes_per_step.max(0.0) as u64)
+        ));
+    }
+    let others = held(Category::OtherProcesses);
+    if others >= oom.requested_bytes.min(oom.total_bytes / 10).max(1) {
+        advice.push(format!("Other processes hold {}: nvidia-smi names them; end them, or take another device.", size(others)));
+    }
+    let mut largest: Vec<(Category, u64)> = oom.categories.clone();
+    // What is said of holes is said once.
+    largest.retain(|(category, _)| !(is_fragmented && *category == Category::Cached));
+    largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    // What holds less than a tenth is not worth the work.
+    let worth = largest.into_iter().filter(|(_, bytes)| *bytes >= oom.allocated_bytes / 10);
+    advice.extend(worth.filter_map(|(category, bytes)| by_category(category).map(|text| text.replace("{}", &size(bytes)))));
+    advice.truncate(MOST);
+    advice
+}
+
+/// What makes a category smaller; `{}` is what it holds.
+fn by_category(category: Category) -> Option<&'static str> {
+    Some(match category {
+        Category::Activation => {
+            "Activations hold {}: a smaller batch or sequence, torch.utils.checkpoint on the layers above, or autocast to \
+             bfloat16."
+        }
+        Category::OptimizerState => {
+            "Optimizer state holds {}: an 8-bit or factored optimizer, or state shared among ranks (ZeRO, FSDP)."
+        }
+        Category::Gradient => {
+            "Gradients hold {}: zero_grad(set_to_none=True) before forward, or gradients shared among ranks (ZeRO, FSDP)."
+        }
+        Category::Parameter => "Parameters hold {}: load them in bfloat16, or share or offload them (FSDP, device_map).",
+        Category::Input => "Inputs hold {}: move one batch at a time to the device, and del it when done.",
+        Category::Temporary => "Temporaries hold {}: work in place or in smaller pieces on the lines above.",
+        Category::Cached => {
+            "PyTorch holds {} that nobody uses: fewer different shapes, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,478 @@
+//! The report as JSON: a contract with scripts. Keys are added, never renamed or taken away.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use memlab_trace::{Anomalies, Category, Line, Loaded, Model};
+use serde::Serialize;
+use serde_json::ser::{CharEscape, Formatter, PrettyFormatter};
+
+use crate::text::is_unsafe;
+
+#[derive(Serialize)]
+struct Report {
+    trace: Trace,
+    process: Process,
+    devices: Vec<Device>,
+    lines: Vec<LineRow>,
+    layers: Vec<LayerRow>,
+    categories: Vec<CategoryRow>,
+    steps: Vec<StepRow>,
+    growth: Vec<GrowthRow>,
+    ooms: Vec<OomRow>,
+    driver: Vec<DriverRow>,
+    warnings: Vec<String>,
+}
+
+/// The file and how well it could be read.
+#[derive(Serialize)]
+struct Trace {
+    path: String,
+    version: String,
+    events: u64,
+    duration_ns: u64,
+    skipped_lines: u64,
+    truncated: bool,
+    anomalies: Anomalies,
+}
+
+#[derive(Serialize)]
+struct Process {
+    pid: u32,
+    command: Vec<String>,
+    rank: Option<u32>,
+    /// The exit code; null if a signal ended it or nobody said how it ended.
+    exit: Option<i32>,
+    signal: Option<i32>,
+    parent_pid: u32,
+    local_rank: Option<u32>,
+    world_size: Option<u32>,
+    directory: String,
+    host: String,
+    start_unix_ns: u64,
+}
+
+#[derive(Serialize)]
+struct Device {
+    index: i32,
+    name: String,
+    total_bytes: u64,
+    peak_allocated_bytes: u64,
+    peak_reserved_bytes: u64,
+    peak_used_bytes: u64,
+    allocated_bytes: u64,
+    reserved_bytes: u64,
+    used_bytes: u64,
+    used_is_known: bool,
+    process_is_known: bool,
+    peak_time_ns: u64,
+    peak_steps_ended: u64,
+    reserved_bytes_at_peak: u64,
+    used_bytes_at_peak: u64,
+    allocations: u64,
+    segments: u64,
+    free_bytes_in_segments: u64,
+    largest_free_block_bytes: u64,
+    fragmentation_percent: f64,
+    /// What was allocated outside any layer: with the rows of `layers` it sums to what is allocated.
+    outside_layers_bytes_at_peak: u64,
+    outside_layers_bytes_at_end: u64,
+}
+
+#[derive(Serialize)]
+struct LineRow {
+    device: i32,
+    #[serde(flatten)]
+    line: Place,
+    allocations: u64,
+    allocated_bytes: u64,
+    live_bytes_at_peak: u64,
+    peak_live_bytes: u64,
+    live_bytes_at_end: u64,
+    backward_bytes_at_peak: u64,
+    backward_bytes_at_end: u64,
+}
+
+/// A line of the user's code; all null: no Python frame of theirs.
+#[derive(Serialize)]
+struct Place {
+    file: Option<String>,
+    line: Option<u32>,
+    function: Option<String>,
+}
+
+#[derive(Serialize)]
+struct LayerRow {
+    device: i32,
+    name: String,
+    #[serde(rename = "type")]
+    class: Option<String>,
+    /// The layer id of the outermost module: tells several models apart.
+    root: u32,
+    root_type: Option<String>,
+    live_bytes_at_peak: u64,
+    live_bytes_at_end: u64,
+    forward_bytes: u64,
+    backward_bytes: u64,
+    parameter_bytes: u64,
+    gradient_bytes: u64,
+    optimizer_state_bytes: u64,
+    buffer_bytes: u64,
+    activation_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct CategoryRow {
+    device: i32,
+    name: &'static str,
+    bytes_at_peak: u64,
+    bytes_at_end: u64,
+}
+
+#[derive(Serialize)]
+struct StepRow {
+    index: u64,
+    peak_allocated_bytes: u64,
+    allocated_bytes_at_end: u64,
+    end_time_ns: u64,
+    /// How many steps were joined to this row, usually 1.
+    steps: u64,
+}
+
+#[derive(Serialize)]
+struct GrowthRow {
+    device: i32,
+    #[serde(flatten)]
+    line: Place,
+    from_steps_ended: u64,
+    to_steps_ended: u64,
+    from_bytes: u64,
+    to_bytes: u64,
+    bytes_per_step: f64,
+}
+
+#[derive(Serialize)]
+struct OomRow {
+    device: i32,
+    requested_bytes: u64,
+    #[serde(flatten)]
+    line: Place,
+    layer: Option<String>,
+    allocated_bytes: u64,
+    reserved_bytes: u64,
+    largest_free_block_bytes: u64,
+    free_bytes_in_segments: u64,
+    used_bytes: u64,
+    total_bytes: u64,
+    time_ns: u64,
+    steps_ended: u64,
+    stack: Vec<Place>,
+    held_by_lines: Vec<HeldByLine>,
+    held_by_layers: Vec<HeldBy>,
+    held_by_categories: Vec<HeldBy>,
+}
+
+#[derive(Serialize)]
+struct HeldByLine {
+    #[serde(flatten)]
+    line: Place,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct HeldBy {
+    name: Option<String>,
+    bytes: u64,
+}
+
+/// Driver memory that is not PyTorch's allocator's, held at the end; device -1 is the host.
+#[derive(Serialize)]
+struct DriverRow {
+    device: i32,
+    kind: &'static str,
+    call: String,
+    library: String,
+    live_bytes_at_end: u64,
+    live_allocations_at_end: u64,
+}
+
+/// Writes the report of a trace as JSON. Control characters in its texts come as escapes.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_json(out: &mut impl Write, path: &Path, loaded: &Loaded) -> io::Result<()> {
+    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, Harmless(PrettyFormatter::new()));
+    report(path, loaded).serialize(&mut serializer)?;
+    out.write_all(b"\n")
+}
+
+fn report(path: &Path, loaded: &Loaded) -> Report {
+    let model = &loaded.model;
+    let header = model.header().cloned().unwrap_or_default();
+    let end = model.end();
+    let places = Places { directory: header.directory.clone() };
+    let indexes: Vec<i32> = model.devices().iter().map(|device| device.index).collect();
+    Report {
+        trace: Trace {
+            path: path.display().to_string(),
+            version: header.version,
+            events: model.events(),
+            duration_ns: model.time(),
+            skipped_lines: loaded.skipped.count,
+            truncated: loaded.truncated,
+            anomalies: model.anomalies(),
+        },
+        process: Process {
+            pid: header.pid,
+            command: header.command,
+            rank: header.rank,
+            exit: end.and_then(|end| end.code),
+            signal: end.and_then(|end| end.signal),
+            parent_pid: header.parent_pid,
+            local_rank: header.local_rank,
+            world_size: header.world_size,
+            directory: header.directory,
+            host: header.host,
+            start_unix_ns: header.start_unix_ns,
+        },
+        devices: devices(model),
+        lines: indexes.iter().flat_map(|device| lines(model, *device, &places)).collect(),
+        layers: indexes.iter().flat_map(|device| layers(model, *device)).collect(),
+        categories: indexes.iter().flat_map(|device| categories(model, *device)).collect(),
+        steps: steps(model),
+        growth: indexes.iter().flat_map(|device| growth(model, *device, &places)).collect(),
+        ooms: ooms(model, &places),
+        driver: indexes.iter().copied().chain([memlab_trace::HOST]).flat_map(|device| driver(model, device)).collect(),
+        warnings: model.warnings().to_vec(),
+    }
+}
+
+/// Makes places of lines: files become absolute.
+struct Places {
+    directory: String,
+}
+
+impl Places {
+    fn of(&self, line: Option<&Line>) -> Place {
+        let Some(line) = line else { return Place { file: None, line: None, function: None } };
+        // `<string>` and kin are no files.
+        let is_relative = !line.file.starts_with('/') && !line.file.starts_with('<') && !line.file.is_empty();
+        let file = if is_relative && !self.directory.is_empty() {
+            format!("{}/{}", self.directory.trim_end_matches('/'), line.file.trim_start_matches("./"))
+        } else {
+            line.file.to_string()
+        };
+        Place { file: Some(file), line: line.line, function: Some(line.function.to_string()) }
+    }
+}
+
+fn devices(model: &Model) -> Vec<Device> {
+    let device = |view: memlab_trace::DeviceView| {
+        let segments = model.segments(view.index);
+        let outside = model.layers(view.index).into_iter().find(|row| row.name.is_none()).unwrap_or_default();
+        Device {
+            index: view.index,
+            name: view.name,
+            total_bytes: view.total_bytes,
+            peak_allocated_bytes: view.peak_allocated_bytes,
+            peak_reserved_bytes: view.peak_reserved_bytes,
+            peak_used_bytes: view.peak_used_bytes,
+            allocated_bytes: view.allocated_bytes,
+            reserved_bytes: view.reserved_bytes,
+            used_bytes: view.used_bytes,
+            used_is_known: view.used_is_known,
+            process_is_known: view.process_is_known,
+            peak_time_ns: view.peak_time,
+            peak_steps_ended: view.peak_step,
+            reserved_bytes_at_peak: view.reserved_bytes_at_peak,
+            used_bytes_at_peak: view.used_bytes_at_peak,
+            allocations: view.allocations,
+            segments: view.segments,
+            free_bytes_in_segments: segments.free_bytes,
+            largest_free_block_bytes: segments.largest_free_bytes,
+            fragmentation_percent: segments.fragmentation_percent,
+            outside_layers_bytes_at_peak: outside.live_bytes_at_peak,
+            outside_layers_bytes_at_end: outside.live_bytes,
+        }
+    };
+    model.devices().into_iter().map(device).collect()
+}
+
+fn lines(model: &Model, device: i32, places: &Places) -> Vec<LineRow> {
+    let row = |view: memlab_trace::LineView| LineRow {
+        device,
+        line: places.of(view.line.as_deref()),
+        allocations: view.allocations,
+        allocated_bytes: view.allocated_bytes,
+        live_bytes_at_peak: view.live_bytes_at_peak,
+        peak_live_bytes: view.peak_live_bytes,
+        live_bytes_at_end: view.live_bytes,
+        backward_bytes_at_peak: view.backward_bytes_at_peak,
+        backward_bytes_at_end: view.backward_bytes,
+    };
+    model.lines(device).into_iter().map(row).collect()
+}
+
+fn layers(model: &Model, device: i32) -> Vec<LayerRow> {
+    let row = |view: memlab_trace::LayerView| {
+        Some(LayerRow {
+            device,
+            name: view.name?.to_string(),
+            class: text(view.class),
+            root: view.root,
+            root_type: text(view.root_class),
+            live_bytes_at_peak: view.live_bytes_at_peak,
+            live_bytes_at_end: view.live_bytes,
+            forward_bytes: view.forward_bytes,
+            backward_bytes: view.backward_bytes,
+            parameter_bytes: view.parameter_bytes,
+            gradient_bytes: view.gradient_bytes,
+            optimizer_state_bytes: view.optimizer_state_bytes,
+            buffer_bytes: view.buffer_bytes,
+            activation_bytes: view.activation_bytes,
+        })
+    };
+    model.layers(device).into_iter().filter_map(row).collect()
+}
+
+fn categories(model: &Model, device: i32) -> Vec<CategoryRow> {
+    let views = model.categories(device).into_iter();
+    // `other` is there only if there is something that no rule knows.
+    let views = views.filter(|view| view.category != Category::Other || view.bytes > 0 || view.bytes_at_peak > 0);
+    let row = |view: memlab_trace::CategoryView| CategoryRow {
+        device,
+        name: view.category.as_str(),
+        bytes_at_peak: view.bytes_at_peak,
+        bytes_at_end: view.bytes,
+    };
+    views.map(row).collect()
+}
+
+fn steps(model: &Model) -> Vec<StepRow> {
+    let row = |view: &memlab_trace::StepView| StepRow {
+        index: view.index,
+        peak_allocated_bytes: view.peak_allocated_bytes,
+        allocated_bytes_at_end: view.allocated_bytes_at_end,
+        end_time_ns: view.end_time,
+        steps: view.steps,
+    };
+    model.steps().iter().map(row).collect()
+}
+
+fn growth(model: &Model, device: i32, places: &Places) -> Vec<GrowthRow> {
+    let row = |view: memlab_trace::GrowthView| GrowthRow {
+        device,
+        line: places.of(view.line.as_deref()),
+        from_steps_ended: view.from_step,
+        to_steps_ended: view.to_step,
+        from_bytes: view.from_bytes,
+        to_bytes: view.to_bytes,
+        bytes_per_step: view.bytes_per_step,
+    };
+    model.growth(device).into_iter().map(row).collect()
+}
+
+fn ooms(model: &Model, places: &Places) -> Vec<OomRow> {
+    let row = |view: memlab_trace::OomView| OomRow {
+        device: view.device,
+        requested_bytes: view.requested_bytes,
+        line: places.of(view.line.as_deref()),
+        layer: text(view.layer),
+        allocated_bytes: view.allocated_bytes,
+        reserved_bytes: view.reserved_bytes,
+        largest_free_block_bytes: view.largest_free_block_bytes,
+        free_bytes_in_segments: view.free_bytes,
+        used_bytes: view.used_bytes,
+        total_bytes: view.total_bytes,
+        time_ns: view.time,
+        steps_ended: view.step,
+        stack: model.frames(view.stack).iter().map(|frame| places.of(Some(frame))).collect(),
+        held_by_lines: view
+            .lines
+            .iter()
+            .map(|(line, bytes)| HeldByLine { line: places.of(line.as_deref()), bytes: *bytes })
+            .collect(),
+        held_by_layers: view.layers.into_iter().map(|(name, bytes)| HeldBy { name: text(name), bytes }).collect(),
+        held_by_categories: view
+            .categories
+            .iter()
+            .map(|(category, bytes)| HeldBy { name: Some(category.as_str().to_owned()), bytes: *bytes })
+            .collect(),
+    };
+    model.ooms().into_iter().map(row).collect()
+}
+
+fn driver(model: &Model, device: i32) -> Vec<DriverRow> {
+    let row = |view: memlab_trace::DriverView| DriverRow {
+        device,
+        kind: view.kind.as_str(),
+        call: view.call.to_string(),
+        library: view.library.to_string(),
+        live_bytes_at_end: view.live_bytes,
+        live_allocations_at_end: view.live_allocations,
+    };
+    model.driver_memory(device).into_iter().map(row).collect()
+}
+
+fn text(text: Option<Arc<str>>) -> Option<String> {
+    text.map(|text| text.to_string())
+}
+
+/// Writes characters that a terminal could obey as `\u` escapes: the same JSON, harmless to look at.
+struct Harmless<'a>(PrettyFormatter<'a>);
+
+impl Formatter for Harmless<'_> {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        let mut plain = 0;
+        for (at, character) in fragment.char_indices().filter(|(_, character)| is_unsafe(*character)) {
+            writer.write_all(&fragment.as_bytes()[plain..at])?;
+            plain = at + character.len_utf8();
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+        }
+        writer.write_all(&fragment.as_bytes()[plain..])
+    }
+
+    fn write_char_escape<W: ?Sized + Write>(&mut self, writer: &mut W, escape: CharEscape) -> io::Result<()> {
+        self.0.write_char_escape(writer, escape)
+    }
+
+    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.begin_array(writer)
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_array(writer)
+    }
+
+    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_array_value(writer, first)
+    }
+
+    fn end_array_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_array_value(writer)
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.begin_object(writer)
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_object(writer)
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_object_key(writer, first)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.begin_object_value(writer)
+    }
+
+    fn end_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.0.end_object_value(writer)
+    }
+}

@@ -1,0 +1,314 @@
+//! The parts of the report on one device.
+
+use std::sync::Arc;
+
+use memlab_trace::{DeviceView, GrowthView, LayerView, Line, LineView, Model, OomView};
+
+use super::advice::advice;
+use super::bar;
+use super::table::Table;
+use crate::format::{self, Units};
+use crate::text::{clean, short_path};
+
+/// How many lines and layers are shown.
+const ROWS: usize = 12;
+
+/// How many lines that grow.
+const GROWING: usize = 5;
+
+/// How many out-of-memory events are told at length.
+const OOMS: usize = 3;
+
+/// Names things of one trace.
+pub(super) struct Names<'m> {
+    pub(super) model: &'m Model,
+    directory: &'m str,
+    several_roots: bool,
+}
+
+fn size(bytes: u64) -> String {
+    format::bytes(bytes, Units::Auto)
+}
+
+impl<'m> Names<'m> {
+    pub(super) fn new(model: &'m Model) -> Self {
+        let directory = model.header().map_or("", |header| header.directory.as_str());
+        let mut roots: Vec<u32> = model
+            .devices()
+            .iter()
+            .flat_map(|device| model.layers(device.index))
+            .filter(|layer| layer.name.is_some() && layer.root != 0)
+            .map(|layer| layer.root)
+            .collect();
+        roots.sort_unstable();
+        roots.dedup();
+        Self { model, directory, several_roots: roots.len() > 1 }
+    }
+
+    /// `train.py:31  main`.
+    pub(super) fn line(&self, line: Option<&Arc<Line>>) -> String {
+        let Some(line) = line else { return "(no Python line)".to_owned() };
+        let file = short_path(&line.file, self.directory);
+        let place = line.line.map_or_else(|| file.to_owned(), |number| format!("{file}:{number}"));
+        let function = line.function.rsplit("<locals>.").next().unwrap_or(&line.function);
+        clean(&format!("{place}  {function}")).into_owned()
+    }
+
+    fn layer(&self, layer: &LayerView) -> String {
+        let class = layer.class.as_deref().unwrap_or("");
+        let root = layer.root_class.as_deref().unwrap_or("");
+        let name = match layer.name.as_deref() {
+            None => "(outside any layer)".to_owned(),
+            Some("") => format!("{root} (outermost)"),
+            Some(name) if name.starts_with('<') || class.is_empty() => name.to_owned(),
+            Some(name) if self.several_roots && !root.is_empty() => format!("{root}: {name}  {class}"),
+            Some(name) => format!("{name}  {class}"),
+        };
+        clean(name.trim()).into_owned()
+    }
+}
+
+/// The peak, and when.
+pub(super) fn peak(device: &DeviceView) -> Vec<String> {
+    if device.allocations == 0 {
+        return vec![
+            format!("Peak: {} in use after {}", size(device.used_bytes_at_peak), format::duration(device.peak_time)),
+            "  PyTorch's allocator handed out nothing on this device.".to_owned(),
+        ];
+    }
+    let mut lines = vec![format!(
+        "Peak: {} allocated after {}, {}",
+        size(device.peak_allocated_bytes),
+        format::duration(device.peak_time),
+        match device.peak_step {
+            0 => "before the first optimizer step ended".to_owned(),
+            ended => format!("after {} optimizer steps", format::grouped(ended)),
+        }
+    )];
+    let (reserved, used) = (device.reserved_bytes_at_peak, device.used_bytes_at_peak);
+    lines.push(format!("  {} reserved and {} in use at that moment", size(reserved), size(used)));
+    let (reserved, used) = (device.peak_reserved_bytes, device.peak_used_bytes);
+    lines.push(format!("  at most {} reserved and {} in use over the run", size(reserved), size(used)));
+    lines.push(format!("  {} allocated and {} reserved at the end", size(device.allocated_bytes), size(device.reserved_bytes)));
+    lines
+}
+
+/// Where the device's memory was.
+pub(super) fn memory(names: &Names<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let mut lines = vec!["Where the memory was at the peak".to_owned()];
+    lines.extend(bar::lines(device, &names.model.categories(device.index), columns));
+    if !device.used_is_known {
+        lines.push("  The driver never told the device's use: the context and other processes are missing.".to_owned());
+    } else if !device.process_is_known {
+        lines.push("  The driver does not tell processes apart here: others count as context.".to_owned());
+    }
+    lines
+}
+
+/// The lines that held most at the peak.
+pub(super) fn lines(names: &Names<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let lines = names.model.lines(device.index);
+    let held: Vec<&LineView> = lines.iter().filter(|line| line.live_bytes_at_peak > 0).collect();
+    let mut table = Table::new(&["at the peak", "", "in backward", "most at once", "at the end", "line"]);
+    for line in held.iter().take(ROWS) {
+        table.row(vec![
+            size(line.live_bytes_at_peak),
+            format::percent(line.live_bytes_at_peak, device.peak_allocated_bytes),
+            size(line.backward_bytes_at_peak),
+            size(line.peak_live_bytes),
+            size(line.live_bytes),
+            names.line(line.line.as_ref()),
+        ]);
+    }
+    section("Lines that held most", &table, rest(held.iter().map(|line| line.live_bytes_at_peak)), columns)
+}
+
+/// The layers that held most at the peak.
+pub(super) fn layers(names: &Names<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let mut layers = names.model.layers(device.index);
+    layers.retain(|layer| layer.live_bytes_at_peak > 0);
+    if layers.iter().all(|layer| layer.name.is_none()) {
+        return Vec::new();
+    }
+    layers.sort_by(|a, b| (b.live_bytes_at_peak, &a.name).cmp(&(a.live_bytes_at_peak, &b.name)));
+    let mut table =
+        Table::new(&["at the peak", "", "parameters", "gradients", "optimizer", "activations", "layer (without those inside it)"]);
+    for layer in layers.iter().take(ROWS) {
+        table.row(vec![
+            size(layer.live_bytes_at_peak),
+            format::percent(layer.live_bytes_at_peak, device.peak_allocated_bytes),
+            size(layer.parameter_bytes),
+            size(layer.gradient_bytes),
+            size(layer.optimizer_state_bytes),
+            size(layer.activation_bytes),
+            names.layer(layer),
+        ]);
+    }
+    let title = "Layers that held most";
+    section(title, &table, rest(layers.iter().map(|layer| layer.live_bytes_at_peak)), columns)
+}
+
+fn rest(held: impl ExactSizeIterator<Item = u64>) -> Option<String> {
+    let count = held.len().checked_sub(ROWS).filter(|count| *count > 0)?;
+    Some(format!("  and {} more with {}", format::grouped(count as u64), size(held.skip(ROWS).fold(0, u64::saturating_add))))
+}
+
+fn section(title: &str, table: &Table, rest: Option<String>, columns: usize) -> Vec<String> {
+    if table.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![title.to_owned()];
+    lines.extend(table.lines(columns));
+    lines.extend(rest);
+    lines
+}
+
+/// What leaks: the lines that hold more after every step.
+pub(super) fn growth(names: &Names<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let steps = names.model.device_steps(device.index);
+    let ended: u64 = steps.iter().map(|step| step.steps).sum();
+    if ended < 2 {
+        return Vec::new();
+    }
+    let growth = names.model.growth(device.index);
+    let Some(first) = growth.first() else {
+        return vec![format!("Growth between steps: no line held more after step {} than after warm-up", ended - 1)];
+    };
+    let total = growth.iter().fold(0_u64, |sum, line| sum.saturating_add(line.to_bytes - line.from_bytes));
+    let mut table = Table::new(&["more", "a step", "before", "at the last", "line"]);
+    for line in growth.iter().take(GROWING) {
+        table.row(vec![
+            size(line.to_bytes - line.from_bytes),
+            size(line.bytes_per_step.max(0.0) as u64),
+            size(line.from_bytes),
+            size(line.to_bytes),
+            names.line(line.line.as_ref()),
+        ]);
+    }
+    let title = format!(
+        "Growth between the ends of steps {} and {}: {} on {}",
+        first.from_step - 1,
+        first.to_step - 1,
+        size(total),
+        if growth.len() == 1 { "one line".to_owned() } else { format!("{} lines", growth.len()) }
+    );
+    section(&title, &table, None, columns)
+}
+
+/// How much of what PyTorch reserves lies in holes, and how large they are.
+pub(super) fn fragmentation(names: &Names<'_>, device: &DeviceView) -> Vec<String> {
+    let map = names.model.segments(device.index);
+    if map.segments.is_empty() {
+        return Vec::new();
+    }
+    vec![
+        format!(
+            "Fragmentation at the end: {:.0} %: {} free in {} segments, the largest free block {}",
+            map.fragmentation_percent,
+            size(map.free_bytes),
+            format::grouped(map.segments.len() as u64),
+            size(map.largest_free_bytes)
+        ),
+        "  (1 − largest free block ÷ all that is free in segments)".to_owned(),
+    ]
+}
+
+/// Driver memory that is not PyTorch's.
+pub(super) fn driver(names: &Names<'_>, device: i32, title: &str, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&["at the end", "kind", "taken by"]);
+    for held in names.model.driver_memory(device).iter().take(GROWING) {
+        let times = match held.live_allocations {
+            1 => "once".to_owned(),
+            times => format!("{} times", format::grouped(times)),
+        };
+        let who = format!("{}  {}, {times}", held.library, held.call);
+        table.row(vec![size(held.live_bytes), held.kind.as_str().to_owned(), clean(&who).into_owned()]);
+    }
+    section(title, &table, None, columns)
+}
+
+/// The out-of-memory events of a device.
+pub(super) fn ooms(names: &Names<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let ooms: Vec<OomView> = names.model.ooms().into_iter().filter(|oom| oom.device == device.index).collect();
+    let growth = names.model.growth(device.index);
+    let mut lines = Vec::new();
+    for oom in ooms.iter().take(OOMS) {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(one_oom(names, oom, growth.first(), columns));
+    }
+    if ooms.len() > OOMS {
+        let more = format::grouped((ooms.len() - OOMS) as u64);
+        lines.extend([String::new(), format!("{more} more out-of-memory events: see --json")]);
+    }
+    lines
+}
+
+fn one_oom(names: &Names<'_>, oom: &OomView, growth: Option<&GrowthView>, columns: usize) -> Vec<String> {
+    let layer = oom.layer.as_deref().filter(|layer| !layer.is_empty());
+    let mut lines = vec![
+        format!("OUT OF MEMORY after {}: {} asked for", format::duration(oom.time), size(oom.requested_bytes)),
+        format!("  by {}", names.line(oom.line.as_ref())),
+    ];
+    if let Some(layer) = layer {
+        lines.push(format!("  in layer {}", clean(layer)));
+    }
+    let free_on_device = oom.total_bytes.saturating_sub(oom.used_bytes);
+    lines.push(format!(
+        "  {} allocated and {} reserved by PyTorch",
+        size(oom.allocated_bytes),
+        size(oom.reserved_bytes)
+    ));
+    lines.push(format!(
+        "  {} free in its segments, the largest free block {}",
+        size(oom.free_bytes),
+        size(oom.largest_free_block_bytes)
+    ));
+    if oom.total_bytes > 0 {
+        lines.push(format!("  {} free on the device of {}", size(free_on_device), size(oom.total_bytes)));
+    }
+    let mut table = Table::new(&["held", "", "by"]);
+    let mut held = |kind: &str, name: String, bytes: u64| {
+        table.row(vec![size(bytes), kind.to_owned(), name]);
+    };
+    let mut categories = oom.categories.clone();
+    categories.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    for (category, bytes) in categories.iter().take(5) {
+        held("category", crate::theme::category_names(*category).0.to_owned(), *bytes);
+    }
+    for (line, bytes) in oom.lines.iter().take(5) {
+        held("line", names.line(line.as_ref()), *bytes);
+    }
+    for (layer, bytes) in oom.layers.iter().take(5) {
+        let name = match layer.as_deref() {
+            None => "(outside any layer)".to_owned(),
+            Some("") => "(outermost module)".to_owned(),
+            Some(name) => clean(name).into_owned(),
+        };
+        held("layer", name, *bytes);
+    }
+    lines.extend(section("  Who held what", &table, None, columns));
+    let line = growth.map(|growth| names.line(growth.line.as_ref()));
+    let advice = advice(oom, growth.zip(line.as_deref()));
+    if !advice.is_empty() {
+        lines.push("  What to do next".to_owned());
+    }
+    lines.extend(advice.iter().flat_map(|text| wrapped(text, columns)));
+    lines
+}
+
+/// A piece of advice, wrapped to the width.
+fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec!["  -".to_owned()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if crate::text::width(line) + 1 + crate::text::width(word) <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(format!("    {word}")),
+        }
+    }
+    lines
+}

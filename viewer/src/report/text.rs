@@ -1,0 +1,113 @@
+//! The report as text: what a person wants to know, in the order in which they ask.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use memlab_trace::{HOST, Loaded, Model, Skipped};
+
+use super::sections::{self, Names};
+use crate::{format, signals};
+use crate::text::{clean, short_command};
+
+/// Writes the report of a trace, at most `columns` wide. No character in it steers a terminal.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, columns: usize) -> io::Result<()> {
+    let model = &loaded.model;
+    let names = Names::new(model);
+    let mut parts = vec![process(model)];
+    for device in model.devices() {
+        let memory = if device.total_bytes > 0 {
+            format!(", {}", format::bytes(device.total_bytes, format::Units::Auto))
+        } else {
+            String::new()
+        };
+        let name = if device.name.is_empty() { "unknown" } else { &device.name };
+        let title = format!("=== Device {}: {}{memory} ", device.index, clean(name));
+        let rule = "=".repeat(columns.saturating_sub(crate::text::width(&title)).min(100));
+        parts.push(vec![format!("{title}{rule}")]);
+        parts.push(sections::ooms(&names, &device, columns));
+        parts.push(sections::peak(&device));
+        parts.push(sections::memory(&names, &device, columns));
+        parts.push(sections::lines(&names, &device, columns));
+        parts.push(sections::layers(&names, &device, columns));
+        parts.push(sections::growth(&names, &device, columns));
+        parts.push(sections::fragmentation(&names, &device));
+        parts.push(sections::driver(&names, device.index, "Driver memory taken by others than PyTorch's allocator", columns));
+    }
+    if model.devices().is_empty() {
+        parts.push(vec!["No GPU memory was allocated.".to_owned()]);
+    }
+    parts.push(sections::driver(&names, HOST, "Pinned host memory", columns));
+    parts.push(notes(path, loaded));
+    parts.retain(|part| !part.is_empty());
+    for (index, part) in parts.iter().enumerate() {
+        if index > 0 {
+            writeln!(out)?;
+        }
+        for line in part {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(())
+}
+
+fn process(model: &Model) -> Vec<String> {
+    let header = model.header().cloned().unwrap_or_default();
+    let mut facts = vec![format!("pid {}", header.pid)];
+    match (header.rank, header.world_size) {
+        (Some(rank), Some(size)) => facts.push(format!("rank {rank} of {size}")),
+        (Some(rank), None) => facts.push(format!("rank {rank}")),
+        (None, _) => {}
+    }
+    if !header.host.is_empty() {
+        facts.push(format!("on {}", clean(&header.host)));
+    }
+    facts.push(format::duration(model.time()));
+    match model.steps_ended() {
+        0 => {}
+        1 => facts.push("1 step".to_owned()),
+        steps => facts.push(format!("{} steps", format::grouped(steps))),
+    }
+    facts.push(format!("{} events", format::grouped(model.events())));
+    vec![format!("memlab report: {}", short_command(&header.command)), format!("  {}", facts.join(" · ")), ending(model)]
+}
+
+fn ending(model: &Model) -> String {
+    match model.end().map(|end| (end.code, end.signal)) {
+        None => "  no end was recorded: it still runs, or was killed".to_owned(),
+        Some((_, Some(signal))) => format!("  {}", signals::describe(signal)),
+        Some((Some(code), None)) => format!("  ended with exit code {code}"),
+        Some((None, None)) => "  ended".to_owned(),
+    }
+}
+
+/// What the reader should know of the trace itself.
+fn notes(path: &Path, loaded: &Loaded) -> Vec<String> {
+    let mut notes: Vec<String> =
+        loaded.model.warnings().iter().map(|warning| format!("Note: {}", clean(warning))).collect();
+    let Skipped { count, first } = &loaded.skipped;
+    if *count > 0 {
+        let lines = if *count == 1 { "line was" } else { "lines were" };
+        notes.push(format!("Note: {} garbled {lines} passed over:", format::grouped(*count)));
+        for line in first {
+            notes.push(format!("  line {} (at byte {}): {}", line.line, line.offset, clean(&line.reason)));
+        }
+    }
+    if loaded.truncated {
+        notes.push("Note: the trace is cut short; the report covers what there is.".to_owned());
+    }
+    let anomalies = loaded.model.anomalies();
+    if anomalies.total() > 0 {
+        notes.push(format!(
+            "Note: {} events did not add up and were left out (see trace.anomalies in --json).",
+            format::grouped(anomalies.total())
+        ));
+    }
+    if !notes.is_empty() {
+        notes.insert(0, format!("About the trace {}", clean(&path.display().to_string())));
+    }
+    notes
+}

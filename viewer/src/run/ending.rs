@@ -1,0 +1,100 @@
+//! The last line of a trace whose writer could not write it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::record::Header;
+
+use crate::session::now_unix_ns;
+
+const CHUNK: usize = 1 << 20;
+
+/// Says in the trace that its process was ended by `signal`, unless the trace says how it ended. The process must be
+/// dead: what it reserved but did not write is cut off the end.
+pub fn append_signal(path: &Path, header: &Header, signal: i32) -> io::Result<bool> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let end = written(&file)?;
+    if end == 0 || says_end(&file, end)? {
+        return Ok(false);
+    }
+    let time = now_unix_ns().saturating_sub(header.start_unix_ns);
+    let mut buffer = LineBuffer::<128>::new();
+    let line = encode::end(&mut buffer, time, None, Some(signal));
+    let mut last = [0];
+    file.read_exact_at(&mut last, end - 1)?;
+    let mut tail = Vec::with_capacity(line.len() + 1);
+    if last != *b"\n" {
+        tail.push(b'\n');
+    }
+    tail.extend_from_slice(line);
+    file.write_all_at(&tail, end)?;
+    file.set_len(end + tail.len() as u64)?;
+    Ok(true)
+}
+
+/// Where the NULs at the end begin.
+fn written(file: &File) -> io::Result<u64> {
+    let mut end = file.metadata()?.len();
+    let mut buffer = vec![0; CHUNK];
+    while end > 0 {
+        let length = end.min(CHUNK as u64) as usize;
+        let start = end - length as u64;
+        file.read_exact_at(&mut buffer[..length], start)?;
+        if let Some(position) = buffer[..length].iter().rposition(|byte| *byte != 0) {
+            return Ok(start + position as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
+/// Whether one of the last lines is an end.
+fn says_end(file: &File, end: u64) -> io::Result<bool> {
+    let length = end.min(64 << 10) as usize;
+    let mut buffer = vec![0; length];
+    file.read_exact_at(&mut buffer, end - length as u64)?;
+    Ok(buffer.split(|byte| *byte == b'\n' || *byte == 0).any(|line| line.starts_with(b"[\"end\",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = r#"{"memlab":1,"pid":7,"start_unix_ns":1}"#;
+
+    fn after(content: &[u8]) -> (bool, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.jsonl");
+        std::fs::write(&path, content).unwrap();
+        let header = Header { start_unix_ns: 1, ..Header::default() };
+        let appended = append_signal(&path, &header, 9).unwrap();
+        (appended, String::from_utf8(std::fs::read(&path).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn a_killed_process_gets_its_end() {
+        // GIVEN a trace that was extended ahead when its writer was killed
+        let mut content = format!("{HEADER}\n[\"f\",2,1,0,512]\n").into_bytes();
+        content.resize(3 << 20, 0);
+        // WHEN the launcher ends it THEN the NULs are gone and the signal is told
+        let (appended, text) = after(&content);
+        assert!(appended && text.starts_with(HEADER) && text.ends_with(",null,9]\n"), "{text}");
+        assert_eq!(text.lines().count(), 3);
+    }
+
+    #[test]
+    fn a_line_cut_short_stays_a_line() {
+        let (_, text) = after(format!("{HEADER}\n[\"f\",2,1").as_bytes());
+        assert_eq!(text.lines().count(), 3);
+    }
+
+    #[test]
+    fn an_end_is_not_said_twice() {
+        let content = format!("{HEADER}\n[\"end\",5,0,null]\n");
+        assert_eq!(after(content.as_bytes()), (false, content));
+        assert_eq!(after(b""), (false, String::new()));
+    }
+}

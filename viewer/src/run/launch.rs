@@ -1,0 +1,202 @@
+//! Starting a program as if memlab were not there: same terminal, same input and output, same signals, same end.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::traces::TraceFinder;
+use crate::fault::CannotStart;
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// With this exit code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Ended {
+    /// From what the system says.
+    pub fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Code(code),
+            (None, signal) => Self::Signal(signal.unwrap_or(libc::SIGKILL)),
+        }
+    }
+
+    /// In words.
+    pub fn describe(self) -> String {
+        match self {
+            Self::Code(code) => format!("exit code {code}"),
+            Self::Signal(signal) => crate::signals::describe(signal),
+        }
+    }
+
+    /// Ends this process as the program did: by the same signal, without a core file of memlab's own; or, should the
+    /// signal not kill, with 128 + its number, as shells say it.
+    pub fn imitate(self) -> ! {
+        let signal = match self {
+            Self::Code(code) => std::process::exit(code),
+            Self::Signal(signal) => signal,
+        };
+        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: plain system calls on this process; the set is initialised by sigemptyset before it is used.
+        unsafe {
+            libc::setrlimit(libc::RLIMIT_CORE, &no_core);
+            libc::signal(signal, libc::SIG_DFL);
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), signal);
+            libc::sigprocmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+            libc::raise(signal);
+        }
+        std::process::exit(128 + signal)
+    }
+}
+
+/// What is passed on to the program.
+const FORWARDED: [i32; 9] = [
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGTSTP,
+    libc::SIGCONT,
+    libc::SIGWINCH,
+];
+
+/// How often new traces are looked for: while their writers live they are easily told from others'.
+const LOOK: Duration = Duration::from_millis(400);
+
+/// Runs `command` in the foreground until it ends.
+pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>) -> anyhow::Result<Ended> {
+    // Signals wait until they are asked for. The program starts with none blocked: the standard library sees to that.
+    let signals = WaitingSignals::block();
+    let child = command.spawn().map_err(|error| cannot_start(command, &error))?;
+    let pid = child.id() as libc::pid_t;
+    lock(finder).adopt(child.id());
+    let looking = Looking::start(finder.clone());
+    let ended = loop {
+        let (signal, from_terminal) = signals.next();
+        match signal {
+            libc::SIGCHLD => {
+                if let Some(ended) = wait(pid) {
+                    break ended;
+                }
+            }
+            // The terminal sent it to the program as well: it is in the same process group.
+            _ if from_terminal => {}
+            // SAFETY: the child was not waited for yet, so the number is still its own.
+            signal => unsafe {
+                libc::kill(pid, signal);
+            },
+        }
+    };
+    drop(looking);
+    Ok(ended)
+}
+
+/// The error for a program that exists but does not start.
+pub fn cannot_start(command: &Command, error: &io::Error) -> CannotStart {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+    CannotStart { message: format!("{program}: cannot be started: {error}"), code }
+}
+
+/// The finder, also after a panic elsewhere.
+pub fn lock(finder: &Mutex<TraceFinder>) -> std::sync::MutexGuard<'_, TraceFinder> {
+    finder.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What became of the child: `None` if it lives. When it stopped, this process stops too, so that the shell sees the
+/// job stopped, and wakes the child when it goes on.
+fn wait(pid: libc::pid_t) -> Option<Ended> {
+    loop {
+        let mut status = 0;
+        // SAFETY: the status outlives the call.
+        let waited = unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG | libc::WUNTRACED) };
+        if waited != pid {
+            return None;
+        }
+        if !libc::WIFSTOPPED(status) {
+            return Some(Ended::of(ExitStatus::from_raw(status)));
+        }
+        // SAFETY: signals to this process and to its child, which was not waited for yet.
+        unsafe {
+            libc::raise(libc::SIGSTOP);
+            libc::kill(pid, libc::SIGCONT);
+        }
+    }
+}
+
+struct WaitingSignals(libc::sigset_t);
+
+impl WaitingSignals {
+    fn block() -> Self {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: sigemptyset initialises the set.
+        let set = unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            for signal in FORWARDED.iter().chain(&[libc::SIGCHLD]) {
+                libc::sigaddset(set.as_mut_ptr(), *signal);
+            }
+            libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+            set.assume_init()
+        };
+        Self(set)
+    }
+
+    /// The next signal, and whether the kernel (the terminal) sent it rather than a process.
+    fn next(&self) -> (i32, bool) {
+        loop {
+            let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+            // SAFETY: the set is initialised; the info is filled when a signal is returned.
+            let (signal, code) = unsafe {
+                let signal = libc::sigwaitinfo(&self.0, info.as_mut_ptr());
+                (signal, if signal > 0 { (*info.as_ptr()).si_code } else { 0 })
+            };
+            if signal > 0 {
+                return (signal, code > 0);
+            }
+        }
+    }
+}
+
+/// A thread that looks for new traces now and then.
+struct Looking {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Looking {
+    fn start(finder: Arc<Mutex<TraceFinder>>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let asked = stop.clone();
+        let look = move || {
+            while !asked.load(Ordering::Relaxed) {
+                lock(&finder).scan();
+                std::thread::park_timeout(LOOK);
+            }
+        };
+        // Without it traces are still found at the end.
+        let thread = std::thread::Builder::new().name("memlab-traces".into()).spawn(look).ok();
+        Self { stop, thread }
+    }
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `memlab run --live`: the program on a terminal of its own, the dashboard on ours.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::iterator::Signals;
+
+use super::launch::{Ended, cannot_start, lock};
+use super::pty::PtyProgram;
+use super::traces::TraceFinder;
+use crate::app::App;
+use crate::feed::{Feed, Source};
+use crate::session::{self, Left, Program};
+use crate::theme::{Palette, Theme};
+use crate::view;
+
+/// Rows of the program's output that stay on the terminal afterwards.
+const LAST_ROWS: usize = 20;
+
+/// Runs `command` under the dashboard until it has ended and the dashboard was left.
+pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Option<Palette>) -> anyhow::Result<Ended> {
+    let (columns, rows) = crossterm::terminal::size().unwrap_or((80, 24));
+    let (pane_rows, pane_columns) = view::output_size(columns, rows);
+    let mut program = PtyProgram::start(command, pane_rows, pane_columns).map_err(|error| cannot_start(command, &error))?;
+    lock(finder).adopt(program.pid());
+    let found = finder.clone();
+    let feed = Feed::start(Source::Appearing(Box::new(move || {
+        lock(&found).scan().iter().map(|found| found.path.clone()).collect()
+    })));
+    let mut app = App::new(Theme::detect(theme), "waiting for the program to use CUDA…").with_program(program.screen());
+    let left = session::run(&mut app, &feed, Some(&mut program));
+    drop(feed);
+    print_last_rows(&program);
+    match left {
+        Ok(Left::Signal(signal)) => program.signal(signal),
+        Ok(Left::Quit | Left::Detach) => {}
+        // The program goes on without a view.
+        Err(error) => eprintln!("memlab: the dashboard ended: {error}"),
+    }
+    Ok(wait(&mut program))
+}
+
+/// Waits for a program whose output goes to the terminal now; signals are passed on.
+fn wait(program: &mut PtyProgram) -> Ended {
+    program.pass_on();
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH]).ok();
+    if let Ok((columns, rows)) = crossterm::terminal::size() {
+        program.resize(rows, columns);
+    }
+    loop {
+        if let Some(ended) = program.try_end() {
+            return ended;
+        }
+        for signal in signals.iter_mut().flat_map(Signals::pending) {
+            match signal {
+                SIGWINCH => {
+                    if let Ok((columns, rows)) = crossterm::terminal::size() {
+                        program.resize(rows, columns);
+                    }
+                }
+                signal => program.signal(signal),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
+/// What the program printed last, on the normal screen.
+fn print_last_rows(program: &PtyProgram) {
+    let rows = program.screen().lock().unwrap_or_else(PoisonError::into_inner).last_rows(LAST_ROWS);
+    for row in rows {
+        println!("{row}");
+    }
+}

@@ -1,0 +1,141 @@
+//! Where traces go: the pattern given to the program, and the files that can come of it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use regex::Regex;
+
+use crate::fault::bad_input;
+
+/// The name of a trace where none is asked for.
+const DEFAULT: &str = "memlab-%n-%p.jsonl";
+
+/// A pattern, checked.
+#[derive(Clone, Debug)]
+pub struct Output {
+    pattern: String,
+    folder: PathBuf,
+    names: Regex,
+}
+
+impl Output {
+    /// What `-o` says, else `MEMLAB_OUTPUT`, else the default name in the working directory.
+    ///
+    /// # Errors
+    ///
+    /// If nothing can be written there.
+    pub fn choose(option: Option<&Path>, variable: Option<OsString>) -> anyhow::Result<Self> {
+        let (asked, who) = match (option, variable.filter(|value| !value.is_empty())) {
+            (Some(option), _) => (option.to_owned(), "-o"),
+            (None, Some(variable)) => (PathBuf::from(variable), "MEMLAB_OUTPUT"),
+            (None, None) => (PathBuf::from(DEFAULT), "the working directory"),
+        };
+        let asked = asked.into_os_string().into_string().map_err(|name| {
+            bad_input(format!("{who} {}: the name is not UTF-8: choose another", name.to_string_lossy()))
+        })?;
+        let asked = if asked.ends_with('/') || Path::new(&asked).is_dir() {
+            format!("{}/{DEFAULT}", asked.trim_end_matches('/'))
+        } else {
+            asked
+        };
+        // A % in the working directory's own name is no placeholder.
+        let pattern = if asked.starts_with('/') {
+            asked
+        } else {
+            let directory = std::env::current_dir().ok().and_then(|directory| directory.into_os_string().into_string().ok());
+            let Some(directory) = directory else {
+                return Err(bad_input(format!("{who} {asked}: the working directory has no usable name: give an absolute path")));
+            };
+            format!("{}/{asked}", directory.trim_end_matches('/').replace('%', "%%"))
+        };
+        let (folder, name) = pattern.rsplit_once('/').unwrap_or(("", &pattern));
+        let output = Self { names: names(name)?, folder: literal(folder), pattern };
+        output.check(who)?;
+        Ok(output)
+    }
+
+    /// For `MEMLAB_OUTPUT`: absolute.
+    pub fn pattern(&self) -> &str {
+        &self.pattern
+    }
+
+    /// The folder traces appear in.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether a file name can be one of this pattern.
+    pub fn matches(&self, name: &str) -> bool {
+        self.names.is_match(name)
+    }
+
+    fn check(&self, who: &str) -> anyhow::Result<()> {
+        let folder = self.folder.display();
+        match std::fs::metadata(&self.folder) {
+            Ok(found) if !found.is_dir() => return Err(bad_input(format!("{who}: {folder} is not a folder: choose another place"))),
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(bad_input(format!("{who}: there is no folder {folder}: make it with `mkdir -p {folder}`")));
+            }
+            Err(error) => return Err(bad_input(format!("{who}: {folder} cannot be used: {error}"))),
+        }
+        let path = std::ffi::CString::new(self.folder.as_os_str().as_bytes()).unwrap_or_default();
+        // SAFETY: the path is a C string that outlives the call.
+        if unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } != 0 {
+            let error = std::io::Error::last_os_error();
+            return Err(bad_input(format!("{who}: traces cannot be written to {folder} ({error}): choose another place with -o")));
+        }
+        Ok(())
+    }
+}
+
+/// The folder's name; placeholders there are not looked into.
+fn literal(folder: &str) -> PathBuf {
+    let folder = folder.replace("%%", "%");
+    PathBuf::from(if folder.is_empty() { "/".to_owned() } else { folder })
+}
+
+/// The file names a pattern can become.
+fn names(pattern: &str) -> anyhow::Result<Regex> {
+    let mut expression = String::from("^");
+    let mut characters = pattern.chars();
+    while let Some(character) = characters.next() {
+        let placeholder = if character == '%' { characters.next() } else { None };
+        match (character, placeholder) {
+            ('%', Some('p' | 'r')) => expression += "[0-9]+",
+            ('%', Some('h' | 'n')) => expression += "[^/]+",
+            ('%', Some('%')) => expression.push('%'),
+            ('%', Some(other)) => expression += &regex::escape(&format!("%{other}")),
+            (character, _) => expression += &regex::escape(character.encode_utf8(&mut [0; 4])),
+        }
+    }
+    expression.push('$');
+    Regex::new(&expression).map_err(|_| bad_input(format!("-o {pattern}: the name is too long")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_match_their_pattern() {
+        let names = names("run+%n-%p-%%.jsonl").unwrap();
+        assert!(names.is_match("run+train-4242-%.jsonl"));
+        assert!(!names.is_match("run+train-x-%.jsonl") && !names.is_match("xrun+train-1-%.jsonl"));
+        assert!(super::names("%").unwrap().is_match("%"));
+    }
+
+    #[test]
+    fn the_folder_is_checked() {
+        let missing = Output::choose(Some(Path::new("/no/such/folder/x.jsonl")), None).unwrap_err();
+        assert!(missing.to_string().contains("mkdir -p /no/such/folder"), "{missing}");
+        let file = Output::choose(Some(Path::new("/etc/hostname/x.jsonl")), None).unwrap_err();
+        assert!(file.to_string().contains("hostname"), "{file}");
+        let folder = tempfile::tempdir().unwrap();
+        let output = Output::choose(Some(folder.path()), None).unwrap();
+        assert!(output.pattern().ends_with("/memlab-%n-%p.jsonl") && output.folder() == folder.path());
+        let variable = folder.path().join("a-%p.jsonl").into_os_string();
+        assert!(Output::choose(None, Some(variable)).unwrap().matches("a-7.jsonl"));
+    }
+}

@@ -1,0 +1,145 @@
+//! A pseudo-terminal for the program, so that under the dashboard it prints as it would on a terminal.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::launch::Ended;
+use crate::screen::ProgramScreen;
+use crate::session::Program;
+
+/// A program on a terminal of its own.
+pub struct PtyProgram {
+    child: Child,
+    master: OwnedFd,
+    screen: Arc<Mutex<ProgramScreen>>,
+    /// Output goes to standard output instead of the screen.
+    passes_on: Arc<AtomicBool>,
+    reader: Option<std::thread::JoinHandle<()>>,
+    ended: Option<Ended>,
+}
+
+fn size(rows: u16, columns: u16) -> libc::winsize {
+    libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+fn open(rows: u16, columns: u16) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (mut master, mut slave) = (-1, -1);
+    let size = size(rows, columns);
+    // SAFETY: the descriptors and the size outlive the call; name and settings are left to the system.
+    let result = unsafe { libc::openpty(&mut master, &mut slave, std::ptr::null_mut(), std::ptr::null_mut(), &raw const size as *mut _) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both were just made and belong to nobody else.
+    let (master, slave) = unsafe { (OwnedFd::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
+    // SAFETY: sets a flag of our own descriptor: the program must not hold the master's side.
+    if unsafe { libc::fcntl(master.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((master, slave))
+}
+
+impl PtyProgram {
+    /// Starts `command` on a new terminal of this size. Standard input is the terminal too, unless it is a pipe or a
+    /// file: then the program reads that.
+    pub fn start(command: &mut Command, rows: u16, columns: u16) -> io::Result<Self> {
+        let (master, slave) = open(rows, columns)?;
+        let has_input = !io::stdin().is_terminal();
+        command.stdout(slave.try_clone()?).stderr(slave.try_clone()?);
+        command.stdin(if has_input { Stdio::inherit() } else { slave.try_clone()?.into() });
+        // SAFETY: between fork and exec only async-signal-safe calls are made: setsid and ioctl. Descriptor 1 is the
+        // terminal by then.
+        unsafe {
+            command.pre_exec(|| {
+                if libc::setsid() < 0 || libc::ioctl(1, libc::TIOCSCTTY, 0) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        let child = command.spawn()?;
+        // The command keeps its copies of the slave; replaced, they are closed, and the end of output can be seen.
+        command.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
+        drop(slave);
+        let screen = Arc::new(Mutex::new(ProgramScreen::new(rows, columns)));
+        let passes_on = Arc::new(AtomicBool::new(false));
+        let source = File::from(master.try_clone()?);
+        let (target, passing) = (screen.clone(), passes_on.clone());
+        let reader = std::thread::Builder::new().name("memlab-output".into()).spawn(move || read(source, &target, &passing))?;
+        Ok(Self { child, master, screen, passes_on, reader: Some(reader), ended: None })
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it printed.
+    pub fn screen(&self) -> Arc<Mutex<ProgramScreen>> {
+        self.screen.clone()
+    }
+
+    /// From now on its output goes straight to standard output.
+    pub fn pass_on(&self) {
+        self.passes_on.store(true, Ordering::SeqCst);
+    }
+
+    /// How it ended, if it has.
+    pub fn try_end(&mut self) -> Option<Ended> {
+        if self.ended.is_none()
+            && let Ok(Some(status)) = self.child.try_wait()
+        {
+            self.ended = Some(Ended::of(status));
+            // What it printed last is still on its way; children of it may hold the terminal open for longer.
+            let patience = Instant::now() + Duration::from_millis(300);
+            while self.reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < patience {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        self.ended
+    }
+}
+
+impl Program for PtyProgram {
+    fn poll_end(&mut self) -> Option<String> {
+        self.try_end().map(Ended::describe)
+    }
+
+    fn signal(&self, signal: i32) {
+        if self.ended.is_none() {
+            // SAFETY: the child leads a process group of its own and was not waited for, so the number is still its.
+            unsafe { libc::kill(-(self.child.id() as libc::pid_t), signal) };
+        }
+    }
+
+    fn resize(&self, rows: u16, columns: u16) {
+        let size = size(rows, columns);
+        // SAFETY: the size outlives the call. That it is refused is no matter: output then wraps elsewhere.
+        unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+    }
+}
+
+/// Reads what the program prints until it and its children closed the terminal.
+fn read(mut source: File, screen: &Mutex<ProgramScreen>, passing: &AtomicBool) {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match source.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(length) if passing.load(Ordering::SeqCst) => {
+                // A terminal that is gone must not stop the program: its output is then read and dropped.
+                let mut stdout = io::stdout().lock();
+                let _ = stdout.write_all(&buffer[..length]).and_then(|()| stdout.flush());
+            }
+            Ok(length) => screen.lock().unwrap_or_else(PoisonError::into_inner).process(&buffer[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // EIO: every copy of the other side is closed.
+            Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What is said after a run: how it ended, the peak, and what held it.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use memlab_trace::{ReadError, load};
+
+use super::ending::append_signal;
+use super::launch::{Ended, lock};
+use super::traces::{Found, TraceFinder};
+use crate::format::{self, Units};
+use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
+use crate::text;
+use crate::view;
+
+/// Reading the traces for the summary may take this long.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Lines of code named for each device.
+const LINES: usize = 3;
+
+/// Ends the traces whose process was killed, and prints the summary on standard error.
+pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: Ended) {
+    let mut finder = lock(finder);
+    let traces = finder.scan();
+    if traces.is_empty() {
+        let program = command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+        eprintln!("memlab: {}: {}; it allocated no CUDA memory, so there is no trace", text::clean(&program), ended.describe());
+        return;
+    }
+    let started = Instant::now();
+    for trace in traces {
+        if let Ended::Signal(signal) = ended
+            && super::traces::is_gone(trace.header.pid)
+            && let Err(error) = append_signal(&trace.path, &trace.header, signal)
+        {
+            eprintln!("memlab: {}: the signal could not be noted: {error}", trace.path.display());
+        }
+        eprint!("{}", of_trace(trace, PATIENCE.saturating_sub(started.elapsed()), traces.len() > 4));
+    }
+    let first = shown_path(&traces[0].path);
+    eprintln!("  what held it: memlab report {first}\n  over time:    memlab view {first}");
+}
+
+fn of_trace(trace: &Found, patience: Duration, short: bool) -> String {
+    let started = Instant::now();
+    let mut in_time = |_| if started.elapsed() < patience { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    let path = shown_path(&trace.path);
+    match load(&trace.path, &mut in_time) {
+        Ok(loaded) if loaded.cancelled => format!("memlab: {path}: too long to be summed up here\n"),
+        Ok(loaded) => {
+            let end = loaded.model.end();
+            let state = end.map_or(State::Killed, |end| State::Ended { code: end.code, signal: end.signal });
+            summary(&ProcessSnapshot::of(&loaded.model, &trace.path, state), &path, short)
+        }
+        Err(error) => format!("memlab: {}\n", text::clean(&unreadable(&error))),
+    }
+}
+
+fn unreadable(error: &ReadError) -> String {
+    format!("the trace cannot be read: {error}")
+}
+
+/// A path as it would be typed here.
+fn shown_path(path: &Path) -> String {
+    let here = std::env::current_dir().unwrap_or_default();
+    let path = path.strip_prefix(&here).unwrap_or(path).to_string_lossy().into_owned();
+    let plain = path.chars().all(|character| character.is_alphanumeric() || "/._-+%@:,".contains(character));
+    if plain { path } else { format!("'{}'", text::clean(&path).replace('\'', r"'\''")) }
+}
+
+/// A few lines about one process; `short`: one for each device.
+fn summary(process: &ProcessSnapshot, path: &str, short: bool) -> String {
+    let mut words = String::new();
+    let header = &process.header;
+    let rank = header.rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();
+    let end = match process.state {
+        State::Ended { signal: Some(signal), .. } => format!(", {}", crate::signals::describe(signal)),
+        State::Ended { code: Some(code), .. } if code != 0 => format!(", exit code {code}"),
+        State::Ended { .. } => String::new(),
+        _ => ", no end on record".to_owned(),
+    };
+    let command = text::short_command(&header.command);
+    let command = text::fit(&command, 60, "…");
+    let _ = writeln!(words, "memlab: {command} (pid {}{rank}) {}{end} → {path}", header.pid, format::duration(process.time));
+    for device in &process.devices {
+        of_device(&mut words, process, device, if short { 0 } else { LINES });
+    }
+    if process.oom_count > 0 {
+        let _ = writeln!(words, "  {} out-of-memory {}", process.oom_count, if process.oom_count == 1 { "error" } else { "errors" });
+    }
+    words
+}
+
+fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnapshot, lines: usize) {
+    let size = |bytes| format::bytes(bytes, Units::Auto);
+    let totals = &device.totals;
+    let name = if totals.name.is_empty() { String::new() } else { format!(" {}", text::clean(&totals.name)) };
+    let of_total = if totals.total_bytes > 0 { format!(" of {}", size(totals.total_bytes)) } else { String::new() };
+    let step = if device.steps.is_empty() { String::new() } else { format!(", step {}", totals.peak_step) };
+    let _ = writeln!(
+        words,
+        "  cuda:{}{name}: peak {} allocated after {}{step}; at most {} reserved, {} used{of_total}",
+        totals.index,
+        size(totals.peak_allocated_bytes),
+        format::duration(totals.peak_time),
+        size(totals.peak_reserved_bytes),
+        size(totals.peak_used_bytes),
+    );
+    let mut top: Vec<_> = device.lines.iter().filter(|line| line.live_bytes_at_peak > 0).collect();
+    top.sort_by_key(|line| std::cmp::Reverse(line.live_bytes_at_peak));
+    for line in top.into_iter().take(lines) {
+        let (place, function) = match &line.line {
+            Some(found) => (view::place(found, &process.header.directory), found.function.to_string()),
+            None => (crate::app::NO_LINE.to_owned(), String::new()),
+        };
+        let _ = writeln!(words, "  {:>10}  {} {}", size(line.live_bytes_at_peak), text::clean(&place), text::clean(&function));
+    }
+}

@@ -1,0 +1,174 @@
+//! Which traces the started program and its children write.
+//!
+//! Files of the right name that are newer than the start are candidates. While their writers live, their ancestors
+//! say whether they are ours; a writer that was gone before it was looked at counts as ours unless another run can be
+//! shown to be its parent.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use memlab_trace::record::Header;
+use memlab_trace::{Record, decode_line};
+
+use super::output::Output;
+use crate::session::now_unix_ns;
+
+/// A header is no longer than this.
+const LONGEST_HEADER: u64 = 1 << 20;
+
+/// A trace of ours.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The file.
+    pub path: PathBuf,
+    /// Its first line.
+    pub header: Header,
+}
+
+/// Finds traces as they appear.
+pub struct TraceFinder {
+    output: Output,
+    started_unix_ns: u64,
+    /// Processes known to descend from this one, which is among them.
+    family: HashSet<u32>,
+    found: Vec<Found>,
+    /// Files of other runs, by the identity of their trace.
+    strangers: HashMap<PathBuf, String>,
+}
+
+impl TraceFinder {
+    /// For a program started from now on.
+    pub fn new(output: &Output) -> Self {
+        Self {
+            output: output.clone(),
+            started_unix_ns: now_unix_ns(),
+            family: HashSet::from([std::process::id()]),
+            found: Vec::new(),
+            strangers: HashMap::new(),
+        }
+    }
+
+    /// The program was started.
+    pub fn adopt(&mut self, pid: u32) {
+        self.family.insert(pid);
+    }
+
+    /// Looks again; all traces found so far, in order of rank and start.
+    pub fn scan(&mut self) -> &[Found] {
+        let entries = std::fs::read_dir(self.output.folder()).into_iter().flatten().flatten();
+        for entry in entries {
+            let name = entry.file_name();
+            if !name.to_str().is_some_and(|name| self.output.matches(name)) {
+                continue;
+            }
+            let path = entry.path();
+            if !self.is_new(&path) {
+                continue;
+            }
+            let Some(header) = read_header(&path) else { continue };
+            self.sort_in(path, header);
+        }
+        self.found.sort_by_key(|found| (found.header.rank, found.header.start_unix_ns, found.header.pid));
+        &self.found
+    }
+
+    fn is_new(&self, path: &Path) -> bool {
+        let known = self.found.iter().any(|found| found.path == path);
+        let written = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+        let written = written.and_then(|written| written.duration_since(std::time::UNIX_EPOCH).ok());
+        // A mapping's writes reach the file's time late, but not before its making; some file systems count seconds.
+        let recent = written.is_some_and(|written| written.as_secs() + 2 > self.started_unix_ns / 1_000_000_000);
+        !known && recent
+    }
+
+    fn sort_in(&mut self, path: PathBuf, header: Header) {
+        if header.start_unix_ns < self.started_unix_ns || self.strangers.get(&path) == Some(&header.id) {
+            return;
+        }
+        let ancestors = ancestors(header.pid, header.parent_pid);
+        let ours = match ancestors.iter().position(|pid| self.family.contains(pid)) {
+            Some(position) => {
+                self.family.extend(&ancestors[..position]);
+                true
+            }
+            // The walk broke off at a process that is gone.
+            None => !ancestors.contains(&1),
+        };
+        if ours {
+            self.family.insert(header.pid);
+            self.found.push(Found { path, header });
+        } else {
+            self.strangers.insert(path, header.id);
+        }
+    }
+}
+
+/// A process, its parent, and so on, as far as they still live.
+fn ancestors(pid: u32, parent: u32) -> Vec<u32> {
+    let mut ancestors = vec![pid, parent];
+    // Deeper than any tree of processes; a loop cannot be, but is not waited for.
+    while ancestors.len() < 128 {
+        let last = ancestors[ancestors.len() - 1];
+        match parent_of(last) {
+            Some(next) if next > 0 => ancestors.push(next),
+            _ => break,
+        }
+    }
+    ancestors
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether no process has this number.
+pub fn is_gone(pid: u32) -> bool {
+    !Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// The first line of a file, if it is a trace's.
+pub fn read_header(path: &Path) -> Option<Header> {
+    let mut line = Vec::new();
+    BufReader::new(File::open(path).ok()?.take(LONGEST_HEADER)).read_until(b'\n', &mut line).ok()?;
+    match decode_line(line.strip_suffix(b"\n")?).ok()? {
+        Record::Header(header) => Some(*header),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(path: &Path, pid: u32, parent: u32, start: u64) {
+        let line = format!(r#"{{"memlab":1,"id":"{pid}","pid":{pid},"parent_pid":{parent},"start_unix_ns":{start}}}"#);
+        std::fs::write(path, line + "\n").unwrap();
+    }
+
+    #[test]
+    fn only_the_traces_of_this_run_are_found() {
+        // GIVEN a folder with an old trace
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        write(&file("t-1.jsonl"), u32::MAX, 1, 5);
+        let output = Output::choose(Some(&file("t-%p.jsonl")), None).unwrap();
+        let mut finder = TraceFinder::new(&output);
+        let now = now_unix_ns();
+        finder.adopt(4_000_000_001);
+        // WHEN traces of the program, of a child of it that is gone, of a stranger that lives, and other files appear
+        write(&file("t-2.jsonl"), 4_000_000_001, 4_000_000_000, now);
+        write(&file("t-3.jsonl"), 4_000_000_002, 4_000_000_001, now + 1);
+        write(&file("t-4.jsonl"), 1, 0, now);
+        write(&file("u-5.jsonl"), 4_000_000_001, 4_000_000_000, now);
+        std::fs::write(file("t-6.jsonl"), "no trace\n").unwrap();
+        // THEN only the first two are this run's
+        let found: Vec<u32> = finder.scan().iter().map(|found| found.header.pid).collect();
+        assert_eq!(found, [4_000_000_001, 4_000_000_002]);
+        // AND looking again changes nothing
+        assert_eq!(finder.scan().len(), 2);
+    }
+}

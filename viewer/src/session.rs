@@ -1,0 +1,126 @@
+//! The loop between the terminal, the feed and the app: keys are answered at once, data is drawn at most ten times
+//! a second, and nothing is drawn when nothing changed.
+
+use std::io;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::iterator::Signals;
+
+use crate::app::{App, Request};
+use crate::feed::Feed;
+use crate::terminal::Taken;
+use crate::view;
+
+/// Between frames that only show new data.
+const FRAME: Duration = Duration::from_millis(100);
+
+/// The program behind the dashboard, if this memlab started it.
+pub trait Program {
+    /// How it ended, once it has.
+    fn poll_end(&mut self) -> Option<String>;
+    /// Sends a signal to it and its children.
+    fn signal(&self, signal: i32);
+    /// The pane it prints to has a new size.
+    fn resize(&self, rows: u16, columns: u16);
+}
+
+/// Why the dashboard was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// By a key.
+    Quit,
+    /// By a key; the program goes on.
+    Detach,
+    /// By a signal.
+    Signal(i32),
+}
+
+/// Nanoseconds since 1970.
+pub fn now_unix_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Shows the dashboard until it is left.
+///
+/// # Errors
+///
+/// If the terminal cannot be used.
+pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) -> io::Result<Left> {
+    let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGTSTP])?;
+    let mut terminal = Taken::new()?;
+    resize_program(terminal.size()?, app, program.as_deref());
+    let mut drawn: Option<Instant> = None;
+    let mut printed = 0;
+    let (mut urgent, mut dirty) = (true, true);
+    loop {
+        if let Some(snapshot) = feed.take() {
+            app.on_snapshot(snapshot);
+            dirty |= !app.paused;
+        }
+        dirty |= app.on_tick(now_unix_ns());
+        let changes = app.output().map_or(0, |output| output.changes());
+        if changes != printed {
+            printed = changes;
+            dirty = true;
+        }
+        if app.program_runs()
+            && let Some(how) = program.as_deref_mut().and_then(|program| program.poll_end())
+        {
+            app.on_program_end(how);
+            urgent = true;
+        }
+        for signal in signals.pending() {
+            match signal {
+                SIGTSTP => {
+                    terminal.suspend()?;
+                    urgent = true;
+                }
+                signal => return Ok(Left::Signal(signal)),
+            }
+        }
+        let due = drawn.map_or(Duration::ZERO, |drawn| FRAME.saturating_sub(drawn.elapsed()));
+        if urgent || dirty && due.is_zero() {
+            terminal.draw(app)?;
+            drawn = Some(Instant::now());
+            (urgent, dirty) = (false, false);
+        }
+        // Wakes at once for a key; else in time for the next frame.
+        let mut patience = if dirty { due.max(Duration::from_millis(1)) } else { FRAME };
+        while event::poll(patience)? {
+            patience = Duration::ZERO;
+            match event::read()? {
+                Event::Key(key) if key.code == KeyCode::Char('z') && key.modifiers == KeyModifiers::CONTROL => {
+                    terminal.suspend()?;
+                }
+                Event::Key(key) => match app.on_key(key) {
+                    Some(Request::Quit) => return Ok(Left::Quit),
+                    Some(Request::Detach) => return Ok(Left::Detach),
+                    Some(Request::Interrupt) => send(program.as_deref(), SIGINT),
+                    Some(Request::Terminate) => send(program.as_deref(), SIGTERM),
+                    Some(Request::Redraw) => terminal.clear()?,
+                    None => {}
+                },
+                Event::Resize(columns, rows) => resize_program((columns, rows), app, program.as_deref()),
+                _ => {}
+            }
+            urgent = true;
+        }
+    }
+}
+
+fn send(program: Option<&dyn Program>, signal: i32) {
+    if let Some(program) = program {
+        program.signal(signal);
+    }
+}
+
+fn resize_program((columns, rows): (u16, u16), app: &App, program: Option<&dyn Program>) {
+    let Some(program) = program else { return };
+    let (rows, columns) = view::output_size(columns, rows);
+    if let Some(mut output) = app.output() {
+        output.resize(rows, columns);
+    }
+    program.resize(rows, columns);
+}

@@ -1,0 +1,119 @@
+//! The terminal, taken and given back. However the view ends (key, signal, panic), the terminal is as it was.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossterm::cursor::{Hide, Show};
+use crossterm::execute;
+use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+
+use crate::app::App;
+use crate::fault::bad_input;
+use crate::view;
+
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The terminal while the dashboard has it.
+pub struct Taken {
+    terminal: Terminal<CrosstermBackend<io::BufWriter<io::Stdout>>>,
+}
+
+/// Checks that there is a terminal to draw on.
+///
+/// # Errors
+///
+/// If standard output is none; `instead` says what to do then.
+pub fn check(instead: &str) -> anyhow::Result<()> {
+    if io::stdout().is_terminal() {
+        return Ok(());
+    }
+    Err(bad_input(format!("the dashboard needs a terminal, and standard output is none: {instead}")))
+}
+
+impl Taken {
+    /// Switches to the alternate screen, in raw mode.
+    ///
+    /// # Errors
+    ///
+    /// If the terminal refuses.
+    pub fn new() -> io::Result<Self> {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let default = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                give_back();
+                default(panic);
+            }));
+        });
+        enter()?;
+        let backend = CrosstermBackend::new(io::BufWriter::with_capacity(1 << 16, io::stdout()));
+        let mut terminal = Terminal::new(backend).inspect_err(|_| give_back())?;
+        terminal.clear().inspect_err(|_| give_back())?;
+        Ok(Self { terminal })
+    }
+
+    /// Draws the dashboard; only what changed is sent.
+    ///
+    /// # Errors
+    ///
+    /// If the terminal is gone.
+    pub fn draw(&mut self, app: &mut App) -> io::Result<()> {
+        self.terminal.draw(|frame| view::draw(frame.buffer_mut(), app)).map(|_| ())
+    }
+
+    /// Forgets what is on the screen, so that all is drawn anew.
+    ///
+    /// # Errors
+    ///
+    /// If the terminal is gone.
+    pub fn clear(&mut self) -> io::Result<()> {
+        self.terminal.clear()
+    }
+
+    /// Columns and rows.
+    ///
+    /// # Errors
+    ///
+    /// If the terminal is gone.
+    pub fn size(&self) -> io::Result<(u16, u16)> {
+        let size = self.terminal.size()?;
+        Ok((size.width, size.height))
+    }
+
+    /// Gives the terminal back, stops this process as Ctrl-Z does, and takes it again when the process goes on.
+    ///
+    /// # Errors
+    ///
+    /// If the terminal is gone.
+    pub fn suspend(&mut self) -> io::Result<()> {
+        give_back();
+        // SAFETY: sends a signal to this very process.
+        unsafe { libc::raise(libc::SIGSTOP) };
+        enter()?;
+        self.terminal.clear()
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+fn enter() -> io::Result<()> {
+    enable_raw_mode()?;
+    TAKEN.store(true, Ordering::SeqCst);
+    execute!(io::stdout(), EnterAlternateScreen, Hide).inspect_err(|_| give_back())
+}
+
+/// Undoes [`enter`]; harmless when there is nothing to undo. A terminal that is gone cannot be helped.
+fn give_back() {
+    if TAKEN.swap(false, Ordering::SeqCst) {
+        let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+        let _ = io::stdout().flush();
+        let _ = disable_raw_mode();
+    }
+}

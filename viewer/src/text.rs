@@ -1,0 +1,120 @@
+//! Text from outside, made harmless and made to fit. A trace is written by another process: whatever its names
+//! hold, no control character of theirs reaches the terminal.
+
+use std::borrow::Cow;
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Whether a character could steer the terminal or turn text around instead of being shown.
+pub fn is_unsafe(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
+        || matches!(character, '\u{e0000}'..='\u{e007f}')
+}
+
+/// `text` with every control and direction character replaced by `\u{fffd}`.
+pub fn clean(text: &str) -> Cow<'_, str> {
+    if text.chars().any(is_unsafe) {
+        text.chars().map(|character| if is_unsafe(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+/// How many columns `text` takes.
+pub fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// `text` cut at the right to `columns`, with `ellipsis` in place of what is missing.
+pub fn fit<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, str> {
+    if width(text) <= columns {
+        return Cow::Borrowed(text);
+    }
+    let Some(room) = columns.checked_sub(width(ellipsis)) else { return Cow::Borrowed("") };
+    let mut used = 0;
+    let kept: String = text
+        .chars()
+        .take_while(|character| {
+            used += character.width().unwrap_or(0);
+            used <= room
+        })
+        .collect();
+    Cow::Owned(kept + ellipsis)
+}
+
+/// `text` cut at the left to `columns`: for paths, whose end matters most.
+pub fn fit_end<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, str> {
+    if width(text) <= columns {
+        return Cow::Borrowed(text);
+    }
+    let Some(room) = columns.checked_sub(width(ellipsis)) else { return Cow::Borrowed("") };
+    let mut used = 0;
+    let kept: Vec<char> = text
+        .chars()
+        .rev()
+        .take_while(|character| {
+            used += character.width().unwrap_or(0);
+            used <= room
+        })
+        .collect();
+    Cow::Owned(ellipsis.chars().chain(kept.into_iter().rev()).collect())
+}
+
+/// A source file as it is shown: relative to the program's directory where it lies below it.
+pub fn short_path<'a>(file: &'a str, directory: &str) -> &'a str {
+    match file.strip_prefix(directory.trim_end_matches('/')) {
+        Some(rest) if !directory.is_empty() && rest.starts_with('/') => rest.trim_start_matches('/'),
+        _ => file,
+    }
+}
+
+/// A command line as it would be typed, without the folders of the program and, for Python, without the interpreter.
+pub fn short_command(command: &[String]) -> String {
+    let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+    let Some(first) = command.first() else { return "?".to_owned() };
+    let rest = &command[1..];
+    let script = rest.iter().position(|argument| !argument.starts_with('-'));
+    let words: Vec<String> = match script {
+        Some(index) if base(first).starts_with("python") && !rest[..index].iter().any(|option| option == "-c" || option == "-m") => {
+            std::iter::once(base(&rest[index])).chain(rest[index + 1..].iter().cloned()).collect()
+        }
+        _ => std::iter::once(base(first)).chain(rest.iter().cloned()).collect(),
+    };
+    let words: Vec<&str> = words.iter().flat_map(|word| word.split_whitespace()).collect();
+    clean(&words.join(" ")).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_replaced() {
+        // GIVEN names that clear the screen, ring the bell and turn the text around
+        let names = ["\u{1b}[2Jx", "a\u{7}b", "a\u{202e}b", "a\nb", "\u{9b}31m"];
+        // WHEN they are cleaned
+        // THEN nothing is left that a terminal obeys
+        assert_eq!(names.map(|name| clean(name).into_owned()), ["�[2Jx", "a�b", "a�b", "a�b", "�31m"]);
+        assert!(matches!(clean("größe 模型"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn text_is_cut_to_columns() {
+        assert_eq!(fit("transformer.h.0", 8, "…"), "transfo…");
+        assert_eq!(fit("模型模型", 5, "…"), "模型…");
+        assert_eq!(fit_end("/home/ada/gpt/train.py", 10, "…"), "…/train.py");
+        assert_eq!([fit("abc", 0, "…"), fit("abc", 1, "…"), fit("abc", 3, "…")], ["", "…", "abc"]);
+    }
+
+    #[test]
+    fn paths_and_commands_are_shortened() {
+        assert_eq!(short_path("/home/ada/gpt/train.py", "/home/ada/gpt"), "train.py");
+        assert_eq!(short_path("/home/ada/gpt2/train.py", "/home/ada/gpt"), "/home/ada/gpt2/train.py");
+        let command = |line: &str| short_command(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(command("/usr/bin/python3 -u runs/train.py --lr 1"), "train.py --lr 1");
+        assert_eq!(command("python -m http.server"), "python -m http.server");
+        assert_eq!(command("/opt/bench x"), "bench x");
+        assert_eq!(short_command(&[]), "?");
+    }
+}

@@ -1,0 +1,336 @@
+//! Memory over time: what was allocated as the ground, above it what was reserved, above that what the whole device
+//! had in use. Where the allocated memory went up and down within a column, the column is lighter from the least to
+//! the most.
+
+mod scale;
+
+use memlab_trace::{Range, Timeline};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Style};
+use ratatui::text::Span;
+
+use self::scale::{Axis, byte_axis, column_width, time_step};
+use super::pane::{Fact, fact, frame, put, put_right};
+use crate::app::{App, Moment, Window};
+use crate::format;
+use crate::snapshot::{DeviceSnapshot, ProcessSnapshot};
+use crate::theme::Theme;
+
+/// Draws the pane.
+pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
+    let (Some(process), Some(device)) = (app.process(), app.device()) else { return };
+    let inner = frame(buffer, area, title(app), legend(app, device, area.width < 112), &app.theme);
+    if inner.height < 3 || inner.width < 20 {
+        return;
+    }
+    let plot = Plot::new(inner, app, process, device);
+    plot.draw_bands(buffer);
+    plot.draw_axes(buffer);
+    plot.draw_marks(buffer, process, device);
+}
+
+fn title(app: &App) -> &'static str {
+    match app.window {
+        Window::Run => "Memory",
+        Window::Last(300) => "Memory, last 5 min",
+        Window::Last(60) => "Memory, last minute",
+        Window::Last(_) => "Memory, last 10 s",
+    }
+}
+
+/// The peak, and the bands' colours with their figures; `short`: in fewer words.
+fn legend(app: &App, device: &DeviceSnapshot, short: bool) -> Vec<Fact> {
+    let theme = &app.theme;
+    let totals = &device.totals;
+    let size = |bytes| format::bytes(bytes, app.units);
+    let mut peak = format!("{} at {}", size(totals.peak_allocated_bytes), format::duration(totals.peak_time));
+    if !short {
+        peak = format!("peak {peak}");
+        if !device.steps.is_empty() {
+            peak += &format!(", step {}", totals.peak_step);
+        }
+    }
+    let mut facts = vec![vec![Span::styled(format!("{} ", theme.glyphs.peak), theme.accent), Span::styled(peak, theme.text)]];
+    let (allocated, reserved, used) = match app.moment {
+        Moment::Now => (totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes),
+        Moment::Peak => (totals.peak_allocated_bytes, totals.reserved_bytes_at_peak, totals.used_bytes_at_peak),
+    };
+    let names = if short { ["used", "resv", "alloc"] } else { ["used", "reserved", "allocated"] };
+    for (band, name, bytes) in [(3, names[0], used), (2, names[1], reserved), (0, names[2], allocated)] {
+        let swatch = if theme.is_mono() { theme.glyphs.bands[band] } else { theme.glyphs.swatch };
+        let tint = if theme.is_mono() { Style::new() } else { Style::new().fg(theme.bands[band]) };
+        let mut entry = fact(format!("{swatch} "), tint);
+        entry.extend([Span::styled(format!("{name} "), theme.dim), Span::styled(size(bytes), theme.text)]);
+        facts.push(entry);
+    }
+    facts
+}
+
+/// One column of the chart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Column {
+    allocated: Range,
+    reserved: u64,
+    used: u64,
+}
+
+impl Column {
+    /// The bands' upper edges, from the ground up.
+    fn edges(&self) -> [u64; 4] {
+        let allocated = self.allocated.max;
+        let reserved = self.reserved.max(allocated);
+        [self.allocated.min, allocated, reserved, self.used.max(reserved)]
+    }
+}
+
+/// The timeline in columns of `width` nanoseconds from `start` on.
+fn resample(timeline: &Timeline, start: u64, width: u64, columns: usize) -> Vec<Column> {
+    let width = width.max(1);
+    let end_of = |index: usize| {
+        let point = &timeline.points[index];
+        let next = timeline.points.get(index + 1).map_or(u64::MAX, |next| next.time);
+        point.time.saturating_add(timeline.width.max(1)).min(next)
+    };
+    let mut first = timeline.points.partition_point(|point| point.time < start);
+    // The point before may reach into the first column.
+    first = first.saturating_sub(1);
+    let mut last = Column::default();
+    let mut cells = Vec::with_capacity(columns);
+    for column in 0..columns as u64 {
+        let from = start.saturating_add(column.saturating_mul(width));
+        let to = from.saturating_add(width);
+        let mut cell: Option<Column> = None;
+        while let Some(point) = timeline.points.get(first).filter(|point| point.time < to) {
+            let end = end_of(first);
+            let this = Column { allocated: point.allocated, reserved: point.reserved.max, used: point.used.max };
+            if end > from {
+                let merged = cell.get_or_insert(this);
+                merged.allocated.min = merged.allocated.min.min(this.allocated.min);
+                merged.allocated.max = merged.allocated.max.max(this.allocated.max);
+                merged.reserved = merged.reserved.max(this.reserved);
+                merged.used = merged.used.max(this.used);
+            }
+            let value = point.allocated.last;
+            last = Column {
+                allocated: Range { min: value, max: value, last: value },
+                reserved: point.reserved.last,
+                used: point.used.last,
+            };
+            if end > to {
+                break;
+            }
+            first += 1;
+        }
+        cells.push(cell.unwrap_or(last));
+    }
+    cells
+}
+
+struct Plot<'a> {
+    theme: &'a Theme,
+    area: Rect,
+    axis: Axis,
+    left: u16,
+    start: u64,
+    column_width: u64,
+    columns: Vec<Column>,
+    /// Columns that lie in the past; the rest is the future.
+    past: usize,
+}
+
+const TOP_EIGHTHS: [&str; 8] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇"];
+
+impl<'a> Plot<'a> {
+    fn new(inner: Rect, app: &'a App, process: &ProcessSnapshot, device: &DeviceSnapshot) -> Self {
+        let left = 10.min(inner.width / 4);
+        let area = Rect { x: inner.x + left, width: inner.width - left, height: inner.height - 1, ..inner };
+        let end = process.until(app.now_unix_ns).max(1);
+        let seconds = 1_000_000_000;
+        let (start, column_width) = match app.window {
+            Window::Last(length) if length.saturating_mul(seconds) < end => {
+                let width = (length * seconds).div_ceil(u64::from(area.width)).max(1);
+                // Columns keep their place in time while they move, so that they do not flicker.
+                ((end / width + 1).saturating_sub(u64::from(area.width)).saturating_mul(width), width)
+            }
+            _ => (0, column_width(end, area.width, !process.state.is_over())),
+        };
+        let columns = resample(&device.timeline, start, column_width, usize::from(area.width));
+        let past = (end.saturating_sub(start) / column_width + 1).min(columns.len() as u64) as usize;
+        let most = columns[..past].iter().map(|column| column.edges()[3]).max().unwrap_or(0);
+        let axis = byte_axis(most, device.totals.total_bytes, area.height);
+        Self { theme: &app.theme, area, axis, left, start, column_width, columns, past }
+    }
+
+    /// How many eighths of a row `bytes` reach.
+    fn height(&self, bytes: u64) -> usize {
+        let eighths = usize::from(self.area.height) * 8;
+        let height = (bytes as f64 / self.axis.top.max(1) as f64 * eighths as f64).round() as usize;
+        height.clamp(usize::from(bytes > 0), eighths)
+    }
+
+    fn column_of(&self, time: u64) -> Option<u16> {
+        let column = time.checked_sub(self.start)? / self.column_width;
+        (column < self.past as u64).then_some(self.area.x + column as u16)
+    }
+
+    fn row_of(&self, bytes: u64) -> u16 {
+        let rows_below = (self.height(bytes).saturating_sub(1) / 8) as u16;
+        self.area.bottom().saturating_sub(1).saturating_sub(rows_below)
+    }
+
+    fn draw_bands(&self, buffer: &mut Buffer) {
+        for (index, column) in self.columns[..self.past].iter().enumerate() {
+            let edges = column.edges().map(|edge| self.height(edge));
+            let x = self.area.x + index as u16;
+            for row in 0..self.area.height {
+                let y = self.area.bottom() - 1 - row;
+                let ground = usize::from(row) * 8;
+                let band_at = |eighth: usize| edges.iter().position(|edge| ground + eighth < *edge);
+                let Some(cell) = buffer.cell_mut((x, y)) else { continue };
+                if self.theme.is_mono() {
+                    if let Some(band) = band_at(3) {
+                        cell.set_symbol(self.theme.glyphs.bands[band]);
+                    }
+                    continue;
+                }
+                let Some(low) = band_at(0) else { continue };
+                let split = (1..8).find(|eighth| band_at(*eighth) != Some(low));
+                match split {
+                    None => {
+                        cell.set_symbol(" ").set_bg(self.theme.bands[low]);
+                    }
+                    Some(split) if self.theme.glyphs.unicode => {
+                        let high = band_at((split + 7) / 2 + 1).or_else(|| band_at(split));
+                        let high = high.filter(|_| band_at(7).is_some() || split < 4 && band_at(split + 2).is_some());
+                        cell.set_symbol(TOP_EIGHTHS[split]).set_fg(self.theme.bands[low]);
+                        cell.set_bg(high.map_or(Color::Reset, |high| self.theme.bands[high]));
+                    }
+                    Some(_) => {
+                        if let Some(band) = band_at(4) {
+                            cell.set_symbol(" ").set_bg(self.theme.bands[band]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn draw_axes(&self, buffer: &mut Buffer) {
+        let theme = self.theme;
+        let line = if theme.glyphs.unicode { "┈" } else { "-" };
+        let mut above = u16::MAX;
+        for tick in &self.axis.ticks {
+            let y = match *tick {
+                0 => self.area.bottom() - 1,
+                // A tick lies on the lower edge of the row above it.
+                tick => {
+                    let rows = (self.height(tick) / 8) as u16;
+                    (self.area.bottom() - rows.min(self.area.height)).max(self.area.y)
+                }
+            };
+            if y == above {
+                continue;
+            }
+            above = y;
+            put_right(buffer, self.area.x - 1, y, self.left - 1, &format::tick(*tick), theme.dim, theme);
+            if *tick == 0 {
+                continue;
+            }
+            for x in self.area.x..self.area.right() {
+                let Some(cell) = buffer.cell_mut((x, y)) else { continue };
+                if cell.symbol() == " " && cell.bg == theme.text.bg.unwrap_or(Color::Reset) {
+                    cell.set_symbol(line).set_style(theme.border);
+                }
+            }
+        }
+        self.draw_times(buffer);
+    }
+
+    fn draw_times(&self, buffer: &mut Buffer) {
+        let theme = self.theme;
+        let y = self.area.bottom();
+        let step = time_step(self.column_width, 14);
+        let end = self.start.saturating_add(self.column_width.saturating_mul(u64::from(self.area.width)));
+        let mut time = self.start.div_ceil(step).saturating_mul(step);
+        while time < end {
+            let x = self.area.x + ((time - self.start) / self.column_width) as u16;
+            let words = format::moment(time, step);
+            if x + words.len() as u16 <= self.area.right() {
+                put(buffer, x, y, self.area.right() - x, &words, theme.dim, theme);
+            }
+            let Some(next) = time.checked_add(step) else { break };
+            time = next;
+        }
+    }
+
+    fn draw_marks(&self, buffer: &mut Buffer, process: &ProcessSnapshot, device: &DeviceSnapshot) {
+        let theme = self.theme;
+        let mut mark = |x: u16, y: u16, glyph: &str, style: Style| {
+            if let Some(cell) = buffer.cell_mut((x, y)) {
+                let ground = cell.bg;
+                cell.set_symbol(glyph).set_style(style).set_bg(ground);
+            }
+        };
+        if device.totals.peak_allocated_bytes > 0
+            && let Some(x) = self.column_of(device.totals.peak_time)
+        {
+            let y = self.row_of(device.totals.peak_allocated_bytes).saturating_sub(1).max(self.area.y);
+            mark(x, y, theme.glyphs.peak, theme.title);
+        }
+        for oom in process.ooms.iter().filter(|oom| oom.device == device.totals.index) {
+            if let Some(x) = self.column_of(oom.time) {
+                mark(x, self.area.y, theme.glyphs.oom, theme.bad);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memlab_trace::TimelinePoint;
+
+    use super::*;
+
+    fn flat(value: u64) -> Range {
+        Range { min: value, max: value, last: value }
+    }
+
+    fn timeline(points: &[(u64, Range)]) -> Timeline {
+        let point = |&(time, allocated): &(u64, Range)| TimelinePoint { time, allocated, ..TimelinePoint::default() };
+        Timeline { width: 10, points: points.iter().map(point).collect() }
+    }
+
+    #[test]
+    fn a_gap_keeps_the_last_value() {
+        // GIVEN memory that swings at 10, and stays at 5 until it goes at 60
+        let timeline = timeline(&[(10, Range { min: 0, max: 9, last: 5 }), (60, Range { min: 0, max: 5, last: 0 })]);
+        // WHEN seen in columns of 10
+        let columns = resample(&timeline, 0, 10, 9);
+        // THEN each column says what was least and most in it
+        let seen: Vec<_> = columns.iter().map(|column| (column.allocated.min, column.allocated.max)).collect();
+        assert_eq!(seen, [(0, 0), (0, 9), (5, 5), (5, 5), (5, 5), (5, 5), (0, 5), (0, 0), (0, 0)]);
+    }
+
+    #[test]
+    fn many_points_share_a_column() {
+        let timeline = timeline(&[(0, flat(1)), (10, flat(7)), (20, flat(3)), (30, flat(2))]);
+        let columns = resample(&timeline, 0, 20, 3);
+        let seen: Vec<_> = columns.iter().map(|column| (column.allocated.min, column.allocated.max)).collect();
+        assert_eq!(seen, [(1, 7), (2, 3), (2, 2)]);
+    }
+
+    #[test]
+    fn a_window_begins_with_what_was_there() {
+        let timeline = timeline(&[(0, flat(4)), (100, flat(6))]);
+        let seen: Vec<_> = resample(&timeline, 50, 25, 3).iter().map(|column| column.allocated.max).collect();
+        assert_eq!(seen, [4, 4, 6]);
+    }
+
+    #[test]
+    fn a_point_wider_than_a_column_fills_its_columns() {
+        let timeline = timeline(&[(0, Range { min: 2, max: 8, last: 3 }), (10, flat(1))]);
+        let seen: Vec<_> = resample(&timeline, 0, 5, 4).iter().map(|column| column.allocated.max).collect();
+        assert_eq!(seen, [8, 8, 1, 1]);
+    }
+}

@@ -1,0 +1,149 @@
+//! The two lines on top: who runs, on what, in which state; the tabs and the steps.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::Span;
+
+use super::pane::{put, put_spans};
+use crate::app::{App, Moment, Program};
+use crate::format;
+use crate::snapshot::{ProcessSnapshot, State};
+use crate::text;
+
+/// Draws both lines.
+pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
+    let theme = &app.theme;
+    let state = state_spans(app);
+    let state_width: usize = state.iter().map(Span::width).sum();
+    let state_x = area.right().saturating_sub(state_width as u16 + 1);
+    put_spans(buffer, state_x, area.y, area.right(), &state, theme);
+    let who = who_spans(app);
+    put_spans(buffer, area.x, area.y, state_x.saturating_sub(1), &who, theme);
+    if area.height < 2 {
+        return;
+    }
+    let mut x = area.x + 1;
+    for (index, screen) in app.screens().iter().enumerate() {
+        let style = if *screen == app.screen { theme.selected } else { theme.dim };
+        let key = if *screen == app.screen { theme.selected.patch(theme.accent) } else { theme.key };
+        let tab = [
+            Span::styled(format!(" {}", index + 1), key),
+            Span::styled(format!(" {} ", screen.title()), style),
+            Span::raw(" "),
+        ];
+        x = put_spans(buffer, x, area.y + 1, area.right(), &tab, theme);
+    }
+    let facts = fact_spans(app);
+    let width: usize = facts.iter().map(Span::width).sum();
+    let facts_x = area.right().saturating_sub(width as u16 + 1);
+    if facts_x > x {
+        put_spans(buffer, facts_x, area.y + 1, area.right(), &facts, theme);
+    }
+}
+
+/// What fits on a screen too small for a dashboard.
+pub fn draw_least(buffer: &mut Buffer, area: Rect, app: &App) {
+    let theme = &app.theme;
+    let size = |bytes| format::bytes(bytes, app.units);
+    let lines = match app.device() {
+        Some(device) => vec![
+            (size(device.totals.allocated_bytes), theme.accent),
+            (format!("peak {}", size(device.totals.peak_allocated_bytes)), theme.text),
+            (format!("resv {}", size(device.totals.reserved_bytes)), theme.text),
+            (format!("used {}", size(device.totals.used_bytes)), theme.text),
+            (state_of(app).0, theme.dim),
+        ],
+        None => vec![("memlab".to_owned(), theme.accent), (app.waiting_for.clone(), theme.dim)],
+    };
+    for (row, (line, style)) in (area.y..area.bottom()).zip(lines) {
+        put(buffer, area.x, row, area.width, &line, style, theme);
+    }
+}
+
+fn who_spans(app: &App) -> Vec<Span<'static>> {
+    let theme = &app.theme;
+    let mut spans = vec![Span::styled(" memlab ", theme.accent)];
+    let Some(process) = app.process() else { return spans };
+    let separator = theme.glyphs.separator;
+    spans.push(Span::styled(format!(" {}", text::short_command(&process.header.command)), theme.title));
+    let mut facts = format!("{separator}pid {}", process.header.pid);
+    if let Some(rank) = process.header.rank {
+        facts += &format!("{separator}rank {rank}");
+        if let Some(world) = process.header.world_size {
+            facts += &format!("/{world}");
+        }
+    }
+    spans.push(Span::styled(facts, theme.dim));
+    if let Some(device) = app.device() {
+        let name = if device.totals.name.is_empty() { "device" } else { &device.totals.name };
+        spans.push(Span::styled(separator, theme.dim));
+        spans.push(Span::styled(format!("cuda:{} {}", device.totals.index, text::clean(name)), theme.text));
+        let targets = app.targets().len();
+        if targets > 1 {
+            spans.push(Span::styled(format!(" ({}/{targets})", app.target() + 1), theme.dim));
+        }
+    }
+    spans
+}
+
+/// The state of the process in words, and how it looks.
+fn state_of(app: &App) -> (String, Style) {
+    let theme = &app.theme;
+    match app.process().map(|process| process.state) {
+        None => match &app.program {
+            Some(Program::Ended(how)) => (how.clone(), theme.warn),
+            _ => ("waiting".to_owned(), theme.dim),
+        },
+        Some(State::Opening { read, total }) => (format!("opening {}", format::percent(read, total)), theme.warn),
+        Some(State::Recording) => ("recording".to_owned(), theme.good),
+        Some(State::Stopped) => ("stopped".to_owned(), theme.warn),
+        Some(State::Ended { code: Some(0), .. }) => ("ended".to_owned(), theme.dim),
+        Some(State::Ended { signal: Some(signal), .. }) => (crate::signals::describe(signal), theme.bad),
+        Some(State::Ended { code: Some(code), .. }) => (format!("exit code {code}"), theme.bad),
+        Some(State::Ended { .. }) => ("ended".to_owned(), theme.dim),
+        Some(State::Killed) => ("killed".to_owned(), theme.bad),
+    }
+}
+
+fn state_spans(app: &App) -> Vec<Span<'static>> {
+    let theme = &app.theme;
+    let (words, style) = state_of(app);
+    let mut spans = Vec::new();
+    if app.paused {
+        spans.push(Span::styled(" PAUSED ", theme.selected));
+        spans.push(Span::raw(" "));
+    }
+    spans.push(Span::styled(format!("{} ", theme.glyphs.dot), style));
+    spans.push(Span::styled(words, style));
+    if let Some(process) = app.process() {
+        spans.push(Span::styled(format!(" {}", format::clock(process.until(app.now_unix_ns))), theme.text));
+    }
+    spans
+}
+
+fn fact_spans(app: &App) -> Vec<Span<'static>> {
+    let theme = &app.theme;
+    let Some(process) = app.process() else { return Vec::new() };
+    let mut spans = Vec::new();
+    if app.moment == Moment::Peak {
+        spans.push(Span::styled(" at the peak ", theme.selected));
+        spans.push(Span::raw("  "));
+    }
+    spans.extend(step_spans(app, process));
+    spans
+}
+
+fn step_spans(app: &App, process: &ProcessSnapshot) -> Vec<Span<'static>> {
+    let theme = &app.theme;
+    let mut spans = Vec::new();
+    if process.steps_ended > 0 {
+        spans.push(Span::styled("step ", theme.dim));
+        spans.push(Span::styled(process.steps_ended.to_string(), theme.text));
+        if let Some(rate) = app.device().and_then(|device| device.steps_per_second()) {
+            let rate = if rate >= 1.0 { format!("{rate:.1} steps/s") } else { format!("{:.1} s/step", 1.0 / rate) };
+            spans.push(Span::styled(format!("{}{rate}", theme.glyphs.separator), theme.dim));
+        }
+    }
+    spans
+}

@@ -1,0 +1,128 @@
+//! All at a glance: memory over time, by category, the top lines and layers, and what the program prints.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use super::pane::put;
+use super::{categories, chart, layers, lines, output};
+use crate::app::App;
+use crate::format;
+
+/// Where the panes are; a pane without room has no height.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Panes {
+    chart: Rect,
+    oom: Rect,
+    categories: Rect,
+    lines: Rect,
+    layers: Rect,
+    output: Rect,
+}
+
+/// Shares the rows: the chart grows most, then the tables. The categories have no use for more than they want.
+pub fn panes(area: Rect, has_oom: bool, has_output: bool, categories_want: u16) -> Panes {
+    let oom_rows = u16::from(has_oom && area.height >= 12);
+    let output_rows = match area.height {
+        _ if !has_output => 0,
+        ..26 => 0,
+        26..36 => 5,
+        36..50 => 7,
+        _ => 10,
+    };
+    let rest = area.height - oom_rows - output_rows;
+    let category_rows = match rest {
+        ..14 => 0,
+        14..27 => categories_want.min(5),
+        27..40 => categories_want.min(6),
+        _ => categories_want.min(9),
+    };
+    let rest = rest - category_rows;
+    let table_rows = if rest < 12 { 0 } else { (rest * 45 / 100).max(6) };
+    let mut y = area.y;
+    let mut take = |height: u16| {
+        let pane = Rect { y, height, ..area };
+        y += height;
+        pane
+    };
+    let chart = take(rest - table_rows);
+    let oom = take(oom_rows);
+    let categories = take(category_rows);
+    let tables = take(table_rows);
+    let output = take(output_rows);
+    let left = tables.width.div_ceil(2);
+    let lines = Rect { width: left, ..tables };
+    let layers = Rect { x: tables.x + left, width: tables.width - left, ..tables };
+    Panes { chart, oom, categories, lines, layers, output }
+}
+
+/// Draws all panes.
+pub fn draw(buffer: &mut Buffer, area: Rect, app: &mut App) {
+    let has_oom = app.process().is_some_and(|process| !process.ooms.is_empty());
+    let panes = panes(area, has_oom, app.output().is_some(), categories::wanted_rows(app, area.width));
+    chart::draw(buffer, panes.chart, app);
+    if panes.oom.height > 0 {
+        draw_oom(buffer, panes.oom, app);
+    }
+    if panes.categories.height > 0 {
+        categories::draw(buffer, panes.categories, app);
+    }
+    if panes.lines.height > 0 {
+        lines::draw_top(buffer, panes.lines, app);
+        layers::draw_top(buffer, panes.layers, app);
+    }
+    if panes.output.height > 0 {
+        output::draw_latest(buffer, panes.output, app);
+    }
+}
+
+/// The most recent out-of-memory in one line.
+fn draw_oom(buffer: &mut Buffer, area: Rect, app: &App) {
+    let theme = &app.theme;
+    let Some((process, oom)) = app.process().and_then(|process| Some((process, process.ooms.last()?))) else { return };
+    let size = |bytes| format::bytes(bytes, app.units);
+    let mut words = format!(
+        " {} out of memory at {}: {} asked for",
+        theme.glyphs.oom,
+        format::duration(oom.time),
+        size(oom.requested_bytes)
+    );
+    if let Some(line) = &oom.line {
+        words += &format!(" by {}", lines::place(line, &process.header.directory));
+    }
+    if let Some(layer) = oom.layer.as_deref().filter(|layer| !layer.is_empty()) {
+        words += &format!(" in {layer}");
+    }
+    words += &format!("; {} allocated, {} reserved", size(oom.allocated_bytes), size(oom.reserved_bytes));
+    if oom.total_bytes > 0 {
+        words += &format!(" of {}", size(oom.total_bytes));
+    }
+    words += &format!("; largest free block {} ", size(oom.largest_free_block_bytes));
+    if process.oom_count > 1 {
+        words += &format!("({} in all) ", process.oom_count);
+    }
+    put(buffer, area.x, area.y, area.width, &words, theme.bad, theme);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panes_fill_the_area_without_overlap() {
+        for width in [30, 80, 121, 300] {
+            for height in 5..120 {
+                for (has_oom, has_output) in [(false, false), (true, false), (true, true)] {
+                    let area = Rect::new(0, 2, width, height);
+                    let panes = panes(area, has_oom, has_output, 5);
+                    let all = [panes.chart, panes.oom, panes.categories, panes.lines, panes.layers, panes.output];
+                    let covered: u32 = all.iter().map(|pane| pane.area()).sum();
+                    assert_eq!(covered, area.area(), "{area:?} {panes:?}");
+                    for (index, pane) in all.iter().enumerate() {
+                        assert_eq!(pane.intersection(area), *pane, "inside {area:?}");
+                        assert!(all[..index].iter().all(|other| !other.intersects(*pane) || other.area() == 0 || pane.area() == 0));
+                    }
+                }
+            }
+        }
+    }
+}

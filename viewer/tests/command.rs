@@ -1,0 +1,334 @@
+//! The command as scripts use it: exit codes, signals, input and output, errors, `ps`.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::trained;
+use tempfile::TempDir;
+
+/// `memlab` in a folder of its own, with a library that does no harm.
+fn memlab(folder: &TempDir, arguments: &[&str]) -> Command {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has it");
+    let library = maps.split_whitespace().find(|word| word.contains("/libc.so") || word.contains("/libc-"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memlab"));
+    command.args(arguments).current_dir(folder).env("MEMLAB_LIB", library.expect("this test uses the C library"));
+    for name in ["LD_PRELOAD", "MEMLAB_OUTPUT", "XDG_RUNTIME_DIR", "NO_COLOR"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+fn run(folder: &TempDir, script: &str) -> Output {
+    memlab(folder, &["run", "--", "sh", "-c", script]).output().expect("memlab starts")
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A shell script's lines that write a trace as libmemlab.so would: `$trace` is its path.
+const TRACED: &str = r#"
+trace=$(echo "$MEMLAB_OUTPUT" | sed "s/%n/sh/; s/%p/$$/; s/%r/0/")
+{
+  echo "{\"memlab\":1,\"id\":\"a$$\",\"pid\":$$,\"parent_pid\":$PPID,\"start_unix_ns\":$(date +%s%N),\"command\":[\"python\",\"train.py\"],\"directory\":\"/gpt\"}"
+  echo '{"device":0,"name":"NVIDIA H200","total_bytes":151397597184,"bus_id":null}'
+  echo '{"frame":1,"file":"/gpt/train.py","line":31,"function":"main"}'
+  echo '{"stack":1,"parent":0,"frame":1}'
+  echo '["d+",1000000,1,0,4096,3221225472,"device","cudaMalloc","libc10_cuda.so",1,0,128]'
+  echo '["a",2000000,1,0,4096,2147483648,1,0,64]'
+} > "$trace"
+"#;
+
+#[test]
+fn the_exit_code_is_the_programs() {
+    let folder = folder();
+    for code in [0, 7, 255] {
+        assert_eq!(run(&folder, &format!("exit {code}")).status.code(), Some(code));
+    }
+}
+
+#[test]
+fn a_signal_that_ends_the_program_ends_memlab() {
+    let folder = folder();
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV, libc::SIGINT] {
+        let output = run(&folder, &format!("kill -{signal} $$"));
+        assert_eq!(output.status.signal(), Some(signal), "{}", errors(&output));
+    }
+}
+
+#[test]
+fn input_and_output_are_left_alone() {
+    // GIVEN a program that copies its input, and says something on standard error
+    let folder = folder();
+    let mut child = memlab(&folder, &["run", "--", "sh", "-c", "cat; echo oops >&2"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("memlab starts");
+    child.stdin.take().expect("piped").write_all(b"\0binary\xff\n").expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    // THEN standard output is the program's, byte for byte, and standard error begins with the program's
+    assert_eq!(output.stdout, b"\0binary\xff\n");
+    assert!(errors(&output).starts_with("oops\nmemlab: sh: exit code 0; it allocated no CUDA memory"), "{}", errors(&output));
+    // AND no trace is left behind
+    assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 0);
+}
+
+#[test]
+fn the_program_sees_its_environment_and_the_preload() {
+    let folder = folder();
+    let output = memlab(&folder, &["run", "-o", "x-%p.jsonl", "--", "sh", "-c", "echo $LD_PRELOAD; echo $MEMLAB_OUTPUT; echo $A"])
+        .env("LD_PRELOAD", "/no/such.so")
+        .env("A", "b")
+        .output()
+        .expect("memlab starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].contains("libc") && lines[0].ends_with(":/no/such.so"), "{lines:?}");
+    let here = folder.path().canonicalize().expect("it exists");
+    assert_eq!(Path::new(lines[1]), here.join("x-%p.jsonl"));
+    assert_eq!(lines[2], "b");
+}
+
+#[test]
+fn signals_are_passed_on() {
+    for (signal, name) in [(libc::SIGINT, "INT"), (libc::SIGTERM, "TERM"), (libc::SIGHUP, "HUP"), (libc::SIGUSR1, "USR1")] {
+        // GIVEN a program that says that it is ready
+        let folder = folder();
+        let script = format!("trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.05; done");
+        let mut child = memlab(&folder, &["run", "--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().expect("memlab starts");
+        let mut output = BufReader::new(child.stdout.take().expect("piped")).lines();
+        assert_eq!(output.next().expect("a line").expect("text"), "ready");
+        // WHEN memlab gets a signal
+        // SAFETY: a signal to our own child, which was not waited for.
+        unsafe { libc::kill(child.id() as i32, signal) };
+        // THEN the program does, once
+        let rest: Vec<String> = output.map(|line| line.expect("text")).collect();
+        assert_eq!(rest, [format!("got {name}")]);
+        assert_eq!(child.wait().expect("it ends").code(), Some(5));
+    }
+}
+
+#[test]
+fn a_stopped_program_stops_memlab_and_both_go_on() {
+    let folder = folder();
+    let mut child = memlab(&folder, &["run", "--", "sh", "-c", "kill -STOP $$; exit 4"]).spawn().expect("memlab starts");
+    let pid = child.id() as i32;
+    let mut status = 0;
+    // SAFETY: waits for our own child; the status outlives the call.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) }, pid);
+    assert!(libc::WIFSTOPPED(status), "{status:#x}");
+    // SAFETY: a signal to our own child, which was not waited for to its end.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+    assert_eq!(child.wait().expect("it ends").code(), Some(4));
+}
+
+#[test]
+fn the_summary_says_what_held_the_peak() {
+    let folder = folder();
+    let output = run(&folder, &format!("{TRACED} echo '[\"end\",3000000,0,null]' >> \"$trace\""));
+    let text = errors(&output);
+    assert!(text.contains("peak 2.00 GiB allocated after 2 ms; at most 3.00 GiB reserved"), "{text}");
+    assert!(text.contains("2.00 GiB  train.py:31 main") && text.contains("memlab report memlab-sh-"), "{text}");
+    assert!(text.lines().count() <= 8, "{text}");
+}
+
+#[test]
+fn a_killed_programs_trace_tells_the_signal() {
+    // GIVEN a traced program whose file was extended ahead when it was killed
+    let folder = folder();
+    let output = run(&folder, &format!("{TRACED} head -c 100000 /dev/zero >> \"$trace\"; kill -9 $$"));
+    assert_eq!(output.status.signal(), Some(9));
+    // THEN the trace ends with the signal, and the summary says it
+    let text = errors(&output);
+    assert!(text.contains("killed by SIGKILL"), "{text}");
+    let trace = std::fs::read_dir(folder.path()).expect("readable").next().expect("a trace").expect("readable").path();
+    let content = std::fs::read_to_string(trace).expect("text");
+    assert!(content.ends_with(",null,9]\n") && !content.contains('\0'), "{content}");
+}
+
+#[test]
+fn traces_of_children_are_summed_up_too() {
+    let folder = folder();
+    let script = TRACED.replace('\'', r"'\''");
+    let output = run(&folder, &format!("sh -c '{script}' & sh -c '{script}' & wait"));
+    let text = errors(&output);
+    assert_eq!(text.matches("peak 2.00 GiB").count(), 2, "{text}");
+}
+
+/// What memlab says and how it exits.
+fn refusal(folder: &TempDir, arguments: &[&str]) -> (i32, String) {
+    let output = memlab(folder, arguments).output().expect("memlab starts");
+    assert_eq!(output.stdout, b"", "errors go to standard error");
+    let text = errors(&output).replace(&*folder.path().to_string_lossy(), "FOLDER");
+    (output.status.code().unwrap_or(-1), text)
+}
+
+#[test]
+fn runs_that_cannot_be_are_refused_before_they_start() {
+    let folder = folder();
+    std::fs::write(folder.path().join("train.py"), "").expect("written");
+    for (arguments, code, words) in [
+        (&["run"][..], 2, "CMD"),
+        (&["run", "--", "no-such-program"], 127, "no such program in PATH: check the spelling"),
+        (&["run", "--", "train.py"], 127, "memlab run -- python train.py"),
+        (&["run", "--", "./train.py"], 126, "not executable"),
+        (&["run", "-o", "missing/x.jsonl", "--", "true"], 2, "mkdir -p FOLDER/missing"),
+        (&["run", "-o", "train.py/x.jsonl", "--", "true"], 2, "not a folder"),
+        (&["run", "--live", "--", "true"], 2, "needs a terminal"),
+        (&["view", "missing.jsonl"], 2, "missing.jsonl"),
+        (&["view", "train.py"], 2, "empty"),
+        (&["view", "--size", "0x0", "train.py"], 2, "120x40"),
+        (&["top", "4194305"], 2, "there is no process 4194305"),
+        (&["top", "1"], 2, "process 1"),
+    ] {
+        let (exit, text) = refusal(&folder, arguments);
+        assert_eq!(exit, code, "{arguments:?}: {text}");
+        assert!(text.contains(words), "{arguments:?}: {text}");
+    }
+    let output = memlab(&folder, &["run", "--", "true"]).env("MEMLAB_LIB", "/no/lib.so").output().expect("memlab starts");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors(&output).contains("MEMLAB_LIB=/no/lib.so"), "{}", errors(&output));
+}
+
+#[test]
+fn files_that_are_no_traces_are_refused() {
+    let folder = folder();
+    for (name, content, words) in [
+        ("text.jsonl", "hello\nworld\n", "not a memlab trace"),
+        ("json.jsonl", "{\"a\":1}\n", "not a memlab trace"),
+        ("newer.jsonl", "{\"memlab\":999,\"pid\":1}\n", "upgrade memlab"),
+    ] {
+        std::fs::write(folder.path().join(name), content).expect("written");
+        let (exit, text) = refusal(&folder, &["view", "--once", name]);
+        assert_eq!(exit, 2, "{name}: {text}");
+        assert!(text.contains(words) && text.contains(name), "{name}: {text}");
+    }
+}
+
+#[test]
+fn damaged_traces_are_shown_as_far_as_they_go() {
+    // GIVEN a trace with garbled lines, cut in the middle of its last
+    let folder = folder();
+    let mut text = trained(2).text;
+    text.insert_str(text.find("[\"a\"").expect("an event"), "garbage\n[\"a\",x]\n");
+    text.truncate(text.len() - 9);
+    std::fs::write(folder.path().join("t.jsonl"), text).expect("written");
+    // WHEN shown THEN what is readable is there, and what is not is counted
+    let output = memlab(&folder, &["view", "--once", "--size", "100x30", "t.jsonl"]).output().expect("memlab starts");
+    let screen = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(screen.contains("2 unreadable lines skipped") && screen.contains("train.py"), "{screen}");
+}
+
+#[test]
+fn one_picture_as_text_and_as_svg() {
+    let folder = folder();
+    let mut story = trained(3);
+    story.end("0", "null");
+    std::fs::write(folder.path().join("t.jsonl"), story.text).expect("written");
+    for screen in ["overview", "lines", "layers"] {
+        let arguments = ["view", "t.jsonl", "--once", "--size", "90x30", "--screen", screen];
+        let output = memlab(&folder, &arguments).env("LANG", "C.UTF-8").output().expect("memlab starts");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(text.lines().count(), 30, "{text}");
+        assert!(!text.contains('\x1b') && text.contains("train.py"), "{text}");
+    }
+    let output = memlab(&folder, &["view", "t.jsonl", "--svg", "t.svg"]).output().expect("memlab starts");
+    assert!(output.status.success(), "{}", errors(&output));
+    let svg = std::fs::read_to_string(folder.path().join("t.svg")).expect("written");
+    assert!(svg.starts_with("<svg") && svg.contains("train_one_epoch") && svg.ends_with("</svg>\n"));
+}
+
+/// A folder of sockets, as `$XDG_RUNTIME_DIR`.
+fn runtime() -> (TempDir, std::path::PathBuf) {
+    let runtime = folder();
+    let sockets = runtime.path().join("memlab");
+    std::fs::create_dir(&sockets).expect("made");
+    std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o700)).expect("set");
+    (runtime, sockets)
+}
+
+/// Answers every request on a socket with `reply`.
+fn answer(socket: &Path, reply: String) {
+    let listener = UnixListener::bind(socket).expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut request = String::new();
+            BufReader::new(&stream).read_line(&mut request).expect("a request");
+            assert_eq!(request, "{\"command\":\"status\"}\n");
+            let _ = (&stream).write_all(reply.as_bytes());
+        }
+    });
+}
+
+#[test]
+fn ps_lists_what_answers_and_clears_away_what_is_dead() {
+    // GIVEN a process that answers, one that is dead, one that is stopped, and one that talks nonsense
+    let folder = folder();
+    let trace = folder.path().join("t.jsonl");
+    std::fs::write(&trace, trained(2).text).expect("written");
+    let (runtime, sockets) = runtime();
+    let socket = |pid: u32| sockets.join(format!("{pid}.sock"));
+    answer(
+        &socket(4_000_001),
+        format!(
+            "{{\"ok\":true,\"pid\":4000001,\"trace\":\"{}\",\"rank\":1,\"command\":[\"python\",\"t\\u001b[2J.py\"],\"state\":\"recording\",\"id\":\"x\"}}\n",
+            trace.display()
+        ),
+    );
+    drop(UnixListener::bind(socket(4_000_002)).expect("bound"));
+    let _silent = UnixListener::bind(socket(4_000_003)).expect("bound");
+    answer(&socket(4_000_004), "nonsense\n".into());
+    answer(&socket(4_000_005), "{\"ok\":false,\"error\":\"busy\"}\n".into());
+    // WHEN asked
+    let started = Instant::now();
+    let ps = |arguments: &[&str]| {
+        let output = memlab(&folder, arguments).env("XDG_RUNTIME_DIR", runtime.path()).output().expect("memlab starts");
+        assert!(output.status.success(), "{}", errors(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let text = ps(&["ps"]);
+    // THEN it does not wait long, the first is told with its memory, and nothing steers the terminal
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    let row = text.lines().find(|line| line.contains("4000001")).unwrap_or_else(|| panic!("{text}"));
+    assert!(row.contains("cuda:0") && row.contains("18.1 GiB") && row.contains("30.0 GiB"), "{text}");
+    assert!(!text.contains('\x1b') && !text.contains("4000002"), "{text}");
+    assert!(text.contains("does not answer") && text.contains("refuses: busy") && text.contains("4000004"), "{text}");
+    // AND the dead one's socket is gone, the others' are not
+    assert!(!socket(4_000_002).exists() && socket(4_000_003).exists());
+    // WHEN asked for JSON THEN it is
+    let json: serde_json::Value = serde_json::from_str(&ps(&["ps", "--json"])).expect("JSON");
+    let processes = json["processes"].as_array().expect("a list");
+    let process = processes.iter().find(|process| process["pid"] == 4_000_001).expect("the process");
+    assert_eq!(process["devices"][0]["reserved_bytes"], 30_u64 << 30);
+    assert_eq!((&process["rank"], &process["state"]), (&1.into(), &"recording".into()));
+}
+
+#[test]
+fn folders_that_others_can_write_to_are_not_trusted() {
+    let folder = folder();
+    let (runtime, sockets) = runtime();
+    let socket = sockets.join("4000011.sock");
+    answer(&socket, "{\"ok\":true,\"pid\":4000011,\"trace\":\"/etc/passwd\"}\n".into());
+    std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o777)).expect("set");
+    let ask = |arguments: &[&str]| {
+        let output = memlab(&folder, arguments).env("XDG_RUNTIME_DIR", runtime.path()).output().expect("memlab starts");
+        (output.status.code(), errors(&output) + &String::from_utf8_lossy(&output.stdout))
+    };
+    let (code, text) = ask(&["top", "4000011"]);
+    assert_eq!(code, Some(2));
+    assert!(text.contains("not trusted"), "{text}");
+    assert!(!ask(&["ps"]).1.contains("4000011"));
+}

@@ -1,0 +1,225 @@
+//! A training run made up line by line, as libmemlab.so would have written it.
+#![allow(dead_code, reason = "each test uses its part of it")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use memlab_trace::{Model, decode_line};
+use memlab_viewer::snapshot::{ProcessSnapshot, State};
+
+pub const MIB: u64 = 1 << 20;
+pub const GIB: u64 = 1 << 30;
+/// When every made-up run begins.
+pub const START: u64 = 1_795_163_951_000_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+/// Flags of allocations.
+const FORWARD: u32 = 1 + 4;
+const BACKWARD: u32 = 2 + 16;
+const OPTIMIZER: u32 = 3;
+const MOVED: u32 = 64;
+const SEGMENT: u32 = 128;
+
+/// A trace being told.
+pub struct Story {
+    pub text: String,
+    time: u64,
+    next: u64,
+}
+
+impl Story {
+    /// A process that begins, with its code and its model of four blocks.
+    pub fn begin(pid: u32, rank: Option<(u32, u32)>) -> Self {
+        let mut story = Self { text: String::new(), time: 0, next: 0x7f00_0000_0000 };
+        let (rank, world) = rank.map_or(("null".into(), "null".into()), |(rank, world)| (rank.to_string(), world.to_string()));
+        story.line(&format!(
+            r#"{{"memlab":1,"version":"0.1.0","id":"5f3c9a1be07d4c22","pid":{pid},"parent_pid":4200,"start_unix_ns":{START},"command":["python","train.py","--batch","64"],"directory":"/home/ada/gpt","host":"gpu1","rank":{rank},"local_rank":{rank},"world_size":{world}}}"#
+        ));
+        story.line(r#"{"software":"torch","version":"2.15.0","root":"/home/ada/.venv/lib/python3.11/site-packages/torch"}"#);
+        let frames = [
+            ("train.py", 12, "main"),
+            ("gpt/model.py", 31, "GPT.forward"),
+            ("gpt/model.py", 58, "Attention.forward"),
+            ("gpt/model.py", 74, "MLP.forward"),
+            ("train.py", 88, "train_one_epoch"),
+            ("data/loader.py", 140, "Batches.__next__"),
+        ];
+        for (index, (file, line, function)) in frames.iter().enumerate() {
+            let id = index + 1;
+            story.line(&format!(r#"{{"frame":{id},"file":"/home/ada/gpt/{file}","line":{line},"function":"{function}"}}"#));
+            story.line(&format!(r#"{{"stack":{id},"parent":{},"frame":{id}}}"#, usize::from(id > 1)));
+        }
+        story.line(r#"{"layer":1,"parent":0,"type":"GPT","name":""}"#);
+        for block in 0..4 {
+            let id = 10 * (block + 1);
+            story.line(&format!(r#"{{"layer":{id},"parent":1,"type":"Block","name":"h.{block}"}}"#));
+            story.line(&format!(r#"{{"layer":{},"parent":{id},"type":"Attention","name":"h.{block}.attn"}}"#, id + 1));
+            story.line(&format!(r#"{{"layer":{},"parent":{id},"type":"MLP","name":"h.{block}.mlp"}}"#, id + 2));
+        }
+        story
+    }
+
+    pub fn line(&mut self, line: &str) {
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    fn pass(&mut self, milliseconds: u64) {
+        self.time += milliseconds * 1_000_000;
+    }
+
+    pub fn device(&mut self, device: i32, total: u64) {
+        self.line(&format!(r#"{{"device":{device},"name":"NVIDIA H200","total_bytes":{total},"bus_id":"0000:1B:0{device}.0"}}"#));
+    }
+
+    pub fn segment(&mut self, device: i32, bytes: u64) {
+        let (time, address) = (self.time, self.next);
+        self.line(&format!(r#"["d+",{time},1,{device},{address},{bytes},"device","cudaMalloc","libc10_cuda.so",1,0,{SEGMENT}]"#));
+    }
+
+    pub fn alloc(&mut self, device: i32, bytes: u64, stack: u32, layer: u32, flags: u32) -> u64 {
+        let (time, address) = (self.time, self.next);
+        self.next += bytes;
+        self.line(&format!(r#"["a",{time},1,{device},{address},{bytes},{stack},{layer},{flags}]"#));
+        address
+    }
+
+    pub fn free(&mut self, device: i32, address: u64) {
+        let time = self.time;
+        self.line(&format!(r#"["f",{time},1,{device},{address}]"#));
+    }
+
+    pub fn used(&mut self, device: i32, used: u64, total: u64, process: u64) {
+        let time = self.time;
+        self.line(&format!(r#"["used",{time},{device},{used},{total},{process}]"#));
+    }
+
+    fn tag(&mut self, device: i32, address: u64, category: &str, bytes: u64, name: &str) {
+        let time = self.time;
+        self.line(&format!(r#"["tag",{time},{device},{address},"{category}",{bytes},1,"{name}"]"#));
+    }
+
+    /// Trains a GPT on one device: parameters are moved, then `steps` steps.
+    pub fn train(&mut self, device: i32, steps: u64) {
+        let total = 141 * GIB;
+        self.device(device, total);
+        self.pass(300);
+        self.segment(device, 30 * GIB);
+        let mut parameters = Vec::new();
+        for block in 0..4 {
+            for (part, bytes) in [("attn", 512 * MIB), ("mlp", GIB)] {
+                let address = self.alloc(device, bytes, 1, 0, MOVED);
+                self.tag(device, address, "parameter", bytes, &format!("h.{block}.{part}.weight"));
+                parameters.push((address, bytes, format!("h.{block}.{part}.weight")));
+                self.pass(40);
+            }
+        }
+        self.used(device, 33 * GIB, total, 32 * GIB);
+        self.alloc(device, 64 * MIB, 3, 0, 8);
+        for step in 0..steps {
+            self.step(device, step, &parameters);
+        }
+    }
+
+    fn step(&mut self, device: i32, step: u64, parameters: &[(u64, u64, String)]) {
+        let batch = self.alloc(device, 96 * MIB, 6, 0, 0);
+        let mut activations = Vec::new();
+        for block in 0..4u32 {
+            let layer = 10 * (block + 1);
+            activations.push(self.alloc(device, 700 * MIB, 3, layer + 1, FORWARD));
+            let temporary = self.alloc(device, 300 * MIB, 3, layer + 1, FORWARD);
+            self.pass(60);
+            activations.push(self.alloc(device, 900 * MIB, 4, layer + 2, FORWARD));
+            self.free(device, temporary);
+            self.pass(60);
+        }
+        let logits = self.alloc(device, 400 * MIB, 2, 1, FORWARD);
+        self.pass(30);
+        let mut gradients = Vec::new();
+        for (index, (_, bytes, name)) in parameters.iter().enumerate().rev() {
+            let block = index as u32 / 2;
+            let layer = 10 * (block + 1) + 1 + index as u32 % 2;
+            let address = self.alloc(device, *bytes, 3 + index as u32 % 2, layer, BACKWARD);
+            self.tag(device, address, "gradient", *bytes, name);
+            gradients.push(address);
+            self.free(device, activations[index]);
+            self.pass(70);
+        }
+        self.free(device, logits);
+        self.free(device, batch);
+        if step == 0 {
+            for (_, bytes, name) in parameters {
+                for state in ["exp_avg", "exp_avg_sq"] {
+                    let address = self.alloc(device, *bytes, 5, 0, OPTIMIZER);
+                    self.tag(device, address, "optimizer_state", *bytes, &format!("{name}:{state}"));
+                }
+                self.pass(20);
+            }
+            self.used(device, 35 * GIB, 141 * GIB, 34 * GIB);
+        }
+        for address in gradients {
+            self.free(device, address);
+        }
+        let time = self.time;
+        self.line(&format!(r#"["step",{time},1,{step}]"#));
+        self.pass(50);
+    }
+
+    pub fn out_of_memory(&mut self, device: i32) {
+        let time = self.time;
+        self.line(&format!(r#"["oom",{time},1,{device},{},{},{},4,22]"#, 48 * GIB, 29 * GIB, 30 * GIB));
+    }
+
+    pub fn end(&mut self, code: &str, signal: &str) {
+        let time = self.time;
+        self.line(&format!(r#"["end",{time},{code},{signal}]"#));
+    }
+
+    pub fn seconds(&self) -> u64 {
+        self.time / SECOND
+    }
+
+    /// What a viewer makes of it.
+    pub fn process(&self, state: State) -> ProcessSnapshot {
+        let mut model = Model::new();
+        for line in self.text.lines() {
+            model.apply(decode_line(line.as_bytes()).unwrap_or_else(|error| panic!("{error}: {line}")));
+        }
+        ProcessSnapshot::of(&model, Path::new("/home/ada/gpt/memlab-train-4242.jsonl"), state)
+    }
+}
+
+/// A run of `steps` steps on one device.
+pub fn trained(steps: u64) -> Story {
+    let mut story = Story::begin(4242, None);
+    story.train(0, steps);
+    story
+}
+
+/// A trace whose names are out to harm.
+pub fn hostile() -> Story {
+    let mut story = Story::begin(4242, None);
+    let evil = r"\u001b[2J\u001b]0;owned\u0007\u202eabc\r\n\u009b31m";
+    story.line(&format!(r#"{{"frame":20,"file":"/{evil}.py","line":4294967295,"function":"{evil}"}}"#));
+    story.line(r#"{"stack":20,"parent":21,"frame":20}"#);
+    story.line(r#"{"stack":21,"parent":20,"frame":20}"#);
+    story.line(&format!(r#"{{"layer":30,"parent":30,"type":"{evil}","name":"{evil}"}}"#));
+    story.line(&format!(r#"{{"warning":"{evil}"}}"#));
+    story.line(&format!(r#"{{"device":3,"name":"{evil}","total_bytes":18446744073709551615,"bus_id":null}}"#));
+    let max = u64::MAX;
+    story.line(&format!(r#"["a",{max},1,3,4096,{},20,30,5]"#, max / 4));
+    story.line(&format!(r#"["a",5,1,3,8192,{},20,30,5]"#, max / 4));
+    story.line(&format!(r#"["used",{max},3,{max},{max},{max}]"#));
+    story.line(&format!(r#"["step",{max},1,{max}]"#));
+    story.line(&format!(r#"["oom",{max},1,3,{max},{max},{max},20,30]"#));
+    story
+}
+
+/// Text for a message about what differs.
+pub fn numbered(text: &str) -> String {
+    let mut numbered = String::new();
+    for (number, line) in text.lines().enumerate() {
+        let _ = writeln!(numbered, "{number:>3} {line}");
+    }
+    numbered
+}

@@ -1,0 +1,278 @@
+//! What the dashboard looks like: snapshots of the screen in every state, at three sizes.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::{START, Story, hostile, trained};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use memlab_viewer::app::{App, Overlay, Screen};
+use memlab_viewer::screen::ProgramScreen;
+use memlab_viewer::snapshot::{ProcessSnapshot, Snapshot, State};
+use memlab_viewer::theme::{Depth, Palette, Theme};
+use memlab_viewer::{text, view};
+use proptest::prelude::*;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+
+const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
+
+fn theme() -> Theme {
+    Theme::new(Palette::Dark, Depth::True, true)
+}
+
+/// A dashboard on these processes, `later` seconds after their start.
+fn app_on(processes: Vec<ProcessSnapshot>, later: u64) -> App {
+    let mut app = App::new(theme(), "waiting for the program to use CUDA…");
+    app.on_snapshot(Arc::new(Snapshot { processes }));
+    app.on_tick(START + later * 1_000_000_000);
+    app
+}
+
+fn live(steps: u64) -> App {
+    let story = trained(steps);
+    let later = story.seconds() + 1;
+    app_on(vec![story.process(State::Recording)], later)
+}
+
+fn with_output(app: App, (columns, rows): (u16, u16)) -> App {
+    let (rows, columns) = view::output_size(columns, rows);
+    let mut screen = ProgramScreen::new(rows, columns);
+    for step in 0..30 {
+        screen.process(format!("step {step:>3} \x1b[32mloss\x1b[0m {:.3}\r\n", 4.0 / f64::from(step + 1)).as_bytes());
+    }
+    screen.process(b" 37%|\xe2\x96\x88\xe2\x96\x88\xe2\x96\x88\xe2\x96\x8b      | 37/100 [00:12<00:20]");
+    app.with_program(Arc::new(Mutex::new(screen)))
+}
+
+fn press(app: &mut App, keys: &str) {
+    for key in keys.chars() {
+        app.on_key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE));
+    }
+}
+
+fn draw(app: &mut App, (columns, rows): (u16, u16)) -> Terminal<TestBackend> {
+    let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a test backend does not fail");
+    terminal.draw(|frame| view::draw(frame.buffer_mut(), app)).expect("a test backend does not fail");
+    terminal
+}
+
+/// Compares the screen at all three sizes with what it was.
+fn assert_looks(name: &str, mut make: impl FnMut((u16, u16)) -> App) {
+    insta::with_settings!({ snapshot_path => "screens", prepend_module_to_snapshot => false, omit_expression => true }, {
+        for size in SIZES {
+            let terminal = draw(&mut make(size), size);
+            insta::assert_snapshot!(format!("{name}-{}x{}", size.0, size.1), terminal.backend());
+        }
+    });
+}
+
+#[test]
+fn waiting_for_the_first_allocation() {
+    assert_looks("waiting", |_| app_on(Vec::new(), 0));
+}
+
+#[test]
+fn opening_a_long_trace() {
+    let opening = || ProcessSnapshot {
+        path: "/home/ada/gpt/memlab-train-4242.jsonl".into(),
+        state: State::Opening { read: 1 << 30, total: 5 << 30 },
+        ..ProcessSnapshot::default()
+    };
+    assert_looks("opening", |_| app_on(vec![opening()], 0));
+}
+
+#[test]
+fn live_training_with_the_programs_output() {
+    assert_looks("live", |size| with_output(live(12), size));
+}
+
+#[test]
+fn paused_at_the_peak() {
+    assert_looks("paused", |_| {
+        // GIVEN a run that is paused and shown at its peak
+        let mut app = live(6);
+        press(&mut app, " p");
+        // WHEN more happens THEN the screen stands still
+        app.on_snapshot(Arc::new(Snapshot { processes: vec![trained(12).process(State::Recording)] }));
+        app.on_tick(START + 99_000_000_000);
+        app
+    });
+}
+
+#[test]
+fn ended() {
+    assert_looks("ended", |_| {
+        let mut story = trained(12);
+        story.end("0", "null");
+        let later = story.seconds() + 1000;
+        app_on(vec![story.process(State::Ended { code: Some(0), signal: None })], later)
+    });
+}
+
+#[test]
+fn out_of_memory_then_killed() {
+    assert_looks("oom", |_| {
+        let mut story = trained(3);
+        story.out_of_memory(0);
+        story.end("null", "9");
+        app_on(vec![story.process(State::Ended { code: None, signal: Some(9) })], 1000)
+    });
+}
+
+#[test]
+fn two_devices_and_two_ranks() {
+    assert_looks("devices", |_| {
+        // GIVEN two ranks, the first with two devices
+        let mut first = Story::begin(4242, Some((0, 2)));
+        first.train(0, 2);
+        first.train(1, 1);
+        let mut second = Story::begin(4243, Some((1, 2)));
+        second.train(0, 3);
+        let mut app = app_on(vec![first.process(State::Recording), second.process(State::Recording)], 20);
+        // WHEN the next device is asked for twice THEN the second rank's is shown
+        press(&mut app, "dd");
+        app
+    });
+}
+
+#[test]
+fn table_of_lines() {
+    assert_looks("lines", |_| {
+        let mut app = live(4);
+        press(&mut app, "2jjss");
+        app
+    });
+}
+
+#[test]
+fn table_of_layers_filtered() {
+    assert_looks("layers", |_| {
+        let mut app = live(4);
+        press(&mut app, "3/h.2");
+        app.on_key(KeyCode::Enter.into());
+        app
+    });
+}
+
+#[test]
+fn output_of_the_program() {
+    assert_looks("output", |size| {
+        let mut app = with_output(live(2), size);
+        press(&mut app, "4");
+        app
+    });
+}
+
+#[test]
+fn help_and_the_question_before_leaving() {
+    assert_looks("help", |_| {
+        let mut app = live(2);
+        press(&mut app, "?");
+        app
+    });
+    assert_looks("leave", |size| {
+        let mut app = with_output(live(2), size);
+        press(&mut app, "q");
+        app
+    });
+}
+
+#[test]
+fn without_colours_and_without_unicode() {
+    let mono = |unicode| {
+        let mut app = live(6);
+        app.theme = Theme::new(Palette::Mono, Depth::Ansi, unicode);
+        app
+    };
+    assert_looks("mono", |_| mono(true));
+    assert_looks("ascii", |_| mono(false));
+    // AND nothing on it is more than ASCII
+    let terminal = draw(&mut mono(false), (120, 40));
+    let beyond: Vec<_> = terminal.backend().buffer().content.iter().filter(|cell| !cell.symbol().is_ascii()).collect();
+    assert!(beyond.is_empty(), "{beyond:?}");
+}
+
+#[test]
+fn styles_of_a_live_screen() {
+    insta::with_settings!({ snapshot_path => "screens", prepend_module_to_snapshot => false, omit_expression => true }, {
+        for palette in [Palette::Dark, Palette::Light, Palette::Contrast] {
+            let mut app = live(3);
+            app.theme = Theme::new(palette, Depth::True, true);
+            let terminal = draw(&mut app, (80, 24));
+            insta::assert_debug_snapshot!(format!("styles-{palette:?}").to_lowercase(), terminal.backend().buffer());
+        }
+    });
+}
+
+fn assert_harmless(buffer: &Buffer) {
+    for cell in &buffer.content {
+        assert!(!cell.symbol().chars().any(text::is_unsafe), "{:?}", cell.symbol());
+    }
+}
+
+#[test]
+fn hostile_names_stay_on_the_screen() {
+    // GIVEN a trace full of escape codes, loops and numbers beyond reason
+    for screen in [Screen::Overview, Screen::Lines, Screen::Layers] {
+        let mut app = app_on(vec![hostile().process(State::Recording)], 5);
+        app.screen = screen;
+        // WHEN shown at any size THEN no cell holds anything a terminal obeys
+        for size in SIZES {
+            assert_harmless(draw(&mut app, size).backend().buffer());
+        }
+    }
+}
+
+/// All states, for the tests that only want them drawn.
+fn any_app(state: usize) -> App {
+    match state {
+        0 => app_on(Vec::new(), 0),
+        1 => with_output(live(3), (80, 24)),
+        2 => app_on(vec![hostile().process(State::Recording)], 5),
+        3 => {
+            let mut story = trained(1);
+            story.out_of_memory(0);
+            app_on(vec![story.process(State::Killed)], 5)
+        }
+        _ => app_on(vec![ProcessSnapshot::default()], 5),
+    }
+}
+
+#[test]
+fn small_screens_bring_nothing_down() {
+    for state in 0..5 {
+        let mut app = any_app(state);
+        for screen in [Screen::Overview, Screen::Lines, Screen::Layers, Screen::Output] {
+            app.screen = screen;
+            for overlay in [None, Some(Overlay::Help), Some(Overlay::Leave)] {
+                app.overlay = overlay;
+                for columns in (1..=44).step_by(3) {
+                    for rows in 1..=26 {
+                        let mut buffer = Buffer::empty(ratatui::layout::Rect::new(0, 0, columns, rows));
+                        view::draw(&mut buffer, &mut app);
+                    }
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn any_size_and_any_keys_bring_nothing_down(
+        state in 0usize..5,
+        keys in "[ 1234pswuTdDhjklgGS/?xq\t]{0,12}",
+        columns in 1u16..320,
+        rows in 1u16..110,
+    ) {
+        let mut app = any_app(state);
+        press(&mut app, &keys);
+        let mut buffer = Buffer::empty(ratatui::layout::Rect::new(0, 0, columns, rows));
+        view::draw(&mut buffer, &mut app);
+        assert_harmless(&buffer);
+    }
+}

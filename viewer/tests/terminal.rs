@@ -1,0 +1,300 @@
+//! The real binary in a pseudo-terminal: keys, resize, quit, signals.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{Story, trained};
+use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A terminal with memlab in it.
+struct Session {
+    child: Box<dyn Child + Send + Sync>,
+    master: Box<dyn MasterPty + Send>,
+    writer: Box<dyn Write + Send>,
+    screen: Arc<Mutex<vt100::Parser>>,
+    raw: Arc<Mutex<Vec<u8>>>,
+    _folder: tempfile::TempDir,
+}
+
+fn size(columns: u16, rows: u16) -> PtySize {
+    PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 }
+}
+
+fn one(number: u16) -> NonZeroU16 {
+    NonZeroU16::new(number).expect("sizes are above 0")
+}
+
+impl Session {
+    /// Runs `memlab` with these arguments; `{}` in them is a folder with the trace `run.jsonl`.
+    fn start(arguments: &[&str], story: &Story) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(folder.path().join("run.jsonl"), &story.text).expect("the trace is written");
+        let pty = native_pty_system().openpty(size(120, 40)).expect("a pseudo-terminal");
+        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_memlab"));
+        for argument in arguments {
+            command.arg(argument.replace("{}", &folder.path().to_string_lossy()));
+        }
+        command.cwd(folder.path());
+        for (name, value) in [("TERM", "xterm-256color"), ("LANG", "C.UTF-8"), ("MEMLAB_LIB", harmless_library().as_str())] {
+            command.env(name, value);
+        }
+        for name in ["NO_COLOR", "LC_ALL", "LC_CTYPE", "MEMLAB_THEME", "MEMLAB_OUTPUT", "LD_PRELOAD"] {
+            command.env_remove(name);
+        }
+        let child = pty.slave.spawn_command(command).expect("memlab starts");
+        drop(pty.slave);
+        let mut reader = pty.master.try_clone_reader().expect("a reader");
+        let writer = pty.master.take_writer().expect("a writer");
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(one(40), one(120), 100)));
+        let raw = Arc::new(Mutex::new(Vec::new()));
+        let (target, copy) = (screen.clone(), raw.clone());
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = reader.read(&mut buffer) {
+                target.lock().expect("no panic").process(&buffer[..length]);
+                copy.lock().expect("no panic").extend_from_slice(&buffer[..length]);
+            }
+        });
+        Self { child, master: pty.master, writer, screen, raw, _folder: folder }
+    }
+
+    fn text(&self) -> String {
+        self.screen.lock().expect("no panic").screen().contents()
+    }
+
+    /// Waits until the screen shows `words`.
+    fn wait_for(&self, words: &str) -> Duration {
+        self.wait_until(words, |text| text.contains(words))
+    }
+
+    fn wait_until(&self, what: &str, is: impl Fn(&str) -> bool) -> Duration {
+        let started = Instant::now();
+        while !is(&self.text()) {
+            assert!(started.elapsed() < PATIENCE, "no {what:?} on\n{}", common::numbered(&self.text()));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        started.elapsed()
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.writer.write_all(keys.as_bytes()).expect("keys are taken");
+        self.writer.flush().expect("keys are taken");
+    }
+
+    fn resize(&self, columns: u16, rows: u16) {
+        self.screen.lock().expect("no panic").set_size(one(rows), one(columns));
+        self.master.resize(size(columns, rows)).expect("the terminal changes its size");
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = self.child.process_id().expect("it runs") as i32;
+        // SAFETY: a signal to our own child, which was not waited for.
+        unsafe { libc::kill(pid, signal) };
+    }
+
+    /// Waits for the end: the exit code, and whether the terminal is as it was.
+    fn end(mut self) -> (u32, bool, String) {
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("the child can be waited for") {
+                break status;
+            }
+            assert!(started.elapsed() < PATIENCE, "still running:\n{}", self.text());
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        std::thread::sleep(Duration::from_millis(100));
+        let screen = self.screen.lock().expect("no panic");
+        let restored = !screen.screen().alternate_screen() && !screen.screen().hide_cursor();
+        let text = screen.screen().contents();
+        (status.exit_code(), restored, text)
+    }
+}
+
+/// A library that does no harm when preloaded: the C library this test runs on.
+fn harmless_library() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has it");
+    let library = maps.split_whitespace().find(|word| word.contains("/libc.so") || word.contains("/libc-"));
+    PathBuf::from(library.expect("this test uses the C library")).to_string_lossy().into_owned()
+}
+
+fn finished() -> Story {
+    let mut story = trained(4);
+    story.end("0", "null");
+    story
+}
+
+#[test]
+fn keys_are_answered() {
+    // GIVEN a finished run on the screen
+    let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
+    session.wait_for("Device memory");
+    // WHEN keys are pressed THEN the screen follows, soon
+    session.press("2");
+    let answered = session.wait_for("its most");
+    assert!(answered < Duration::from_secs(2), "{answered:?}");
+    session.press("/mlp\r");
+    session.wait_for("1 of 6");
+    session.press("\x1b");
+    session.wait_until("all lines", |text| !text.contains("1 of 6"));
+    session.press("\t");
+    session.wait_for("h.3.attn");
+    session.press("?");
+    session.wait_for("next screen, that screen");
+    session.press("x");
+    session.wait_until("no help", |text| !text.contains("next screen, that screen"));
+    // WHEN it is left THEN the terminal is as it was
+    session.press("q");
+    let (code, restored, _) = session.end();
+    assert_eq!((code, restored), (0, true));
+}
+
+#[test]
+fn the_screen_follows_its_size() {
+    let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
+    session.wait_for("Device memory");
+    // WHEN the terminal shrinks to nothing and grows again
+    session.resize(80, 24);
+    session.wait_for("Lines");
+    session.resize(12, 4);
+    session.wait_for("GiB");
+    session.resize(1, 1);
+    std::thread::sleep(Duration::from_millis(150));
+    session.resize(160, 50);
+    // THEN the whole dashboard is there again
+    session.wait_for("optimizer state");
+    session.press("q");
+    assert_eq!(session.end().0, 0);
+}
+
+#[test]
+fn a_termination_gives_the_terminal_back() {
+    let session = Session::start(&["view", "{}/run.jsonl"], &finished());
+    session.wait_for("Device memory");
+    session.signal(libc::SIGTERM);
+    let (_, restored, _) = session.end();
+    assert!(restored);
+}
+
+#[test]
+fn ctrl_c_leaves_a_view() {
+    let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
+    session.wait_for("Device memory");
+    session.press("\x03");
+    let (code, restored, _) = session.end();
+    assert_eq!((code, restored), (0, true));
+}
+
+#[test]
+fn a_kill_ends_it_without_delay() {
+    let session = Session::start(&["view", "{}/run.jsonl"], &finished());
+    session.wait_for("Device memory");
+    session.signal(libc::SIGKILL);
+    let (code, ..) = session.end();
+    assert_ne!(code, 0);
+}
+
+#[test]
+fn nothing_hostile_reaches_the_terminal() {
+    // GIVEN a trace whose names hold escape codes that set the title and clear the screen
+    let mut session = Session::start(&["view", "{}/run.jsonl"], &common::hostile());
+    session.wait_for("Lines");
+    session.press("2");
+    session.wait_for("Lines");
+    session.press("q");
+    let raw = session.raw.clone();
+    session.end();
+    // THEN none of them was sent
+    let raw = raw.lock().expect("no panic").clone();
+    let contains = |needle: &[u8]| raw.windows(needle.len()).any(|window| window == needle);
+    assert!(!contains(b"owned\x07") && !contains(b"\x1b]0;") && !contains("\u{202e}".as_bytes()));
+}
+
+/// A program that prints, waits for the file `go`, prints again and exits with 7.
+const PROGRAM: &str = "echo first; while [ ! -e go ]; do sleep 0.05; done; echo last; exit 7";
+
+#[test]
+fn a_live_program_is_watched_to_its_end() {
+    // GIVEN a program under the dashboard
+    let mut session = Session::start(&["run", "--live", "--", "sh", "-c", PROGRAM], &finished());
+    session.wait_for("waiting for the program to use CUDA");
+    session.press("4");
+    session.wait_for("first");
+    // WHEN it ends
+    std::fs::write(session._folder.path().join("go"), "").expect("written");
+    // THEN its last state stays until `q`
+    session.wait_for("exit code 7");
+    session.wait_for("last");
+    session.press("q");
+    // AND then its last words are on the normal screen, and its exit code is ours
+    let (code, restored, text) = session.end();
+    assert_eq!((code, restored), (7, true));
+    assert!(text.contains("first") && text.contains("last") && text.contains("allocated no CUDA memory"), "{text}");
+}
+
+#[test]
+fn leaving_a_live_program_asks_first_and_can_detach() {
+    let mut session = Session::start(&["run", "--live", "--", "sh", "-c", PROGRAM], &finished());
+    session.wait_for("waiting for the program");
+    session.press("q");
+    session.wait_for("still running");
+    session.press("\x1b");
+    session.wait_until("no question", |text| !text.contains("still running"));
+    session.press("q");
+    session.wait_for("still running");
+    // WHEN detached THEN the program goes on, on this terminal
+    session.press("d");
+    session.wait_until("the normal screen", |text| !text.contains("memlab") && text.contains("first"));
+    std::fs::write(session._folder.path().join("go"), "").expect("written");
+    let (code, restored, text) = session.end();
+    assert_eq!((code, restored), (7, true));
+    assert!(text.contains("last"), "{text}");
+}
+
+#[test]
+fn ctrl_c_twice_interrupts_a_live_program() {
+    let program = "trap 'echo interrupted; exit 3' INT; echo ready; while :; do sleep 0.05; done";
+    let mut session = Session::start(&["run", "--live", "--", "sh", "-c", program], &finished());
+    session.press("4");
+    session.wait_for("ready");
+    session.press("\x03");
+    session.wait_for("still running");
+    session.press("\x03");
+    session.wait_for("interrupted");
+    session.wait_for("exit code 3");
+    session.press("q");
+    assert_eq!(session.end().0, 3);
+}
+
+#[test]
+fn a_live_program_sees_a_terminal_of_the_panes_size() {
+    let program = "test -t 1 && echo terminal; stty size; trap 'stty size' WINCH; while [ ! -e go ]; do sleep 0.05; done";
+    let mut session = Session::start(&["run", "--live", "--", "sh", "-c", program], &finished());
+    session.press("4");
+    session.wait_for("terminal");
+    session.wait_for("35 118");
+    session.resize(100, 30);
+    session.wait_for("25 98");
+    std::fs::write(session._folder.path().join("go"), "").expect("written");
+    session.wait_for("exit code 0");
+    session.press("q");
+    assert_eq!(session.end().0, 0);
+}
+
+#[test]
+fn a_termination_is_passed_on_to_a_live_program() {
+    let program = "trap 'echo asked to end; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut session = Session::start(&["run", "--live", "--", "sh", "-c", program], &finished());
+    session.press("4");
+    session.wait_for("ready");
+    session.signal(libc::SIGTERM);
+    let (code, restored, text) = session.end();
+    assert_eq!((code, restored), (9, true));
+    assert!(text.contains("asked to end"), "{text}");
+}
