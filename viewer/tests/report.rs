@@ -44,7 +44,13 @@ impl Training {
 {"layer":3,"parent":2,"type":"Attention","name":"h.0.attn"}
 {"layer":4,"parent":1,"type":"Block","name":"h.1"}
 "#;
-        let mut training = Self { text: names.to_owned(), time: 1_000_000_000, next: 1 << 40, free: HashMap::new(), sizes: HashMap::new() };
+        let mut training = Self {
+            text: names.to_owned(),
+            time: 1_000_000_000,
+            next: 1 << 40,
+            free: HashMap::new(),
+            sizes: HashMap::new(),
+        };
         for segment in 0..10 {
             let at = (1 << 40) + segment * 256 * MIB;
             training.put(&format!(r#""d+",T,1,0,{at},{},"device","cudaMalloc","libc10_cuda.so",1,0,128"#, 256 * MIB));
@@ -88,8 +94,9 @@ impl Training {
         }
         for step in 0..steps {
             let batch = self.alloc(8, 7, 0, 0);
-            let kept: Vec<u64> =
-                [(2, 2, 96), (3, 3, 160), (2, 4, 96)].map(|(stack, layer, mib)| self.alloc(mib, stack, layer, 5)).to_vec();
+            let kept: Vec<u64> = [(2, 2, 96), (3, 3, 160), (2, 4, 96)]
+                .map(|(stack, layer, mib)| self.alloc(mib, stack, layer, 5))
+                .to_vec();
             let scratch = self.alloc(32, 3, 3, 5);
             self.free(scratch);
             let loss = self.alloc(if leak { 24 } else { 1 }, 4, 0, 4);
@@ -188,7 +195,10 @@ fn lines_layers_and_categories_sum() {
     assert_eq!(sum("categories", "bytes_at_end"), of_device("used_bytes"));
     // The keys that scripts were promised.
     for (rows, keys) in [
-        ("devices", "index name total_bytes peak_allocated_bytes peak_reserved_bytes peak_used_bytes allocated_bytes reserved_bytes"),
+        (
+            "devices",
+            "index name total_bytes peak_allocated_bytes peak_reserved_bytes peak_used_bytes allocated_bytes reserved_bytes",
+        ),
         (
             "lines",
             "device file line function allocations allocated_bytes live_bytes_at_peak peak_live_bytes live_bytes_at_end \
@@ -201,10 +211,7 @@ fn lines_layers_and_categories_sum() {
         ),
         ("categories", "device name bytes_at_peak bytes_at_end"),
         ("steps", "index peak_allocated_bytes allocated_bytes_at_end"),
-        (
-            "ooms",
-            "device requested_bytes file line layer allocated_bytes reserved_bytes largest_free_block_bytes",
-        ),
+        ("ooms", "device requested_bytes file line layer allocated_bytes reserved_bytes largest_free_block_bytes"),
     ] {
         for key in keys.split(' ') {
             assert!(report[rows][0].get(key).is_some(), "{rows}.{key}");
@@ -226,8 +233,10 @@ fn nothing_in_a_trace_steers_the_terminal() {
     let hostile = (PathBuf::from("a\u{1b}[2Jb.jsonl"), loaded);
     // THEN neither report holds a control character but line ends
     for report in [text_of(&hostile, 110), json_of(&hostile)] {
-        let unsafe_ones: Vec<char> =
-            report.chars().filter(|character| *character != '\n' && memlab_viewer::text::is_unsafe(*character)).collect();
+        let unsafe_ones: Vec<char> = report
+            .chars()
+            .filter(|character| *character != '\n' && memlab_viewer::text::is_unsafe(*character))
+            .collect();
         assert!(unsafe_ones.is_empty(), "{unsafe_ones:?}\n{report}");
     }
     // AND the JSON still means what the trace said

@@ -12,7 +12,8 @@ const MOST: usize = 4;
 pub(super) fn advice(oom: &OomView, grows: Option<(&GrowthView, &str)>) -> Vec<String> {
     let mut advice = Vec::new();
     let size = |bytes| format::bytes(bytes, Units::Auto);
-    let held = |category: Category| oom.categories.iter().find(|(held, _)| *held == category).map_or(0, |(_, bytes)| *bytes);
+    let held =
+        |category: Category| oom.categories.iter().find(|(held, _)| *held == category).map_or(0, |(_, bytes)| *bytes);
     if oom.total_bytes > 0 && oom.requested_bytes > oom.total_bytes {
         advice.push(format!(
             "It asked for more than the device has ({}): look at the size of that tensor, or split the work.",
@@ -39,7 +40,10 @@ pub(super) fn advice(oom: &OomView, grows: Option<(&GrowthView, &str)>) -> Vec<S
     }
     let others = held(Category::OtherProcesses);
     if others >= oom.requested_bytes.min(oom.total_bytes / 10).max(1) {
-        advice.push(format!("Other processes hold {}: nvidia-smi names them; end them, or take another device.", size(others)));
+        advice.push(format!(
+            "Other processes hold {}: nvidia-smi names them; end them, or take another device.",
+            size(others)
+        ));
     }
     let mut largest: Vec<(Category, u64)> = oom.categories.clone();
     // What is said of holes is said once.
@@ -47,7 +51,9 @@ pub(super) fn advice(oom: &OomView, grows: Option<(&GrowthView, &str)>) -> Vec<S
     largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     // What holds less than a tenth is not worth the work.
     let worth = largest.into_iter().filter(|(_, bytes)| *bytes >= oom.allocated_bytes / 10);
-    advice.extend(worth.filter_map(|(category, bytes)| by_category(category).map(|text| text.replace("{}", &size(bytes)))));
+    advice.extend(
+        worth.filter_map(|(category, bytes)| by_category(category).map(|text| text.replace("{}", &size(bytes)))),
+    );
     advice.truncate(MOST);
     advice
 }
@@ -65,7 +71,9 @@ fn by_category(category: Category) -> Option<&'static str> {
         Category::Gradient => {
             "Gradients hold {}: zero_grad(set_to_none=True) before forward, or gradients shared among ranks (ZeRO, FSDP)."
         }
-        Category::Parameter => "Parameters hold {}: load them in bfloat16, or share or offload them (FSDP, device_map).",
+        Category::Parameter => {
+            "Parameters hold {}: load them in bfloat16, or share or offload them (FSDP, device_map)."
+        }
         Category::Input => "Inputs hold {}: move one batch at a time to the device, and del it when done.",
         Category::Temporary => "Temporaries hold {}: work in place or in smaller pieces on the lines above.",
         Category::Cached => {

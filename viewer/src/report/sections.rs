@@ -82,6 +82,7 @@ pub(super) fn peak(device: &DeviceView) -> Vec<String> {
         format::duration(device.peak_time),
         match device.peak_step {
             0 => "before the first optimizer step ended".to_owned(),
+            1 => "after the first optimizer step".to_owned(),
             ended => format!("after {} optimizer steps", format::grouped(ended)),
         }
     )];
@@ -89,7 +90,11 @@ pub(super) fn peak(device: &DeviceView) -> Vec<String> {
     lines.push(format!("  {} reserved and {} in use at that moment", size(reserved), size(used)));
     let (reserved, used) = (device.peak_reserved_bytes, device.peak_used_bytes);
     lines.push(format!("  at most {} reserved and {} in use over the run", size(reserved), size(used)));
-    lines.push(format!("  {} allocated and {} reserved at the end", size(device.allocated_bytes), size(device.reserved_bytes)));
+    lines.push(format!(
+        "  {} allocated and {} reserved at the end",
+        size(device.allocated_bytes),
+        size(device.reserved_bytes)
+    ));
     lines
 }
 
@@ -131,8 +136,15 @@ pub(super) fn layers(names: &Names<'_>, device: &DeviceView, columns: usize) -> 
         return Vec::new();
     }
     layers.sort_by(|a, b| (b.live_bytes_at_peak, &a.name).cmp(&(a.live_bytes_at_peak, &b.name)));
-    let mut table =
-        Table::new(&["at the peak", "", "parameters", "gradients", "optimizer", "activations", "layer (without those inside it)"]);
+    let mut table = Table::new(&[
+        "at the peak",
+        "",
+        "parameters",
+        "gradients",
+        "optimizer",
+        "activations",
+        "layer (without those inside it)",
+    ]);
     for layer in layers.iter().take(ROWS) {
         table.row(vec![
             size(layer.live_bytes_at_peak),
@@ -150,7 +162,11 @@ pub(super) fn layers(names: &Names<'_>, device: &DeviceView, columns: usize) -> 
 
 fn rest(held: impl ExactSizeIterator<Item = u64>) -> Option<String> {
     let count = held.len().checked_sub(ROWS).filter(|count| *count > 0)?;
-    Some(format!("  and {} more with {}", format::grouped(count as u64), size(held.skip(ROWS).fold(0, u64::saturating_add))))
+    Some(format!(
+        "  and {} more with {}",
+        format::grouped(count as u64),
+        size(held.skip(ROWS).fold(0, u64::saturating_add))
+    ))
 }
 
 fn section(title: &str, table: &Table, rest: Option<String>, columns: usize) -> Vec<String> {
@@ -195,22 +211,31 @@ pub(super) fn growth(names: &Names<'_>, device: &DeviceView, columns: usize) -> 
     section(&title, &table, None, columns)
 }
 
-/// How much of what PyTorch reserves lies in holes, and how large they are.
+/// How much of what PyTorch reserves is not handed out, and how large the holes are.
 pub(super) fn fragmentation(names: &Names<'_>, device: &DeviceView) -> Vec<String> {
     let map = names.model.segments(device.index);
-    if map.segments.is_empty() {
+    if map.segments.is_empty() && device.reserved_bytes_at_peak == 0 {
         return Vec::new();
     }
-    vec![
-        format!(
-            "Fragmentation at the end: {:.0} %: {} free in {} segments, the largest free block {}",
-            map.fragmentation_percent,
+    let idle = device.reserved_bytes_at_peak.saturating_sub(device.peak_allocated_bytes);
+    let mut lines = vec![format!(
+        "Fragmentation: at the peak {} of {} reserved was not handed out ({})",
+        size(idle),
+        size(device.reserved_bytes_at_peak),
+        format::percent(idle, device.reserved_bytes_at_peak)
+    )];
+    // Where nothing is handed out any more, holes are only what segments happen to be.
+    if device.allocated_bytes > 0 && map.free_bytes > 0 {
+        lines.push(format!(
+            "  at the end {} is free in {} segments, the largest free block {}: {:.0} % fragmented",
             size(map.free_bytes),
             format::grouped(map.segments.len() as u64),
-            size(map.largest_free_bytes)
-        ),
-        "  (1 − largest free block ÷ all that is free in segments)".to_owned(),
-    ]
+            size(map.largest_free_bytes),
+            map.fragmentation_percent
+        ));
+        lines.push("  (1 − largest free block ÷ all that is free in segments)".to_owned());
+    }
+    lines
 }
 
 /// Driver memory that is not PyTorch's.

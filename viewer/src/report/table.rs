@@ -3,7 +3,7 @@
 use crate::text;
 
 /// Spaces between columns.
-const GAP: usize = 3;
+const GAP: usize = 2;
 
 /// A table under construction.
 pub(super) struct Table {

@@ -6,8 +6,8 @@ use std::path::Path;
 use memlab_trace::{HOST, Loaded, Model, Skipped};
 
 use super::sections::{self, Names};
-use crate::{format, signals};
 use crate::text::{clean, short_command};
+use crate::{format, signals};
 
 /// Writes the report of a trace, at most `columns` wide. No character in it steers a terminal.
 ///
@@ -35,7 +35,12 @@ pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, columns: u
         parts.push(sections::layers(&names, &device, columns));
         parts.push(sections::growth(&names, &device, columns));
         parts.push(sections::fragmentation(&names, &device));
-        parts.push(sections::driver(&names, device.index, "Driver memory taken by others than PyTorch's allocator", columns));
+        parts.push(sections::driver(
+            &names,
+            device.index,
+            "Driver memory taken by others than PyTorch's allocator",
+            columns,
+        ));
     }
     if model.devices().is_empty() {
         parts.push(vec!["No GPU memory was allocated.".to_owned()]);
@@ -72,7 +77,11 @@ fn process(model: &Model) -> Vec<String> {
         steps => facts.push(format!("{} steps", format::grouped(steps))),
     }
     facts.push(format!("{} events", format::grouped(model.events())));
-    vec![format!("memlab report: {}", short_command(&header.command)), format!("  {}", facts.join(" · ")), ending(model)]
+    vec![
+        format!("memlab report: {}", short_command(&header.command)),
+        format!("  {}", facts.join(" · ")),
+        ending(model),
+    ]
 }
 
 fn ending(model: &Model) -> String {

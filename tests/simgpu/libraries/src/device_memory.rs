@@ -42,3 +42,12 @@ pub fn free(address: u64) {
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u64) -> i32>(free)(address) };
     }
 }
+
+/// Copies device memory on a stream; false when that fails.
+pub fn copy(to: u64, from: u64, bytes: usize, stream: usize) -> bool {
+    type Copy = unsafe extern "C" fn(u64, u64, usize, usize) -> i32;
+    function(c"cuMemcpyDtoDAsync").is_some_and(|copy| {
+        // SAFETY: the type is that of cuMemcpyDtoDAsync_v2 in cuda.h, which checks the ranges.
+        unsafe { std::mem::transmute::<*mut c_void, Copy>(copy)(to, from, bytes, stream) == 0 }
+    })
+}

@@ -1,4 +1,4 @@
-//! The stand-ins for cuBLAS, cuBLASLt and cuDNN: what computes does nothing, what programs read back to decide how much memory to
+//! The stand-ins for cuBLAS, cuBLASLt, cuDNN and NCCL: what computes does nothing, what programs read back to decide how much memory to
 //! allocate is answered plausibly.
 
 mod cublas;
@@ -9,6 +9,7 @@ mod cudnn_backend;
 mod cudnn_rnn;
 mod cudnn_routines;
 mod device_memory;
+mod nccl;
 mod table;
 
 /// Exports functions that succeed without doing anything. In the C calling convention a function that takes no arguments may be

@@ -15,6 +15,7 @@ programs! {
     attention;
     cnn;
     cuda_graphs;
+    ddp: "--devices" "2";
     expandable_segments;
     gpt2_trainer;
     ipc;

@@ -1,0 +1,78 @@
+"""What the end-to-end tests share: running real programs under memlab on the simulated GPU, and reading what it says."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+RELEASE = ROOT / "target" / "release"
+PROGRAMS = ROOT / "tests" / "programs"
+
+
+@dataclass
+class Run:
+    """A program that ran under memlab."""
+
+    code: int
+    output: str
+    errors: str
+    folder: Path
+
+    @property
+    def traces(self):
+        return sorted(self.folder.glob("*.jsonl"))
+
+    @property
+    def trace(self):
+        (trace,) = self.traces
+        return trace
+
+
+class Memlab:
+    """Runs programs in a folder of the test's own."""
+
+    library = RELEASE / "libmemlab.so"
+    command = RELEASE / "memlab"
+    simgpu = ROOT / "tests" / "simgpu" / "simgpu"
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def environment(self, **more):
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("MEMLAB", "SIMGPU", "LD_PRELOAD"))}
+        # Two test programs at a time on a small machine: threads of their own would only be in each other's way.
+        keep |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        return keep | {name: str(value) for name, value in more.items()}
+
+    def start(self, *command, simgpu=(), memory="8GiB", devices=1, preload=True, env=None, **options):
+        """Starts `command` under LD_PRELOAD=libmemlab.so on simulated cards."""
+        options = {"cwd": self.folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
+        wrapped = [self.simgpu, "--memory", memory, "--devices", str(devices), *simgpu, *command]
+        environment = self.environment(**({"LD_PRELOAD": self.library} if preload else {}), **(env or {}))
+        return subprocess.Popen([str(part) for part in wrapped], env=environment, **options)
+
+    def run(self, *command, timeout=300, **options):
+        process = self.start(*command, **options)
+        output, errors = process.communicate(timeout=timeout)
+        return Run(process.returncode, output, errors, self.folder)
+
+    def python(self, *arguments, **options):
+        return self.run(sys.executable, *arguments, **options)
+
+    def report(self, trace):
+        done = subprocess.run(
+            [self.command, "report", trace, "--json"], capture_output=True, text=True, env=self.environment()
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def memlab(tmp_path):
+    assert Memlab.library.exists(), "build first: cargo build --release --workspace"
+    return Memlab(tmp_path)

@@ -1,0 +1,263 @@
+//! The stand-in for NCCL: communicators that take device memory, and collectives that behave as if every other rank held the same
+//! data as this one. No rank ever waits for another.
+
+use std::ffi::c_char;
+
+use crate::table::{Table, new_handle};
+use crate::{SUCCESS, answer, api, device_memory, nothing};
+
+/// A communicator.
+#[derive(Clone, Copy)]
+struct Communicator {
+    ranks: i32,
+    rank: i32,
+    /// Its own device memory.
+    memory: u64,
+}
+
+static COMMUNICATORS: Table<Communicator> = Table::new();
+
+/// Device memory that each communicator takes for itself. (What the real library takes depends on the machine's links.)
+const OWN_MEMORY: usize = 32 << 20;
+
+/// 2.30.7, as torch 2.15 comes with.
+const VERSION: i32 = 23_007;
+
+// ncclResult_t
+const UNHANDLED_CUDA_ERROR: i32 = 1;
+const INVALID_ARGUMENT: i32 = 4;
+
+/// `ncclUniqueId`: 128 bytes, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct UniqueId {
+    bytes: [u64; 16],
+}
+
+/// # Safety
+/// `to` has room for a handle.
+unsafe fn open(to: *mut usize, ranks: i32, rank: i32) -> i32 {
+    if ranks < 1 || !(0..ranks).contains(&rank) {
+        return INVALID_ARGUMENT;
+    }
+    let Some(memory) = device_memory::allocate(OWN_MEMORY) else { return UNHANDLED_CUDA_ERROR };
+    // SAFETY: the caller vouches for `to`.
+    unsafe { answer(to, COMMUNICATORS.add(Communicator { ranks, rank, memory })) };
+    SUCCESS
+}
+
+fn close(communicator: usize) -> i32 {
+    match COMMUNICATORS.remove(communicator) {
+        Some(communicator) => {
+            device_memory::free(communicator.memory);
+            SUCCESS
+        }
+        None => INVALID_ARGUMENT,
+    }
+}
+
+fn get(communicator: usize) -> Option<Communicator> {
+    COMMUNICATORS.get(communicator, |communicator| *communicator)
+}
+
+/// Bytes of `count` elements of an `ncclDataType_t`.
+fn bytes(count: usize, kind: i32) -> usize {
+    count
+        * match kind {
+            0 | 1 | 10 | 11 => 1, // int8, uint8, float8e4m3, float8e5m2
+            6 | 9 => 2,           // half, bfloat16
+            4 | 5 | 8 => 8,       // int64, uint64, double
+            _ => 4,
+        }
+}
+
+/// Copies device memory on a stream.
+fn copy(to: u64, from: u64, bytes: usize, stream: usize) -> i32 {
+    if to == from || bytes == 0 || device_memory::copy(to, from, bytes, stream) {
+        SUCCESS
+    } else {
+        UNHANDLED_CUDA_ERROR
+    }
+}
+
+/// This rank's data in the place of every rank's.
+fn gather(from: u64, to: u64, bytes: usize, communicator: usize, stream: usize) -> i32 {
+    let Some(communicator) = get(communicator) else { return INVALID_ARGUMENT };
+    for rank in 0..communicator.ranks as u64 {
+        let status = copy(to + rank * bytes as u64, from, bytes, stream);
+        if status != SUCCESS {
+            return status;
+        }
+    }
+    SUCCESS
+}
+
+nothing! {
+    ncclCommDeregister ncclCommFinalize ncclCommRegister ncclCommResume ncclCommRevoke ncclCommSuspend
+    ncclCommWindowDeregister ncclGroupEnd ncclGroupSimulateEnd ncclGroupStart ncclRecv ncclRedOpDestroy ncclSend
+}
+
+api! {
+    fn ncclGetVersion(to: *mut i32) {
+        answer(to, VERSION);
+        SUCCESS
+    }
+
+    fn ncclGetUniqueId(to: *mut UniqueId) {
+        let mut bytes = [0; 16];
+        bytes[0] = new_handle() as u64;
+        bytes[1] = std::process::id().into();
+        answer(to, UniqueId { bytes });
+        SUCCESS
+    }
+
+    fn ncclCommGetUniqueId(_communicator: usize, to: *mut UniqueId) {
+        answer(to, UniqueId { bytes: [1; 16] });
+        SUCCESS
+    }
+
+    fn ncclCommInitRank(to: *mut usize, ranks: i32, _id: UniqueId, rank: i32) {
+        open(to, ranks, rank)
+    }
+
+    fn ncclCommInitRankConfig(to: *mut usize, ranks: i32, _id: UniqueId, rank: i32, _configuration: usize) {
+        open(to, ranks, rank)
+    }
+
+    fn ncclCommInitRankScalable(
+        to: *mut usize, ranks: i32, rank: i32, _ids: i32, _id: *const UniqueId, _configuration: usize,
+    ) {
+        open(to, ranks, rank)
+    }
+
+    fn ncclCommInitAll(to: *mut usize, devices: i32, _list: *const i32) {
+        for rank in 0..devices {
+            let status = open(to.add(rank as usize), devices, rank);
+            if status != SUCCESS {
+                return status;
+            }
+        }
+        SUCCESS
+    }
+
+    fn ncclCommSplit(communicator: usize, color: i32, _key: i32, to: *mut usize, _configuration: usize) {
+        let Some(communicator) = get(communicator) else { return INVALID_ARGUMENT };
+        if color < 0 {
+            answer(to, 0);
+            return SUCCESS;
+        }
+        open(to, communicator.ranks, communicator.rank)
+    }
+
+    fn ncclCommDestroy(communicator: usize) {
+        close(communicator)
+    }
+
+    fn ncclCommAbort(communicator: usize) {
+        close(communicator)
+    }
+
+    fn ncclCommGetAsyncError(_communicator: usize, to: *mut i32) {
+        answer(to, SUCCESS);
+        SUCCESS
+    }
+
+    fn ncclCommCount(communicator: usize, to: *mut i32) {
+        let Some(communicator) = get(communicator) else { return INVALID_ARGUMENT };
+        answer(to, communicator.ranks);
+        SUCCESS
+    }
+
+    fn ncclCommUserRank(communicator: usize, to: *mut i32) {
+        let Some(communicator) = get(communicator) else { return INVALID_ARGUMENT };
+        answer(to, communicator.rank);
+        SUCCESS
+    }
+
+    fn ncclMemAlloc(to: *mut u64, bytes: usize) {
+        let Some(address) = device_memory::allocate(bytes) else { return UNHANDLED_CUDA_ERROR };
+        answer(to, address);
+        SUCCESS
+    }
+
+    fn ncclMemFree(address: u64) {
+        device_memory::free(address);
+        SUCCESS
+    }
+
+    fn ncclRedOpCreatePreMulSum(to: *mut i32, _scalar: usize, _kind: i32, _residence: i32, _communicator: usize) {
+        answer(to, 5); // the first operation after the built-in ones
+        SUCCESS
+    }
+
+    fn ncclAllReduce(
+        from: u64, to: u64, count: usize, kind: i32, _operation: i32, _communicator: usize, stream: usize,
+    ) {
+        copy(to, from, bytes(count, kind), stream)
+    }
+
+    fn ncclReduce(
+        from: u64, to: u64, count: usize, kind: i32, _operation: i32, root: i32, communicator: usize, stream: usize,
+    ) {
+        match get(communicator) {
+            Some(communicator) if communicator.rank == root => copy(to, from, bytes(count, kind), stream),
+            Some(_) => SUCCESS,
+            None => INVALID_ARGUMENT,
+        }
+    }
+
+    fn ncclBroadcast(from: u64, to: u64, count: usize, kind: i32, root: i32, communicator: usize, stream: usize) {
+        match get(communicator) {
+            Some(communicator) if communicator.rank == root => copy(to, from, bytes(count, kind), stream),
+            Some(_) => SUCCESS,
+            None => INVALID_ARGUMENT,
+        }
+    }
+
+    fn ncclBcast(_data: u64, _count: usize, _kind: i32, _root: i32, _communicator: usize, _stream: usize) {
+        SUCCESS
+    }
+
+    fn ncclReduceScatter(
+        from: u64, to: u64, count: usize, kind: i32, _operation: i32, communicator: usize, stream: usize,
+    ) {
+        let Some(communicator) = get(communicator) else { return INVALID_ARGUMENT };
+        let own = bytes(count, kind);
+        copy(to, from + communicator.rank as u64 * own as u64, own, stream)
+    }
+
+    fn ncclAllGather(from: u64, to: u64, count: usize, kind: i32, communicator: usize, stream: usize) {
+        gather(from, to, bytes(count, kind), communicator, stream)
+    }
+
+    fn ncclGather(from: u64, to: u64, count: usize, kind: i32, root: i32, communicator: usize, stream: usize) {
+        match get(communicator) {
+            Some(own) if own.rank == root => gather(from, to, bytes(count, kind), communicator, stream),
+            Some(_) => SUCCESS,
+            None => INVALID_ARGUMENT,
+        }
+    }
+
+    fn ncclAlltoAll(from: u64, to: u64, count: usize, kind: i32, communicator: usize, stream: usize) {
+        let Some(own) = get(communicator) else { return INVALID_ARGUMENT };
+        copy(to, from, bytes(count, kind) * own.ranks as usize, stream)
+    }
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn ncclGetErrorString(status: i32) -> *const c_char {
+    match status {
+        SUCCESS => c"no error",
+        UNHANDLED_CUDA_ERROR => c"unhandled cuda error",
+        INVALID_ARGUMENT => c"invalid argument",
+        _ => c"unknown result code",
+    }
+    .as_ptr()
+}
+
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn ncclGetLastError(_communicator: usize) -> *const c_char {
+    c"".as_ptr()
+}

@@ -1,0 +1,87 @@
+"""What memlab says equals what PyTorch says of itself, to the byte."""
+
+import json
+from collections import Counter
+
+import pytest
+from conftest import PROGRAMS
+from twin import BACKWARD, Trace
+
+MODELS = ["mlp", "cnn", "lstm", "attention", "gpt2", "two_devices"]
+
+
+@pytest.fixture(params=MODELS)
+def trained(request, memlab):
+    """GIVEN a model trained for a few steps under memlab, with PyTorch's own recorder beside it."""
+    devices = 2 if request.param == "two_devices" else 1
+    run = memlab.python(PROGRAMS / "exact.py", request.param, memlab.folder / "truth.json", devices=devices)
+    assert run.code == 0, run.errors
+    assert "memlab:" not in run.errors
+    truth = json.loads((memlab.folder / "truth.json").read_text())
+    return truth, Trace(run.trace), memlab.report(run.trace)
+
+
+def test_totals_lines_and_names(trained):
+    truth, trace, report = trained
+
+    # THEN at every moment allocated, reserved and peak are PyTorch's
+    for moment in truth["moments"]:
+        then, device = trace.at(moment["unix_ns"]), moment["device"]
+        assert then.allocated(device) == moment["allocated"]
+        assert then.reserved(device) == moment["reserved"]
+        assert then.peak[device] == moment["peak"]
+
+    # AND so are the report's, at the end
+    last = {moment["device"]: moment for moment in truth["moments"]}
+    assert len(report["devices"]) == len(last)
+    for device in report["devices"]:
+        expected = last[device["index"]]
+        assert device["allocated_bytes"] == expected["allocated"]
+        assert device["reserved_bytes"] == expected["reserved"]
+        assert device["peak_allocated_bytes"] == expected["peak"]
+
+    # AND live bytes by line are those of PyTorch's snapshot, which has no line for what backward allocated
+    lines = report["lines"]
+    from_forward = Counter()
+    for line in lines:
+        key = f"{line['file']}:{line['line']}" if line["file"] else "none"
+        from_forward[key] += line["live_bytes_at_end"] - line["backward_bytes_at_end"]
+    expected = Counter(truth["lines"])
+    without_a_line = expected.pop("none", 0)
+    assert +from_forward == +expected
+    assert sum(line["backward_bytes_at_end"] for line in lines) == without_a_line
+
+    # AND what backward allocated has a line and a layer nevertheless
+    for block in trace.at().blocks.values():
+        if block.phase == BACKWARD:
+            assert trace.line(block.stack) is not None
+            assert trace.layer_name(block.layer) is not None
+
+    # AND lines, layers and categories sum to what is allocated
+    for device in report["devices"]:
+        mine = [line for line in lines if line["device"] == device["index"]]
+        assert sum(line["live_bytes_at_end"] for line in mine) == device["allocated_bytes"]
+        assert sum(line["live_bytes_at_peak"] for line in mine) == device["peak_allocated_bytes"]
+
+    # AND parameters, gradients and optimizer state are known by name
+    by_layer = {key: Counter() for key in ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes")}
+    for layer in report["layers"]:
+        for key, bytes_by_name in by_layer.items():
+            bytes_by_name[layer["name"]] += layer[key]
+    for key, of_tensor in zip(by_layer, (truth["parameters"], truth["gradients"], truth["states"]), strict=True):
+        expected = Counter()
+        for name, size in of_tensor.items():
+            expected[name.rpartition(".")[0]] += size
+        assert +by_layer[key] == +expected, key
+
+
+def test_the_categories_sum_to_the_device(trained):
+    _, _, report = trained
+    for device in report["devices"]:
+        mine = [category for category in report["categories"] if category["device"] == device["index"]]
+        # THEN the categories sum to what the driver says is in use
+        assert sum(category["bytes_at_end"] for category in mine) == device["used_bytes"]
+        # AND those inside PyTorch's allocator to what it has reserved
+        outside = {"context", "other_processes", "workspace"}
+        inside = sum(category["bytes_at_end"] for category in mine if category["name"] not in outside)
+        assert inside <= device["reserved_bytes"]

@@ -1,0 +1,106 @@
+"""A second, simple reader of traces: what the trace says, without the cleverness of the `trace` crate.
+
+Everything is recomputed from the events up to a moment; tests compare both to PyTorch.
+"""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+
+SEGMENT = 128
+FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
+
+
+@dataclass
+class Block:
+    device: int
+    bytes: int
+    stack: int
+    layer: int
+    flags: int
+
+    @property
+    def phase(self):
+        return self.flags & 3
+
+
+@dataclass
+class Moment:
+    """What was alive at some time."""
+
+    blocks: dict = field(default_factory=dict)
+    segments: dict = field(default_factory=dict)
+    peak: Counter = field(default_factory=Counter)
+    total: Counter = field(default_factory=Counter)
+
+    def allocated(self, device=0):
+        return sum(block.bytes for block in self.blocks.values() if block.device == device)
+
+    def reserved(self, device=0):
+        return sum(size for owner, size in self.segments.values() if owner == device)
+
+
+class Trace:
+    def __init__(self, path):
+        self.frames, self.stacks, self.layers, self.events, self.tags = {}, {}, {}, [], []
+        self.warnings = []
+        with open(path, "rb") as file:
+            lines = file.read().replace(b"\0", b"").splitlines()
+        self.header = json.loads(lines[0])
+        for line in lines[1:]:
+            record = json.loads(line)
+            if isinstance(record, list):
+                self.events.append(record)
+            elif "stack" in record:
+                self.stacks[record["stack"]] = (record["parent"], record["frame"])
+            elif "frame" in record:
+                self.frames[record["frame"]] = (record["file"], record["line"], record["function"])
+            elif "layer" in record:
+                self.layers[record["layer"]] = record
+            elif "warning" in record:
+                self.warnings.append(record["warning"])
+
+    def at(self, unix_ns=None):
+        """What was alive at that time (the end, without one)."""
+        until = float("inf") if unix_ns is None else unix_ns - self.header["start_unix_ns"]
+        moment = Moment()
+        for event in self.events:
+            if event[1] > until:
+                break
+            match event:
+                case ["a", _, _, device, address, size, stack, layer, flags, *_]:
+                    assert (device, address) not in moment.blocks, "handed out twice"
+                    moment.blocks[device, address] = Block(device, size, stack, layer, flags)
+                    moment.total[device] += size
+                    moment.peak[device] = max(moment.peak[device], moment.total[device])
+                case ["f", _, _, device, address, *_]:
+                    moment.total[device] -= moment.blocks.pop((device, address)).bytes
+                case ["d+", _, _, device, address, size, kind, _, _, _, _, flags, *_]:
+                    if flags & SEGMENT:
+                        moment.segments[kind, address] = (device, size)
+                case ["d-", _, _, _, address, kind, *_]:
+                    moment.segments.pop((kind, address), None)
+        return moment
+
+    def stack(self, stack):
+        """Frames of a stack, innermost first."""
+        found = []
+        while stack:
+            stack, frame = self.stacks[stack]
+            found.append(self.frames[frame])
+        return found
+
+    def line(self, stack):
+        """(file, line) of the innermost frame outside site-packages and PyTorch."""
+        for file, line, _ in self.stack(stack):
+            if is_users(file):
+                return file, line
+        return None
+
+    def layer_name(self, layer):
+        return self.layers[layer]["name"] if layer else None
+
+
+def is_users(file):
+    return "site-packages" not in file and "/torch/" not in file
+
