@@ -36,12 +36,11 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
             };
         }
         // A Python autograd.Function, a hook, or activation checkpointing running forward again.
-        let own = walk(recorder, python, thread, innermost, backward.stack);
-        let again = if own.layer != 0 { Flags::RECOMPUTE } else { 0 };
-        let layer = if own.layer != 0 { own.layer } else { backward.layer };
-        return Attribution { stack: own.stack, layer, flags: Phase::Backward as u32 | again | workspace };
+        let own = walk(recorder, python, thread, innermost, (backward.stack, backward.layer));
+        let again = if own.roles.has(FrameRole::MODULE_CALL) { Flags::RECOMPUTE } else { 0 };
+        return Attribution { stack: own.stack, layer: own.layer, flags: Phase::Backward as u32 | again | workspace };
     }
-    let own = walk(recorder, python, thread, innermost, 0);
+    let own = walk(recorder, python, thread, innermost, (0, 0));
     let phase = if own.roles.has(FrameRole::OPTIMIZER_STEP) {
         Phase::Optimizer as u32
     } else if own.layer != 0 {
@@ -63,7 +62,8 @@ struct Walked {
     roles: FrameRole,
 }
 
-/// Walks the stack and names it, reusing what is common with the last stack of this thread.
+/// Walks the stack and names it, on top of stack and layer `base`, reusing what is common with the last stack of this
+/// thread.
 ///
 /// Frames are compared from the outermost inwards, by code object, position and (for module calls) module. A position
 /// in a caller cannot change while the callee runs, so equal prefixes are the same frames for attribution's purposes.
@@ -73,7 +73,7 @@ fn walk(
     python: &Interpreter,
     thread: &mut ThreadState,
     innermost: *const u8,
-    base: u32,
+    base: (u32, u32),
 ) -> Walked {
     let deaths = recorder.module_deaths();
     if thread.module_deaths != deaths {
@@ -99,12 +99,13 @@ fn walk(
     thread.slots_base = base;
     for depth in shared..count {
         let raw = thread.frames[count - 1 - depth];
-        let below = if depth == 0 { Slot { stack: base, ..Slot::EMPTY } } else { thread.slots[depth - 1] };
+        let below =
+            if depth == 0 { Slot { stack: base.0, layer: base.1, ..Slot::EMPTY } } else { thread.slots[depth - 1] };
         thread.slots[depth] = name(recorder, python, thread, &raw, &below);
     }
     thread.slot_count = count;
     match count {
-        0 => Walked { stack: base, layer: 0, roles: FrameRole::NONE },
+        0 => Walked { stack: base.0, layer: base.1, roles: FrameRole::NONE },
         _ => {
             let top = &thread.slots[count - 1];
             Walked { stack: top.stack, layer: top.layer, roles: top.roles }
@@ -144,17 +145,30 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
         // `_wrapped_call_impl` and `_call_impl` are two frames of one call.
         if !slot.module.is_null() && slot.module != below.innermost_module {
             slot.innermost_module = slot.module;
-            slot.layer = layer(recorder, python, thread, below.layer, slot.module);
+            slot.layer = layer(recorder, thread, below.layer, slot.module as usize, || {
+                recorder.interner.layer(&recorder.log, python, below.layer, slot.module)
+            });
         }
+    } else if frame.role.has(FrameRole::GENERATED) {
+        slot.layer = layer(recorder, thread, below.layer, frame.id as usize, || {
+            recorder.interner.generated_layer(&recorder.log, python, below.layer, frame.id, raw)
+        });
     }
     slot
 }
 
-fn layer(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, parent: u32, module: *const u8) -> u32 {
-    let cached = &mut thread.layer_cache[hash(u64::from(parent), module as u64) % LAYER_CACHE];
-    if cached.2 == 0 || cached.0 != parent || cached.1 != module as usize {
-        let (layer, new) = recorder.interner.layer(&recorder.log, python, parent, module);
-        *cached = (parent, module as usize, layer);
+/// The layer that `parent` calls, from the cache or from `make`. `key` is the module's address or the frame's id.
+fn layer(
+    recorder: &Recorder,
+    thread: &mut ThreadState,
+    parent: u32,
+    key: usize,
+    make: impl FnOnce() -> (u32, bool),
+) -> u32 {
+    let cached = &mut thread.layer_cache[hash(u64::from(parent), key as u64) % LAYER_CACHE];
+    if cached.2 == 0 || cached.0 != parent || cached.1 != key {
+        let (layer, new) = make();
+        *cached = (parent, key, layer);
         if new {
             recorder.want_names();
         }

@@ -23,6 +23,8 @@ impl FrameRole {
     pub const OPTIMIZER_STEP: Self = Self(2);
     /// `Module.to`, `cuda` and kin, which move parameters and buffers.
     pub const MODULE_APPLY: Self = Self(4);
+    /// Code that torch.fx generated from a graph: the agent can tell which module each line came from.
+    pub const GENERATED: Self = Self(8);
 
     pub fn has(self, role: Self) -> bool {
         self.0 & role.0 != 0
@@ -42,6 +44,8 @@ impl FrameRole {
             }
         } else if file.ends_with("torch/optim/optimizer.py") && name == "wrapper" {
             Self::OPTIMIZER_STEP
+        } else if file.starts_with("<eval_with_key>") {
+            Self::GENERATED
         } else {
             Self::NONE
         }
@@ -60,8 +64,12 @@ pub struct Frame {
 pub struct UnnamedLayer {
     pub id: u32,
     pub parent: u32,
-    /// The module's address; it may have died since.
+    /// The module's address; it may have died since. Of generated code, the address of its graph module.
     pub module: usize,
+    /// The frame that stands for the layer, if it is one of generated code; else 0.
+    pub generated: u32,
+    /// That frame's line.
+    pub line: u32,
 }
 
 #[derive(Default)]
@@ -133,7 +141,33 @@ impl Interner {
         log.append(encode::layer(&mut LineBuffer::<1024>::new(), id, parent, &class, None));
         tables.layers.insert(key, id);
         tables.layers_of_module.entry(module as usize).or_default().push(parent);
-        tables.unnamed.push(UnnamedLayer { id, parent, module: module as usize });
+        tables.unnamed.push(UnnamedLayer { id, parent, module: module as usize, generated: 0, line: 0 });
+        tables.nameless.insert(id, (parent, class));
+        (id, true)
+    }
+
+    /// The layer that a frame of generated code stands for, when layer `parent` runs it; as [`layer`](Self::layer).
+    pub fn generated_layer(
+        &self,
+        log: &Log,
+        python: &Interpreter,
+        parent: u32,
+        frame: u32,
+        raw: &RawFrame,
+    ) -> (u32, bool) {
+        let mut tables = self.tables.lock();
+        // Frame ids are small numbers, which no module has for an address.
+        let key = (parent, frame as usize);
+        if let Some(&layer) = tables.layers.get(&key) {
+            return (layer, false);
+        }
+        tables.last_layer += 1;
+        let id = tables.last_layer;
+        let class = "GraphModule".to_owned();
+        log.append(encode::layer(&mut LineBuffer::<1024>::new(), id, parent, &class, None));
+        tables.layers.insert(key, id);
+        let (module, line) = (python.first_local(raw.frame) as usize, python.line(raw).unwrap_or(0));
+        tables.unnamed.push(UnnamedLayer { id, parent, module, generated: frame, line });
         tables.nameless.insert(id, (parent, class));
         (id, true)
     }
@@ -142,10 +176,11 @@ impl Interner {
         std::mem::take(&mut self.tables.lock().unnamed)
     }
 
-    /// Says the layer's qualified name in its outermost module.
-    pub fn name_layer(&self, log: &Log, layer: u32, name: &[u8]) {
+    /// Says the layer's qualified name in its outermost module and, for generated code, the class of the module meant.
+    pub fn name_layer(&self, log: &Log, layer: u32, name: &[u8], class: &[u8]) {
         let mut tables = self.tables.lock();
-        if let Some((parent, class)) = tables.nameless.remove(&layer) {
+        if let Some((parent, known)) = tables.nameless.remove(&layer) {
+            let class = if class.is_empty() { known.as_bytes() } else { class };
             log.append(encode::layer(&mut LineBuffer::<4096>::new(), layer, parent, class, Some(name)));
         }
     }

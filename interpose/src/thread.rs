@@ -58,8 +58,8 @@ pub struct ThreadState {
     pub frames: [RawFrame; MAX_DEPTH],
     pub slots: [Slot; MAX_DEPTH],
     pub slot_count: usize,
-    /// The stack the slots were put on (a forward stack during backward).
-    pub slots_base: u32,
+    /// The stack and layer the slots were put on (those of forward, during backward).
+    pub slots_base: (u32, u32),
     pub frame_cache: [CachedFrame; FRAME_CACHE],
     pub stack_cache: [(u64, u32); STACK_CACHE],
     pub layer_cache: [(u32, usize, u32); LAYER_CACHE],
@@ -84,7 +84,7 @@ impl ThreadState {
     /// Drops everything cached that could name a dead module.
     pub fn forget_stacks(&mut self) {
         self.slot_count = 0;
-        self.slots_base = 0;
+        self.slots_base = (0, 0);
         self.frame_cache.fill(EMPTY_CACHED_FRAME);
         self.stack_cache.fill((u64::MAX, 0));
         self.layer_cache.fill((0, 0, 0));

@@ -215,6 +215,11 @@ fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
         warning: String,
     }
 
+    #[derive(Deserialize)]
+    struct Skip {
+        skip: u64,
+    }
+
     let inner = line.get(1..).unwrap_or_default().trim_ascii_start();
     let key = inner.strip_prefix(b"\"").and_then(|key| key.split(|byte| *byte == b'"').next());
     let record = match key {
@@ -226,6 +231,7 @@ fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
         Some(b"stack") => Record::Stack(serde_json::from_slice(line)?),
         Some(b"layer") => Record::Layer(serde_json::from_slice(line)?),
         Some(b"warning") => Record::Warning(serde_json::from_slice::<Warning>(line)?.warning),
+        Some(b"skip") => Record::Skip(serde_json::from_slice::<Skip>(line)?.skip),
         Some(b"keyframe") => Record::Keyframe(serde_json::from_slice(line)?),
         _ => {
             serde_json::from_slice::<serde::de::IgnoredAny>(line)?;

@@ -158,6 +158,13 @@ pub fn warning<const N: usize>(buffer: &mut LineBuffer<N>, warning: impl AsRef<[
     line.into_bytes()
 }
 
+/// Says that nothing follows up to byte `skip` of the trace, which lies beyond this line.
+pub fn skip<const N: usize>(buffer: &mut LineBuffer<N>, skip: u64) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"skip\":").number(skip).finish(b"}");
+    line.into_bytes()
+}
+
 /// `["a",…]`: the caching allocator handed out a block; `flags` as in [`crate::record::Flags`].
 #[expect(clippy::too_many_arguments, reason = "one per element of the record, in its order")]
 #[inline]

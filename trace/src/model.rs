@@ -130,6 +130,8 @@ impl Model {
                 }
             }
             Record::Keyframe(keyframe) => self.restore(*keyframe),
+            // Where the next line is concerns whoever reads the file.
+            Record::Skip(_) => {}
             Record::Unknown => self.anomalies.unknown_records += 1,
             event => self.apply_event(&event),
         }

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 pub use feed::{Skipped, SkippedLine};
 pub use follow::{Follower, Polled};
@@ -132,6 +133,16 @@ impl std::error::Error for ReadError {
             _ => None,
         }
     }
+}
+
+/// The file in which a trace goes on while it is being cut down, if its writer died then. A file left there by another
+/// process is none of it.
+fn beside(path: &Path, model: &Model) -> Option<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".next");
+    let file = File::open(name).ok()?;
+    let modified = file.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    (modified.as_nanos() >= u128::from(model.header()?.start_unix_ns)).then_some(file)
 }
 
 fn is_zstd(start: &[u8]) -> bool {

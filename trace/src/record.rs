@@ -38,6 +38,8 @@ pub enum Record<'a> {
     Layer(Layer),
     /// Something memlab could not do.
     Warning(String),
+    /// Nothing follows up to this byte of the trace: `{"skip":536870912}`.
+    Skip(u64),
     /// Part of the state of the process at an earlier moment.
     Keyframe(Box<Keyframe>),
     /// A block handed out by PyTorch's caching allocator.

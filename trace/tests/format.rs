@@ -191,6 +191,7 @@ fn record() -> impl Strategy<Value = Record<'static>> {
             name
         })),
         text().prop_map(Record::Warning),
+        n().prop_map(Record::Skip),
         (n(), i(), device(), n(), n(), i(), i(), i()).prop_map(
             |(time, thread, device, address, bytes, stack, layer, flags)| {
                 Record::Alloc(Alloc { time, thread, device, address, bytes, stack, layer, flags: Flags(flags) })

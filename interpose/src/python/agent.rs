@@ -277,7 +277,7 @@ unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String>
     }
 }
 
-/// The list the agent is given: (layer, parent, module or None, address). A module is alive for certain if a live frame
+/// The list the agent is given: (layer, parent, module or None, address, generated frame or 0, line). A module is alive for certain if a live frame
 /// of some thread has it as its first local; frames stand still while the GIL is held.
 ///
 /// SAFETY: the GIL must be held.
@@ -297,7 +297,8 @@ unsafe fn describe(api: &Api, interpreter: &Interpreter, unnamed: &[UnnamedLayer
         for layer in unnamed {
             let module = if alive.contains(&layer.module) { layer.module as Object } else { none };
             let (id, parent, address) = (layer.id, layer.parent, layer.module as u64);
-            let item = (api.Py_BuildValue)(c"(IIOK)".as_ptr(), id, parent, module, address);
+            let (frame, line) = (layer.generated, layer.line);
+            let item = (api.Py_BuildValue)(c"(IIOKII)".as_ptr(), id, parent, module, address, frame, line);
             if !item.is_null() {
                 (api.PyList_Append)(list, item);
                 (api.Py_DecRef)(item);
@@ -345,8 +346,9 @@ pub fn forget_in_child() {
     AGENT.store(ptr::null_mut(), Ordering::Release);
 }
 
-static METHODS: [Method; 7] = [
+static METHODS: [Method; 8] = [
     method(c"layer", layer),
+    method(c"frame", frame),
     method(c"tag", tag),
     method(c"step", step),
     method(c"forget", forget),
@@ -385,9 +387,27 @@ unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
     if string.is_null() { b"" } else { unsafe { CStr::from_ptr(string) }.to_bytes() }
 }
 
-native_function!(layer, c"Is", (id: c_uint = 0, name: *const c_char = ptr::null()), |recorder| {
-    recorder.interner.name_layer(&recorder.log, id, text(name))
-});
+native_function!(
+    layer,
+    c"Iss",
+    (id: c_uint = 0, name: *const c_char = ptr::null(), class: *const c_char = ptr::null()),
+    |recorder| recorder.interner.name_layer(&recorder.log, id, text(name), text(class))
+);
+
+native_function!(
+    frame,
+    c"IsIs",
+    (
+        id: c_uint = 0,
+        file: *const c_char = ptr::null(),
+        line: c_uint = 0,
+        function: *const c_char = ptr::null()
+    ),
+    |recorder| {
+        let mut buffer = LineBuffer::<4096>::new();
+        recorder.log.append(encode::frame(&mut buffer, id, text(file), Some(line), text(function)));
+    }
+);
 
 native_function!(
     tag,

@@ -53,6 +53,11 @@ pub(super) struct Feed {
     /// Bytes of the trace consumed.
     pub(super) offset: u64,
     lines: u64,
+    /// Nothing follows up to here: the trace said so.
+    skip_to: u64,
+    /// Before the first NUL of the file that goes on where the trace was about to be cut down: what stands there is
+    /// said by the trace itself.
+    in_front: bool,
     /// The line at hand was preceded by NULs: it may be the rest of one that was never finished.
     after_hole: bool,
 }
@@ -62,9 +67,14 @@ impl Feed {
     /// are passed over; at the next, it stops.
     pub(super) fn feed(&mut self, buffer: &[u8], holes: usize, model: &mut Model) -> Result<Fed, FirstLine> {
         let mut holes = holes;
-        let mut position = 0;
+        let mut position = self.without_front(buffer);
         let mut at_hole = false;
         while let Some(rest) = buffer.get(position..).filter(|rest| !rest.is_empty()) {
+            let skipped = self.skip_to.saturating_sub(self.offset + position as u64);
+            if skipped > 0 {
+                position += rest.len().min(usize::try_from(skipped).unwrap_or(usize::MAX));
+                continue;
+            }
             if rest[0] == 0 {
                 if holes == 0 {
                     at_hole = true;
@@ -83,6 +93,26 @@ impl Feed {
         }
         self.offset += position as u64;
         Ok(Fed { consumed: position, at_hole })
+    }
+
+    /// Where there is something to read again, if it lies beyond what was fed.
+    pub(super) fn skips_to(&self) -> Option<u64> {
+        (self.skip_to > self.offset).then_some(self.skip_to)
+    }
+
+    /// Goes on with the file beside the trace, from its beginning.
+    pub(super) fn continue_beside(&mut self) {
+        (self.offset, self.skip_to, self.in_front, self.after_hole) = (0, 0, true, false);
+    }
+
+    /// How much of a buffer is to be passed over as front.
+    fn without_front(&mut self, buffer: &[u8]) -> usize {
+        if !self.in_front {
+            return 0;
+        }
+        let front = memchr::memchr(0, buffer);
+        self.in_front = front.is_none();
+        front.unwrap_or(buffer.len())
     }
 
     /// The end of the trace, without newline: true if it is cut short.
@@ -148,6 +178,10 @@ impl Feed {
                 Record::Header(_) => self.has_header = true,
                 _ => return Err(FirstLine::NotATrace),
             }
+        }
+        if let Record::Skip(to) = record {
+            self.skip_to = to;
+            return Ok(());
         }
         model.apply(record);
         Ok(())

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::feed::{Feed, Skipped};
-use super::{BUFFER, LONGEST_LINE, ReadError, is_zstd};
+use super::{BUFFER, LONGEST_LINE, ReadError, beside, is_zstd};
 use crate::model::Model;
 
 /// How much one poll reads at most, so that whoever polls stays responsive.
@@ -36,6 +36,8 @@ pub struct Follower {
     feed: Feed,
     buffer: Vec<u8>,
     writer_is_dead: bool,
+    /// Reading the file beside the trace.
+    is_beside: bool,
     /// Since when, and where, a line is reserved but not written.
     stuck: Option<(Instant, u64)>,
 }
@@ -59,6 +61,7 @@ impl Follower {
             feed: Feed::default(),
             buffer: Vec::new(),
             writer_is_dead: false,
+            is_beside: false,
             stuck: None,
         })
     }
@@ -111,12 +114,13 @@ impl Follower {
         // A file that is gone is still there for who has it open.
         let replaced = std::fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) != self.identity);
         let length = self.file.metadata().map_err(|source| self.error(source))?.len();
-        if !replaced && length >= self.feed.offset {
+        if !replaced && (length >= self.feed.offset || self.is_beside) {
             return Ok(false);
         }
         (self.file, self.identity) = open(&self.path)?;
         self.feed = Feed::default();
         self.stuck = None;
+        self.is_beside = false;
         *model = Model::new();
         Ok(true)
     }
@@ -138,6 +142,13 @@ impl Follower {
             return Ok(false);
         }
         self.stuck = None;
+        if let Some(offset) = self.feed.skips_to() {
+            self.feed.pass((offset - self.feed.offset) as usize);
+            return Ok(true);
+        }
+        if self.writer_is_dead && !is_full && !self.is_beside {
+            return self.go_on_beside(model);
+        }
         if fed.consumed == 0 && is_full {
             if self.buffer.len() >= LONGEST_LINE {
                 self.feed.overlong();
@@ -150,6 +161,15 @@ impl Follower {
             self.buffer.truncate(BUFFER);
         }
         Ok(is_full)
+    }
+
+    /// The writer is dead and its file at an end: goes on in the one beside it, if it died while cutting it down.
+    fn go_on_beside(&mut self, model: &Model) -> Result<bool, ReadError> {
+        let Some(beside) = beside(&self.path, model) else { return Ok(false) };
+        self.file = beside;
+        self.is_beside = true;
+        self.feed.continue_beside();
+        Ok(true)
     }
 
     /// Whether the line that was reserved but not written has had its time, and a later one is there.

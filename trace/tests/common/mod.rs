@@ -38,6 +38,7 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
         Record::Frame(f) => encode::frame(b, f.frame, f.file.as_bytes(), f.line, f.function.as_bytes()),
         Record::Stack(s) => encode::stack(b, s.stack, s.parent, s.frame),
         Record::Layer(l) => encode::layer(b, l.layer, l.parent, &l.class, l.name.as_deref().map(str::as_bytes)),
+        Record::Skip(to) => encode::skip(b, *to),
         Record::Warning(w) => encode::warning(b, w),
         Record::Alloc(a) => {
             encode::alloc(b, a.time, a.thread, a.device, a.address, a.bytes, a.stack, a.layer, a.flags.0)

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,8 +77,16 @@ const LOOK: Duration = Duration::from_millis(400);
 
 /// Runs `command` in the foreground until it ends.
 pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>) -> anyhow::Result<Ended> {
-    // Signals wait until they are asked for. The program starts with none blocked: the standard library sees to that.
+    // Signals wait until they are asked for; the program starts with those blocked that were.
     let signals = WaitingSignals::block();
+    let before = signals.before;
+    // SAFETY: between fork and exec only sigprocmask is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(move || match libc::sigprocmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
     let child = command.spawn().map_err(|error| cannot_start(command, &error))?;
     let pid = child.id() as libc::pid_t;
     lock(finder).adopt(child.id());
@@ -136,21 +144,24 @@ fn wait(pid: libc::pid_t) -> Option<Ended> {
     }
 }
 
-struct WaitingSignals(libc::sigset_t);
+struct WaitingSignals {
+    waiting: libc::sigset_t,
+    /// What was blocked before.
+    before: libc::sigset_t,
+}
 
 impl WaitingSignals {
     fn block() -> Self {
-        let mut set = MaybeUninit::uninit();
-        // SAFETY: sigemptyset initialises the set.
-        let set = unsafe {
-            libc::sigemptyset(set.as_mut_ptr());
+        let (mut waiting, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: sigemptyset initialises the one set, sigprocmask, which cannot fail here, the other.
+        unsafe {
+            libc::sigemptyset(waiting.as_mut_ptr());
             for signal in FORWARDED.iter().chain(&[libc::SIGCHLD]) {
-                libc::sigaddset(set.as_mut_ptr(), *signal);
+                libc::sigaddset(waiting.as_mut_ptr(), *signal);
             }
-            libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
-            set.assume_init()
-        };
-        Self(set)
+            libc::sigprocmask(libc::SIG_BLOCK, waiting.as_ptr(), before.as_mut_ptr());
+            Self { waiting: waiting.assume_init(), before: before.assume_init() }
+        }
     }
 
     /// The next signal, and whether the kernel (the terminal) sent it rather than a process.
@@ -159,7 +170,7 @@ impl WaitingSignals {
             let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
             // SAFETY: the set is initialised; the info is filled when a signal is returned.
             let (signal, code) = unsafe {
-                let signal = libc::sigwaitinfo(&self.0, info.as_mut_ptr());
+                let signal = libc::sigwaitinfo(&self.waiting, info.as_mut_ptr());
                 (signal, if signal > 0 { (*info.as_ptr()).si_code } else { 0 })
             };
             if signal > 0 {

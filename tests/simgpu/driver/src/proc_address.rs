@@ -104,6 +104,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_function_can_be_asked_for() {
+        // GIVEN all that is exported, apart from the per-thread variants, which follow from flags
+        let plain = entries().iter().map(|entry| entry.name).filter(|name| !name.contains("_pt"));
+        // WHEN it is looked for in the list, THEN it is there, and the list names nothing that is not exported.
+        let listed: Vec<&str> = versions().values().flatten().map(|(_, abi)| *abi).collect();
+        let missing: Vec<&str> = plain.filter(|name| !listed.contains(name)).collect();
+        assert_eq!(missing, ["cuProfilerStart", "cuProfilerStop"], "not in versions.list");
+        assert!(listed.iter().all(|abi| exported(abi).is_some()));
+    }
+
+    #[test]
     fn a_name_means_the_newest_function_of_the_version_asked_for() {
         let same =
             |name, version, abi| assert_eq!(resolve(name, version, false).ok(), exported(abi), "{name} {version}");

@@ -1,6 +1,7 @@
 //! The stand-in for NCCL: communicators that take device memory, and collectives that behave as if every other rank held the same
 //! data as this one. No rank ever waits for another.
 
+use std::cell::RefCell;
 use std::ffi::c_char;
 
 use crate::table::{Table, new_handle};
@@ -26,6 +27,7 @@ const VERSION: i32 = 23_007;
 // ncclResult_t
 const UNHANDLED_CUDA_ERROR: i32 = 1;
 const INVALID_ARGUMENT: i32 = 4;
+const INVALID_USAGE: i32 = 5;
 
 /// `ncclUniqueId`: 128 bytes, passed by value.
 #[repr(C)]
@@ -92,9 +94,47 @@ fn gather(from: u64, to: u64, bytes: usize, communicator: usize, stream: usize) 
     SUCCESS
 }
 
+/// A broadcast inside a group.
+#[derive(Clone, Copy)]
+struct Broadcast {
+    from: u64,
+    to: u64,
+    bytes: usize,
+    is_root: bool,
+    stream: usize,
+}
+
+thread_local! {
+    /// How many groups the thread has begun and not ended, and the broadcasts in them: torch gathers lists of tensors by one
+    /// broadcast from every rank.
+    static GROUP: RefCell<(u32, Vec<Broadcast>)> = const { RefCell::new((0, Vec::new())) };
+}
+
+/// At the end of a group: what other ranks broadcast is taken to be what this one did, where the sizes agree.
+fn finish(broadcasts: &[Broadcast]) -> i32 {
+    for received in broadcasts.iter().filter(|broadcast| !broadcast.is_root) {
+        let own = broadcasts.iter().find(|own| own.is_root && own.bytes == received.bytes);
+        let status = own.map_or(SUCCESS, |own| copy(received.to, own.from, own.bytes, received.stream));
+        if status != SUCCESS {
+            return status;
+        }
+    }
+    SUCCESS
+}
+
+/// Exports functions that have no stand-in, so that no call with a handle from here ends up in a real NCCL.
+macro_rules! unsupported {
+    ($($name:ident)*) => { api! { $(fn $name() { INVALID_USAGE })* } };
+}
+
+unsupported! {
+    ncclCommGrow ncclCommMemStats ncclCommShrink ncclCommWindowRegister ncclDevCommCreate ncclGetLsaMultimemDevicePointer
+    ncclGetPeerDevicePointer ncclPutSignal ncclSignal ncclWaitSignal ncclWinGetUserPtr
+}
+
 nothing! {
-    ncclCommDeregister ncclCommFinalize ncclCommRegister ncclCommResume ncclCommRevoke ncclCommSuspend
-    ncclCommWindowDeregister ncclGroupEnd ncclGroupSimulateEnd ncclGroupStart ncclRecv ncclRedOpDestroy ncclSend
+    ncclDevCommDestroy ncclCommDeregister ncclCommFinalize ncclCommRegister ncclCommResume ncclCommRevoke ncclCommSuspend
+    ncclCommWindowDeregister ncclGroupSimulateEnd ncclRecv ncclRedOpDestroy ncclSend
 }
 
 api! {
@@ -206,12 +246,28 @@ api! {
         }
     }
 
+    fn ncclGroupStart() {
+        GROUP.with_borrow_mut(|(depth, _)| *depth += 1);
+        SUCCESS
+    }
+
+    fn ncclGroupEnd() {
+        let ended = GROUP.with_borrow_mut(|(depth, broadcasts)| {
+            *depth = depth.saturating_sub(1);
+            if *depth == 0 { std::mem::take(broadcasts) } else { Vec::new() }
+        });
+        finish(&ended)
+    }
+
     fn ncclBroadcast(from: u64, to: u64, count: usize, kind: i32, root: i32, communicator: usize, stream: usize) {
-        match get(communicator) {
-            Some(communicator) if communicator.rank == root => copy(to, from, bytes(count, kind), stream),
-            Some(_) => SUCCESS,
-            None => INVALID_ARGUMENT,
-        }
+        let Some(communicator) = get(communicator) else { return INVALID_ARGUMENT };
+        let broadcast = Broadcast { from, to, bytes: bytes(count, kind), is_root: communicator.rank == root, stream };
+        GROUP.with_borrow_mut(|(depth, broadcasts)| {
+            if *depth > 0 {
+                broadcasts.push(broadcast);
+            }
+        });
+        if broadcast.is_root { copy(to, from, broadcast.bytes, stream) } else { SUCCESS }
     }
 
     fn ncclBcast(_data: u64, _count: usize, _kind: i32, _root: i32, _communicator: usize, _stream: usize) {
