@@ -6,7 +6,7 @@
 //! - [`record`]: the records, one type each.
 //! - [`encode`]: writes them without heap or panic, for hooks inside the traced process.
 //! - [`decode_line`]: reads one.
-//! - [`load`] and [`Follower`]: read a whole file, finished or still growing.
+//! - [`load_whole`] and [`Follower`]: read a whole file, finished or still growing.
 //! - [`Model`]: the state of the process: what is allocated now and was at the peak, by line, layer and category.
 //!
 //! ```
@@ -39,5 +39,5 @@ pub mod record;
 pub use decode::{DecodeError, decode_line};
 pub use model::*;
 
-pub use reader::{Follower, Loaded, Polled, Progress, ReadError, Skipped, SkippedLine, load};
+pub use reader::{Follower, Loaded, Polled, Progress, ReadError, Skipped, SkippedLine, load, load_whole};
 pub use record::Record;

@@ -2,20 +2,21 @@
 
 mod feed;
 mod follow;
+mod whole;
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read};
-use std::ops::ControlFlow;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 pub use feed::{Skipped, SkippedLine};
 pub use follow::{Follower, Polled};
+pub use whole::{load, load_whole};
 
 use crate::model::Model;
 use crate::record::FORMAT;
-use feed::{Feed, FirstLine};
+use feed::FirstLine;
 
 /// How much is read at once.
 const BUFFER: usize = 1 << 20;
@@ -147,122 +148,4 @@ fn beside(path: &Path, model: &Model) -> Option<File> {
 
 fn is_zstd(start: &[u8]) -> bool {
     start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
-}
-
-/// Reads a whole trace, plain or compressed with zstd (by its content, not its name).
-///
-/// `progress` is called every MiB or so, and at the end; if it breaks, what was read until then is returned. What was reserved
-/// but never written is passed over; garbled lines are passed over and counted.
-///
-/// # Errors
-///
-/// If the file cannot be read, is empty, is not a trace, or was made by a newer memlab.
-pub fn load(path: &Path, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Loaded, ReadError> {
-    let io_error = |source| ReadError::Io { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(io_error)?;
-    let bytes_total = file.metadata().map_err(io_error)?.len();
-    let mut start = Vec::with_capacity(4);
-    file.by_ref().take(4).read_to_end(&mut start).map_err(io_error)?;
-    if start.is_empty() {
-        return Err(ReadError::Empty { path: path.to_owned() });
-    }
-    let is_compressed = is_zstd(&start);
-    let mut source = Counted { source: io::Cursor::new(start).chain(file), read: 0 };
-    let report = |read: u64, model: &Model| Progress { bytes_read: read, bytes_total, events: model.events() };
-    if is_compressed {
-        let mut decoder = zstd::Decoder::new(&mut source).map_err(io_error)?;
-        read_lines(path, &mut decoder, |decoder, model| progress(report(decoder.get_ref().get_ref().read, model)))
-    } else {
-        read_lines(path, &mut source, |source, model| progress(report(source.read, model)))
-    }
-}
-
-fn read_lines<R: Read>(
-    path: &Path,
-    source: &mut R,
-    mut progress: impl FnMut(&R, &Model) -> ControlFlow<()>,
-) -> Result<Loaded, ReadError> {
-    let first_line = |error| ReadError::first_line(path, error);
-    let mut loaded = Loaded { model: Model::new(), skipped: Skipped::default(), truncated: false, cancelled: false };
-    let mut feed = Feed::default();
-    let mut buffer = vec![0; BUFFER];
-    let mut filled = 0;
-    // In a line too long to be one, up to its newline.
-    let mut discarding = false;
-    let mut next_report = BUFFER as u64;
-    loop {
-        let read = match source.read(&mut buffer[filled..]) {
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // The end of a compressed file that was cut, or damage in it: what came before still counts.
-            Err(error) if feed.has_header && error.kind() != io::ErrorKind::IsADirectory => {
-                loaded.truncated = true;
-                break;
-            }
-            Err(source) => return Err(ReadError::Io { path: path.to_owned(), source }),
-        };
-        if read == 0 {
-            break;
-        }
-        filled += read;
-        let mut consumed = 0;
-        if discarding {
-            consumed = memchr::memchr(b'\n', &buffer[..filled]).map_or(filled, |length| length + 1);
-            discarding = consumed == filled && buffer[filled - 1] != b'\n';
-            feed.pass(consumed);
-        }
-        consumed += feed.feed(&buffer[consumed..filled], usize::MAX, &mut loaded.model).map_err(first_line)?.consumed;
-        buffer.copy_within(consumed..filled, 0);
-        filled -= consumed;
-        if filled == buffer.len() {
-            if buffer.len() < LONGEST_LINE {
-                buffer.resize(buffer.len() * 2, 0);
-            } else {
-                if !feed.has_header {
-                    return Err(first_line(FirstLine::NotATrace));
-                }
-                feed.overlong();
-                feed.pass(filled);
-                filled = 0;
-                discarding = true;
-            }
-        }
-        if feed.offset >= next_report {
-            next_report = feed.offset + BUFFER as u64;
-            if progress(source, &loaded.model).is_break() {
-                loaded.cancelled = true;
-                break;
-            }
-        }
-    }
-    if !loaded.cancelled {
-        loaded.cancelled = progress(source, &loaded.model).is_break();
-    }
-    if !loaded.cancelled && !discarding {
-        let rest = &buffer[..filled];
-        if !feed.has_header && feed.offset == 0 && rest.starts_with(b"{\"memlab\":") && !rest.ends_with(b"}") {
-            return Err(ReadError::NoFirstLine { path: path.to_owned() });
-        }
-        loaded.truncated |= feed.finish(rest, &mut loaded.model).map_err(first_line)?;
-        if !feed.has_header {
-            let path = path.to_owned();
-            return Err(if loaded.truncated { ReadError::NotATrace { path } } else { ReadError::Empty { path } });
-        }
-    }
-    loaded.skipped = feed.skipped;
-    Ok(loaded)
-}
-
-/// Counts what is read.
-struct Counted<R> {
-    source: R,
-    read: u64,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.source.read(buffer)?;
-        self.read += read as u64;
-        Ok(read)
-    }
 }

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memlab_trace::{Follower, Loaded, Model, ReadError, load};
+use memlab_trace::{Follower, Loaded, Model, ReadError, load, load_whole};
 
 fn broken(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken").join(name)
@@ -303,4 +303,92 @@ fn a_follower_of_something_else_says_so() {
         let error = follower.poll(&mut model).unwrap_err().to_string();
         assert!(error.ends_with(&error_of(name)), "{error}");
     }
+}
+
+/// A trace condensed to a header, a keyframe and a gap up to `gap`, and what came after it.
+fn condensed(model: &Model, gap: usize, later: &str) -> Vec<u8> {
+    let mut file = HEADER.as_bytes().to_vec();
+    model.write_keyframe(&mut file).unwrap();
+    file.extend_from_slice(format!("{{\"skip\":{gap}}}\n").as_bytes());
+    file.resize(gap, 0);
+    file.extend_from_slice(later.as_bytes());
+    file
+}
+
+#[test]
+fn a_condensed_trace_has_a_gap_after_its_keyframe() {
+    // GIVEN a trace whose first two events became a keyframe, with a gap of 40 MB up to the third
+    let folder = Folder::new("condensed");
+    let first = folder.file("first.jsonl", (HEADER.to_owned() + &alloc(1) + &alloc(2)).as_bytes());
+    let before = read(&first).unwrap().model;
+    let path = folder.file("t.jsonl", &condensed(&before, 40_000_000, &alloc(3)));
+    // THEN it is read as a whole
+    let loaded = read(&path).unwrap();
+    assert_eq!((loaded.model.events(), loaded.skipped.count, loaded.truncated), (3, 0, false));
+    // AND a follower does not wait at the gap
+    let mut follower = Follower::open(&path).unwrap();
+    let mut model = Model::new();
+    while follower.poll(&mut model).unwrap().more {}
+    assert_eq!(model.events(), 3);
+    // AND sees what comes next
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(alloc(4).as_bytes()).unwrap();
+    assert_eq!(follower.poll(&mut model).unwrap().events, 1);
+    assert_eq!(model.device(0).unwrap().live_blocks, 4);
+}
+
+#[test]
+fn a_trace_that_was_being_cut_down_goes_on_in_the_file_beside_it() {
+    let text = HEADER.to_owned() + &alloc(1) + &alloc(2);
+    for stage in 0..3 {
+        // GIVEN a process killed while it cut its trace down: before, amid or after writing the keyframe
+        let folder = Folder::new(&format!("beside-{stage}"));
+        let path = folder.file("t.jsonl", text.as_bytes());
+        let before = read(&path).unwrap().model;
+        let mut next = condensed(&before, 3_000_000, &(alloc(3) + &alloc(4)));
+        match stage {
+            0 => next[..3_000_000].fill(0),
+            1 => next[80..3_000_000].fill(0),
+            _ => {}
+        }
+        folder.file("t.jsonl.next", &next);
+        // THEN the whole is what both hold, each event once
+        let loaded = load_whole(&path, &mut |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!((loaded.model.events(), loaded.skipped.count, loaded.truncated), (4, 0, false), "stage {stage}");
+        assert_eq!(loaded.model.device(0).unwrap().live_blocks, 4);
+        // AND the file alone is what it holds itself
+        assert_eq!(read(&path).unwrap().model.events(), 2);
+        // AND a follower goes on there once the writer is dead
+        let mut follower = Follower::open(&path).unwrap();
+        let mut model = Model::new();
+        while follower.poll(&mut model).unwrap().more {}
+        assert_eq!(model.events(), 2);
+        follower.writer_is_dead();
+        while follower.poll(&mut model).unwrap().more {}
+        assert_eq!((model.events(), follower.skipped().count), (4, 0), "stage {stage}");
+        assert!(!follower.poll(&mut model).unwrap().restarted);
+    }
+}
+
+#[test]
+fn what_another_process_left_beside_a_trace_is_none_of_it() {
+    let folder = Folder::new("stale");
+    let start = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() + 60_000_000_000;
+    let header = format!("{{\"memlab\":1,\"pid\":4242,\"start_unix_ns\":{start}}}\n");
+    let path = folder.file("t.jsonl", (header + &alloc(1)).as_bytes());
+    folder.file("t.jsonl.next", ("\0".to_owned() + &alloc(2)).as_bytes());
+    assert_eq!(load_whole(&path, &mut |_| ControlFlow::Continue(())).unwrap().model.events(), 1);
+}
+
+#[test]
+fn a_skip_never_leads_back_or_beyond_reason() {
+    let folder = Folder::new("skip");
+    let text = HEADER.to_owned() + "{\"skip\":3}\n" + &alloc(1) + "{\"skip\":18446744073709551615}\n" + &alloc(2);
+    let path = folder.file("t.jsonl", text.as_bytes());
+    assert_eq!(read(&path).unwrap().model.events(), 1);
+    let mut follower = Follower::open(&path).unwrap();
+    let mut model = Model::new();
+    for _ in 0..3 {
+        assert!(!follower.poll(&mut model).unwrap().restarted);
+    }
+    assert_eq!(model.events(), 1);
 }

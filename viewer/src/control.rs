@@ -73,7 +73,8 @@ pub enum Unreachable {
 /// The folder with the sockets of this user's processes.
 pub fn socket_folder() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let usable = runtime.filter(|folder| folder.is_absolute() && fs::metadata(folder).is_ok_and(|found| found.uid() == own_uid()));
+    let usable = runtime
+        .filter(|folder| folder.is_absolute() && fs::metadata(folder).is_ok_and(|found| found.uid() == own_uid()));
     usable.map_or_else(fallback_folder, |folder| folder.join("memlab"))
 }
 
@@ -94,9 +95,8 @@ fn own_uid() -> u32 {
 
 /// Whether a folder is this user's and no other's.
 fn is_private(folder: &Path) -> bool {
-    fs::symlink_metadata(folder).is_ok_and(|found| {
-        found.is_dir() && found.uid() == own_uid() && found.permissions().mode() & 0o022 == 0
-    })
+    fs::symlink_metadata(folder)
+        .is_ok_and(|found| found.is_dir() && found.uid() == own_uid() && found.permissions().mode() & 0o022 == 0)
 }
 
 /// What the process `pid` says of itself.
@@ -136,10 +136,8 @@ pub fn discover() -> Vec<(u32, Result<Status, Unreachable>)> {
     }
     // All at once: one that does not answer costs no more than its own patience.
     let mut answers: Vec<_> = std::thread::scope(|scope| {
-        let asked: Vec<_> = found
-            .iter()
-            .map(|(pid, folder, socket)| (*pid, scope.spawn(move || ask_status(folder, socket))))
-            .collect();
+        let asked: Vec<_> =
+            found.iter().map(|(pid, folder, socket)| (*pid, scope.spawn(move || ask_status(folder, socket)))).collect();
         let failed = || Err(Unreachable::Failed(io::Error::other("the request failed")));
         asked.into_iter().map(|(pid, thread)| (pid, thread.join().unwrap_or_else(|_| failed()))).collect()
     });

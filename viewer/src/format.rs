@@ -84,8 +84,8 @@ pub fn count(count: u64) -> String {
         return count.to_string();
     }
     let (value, unit) = match count {
-        ..1_000_000 => (count as f64 / 1e3, 'k'),
-        ..1_000_000_000 => (count as f64 / 1e6, 'M'),
+        0..1_000_000 => (count as f64 / 1e3, 'k'),
+        1_000_000..1_000_000_000 => (count as f64 / 1e6, 'M'),
         _ => (count as f64 / 1e9, 'G'),
     };
     format!("{}{unit}", significant(value))
@@ -139,8 +139,8 @@ pub fn moment(ns: u64, step: u64) -> String {
             format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
         }
         _ if ns < 60 * SECOND => format!("{} s", ns / SECOND),
-        _ if step % (60 * SECOND) == 0 && ns < 3600 * SECOND => format!("{} min", ns / (60 * SECOND)),
-        _ if step % (3600 * SECOND) == 0 => format!("{} h", ns / (3600 * SECOND)),
+        _ if step.is_multiple_of(60 * SECOND) && ns < 3600 * SECOND => format!("{} min", ns / (60 * SECOND)),
+        _ if step.is_multiple_of(3600 * SECOND) => format!("{} h", ns / (3600 * SECOND)),
         _ => clock(ns),
     }
 }
@@ -188,8 +188,17 @@ mod tests {
 
     #[test]
     fn durations() {
-        let texts = [0, 1500, 12_000_000, 1_500_000_000, 12_340_000_000, 125_000_000_000, 11_220_000_000_000, 187_200_000_000_000]
-            .map(duration);
+        let texts = [
+            0,
+            1500,
+            12_000_000,
+            1_500_000_000,
+            12_340_000_000,
+            125_000_000_000,
+            11_220_000_000_000,
+            187_200_000_000_000,
+        ]
+        .map(duration);
         assert_eq!(texts, ["0 s", "1 µs", "12 ms", "1.50 s", "12.3 s", "2m 05s", "3h 07m", "2d 04h"]);
         assert_eq!([clock(7_000_000_000), clock(11_229_000_000_000)], ["0:07", "3:07:09"]);
     }
@@ -197,8 +206,9 @@ mod tests {
     #[test]
     fn counts_and_shares() {
         assert_eq!([count(9999), count(12_345), count(4_560_000)], ["9999", "12.3k", "4.56M"]);
-        assert_eq!([percent(0, 9), percent(1, 3), percent(1, 12), percent(1, 5000), percent(1, 0)], [
-            "0 %", "33 %", "8.3 %", "<0.1 %", "–"
-        ]);
+        assert_eq!(
+            [percent(0, 9), percent(1, 3), percent(1, 12), percent(1, 5000), percent(1, 0)],
+            ["0 %", "33 %", "8.3 %", "<0.1 %", "–"]
+        );
     }
 }

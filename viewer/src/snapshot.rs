@@ -136,15 +136,6 @@ impl DeviceSnapshot {
         }
     }
 
-    /// The step a moment lies in, from 0.
-    pub fn step_at(&self, time: u64) -> u64 {
-        let after = self.steps.partition_point(|step| step.end_time <= time);
-        match after.checked_sub(1).map(|last| self.steps[last].index + 1) {
-            Some(step) => step,
-            None => 0,
-        }
-    }
-
     /// Steps a second over the latest few steps.
     pub fn steps_per_second(&self) -> Option<f64> {
         let recent = &self.steps[self.steps.len().saturating_sub(16)..];

@@ -9,6 +9,7 @@ use crossterm::execute;
 use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::layout::Rect;
 
 use crate::app::App;
 use crate::fault::bad_input;
@@ -50,8 +51,7 @@ impl Taken {
         });
         enter()?;
         let backend = CrosstermBackend::new(io::BufWriter::with_capacity(1 << 16, io::stdout()));
-        let mut terminal = Terminal::new(backend).inspect_err(|_| give_back())?;
-        terminal.clear().inspect_err(|_| give_back())?;
+        let terminal = Terminal::new(backend).inspect_err(|_| give_back())?;
         Ok(Self { terminal })
     }
 
@@ -70,7 +70,9 @@ impl Taken {
     ///
     /// If the terminal is gone.
     pub fn clear(&mut self) -> io::Result<()> {
-        self.terminal.clear()
+        // `Terminal::clear` would ask for the cursor's position, and not every terminal answers.
+        let (width, height) = self.size()?;
+        self.terminal.resize(Rect { x: 0, y: 0, width, height })
     }
 
     /// Columns and rows.
@@ -93,7 +95,7 @@ impl Taken {
         // SAFETY: sends a signal to this very process.
         unsafe { libc::raise(libc::SIGSTOP) };
         enter()?;
-        self.terminal.clear()
+        self.clear()
     }
 }
 

@@ -15,7 +15,9 @@ pub fn is_unsafe(character: char) -> bool {
 /// `text` with every control and direction character replaced by `\u{fffd}`.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if text.chars().any(is_unsafe) {
-        text.chars().map(|character| if is_unsafe(character) { char::REPLACEMENT_CHARACTER } else { character }).collect()
+        text.chars()
+            .map(|character| if is_unsafe(character) { char::REPLACEMENT_CHARACTER } else { character })
+            .collect()
     } else {
         Cow::Borrowed(text)
     }
@@ -76,7 +78,10 @@ pub fn short_command(command: &[String]) -> String {
     let rest = &command[1..];
     let script = rest.iter().position(|argument| !argument.starts_with('-'));
     let words: Vec<String> = match script {
-        Some(index) if base(first).starts_with("python") && !rest[..index].iter().any(|option| option == "-c" || option == "-m") => {
+        Some(index)
+            if base(first).starts_with("python")
+                && !rest[..index].iter().any(|option| option == "-c" || option == "-m") =>
+        {
             std::iter::once(base(&rest[index])).chain(rest[index + 1..].iter().cloned()).collect()
         }
         _ => std::iter::once(base(first)).chain(rest.iter().cloned()).collect(),

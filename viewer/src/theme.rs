@@ -257,12 +257,15 @@ impl Theme {
         };
         let depth = match variable("COLORTERM").as_str() {
             "truecolor" | "24bit" => Depth::True,
-            _ if terminal.contains("256") || terminal.contains("kitty") || terminal.contains("direct") => Depth::Indexed,
+            _ if terminal.contains("256") || terminal.contains("kitty") || terminal.contains("direct") => {
+                Depth::Indexed
+            }
             _ => Depth::Ansi,
         };
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(variable).into_iter().find(|value| !value.is_empty());
         let locale = locale.unwrap_or_default().to_ascii_uppercase();
-        let unicode = (locale.contains("UTF-8") || locale.contains("UTF8")) && !matches!(terminal.as_str(), "dumb" | "linux");
+        let unicode =
+            (locale.contains("UTF-8") || locale.contains("UTF8")) && !matches!(terminal.as_str(), "dumb" | "linux");
         Self::new(palette, depth, unicode)
     }
 
@@ -332,7 +335,15 @@ fn reduce((red, green, blue): Rgb, depth: Depth) -> Color {
                 };
             }
             // The cube's levels are 0, 95, 135, 175, 215, 255.
-            let level = |value: u8| if value < 48 { 0 } else if value < 115 { 1 } else { (value - 35) / 40 };
+            let level = |value: u8| {
+                if value < 48 {
+                    0
+                } else if value < 115 {
+                    1
+                } else {
+                    (value - 35) / 40
+                }
+            };
             Color::Indexed(16 + 36 * level(red) + 6 * level(green) + level(blue))
         }
         Depth::Ansi => {

@@ -81,7 +81,11 @@ fn input_and_output_are_left_alone() {
     let output = child.wait_with_output().expect("it ends");
     // THEN standard output is the program's, byte for byte, and standard error begins with the program's
     assert_eq!(output.stdout, b"\0binary\xff\n");
-    assert!(errors(&output).starts_with("oops\nmemlab: sh: exit code 0; it allocated no CUDA memory"), "{}", errors(&output));
+    assert!(
+        errors(&output).starts_with("oops\nmemlab: sh: exit code 0; it allocated no CUDA memory"),
+        "{}",
+        errors(&output)
+    );
     // AND no trace is left behind
     assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 0);
 }
@@ -89,11 +93,14 @@ fn input_and_output_are_left_alone() {
 #[test]
 fn the_program_sees_its_environment_and_the_preload() {
     let folder = folder();
-    let output = memlab(&folder, &["run", "-o", "x-%p.jsonl", "--", "sh", "-c", "echo $LD_PRELOAD; echo $MEMLAB_OUTPUT; echo $A"])
-        .env("LD_PRELOAD", "/no/such.so")
-        .env("A", "b")
-        .output()
-        .expect("memlab starts");
+    let output = memlab(
+        &folder,
+        &["run", "-o", "x-%p.jsonl", "--", "sh", "-c", "echo $LD_PRELOAD; echo $MEMLAB_OUTPUT; echo $A"],
+    )
+    .env("LD_PRELOAD", "/no/such.so")
+    .env("A", "b")
+    .output()
+    .expect("memlab starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].contains("libc") && lines[0].ends_with(":/no/such.so"), "{lines:?}");
@@ -104,11 +111,14 @@ fn the_program_sees_its_environment_and_the_preload() {
 
 #[test]
 fn signals_are_passed_on() {
-    for (signal, name) in [(libc::SIGINT, "INT"), (libc::SIGTERM, "TERM"), (libc::SIGHUP, "HUP"), (libc::SIGUSR1, "USR1")] {
+    for (signal, name) in
+        [(libc::SIGINT, "INT"), (libc::SIGTERM, "TERM"), (libc::SIGHUP, "HUP"), (libc::SIGUSR1, "USR1")]
+    {
         // GIVEN a program that says that it is ready
         let folder = folder();
         let script = format!("trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.05; done");
-        let mut child = memlab(&folder, &["run", "--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().expect("memlab starts");
+        let mut child =
+            memlab(&folder, &["run", "--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().expect("memlab starts");
         let mut output = BufReader::new(child.stdout.take().expect("piped")).lines();
         assert_eq!(output.next().expect("a line").expect("text"), "ready");
         // WHEN memlab gets a signal
@@ -124,7 +134,8 @@ fn signals_are_passed_on() {
 #[test]
 fn a_stopped_program_stops_memlab_and_both_go_on() {
     let folder = folder();
-    let mut child = memlab(&folder, &["run", "--", "sh", "-c", "kill -STOP $$; exit 4"]).spawn().expect("memlab starts");
+    let mut child =
+        memlab(&folder, &["run", "--", "sh", "-c", "kill -STOP $$; exit 4"]).spawn().expect("memlab starts");
     let pid = child.id() as i32;
     let mut status = 0;
     // SAFETY: waits for our own child; the status outlives the call.
@@ -198,7 +209,8 @@ fn runs_that_cannot_be_are_refused_before_they_start() {
         assert_eq!(exit, code, "{arguments:?}: {text}");
         assert!(text.contains(words), "{arguments:?}: {text}");
     }
-    let output = memlab(&folder, &["run", "--", "true"]).env("MEMLAB_LIB", "/no/lib.so").output().expect("memlab starts");
+    let output =
+        memlab(&folder, &["run", "--", "true"]).env("MEMLAB_LIB", "/no/lib.so").output().expect("memlab starts");
     assert_eq!(output.status.code(), Some(2));
     assert!(errors(&output).contains("MEMLAB_LIB=/no/lib.so"), "{}", errors(&output));
 }

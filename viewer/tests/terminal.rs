@@ -42,7 +42,9 @@ impl Session {
             command.arg(argument.replace("{}", &folder.path().to_string_lossy()));
         }
         command.cwd(folder.path());
-        for (name, value) in [("TERM", "xterm-256color"), ("LANG", "C.UTF-8"), ("MEMLAB_LIB", harmless_library().as_str())] {
+        for (name, value) in
+            [("TERM", "xterm-256color"), ("LANG", "C.UTF-8"), ("MEMLAB_LIB", harmless_library().as_str())]
+        {
             command.env(name, value);
         }
         for name in ["NO_COLOR", "LC_ALL", "LC_CTYPE", "MEMLAB_THEME", "MEMLAB_OUTPUT", "LD_PRELOAD"] {
@@ -274,7 +276,8 @@ fn ctrl_c_twice_interrupts_a_live_program() {
 
 #[test]
 fn a_live_program_sees_a_terminal_of_the_panes_size() {
-    let program = "test -t 1 && echo terminal; stty size; trap 'stty size' WINCH; while [ ! -e go ]; do sleep 0.05; done";
+    let program =
+        "test -t 1 && echo terminal; stty size; trap 'stty size' WINCH; while [ ! -e go ]; do sleep 0.05; done";
     let mut session = Session::start(&["run", "--live", "--", "sh", "-c", program], &finished());
     session.press("4");
     session.wait_for("terminal");

@@ -142,7 +142,9 @@ impl Follower {
             return Ok(false);
         }
         self.stuck = None;
-        if let Some(offset) = self.feed.skips_to() {
+        if let Some(offset) = self.feed.skips_to()
+            && self.file.metadata().map_err(|source| self.error(source))?.len() >= offset
+        {
             self.feed.pass((offset - self.feed.offset) as usize);
             return Ok(true);
         }

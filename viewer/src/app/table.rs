@@ -302,7 +302,11 @@ mod tests {
         // GIVEN layers out of order
         let rows = [layer("h.10", 1), layer("h.2", 5), layer("head", 5)];
         let names = |state: TableState<LayerColumn>| {
-            state.sorted(rows.iter().collect(), Moment::Now).iter().map(|row| row.name.clone().unwrap()).collect::<Vec<_>>()
+            state
+                .sorted(rows.iter().collect(), Moment::Now)
+                .iter()
+                .map(|row| row.name.clone().unwrap())
+                .collect::<Vec<_>>()
         };
         // WHEN sorted by name
         let state = TableState::new(LayerColumn::Name);

@@ -107,7 +107,8 @@ fn totals(status: &Status) -> Vec<DeviceStatus> {
 }
 
 fn table(rows: &[Row]) -> String {
-    let mut cells = vec![["PID", "RANK", "DEVICE", "ALLOCATED", "RESERVED", "STATE", "COMMAND", "TRACE"].map(str::to_owned)];
+    let mut cells =
+        vec![["PID", "RANK", "DEVICE", "ALLOCATED", "RESERVED", "STATE", "COMMAND", "TRACE"].map(str::to_owned)];
     for row in rows {
         let size = |bytes| format::bytes(bytes, Units::Auto);
         let mut devices: Vec<[String; 3]> = row
@@ -141,7 +142,8 @@ fn table(rows: &[Row]) -> String {
         for (column, cell) in row.iter().enumerate() {
             let padding = " ".repeat(widths[column] - text::width(cell));
             // Numbers stand on the right.
-            let (before, after) = if matches!(column, 0 | 1 | 3 | 4) { (padding.as_str(), "") } else { ("", padding.as_str()) };
+            let (before, after) =
+                if matches!(column, 0 | 1 | 3 | 4) { (padding.as_str(), "") } else { ("", padding.as_str()) };
             line += &format!("{before}{cell}{after}  ");
         }
         table += line.trim_end();

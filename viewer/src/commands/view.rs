@@ -70,12 +70,16 @@ fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()>
     }
     let mut snapshot = Snapshot { processes: followed.iter().map(Followed::snapshot).collect() };
     snapshot.processes.sort_by_key(|process| (process.header.rank, process.header.pid));
-    if let Some(failure) = snapshot.processes.iter().find_map(|process| process.failure.as_ref().filter(|_| process.events == 0)) {
+    if let Some(failure) =
+        snapshot.processes.iter().find_map(|process| process.failure.as_ref().filter(|_| process.events == 0))
+    {
         return Err(bad_input(failure.clone()));
     }
     let (columns, rows) = options.size.unwrap_or_else(|| match options.svg {
         Some(_) => (120, 40),
-        None => crossterm::terminal::size().ok().filter(|(columns, rows)| *columns > 0 && *rows > 0).unwrap_or((120, 40)),
+        None => {
+            crossterm::terminal::size().ok().filter(|(columns, rows)| *columns > 0 && *rows > 0).unwrap_or((120, 40))
+        }
     });
     let theme = match &options.svg {
         Some(_) => Theme::new(options.theme.unwrap_or_default(), Depth::True, true),

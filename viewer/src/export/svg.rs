@@ -207,7 +207,9 @@ fn draw_text(svg: &mut String, cells: &[&Cell], start: usize, top: f64, fill: &s
 fn block(symbol: &str) -> Option<(f64, f64)> {
     const LOWER: &str = "▁▂▃▄▅▆▇█";
     const LEFT: &str = "▏▎▍▌▋▊▉";
-    let eighths = |set: &str| set.chars().position(|character| symbol.chars().eq([character])).map(|index| (index + 1) as f64 / 8.0);
+    let eighths = |set: &str| {
+        set.chars().position(|character| symbol.chars().eq([character])).map(|index| (index + 1) as f64 / 8.0)
+    };
     eighths(LOWER).map(|rows| (1.0, rows)).or_else(|| eighths(LEFT).map(|columns| (columns, 1.0)))
 }
 

@@ -51,21 +51,28 @@ pub struct Polled {
 }
 
 impl Followed {
-    /// Opens a trace; it is read by [`Followed::poll`].
+    /// Opens a trace and reads its beginning; the rest is read by [`Followed::poll`].
     ///
     /// # Errors
     ///
     /// If it cannot be read, is empty or is no trace that this memlab knows.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
+        let mut model = Model::new();
         let reading = match Follower::open(path) {
-            Ok(follower) => Reading::Follows(follower),
+            Ok(mut follower) => {
+                let polled = follower.poll(&mut model)?;
+                if model.header().is_none() && !polled.more {
+                    return Err(ReadError::Empty { path: path.to_owned() });
+                }
+                Reading::Follows(follower)
+            }
             Err(ReadError::Compressed { .. }) => Reading::Whole,
             Err(error) => return Err(error),
         };
         Ok(Self {
             path: path.to_owned(),
             reading,
-            model: Model::new(),
+            model,
             state: State::Opening { read: 0, total: std::fs::metadata(path).map_or(0, |metadata| metadata.len()) },
             read: 0,
             skipped: 0,

@@ -47,7 +47,8 @@ fn parse_stat(stat: &str) -> Option<(char, u64)> {
 /// Whether a process that started at `start_ticks` cannot have begun a trace at `unix_ns`: its number was used again.
 fn is_younger(start_ticks: u64, unix_ns: u64) -> bool {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let boot = stat.lines().find_map(|line| line.strip_prefix("btime ")).and_then(|text| text.trim().parse::<u64>().ok());
+    let boot =
+        stat.lines().find_map(|line| line.strip_prefix("btime ")).and_then(|text| text.trim().parse::<u64>().ok());
     // USER_HZ is 100 on every Linux.
     let started = boot.map(|boot| boot.saturating_add(start_ticks / 100));
     // The two clocks may disagree a little.

@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use memlab_trace::{Loaded, Progress, load};
+use memlab_trace::{Loaded, Progress, load_whole};
 
 pub use json::write_json;
 pub use text::write_text;
@@ -52,10 +52,14 @@ fn load_with_progress(file: &Path) -> anyhow::Result<Loaded> {
     let start = Instant::now();
     let mut said = false;
     let is_terminal = io::stderr().is_terminal();
-    let loaded = load(file, &mut |Progress { bytes_read, bytes_total, events }| {
+    let loaded = load_whole(file, &mut |Progress { bytes_read, bytes_total, events }| {
         if is_terminal && start.elapsed() > SILENCE {
             said = true;
-            eprint!("\r\u{1b}[Kreading: {} ({} events)", format::percent(bytes_read, bytes_total), format::count(events));
+            eprint!(
+                "\r\u{1b}[Kreading: {} ({} events)",
+                format::percent(bytes_read, bytes_total),
+                format::count(events)
+            );
         }
         ControlFlow::Continue(())
     });

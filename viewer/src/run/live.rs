@@ -23,7 +23,8 @@ const LAST_ROWS: usize = 20;
 pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Option<Palette>) -> anyhow::Result<Ended> {
     let (columns, rows) = crossterm::terminal::size().unwrap_or((80, 24));
     let (pane_rows, pane_columns) = view::output_size(columns, rows);
-    let mut program = PtyProgram::start(command, pane_rows, pane_columns).map_err(|error| cannot_start(command, &error))?;
+    let mut program =
+        PtyProgram::start(command, pane_rows, pane_columns).map_err(|error| cannot_start(command, &error))?;
     lock(finder).adopt(program.pid());
     let found = finder.clone();
     let feed = Feed::start(Source::Appearing(Box::new(move || {

@@ -43,9 +43,12 @@ impl Output {
         let pattern = if asked.starts_with('/') {
             asked
         } else {
-            let directory = std::env::current_dir().ok().and_then(|directory| directory.into_os_string().into_string().ok());
+            let directory =
+                std::env::current_dir().ok().and_then(|directory| directory.into_os_string().into_string().ok());
             let Some(directory) = directory else {
-                return Err(bad_input(format!("{who} {asked}: the working directory has no usable name: give an absolute path")));
+                return Err(bad_input(format!(
+                    "{who} {asked}: the working directory has no usable name: give an absolute path"
+                )));
             };
             format!("{}/{asked}", directory.trim_end_matches('/').replace('%', "%%"))
         };
@@ -73,7 +76,9 @@ impl Output {
     fn check(&self, who: &str) -> anyhow::Result<()> {
         let folder = self.folder.display();
         match std::fs::metadata(&self.folder) {
-            Ok(found) if !found.is_dir() => return Err(bad_input(format!("{who}: {folder} is not a folder: choose another place"))),
+            Ok(found) if !found.is_dir() => {
+                return Err(bad_input(format!("{who}: {folder} is not a folder: choose another place")));
+            }
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(bad_input(format!("{who}: there is no folder {folder}: make it with `mkdir -p {folder}`")));
@@ -84,7 +89,9 @@ impl Output {
         // SAFETY: the path is a C string that outlives the call.
         if unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } != 0 {
             let error = std::io::Error::last_os_error();
-            return Err(bad_input(format!("{who}: traces cannot be written to {folder} ({error}): choose another place with -o")));
+            return Err(bad_input(format!(
+                "{who}: traces cannot be written to {folder} ({error}): choose another place with -o"
+            )));
         }
         Ok(())
     }

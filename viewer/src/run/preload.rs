@@ -60,12 +60,16 @@ pub fn check_program(program: &OsStr) -> anyhow::Result<()> {
                 Err(CannotStart { message: format!("{name}: is a folder, not a program"), code: 126 }.into())
             }
             Ok(found) if found.permissions().mode() & 0o111 == 0 => Err(CannotStart {
-                message: format!("{name}: is not executable: start it with its interpreter, as in `memlab run -- python {name}`"),
+                message: format!(
+                    "{name}: is not executable: start it with its interpreter, as in `memlab run -- python {name}`"
+                ),
                 code: 126,
             }
             .into()),
             Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(not_found(format!("{name}: there is no such program"))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(not_found(format!("{name}: there is no such program")))
+            }
             Err(error) => Err(CannotStart { message: format!("{name}: cannot be started: {error}"), code: 126 }.into()),
         };
     }
@@ -99,9 +103,8 @@ mod tests {
 
     #[test]
     fn programs_are_looked_up() {
-        let code = |program: &str| {
-            check_program(OsStr::new(program)).err().map(|error| crate::fault::exit_code(&error))
-        };
+        let code =
+            |program: &str| check_program(OsStr::new(program)).err().map(|error| crate::fault::exit_code(&error));
         assert_eq!([code("sh"), code("/bin/sh")], [None, None]);
         assert_eq!([code("no-such-program"), code("/no/such/program")], [Some(127), Some(127)]);
         let file = tempfile::NamedTempFile::new().unwrap();

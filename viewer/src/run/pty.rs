@@ -32,7 +32,9 @@ fn open(rows: u16, columns: u16) -> io::Result<(OwnedFd, OwnedFd)> {
     let (mut master, mut slave) = (-1, -1);
     let size = size(rows, columns);
     // SAFETY: the descriptors and the size outlive the call; name and settings are left to the system.
-    let result = unsafe { libc::openpty(&mut master, &mut slave, std::ptr::null_mut(), std::ptr::null_mut(), &raw const size as *mut _) };
+    let result = unsafe {
+        libc::openpty(&mut master, &mut slave, std::ptr::null_mut(), std::ptr::null_mut(), &raw const size as *mut _)
+    };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -71,7 +73,8 @@ impl PtyProgram {
         let passes_on = Arc::new(AtomicBool::new(false));
         let source = File::from(master.try_clone()?);
         let (target, passing) = (screen.clone(), passes_on.clone());
-        let reader = std::thread::Builder::new().name("memlab-output".into()).spawn(move || read(source, &target, &passing))?;
+        let reader =
+            std::thread::Builder::new().name("memlab-output".into()).spawn(move || read(source, &target, &passing))?;
         Ok(Self { child, master, screen, passes_on, reader: Some(reader), ended: None })
     }
 

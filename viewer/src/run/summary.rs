@@ -28,7 +28,11 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: Ended) {
     let traces = finder.scan();
     if traces.is_empty() {
         let program = command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
-        eprintln!("memlab: {}: {}; it allocated no CUDA memory, so there is no trace", text::clean(&program), ended.describe());
+        eprintln!(
+            "memlab: {}: {}; it allocated no CUDA memory, so there is no trace",
+            text::clean(&program),
+            ended.describe()
+        );
         return;
     }
     let started = Instant::now();
@@ -85,12 +89,22 @@ fn summary(process: &ProcessSnapshot, path: &str, short: bool) -> String {
     };
     let command = text::short_command(&header.command);
     let command = text::fit(&command, 60, "…");
-    let _ = writeln!(words, "memlab: {command} (pid {}{rank}) {}{end} → {path}", header.pid, format::duration(process.time));
+    let _ = writeln!(
+        words,
+        "memlab: {command} (pid {}{rank}) {}{end} → {path}",
+        header.pid,
+        format::duration(process.time)
+    );
     for device in &process.devices {
         of_device(&mut words, process, device, if short { 0 } else { LINES });
     }
     if process.oom_count > 0 {
-        let _ = writeln!(words, "  {} out-of-memory {}", process.oom_count, if process.oom_count == 1 { "error" } else { "errors" });
+        let _ = writeln!(
+            words,
+            "  {} out-of-memory {}",
+            process.oom_count,
+            if process.oom_count == 1 { "error" } else { "errors" }
+        );
     }
     words
 }
@@ -117,6 +131,12 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
             Some(found) => (view::place(found, &process.header.directory), found.function.to_string()),
             None => (crate::app::NO_LINE.to_owned(), String::new()),
         };
-        let _ = writeln!(words, "  {:>10}  {} {}", size(line.live_bytes_at_peak), text::clean(&place), text::clean(&function));
+        let _ = writeln!(
+            words,
+            "  {:>10}  {} {}",
+            size(line.live_bytes_at_peak),
+            text::clean(&place),
+            text::clean(&function)
+        );
     }
 }

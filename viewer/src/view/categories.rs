@@ -28,7 +28,10 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     }
     if total > 0 {
         facts.push(fact(format!("{} free", size(total.saturating_sub(used))), theme.dim));
-        facts.push(fact(format!("{} of {} in use, {}", size(used), size(total), format::percent(used, total)), theme.text));
+        facts.push(fact(
+            format!("{} of {} in use, {}", size(used), size(total), format::percent(used, total)),
+            theme.text,
+        ));
     } else {
         facts.push(fact(format!("{} in use", size(used)), theme.text));
     }
@@ -69,7 +72,9 @@ pub fn bar_cells(shares: &[(Category, u64)], whole: u64, columns: u16) -> Vec<Op
         return cells;
     }
     let mut sum: u128 = 0;
-    let edge = |sum: u128| ((sum * u128::from(columns) * 2 / u128::from(whole)).div_ceil(2) as usize).min(usize::from(columns));
+    let edge = |sum: u128| {
+        ((sum * u128::from(columns) * 2 / u128::from(whole)).div_ceil(2) as usize).min(usize::from(columns))
+    };
     for (category, bytes) in shares {
         let from = edge(sum);
         sum += u128::from(*bytes);
@@ -92,7 +97,15 @@ fn draw_bar(buffer: &mut Buffer, area: Rect, shares: &[(Category, u64)], whole: 
                 put(buffer, x, area.y, length as u16, &theme.glyphs.free.repeat(length), theme.border, theme);
             }
             Some(category) if theme.is_mono() => {
-                put(buffer, x, area.y, length as u16, &LETTERS[category_index(category)].repeat(length), theme.text, theme);
+                put(
+                    buffer,
+                    x,
+                    area.y,
+                    length as u16,
+                    &LETTERS[category_index(category)].repeat(length),
+                    theme.text,
+                    theme,
+                );
             }
             Some(category) => {
                 let style = Style::new().bg(theme.category(category)).fg(theme.on_category[category_index(category)]);
@@ -154,7 +167,15 @@ fn draw_legend(buffer: &mut Buffer, area: Rect, shares: &[(Category, u64)], used
     }
 }
 
-fn draw_entry(buffer: &mut Buffer, area: Rect, category: Category, bytes: u64, used: u64, form: (bool, bool), app: &App) {
+fn draw_entry(
+    buffer: &mut Buffer,
+    area: Rect,
+    category: Category,
+    bytes: u64,
+    used: u64,
+    form: (bool, bool),
+    app: &App,
+) {
     let theme = &app.theme;
     let (long, with_share) = form;
     let (name, short) = category_names(category);
@@ -167,7 +188,15 @@ fn draw_entry(buffer: &mut Buffer, area: Rect, category: Category, bytes: u64, u
     put(buffer, area.x + 2, area.y, area.width.saturating_sub(2), if long { name } else { short }, style, theme);
     let share_columns = if with_share { 7 } else { 0 };
     let size = format::bytes(bytes, app.units);
-    put_right(buffer, area.right().saturating_sub(share_columns), area.y, area.width.saturating_sub(9), &size, style, theme);
+    put_right(
+        buffer,
+        area.right().saturating_sub(share_columns),
+        area.y,
+        area.width.saturating_sub(9),
+        &size,
+        style,
+        theme,
+    );
     if with_share {
         put_right(buffer, area.right(), area.y, share_columns - 1, &format::percent(bytes, used), theme.dim, theme);
     }

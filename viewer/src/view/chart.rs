@@ -51,7 +51,8 @@ fn legend(app: &App, device: &DeviceSnapshot, short: bool) -> Vec<Fact> {
             peak += &format!(", step {}", totals.peak_step);
         }
     }
-    let mut facts = vec![vec![Span::styled(format!("{} ", theme.glyphs.peak), theme.accent), Span::styled(peak, theme.text)]];
+    let mut facts =
+        vec![vec![Span::styled(format!("{} ", theme.glyphs.peak), theme.accent), Span::styled(peak, theme.text)]];
     let (allocated, reserved, used) = match app.moment {
         Moment::Now => (totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes),
         Moment::Peak => (totals.peak_allocated_bytes, totals.reserved_bytes_at_peak, totals.used_bytes_at_peak),

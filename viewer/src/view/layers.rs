@@ -72,7 +72,11 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, app: &App) {
     let size = |bytes| format::bytes(bytes, app.units);
     let class = row.class.as_deref().unwrap_or("unknown class");
     let root = row.root_class.as_deref().map(|root| format!(" of {root}")).unwrap_or_default();
-    let who = if row.name.is_none() { "allocated while no module's forward ran".to_owned() } else { format!("{class}{root}") };
+    let who = if row.name.is_none() {
+        "allocated while no module's forward ran".to_owned()
+    } else {
+        format!("{class}{root}")
+    };
     let held = format!(
         "{who}: now {}, at peak {}{}",
         size(row.live_bytes),

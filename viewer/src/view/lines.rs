@@ -41,14 +41,7 @@ fn draw_table(buffer: &mut Buffer, area: Rect, app: &mut App, columns: &[LineCol
     let theme = &app.theme;
     let count = if rows.len() == all { all.to_string() } else { format!("{} of {all}", rows.len()) };
     let inner = frame(buffer, area, "Lines", vec![fact(count, theme.dim)], theme);
-    let look = Look {
-        theme,
-        units: app.units,
-        moment: app.moment,
-        whole: whole(app),
-        tint: theme.bands[0],
-        focused,
-    };
+    let look = Look { theme, units: app.units, moment: app.moment, whole: whole(app), tint: theme.bands[0], focused };
     let directory = app.process().map(|process| process.header.directory.clone()).unwrap_or_default();
     table::draw(buffer, inner, &mut state, &rows, columns, &look, |row: &LineView| match &row.line {
         Some(line) => (place(line, &directory), line.function.to_string()),
@@ -77,7 +70,8 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, app: &App) {
         |line| place(line, ""),
     );
     put(buffer, inner.x + 1, inner.y, inner.width.saturating_sub(2), &path, theme.text, theme);
-    let from_backward = |bytes: u64| if bytes == 0 { String::new() } else { format!(" ({} from backward)", size(bytes)) };
+    let from_backward =
+        |bytes: u64| if bytes == 0 { String::new() } else { format!(" ({} from backward)", size(bytes)) };
     let figures = format!(
         "now {} in {} blocks{}, at peak {}{}; {} allocations, {} each",
         size(row.live_bytes),

@@ -9,12 +9,7 @@ use crate::app::{App, Program};
 
 /// What is inside the frame of a pane.
 pub fn inner(area: Rect) -> Rect {
-    Rect {
-        x: area.x + 1,
-        y: area.y + 1,
-        width: area.width.saturating_sub(2),
-        height: area.height.saturating_sub(2),
-    }
+    Rect { x: area.x + 1, y: area.y + 1, width: area.width.saturating_sub(2), height: area.height.saturating_sub(2) }
 }
 
 /// The whole screen, as the program sees it.

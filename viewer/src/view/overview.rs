@@ -119,7 +119,11 @@ mod tests {
                     assert_eq!(covered, area.area(), "{area:?} {panes:?}");
                     for (index, pane) in all.iter().enumerate() {
                         assert_eq!(pane.intersection(area), *pane, "inside {area:?}");
-                        assert!(all[..index].iter().all(|other| !other.intersects(*pane) || other.area() == 0 || pane.area() == 0));
+                        assert!(
+                            all[..index]
+                                .iter()
+                                .all(|other| !other.intersects(*pane) || other.area() == 0 || pane.area() == 0)
+                        );
                     }
                 }
             }

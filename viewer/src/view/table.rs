@@ -45,7 +45,10 @@ pub fn draw<Row, C: Column<Row>>(
     let theme = look.theme;
     let shown: Vec<C> = columns.iter().copied().filter(|column| column.columns() > 0).collect();
     let bar_columns = if area.width >= 44 { BAR } else { 0 };
-    let name_x = area.x + shown.iter().map(|column| column.columns() + 1).sum::<u16>() + bar_columns + u16::from(bar_columns > 0);
+    let name_x = area.x
+        + shown.iter().map(|column| column.columns() + 1).sum::<u16>()
+        + bar_columns
+        + u16::from(bar_columns > 0);
     draw_headings(buffer, area, state, &shown, name_x, look);
 
     let page = usize::from(area.height - 1);
@@ -114,7 +117,8 @@ fn draw_name(buffer: &mut Buffer, x: u16, y: u16, right: u16, main: &str, aside:
     let wanted = text::width(&main) as u16;
     // The aside keeps a third of a narrow column, so that neither vanishes.
     let kept = (text::width(&aside) as u16 + 1).min(room / 3);
-    let main_room = if aside.is_empty() { room } else { room.saturating_sub(kept).max(room.min(wanted.min(room * 2 / 3))) };
+    let main_room =
+        if aside.is_empty() { room } else { room.saturating_sub(kept).max(room.min(wanted.min(room * 2 / 3))) };
     let main = text::fit_end(&main, usize::from(main_room), theme.glyphs.ellipsis);
     let used = put(buffer, x, y, room, &main, theme.text, theme);
     if used + 3 < room {

@@ -23,9 +23,11 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
                 lines.push((bar(share, 40, theme.glyphs.unicode), theme.accent));
             }
             state => {
-                let what = if state.is_over() { "no device memory was allocated" } else { "no device memory allocated yet" };
+                let what =
+                    if state.is_over() { "no device memory was allocated" } else { "no device memory allocated yet" };
                 lines.push((what.to_owned(), theme.title));
                 lines.push((process.path.display().to_string(), theme.dim));
+                lines.extend(process.failure.iter().map(|failure| (failure.clone(), theme.bad)));
                 lines.extend(process.warnings.iter().map(|warning| (warning.clone(), theme.warn)));
             }
         },

@@ -31,11 +31,14 @@ impl Story {
     /// A process that begins, with its code and its model of four blocks.
     pub fn begin(pid: u32, rank: Option<(u32, u32)>) -> Self {
         let mut story = Self { text: String::new(), time: 0, next: 0x7f00_0000_0000 };
-        let (rank, world) = rank.map_or(("null".into(), "null".into()), |(rank, world)| (rank.to_string(), world.to_string()));
+        let (rank, world) =
+            rank.map_or(("null".into(), "null".into()), |(rank, world)| (rank.to_string(), world.to_string()));
         story.line(&format!(
             r#"{{"memlab":1,"version":"0.1.0","id":"5f3c9a1be07d4c22","pid":{pid},"parent_pid":4200,"start_unix_ns":{START},"command":["python","train.py","--batch","64"],"directory":"/home/ada/gpt","host":"gpu1","rank":{rank},"local_rank":{rank},"world_size":{world}}}"#
         ));
-        story.line(r#"{"software":"torch","version":"2.15.0","root":"/home/ada/.venv/lib/python3.11/site-packages/torch"}"#);
+        story.line(
+            r#"{"software":"torch","version":"2.15.0","root":"/home/ada/.venv/lib/python3.11/site-packages/torch"}"#,
+        );
         let frames = [
             ("train.py", 12, "main"),
             ("gpt/model.py", 31, "GPT.forward"),
@@ -46,7 +49,9 @@ impl Story {
         ];
         for (index, (file, line, function)) in frames.iter().enumerate() {
             let id = index + 1;
-            story.line(&format!(r#"{{"frame":{id},"file":"/home/ada/gpt/{file}","line":{line},"function":"{function}"}}"#));
+            story.line(&format!(
+                r#"{{"frame":{id},"file":"/home/ada/gpt/{file}","line":{line},"function":"{function}"}}"#
+            ));
             story.line(&format!(r#"{{"stack":{id},"parent":{},"frame":{id}}}"#, usize::from(id > 1)));
         }
         story.line(r#"{"layer":1,"parent":0,"type":"GPT","name":""}"#);
@@ -69,12 +74,16 @@ impl Story {
     }
 
     pub fn device(&mut self, device: i32, total: u64) {
-        self.line(&format!(r#"{{"device":{device},"name":"NVIDIA H200","total_bytes":{total},"bus_id":"0000:1B:0{device}.0"}}"#));
+        self.line(&format!(
+            r#"{{"device":{device},"name":"NVIDIA H200","total_bytes":{total},"bus_id":"0000:1B:0{device}.0"}}"#
+        ));
     }
 
     pub fn segment(&mut self, device: i32, bytes: u64) {
         let (time, address) = (self.time, self.next);
-        self.line(&format!(r#"["d+",{time},1,{device},{address},{bytes},"device","cudaMalloc","libc10_cuda.so",1,0,{SEGMENT}]"#));
+        self.line(&format!(
+            r#"["d+",{time},1,{device},{address},{bytes},"device","cudaMalloc","libc10_cuda.so",1,0,{SEGMENT}]"#
+        ));
     }
 
     pub fn alloc(&mut self, device: i32, bytes: u64, stack: u32, layer: u32, flags: u32) -> u64 {

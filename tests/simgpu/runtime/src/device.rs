@@ -87,6 +87,9 @@ impl Fields {
 const PROPERTIES_12: usize = 1032;
 const PROPERTIES_13: usize = 1008;
 
+/// Bytes of CUDA 11's, with which CUDA 12's begins.
+const PROPERTIES_11: usize = 712;
+
 fn properties(cu: &Driver, device: i32, twelve: bool) -> Result<Vec<u8>, Error> {
     let (mut name, mut uuid, mut memory) = ([0; 256], [0; 16], 0);
     // SAFETY: the answers go to locals of the sizes given.
@@ -165,12 +168,11 @@ fn properties(cu: &Driver, device: i32, twelve: bool) -> Result<Vec<u8>, Error> 
 }
 
 /// # Safety
-/// `to` has room for a `cudaDeviceProp` of the layout asked for.
-unsafe fn write_properties(cu: &Driver, to: *mut u8, device: i32, twelve: bool) -> Answer {
+/// `to` has room for `properties`.
+unsafe fn write_properties(to: *mut u8, properties: &[u8]) -> Answer {
     if to.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let properties = properties(cu, device, twelve)?;
     // SAFETY: the caller vouches for room.
     unsafe { std::ptr::copy_nonoverlapping(properties.as_ptr(), to, properties.len()) };
     Ok(())
@@ -211,12 +213,13 @@ api_without_context! {
     }
 
     fn cudaGetDeviceProperties(cu; to: *mut u8, device: i32) {
-        // In CUDA 12 callers of this name use the layout of CUDA 11, which begins like that of 12.
-        write_properties(cu, to, device, is_12())?;
+        let properties = properties(cu, device, is_12())?;
+        // In CUDA 12, callers of this name were compiled with CUDA 11.
+        write_properties(to, if is_12() { &properties[..PROPERTIES_11] } else { &properties })?;
     }
 
     fn cudaGetDeviceProperties_v2(cu; to: *mut u8, device: i32) {
-        write_properties(cu, to, device, true)?;
+        write_properties(to, &properties(cu, device, true)?)?;
     }
 
     fn cudaDeviceGetAttribute(cu; to: *mut i32, attribute: i32, device: i32) {

@@ -1,6 +1,5 @@
 //! What the tests of the simulated GPU share: building the stand-ins, compiling C programs, and running commands on them.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -102,7 +101,15 @@ pub fn run_python(program: &str, options: &[&str]) {
         eprintln!("skipped: no .venv with torch, and MEMLAB_PYTHON is not set");
         return;
     };
-    let script: &OsStr = program.as_ref();
-    let out = succeed(simgpu().args(options).arg(python).arg(sources().join("programs").join(script)));
-    assert_eq!(out.lines().last(), Some("ok"), "{out}");
+    let script = sources().join("programs").join(program);
+    let output = run(simgpu().args(options).arg(python).arg(script));
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let done = out.lines().last() == Some("ok");
+    let ended_well = output.status.success() || err.contains(EXIT_RACE);
+    assert!(done && ended_well, "{program} ended with {}\n{out}\n{err}", output.status);
 }
+
+/// What torch says when, about once in fifty runs on a busy machine, one of its autograd threads lets go of a Python object while
+/// the interpreter is ending: CPython (before 3.14) ends that thread by `pthread_exit`, which unwinds through C++ that must not
+/// throw. It happens on real cards too, after all the program's work is done.
+const EXIT_RACE: &str = "terminate called without an active exception";

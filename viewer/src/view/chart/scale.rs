@@ -46,9 +46,38 @@ pub fn column_width(end: u64, columns: u16, growing: bool) -> u64 {
 pub fn time_step(column_width: u64, columns: u64) -> u64 {
     const MILLISECOND: u64 = 1_000_000;
     const STEPS_MS: [u64; 32] = [
-        1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000,
-        900_000, 1_800_000, 3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000, 172_800_000, 604_800_000,
-        1_209_600_000, 2_419_200_000, 31_536_000_000,
+        1,
+        2,
+        5,
+        10,
+        20,
+        50,
+        100,
+        200,
+        500,
+        1_000,
+        2_000,
+        5_000,
+        10_000,
+        15_000,
+        30_000,
+        60_000,
+        120_000,
+        300_000,
+        600_000,
+        900_000,
+        1_800_000,
+        3_600_000,
+        7_200_000,
+        10_800_000,
+        21_600_000,
+        43_200_000,
+        86_400_000,
+        172_800_000,
+        604_800_000,
+        1_209_600_000,
+        2_419_200_000,
+        31_536_000_000,
     ];
     let least = column_width.saturating_mul(columns);
     STEPS_MS.iter().map(|step| step * MILLISECOND).find(|step| *step >= least).unwrap_or(least.max(1))
@@ -63,7 +92,10 @@ mod tests {
     #[test]
     fn byte_axes_are_round() {
         // GIVEN 13 GiB of 140 WHEN there are 12 rows THEN ticks are 4 GiB apart and the top is a little above
-        assert_eq!(byte_axis(13 * GIB, 140 * GIB, 12), Axis { top: 14 * GIB, ticks: vec![12 * GIB, 8 * GIB, 4 * GIB, 0] });
+        assert_eq!(
+            byte_axis(13 * GIB, 140 * GIB, 12),
+            Axis { top: 14 * GIB, ticks: vec![12 * GIB, 8 * GIB, 4 * GIB, 0] }
+        );
         // GIVEN most of the device taken THEN the axis ends with the device
         let axis = byte_axis(70 * GIB, 80 * GIB, 12);
         assert_eq!((axis.top, axis.ticks[0], axis.ticks[1]), (80 * GIB, 80 * GIB, 64 * GIB));

@@ -1,0 +1,183 @@
+"""Runs one arrangement of modules and writes down which layer each allocation belongs to, by its size.
+
+    layers.py CASE OUT.json
+
+Every layer makes results of a size of its own. OUT: {"forward": {bytes: [name, class]}, "backward": {…},
+"recomputed": {…}}; names are qualified names in the outermost module.
+"""
+
+import gc
+import json
+import sys
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+case, out = sys.argv[1:]
+ROWS = 128  # A result of ROWS × width floats takes width × 512 bytes: a size that tells the width.
+expected = {"forward": {}, "backward": {}, "recomputed": {}}
+
+
+def result(width, name, kind="Linear", phase="forward"):
+    expected[phase][ROWS * width * 4] = [name, kind]
+
+
+def weight(inputs, outputs, name, kind="Linear"):
+    """The gradient of a weight, which backward makes."""
+    expected["backward"][-(-inputs * outputs * 4 // 512) * 512] = [name, kind]
+
+
+def batch(width):
+    return torch.ones(ROWS, width, device="cuda")
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.list = nn.ModuleList([nn.Linear(3, 5), nn.Linear(5, 7)])
+        self.dict = nn.ModuleDict({"up": nn.Linear(7, 11), "down": nn.Sequential(nn.Linear(11, 13), nn.Tanh())})
+
+    def forward(self, x):
+        for layer in self.list:
+            x = layer(x)
+        return self.dict["down"](self.dict["up"](x))
+
+
+def nesting():
+    model = nn.Sequential(Branches(), nn.Sequential(nn.Sequential(nn.Linear(13, 17)))).cuda()
+    model(batch(3)).sum().backward()
+    for width, name in [(5, "0.list.0"), (7, "0.list.1"), (11, "0.dict.up"), (17, "1.0.0")]:
+        result(width, name)
+    expected["forward"].pop(ROWS * 13 * 4, None)  # Both the linear layer and its Tanh make these.
+    for inputs, outputs, name in [(5, 7, "0.list.1"), (7, 11, "0.dict.up"), (11, 13, "0.dict.down.0"), (13, 17, "1.0.0")]:
+        weight(inputs, outputs, name)
+
+
+def called_twice():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(19, 19)
+            self.last = nn.Linear(19, 23)
+
+        def forward(self, x):
+            return self.last(self.inner(self.inner(x)))
+
+    Twice().cuda()(batch(19)).sum().backward()
+    result(19, "inner")
+    result(23, "last")
+    weight(19, 19, "inner")
+    # The input, which is made outside any layer, has the size of the inner layer's result.
+    expected["forward"].pop(ROWS * 19 * 4)
+
+
+def shared():
+    layer = nn.Linear(29, 29)
+    model = nn.Sequential(nn.ModuleDict({"a": layer, "b": layer}))
+    model.forward = lambda x: model[0]["b"](model[0]["a"](x)).exp()
+    model.cuda()(batch(29)).sum().backward()
+    weight(29, 29, "0.a")
+
+
+def several_roots():
+    first, second = nn.Sequential(nn.Linear(31, 37)).cuda(), nn.Sequential(nn.Tanh(), nn.Linear(37, 41)).cuda()
+    second(first(batch(31))).sum().backward()
+    result(41, "1")
+    weight(31, 37, "0")
+    weight(37, 41, "1")
+
+
+def made_and_dropped():
+    """Modules die and others come to lie at their addresses."""
+    for round_ in range(12):
+        for width in range(50, 56):
+            kind = nn.Linear if (width + round_) % 2 else nn.Bilinear
+            if kind is nn.Linear:
+                model = nn.Sequential(nn.Identity(), nn.Linear(43, 100 + width)).cuda()
+                model(batch(43))
+                result(100 + width, "1")
+            else:
+                model = nn.ModuleList([nn.Bilinear(2, 2, 200 + width)]).cuda()
+                model[0](batch(2), batch(2))
+                result(200 + width, "", "Bilinear")
+            del model
+            gc.collect()
+
+
+def checkpointing():
+    class Block(nn.Module):
+        def __init__(self, width, wide):
+            super().__init__()
+            self.up, self.down = nn.Linear(width, wide), nn.Linear(wide, width)
+
+        def forward(self, x):
+            return self.down(torch.tanh(self.up(x)))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.h = nn.ModuleList([Block(59, 61), Block(59, 67)])
+            self.head = nn.Linear(59, 71)
+
+        def forward(self, x):
+            for block in self.h:
+                x = checkpoint(block, x, use_reentrant=False)
+            return self.head(x)
+
+    model = Model().cuda()
+    model(batch(59).requires_grad_()).sum().backward()
+    for index, width in enumerate([61, 67]):
+        # The block's own tanh makes results of this width too.
+        result(width, f"h.{index}*", "*")
+        result(width, f"h.{index}*", "*", "recomputed")
+    weight(59, 71, "head")
+
+
+def custom_function():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return torch.cat([x, x], 1)
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient[:, : gradient.shape[1] // 2] + gradient[:, gradient.shape[1] // 2 :]
+
+    class Doubling(nn.Module):
+        def forward(self, x):
+            return Double.apply(x)
+
+    model = nn.Sequential(nn.Linear(73, 79), Doubling(), nn.Linear(158, 83)).cuda()
+    model(batch(73)).sum().backward()
+    result(158, "1", "Doubling")
+    result(83, "2")
+    weight(73, 79, "0")
+    weight(158, 83, "2")
+    expected["backward"][ROWS * 79 * 4] = ["1", "Doubling"]
+
+
+def compiled():
+    class Block(nn.Module):
+        def __init__(self, width, wide):
+            super().__init__()
+            self.up, self.down = nn.Linear(width, wide), nn.Linear(wide, width)
+
+        def forward(self, x):
+            return self.down(F.silu(self.up(x)))
+
+    model = nn.Sequential(Block(89, 97), nn.Linear(89, 101)).cuda()
+    fast = torch.compile(model, backend="aot_eager")
+    for _ in range(2):
+        fast(batch(89)).sum().backward()
+    result(101, "_orig_mod.1")
+    weight(89, 97, "_orig_mod.0.up")
+    weight(97, 89, "_orig_mod.0.down")
+    weight(89, 101, "_orig_mod.1")
+    expected["backward"].pop(-(-89 * 97 * 4 // 512) * 512)  # Two weights of one size.
+
+
+globals()[case]()
+with open(out, "w") as file:
+    json.dump(expected, file)

@@ -1,0 +1,55 @@
+"""Every allocation belongs to the layer that made it, in forward and in backward."""
+
+import fnmatch
+import json
+
+import pytest
+from conftest import PROGRAMS
+from twin import BACKWARD, FORWARD, Trace
+
+CASES = [
+    "nesting",
+    "called_twice",
+    "shared",
+    "several_roots",
+    "made_and_dropped",
+    "checkpointing",
+    "custom_function",
+    "compiled",
+]
+RECOMPUTED = 32
+
+
+def phase_of(flags):
+    if flags & 3 == BACKWARD:
+        return "recomputed" if flags & RECOMPUTED else "backward"
+    return "forward" if flags & 3 == FORWARD else None
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_layers(memlab, case):
+    # GIVEN modules arranged in some way, each making results of a size of its own
+    run = memlab.python(PROGRAMS / "layers.py", case, memlab.folder / "expected.json")
+    assert run.code == 0, run.errors
+    assert "memlab:" not in run.errors
+    expected = json.loads((memlab.folder / "expected.json").read_text())
+    trace = Trace(run.trace)
+
+    # WHEN their allocations are looked up by size
+    met = {phase: set() for phase in expected}
+    for event in trace.events:
+        if event[0] != "a":
+            continue
+        _, _, _, _, _, size, _, layer, flags, *_ = event
+        phase = phase_of(flags)
+        if phase is None or str(size) not in expected[phase]:
+            continue
+        name, kind = expected[phase][str(size)]
+        met[phase].add(str(size))
+        # THEN each belongs to its layer
+        found = trace.layers[layer] if layer else {"name": None, "type": None}
+        assert fnmatch.fnmatchcase(str(found["name"]), name), (phase, size, found)
+        assert fnmatch.fnmatchcase(str(found["type"]), kind), (phase, size, found)
+
+    # AND none is missing
+    assert met == {phase: set(sizes) for phase, sizes in expected.items()}

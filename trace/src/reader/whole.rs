@@ -1,0 +1,198 @@
+//! Reading a trace from its beginning to its end.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use super::feed::{Feed, FirstLine, Skipped};
+use super::{BUFFER, LONGEST_LINE, Loaded, Progress, ReadError, beside, is_zstd};
+use crate::model::Model;
+
+/// Reads a trace, plain or compressed with zstd (by its content, not its name), with the file beside it in which
+/// it goes on if its writer died while cutting it down (`FILE.next`).
+///
+/// `progress` is called every MiB or so, and at the end; if it breaks, what was read until then is returned. What was
+/// reserved but never written is passed over; garbled lines are passed over and counted.
+///
+/// # Errors
+///
+/// If the file cannot be read, is empty, is not a trace, or was made by a newer memlab.
+pub fn load_whole(path: &Path, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Loaded, ReadError> {
+    let mut reading = read_first(path, progress)?;
+    if !reading.loaded.cancelled
+        && let Some(beside) = beside(path, &reading.loaded.model)
+    {
+        reading.feed.continue_beside();
+        reading.read_plain(beside, progress)?;
+    }
+    Ok(reading.into_loaded())
+}
+
+/// As [`load_whole`], but this file alone.
+///
+/// # Errors
+///
+/// As there.
+pub fn load(path: &Path, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Loaded, ReadError> {
+    Ok(read_first(path, progress)?.into_loaded())
+}
+
+fn read_first<'p>(
+    path: &'p Path,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Reading<'p>, ReadError> {
+    let mut reading = Reading {
+        path,
+        feed: Feed::default(),
+        loaded: Loaded { model: Model::new(), skipped: Skipped::default(), truncated: false, cancelled: false },
+    };
+    let mut file = File::open(path).map_err(|source| reading.io_error(source))?;
+    let mut start = Vec::with_capacity(4);
+    file.by_ref().take(4).read_to_end(&mut start).map_err(|source| reading.io_error(source))?;
+    if start.is_empty() {
+        return Err(ReadError::Empty { path: path.to_owned() });
+    }
+    let bytes_total = file.metadata().map_err(|source| reading.io_error(source))?.len();
+    let is_compressed = is_zstd(&start);
+    let source = Counted { source: io::Cursor::new(start).chain(file), read: 0 };
+    if is_compressed {
+        let mut decoder = zstd::Decoder::new(source).map_err(|source| reading.io_error(source))?;
+        reading.read(&mut decoder, |decoder, events| {
+            progress(Progress { bytes_read: decoder.get_ref().get_ref().read, bytes_total, events })
+        })?;
+    } else {
+        reading.read_counted(source, bytes_total, progress)?;
+    }
+    Ok(reading)
+}
+
+/// A trace being read.
+struct Reading<'p> {
+    path: &'p Path,
+    feed: Feed,
+    loaded: Loaded,
+}
+
+impl Reading<'_> {
+    fn io_error(&self, source: io::Error) -> ReadError {
+        ReadError::Io { path: self.path.to_owned(), source }
+    }
+
+    fn first_line(&self, error: FirstLine) -> ReadError {
+        ReadError::first_line(self.path, error)
+    }
+
+    fn into_loaded(self) -> Loaded {
+        Loaded { skipped: self.feed.skipped, ..self.loaded }
+    }
+
+    fn read_plain(
+        &mut self,
+        file: File,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let bytes_total = file.metadata().map_err(|source| self.io_error(source))?.len();
+        self.read_counted(Counted { source: file, read: 0 }, bytes_total, progress)
+    }
+
+    fn read_counted<R: Read>(
+        &mut self,
+        mut source: Counted<R>,
+        bytes_total: u64,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        self.read(&mut source, |source, events| progress(Progress { bytes_read: source.read, bytes_total, events }))
+    }
+
+    /// Reads to the end.
+    fn read<R: Read>(
+        &mut self,
+        source: &mut R,
+        mut progress: impl FnMut(&R, u64) -> ControlFlow<()>,
+    ) -> Result<(), ReadError> {
+        let mut buffer = vec![0; BUFFER];
+        let mut filled = 0;
+        // In a line too long to be one, up to its newline.
+        let mut discarding = false;
+        let mut next_report = BUFFER as u64;
+        loop {
+            let read = match source.read(&mut buffer[filled..]) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // The end of a compressed file that was cut, or damage in it: what came before still counts.
+                Err(error) if self.feed.has_header && error.kind() != io::ErrorKind::IsADirectory => {
+                    self.loaded.truncated = true;
+                    break;
+                }
+                Err(source) => return Err(self.io_error(source)),
+            };
+            if read == 0 {
+                break;
+            }
+            filled += read;
+            let mut consumed = 0;
+            if discarding {
+                consumed = memchr::memchr(b'\n', &buffer[..filled]).map_or(filled, |length| length + 1);
+                discarding = consumed == filled && buffer[filled - 1] != b'\n';
+                self.feed.pass(consumed);
+            }
+            let fed = self.feed.feed(&buffer[consumed..filled], usize::MAX, &mut self.loaded.model);
+            consumed += fed.map_err(|error| self.first_line(error))?.consumed;
+            buffer.copy_within(consumed..filled, 0);
+            filled -= consumed;
+            if filled == buffer.len() {
+                if buffer.len() < LONGEST_LINE {
+                    buffer.resize(buffer.len() * 2, 0);
+                } else {
+                    if !self.feed.has_header {
+                        return Err(self.first_line(FirstLine::NotATrace));
+                    }
+                    self.feed.overlong();
+                    self.feed.pass(filled);
+                    filled = 0;
+                    discarding = true;
+                }
+            }
+            if self.feed.offset >= next_report {
+                next_report = self.feed.offset + BUFFER as u64;
+                if progress(source, self.loaded.model.events()).is_break() {
+                    self.loaded.cancelled = true;
+                    return Ok(());
+                }
+            }
+        }
+        self.loaded.cancelled = progress(source, self.loaded.model.events()).is_break();
+        if self.loaded.cancelled || discarding { Ok(()) } else { self.finish(&buffer[..filled]) }
+    }
+
+    /// Looks at what stands after the last newline.
+    fn finish(&mut self, rest: &[u8]) -> Result<(), ReadError> {
+        let path = || self.path.to_owned();
+        if !self.feed.has_header && self.feed.offset == 0 && rest.starts_with(b"{\"memlab\":") && !rest.ends_with(b"}")
+        {
+            return Err(ReadError::NoFirstLine { path: path() });
+        }
+        let truncated = self.feed.finish(rest, &mut self.loaded.model);
+        self.loaded.truncated |= truncated.map_err(|error| ReadError::first_line(self.path, error))?;
+        match (self.feed.has_header, self.loaded.truncated) {
+            (true, _) => Ok(()),
+            (false, true) => Err(ReadError::NotATrace { path: path() }),
+            (false, false) => Err(ReadError::Empty { path: path() }),
+        }
+    }
+}
+
+/// Counts what is read.
+struct Counted<R> {
+    source: R,
+    read: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(buffer)?;
+        self.read += read as u64;
+        Ok(read)
+    }
+}

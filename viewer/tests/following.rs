@@ -1,0 +1,120 @@
+//! Traces that are followed while they grow, and what is said of their writers.
+
+mod common;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::{Story, trained};
+use memlab_trace::ReadError;
+use memlab_viewer::feed::{Feed, Followed, Source};
+use memlab_viewer::session::now_unix_ns;
+use memlab_viewer::snapshot::{ProcessSnapshot, State};
+
+/// A story written by this very process, so that its writer lives.
+fn own(steps: u64) -> Story {
+    let mut story = trained(steps);
+    let start = format!("\"start_unix_ns\":{}", common::START);
+    let now = format!("\"start_unix_ns\":{}", now_unix_ns());
+    story.text = story.text.replace("\"pid\":4242", &format!("\"pid\":{}", std::process::id())).replace(&start, &now);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("Linux has it");
+    story.text = story.text.replace("\"host\":\"gpu1\"", &format!("\"host\":\"{}\"", host.trim()));
+    story
+}
+
+fn append(path: &Path, text: &str) {
+    let mut file = OpenOptions::new().append(true).create(true).open(path).expect("opened");
+    file.write_all(text.as_bytes()).expect("written");
+}
+
+/// Waits for a snapshot of one process that is as wanted.
+fn wait(feed: &Feed, wanted: impl Fn(&ProcessSnapshot) -> bool) -> ProcessSnapshot {
+    let started = Instant::now();
+    let mut last = None;
+    loop {
+        if let Some(snapshot) = feed.take() {
+            last = snapshot.processes.first().cloned();
+            if let Some(process) = last.clone().filter(|process| wanted(process)) {
+                return process;
+            }
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", last.map(|last| (last.state, last.events)));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_growing_trace_is_followed_to_its_end() {
+    // GIVEN a trace whose writer is this process
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("t.jsonl");
+    let text = own(3).text;
+    let cut = text[..text.len() / 2].rfind('\n').expect("lines") + 1;
+    append(&path, &text[..cut]);
+    let feed = Feed::start(Source::Traces(vec![Followed::open(&path).expect("a trace")]));
+    let before = wait(&feed, |process| process.state == State::Recording && process.events > 0);
+    // WHEN it writes on THEN the snapshots follow
+    append(&path, &text[cut..]);
+    let after = wait(&feed, |process| process.steps_ended == 3);
+    assert!(after.events > before.events);
+    // WHEN it ends THEN that is told
+    append(&path, "[\"end\",99000000000,3,null]\n");
+    wait(&feed, |process| process.state == State::Ended { code: Some(3), signal: None });
+}
+
+#[test]
+fn traces_that_appear_are_found_once_they_have_a_beginning() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let paths = [folder.path().join("a.jsonl"), folder.path().join("b.jsonl")];
+    append(&paths[0], "");
+    let found = paths.to_vec();
+    let feed = Feed::start(Source::Appearing(Box::new(move || found.clone())));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(feed.take().is_none_or(|snapshot| snapshot.processes.is_empty()));
+    append(&paths[0], &own(1).text);
+    append(&paths[1], &own(1).text.replace("\"rank\":null", "\"rank\":0"));
+    let started = Instant::now();
+    while feed.take().is_none_or(|snapshot| snapshot.processes.len() < 2) {
+        assert!(started.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_writer_that_is_gone_was_killed() {
+    // GIVEN a trace without an end, from a process that is long gone
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("t.jsonl");
+    append(&path, &own(1).text.replace(&format!("\"pid\":{}", std::process::id()), "\"pid\":4194304"));
+    let feed = Feed::start(Source::Traces(vec![Followed::open(&path).expect("a trace")]));
+    // THEN it is shown as it was, and as killed
+    let process = wait(&feed, |process| process.state == State::Killed);
+    assert_eq!(process.steps_ended, 1);
+}
+
+#[test]
+fn compressed_traces_are_read_as_a_whole() {
+    // `Followed` asks for one by its content, whatever its name is.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("t.jsonl.zst");
+    std::fs::write(&path, COMPRESSED).expect("written");
+    let feed = Feed::start(Source::Traces(vec![Followed::open(&path).expect("a trace")]));
+    let process = wait(&feed, |process| process.state.is_over());
+    assert_eq!((process.header.pid, process.failure), (7, None));
+}
+
+/// `{"memlab":1,"pid":7}` and a newline, in a zstd frame of one raw block.
+const COMPRESSED: &[u8] = b"\x28\xb5\x2f\xfd\x20\x15\xa9\x00\x00{\"memlab\":1,\"pid\":7}\n";
+
+#[test]
+fn what_is_no_trace_is_refused_at_once() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("t.jsonl");
+    append(&path, "");
+    assert!(matches!(Followed::open(&path), Err(ReadError::Empty { .. })));
+    append(&path, "no trace\n");
+    assert!(matches!(Followed::open(&path), Err(ReadError::NotATrace { .. })));
+    assert!(matches!(Followed::open(&folder.path().join("none")), Err(ReadError::Io { .. })));
+}
