@@ -10,6 +10,10 @@ use std::io::{self, BufRead, BufReader};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
+use memlab_trace::encode::{self, LineBuffer};
+
 use crate::log::TraceFile;
 use crate::recorder::Recorder;
 
@@ -19,11 +23,42 @@ pub fn mapped_bytes(trace_max: u64) -> u64 {
     trace_max.saturating_add((1 << 30).max(trace_max)).min(1 << 40)
 }
 
+/// Held while a trace is being condensed.
+static CONDENSING: Mutex<()> = Mutex::new(());
+
+/// How long a process that ends waits for its trace to be condensed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// Condenses the trace if it has filled its share. Runs on the control thread.
 pub fn if_large(recorder: &Recorder) {
+    let _one_at_a_time = CONDENSING.lock();
     let trace_max = crate::config().trace_max;
-    let old = recorder.log.file();
-    if old.appended() < trace_max / 2 || old.is_closed() {
+    if recorder.log.file().appended() >= trace_max / 2 {
+        condense_or_say(recorder, trace_max);
+    }
+}
+
+/// Lets a condensation under way come to its end, and bounds what was written meanwhile. Runs on the thread that ends
+/// the process, before the trace is closed.
+pub fn finish(recorder: &Recorder) {
+    let Some(_one_at_a_time) = CONDENSING.try_lock_for(PATIENCE) else { return };
+    let trace_max = crate::config().trace_max;
+    let file = recorder.log.file();
+    if file.appended() > trace_max - file.front() {
+        condense_or_say(recorder, trace_max);
+    }
+}
+
+/// In a forked child, whose control thread does not exist.
+pub fn forget_in_child() {
+    if CONDENSING.is_locked() {
+        // SAFETY: the thread that held it does not exist in this process.
+        unsafe { CONDENSING.force_unlock() };
+    }
+}
+
+fn condense_or_say(recorder: &Recorder, trace_max: u64) {
+    if recorder.log.file().is_closed() {
         return;
     }
     if let Err(error) = condense(recorder, trace_max) {
@@ -52,6 +87,8 @@ fn condense(recorder: &Recorder, trace_max: u64) -> io::Result<()> {
     BufReader::new(File::open(&path)?).read_until(b'\n', &mut keyframe)?; // The header stays the first line.
     loaded.model.write_keyframe(&mut keyframe)?;
     drop(loaded);
+    // Tells readers that what lies between here and the first event is not yet to be written, but empty for good.
+    keyframe.extend_from_slice(encode::skip(&mut LineBuffer::<64>::new(), trace_max / 4));
     next.write_front(&keyframe)?;
     std::fs::rename(&beside, &path)?;
     if whole {

@@ -81,6 +81,7 @@ enum Refused {
 /// How far ahead of the end a file is extended: small at first, so that short programs leave small files.
 const FIRST_EXTENSION: u64 = 1 << 20;
 const LARGEST_EXTENSION: u64 = 64 << 20;
+const PAGE: u64 = 4096;
 
 pub struct TraceFile {
     pub path: PathBuf,
@@ -170,14 +171,26 @@ impl TraceFile {
         }
         let step = (extended - self.front).clamp(FIRST_EXTENSION, LARGEST_EXTENSION);
         let goal = (end + step).next_multiple_of(FIRST_EXTENSION).min(self.mapped);
-        // SAFETY: the descriptor is open for as long as `self.file`.
-        let error = unsafe { libc::posix_fallocate(self.file.as_raw_fd(), extended as i64, (goal - extended) as i64) };
-        if error != 0 {
-            return Err(Refused::Failed(io::Error::from_raw_os_error(error)));
+        let mut goal = goal;
+        while let Err(error) = self.allocate(extended, goal) {
+            // A nearly full disk still has room for some lines.
+            let smaller = end.next_multiple_of(PAGE).min(self.mapped);
+            if error.raw_os_error() != Some(libc::ENOSPC) || goal == smaller {
+                return Err(Refused::Failed(error));
+            }
+            goal = smaller;
         }
         self.extended.store(goal, Ordering::Relaxed);
         self.ready.store(goal, Ordering::SeqCst);
         Ok(())
+    }
+
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        // SAFETY: the descriptor is open for as long as `self.file`.
+        match unsafe { libc::posix_fallocate(self.file.as_raw_fd(), from as i64, (to - from) as i64) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
     }
 
     /// Refuses further lines and cuts the file to what was reserved.
@@ -198,6 +211,11 @@ impl TraceFile {
 
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Bytes at the beginning that are left to the caller.
+    pub fn front(&self) -> u64 {
+        self.front
     }
 
     /// Bytes of lines appended so far.

@@ -253,6 +253,7 @@ impl Recorder {
     /// Writes the last line and trims the file. `code` is the exit code.
     pub fn end(&self, code: i32) {
         self.finish();
+        condense::finish(self);
         self.log.append(encode::end(&mut LineBuffer::<128>::new(), self.now(), Some(code), None));
         self.log.file().close();
     }
@@ -314,6 +315,7 @@ pub fn forget_in_child() {
         // SAFETY: the thread that held it does not exist in this process.
         unsafe { CREATING.force_unlock() };
     }
+    condense::forget_in_child();
 }
 
 /// Opens the log at `wanted` or, where that cannot be, in the temporary folder, saying so.

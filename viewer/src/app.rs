@@ -122,6 +122,8 @@ pub struct App {
     target: usize,
     /// The moment of tables and categories.
     pub moment: Moment,
+    /// Whether a person chose it.
+    moment_was_chosen: bool,
     /// How sizes are written.
     pub units: Units,
     /// How much of the past the chart shows.
@@ -158,6 +160,7 @@ impl App {
             screen: Screen::Overview,
             target: 0,
             moment: Moment::Now,
+            moment_was_chosen: false,
             units: Units::Auto,
             window: Window::Run,
             filter: Filter::default(),
@@ -185,6 +188,18 @@ impl App {
         self.latest = snapshot;
         if !self.paused {
             self.shown = self.latest.clone();
+            self.leave_an_empty_end();
+        }
+    }
+
+    /// A program that gave all back before it ended has nothing to show at its end: the peak is shown instead.
+    fn leave_an_empty_end(&mut self) {
+        let is_over = self.process().is_some_and(|process| process.state.is_over());
+        let is_empty =
+            self.device().is_some_and(|device| device.totals.allocated_bytes < device.totals.peak_allocated_bytes / 20);
+        if is_over && is_empty && !self.moment_was_chosen {
+            self.show(Moment::Peak);
+            self.moment_was_chosen = false;
         }
     }
 

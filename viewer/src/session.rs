@@ -1,7 +1,9 @@
 //! The loop between the terminal, the feed and the app: keys are answered at once, data is drawn at most ten times
 //! a second, and nothing is drawn when nothing changed.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossterm::event::{self, Event, KeyCode, KeyModifiers};
@@ -50,7 +52,9 @@ pub fn now_unix_ns() -> u64 {
 pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) -> io::Result<Left> {
     let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGTSTP])?;
     let mut terminal = Taken::new()?;
-    resize_program(terminal.size()?, app, program.as_deref());
+    let keyboard = Keyboard::new();
+    let mut size = terminal.size()?;
+    resize_program(size, app, program.as_deref());
     let mut drawn: Option<Instant> = None;
     let mut printed = 0;
     let (mut urgent, mut dirty) = (true, true);
@@ -80,16 +84,22 @@ pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) ->
                 signal => return Ok(Left::Signal(signal)),
             }
         }
+        // Asked for each time: the notice of a change can be lost between two that come close together.
+        let size_now = terminal.size()?;
+        if size_now != size {
+            size = size_now;
+            resize_program(size, app, program.as_deref());
+            urgent = true;
+        }
         let due = drawn.map_or(Duration::ZERO, |drawn| FRAME.saturating_sub(drawn.elapsed()));
         if urgent || dirty && due.is_zero() {
             terminal.draw(app)?;
             drawn = Some(Instant::now());
             (urgent, dirty) = (false, false);
         }
-        // Wakes at once for a key; else in time for the next frame.
-        let mut patience = if dirty { due.max(Duration::from_millis(1)) } else { FRAME };
-        while event::poll(patience)? {
-            patience = Duration::ZERO;
+        // Wakes at once for a key or a signal; else in time for the next frame.
+        keyboard.wait(if dirty { due.max(Duration::from_millis(1)) } else { FRAME });
+        while keyboard.is_there() && event::poll(Duration::ZERO)? {
             match event::read()? {
                 Event::Key(key) if key.code == KeyCode::Char('z') && key.modifiers == KeyModifiers::CONTROL => {
                     terminal.suspend()?;
@@ -102,11 +112,45 @@ pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) ->
                     Some(Request::Redraw) => terminal.clear()?,
                     None => {}
                 },
-                Event::Resize(columns, rows) => resize_program((columns, rows), app, program.as_deref()),
                 _ => {}
             }
             urgent = true;
         }
+        if !keyboard.is_there() {
+            return Ok(Left::Signal(SIGHUP));
+        }
+    }
+}
+
+/// The terminal that keys come from. It is watched here and not by crossterm, which never returns once the terminal
+/// is gone.
+struct Keyboard {
+    terminal: Option<File>,
+}
+
+impl Keyboard {
+    /// Standard input, or, as for crossterm, the controlling terminal if that is none.
+    fn new() -> Self {
+        let terminal = if io::stdin().is_terminal() { None } else { File::open("/dev/tty").ok() };
+        Self { terminal }
+    }
+
+    /// Waits for a key, a signal, or until the time is over.
+    fn wait(&self, patience: Duration) {
+        self.poll(patience.as_millis().clamp(1, 1000) as i32);
+    }
+
+    /// Whether the terminal still exists.
+    fn is_there(&self) -> bool {
+        self.poll(0) & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) == 0
+    }
+
+    fn poll(&self, milliseconds: i32) -> i16 {
+        let fd = self.terminal.as_ref().map_or(libc::STDIN_FILENO, AsRawFd::as_raw_fd);
+        let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which outlives the call.
+        let count = unsafe { libc::poll(&mut watched, 1, milliseconds) };
+        if count > 0 { watched.revents } else { 0 }
     }
 }
 

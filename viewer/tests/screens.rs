@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{START, Story, hostile, trained};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use memlab_viewer::app::{App, Overlay, Screen};
+use memlab_viewer::app::{App, Moment, Overlay, Screen};
 use memlab_viewer::screen::ProgramScreen;
 use memlab_viewer::snapshot::{ProcessSnapshot, Snapshot, State};
 use memlab_viewer::theme::{Depth, Palette, Theme};
@@ -135,6 +135,24 @@ fn two_devices_and_two_ranks() {
         press(&mut app, "dd");
         app
     });
+}
+
+#[test]
+fn an_end_with_nothing_left_shows_the_peak() {
+    // GIVEN a run on the screen that holds memory
+    let mut story = trained(3);
+    let mut app = app_on(vec![story.process(State::Recording)], 5);
+    assert_eq!(app.moment, Moment::Now);
+    // WHEN it gives all back and ends THEN the peak is shown
+    story.free_all();
+    story.end("0", "null");
+    let ended = || Arc::new(Snapshot { processes: vec![story.process(State::Ended { code: Some(0), signal: None })] });
+    app.on_snapshot(ended());
+    assert_eq!(app.moment, Moment::Peak);
+    // AND who asks for the end sees the end
+    press(&mut app, "p");
+    app.on_snapshot(ended());
+    assert_eq!(app.moment, Moment::Now);
 }
 
 #[test]

@@ -184,6 +184,60 @@ fn a_termination_gives_the_terminal_back() {
     assert!(restored);
 }
 
+/// Starts memlab on a terminal whose other side is returned: nobody else holds it.
+fn start_on(folder: &std::path::Path, arguments: &[&str]) -> (std::process::Child, std::fs::File) {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    use std::os::unix::process::CommandExt;
+    let (mut master, mut slave) = (-1, -1);
+    let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the descriptors and the size outlive the call; name and settings are left to the system.
+    let opened = unsafe { libc::openpty(&mut master, &mut slave, std::ptr::null_mut(), std::ptr::null_mut(), &size) };
+    assert_eq!(opened, 0);
+    // SAFETY: both were just made and belong to nobody else; the flag is set on our own.
+    let (master, slave) = unsafe {
+        libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
+        (std::fs::File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
+    };
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_memlab"));
+    command.args(arguments).current_dir(folder).env("TERM", "xterm").env("MEMLAB_LIB", harmless_library());
+    command.stdin(slave.try_clone().expect("copied")).stdout(slave.try_clone().expect("copied")).stderr(slave);
+    // SAFETY: between fork and exec only setsid and ioctl are called, which are async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            libc::setsid();
+            libc::ioctl(0, libc::TIOCSCTTY, 0);
+            Ok(())
+        });
+    }
+    (command.spawn().expect("memlab starts"), master)
+}
+
+#[test]
+fn a_terminal_that_is_gone_ends_the_view() {
+    // GIVEN a view, and a live program, each on a terminal
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    std::fs::write(folder.path().join("run.jsonl"), finished().text).expect("written");
+    for arguments in [&["view", "run.jsonl"][..], &["run", "--live", "--", "sleep", "60"]] {
+        let (mut child, mut master) = start_on(folder.path(), arguments);
+        let mut seen = Vec::new();
+        while !seen.windows(6).any(|window| window == b"memlab") {
+            let mut buffer = [0; 4096];
+            let length = master.read(&mut buffer).expect("memlab draws");
+            seen.extend_from_slice(&buffer[..length]);
+        }
+        // WHEN the terminal is closed THEN they end, and do not spin
+        drop(master);
+        let started = Instant::now();
+        while child.try_wait().expect("the child can be waited for").is_none() {
+            if started.elapsed() > PATIENCE {
+                let _ = child.kill();
+                panic!("{arguments:?} goes on without a terminal");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
 #[test]
 fn ctrl_c_leaves_a_view() {
     let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());

@@ -26,7 +26,7 @@ type ReportOutOfMemory = unsafe extern "C-unwind" fn(i64, usize, usize, TorchDev
 static REAL_USAGE: Real<ReportMemoryUsage> =
     Real::in_library(c"libc10.so", c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
 static REAL_OUT_OF_MEMORY: Real<ReportOutOfMemory> =
-    Real::in_library(c"libc10.so", c"_ZN3c1030reportOutOfMemoryToProfilerElmmNS_6DeviceE");
+    Real::in_library(c"libc10.so", c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
 
 /// PyTorch's caching allocator handing out (`size` > 0) or taking back (`size` < 0) a block.
 ///
@@ -56,7 +56,7 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
 }
 
 /// PyTorch's caching allocator about to raise `OutOfMemoryError`. Called as above.
-#[unsafe(export_name = "_ZN3c1030reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
+#[unsafe(export_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
 pub unsafe extern "C-unwind" fn report_out_of_memory(
     requested: i64,
     allocated: usize,
@@ -78,6 +78,6 @@ pub unsafe extern "C-unwind" fn report_out_of_memory(
 pub fn hooks() -> Vec<(&'static str, *const c_void)> {
     vec![
         ("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", report_memory_usage as *const c_void),
-        ("_ZN3c1030reportOutOfMemoryToProfilerElmmNS_6DeviceE", report_out_of_memory as *const c_void),
+        ("_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE", report_out_of_memory as *const c_void),
     ]
 }

@@ -1,6 +1,7 @@
 """DistributedDataParallel and FSDP over NCCL, one process per device. Run with --devices 2."""
 
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -42,6 +43,8 @@ def train(rank, folder):
     assert torch.cuda.memory_allocated() < whole - 3 * MIB
     sharded(torch.randn(8, 1024, device="cuda")).sum().backward()
     dist.destroy_process_group()
+    # An autograd thread that still holds Python objects when the interpreter ends would abort the process: let it finish.
+    time.sleep(0.5)
 
 
 if __name__ == "__main__":

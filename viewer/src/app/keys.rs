@@ -148,7 +148,8 @@ impl App {
     fn turn_pause(&mut self) {
         self.paused = !self.paused;
         if !self.paused {
-            self.shown = self.latest.clone();
+            let latest = self.latest.clone();
+            self.on_snapshot(latest);
         }
     }
 
@@ -170,6 +171,7 @@ impl App {
     pub fn show(&mut self, moment: Moment) {
         let old = self.moment;
         self.moment = moment;
+        self.moment_was_chosen = true;
         // A table sorted by the figure of the old moment follows.
         follow::<LineView, LineColumn>(&mut self.lines, old, self.moment);
         follow::<LayerView, LayerColumn>(&mut self.layers, old, self.moment);

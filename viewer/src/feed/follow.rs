@@ -58,12 +58,14 @@ impl Followed {
     /// If it cannot be read, is empty or is no trace that this memlab knows.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
         let mut model = Model::new();
+        let mut read = 0;
         let reading = match Follower::open(path) {
             Ok(mut follower) => {
                 let polled = follower.poll(&mut model)?;
                 if model.header().is_none() && !polled.more {
                     return Err(ReadError::Empty { path: path.to_owned() });
                 }
+                read = if polled.more { POLL_BYTES } else { 0 };
                 Reading::Follows(follower)
             }
             Err(ReadError::Compressed { .. }) => Reading::Whole,
@@ -74,7 +76,7 @@ impl Followed {
             reading,
             model,
             state: State::Opening { read: 0, total: std::fs::metadata(path).map_or(0, |metadata| metadata.len()) },
-            read: 0,
+            read,
             skipped: 0,
             failure: None,
             grew: None,

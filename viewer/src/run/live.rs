@@ -1,7 +1,7 @@
 //! `memlab run --live`: the program on a terminal of its own, the dashboard on ours.
 
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
@@ -33,7 +33,7 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Optio
     let mut app = App::new(Theme::detect(theme), "waiting for the program to use CUDA…").with_program(program.screen());
     let left = session::run(&mut app, &feed, Some(&mut program));
     drop(feed);
-    print_last_rows(&program);
+    program.pass_on(LAST_ROWS);
     match left {
         Ok(Left::Signal(signal)) => program.signal(signal),
         Ok(Left::Quit | Left::Detach) => {}
@@ -45,7 +45,6 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Optio
 
 /// Waits for a program whose output goes to the terminal now; signals are passed on.
 fn wait(program: &mut PtyProgram) -> Ended {
-    program.pass_on();
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH]).ok();
     if let Ok((columns, rows)) = crossterm::terminal::size() {
         program.resize(rows, columns);
@@ -65,13 +64,5 @@ fn wait(program: &mut PtyProgram) -> Ended {
             }
         }
         std::thread::sleep(Duration::from_millis(30));
-    }
-}
-
-/// What the program printed last, on the normal screen.
-fn print_last_rows(program: &PtyProgram) {
-    let rows = program.screen().lock().unwrap_or_else(PoisonError::into_inner).last_rows(LAST_ROWS);
-    for row in rows {
-        println!("{row}");
     }
 }

@@ -88,8 +88,15 @@ impl PtyProgram {
         self.screen.clone()
     }
 
-    /// From now on its output goes straight to standard output.
-    pub fn pass_on(&self) {
+    /// Prints the last rows of its screen; from then on its output goes straight to standard output.
+    pub fn pass_on(&self, rows: usize) {
+        // The reader waits for this lock before it decides where to, so nothing is lost or out of order.
+        let mut screen = self.screen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stdout = io::stdout().lock();
+        for row in screen.last_rows(rows) {
+            // As below: a terminal that is gone cannot be helped.
+            let _ = writeln!(stdout, "{row}");
+        }
         self.passes_on.store(true, Ordering::SeqCst);
     }
 
@@ -132,17 +139,21 @@ impl Program for PtyProgram {
 fn read(mut source: File, screen: &Mutex<ProgramScreen>, passing: &AtomicBool) {
     let mut buffer = vec![0; 1 << 16];
     loop {
-        match source.read(&mut buffer) {
+        let length = match source.read(&mut buffer) {
             Ok(0) => return,
-            Ok(length) if passing.load(Ordering::SeqCst) => {
-                // A terminal that is gone must not stop the program: its output is then read and dropped.
-                let mut stdout = io::stdout().lock();
-                let _ = stdout.write_all(&buffer[..length]).and_then(|()| stdout.flush());
-            }
-            Ok(length) => screen.lock().unwrap_or_else(PoisonError::into_inner).process(&buffer[..length]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             // EIO: every copy of the other side is closed.
             Err(_) => return,
+        };
+        let mut screen = screen.lock().unwrap_or_else(PoisonError::into_inner);
+        if !passing.load(Ordering::SeqCst) {
+            screen.process(&buffer[..length]);
+            continue;
         }
+        drop(screen);
+        // A terminal that is gone must not stop the program: its output is then read and dropped.
+        let mut stdout = io::stdout().lock();
+        let _ = stdout.write_all(&buffer[..length]).and_then(|()| stdout.flush());
     }
 }

@@ -174,6 +174,20 @@ impl Story {
         self.pass(50);
     }
 
+    /// Gives back every block that is still there.
+    pub fn free_all(&mut self) {
+        let address =
+            |line: &str| line.split(',').nth(4).and_then(|address| address.trim_end_matches(']').parse::<u64>().ok());
+        let of_kind = |kind: &str| {
+            self.text.lines().filter(|line| line.starts_with(kind)).filter_map(address).collect::<Vec<_>>()
+        };
+        let (mut left, freed) = (of_kind("[\"a\""), of_kind("[\"f\""));
+        left.retain(|address| !freed.contains(address));
+        for address in left {
+            self.free(0, address);
+        }
+    }
+
     pub fn out_of_memory(&mut self, device: i32) {
         let time = self.time;
         self.line(&format!(r#"["oom",{time},1,{device},{},{},{},4,22]"#, 48 * GIB, 29 * GIB, 30 * GIB));

@@ -1,0 +1,20 @@
+"""Trains a little, loads libmemlab (argv[1]), and goes on."""
+
+import ctypes
+import sys
+
+import torch
+import torch.nn as nn
+
+torch.cuda.memory._set_allocator_settings("garbage_collection_threshold:0.99")
+earlier = torch.empty(1000, device="cuda")
+del earlier
+torch.cuda.empty_cache()
+before = torch.cuda.memory_allocated()
+ctypes.CDLL(sys.argv[1])
+
+model = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 64)).cuda()
+for _ in range(3):
+    y = model(torch.randn(16, 64, device="cuda"))
+    y.sum().backward()
+print(before, torch.cuda.memory_allocated(), torch.cuda.memory_reserved())

@@ -1,0 +1,11 @@
+"""Allocates, frees and keeps, whatever the allocator's settings; prints what PyTorch counts."""
+
+import torch
+
+kept = [torch.empty(size * 1024, device="cuda") for size in (1, 3000, 20, 9000, 5)]
+kept.pop(1)
+pinned = torch.empty(1000).pin_memory()
+if torch.cuda.get_allocator_backend() == "native":
+    torch.cuda.empty_cache()
+kept.append(torch.empty(4096, device="cuda"))
+print(torch.cuda.memory_allocated(), torch.cuda.memory_reserved())

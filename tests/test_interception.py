@@ -1,0 +1,95 @@
+"""Every allocation of GPU memory is seen, whoever makes it and however it reaches the driver, and counted once."""
+
+import subprocess
+from collections import Counter
+
+import pytest
+from conftest import PROGRAMS, RELEASE
+from twin import Trace
+
+
+@pytest.fixture
+def allocations(memlab):
+    program = memlab.folder / "allocations"
+    subprocess.run(
+        ["cc", "-O1", "-o", program, PROGRAMS / "allocations.c", "-L", RELEASE, "-lsimgpu_cudart", "-ldl"], check=True
+    )
+    return program
+
+
+@pytest.mark.parametrize("way", ["runtime", "driver", "table"])
+def test_plain_programs(memlab, allocations, way):
+    # GIVEN a C program without Python that takes memory of every kind
+    alone = memlab.run(allocations, way, preload=False)
+    assert (alone.code, alone.errors) == (0, "")
+    run = memlab.run(allocations, way)
+    assert (run.code, run.output, run.errors) == (0, alone.output, "")
+    # WHEN its trace is replayed
+    live = Counter()
+    sizes = {}
+    for event in Trace(run.trace).events:
+        if event[0] == "d+":
+            _, _, _, device, address, size, kind, call, library, *_ = event
+            sizes[kind, address] = size
+            live[kind, size] += 1
+            # THEN each has its outermost call's name and its caller's
+            assert call.startswith("cuda" if way == "runtime" else "cuMem" if kind != "array" else "cuArray")
+            assert library == "allocations"
+            assert device == (-1 if kind in ("pinned", "registered") else 0)
+        elif event[0] == "d-":
+            live[event[5], sizes.pop((event[5], event[4]))] -= 1
+    # AND what is left is what the program keeps, each once
+    kept = Counter()
+    for line in run.output.splitlines():
+        kind, size = line.split()
+        kept[kind, int(size)] += 1
+    assert +live == kept
+    assert memlab.report(run.trace)["process"]["exit"] == 0
+
+
+def test_loaded_late(memlab):
+    # GIVEN a Python program that uses PyTorch and loads libmemlab only then, as a notebook does
+    run = memlab.python(PROGRAMS / "late.py", memlab.library, preload=False)
+    assert run.code == 0, run.errors
+    assert "memlab:" not in run.errors
+    before, allocated, reserved = map(int, run.output.split())
+    # THEN what is allocated from then on is seen, with its line and its layer, and so are segments
+    trace = Trace(run.trace)
+    end = trace.at()
+    assert end.allocated() == allocated - before
+    assert end.reserved() == reserved
+    lines = {trace.line(block.stack) for block in end.blocks.values()}
+    assert {file.rpartition("/")[2] for file, _ in lines} == {"late.py"}
+    assert {"", "0", "1"} <= {layer["name"] for layer in trace.layers.values()}
+
+
+@pytest.mark.parametrize("settings", ["expandable_segments:True", "backend:cudaMallocAsync", "pinned_use_cuda_host_register:True"])
+def test_allocator_settings(memlab, settings):
+    # GIVEN PyTorch's allocator set up differently
+    run = memlab.python(PROGRAMS / "settings.py", env={"PYTORCH_CUDA_ALLOC_CONF": settings})
+    assert run.code == 0, run.errors
+    allocated, reserved = map(int, run.output.split())
+    end = Trace(run.trace).at()
+    if settings == "backend:cudaMallocAsync":
+        # THEN, where PyTorch reports no blocks, the driver's are seen
+        live = Counter()
+        for event in Trace(run.trace).events:
+            if event[0] == "d+" and event[6] == "async":
+                live[event[4]] = event[5]
+            elif event[0] == "d-":
+                live.pop(event[4], None)
+        assert live.total() == allocated
+    else:
+        # THEN figures are PyTorch's
+        assert (end.allocated(), end.reserved()) == (allocated, reserved)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_composes_with_simgpu(memlab, before):
+    # GIVEN both ways of putting memlab and the simulated GPU together
+    command = [memlab.simgpu, "--memory", "1GiB"]
+    program = ["python3", "-c", "pass"]
+    inside = [memlab.command, "run", "--no-live", "--"]
+    command = [*command, *inside, *program] if before else [*inside, *command, *program]
+    done = subprocess.run(command, cwd=memlab.folder, env=memlab.environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
