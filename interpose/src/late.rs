@@ -3,7 +3,6 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
@@ -13,19 +12,39 @@ use crate::symbols::{self, Real};
 use crate::torch::{allocator, autograd, workspace};
 
 static REAL_DLOPEN: Real<unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void> = Real::next(c"dlopen");
-static LATE: AtomicBool = AtomicBool::new(false);
 
 /// Load addresses of the objects whose tables have been written to.
 static PATCHED: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 
 /// Patches what is loaded, unless libmemlab was preloaded, when the dynamic linker has bound everything to it.
 pub fn patch_if_loaded_late() {
-    let bound_to = symbols::in_process(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
-    if ptr::eq(bound_to, allocator::report_memory_usage as *const c_void) {
-        return;
+    if !preloaded() {
+        patch_loaded();
     }
-    LATE.store(true, Ordering::Relaxed);
-    patch_loaded();
+}
+
+/// Whether libmemlab comes before libc in the order of loading, as only what is preloaded (or linked) does.
+fn preloaded() -> bool {
+    /// The first of the two that was met.
+    struct First(Option<bool>);
+    unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _size: usize, first: *mut c_void) -> c_int {
+        // SAFETY: a valid description of a loaded object, and the `First` below.
+        let (object, first) = unsafe { (&*object, &mut *first.cast::<First>()) };
+        if !object.dlpi_name.is_null() && first.0.is_none() {
+            // SAFETY: a NUL-terminated name.
+            let name = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
+            if name.ends_with(b"/libc.so.6") {
+                first.0 = Some(false);
+            } else if object.dlpi_addr == symbols::base_of(preloaded as *const c_void) as u64 {
+                first.0 = Some(true);
+            }
+        }
+        0
+    }
+    let mut first = First(None);
+    // SAFETY: the callback gets `first` back while it is alive.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut first).cast()) };
+    first.0.unwrap_or(false)
 }
 
 /// `dlopen` as libraries call it once their tables are patched: patches what it loads.

@@ -66,7 +66,9 @@ impl<F: Copy> Real<F> {
         }
         let found = if self.library.is_empty() {
             // SAFETY: RTLD_NEXT from here: what follows libmemlab.
-            unsafe { real_dlsym()(libc::RTLD_NEXT, self.symbol.as_ptr()) }
+            let next = unsafe { real_dlsym()(libc::RTLD_NEXT, self.symbol.as_ptr()) };
+            // Loaded late, libmemlab is the last of all, and what the program is bound to comes before it.
+            if next.is_null() { in_global_scope(self.symbol) } else { next }
         } else {
             in_loaded_library(self.library, self.symbol)
         };
@@ -92,6 +94,27 @@ pub fn in_loaded_library(soname: &CStr, symbol: &CStr) -> *mut c_void {
         let found = real_dlsym()(handle, symbol.as_ptr());
         libc::dlclose(handle);
         found
+    }
+}
+
+/// `symbol` as the program itself sees it, unless that is memlab's own.
+fn in_global_scope(symbol: &CStr) -> *mut c_void {
+    // SAFETY: a null path gives a handle on the global scope, which needs no closing; plain lookups.
+    unsafe {
+        let program = libc::dlopen(ptr::null(), libc::RTLD_LAZY);
+        let found = if program.is_null() { ptr::null_mut() } else { real_dlsym()(program, symbol.as_ptr()) };
+        let ours = !found.is_null() && base_of(found) == base_of(real_dlsym as *const c_void);
+        if ours { ptr::null_mut() } else { found }
+    }
+}
+
+/// Where the object that contains `address` is loaded; null where there is none.
+pub fn base_of(address: *const c_void) -> *mut c_void {
+    // SAFETY: zeros are a valid Dl_info; dladdr only fills it.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        libc::dladdr(address, &mut info);
+        info.dli_fbase
     }
 }
 

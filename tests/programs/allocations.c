@@ -14,14 +14,14 @@
 
 typedef unsigned long long address;
 #define MIB ((size_t)1 << 20)
-#define OK(call)                                                                    \
-    do {                                                                            \
-        int code = (int)(call);                                                     \
-        if (code) {                                                                 \
-            fprintf(stderr, "line %d: %s returned %d\n", __LINE__, #call, code);    \
-            exit(1);                                                                \
-        }                                                                           \
-    } while (0)
+#define OK(call) ok((int)(call), __LINE__, #call)
+
+static void ok(int code, int line, const char *call) {
+    if (code) {
+        fprintf(stderr, "line %d: %s returned %d\n", line, call, code);
+        exit(1);
+    }
+}
 
 /* The runtime, linked. */
 int cudaMalloc(void **, size_t), cudaFree(void *), cudaMallocPitch(void **, size_t *, size_t, size_t);

@@ -6,7 +6,6 @@ import sys
 import torch
 import torch.nn as nn
 
-torch.cuda.memory._set_allocator_settings("garbage_collection_threshold:0.99")
 earlier = torch.empty(1000, device="cuda")
 del earlier
 torch.cuda.empty_cache()

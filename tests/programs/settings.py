@@ -1,4 +1,5 @@
-"""Allocates, frees and keeps, whatever the allocator's settings; prints what PyTorch counts."""
+"""Allocates, frees and keeps, whatever the allocator's settings; prints what PyTorch counts,
+and the bytes of the tensors kept."""
 
 import torch
 
@@ -8,4 +9,5 @@ pinned = torch.empty(1000).pin_memory()
 if torch.cuda.get_allocator_backend() == "native":
     torch.cuda.empty_cache()
 kept.append(torch.empty(4096, device="cuda"))
-print(torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+requested = sum(tensor.untyped_storage().nbytes() for tensor in kept)
+print(torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), requested)
