@@ -80,12 +80,15 @@ fn walk(
         thread.forget_stacks();
         thread.module_deaths = deaths;
     }
-    let count = python.walk(innermost, &mut thread.frames);
+    let [first, second] = &mut thread.frames;
+    let (last, frames) = if thread.walked == 0 { (first, second) } else { (second, first) };
+    let count = python.walk(innermost, frames, &last[..thread.slot_count]);
+    thread.walked ^= 1;
     let mut shared = 0;
     if thread.slots_base == base {
         let limit = count.min(thread.slot_count);
         while shared < limit {
-            let (raw, slot) = (&thread.frames[count - 1 - shared], &thread.slots[shared]);
+            let (raw, slot) = (&frames[count - 1 - shared], &thread.slots[shared]);
             let same = slot.code == raw.code
                 && slot.position == raw.position
                 && slot.identity == python.identity(raw.code)
@@ -98,7 +101,7 @@ fn walk(
     }
     thread.slots_base = base;
     for depth in shared..count {
-        let raw = thread.frames[count - 1 - depth];
+        let raw = thread.frames[thread.walked][count - 1 - depth];
         let below =
             if depth == 0 { Slot { stack: base.0, layer: base.1, ..Slot::EMPTY } } else { thread.slots[depth - 1] };
         thread.slots[depth] = name(recorder, python, thread, &raw, &below);

@@ -55,7 +55,10 @@ pub struct ThreadState {
     pub recorder: u64,
     /// The thread's id in the trace.
     pub id: u32,
-    pub frames: [RawFrame; MAX_DEPTH],
+    /// The frames walked last and, to be overwritten next, those of the walk before; innermost first.
+    pub frames: [[RawFrame; MAX_DEPTH]; 2],
+    /// Which of the two was walked last.
+    pub walked: usize,
     pub slots: [Slot; MAX_DEPTH],
     pub slot_count: usize,
     /// The stack and layer the slots were put on (those of forward, during backward).

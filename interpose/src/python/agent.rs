@@ -246,7 +246,7 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
 /// SAFETY: the GIL must be held.
 unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String> {
     let mut raw = Box::new([RawFrame::EMPTY; MAX_DEPTH]);
-    let count = interpreter.walk(interpreter.innermost(), &mut raw);
+    let count = interpreter.walk(interpreter.innermost(), &mut raw, &[]);
     // SAFETY: the caller's word; every new reference is dropped.
     unsafe {
         let mut frame = (api.PyEval_GetFrame)();
@@ -288,7 +288,7 @@ unsafe fn describe(api: &Api, interpreter: &Interpreter, unnamed: &[UnnamedLayer
         let mut raw = Box::new([RawFrame::EMPTY; MAX_DEPTH]);
         let mut thread = (api.PyInterpreterState_ThreadHead)((api.PyInterpreterState_Get)());
         while !thread.is_null() {
-            let count = interpreter.walk(interpreter.innermost_of(thread.cast()), &mut raw);
+            let count = interpreter.walk(interpreter.innermost_of(thread.cast()), &mut raw, &[]);
             alive.extend(raw[..count].iter().map(|frame| interpreter.first_local(frame.frame) as usize));
             thread = (api.PyThreadState_Next)(thread);
         }

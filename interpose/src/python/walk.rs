@@ -5,6 +5,7 @@
 //! (see [`super::agent`]), when they cannot change either.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
 
 use super::layout::{
     self, BYTES_DATA, BYTES_SIZE, CELL_CONTENTS, CurrentFrame, Layout, OBJECT_TYPE, Position, SHIM_OWNER,
@@ -28,17 +29,18 @@ impl RawFrame {
     pub const EMPTY: Self = Self { code: std::ptr::null(), position: 0, frame: std::ptr::null() };
 }
 
-/// Pointers that tell whether an address still holds the code object seen there before: addresses are reused.
+/// What tells whether an address still holds the code object seen there before: addresses are reused. These lie close
+/// together in a code object, since they are read for every frame of every walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CodeIdentity {
     filename: usize,
     name: usize,
-    line_table: usize,
+    first_line: i32,
 }
 
 impl CodeIdentity {
     /// Of no code object.
-    pub const EMPTY: Self = Self { filename: 0, name: 0, line_table: 0 };
+    pub const EMPTY: Self = Self { filename: 0, name: 0, first_line: 0 };
 }
 
 /// The interpreter in this process, as far as the walker needs to know it.
@@ -129,17 +131,29 @@ impl Interpreter {
 
     /// Walks the chain from `innermost` outwards into `frames`; returns how many were found. Frames that run no Python
     /// code (the interpreter's own entry shims) are left out.
+    ///
+    /// `last` holds the frames of the walk before (empty, or of this same interpreter): a frame found there again, with
+    /// the same code, need not be looked at closely, which is most of the cost of a walk.
     #[inline]
-    pub fn walk(&self, innermost: *const u8, frames: &mut [RawFrame; MAX_DEPTH]) -> usize {
+    pub fn walk(&self, innermost: *const u8, frames: &mut [RawFrame; MAX_DEPTH], last: &[RawFrame]) -> usize {
+        /// How many frames fewer than before a stack may have for its frames to be found again.
+        const WINDOW: usize = 8;
         let layout = self.layout;
         let mut frame = innermost;
         let mut count = 0;
+        let mut expected = 0;
         while !frame.is_null() && count < MAX_DEPTH {
             // SAFETY: `frame` is a live frame of this thread (or the GIL is held); offsets are this version's.
             unsafe {
                 let code = self.code_of(frame);
-                let shim = layout.owner.is_some_and(|owner| read::<u8>(frame, owner) >= SHIM_OWNER);
-                if !shim && !code.is_null() && read::<*const u8>(code, OBJECT_TYPE) == self.code_type {
+                let is_met = |old: &RawFrame| ptr::eq(old.frame, frame) && ptr::eq(old.code, code);
+                let met = last.get(expected).is_some_and(is_met);
+                if met || self.runs_python(frame, code) {
+                    if met {
+                        expected += 1;
+                    } else if let Some(skipped) = last.iter().skip(expected).take(WINDOW).position(is_met) {
+                        expected += skipped + 1;
+                    }
                     let position = match layout.position {
                         Position::Index(offset, _) => read::<c_int>(frame, offset) as isize as usize,
                         Position::Pointer(offset) => read::<usize>(frame, offset),
@@ -151,6 +165,17 @@ impl Interpreter {
             }
         }
         count
+    }
+
+    /// Whether the frame runs a Python function, and is not a shim of the interpreter's.
+    ///
+    /// SAFETY: `frame` must be a live frame and `code` what [`code_of`](Self::code_of) says of it.
+    unsafe fn runs_python(&self, frame: *const u8, code: *const u8) -> bool {
+        // SAFETY: the caller's word.
+        unsafe {
+            let shim = self.layout.owner.is_some_and(|owner| read::<u8>(frame, owner) >= SHIM_OWNER);
+            !shim && !code.is_null() && ptr::eq(read::<*const u8>(code, OBJECT_TYPE), self.code_type)
+        }
     }
 
     /// Walks like [`walk`](Self::walk), but has the kernel vouch for every address first: done once, before the first
@@ -200,7 +225,7 @@ impl Interpreter {
             CodeIdentity {
                 filename: read(code, self.layout.code_filename),
                 name: read(code, self.layout.code_name),
-                line_table: read(code, self.layout.code_line_table),
+                first_line: read(code, self.layout.code_first_line),
             }
         }
     }

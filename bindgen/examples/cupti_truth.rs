@@ -1,0 +1,167 @@
+//! libcupti_truth.so: writes down what CUPTI says a program allocates and frees. What memlab says of the same program can
+//! be held against it, on a real GPU: see `benches/on_gpu.sh`.
+//!
+//!     CUDA_INJECTION64_PATH=libcupti_truth.so CUPTI_TRUTH_OUTPUT=truth.txt python train.py
+//!     LD_PRELOAD=libcupti_truth.so CUPTI_TRUTH_OUTPUT=truth.txt python train.py
+//!
+//! Either way NVIDIA's driver calls `InitializeInjection` in `cuInit`; without a driver, or without `CUPTI_TRUTH_OUTPUT`,
+//! nothing happens. `CUPTI_TRUTH_LIBRARY` says which libcupti to load if not the one that the linker finds. The file:
+//!
+//!     cupti 130401
+//!     alloc device 140213447884800 20971520 0 1763633391000000000
+//!     free device 140213447884800 20971520 0 1763633392000000000
+//!     end 0
+//!
+//! that is, operation, kind, address, bytes, device, time; at the end how many records CUPTI dropped. Without an `end` the
+//! program did not end in the usual way. `failed …` says why there is nothing.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::mem::offset_of;
+use std::path::Path;
+use std::process;
+use std::sync::{Mutex, OnceLock};
+
+use cupti_sys::Cupti;
+use cupti_sys::bindings::{
+    CUcontext, CUpti_ActivityFlag, CUpti_ActivityKind, CUpti_ActivityMemory2, CUpti_ActivityMemoryKind as Kind,
+    CUpti_ActivityMemoryOperationType as Operation,
+};
+
+/// Bytes of a buffer for records; CUPTI advises 1 to 10 MiB.
+const BUFFER: usize = 4 << 20;
+
+struct Observer {
+    cupti: Cupti,
+    output: Mutex<BufWriter<File>>,
+    /// A forked child writes nothing.
+    pid: u32,
+}
+
+static OBSERVER: OnceLock<Option<Observer>> = OnceLock::new();
+
+/// Called by the driver in `cuInit`, in the thread that calls that. Not zero means that all went well, which it always did
+/// for the program.
+#[unsafe(no_mangle)]
+pub extern "C" fn InitializeInjection() -> c_int {
+    OBSERVER.get_or_init(|| {
+        let mut output = BufWriter::new(File::create(std::env::var_os("CUPTI_TRUTH_OUTPUT")?).ok()?);
+        match load() {
+            Ok(cupti) => {
+                writeln!(output, "cupti {}", cupti.version().unwrap_or(0)).ok()?;
+                // SAFETY: `at_exit` is a function for good, since CUPTI and what it calls are never unloaded.
+                unsafe { libc::atexit(at_exit) };
+                Some(Observer { cupti, output: Mutex::new(output), pid: process::id() })
+            }
+            Err(reason) => {
+                let _ = writeln!(output, "failed {reason}").and_then(|()| output.flush());
+                None
+            }
+        }
+    });
+    1
+}
+
+fn load() -> Result<Cupti, Box<dyn std::error::Error>> {
+    let cupti = match std::env::var_os("CUPTI_TRUTH_LIBRARY") {
+        Some(path) => Cupti::load_from(Path::new(&path))?,
+        None => Cupti::load()?,
+    };
+    // SAFETY: both are functions of this library, which is never unloaded, and keep to what CUPTI asks of them.
+    unsafe { cupti.register_buffers(Some(request_buffer), Some(buffer_completed))? };
+    cupti.enable(CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMORY2)?;
+    Ok(cupti)
+}
+
+extern "C" fn at_exit() {
+    let Some(Some(observer)) = OBSERVER.get() else { return };
+    if observer.pid != process::id() {
+        return;
+    }
+    let flushed = observer.cupti.flush(CUpti_ActivityFlag::CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+    let dropped = flushed.and_then(|()| observer.cupti.dropped());
+    if let Ok(mut output) = observer.output.lock() {
+        let _ = match dropped {
+            Ok(records) => writeln!(output, "end {records}"),
+            Err(reason) => writeln!(output, "failed {reason}"),
+        };
+        let _ = output.flush();
+    }
+}
+
+unsafe extern "C" fn request_buffer(buffer: *mut *mut u8, bytes: *mut usize, most_records: *mut usize) {
+    // SAFETY: CUPTI gives places to write to; memory is aligned to 8 bytes and more; 0 means as many records as fit.
+    unsafe {
+        *buffer = libc::malloc(BUFFER).cast();
+        *bytes = if (*buffer).is_null() { 0 } else { BUFFER };
+        *most_records = 0;
+    }
+}
+
+unsafe extern "C" fn buffer_completed(_: CUcontext, _stream: u32, buffer: *mut u8, _bytes: usize, valid_bytes: usize) {
+    if let Some(Some(observer)) = OBSERVER.get()
+        && let Ok(mut output) = observer.output.lock()
+    {
+        // SAFETY: the buffer is the one just completed, and freed only below. Newer records begin like the one read here.
+        unsafe {
+            for record in observer.cupti.records(buffer, valid_bytes) {
+                if (*record).kind == CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMORY2 {
+                    let _ = write_line(&mut *output, &*record.cast::<CUpti_ActivityMemory2>());
+                }
+            }
+        }
+    }
+    // SAFETY: from `malloc` in `request_buffer`, or null.
+    unsafe { libc::free(buffer.cast()) };
+}
+
+// All that is read of a record lies where the oldest CUPTI of these headers put it.
+const _: () = assert!(offset_of!(CUpti_ActivityMemory2, isAsync) == 72);
+
+fn write_line(output: &mut impl Write, record: &CUpti_ActivityMemory2) -> std::io::Result<()> {
+    let operation = match record.memoryOperationType {
+        Operation::CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_ALLOCATION => "alloc",
+        Operation::CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_RELEASE => "free",
+        _ => "other",
+    };
+    let kind = match record.memoryKind {
+        Kind::CUPTI_ACTIVITY_MEMORY_KIND_DEVICE if record.isAsync != 0 => "async",
+        Kind::CUPTI_ACTIVITY_MEMORY_KIND_DEVICE => "device",
+        Kind::CUPTI_ACTIVITY_MEMORY_KIND_MANAGED => "managed",
+        Kind::CUPTI_ACTIVITY_MEMORY_KIND_PINNED => "pinned",
+        Kind::CUPTI_ACTIVITY_MEMORY_KIND_ARRAY => "array",
+        Kind::CUPTI_ACTIVITY_MEMORY_KIND_DEVICE_STATIC | Kind::CUPTI_ACTIVITY_MEMORY_KIND_MANAGED_STATIC => "static",
+        _ => "other",
+    };
+    let (address, bytes, device, time) = (record.address, record.bytes, record.deviceId, record.timestamp);
+    writeln!(output, "{operation} {kind} {address} {bytes} {device} {time}")
+}
+
+/// Preloaded rather than injected: has the driver inject what is already here.
+extern "C" fn constructor() {
+    const INJECTION: &CStr = c"CUDA_INJECTION64_PATH";
+    if std::env::var_os("CUPTI_TRUTH_OUTPUT").is_none() {
+        return;
+    }
+    // SAFETY: preloaded, this runs before any other thread; injected, the variable is set and stays as it is. `dladdr`
+    // only reads, and its path is the linker's own for good.
+    unsafe {
+        if libc::getenv(INJECTION.as_ptr()).is_null() {
+            let mut library = libc::Dl_info {
+                dli_fname: std::ptr::null::<c_char>(),
+                dli_fbase: std::ptr::null_mut(),
+                dli_sname: std::ptr::null(),
+                dli_saddr: std::ptr::null_mut(),
+            };
+            if libc::dladdr(constructor as *const c_void, &mut library) != 0 && !library.dli_fname.is_null() {
+                libc::setenv(INJECTION.as_ptr(), library.dli_fname, 0);
+            }
+        }
+    }
+}
+
+/// Has the dynamic linker run [`constructor`] when it loads the library.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = constructor;

@@ -1,0 +1,111 @@
+//! Renews `src/bindings.rs` from NVIDIA's headers. Run by `make bindings`, which fetches them:
+//!
+//!     generate-bindings HEADERS OUT.rs
+//!
+//! HEADERS is the folder with `cupti.h`, the CUDA runtime's headers and `crt/`. Only what is named here is kept, and no
+//! comment: NVIDIA's headers are not free to copy; a program's own declarations of what it calls are.
+
+use std::error::Error;
+use std::process::Command;
+
+use bindgen::callbacks::{EnumVariantCustomBehavior, EnumVariantValue, ParseCallbacks};
+
+/// Functions and types, as regular expressions on their C names; what these need comes with them.
+const FUNCTIONS: &str = "cupti(GetVersion|GetResultString|Subscribe|Unsubscribe|EnableCallback|EnableDomain|Finalize)\
+    |cuptiActivity(RegisterCallbacks|Enable|Disable|FlushAll|GetNextRecord|GetNumDroppedRecords)";
+const TYPES: &str = "CUpti_ActivityMemory[24]|CUpti_ActivityMemoryPool[23]|CUpti_ActivityFlag\
+    |CUpti_CallbackData|CUpti_driver_api_trace_cbid";
+
+/// Of enumerations with hundreds of values those that concern memory, by their beginnings. Others are kept whole.
+const VALUES: [(&str, &[&str]); 3] = [
+    (
+        "CUPTI_ACTIVITY_KIND_",
+        &["CUPTI_ACTIVITY_KIND_INVALID", "CUPTI_ACTIVITY_KIND_MEMORY", "CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY"],
+    ),
+    ("CUPTI_ACTIVITY_FLAG_", &["CUPTI_ACTIVITY_FLAG_NONE", "CUPTI_ACTIVITY_FLAG_FLUSH_FORCED"]),
+    (
+        "CUPTI_DRIVER_TRACE_CBID_",
+        &[
+            "CUPTI_DRIVER_TRACE_CBID_cuMemAlloc",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemFree",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemHostAlloc",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemHostRegister",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemHostUnregister",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemAddress",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemCreate",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemRelease",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemMap",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemUnmap",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemPool",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemImport",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemExport",
+            "CUPTI_DRIVER_TRACE_CBID_cuMemRetain",
+            "CUPTI_DRIVER_TRACE_CBID_cuArrayCreate",
+            "CUPTI_DRIVER_TRACE_CBID_cuArrayDestroy",
+            "CUPTI_DRIVER_TRACE_CBID_cuArray3DCreate",
+            "CUPTI_DRIVER_TRACE_CBID_cuMipmappedArrayCreate",
+            "CUPTI_DRIVER_TRACE_CBID_cuMipmappedArrayDestroy",
+            "CUPTI_DRIVER_TRACE_CBID_cuIpcOpenMemHandle",
+            "CUPTI_DRIVER_TRACE_CBID_cuIpcCloseMemHandle",
+            "CUPTI_DRIVER_TRACE_CBID_cuImportExternalMemory",
+            "CUPTI_DRIVER_TRACE_CBID_cuDestroyExternalMemory",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphAddMemAllocNode",
+            "CUPTI_DRIVER_TRACE_CBID_cuGraphAddMemFreeNode",
+            "CUPTI_DRIVER_TRACE_CBID_cuDeviceGraphMemTrim",
+            "CUPTI_DRIVER_TRACE_CBID_cuDeviceSetMemPool",
+        ],
+    ),
+];
+
+#[derive(Debug)]
+struct OnlyMemory;
+
+impl ParseCallbacks for OnlyMemory {
+    fn enum_variant_behavior(
+        &self,
+        _enum_name: Option<&str>,
+        value: &str,
+        _number: EnumVariantValue,
+    ) -> Option<EnumVariantCustomBehavior> {
+        let wanted = match VALUES.iter().find(|(family, _)| value.starts_with(family)) {
+            Some((_, wanted)) => wanted.iter().any(|beginning| value.starts_with(beginning)),
+            None => !value.ends_with("_FORCE_INT"),
+        };
+        (!wanted).then_some(EnumVariantCustomBehavior::Hide)
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [headers, out] = arguments.as_slice() else {
+        return Err("usage: generate-bindings HEADERS OUT.rs".into());
+    };
+    // The first Rust with edition 2024.
+    let rust = bindgen::RustTarget::stable(85, 0).map_err(|_| "this bindgen does not know Rust 1.85")?;
+    bindgen::Builder::default()
+        .header_contents("memlab_cupti.h", "#include <cupti.h>\n")
+        .clang_args([format!("-I{headers}"), format!("-isystem{}", compilers_own_headers()?)])
+        .allowlist_function(FUNCTIONS)
+        .allowlist_type(TYPES)
+        .allowlist_var("CUPTI_API_VERSION")
+        .parse_callbacks(Box::new(OnlyMemory))
+        // Not Rust's enums: a newer CUPTI may answer with a value that these headers do not have.
+        .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
+        .generate_comments(false)
+        .layout_tests(true)
+        .merge_extern_blocks(true)
+        .use_core()
+        .rust_target(rust)
+        .rust_edition(bindgen::RustEdition::Edition2024)
+        .disable_header_comment()
+        .raw_line("// Made by `make bindings` from NVIDIA's headers: declarations only. Not to be edited.")
+        .generate()?
+        .write_to_file(out)?;
+    Ok(())
+}
+
+/// Where `stddef.h` and kin are: the wheel of libclang has none, so gcc's are taken.
+fn compilers_own_headers() -> Result<String, Box<dyn Error>> {
+    let said = Command::new("gcc").arg("-print-file-name=include").output()?;
+    Ok(String::from_utf8(said.stdout)?.trim().to_owned())
+}
