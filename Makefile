@@ -18,11 +18,11 @@ demo: all $(VENV)/.installed
 
 test: test-rust test-python
 
-test-rust: all
+test-rust: all $(VENV)/.installed
 	$(CARGO) test --workspace --release --quiet
 
 test-python: all $(VENV)/.installed
-	$(VENV)/bin/python -m pytest tests
+	$(VENV)/bin/python -m pytest -q -n 2 tests
 
 lint:
 	$(CARGO) fmt --all --check
@@ -36,11 +36,26 @@ bench: bench-append bench-replay bench-overhead
 bench-overhead: all $(VENV)/.installed
 	$(SIMGPU) --memory 8GiB $(VENV)/bin/python benches/overhead.py
 
+# What appending one event costs by itself.
 bench-append: all
-	$(CARGO) bench --package memlab-interpose
+	@mkdir -p target/bench
+	$(CC) -O2 -Wall -o target/bench/append benches/append.c -lpthread
+	MEMLAB_OUTPUT=target/bench/append.jsonl LD_PRELOAD=$(CURDIR)/target/release/libmemlab.so target/bench/append
+	@rm -f target/bench/append.jsonl
 
 bench-replay: all
 	$(CARGO) run --release --quiet --package memlab-trace --example replay_bench
+
+# CUPTI's declarations, from NVIDIA's headers and with the libclang that PyPI has. The headers stay in a throw-away folder.
+BINDINGS_VENV := target/bindings-venv
+.PHONY: bindings
+bindings:
+	$(PYTHON) -m venv --clear $(BINDINGS_VENV)
+	$(BINDINGS_VENV)/bin/pip install --quiet --disable-pip-version-check --requirement bindgen/requirements.txt
+	packages=$$(echo $(CURDIR)/$(BINDINGS_VENV)/lib/python3*/site-packages) && \
+	LIBCLANG_PATH=$$packages/clang/native $(CARGO) run --quiet --package cupti-sys --features generate \
+		--bin generate-bindings -- $$packages/nvidia/cu13/include bindgen/src/bindings.rs
+	rustfmt --edition 2024 bindgen/src/bindings.rs
 
 $(VENV)/.installed: tests/requirements.txt
 	$(PYTHON) -m venv $(VENV)

@@ -53,3 +53,20 @@ def test_layers(memlab, case):
 
     # AND none is missing
     assert met == {phase: set(sizes) for phase, sizes in expected.items()}
+
+
+def test_backward_belongs_to_the_forward_line(memlab):
+    # GIVEN four threads running forward and backward at once, each with sequence numbers of its own
+    run = memlab.python(PROGRAMS / "autograd.py", memlab.folder / "expected.json")
+    assert run.code == 0, run.errors
+    expected = json.loads((memlab.folder / "expected.json").read_text())
+    trace = Trace(run.trace)
+    met = set()
+    for event in trace.events:
+        if event[0] == "a" and event[8] & 3 == BACKWARD and str(event[5]) in expected:
+            # THEN what a node's backward allocates has the line on which the node was made
+            file, line = trace.line(event[6])
+            assert file.endswith("autograd.py")
+            assert line == expected[str(event[5])], event
+            met.add(str(event[5]))
+    assert met == expected.keys()
