@@ -179,9 +179,7 @@ def report(found):
         f"base {found['base_wall_ms']:.2f} ms, memlab {found['memlab_wall_ms']:.2f} ms, "
         f"slower by {found['slower_wall_percent']:.2f} %          (by the wall clock)"
     )
-    print(
-        f"to submit a step the CPU needs {found['submit_ms']:.2f} ms, under memlab {found['memlab_submit_ms']:.2f} ms"
-    )
+    print(f"to submit a step the CPU needs {found['submit_ms']:.2f} ms, under memlab {found['memlab_submit_ms']:.2f} ms")
     if found["memlab_submit_ms"] > 0.8 * found["base_ms"]:
         print("this step is not GPU-bound: the card waits for the CPU. Try larger sizes.")
 

@@ -100,7 +100,7 @@ def main():
         sys.exit("overhead: build first: cargo build --release --workspace")
     ratios = {}
     for shape, (depth, threads) in SHAPES.items():
-        added = {"pytorch": [], "memlab": []}
+        added: dict[str, list[float]] = {"pytorch": [], "memlab": []}
         bases = []
         for round_ in range(args.rounds):
             order = ["alone", "pytorch", "memlab"]

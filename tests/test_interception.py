@@ -63,7 +63,9 @@ def test_loaded_late(memlab):
     assert {"", "0", "1"} <= {layer["name"] for layer in trace.layers.values()}
 
 
-@pytest.mark.parametrize("settings", ["expandable_segments:True", "backend:cudaMallocAsync", "pinned_use_cuda_host_register:True"])
+@pytest.mark.parametrize(
+    "settings", ["expandable_segments:True", "backend:cudaMallocAsync", "pinned_use_cuda_host_register:True"]
+)
 def test_allocator_settings(memlab, settings):
     # GIVEN PyTorch's allocator set up differently
     run = memlab.python(PROGRAMS / "settings.py", env={"PYTORCH_CUDA_ALLOC_CONF": settings})

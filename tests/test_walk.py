@@ -23,7 +23,11 @@ def interpreters():
     found = {}
     for candidate in candidates:
         asked = subprocess.run(
-            [candidate, "-c", "import sys, sysconfig; print(*sys.version_info[:2], sysconfig.get_config_var('Py_GIL_DISABLED'))"],
+            [
+                candidate,
+                "-c",
+                "import sys, sysconfig; print(*sys.version_info[:2], sysconfig.get_config_var('Py_GIL_DISABLED'))",
+            ],
             capture_output=True,
             text=True,
         )

@@ -103,4 +103,3 @@ class Trace:
 
 def is_users(file):
     return "site-packages" not in file and "/torch/" not in file
-

@@ -59,9 +59,9 @@ def made_anew(address):
     """Code objects come and go, at addresses that are used again."""
     for number in range(50):
         scope = {"allocate": allocate}
-        source = "\n" * number + "def fresh_%d(address):\n\n    allocate(address)\n" % number
-        exec(compile(source, "fresh-%d.py" % number, "exec"), scope)
-        scope["fresh_%d" % number](address + number * 512)
+        source = "\n" * number + f"def fresh_{number}(address):\n\n    allocate(address)\n"
+        exec(compile(source, f"fresh-{number}.py", "exec"), scope)
+        scope[f"fresh_{number}"](address + number * 512)
 
 
 def in_turn(address):

@@ -30,21 +30,19 @@ driver_functions! {
 /// The current context's device; 0 where there is no context, as for the runtime.
 pub fn current_device() -> i32 {
     let mut device = 0;
+    let Some(get) = CTX_GET_DEVICE.get() else { return 0 };
     // SAFETY: the driver writes one int.
-    match CTX_GET_DEVICE.get() {
-        Some(get) if unsafe { get(&mut device) } == CUDA_SUCCESS => device,
-        _ => 0,
-    }
+    let result = unsafe { get(&mut device) };
+    if result == CUDA_SUCCESS { device } else { 0 }
 }
 
 /// The current context; 0 where there is none.
 pub fn current_context() -> u64 {
     let mut context = ptr::null_mut();
+    let Some(get) = CTX_GET_CURRENT.get() else { return 0 };
     // SAFETY: the driver writes one pointer.
-    match CTX_GET_CURRENT.get() {
-        Some(get) if unsafe { get(&mut context) } == CUDA_SUCCESS => context as u64,
-        _ => 0,
-    }
+    let result = unsafe { get(&mut context) };
+    if result == CUDA_SUCCESS { context as u64 } else { 0 }
 }
 
 /// The device's primary context, if it is in use; else 0.
@@ -70,11 +68,10 @@ pub fn primary_context(device: i32) -> u64 {
 /// Bytes of the allocation that contains `pointer`; 0 where the driver does not say.
 pub fn range_size(pointer: u64) -> u64 {
     let (mut base, mut bytes) = (0, 0);
+    let Some(range) = ADDRESS_RANGE.get() else { return 0 };
     // SAFETY: the driver checks the pointer and writes to the variables.
-    match ADDRESS_RANGE.get() {
-        Some(range) if unsafe { range(&mut base, &mut bytes, pointer) } == CUDA_SUCCESS => bytes as u64,
-        _ => 0,
-    }
+    let result = unsafe { range(&mut base, &mut bytes, pointer) };
+    if result == CUDA_SUCCESS { bytes as u64 } else { 0 }
 }
 
 pub struct DeviceFacts {

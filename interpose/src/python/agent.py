@@ -3,11 +3,12 @@
 Embedded in libmemlab.so and run inside the traced program, on its main thread, when it has called modules memlab has
 not met before. It must not keep anything of the program alive, change it, or raise: the program must not notice.
 
-`native` has: layer(id, name, class or ""), frame(id, file, line, function), tag(device, address, category, bytes, root, name), step(), forget(address),
-software(name, version, root), warn(text), finish().
+`native` has: layer(id, name, class or ""), frame(id, file, line, function), tag(device, address, category, bytes, root,
+name), step(), forget(address), software(name, version, root), warn(text), finish().
 """
 
 import atexit
+import contextlib
 import gc
 import itertools
 import os
@@ -25,6 +26,11 @@ _SOURCE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _STEPS_TAGGED_ALWAYS = 8
 _TAGGING_SHARE = 0.01
 _TAGGING_GROWTH = 0.1
+
+
+def _nobody():
+    """A reference to nothing."""
+    return None
 
 
 class Agent:
@@ -61,7 +67,7 @@ class Agent:
 
     def name_layers(self, unnamed):
         new_roots = False
-        graph_modules = None
+        graph_modules: dict = {}
         for layer, parent, module, address, generated, line in unnamed:
             if module is None:
                 module = self.alive_at(address)
@@ -133,21 +139,21 @@ class Agent:
         return watched() if watched is not None else None
 
     def name_below(self, parent, module):
-        known = self.layers.get(parent)
-        caller = known[0]() if known is not None else None
+        reference, root_layer, caller_name = self.layers.get(parent, (_nobody, 0, ""))
+        caller = reference()
         if caller is None:
             return None
         relative = next((name for name, child in caller._modules.items() if child is module), None)
         if relative is None:
             relative = next((name for name, child in caller.named_modules() if child is module), None)
         if relative is None:  # Not registered in its caller: held in a list, or passed as an argument.
-            root = self.roots[known[1]]()
+            root = self.roots.get(root_layer, _nobody)()
             if root is not None:
                 found = next((name for name, child in root.named_modules() if child is module), None)
                 if found is not None:
                     return found
             relative = f"({type(module).__name__})"
-        return f"{known[2]}.{relative}" if known[2] else relative
+        return f"{caller_name}.{relative}" if caller_name else relative
 
     def watch(self, module):
         address = id(module)
@@ -171,14 +177,19 @@ class Agent:
             if not tensor.is_cuda:
                 return
             self.native.tag(
-                tensor.device.index or 0, tensor.data_ptr(), category, tensor.numel() * tensor.element_size(), root, name
+                tensor.device.index or 0,
+                tensor.data_ptr(),
+                category,
+                tensor.numel() * tensor.element_size(),
+                root,
+                name,
             )
         except Exception:
             pass  # Fake, meta, quantised or otherwise without memory of its own.
 
     def tag_all(self):
         with self.torch._C.DisableTorchFunction():
-            names = {}
+            names: dict = {}
             for root, reference in list(self.roots.items()):
                 module = reference()
                 if module is None:
@@ -207,8 +218,8 @@ class Agent:
                     self.tag(parameter, _PARAMETER, *known)
                     if parameter.grad is not None:
                         self.tag(parameter.grad, _GRADIENT, *known)
-                # `state` makes an entry when asked for a missing one.
-                state = optimizer.state[parameter] if parameter in optimizer.state else {}
+                # Indexing `state` would make an entry.
+                state = optimizer.state.get(parameter, {})
                 for key, value in state.items() if hasattr(state, "items") else ():
                     for suffix, tensor in self.tensors_in(value):
                         self.tag(tensor, _OPTIMIZER_STATE, known[0], f"{known[1]}:{key}{suffix}")
@@ -242,10 +253,8 @@ class Agent:
         """The last moment before Python tears the program down: what is alive now is what it ended with."""
         if not self.finished and os.getpid() == self.pid:
             self.finished = True
-            try:
+            with contextlib.suppress(Exception):
                 self.tag_all()
-            except Exception:
-                pass
             self.native.finish()
 
 

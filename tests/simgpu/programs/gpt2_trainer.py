@@ -15,9 +15,7 @@ class Numbers(torch.utils.data.Dataset):
         return {"input_ids": row, "labels": row}
 
 
-config = GPT2Config(
-    n_layer=3, n_head=4, n_embd=128, vocab_size=1000, n_positions=64, bos_token_id=0, eos_token_id=0
-)
+config = GPT2Config(n_layer=3, n_head=4, n_embd=128, vocab_size=1000, n_positions=64, bos_token_id=0, eos_token_id=0)
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
         output_dir=folder,
