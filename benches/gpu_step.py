@@ -2,9 +2,9 @@
 
     python benches/gpu_step.py               (--small on a card of less than 24 GiB)
 
-A transformer is trained in bf16 in fresh processes, with LD_PRELOAD=libmemlab.so and without, in the order ABBA BAAB …, so
-that a card that warms up or slows down favours neither. Each process warms up and then takes the median time of its steps,
-by CUDA events and by the wall clock. Prints
+A transformer is trained in bf16 in fresh processes, with LD_PRELOAD=libmemlab.so and without, in the order ABBA BAAB …,
+so that a card that warms up or slows down favours neither. Each process warms up and then takes the median time of its
+steps by CUDA events, and their mean by the wall clock. Prints
 
     base 61.32 ms, memlab 61.35 ms, slower by 0.05 %          (by CUDA events, the median of the processes)
 
@@ -32,7 +32,7 @@ TINY = {"layers": 2, "width": 64, "heads": 4, "batch": 2, "context": 32, "vocabu
 
 
 def measure(sizes, steps, warm_up):
-    """One process: prints the median milliseconds of a step by CUDA events, by the wall clock, and to submit it."""
+    """One process: prints milliseconds a step by CUDA events, by the wall clock, and to submit it."""
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -48,8 +48,9 @@ def measure(sizes, steps, warm_up):
 
         def forward(self, x):
             batch, tokens, _ = x.shape
-            heads = self.qkv(self.norm1(x)).view(batch, tokens, 3, sizes["heads"], -1).permute(2, 0, 3, 1, 4)
-            attended = F.scaled_dot_product_attention(*heads, is_causal=True)
+            heads = self.qkv(self.norm1(x)).view(batch, tokens, 3, sizes["heads"], -1)
+            query, key, value = heads.permute(2, 0, 3, 1, 4)
+            attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
             x = x + self.out(attended.transpose(1, 2).reshape(batch, tokens, width))
             return x + self.mlp(self.norm2(x))
 
@@ -79,7 +80,7 @@ def measure(sizes, steps, warm_up):
     torch.cuda.synchronize()
     wall = (time.perf_counter() - start) / steps * 1e3
     by_events = statistics.median(earlier.elapsed_time(later) for earlier, later in itertools.pairwise(events))
-    # From an idle card: what the CPU needs to say what is to be done. If that is not well below the step, the card waits.
+    # From an idle card: what the CPU needs to submit a step. If that is not well below its time, the card waits.
     submits = []
     for _ in range(5):
         torch.cuda.synchronize()

@@ -6,10 +6,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -86,6 +87,8 @@ const PAGE: u64 = 4096;
 pub struct TraceFile {
     pub path: PathBuf,
     file: File,
+    /// Device and inode of the file: programs close descriptors that are not theirs, and open their own files on them.
+    inode: (u64, u64),
     /// Null where the file system refuses shared mappings: lines are then written with `pwrite`.
     base: *mut u8,
     mapped: u64,
@@ -97,6 +100,8 @@ pub struct TraceFile {
     extended: AtomicU64,
     front: u64,
     closed: AtomicBool,
+    /// Bytes inside the file that were reserved by threads which then found it closed: they stay NULs.
+    refused: AtomicU64,
 }
 
 // SAFETY: `base` is only written through reserved, disjoint ranges.
@@ -108,22 +113,28 @@ impl TraceFile {
     /// Makes the file at `path` (replacing one that is there) and maps its first `mapped` bytes. Lines are appended after
     /// the first `front` bytes, which are left to the caller.
     pub fn create(path: &Path, mapped: u64, front: u64) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-        // SAFETY: a new mapping at an address of the kernel's choice; pages beyond the file's end are not touched
-        // before the file is extended.
-        let base = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                mapped as usize,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
-                file.as_raw_fd(),
-                0,
-            )
+        let (file, path) = open_unused(path)?;
+        let file = out_of_the_way(file);
+        let base = if limit(libc::RLIMIT_AS) == u64::MAX {
+            // SAFETY: a new mapping at an address of the kernel's choice; pages beyond the file's end are not touched before
+            // the file is extended.
+            unsafe {
+                libc::mmap(
+                    ptr::null_mut(),
+                    mapped as usize,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_SHARED | libc::MAP_NORESERVE,
+                    file.as_raw_fd(),
+                    0,
+                )
+            }
+        } else {
+            libc::MAP_FAILED // The program has to do with little address space: none of it is taken.
         };
         let base = if base == libc::MAP_FAILED { ptr::null_mut() } else { base.cast() };
         Ok(Self {
-            path: path.to_owned(),
+            path,
+            inode: inode_of(&file),
             file,
             base,
             mapped,
@@ -133,6 +144,7 @@ impl TraceFile {
             extended: AtomicU64::new(front),
             front,
             closed: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
         })
     }
 
@@ -141,7 +153,7 @@ impl TraceFile {
         let start = self.tail.fetch_add(line.len() as u64, Ordering::SeqCst);
         let end = start + line.len() as u64;
         if end > self.ready.load(Ordering::SeqCst) {
-            self.extend(end)?;
+            self.extend(end, line.len() as u64)?;
         }
         if self.base.is_null() {
             return self.file.write_all_at(line, start).map_err(Refused::Failed);
@@ -159,18 +171,25 @@ impl TraceFile {
     /// Makes the file at least `end` bytes long. `posix_fallocate` really takes the disk space, so that a full disk is
     /// an error here and not a SIGBUS at some later store.
     #[cold]
-    fn extend(&self, end: u64) -> Result<(), Refused> {
+    fn extend(&self, end: u64, line_bytes: u64) -> Result<(), Refused> {
         let _one_at_a_time = self.extending.lock();
         let extended = self.extended.load(Ordering::Relaxed);
         let ready = self.ready.load(Ordering::SeqCst);
-        if self.closed.load(Ordering::SeqCst) || end > self.mapped {
+        if self.closed.load(Ordering::SeqCst) {
+            let size = self.extended.load(Ordering::Relaxed).min(end);
+            let start = end - line_bytes;
+            self.refused.fetch_add(size.saturating_sub(start), Ordering::SeqCst);
             return Err(Refused::Closed);
         }
+        if end > self.mapped.min(limit(libc::RLIMIT_FSIZE)) {
+            return Err(Refused::Failed(io::Error::from_raw_os_error(libc::EFBIG)));
+        }
+        self.check_descriptor().map_err(Refused::Failed)?;
         if end <= ready {
             return Ok(());
         }
         let step = (extended - self.front).clamp(FIRST_EXTENSION, LARGEST_EXTENSION);
-        let goal = (end + step).next_multiple_of(FIRST_EXTENSION).min(self.mapped);
+        let goal = (end + step).next_multiple_of(FIRST_EXTENSION).min(self.mapped).min(limit(libc::RLIMIT_FSIZE));
         let mut goal = goal;
         while let Err(error) = self.allocate(extended, goal) {
             // A nearly full disk still has room for some lines.
@@ -183,6 +202,15 @@ impl TraceFile {
         self.extended.store(goal, Ordering::Relaxed);
         self.ready.store(goal, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// That the descriptor is still the trace's.
+    fn check_descriptor(&self) -> io::Result<()> {
+        if inode_of(&self.file) == self.inode {
+            Ok(())
+        } else {
+            Err(io::Error::other("the program has closed the file"))
+        }
     }
 
     fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
@@ -198,14 +226,17 @@ impl TraceFile {
     /// A thread that reserved before `ready` became 0 is counted in `tail`, so its bytes stay; one that reserves
     /// later sees `ready` and writes nothing. No thread can touch a page beyond the new end.
     pub fn close(&self) -> u64 {
-        let _no_extension = self.extending.lock();
+        // Not for ever: a signal handler that ends the process may have interrupted an extension on this very thread.
+        let _no_extension = self.extending.try_lock_for(Duration::from_millis(100));
         let size = self.extended.load(Ordering::Relaxed);
         self.closed.store(true, Ordering::SeqCst);
         self.ready.store(0, Ordering::SeqCst);
         let tail = self.tail.load(Ordering::SeqCst);
         let end = if self.base.is_null() { tail } else { tail.min(size) };
         // Failing to trim leaves NULs at the end, which readers skip.
-        let _ = self.file.set_len(end);
+        if self.check_descriptor().is_ok() {
+            let _ = self.file.set_len(end);
+        }
         end
     }
 
@@ -242,7 +273,7 @@ impl TraceFile {
             let end = self.tail.load(Ordering::SeqCst).min(self.extended.load(Ordering::Relaxed));
             std::slice::from_raw_parts(self.base.add(self.front as usize), (end - self.front) as usize)
         };
-        !lines.contains(&0)
+        memchr::memchr_iter(0, lines).count() as u64 == self.refused.load(Ordering::SeqCst)
     }
 
     /// Gives up the mapping of a closed file that is whole. The disk space of a deleted file is only freed then.
@@ -255,6 +286,80 @@ impl TraceFile {
             // SAFETY: the caller's word; a closed file refuses every line before touching the mapping.
             unsafe { libc::munmap(self.base.cast(), self.mapped as usize) };
         }
+    }
+}
+
+/// Opens a new file at `path`, or beside it (`trace-1.jsonl` …) where a living process writes to that one or this process
+/// did before an `exec`. A file that somebody has mapped is never truncated: its pages would be pulled from under them.
+fn open_unused(path: &Path) -> io::Result<(File, PathBuf)> {
+    for number in 0..1000 {
+        let candidate = if number == 0 { path.to_owned() } else { numbered(path, number) };
+        for _ in 0..2 {
+            match OpenOptions::new().read(true).write(true).create_new(true).open(&candidate) {
+                Ok(file) => {
+                    lock(&file);
+                    return Ok((file, candidate));
+                }
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => {}
+            }
+            let Ok(old) = File::open(&candidate) else { break };
+            if written_by_this_process(&old) || !lock(&old) {
+                break;
+            }
+            std::fs::remove_file(&candidate)?;
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "a thousand processes write to files of this name"))
+}
+
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let (stem, ending) = name.find('.').map_or((&*name, ""), |dot| name.split_at(dot));
+    path.with_file_name(format!("{stem}-{number}{ending}"))
+}
+
+/// Takes the lock that says "a process writes to this file"; it goes with the process. Says whether it was free.
+fn lock(file: &File) -> bool {
+    // SAFETY: an open descriptor.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+/// A process that calls `exec` keeps its id but not its descriptors.
+fn written_by_this_process(file: &File) -> bool {
+    let mut beginning = [0; 512];
+    let length = file.read_at(&mut beginning, 0).unwrap_or(0);
+    let ours = format!("\"pid\":{},", std::process::id());
+    memchr::memmem::find(&beginning[..length], ours.as_bytes()).is_some()
+}
+
+/// Moves a descriptor up, away from the low numbers that programs close and reuse wholesale.
+fn out_of_the_way(file: File) -> File {
+    let limit = limit(libc::RLIMIT_NOFILE);
+    for lowest in [1000, 500, 200] {
+        if lowest < limit {
+            // SAFETY: an open descriptor; the new one is owned by the returned file.
+            let moved = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest as libc::c_int) };
+            if moved >= 0 {
+                // SAFETY: just made, and nobody else's.
+                return unsafe { File::from_raw_fd(moved) };
+            }
+        }
+    }
+    file
+}
+
+fn inode_of(file: &File) -> (u64, u64) {
+    file.metadata().map_or((0, 0), |found| (found.dev(), found.ino()))
+}
+
+/// The process's soft limit; `u64::MAX` for none.
+fn limit(resource: libc::__rlimit_resource_t) -> u64 {
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills the structure.
+    match unsafe { libc::getrlimit(resource, &mut limits) } {
+        0 => limits.rlim_cur, // RLIM_INFINITY is the largest value.
+        _ => u64::MAX,
     }
 }
 

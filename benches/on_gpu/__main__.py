@@ -1,0 +1,100 @@
+"""Runs every check of this folder: see benches/on_gpu.sh."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import device
+import exact
+import interception
+import speed
+import truth
+from harness import LIBRARY, MEMLAB, Failed, Harness
+
+# Of nine minutes.
+SECONDS = 525
+
+FACTS = """
+import json, sys, torch
+available = torch.cuda.is_available()
+print(json.dumps({
+    "python": sys.version.split()[0], "torch": torch.__version__, "cuda": torch.version.cuda,
+    "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if available else [],
+    "memory_gib": torch.cuda.get_device_properties(0).total_memory / 2**30 if available else 0,
+}))
+"""
+
+
+def machine(harness):
+    """What this is measured on."""
+    run = harness.run(harness.work, sys.executable, "-c", FACTS, memlab=False, devices=2)
+    if run.code != 0:
+        raise Failed(run.errors[-2000:])
+    facts = json.loads(run.output.splitlines()[-1])
+    harness.devices = len(facts["devices"])
+    facts |= {"system": platform.platform(), "cpus": os.cpu_count()}
+    try:
+        query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.used", "--format=csv,noheader"]
+        facts["nvidia_smi"] = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        facts["nvidia_smi"] = None
+    return facts
+
+
+def together():
+    """Checks that do not mind each other: figures are a process's own."""
+    for model in exact.MODELS:
+        yield f"exact {model}", exact.check_model, model
+    for case in exact.LAYERS:
+        yield f"layers {case}", exact.check_layers, case
+    for settings in interception.SETTINGS:
+        yield f"settings {settings}", interception.check_settings, settings
+    for way in interception.WAYS:
+        yield f"allocations {way}", interception.check_allocations, way
+    yield "late loading", interception.check_late
+    yield "autograd lines", exact.check_autograd
+    yield "autograd offset", device.check_offset
+    yield "truth comparison", truth.check_comparison
+    for program in truth.PROGRAMS_BY_NAME:
+        yield f"truth {program}", truth.check_truth, program
+
+
+def alone():
+    """Checks that want the card, or the time, for themselves."""
+    yield "categories", device.check_categories
+    yield "speed step", speed.check_step
+    yield "speed append", speed.check_append
+    yield "speed overhead", speed.check_overhead
+
+
+def main():
+    wanted = sys.argv[1:]
+    for needed in (MEMLAB, LIBRARY):
+        if not needed.exists():
+            sys.exit(f"on_gpu: {needed} is missing: cargo build --release --workspace makes it")
+    harness = Harness(os.environ.get("OUT") or "on_gpu_results", SECONDS)
+    try:
+        facts = harness.machine = machine(harness)
+    except (Failed, subprocess.TimeoutExpired) as failed:
+        sys.exit(f"on_gpu: cannot even ask PyTorch for its devices: {failed}")
+    harness.log(json.dumps(facts, indent=1))
+    if not facts["devices"]:
+        sys.exit(
+            "on_gpu: PyTorch finds no GPU here.\nTo try the script itself: SIMGPU=tests/simgpu/simgpu benches/on_gpu.sh"
+        )
+
+    def chosen(checks):
+        return [check for check in checks if not wanted or any(check[0].startswith(word) for word in wanted)]
+
+    with ThreadPoolExecutor(max(1, min(4, (os.cpu_count() or 2) // 2 + 1))) as pool:
+        for check in chosen(together()):
+            pool.submit(harness.guard, *check)
+    for check in chosen(alone()):
+        harness.guard(*check)
+    sys.exit(not harness.finish())
+
+
+main()
