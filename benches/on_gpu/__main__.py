@@ -79,12 +79,14 @@ def main():
     try:
         facts = harness.machine = machine(harness)
     except (Failed, subprocess.TimeoutExpired) as failed:
+        harness.close()
         sys.exit(f"on_gpu: cannot even ask PyTorch for its devices: {failed}")
-    harness.log(json.dumps(facts, indent=1))
     if not facts["devices"]:
+        harness.close()
         sys.exit(
             "on_gpu: PyTorch finds no GPU here.\nTo try the script itself: SIMGPU=tests/simgpu/simgpu benches/on_gpu.sh"
         )
+    harness.log(json.dumps(facts, indent=1))
 
     def chosen(checks):
         return [check for check in checks if not wanted or any(check[0].startswith(word) for word in wanted)]

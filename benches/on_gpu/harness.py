@@ -63,7 +63,6 @@ class Run:
 class Harness:
     def __init__(self, out, seconds):
         self.out = Path(out)
-        self.out.mkdir(parents=True, exist_ok=True)
         self.simgpu = os.path.abspath(os.environ["SIMGPU"]) if os.environ.get("SIMGPU") else None
         self.work = Path(tempfile.mkdtemp(prefix="memlab-on-gpu-"))
         self.checks = []
@@ -71,9 +70,9 @@ class Harness:
         self.kept = 0
         self.lock = threading.Lock()
         self.machine = {}
+        self.fresh = True  # Nothing is logged yet.
         self.start = time.monotonic()
         self.deadline = self.start + seconds
-        (self.out / "log.txt").write_text("")
         self.devices = 0
 
     @property
@@ -83,8 +82,10 @@ class Harness:
     def log(self, text):
         with self.lock:
             print(text, flush=True)
-            with open(self.out / "log.txt", "a") as log:
+            self.out.mkdir(parents=True, exist_ok=True)
+            with open(self.out / "log.txt", "w" if self.fresh else "a") as log:
                 log.write(text + "\n")
+            self.fresh = False
 
     def note(self, name, value):
         """Something measured that is neither right nor wrong."""
@@ -220,8 +221,11 @@ class Harness:
         counts = [sum(check.passed is kind for check in self.checks) for kind in (True, False, None)]
         seconds = time.monotonic() - self.start
         self.log("{} passed, {} failed, {} skipped in {:.0f} s; see {}".format(*counts, seconds, self.out))
-        shutil.rmtree(self.work, ignore_errors=True)
+        self.close()
         return passed
+
+    def close(self):
+        shutil.rmtree(self.work, ignore_errors=True)
 
 
 @dataclass

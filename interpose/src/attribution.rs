@@ -1,9 +1,11 @@
 //! Who asked: the Python stack, the layer and the phase of the operation the calling thread is in.
 
+use std::ptr;
+
 use crate::intern::FrameRole;
 use crate::python::walk::{Interpreter, RawFrame};
 use crate::recorder::Recorder;
-use crate::thread::{CachedFrame, FRAME_CACHE, LAYER_CACHE, STACK_CACHE, Slot, ThreadState};
+use crate::thread::{CachedFrame, CachedLayer, FRAME_CACHE, LAYER_CACHE, STACK_CACHE, Slot, ThreadState};
 use memlab_trace::record::{Flags, Phase};
 
 /// The outcome of [`here`].
@@ -50,8 +52,7 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     };
     let moved = if own.roles.has(FrameRole::MODULE_APPLY) { Flags::MOVED_MODULE } else { 0 };
     // An autograd node was made at this very place: the allocation belongs to the operation that made it.
-    let differentiable =
-        if own.stack != 0 && thread.handed_out.last_stack == own.stack { Flags::GRADIENT_NODE } else { 0 };
+    let differentiable = if own.stack != 0 && thread.nodes.last_stack == own.stack { Flags::GRADIENT_NODE } else { 0 };
     Attribution { stack: own.stack, layer: own.layer, flags: phase | differentiable | moved | workspace }
 }
 
@@ -77,7 +78,7 @@ fn walk(
 ) -> Walked {
     let deaths = recorder.module_deaths();
     if thread.module_deaths != deaths {
-        thread.forget_stacks();
+        thread.forget_modules();
         thread.module_deaths = deaths;
     }
     let [first, second] = &mut thread.frames;
@@ -92,7 +93,7 @@ fn walk(
             let same = slot.code == raw.code
                 && slot.position == raw.position
                 && slot.identity == python.identity(raw.code)
-                && (!slot.role.has(FrameRole::MODULE_CALL) || slot.module == python.first_local(raw.frame));
+                && (!slot.role.has(FrameRole::MODULE_CALL) || is_module(python, slot, raw));
             if !same {
                 break;
             }
@@ -140,43 +141,53 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
         role: frame.role,
         stack: cached.1,
         layer: below.layer,
-        module: std::ptr::null(),
+        module: ptr::null(),
+        class: ptr::null(),
         innermost_module: below.innermost_module,
     };
     if frame.role.has(FrameRole::MODULE_CALL) {
         slot.module = python.first_local(raw.frame);
+        slot.class = python.class(slot.module);
         // `_wrapped_call_impl` and `_call_impl` are two frames of one call.
         if !slot.module.is_null() && slot.module != below.innermost_module {
             slot.innermost_module = slot.module;
-            slot.layer = layer(recorder, thread, below.layer, slot.module as usize, || {
+            let key = (below.layer, slot.module as usize, slot.class as usize);
+            slot.layer = layer(recorder, thread, key, || {
                 recorder.interner.layer(&recorder.log, python, below.layer, slot.module)
             });
         }
     } else if frame.role.has(FrameRole::GENERATED) {
-        slot.layer = layer(recorder, thread, below.layer, frame.id as usize, || {
+        slot.layer = layer(recorder, thread, (below.layer, frame.id as usize, 0), || {
             recorder.interner.generated_layer(&recorder.log, python, below.layer, frame.id, raw)
         });
     }
     slot
 }
 
-/// The layer that `parent` calls, from the cache or from `make`. `key` is the module's address or the frame's id.
+/// Whether the frame still calls the module it called when the slot was filled.
+#[inline]
+fn is_module(python: &Interpreter, slot: &Slot, raw: &RawFrame) -> bool {
+    let module = python.first_local(raw.frame);
+    ptr::eq(slot.module, module) && ptr::eq(slot.class, python.class(module))
+}
+
+/// The layer that `parent` calls, from the cache or from `make`. `key` and `class` are the module's address and its
+/// class, or a frame's id and 0.
 fn layer(
     recorder: &Recorder,
     thread: &mut ThreadState,
-    parent: u32,
-    key: usize,
+    (parent, key, class): (u32, usize, usize),
     make: impl FnOnce() -> (u32, bool),
 ) -> u32 {
     let cached = &mut thread.layer_cache[hash(u64::from(parent), key as u64) % LAYER_CACHE];
-    if cached.2 == 0 || cached.0 != parent || cached.1 != key {
+    if cached.layer == 0 || cached.parent != parent || cached.key != key || cached.class != class {
         let (layer, new) = make();
-        *cached = (parent, key, layer);
+        *cached = CachedLayer { parent, layer, key, class };
         if new {
             recorder.want_names();
         }
     }
-    cached.2
+    cached.layer
 }
 
 /// Spreads two words over a cache; addresses differ in their middle bits.

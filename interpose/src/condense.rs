@@ -70,7 +70,7 @@ fn condense(recorder: &Recorder, trace_max: u64) -> io::Result<()> {
     let path = recorder.log.file().path.clone();
     let beside = PathBuf::from(format!("{}.next", path.display()));
     let mut next = TraceFile::create(&beside, mapped_bytes(trace_max), trace_max / 4)?;
-    next.path = path.clone(); // The name it will have.
+    let beside = std::mem::replace(&mut next.path, path.clone()); // The name it will have.
     let old = recorder.log.switch_to(next);
     let next = recorder.log.file();
 

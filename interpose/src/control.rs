@@ -3,11 +3,11 @@
 //! It takes no lock of Python's or PyTorch's, and every request is bounded in size and time.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use crate::sampler::Nvml;
 const TICK: Duration = Duration::from_millis(250);
 /// Every so many ticks the cards are sampled even if this process changed nothing: others may have.
 const TICKS_BETWEEN_SAMPLES: u32 = 8;
-const REQUEST_LIMIT: u64 = 64 * 1024;
+const REQUEST_LIMIT: usize = 64 * 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts the control thread. Called once, by the thread that made the recorder, with unknown locks of its caller held:
@@ -59,6 +59,7 @@ fn run(recorder: &'static Recorder) {
             recorder.sampler.sample(recorder, nvml, ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES));
         }
         condense::if_large(recorder);
+        crate::late::patch_what_is_new();
         ticks = ticks.wrapping_add(1);
         let until = Instant::now() + TICK;
         match &listener {
@@ -72,32 +73,54 @@ fn run(recorder: &'static Recorder) {
 fn serve_until(listener: &UnixListener, recorder: &Recorder, until: Instant) {
     loop {
         let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return; // However many clients there are, the other work is due.
+        }
         let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid descriptor.
         let ready = unsafe { libc::poll(&mut poll, 1, left.as_millis() as i32) };
         if ready <= 0 {
             return;
         }
-        if let Ok((client, _)) = listener.accept() {
+        match listener.accept() {
             // A client that misbehaves only hurts itself.
-            let _ = serve(client, recorder);
+            Ok((client, _)) => drop(serve(client, recorder)),
+            // No descriptor left in the process, say: there may be one later.
+            Err(_) => std::thread::sleep(until.saturating_duration_since(Instant::now())),
         }
     }
 }
 
 fn serve(client: UnixStream, recorder: &Recorder) -> io::Result<()> {
-    client.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     client.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     if !same_user(&client) {
         return reply(&client, &json!({"ok": false, "error": "only the owner of the process may ask"}));
     }
-    let mut request = String::new();
-    BufReader::new((&client).take(REQUEST_LIMIT)).read_line(&mut request)?;
+    let request = read_request(&client)?;
     let answer = match serde_json::from_str::<Value>(&request) {
         Ok(request) => answer(&request, recorder),
         Err(error) => json!({"ok": false, "error": format!("not a request: {error}")}),
     };
     reply(&client, &answer)
+}
+
+/// One line, within a time and a size for the whole of it.
+fn read_request(mut client: &UnixStream) -> io::Result<String> {
+    let until = Instant::now() + REQUEST_TIMEOUT;
+    let mut request = Vec::new();
+    let mut piece = [0; 4096];
+    while !request.contains(&b'\n') && request.len() < REQUEST_LIMIT {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        client.set_read_timeout(Some(left))?;
+        match client.read(&mut piece)? {
+            0 => break,
+            count => request.extend_from_slice(&piece[..count]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&request).into_owned())
 }
 
 fn answer(request: &Value, recorder: &Recorder) -> Value {
@@ -139,10 +162,16 @@ fn same_user(client: &UnixStream) -> bool {
 /// `$XDG_RUNTIME_DIR/memlab`, or `/tmp/memlab-<uid>`.
 fn folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
-        Some(runtime) if runtime.is_absolute() && runtime.is_dir() => runtime.join("memlab"),
+        Some(runtime) if runtime.is_absolute() && is_own_folder(&runtime) => runtime.join("memlab"),
         // SAFETY: cannot fail.
         _ => PathBuf::from(format!("/tmp/memlab-{}", unsafe { libc::geteuid() })),
     }
+}
+
+/// A folder of this user: `sudo -E` leaves another's in the environment.
+fn is_own_folder(path: &Path) -> bool {
+    // SAFETY: cannot fail.
+    fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == unsafe { libc::geteuid() })
 }
 
 fn socket_path(pid: u32) -> PathBuf {

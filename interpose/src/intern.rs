@@ -76,11 +76,14 @@ pub struct UnnamedLayer {
 struct Tables {
     frames: HashMap<(usize, usize), Frame, FxBuildHasher>,
     stacks: HashMap<(u32, u32), u32, FxBuildHasher>,
-    /// By parent layer and module address. A module's death removes its entries, since its address will be reused.
-    layers: HashMap<(u32, usize), u32, FxBuildHasher>,
+    /// By parent layer and module address: the layer, and the module's class. A module's death removes its entries, since
+    /// its address will be reused; should nobody have noticed, another class gives it away.
+    layers: HashMap<(u32, usize), (u32, usize), FxBuildHasher>,
     layers_of_module: HashMap<usize, Vec<u32>, FxBuildHasher>,
     /// Parent and class of the layers that have no name yet.
     nameless: HashMap<u32, (u32, String), FxBuildHasher>,
+    /// Code objects whose first local is a module.
+    module_codes: HashMap<usize, CodeIdentity, FxBuildHasher>,
     last_frame: u32,
     last_stack: u32,
     last_layer: u32,
@@ -112,8 +115,17 @@ impl Interner {
             python.line(raw),
             python.qualified_name(raw.code),
         ));
+        if frame.role.has(FrameRole::MODULE_CALL) || frame.role.has(FrameRole::GENERATED) {
+            tables.module_codes.insert(raw.code as usize, identity);
+        }
         tables.frames.insert(key, frame);
         frame
+    }
+
+    /// Whether a frame of this code is known to have a module as its first local. What other frames have there may be
+    /// no object at all.
+    pub fn holds_module(&self, code: *const u8, identity: CodeIdentity) -> bool {
+        self.tables.lock().module_codes.get(&(code as usize)) == Some(&identity)
     }
 
     pub fn stack(&self, log: &Log, parent: u32, frame: u32) -> u32 {
@@ -131,15 +143,17 @@ impl Interner {
     /// The layer of `module` called by layer `parent`; the second value says that it is new and wants a name.
     pub fn layer(&self, log: &Log, python: &Interpreter, parent: u32, module: *const u8) -> (u32, bool) {
         let mut tables = self.tables.lock();
-        let key = (parent, module as usize);
-        if let Some(&layer) = tables.layers.get(&key) {
+        let (key, kind) = ((parent, module as usize), python.class(module) as usize);
+        if let Some(&(layer, known)) = tables.layers.get(&key)
+            && known == kind
+        {
             return (layer, false);
         }
         tables.last_layer += 1;
         let id = tables.last_layer;
         let class = python.class_name(module);
         log.append(encode::layer(&mut LineBuffer::<1024>::new(), id, parent, &class, None));
-        tables.layers.insert(key, id);
+        tables.layers.insert(key, (id, kind));
         tables.layers_of_module.entry(module as usize).or_default().push(parent);
         tables.unnamed.push(UnnamedLayer { id, parent, module: module as usize, generated: 0, line: 0 });
         tables.nameless.insert(id, (parent, class));
@@ -158,14 +172,14 @@ impl Interner {
         let mut tables = self.tables.lock();
         // Frame ids are small numbers, which no module has for an address.
         let key = (parent, frame as usize);
-        if let Some(&layer) = tables.layers.get(&key) {
+        if let Some(&(layer, _)) = tables.layers.get(&key) {
             return (layer, false);
         }
         tables.last_layer += 1;
         let id = tables.last_layer;
         let class = "GraphModule".to_owned();
         log.append(encode::layer(&mut LineBuffer::<1024>::new(), id, parent, &class, None));
-        tables.layers.insert(key, id);
+        tables.layers.insert(key, (id, 0));
         let (module, line) = (python.first_local(raw.frame) as usize, python.line(raw).unwrap_or(0));
         tables.unnamed.push(UnnamedLayer { id, parent, module, generated: frame, line });
         tables.nameless.insert(id, (parent, class));
@@ -189,7 +203,9 @@ impl Interner {
     pub fn forget_module(&self, module: usize) {
         let mut tables = self.tables.lock();
         for parent in tables.layers_of_module.remove(&module).unwrap_or_default() {
-            tables.layers.remove(&(parent, module));
+            if let Some((layer, _)) = tables.layers.remove(&(parent, module)) {
+                tables.nameless.remove(&layer);
+            }
         }
     }
 }

@@ -3,15 +3,17 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
 use crate::cuda::{hooks, runtime};
-use crate::symbols::{self, Real};
+use crate::symbols;
 use crate::torch::{allocator, autograd, workspace};
 
-static REAL_DLOPEN: Real<unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void> = Real::next(c"dlopen");
+/// Where the jump in [`dlopen`] goes; set before any table is patched.
+static REAL_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// Load addresses of the objects whose tables have been written to.
 static PATCHED: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
@@ -19,7 +21,8 @@ static PATCHED: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 /// Patches what is loaded, unless libmemlab was preloaded, when the dynamic linker has bound everything to it.
 pub fn patch_if_loaded_late() {
     if !preloaded() {
-        patch_loaded();
+        REAL_DLOPEN.store(libc::dlopen as *mut c_void, Ordering::Release);
+        patch_what_is_new();
     }
 }
 
@@ -47,16 +50,52 @@ fn preloaded() -> bool {
     first.0.unwrap_or(false)
 }
 
-/// `dlopen` as libraries call it once their tables are patched: patches what it loads.
+/// `dlopen` as libraries call it once their tables are patched. The real one looks at its return address, for the
+/// caller's RUNPATH, so it is jumped to; what it loads is patched when somebody next asks for a library or a symbol, as
+/// Python does right after loading an extension.
+#[unsafe(naked)]
 unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
-    let Some(real) = REAL_DLOPEN.get() else { return ptr::null_mut() };
-    // SAFETY: the real function with the caller's arguments. `$ORIGIN` and RUNPATH of the caller are lost on glibc, which
-    // looks at the return address; names with a slash and names found in the cache or LD_LIBRARY_PATH are unaffected.
-    let handle = unsafe { real(path, flags) };
-    if !handle.is_null() {
-        patch_loaded();
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {patch}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp qword ptr [rip + {real}]",
+        patch = sym patch_what_is_new,
+        real = sym REAL_DLOPEN,
+    )
+}
+
+/// Patches libraries loaded since the last time. Does nothing where memlab was preloaded.
+pub extern "C" fn patch_what_is_new() {
+    static PATCHED_FOR: AtomicU64 = AtomicU64::new(0);
+    if REAL_DLOPEN.load(Ordering::Relaxed).is_null() {
+        return;
     }
-    handle
+    let mut loads = 0u64;
+    // SAFETY: the callback gets `loads` back while it is alive.
+    unsafe { libc::dl_iterate_phdr(Some(count_loads), (&raw mut loads).cast()) };
+    if PATCHED_FOR.swap(loads, Ordering::AcqRel) != loads {
+        crate::quietly(patch_loaded);
+    }
+}
+
+/// Tells how many objects have ever been loaded, and looks at no more than the first.
+unsafe extern "C" fn count_loads(object: *mut libc::dl_phdr_info, _size: usize, loads: *mut c_void) -> c_int {
+    // SAFETY: a valid description, and the number of `patch_what_is_new`.
+    unsafe { *loads.cast::<u64>() = (*object).dlpi_adds };
+    1
+}
+
+/// In a forked child: another thread of the parent's may have been patching.
+pub fn forget_in_child() {
+    if PATCHED.is_locked() {
+        // SAFETY: the thread that held it does not exist in this process.
+        unsafe { PATCHED.force_unlock() };
+    }
 }
 
 fn replacements() -> HashMap<&'static [u8], *const c_void> {

@@ -21,7 +21,6 @@ mod symbols;
 mod thread;
 mod torch;
 
-use std::io::Write;
 use std::sync::OnceLock;
 
 use config::Config;
@@ -39,10 +38,31 @@ fn enabled() -> bool {
     CONFIG.get().is_some_and(|config| config.enabled)
 }
 
-/// Tells the user something, in one line on stderr.
+/// Tells the user something, in one line on stderr. Nobody may be reading there any more: the signal that would bring is
+/// kept from the program.
 fn say(what: &str) {
     let line = format!("memlab: {what}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    // SAFETY: plain signal and write calls on this thread; its mask is as before afterwards.
+    unsafe {
+        let mut pipe: libc::sigset_t = std::mem::zeroed();
+        let (mut before, mut pending) = (pipe, pipe);
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
+        libc::sigpending(&mut pending);
+        let pending_before = libc::sigismember(&pending, libc::SIGPIPE) == 1;
+        let written = libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
+        if written < 0 && !pending_before {
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &now);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+    }
+}
+
+/// Runs a part of memlab so that a bug in it ends in a message and not in the program's death. `None` if it panicked.
+fn quietly<T>(part: impl FnOnce() -> T) -> Option<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(part)).ok()
 }
 
 extern "C" fn constructor() {

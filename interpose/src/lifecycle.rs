@@ -3,10 +3,10 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::late;
 use crate::python::agent;
 use crate::recorder::{self, Recorder};
 use crate::symbols::Real;
-use crate::torch::autograd;
 
 static REAL_EXIT_NOW: Real<unsafe extern "C" fn(c_int) -> !> = Real::next(c"_exit");
 
@@ -23,8 +23,8 @@ pub fn loaded() {
 
 unsafe extern "C" fn in_child() {
     recorder::forget_in_child();
-    autograd::forget_origins();
     agent::forget_in_child();
+    late::forget_in_child();
 }
 
 /// Has the trace ended by `exit` and by returning from `main`.
@@ -37,13 +37,13 @@ pub fn watch_exit() {
 }
 
 unsafe extern "C" fn exiting(code: c_int, _: *mut c_void) {
-    end(code);
+    end(code, Recorder::end);
 }
 
 /// `_exit`, which Python's `os._exit` calls: no handler runs, so the trace is ended here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(code: c_int) -> ! {
-    end(code);
+    end(code, Recorder::end_at_once);
     if let Some(real) = REAL_EXIT_NOW.get() {
         // SAFETY: glibc's own function.
         unsafe { real(code) }
@@ -61,14 +61,16 @@ pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
     unsafe { _exit(code) }
 }
 
-fn end(code: c_int) {
+fn end(code: c_int, how: impl FnOnce(&Recorder, c_int)) {
     static ENDED: AtomicBool = AtomicBool::new(false);
     // A vforked child runs in its parent's memory until it calls exec: its end is not the parent's.
     if let Some(recorder) = Recorder::current()
         && recorder.facts.pid == std::process::id()
         && !ENDED.swap(true, Ordering::AcqRel)
     {
-        recorder.end(code);
-        crate::control::remove_socket(recorder.facts.pid);
+        crate::quietly(|| {
+            how(recorder, code);
+            crate::control::remove_socket(recorder.facts.pid);
+        });
     }
 }

@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::time::Duration;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -156,7 +156,7 @@ impl TraceFile {
             self.extend(end, line.len() as u64)?;
         }
         if self.base.is_null() {
-            return self.file.write_all_at(line, start).map_err(Refused::Failed);
+            return self.write_at(line, start).map_err(Refused::Failed);
         }
         // SAFETY: [start, end) is reserved for this call, lies inside the mapping (`extend` saw to it), and the file is
         // that long, so the pages exist.
@@ -202,6 +202,14 @@ impl TraceFile {
         self.extended.store(goal, Ordering::Relaxed);
         self.ready.store(goal, Ordering::SeqCst);
         Ok(())
+    }
+
+    fn write_at(&self, line: &[u8], start: u64) -> io::Result<()> {
+        if start + line.len() as u64 > limit(libc::RLIMIT_FSIZE) {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG)); // Asking the kernel would bring a deadly signal.
+        }
+        self.check_descriptor()?;
+        self.file.write_all_at(line, start)
     }
 
     /// That the descriptor is still the trace's.
@@ -259,7 +267,7 @@ impl TraceFile {
         if bytes.len() as u64 > self.front {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "there is more than fits"));
         }
-        self.file.write_all_at(bytes, 0)
+        self.write_at(bytes, 0)
     }
 
     /// Of a closed file: whether every line reserved has been written.

@@ -69,7 +69,7 @@ impl Recorder {
         let guard = Guard::enter()?;
         let recorder = match Self::current() {
             Some(recorder) => recorder,
-            None => Self::create()?,
+            None => crate::quietly(Self::create).flatten()?,
         };
         Self::session(recorder, guard)
     }
@@ -191,6 +191,11 @@ impl Recorder {
         (seconds * 1_000_000_000).wrapping_add_signed(now.tv_nsec - self.start.tv_nsec)
     }
 
+    /// Which recorder of this process and those it was forked from it is; counted from 1.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
     /// How often a module has died whose address attribution knew.
     #[inline]
     pub fn module_deaths(&self) -> u64 {
@@ -254,6 +259,12 @@ impl Recorder {
     pub fn end(&self, code: i32) {
         self.finish();
         condense::finish(self);
+        self.end_at_once(code);
+    }
+
+    /// The same for a process that will not wait, and may have been interrupted anywhere by a signal.
+    pub fn end_at_once(&self, code: i32) {
+        self.finish();
         self.log.append(encode::end(&mut LineBuffer::<128>::new(), self.now(), Some(code), None));
         self.log.file().close();
     }

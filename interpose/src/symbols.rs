@@ -70,7 +70,9 @@ impl<F: Copy> Real<F> {
             // Loaded late, libmemlab is the last of all, and what the program is bound to comes before it.
             if next.is_null() { in_global_scope(self.symbol) } else { next }
         } else {
-            in_loaded_library(self.library, self.symbol)
+            let found = in_loaded_library(self.library, self.symbol);
+            // Linked into something of another name, as some builds do.
+            if found.is_null() { in_global_scope(self.symbol) } else { found }
         };
         if found.is_null() {
             self.misses.fetch_add(1, Ordering::Relaxed);
@@ -124,6 +126,13 @@ pub fn in_process(symbol: &CStr) -> *mut c_void {
     unsafe { real_dlsym()(libc::RTLD_DEFAULT, symbol.as_ptr()) }
 }
 
+/// The function a hook stands before is nowhere to be found, although somebody has called it. To go on would be to give
+/// the program wrong results.
+pub fn impossible(symbol: &str) -> ! {
+    crate::say(&format!("{symbol} was called, but no loaded library has it: unset LD_PRELOAD and report this, please"));
+    std::process::abort()
+}
+
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -164,17 +173,27 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *m
         "pop rdi",
         "test rax, rax",
         "jz 2f",
+        "cmp rax, {absent}",
+        "je 3f",
         "ret",
         "2:",
         "jmp qword ptr [rip + {real}]",
+        "3:",
+        "xor eax, eax",
+        "ret",
         substitute = sym substitute,
         real = sym REAL_DLSYM,
+        absent = const ABSENT,
     )
 }
 
-/// memlab's function for `symbol`, or null to let the real `dlsym` answer.
+/// What [`substitute`] answers where nobody but memlab has the function: the program is told that there is none.
+const ABSENT: usize = 1;
+
+/// memlab's function for `symbol`, null to let the real `dlsym` answer, or [`ABSENT`].
 unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char) -> *mut c_void {
     let real = real_dlsym(); // Also sets what the jump goes through.
+    crate::late::patch_what_is_new();
     // SAFETY: a NUL-terminated string; the first two bytes are read one after the other.
     let driver_name = unsafe { !symbol.is_null() && *symbol == b'c' as c_char && *symbol.add(1) == b'u' as c_char };
     if !driver_name || handle == libc::RTLD_NEXT || !crate::enabled() {
@@ -182,19 +201,26 @@ unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char) -> *
     }
     // SAFETY: as above.
     let name = unsafe { CStr::from_ptr(symbol) };
-    let Some(hook) = crate::cuda::hooks::by_abi_name(name.to_bytes()) else {
-        return ptr::null_mut();
-    };
+    let hook = crate::cuda::hooks::by_abi_name(name.to_bytes());
+    let own = hook.map(|hook| hook.address).or_else(|| crate::cuda::runtime::hook_of(name.to_bytes()));
+    let Some(own) = own else { return ptr::null_mut() };
     // SAFETY: the caller's own request.
-    let found = unsafe { real(handle, symbol) };
-    if found.is_null() {
-        return ptr::null_mut(); // Asked again by the jump, which leaves the caller its dlerror.
+    let mut found = unsafe { real(handle, symbol) };
+    if ptr::eq(found, own) {
+        // Found in the global scope, where memlab comes first. Without CUDA in the process there is no such function.
+        // SAFETY: RTLD_NEXT from here: what follows libmemlab.
+        found = unsafe { real(libc::RTLD_NEXT, symbol) };
+        if found.is_null() {
+            return ptr::without_provenance_mut(ABSENT);
+        }
     }
-    if ptr::eq(found, hook.address) {
-        return found;
+    match hook {
+        Some(hook) if !found.is_null() => {
+            hook.learn(found);
+            hook.address.cast_mut()
+        }
+        _ => ptr::null_mut(), // Asked again by the jump, which leaves the caller its dlerror.
     }
-    hook.learn(found);
-    hook.address.cast_mut()
 }
 
 /// The file name (without folders) of the library that contains `address`.

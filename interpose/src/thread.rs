@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::intern::{Frame, FrameRole};
 use crate::python::walk::{CodeIdentity, MAX_DEPTH, RawFrame};
-use crate::torch::autograd::{Backward, HandedOut};
+use crate::torch::autograd::{Backward, Nodes};
 
 /// One frame of the last stack, outermost first, with what attribution made of the frames up to it.
 #[derive(Clone, Copy)]
@@ -21,6 +21,8 @@ pub struct Slot {
     pub layer: u32,
     /// The module this frame calls, if it is a module call.
     pub module: *const u8,
+    /// That module's class.
+    pub class: *const u8,
     /// The innermost module called so far.
     pub innermost_module: *const u8,
 }
@@ -35,6 +37,7 @@ impl Slot {
         stack: 0,
         layer: 0,
         module: ptr::null(),
+        class: ptr::null(),
         innermost_module: ptr::null(),
     };
 }
@@ -44,6 +47,17 @@ pub struct CachedFrame {
     pub code: *const u8,
     pub position: usize,
     pub frame: Frame,
+}
+
+/// A layer by its parent and its module (or the frame of generated code that stands for it).
+#[derive(Clone, Copy, Default)]
+pub struct CachedLayer {
+    pub parent: u32,
+    /// 0 while the entry is empty.
+    pub layer: u32,
+    pub key: usize,
+    /// The module's class; 0 for a frame.
+    pub class: usize,
 }
 
 pub const FRAME_CACHE: usize = 1024;
@@ -65,11 +79,11 @@ pub struct ThreadState {
     pub slots_base: (u32, u32),
     pub frame_cache: [CachedFrame; FRAME_CACHE],
     pub stack_cache: [(u64, u32); STACK_CACHE],
-    pub layer_cache: [(u32, usize, u32); LAYER_CACHE],
+    pub layer_cache: [CachedLayer; LAYER_CACHE],
     /// The value of [`crate::recorder::Recorder::module_deaths`] the caches were valid for.
     pub module_deaths: u64,
     pub backward: Backward,
-    pub handed_out: HandedOut,
+    pub nodes: Nodes,
     /// Inside a function that fetches a library's workspace.
     pub workspace: bool,
 }
@@ -80,17 +94,21 @@ impl ThreadState {
         self.id = 0;
         self.forget_stacks();
         self.backward = Backward::default();
-        self.handed_out = HandedOut::default();
+        self.nodes = Nodes::default();
         self.workspace = false;
     }
 
-    /// Drops everything cached that could name a dead module.
-    pub fn forget_stacks(&mut self) {
+    /// Drops what could name a dead module.
+    pub fn forget_modules(&mut self) {
         self.slot_count = 0;
         self.slots_base = (0, 0);
+        self.layer_cache.fill(CachedLayer::default());
+    }
+
+    fn forget_stacks(&mut self) {
+        self.forget_modules();
         self.frame_cache.fill(EMPTY_CACHED_FRAME);
         self.stack_cache.fill((u64::MAX, 0));
-        self.layer_cache.fill((0, 0, 0));
     }
 }
 
@@ -189,4 +207,6 @@ unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
             return;
         }
     }
+    // SAFETY: made by `Box::into_raw` in `prepare`, and nobody has it any more.
+    drop(unsafe { Box::from_raw(state.cast::<ThreadState>()) });
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use common::child::{alone, output, start};
 use common::trained;
 use tempfile::TempDir;
 
@@ -22,6 +23,7 @@ fn memlab(folder: &TempDir, arguments: &[&str]) -> Command {
     for name in ["LD_PRELOAD", "MEMLAB_OUTPUT", "XDG_RUNTIME_DIR", "NO_COLOR"] {
         command.env_remove(name);
     }
+    alone(&mut command);
     command
 }
 
@@ -30,7 +32,7 @@ fn folder() -> TempDir {
 }
 
 fn run(folder: &TempDir, script: &str) -> Output {
-    memlab(folder, &["run", "--", "sh", "-c", script]).output().expect("memlab starts")
+    output(&mut memlab(folder, &["run", "--", "sh", "-c", script]))
 }
 
 fn errors(output: &Output) -> String {
@@ -71,12 +73,8 @@ fn a_signal_that_ends_the_program_ends_memlab() {
 fn input_and_output_are_left_alone() {
     // GIVEN a program that copies its input, and says something on standard error
     let folder = folder();
-    let mut child = memlab(&folder, &["run", "--", "sh", "-c", "cat; echo oops >&2"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("memlab starts");
+    let mut command = memlab(&folder, &["run", "--", "sh", "-c", "cat; echo oops >&2"]);
+    let (mut child, _watchdog) = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()));
     child.stdin.take().expect("piped").write_all(b"\0binary\xff\n").expect("written");
     let output = child.wait_with_output().expect("it ends");
     // THEN standard output is the program's, byte for byte, and standard error begins with the program's
@@ -93,14 +91,9 @@ fn input_and_output_are_left_alone() {
 #[test]
 fn the_program_sees_its_environment_and_the_preload() {
     let folder = folder();
-    let output = memlab(
-        &folder,
-        &["run", "-o", "x-%p.jsonl", "--", "sh", "-c", "echo $LD_PRELOAD; echo $MEMLAB_OUTPUT; echo $A"],
-    )
-    .env("LD_PRELOAD", "/no/such.so")
-    .env("A", "b")
-    .output()
-    .expect("memlab starts");
+    let script = "echo $LD_PRELOAD; echo $MEMLAB_OUTPUT; echo $A";
+    let mut command = memlab(&folder, &["run", "-o", "x-%p.jsonl", "--", "sh", "-c", script]);
+    let output = output(command.env("LD_PRELOAD", "/no/such.so").env("A", "b"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].contains("libc") && lines[0].ends_with(":/no/such.so"), "{lines:?}");
@@ -117,8 +110,7 @@ fn signals_are_passed_on() {
         // GIVEN a program that says that it is ready
         let folder = folder();
         let script = format!("trap 'echo got {name}; exit 5' {name}; echo ready; while :; do sleep 0.05; done");
-        let mut child =
-            memlab(&folder, &["run", "--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().expect("memlab starts");
+        let (mut child, _watchdog) = start(memlab(&folder, &["run", "--", "sh", "-c", &script]).stdout(Stdio::piped()));
         let mut output = BufReader::new(child.stdout.take().expect("piped")).lines();
         assert_eq!(output.next().expect("a line").expect("text"), "ready");
         // WHEN memlab gets a signal
@@ -132,10 +124,21 @@ fn signals_are_passed_on() {
 }
 
 #[test]
+fn what_the_tests_own_starter_ignores_does_not_matter() {
+    // GIVEN tests of signals that are started as by nohup, or in the background of a shell
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' INT QUIT HUP; exec \"$@\"", "sh"]).arg(std::env::current_exe().expect("it runs"));
+    command.args(["--exact", "a_signal_that_ends_the_program_ends_memlab", "signals_are_passed_on"]);
+    alone(&mut command);
+    // THEN they pass
+    let output = output(&mut command);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
 fn a_stopped_program_stops_memlab_and_both_go_on() {
     let folder = folder();
-    let mut child =
-        memlab(&folder, &["run", "--", "sh", "-c", "kill -STOP $$; exit 4"]).spawn().expect("memlab starts");
+    let (mut child, _watchdog) = start(&mut memlab(&folder, &["run", "--", "sh", "-c", "kill -STOP $$; exit 4"]));
     let pid = child.id() as i32;
     let mut status = 0;
     // SAFETY: waits for our own child; the status outlives the call.
@@ -181,7 +184,7 @@ fn traces_of_children_are_summed_up_too() {
 
 /// What memlab says and how it exits.
 fn refusal(folder: &TempDir, arguments: &[&str]) -> (i32, String) {
-    let output = memlab(folder, arguments).output().expect("memlab starts");
+    let output = output(&mut memlab(folder, arguments));
     assert_eq!(output.stdout, b"", "errors go to standard error");
     let text = errors(&output).replace(&*folder.path().to_string_lossy(), "FOLDER");
     (output.status.code().unwrap_or(-1), text)
@@ -209,8 +212,7 @@ fn runs_that_cannot_be_are_refused_before_they_start() {
         assert_eq!(exit, code, "{arguments:?}: {text}");
         assert!(text.contains(words), "{arguments:?}: {text}");
     }
-    let output =
-        memlab(&folder, &["run", "--", "true"]).env("MEMLAB_LIB", "/no/lib.so").output().expect("memlab starts");
+    let output = output(memlab(&folder, &["run", "--", "true"]).env("MEMLAB_LIB", "/no/lib.so"));
     assert_eq!(output.status.code(), Some(2));
     assert!(errors(&output).contains("MEMLAB_LIB=/no/lib.so"), "{}", errors(&output));
 }
@@ -239,7 +241,7 @@ fn damaged_traces_are_shown_as_far_as_they_go() {
     text.truncate(text.len() - 9);
     std::fs::write(folder.path().join("t.jsonl"), text).expect("written");
     // WHEN shown THEN what is readable is there, and what is not is counted
-    let output = memlab(&folder, &["view", "--once", "--size", "100x30", "t.jsonl"]).output().expect("memlab starts");
+    let output = output(&mut memlab(&folder, &["view", "--once", "--size", "100x30", "t.jsonl"]));
     let screen = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(screen.contains("2 unreadable lines skipped") && screen.contains("train.py"), "{screen}");
 }
@@ -252,12 +254,12 @@ fn one_picture_as_text_and_as_svg() {
     std::fs::write(folder.path().join("t.jsonl"), story.text).expect("written");
     for screen in ["overview", "lines", "layers"] {
         let arguments = ["view", "t.jsonl", "--once", "--size", "90x30", "--screen", screen];
-        let output = memlab(&folder, &arguments).env("LANG", "C.UTF-8").output().expect("memlab starts");
+        let output = output(memlab(&folder, &arguments).env("LANG", "C.UTF-8"));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(text.lines().count(), 30, "{text}");
         assert!(!text.contains('\x1b') && text.contains("train.py"), "{text}");
     }
-    let output = memlab(&folder, &["view", "t.jsonl", "--svg", "t.svg"]).output().expect("memlab starts");
+    let output = output(&mut memlab(&folder, &["view", "t.jsonl", "--svg", "t.svg"]));
     assert!(output.status.success(), "{}", errors(&output));
     let svg = std::fs::read_to_string(folder.path().join("t.svg")).expect("written");
     assert!(svg.starts_with("<svg") && svg.contains("train_one_epoch") && svg.ends_with("</svg>\n"));
@@ -307,7 +309,7 @@ fn ps_lists_what_answers_and_clears_away_what_is_dead() {
     // WHEN asked
     let started = Instant::now();
     let ps = |arguments: &[&str]| {
-        let output = memlab(&folder, arguments).env("XDG_RUNTIME_DIR", runtime.path()).output().expect("memlab starts");
+        let output = output(memlab(&folder, arguments).env("XDG_RUNTIME_DIR", runtime.path()));
         assert!(output.status.success(), "{}", errors(&output));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
@@ -336,7 +338,7 @@ fn folders_that_others_can_write_to_are_not_trusted() {
     answer(&socket, "{\"ok\":true,\"pid\":4000011,\"trace\":\"/etc/passwd\"}\n".into());
     std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o777)).expect("set");
     let ask = |arguments: &[&str]| {
-        let output = memlab(&folder, arguments).env("XDG_RUNTIME_DIR", runtime.path()).output().expect("memlab starts");
+        let output = output(memlab(&folder, arguments).env("XDG_RUNTIME_DIR", runtime.path()));
         (output.status.code(), errors(&output) + &String::from_utf8_lossy(&output.stdout))
     };
     let (code, text) = ask(&["top", "4000011"]);

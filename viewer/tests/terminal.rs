@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::child::{Watchdog, start, usual_signals};
 use common::{Story, trained};
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
@@ -21,6 +22,7 @@ struct Session {
     screen: Arc<Mutex<vt100::Parser>>,
     raw: Arc<Mutex<Vec<u8>>>,
     _folder: tempfile::TempDir,
+    _watchdog: Watchdog,
 }
 
 fn size(columns: u16, rows: u16) -> PtySize {
@@ -64,7 +66,9 @@ impl Session {
                 copy.lock().expect("no panic").extend_from_slice(&buffer[..length]);
             }
         });
-        Self { child, master: pty.master, writer, screen, raw, _folder: folder }
+        // portable_pty starts it as the leader of a session, with the usual signals.
+        let watchdog = Watchdog::on(child.process_id().expect("it runs"));
+        Self { child, master: pty.master, writer, screen, raw, _folder: folder, _watchdog: watchdog }
     }
 
     fn text(&self) -> String {
@@ -185,7 +189,7 @@ fn a_termination_gives_the_terminal_back() {
 }
 
 /// Starts memlab on a terminal whose other side is returned: nobody else holds it.
-fn start_on(folder: &std::path::Path, arguments: &[&str]) -> (std::process::Child, std::fs::File) {
+fn start_on(folder: &std::path::Path, arguments: &[&str]) -> (std::process::Child, Watchdog, std::fs::File) {
     use std::os::fd::{FromRawFd, OwnedFd};
     use std::os::unix::process::CommandExt;
     let (mut master, mut slave) = (-1, -1);
@@ -201,15 +205,16 @@ fn start_on(folder: &std::path::Path, arguments: &[&str]) -> (std::process::Chil
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_memlab"));
     command.args(arguments).current_dir(folder).env("TERM", "xterm").env("MEMLAB_LIB", harmless_library());
     command.stdin(slave.try_clone().expect("copied")).stdout(slave.try_clone().expect("copied")).stderr(slave);
-    // SAFETY: between fork and exec only setsid and ioctl are called, which are async-signal-safe.
+    // SAFETY: between fork and exec only async-signal-safe calls are made.
     unsafe {
         command.pre_exec(|| {
             libc::setsid();
             libc::ioctl(0, libc::TIOCSCTTY, 0);
-            Ok(())
+            usual_signals()
         });
     }
-    (command.spawn().expect("memlab starts"), master)
+    let (child, watchdog) = start(&mut command);
+    (child, watchdog, master)
 }
 
 #[test]
@@ -218,7 +223,7 @@ fn a_terminal_that_is_gone_ends_the_view() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join("run.jsonl"), finished().text).expect("written");
     for arguments in [&["view", "run.jsonl"][..], &["run", "--live", "--", "sleep", "60"]] {
-        let (mut child, mut master) = start_on(folder.path(), arguments);
+        let (mut child, _watchdog, mut master) = start_on(folder.path(), arguments);
         let mut seen = Vec::new();
         while !seen.windows(6).any(|window| window == b"memlab") {
             let mut buffer = [0; 4096];

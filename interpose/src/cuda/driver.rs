@@ -51,7 +51,7 @@ macro_rules! takes {
         hook!($name [$count] ($($arg: $type),*), |real, caller| {
             let result = real($($arg),*);
             if result == CUDA_SUCCESS {
-                memory::allocated($kind, $address as u64, $bytes as u64, stringify!($name), caller);
+                crate::quietly(|| memory::allocated($kind, $address as u64, $bytes as u64, stringify!($name), caller));
             }
             result
         });
@@ -62,10 +62,10 @@ macro_rules! takes {
 macro_rules! gives_back {
     ($name:ident [$count:tt] ($($arg:ident: $type:ty),*) => $space:expr, $address:expr) => {
         hook!($name [$count] ($($arg: $type),*), |real, _caller| {
-            let freed = memory::freeing($space, $address as u64);
+            let freed = crate::quietly(|| memory::freeing($space, $address as u64)).flatten();
             let result = real($($arg),*);
             if result != CUDA_SUCCESS {
-                memory::not_freed(freed);
+                crate::quietly(|| memory::not_freed(freed));
             }
             result
         });
@@ -119,50 +119,50 @@ hook!(cuMemCreate[4](handle: *mut u64, bytes: usize, properties: *const sys::CUm
 |real, caller| {
     let result = real(handle, bytes, properties, flags);
     if result == CUDA_SUCCESS {
-        memory::created(*handle, bytes as u64, info::location_of(properties), caller);
+        crate::quietly(|| memory::created(*handle, bytes as u64, info::location_of(properties), caller));
     }
     result
 });
 hook!(cuMemImportFromShareableHandle[3](handle: *mut u64, source: *mut c_void, kind: c_int), |real, caller| {
     let result = real(handle, source, kind);
     if result == CUDA_SUCCESS {
-        memory::imported_handle(*handle, caller);
+        crate::quietly(|| memory::imported_handle(*handle, caller));
     }
     result
 });
 hook!(cuMemRetainAllocationHandle[2](handle: *mut u64, address: *mut c_void), |real, _caller| {
     let result = real(handle, address);
     if result == CUDA_SUCCESS {
-        memory::retained(*handle);
+        crate::quietly(|| memory::retained(*handle));
     }
     result
 });
 hook!(cuMemRelease[1](handle: u64), |real, _caller| {
-    let released = memory::releasing(handle);
+    let released = crate::quietly(|| memory::releasing(handle)) == Some(true);
     let result = real(handle);
     if result != CUDA_SUCCESS && released {
-        memory::retained(handle);
+        crate::quietly(|| memory::retained(handle));
     }
     result
 });
 hook!(cuMemMap[5](address: u64, bytes: usize, offset: usize, handle: u64, flags: u64), |real, _caller| {
     let result = real(address, bytes, offset, handle, flags);
     if result == CUDA_SUCCESS {
-        memory::mapped(address, bytes as u64, handle);
+        crate::quietly(|| memory::mapped(address, bytes as u64, handle));
     }
     result
 });
 hook!(cuMemUnmap[2](address: u64, bytes: usize), |real, _caller| {
     let result = real(address, bytes);
     if result == CUDA_SUCCESS {
-        memory::unmapped(address, bytes as u64);
+        crate::quietly(|| memory::unmapped(address, bytes as u64));
     }
     result
 });
 hook!(cuCtxDestroy_v2[1](context: Opaque), |real, _caller| {
     let result = real(context);
     if result == CUDA_SUCCESS {
-        memory::context_destroyed(context as u64);
+        crate::quietly(|| memory::context_destroyed(context as u64));
     }
     result
 });
@@ -170,7 +170,7 @@ hook!(cuDevicePrimaryCtxReset_v2[1](device: c_int), |real, _caller| {
     let context = info::primary_context(device);
     let result = real(device);
     if result == CUDA_SUCCESS {
-        memory::context_destroyed(context);
+        crate::quietly(|| memory::context_destroyed(context));
     }
     result
 });

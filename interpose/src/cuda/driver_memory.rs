@@ -39,7 +39,7 @@ struct Allocation {
     kind: DriverKind,
     context: u64,
     call: &'static str,
-    library: String,
+    library: &'static str,
     place: Attribution,
 }
 
@@ -59,6 +59,8 @@ pub struct DriverMemory {
     physical: HashMap<u64, Physical, FxBuildHasher>,
     physical_by_handle: HashMap<u64, u64, FxBuildHasher>,
     last_physical: u64,
+    /// Call site → name of the library it lies in; to look one up can take a third of a millisecond.
+    libraries: HashMap<usize, &'static str, FxBuildHasher>,
     /// Address → (bytes, physical).
     mappings: BTreeMap<u64, (u64, u64)>,
 }
@@ -217,7 +219,12 @@ fn describe(
         session.recorder.define_device(device);
     }
     let mut place = attribution::here(session.recorder, session.thread);
-    let library = symbols::library_of(caller).unwrap_or_default();
+    let known = session.recorder.driver_memory.lock().libraries.get(&caller).copied();
+    let library = known.unwrap_or_else(|| {
+        let name: &'static str = symbols::library_of(caller).unwrap_or_default().leak();
+        session.recorder.driver_memory.lock().libraries.insert(caller, name);
+        name
+    });
     // PyTorch's caching allocator is the only one in this library that asks for these kinds.
     let segment = matches!(kind, DriverKind::Device | DriverKind::Physical) && library.starts_with("libc10_cuda");
     if segment {

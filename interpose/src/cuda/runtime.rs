@@ -101,7 +101,7 @@ macro_rules! takes {
             let result = real($($arg),*);
             let recorded = inside.is_none_or(Inside::leave);
             if result == CUDA_SUCCESS && !recorded {
-                memory::allocated($kind, $address as u64, $bytes as u64, stringify!($name), caller);
+                crate::quietly(|| memory::allocated($kind, $address as u64, $bytes as u64, stringify!($name), caller));
             }
             result
         });
@@ -112,10 +112,10 @@ macro_rules! gives_back {
     ($name:ident [$count:tt] ($($arg:ident: $type:ty),*) => $space:expr, $address:expr) => {
         hook!($name [$count] ($($arg: $type),*), |real, _caller| {
             // What is known by this address is struck off here; the driver-level hook then finds nothing left to do.
-            let freed = memory::freeing($space, $address as u64);
+            let freed = crate::quietly(|| memory::freeing($space, $address as u64)).flatten();
             let result = real($($arg),*);
             if result != CUDA_SUCCESS {
-                memory::not_freed(freed);
+                crate::quietly(|| memory::not_freed(freed));
             }
             result
         });
@@ -188,6 +188,11 @@ gives_back!(cudaFreeArray[1](array: u64) => Space::Array, array);
 gives_back!(cudaFreeMipmappedArray[1](array: u64) => Space::Array, array);
 gives_back!(cudaDestroyExternalMemory[1](memory: u64) => Space::Address, memory);
 gives_back!(cudaIpcCloseMemHandle[1](pointer: u64) => Space::Address, pointer);
+
+/// memlab's function of this name.
+pub fn hook_of(name: &[u8]) -> Option<*const c_void> {
+    HOOKS.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, address)| *address)
+}
 
 /// Symbol and address of every runtime hook.
 pub const HOOKS: &[(&str, *const c_void)] = &[

@@ -8,11 +8,11 @@ name), step(), forget(address), software(name, version, root), warn(text), finis
 """
 
 import atexit
-import contextlib
 import gc
 import itertools
 import os
 import re
+import signal
 import sys
 import time
 import weakref
@@ -28,6 +28,34 @@ _TAGGING_SHARE = 0.01
 _TAGGING_GROWTH = 0.1
 
 
+def _raised_by_the_program(error):
+    """Whether a signal handler of the program raised this while the agent happened to run: it is the program's then."""
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
+    frames = error.__traceback__
+    while frames is not None:
+        if frames.tb_frame.f_code in handlers:
+            return True
+        frames = frames.tb_next
+    return False
+
+
+class _Harmless:
+    """Keeps errors of the agent's own from the program, and lets through what is the program's."""
+
+    def __init__(self, otherwise=None):
+        self.otherwise = otherwise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if kind is None or not issubclass(kind, Exception) or _raised_by_the_program(error):
+            return False
+        if self.otherwise is not None:
+            self.otherwise(error)
+        return True
+
+
 def _nobody():
     """A reference to nothing."""
     return None
@@ -39,6 +67,7 @@ class Agent:
         self.torch = torch
         self.pid = os.getpid()  # A forked child has an agent of its own.
         self.layers = {}  # layer id -> (weak module, root layer id, qualified name)
+        self.layers_of = {}  # id(module) -> its layer ids
         self.watched = {}  # id(module) -> weakref whose death forgets the address
         self.roots = {}  # layer id -> weak root module
         self.optimizers = {}  # id -> weak optimizer
@@ -46,13 +75,15 @@ class Agent:
         self.started = time.monotonic()
         self.next_tagging = 0.0
         self.finished = False
+        self.warned = False
         native.software("python", sys.version.split()[0], os.path.dirname(os.__file__))
         native.software("torch", str(torch.__version__), os.path.dirname(os.path.abspath(torch.__file__)))
         # Not an attribute of `torch.optim`, which deletes the name; absent before PyTorch 2.1.
         optimizer = sys.modules.get("torch.optim.optimizer")
-        register = getattr(optimizer, "register_optimizer_step_post_hook", None)
-        if register is not None:
-            register(self.after_step)
+        self.register = getattr(optimizer, "register_optimizer_step_post_hook", None)
+        self.hook = self.register(self.after_step) if self.register is not None else None
+        self.hidden_from_dynamo = False
+        self.hide_from_dynamo()
         atexit.register(self.at_exit)
 
     # Modules ---------------------------------------------------------------------------------------------------------
@@ -60,42 +91,62 @@ class Agent:
     def resolve(self, unnamed):
         """Names layers. `unnamed`: (layer id, parent layer id, module or None, its address, frame of generated code or 0,
         its line), callers before callees."""
-        try:
-            self.name_layers(unnamed)
-        except Exception as error:
-            self.native.warn(f"some layers keep their class names ({type(error).__name__}: {error})")
-
-    def name_layers(self, unnamed):
-        new_roots = False
+        self.hide_from_dynamo()
         graph_modules: dict = {}
         for layer, parent, module, address, generated, line in unnamed:
-            if module is None:
-                module = self.alive_at(address)
-            if generated:
+            with _Harmless(self.warn_once):
                 if module is None:
-                    graph_modules = graph_modules or self.find_graph_modules()
-                    module = graph_modules.get(address)
-                self.name_generated(layer, parent, module, generated, line)
-                continue
-            if not isinstance(module, self.torch.nn.Module):
-                continue  # Died before it could be asked; its class name stands.
-            self.watch(module)
-            if parent == 0:
-                self.layers[layer] = (weakref.ref(module), layer, "")
-                self.roots[layer] = weakref.ref(module)
-                for submodule in module.modules():
-                    self.watch(submodule)
-                self.native.layer(layer, "", "")
-                new_roots = True
-                continue
+                    module = self.alive_at(address)
+                if generated:
+                    if module is None:
+                        graph_modules = graph_modules or self.find_graph_modules()
+                        module = graph_modules.get(address)
+                    self.name_generated(layer, parent, module, generated, line)
+                elif isinstance(module, self.torch.nn.Module):
+                    self.name_module(layer, parent, module)
+                else:
+                    self.native.forget(address)  # Died before it could be asked; its class name stands.
+
+    def name_module(self, layer, parent, module):
+        self.watch(module)
+        if parent != 0:
             name = self.name_below(parent, module)
-            if name is None:
-                continue
-            root = self.layers[parent][1]
-            self.layers[layer] = (weakref.ref(module), root, name)
-            self.native.layer(layer, name, "")
-        if new_roots:
+            if name is not None:
+                self.know(layer, module, self.layers[parent][1], name)
+                self.native.layer(layer, name, "")
+            return
+        self.know(layer, module, layer, "")
+        self.roots[layer] = weakref.ref(module)
+        self.native.layer(layer, "", "")
+        for submodule in module.modules():
+            self.watch(submodule)
+        # Losses and the like are made anew at every step: what has no tensors needs no tags.
+        if any(True for _ in itertools.chain(module.parameters(), module.buffers())) and self.may_tag():
             self.tag_all()
+
+    def know(self, layer, module, root, name):
+        self.layers[layer] = (weakref.ref(module), root, name)
+        self.layers_of.setdefault(id(module), []).append(layer)
+
+    def warn_once(self, error):
+        if not self.warned:
+            self.warned = True
+            self.native.warn(f"some layers keep their class names ({type(error).__name__}: {error})")
+
+    def hide_from_dynamo(self):
+        """Has torch.compile, once it is there, leave the hook after an optimizer's step alone."""
+        dynamo = sys.modules.get("torch._dynamo")
+        if (
+            self.hidden_from_dynamo
+            or self.hook is None
+            or self.register is None
+            or dynamo is None
+            or not hasattr(dynamo, "disable")
+        ):
+            return
+        self.hidden_from_dynamo = True
+        self.hook.remove()
+        self.hook = self.register(dynamo.disable(self.after_step))
 
     # Code generated by torch.fx (torch.compile's backends) ------------------------------------------------------------
 
@@ -120,8 +171,9 @@ class Agent:
         if not modules:  # Made by autograd itself, such as the sum of two gradients.
             if parent in self.layers:
                 caller, root, name = self.layers[parent]
-                self.layers[layer] = (caller, root, name)
-                self.native.layer(layer, name, type(caller()).__name__)
+                if caller() is not None:
+                    self.know(layer, caller(), root, name)
+                    self.native.layer(layer, name, type(caller()).__name__)
             return
         address, (path, kind) = next(reversed(modules.items()))
         traced = self.alive_at(int(address)) if str(address).isdigit() else None
@@ -131,7 +183,7 @@ class Agent:
             caller = self.layers[parent][2] if parent in self.layers else ""
             name = f"{caller}.{path}" if caller and path else caller or path
         if parent in self.layers:
-            self.layers[layer] = (weakref.ref(traced if traced is not None else module), self.layers[parent][1], name)
+            self.know(layer, traced if traced is not None else module, self.layers[parent][1], name)
         self.native.layer(layer, name, getattr(kind, "__name__", str(kind).rpartition(".")[2]))
 
     def alive_at(self, address):
@@ -160,11 +212,20 @@ class Agent:
         known = self.watched.get(address)
         if known is not None and known() is module:
             return
-        watched, forget = self.watched, self.native.forget
+        watched, layers, layers_of, roots, forget = (
+            self.watched,
+            self.layers,
+            self.layers_of,
+            self.roots,
+            self.native.forget,
+        )
 
         def died(reference):
             if watched.get(address) is reference:
                 del watched[address]
+            for layer in layers_of.pop(address, ()):
+                layers.pop(layer, None)
+                roots.pop(layer, None)
             forget(address)
 
         watched[address] = weakref.ref(module, died)
@@ -173,41 +234,54 @@ class Agent:
 
     def tag(self, tensor, category, root, name):
         tensor = getattr(tensor, "_local_tensor", tensor)  # A DTensor's share of this rank.
-        try:
-            if not tensor.is_cuda:
-                return
-            self.native.tag(
-                tensor.device.index or 0,
-                tensor.data_ptr(),
-                category,
-                tensor.numel() * tensor.element_size(),
-                root,
-                name,
-            )
-        except Exception:
-            pass  # Fake, meta, quantised or otherwise without memory of its own.
+        with _Harmless():  # It may be fake, meta, quantised or otherwise without memory of its own.
+            if tensor.is_cuda:
+                size = tensor.numel() * tensor.element_size()
+                self.native.tag(tensor.device.index or 0, tensor.data_ptr(), category, size, root, name)
+
+    def tag_parameter(self, parameter, root, name):
+        self.tag(parameter, _PARAMETER, root, name)
+        # PyTorch warns whoever asks anything else for its gradient.
+        if (parameter.is_leaf or parameter.retains_grad) and parameter.grad is not None:
+            self.tag(parameter.grad, _GRADIENT, root, name)
+
+    def may_tag(self):
+        return self.steps <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= self.next_tagging
 
     def tag_all(self):
+        before = time.monotonic()
         with self.torch._C.DisableTorchFunction():
-            names: dict = {}
-            for root, reference in list(self.roots.items()):
-                module = reference()
-                if module is None:
-                    del self.roots[root]
-                    continue
-                for name, parameter in module.named_parameters():
-                    names.setdefault(id(parameter), (root, name))
-                    self.tag(parameter, _PARAMETER, root, name)
-                    if parameter.grad is not None:
-                        self.tag(parameter.grad, _GRADIENT, root, name)
-                for name, buffer in module.named_buffers():
-                    self.tag(buffer, _BUFFER, root, name)
+            names = self.tag_modules()
             for key, reference in list(self.optimizers.items()):
                 optimizer = reference()
                 if optimizer is None:
                     del self.optimizers[key]
                 else:
                     self.tag_optimizer(optimizer, names)
+        after = time.monotonic()
+        self.next_tagging = after + max((after - before) / _TAGGING_SHARE, _TAGGING_GROWTH * (after - self.started))
+
+    def tag_modules(self):
+        """Tags what belongs to modules; returns parameters by id: (root layer, name)."""
+        roots = []
+        for root, reference in list(self.roots.items()):
+            module = reference()
+            if module is not None:
+                roots.append((root, list(module.named_parameters()), list(module.named_buffers())))
+        # A module that was also called by itself, before the whole: the whole names its parameters.
+        roots.sort(key=lambda known: len(known[1]) + len(known[2]), reverse=True)
+        names: dict = {}
+        buffers = set()
+        for root, named_parameters, named_buffers in roots:
+            for name, parameter in named_parameters:
+                if id(parameter) not in names:
+                    names[id(parameter)] = (root, name)
+                    self.tag_parameter(parameter, root, name)
+            for name, buffer in named_buffers:
+                if id(buffer) not in buffers:
+                    buffers.add(id(buffer))
+                    self.tag(buffer, _BUFFER, root, name)
+        return names
 
     def tag_optimizer(self, optimizer, names):
         for group_index, group in enumerate(optimizer.param_groups):
@@ -215,9 +289,7 @@ class Agent:
                 known = names.get(id(parameter))
                 if known is None:  # Optimized, but of no module that was called.
                     known = (0, f"param_groups.{group_index}.{index}")
-                    self.tag(parameter, _PARAMETER, *known)
-                    if parameter.grad is not None:
-                        self.tag(parameter.grad, _GRADIENT, *known)
+                    self.tag_parameter(parameter, *known)
                 # Indexing `state` would make an entry.
                 state = optimizer.state.get(parameter, {})
                 for key, value in state.items() if hasattr(state, "items") else ():
@@ -234,26 +306,20 @@ class Agent:
     def after_step(self, optimizer, args, kwargs):
         if os.getpid() != self.pid:
             return
-        try:
+        with _Harmless():
             self.native.step()
             if id(optimizer) not in self.optimizers:
                 self.optimizers[id(optimizer)] = weakref.ref(optimizer)
             self.steps += 1
-            before = time.monotonic()
-            if self.steps > _STEPS_TAGGED_ALWAYS and before < self.next_tagging:
-                return
-            self.tag_all()
-            after = time.monotonic()
-            pause = max((after - before) / _TAGGING_SHARE, _TAGGING_GROWTH * (after - self.started))
-            self.next_tagging = after + pause
-        except Exception:
-            pass
+            self.hide_from_dynamo()
+            if self.may_tag():
+                self.tag_all()
 
     def at_exit(self):
         """The last moment before Python tears the program down: what is alive now is what it ended with."""
         if not self.finished and os.getpid() == self.pid:
             self.finished = True
-            with contextlib.suppress(Exception):
+            with _Harmless():
                 self.tag_all()
             self.native.finish()
 

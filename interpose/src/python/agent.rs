@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use memlab_trace::encode::{self, LineBuffer};
@@ -45,6 +46,12 @@ macro_rules! python_api {
         #[allow(non_snake_case)]
         struct Api { $($name: $type),* }
         impl Api {
+            /// Looked up once.
+            fn get() -> Option<&'static Self> {
+                static API: OnceLock<Option<Api>> = OnceLock::new();
+                API.get_or_init(Self::find).as_ref()
+            }
+
             fn find() -> Option<Self> {
                 // SAFETY: each is the function of that name, with the signature of Python's headers since 3.9.
                 unsafe {
@@ -68,6 +75,7 @@ python_api! {
     PyErr_Fetch: unsafe extern "C" fn(*mut Object, *mut Object, *mut Object);
     PyErr_Restore: unsafe extern "C" fn(Object, Object, Object);
     PyErr_Clear: unsafe extern "C" fn();
+    PyErr_Occurred: unsafe extern "C" fn() -> Object;
     PyEval_GetFrame: unsafe extern "C" fn() -> Object;
     PyFrame_GetBack: unsafe extern "C" fn(Object) -> Object;
     PyFrame_GetCode: unsafe extern "C" fn(Object) -> Object;
@@ -115,7 +123,7 @@ pub fn ask_interpreter() -> bool {
 /// The running agent (a Python object), once it was started; the interpreter's self-check has passed then.
 static AGENT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// The pending call: on the main thread, with the GIL. Always returns 0: an error would be raised in the program.
+/// The pending call: on the main thread, with the GIL. What it returns other than 0 is raised in the program.
 unsafe extern "C" fn run(_: *mut c_void) -> c_int {
     // Memory moved while the agent runs is not the program's doing; there should be none.
     let Some(_guard) = Guard::enter() else {
@@ -127,12 +135,16 @@ unsafe extern "C" fn run(_: *mut c_void) -> c_int {
     };
     let Some(recorder) = Recorder::current() else { return 0 };
     recorder.python.scheduled.store(false, Ordering::Release);
-    let (Some(api), Some(interpreter)) = (Api::find(), recorder.python.trusted()) else { return 0 };
+    let (Some(api), Some(interpreter)) = (Api::get(), recorder.python.trusted()) else { return 0 };
     // SAFETY: the GIL is held; the pending exception of the program, if any, is put aside meanwhile.
     unsafe {
         let (mut kind, mut value, mut traceback) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         (api.PyErr_Fetch)(&mut kind, &mut value, &mut traceback);
-        untraced(&api, || work(&api, recorder, interpreter));
+        crate::quietly(|| untraced(api, || work(api, recorder, interpreter)));
+        if kind.is_null() && !(api.PyErr_Occurred)().is_null() {
+            // The agent lets nothing of its own through: a signal handler of the program raised while it ran.
+            return -1;
+        }
         (api.PyErr_Clear)();
         (api.PyErr_Restore)(kind, value, traceback);
     }
@@ -163,10 +175,15 @@ unsafe fn untraced(api: &Api, work: impl FnOnce()) {
         let dynamo = pause_dynamo(api);
         work();
         if let Some((set_eval_frame, before)) = dynamo {
+            let (mut kind, mut value, mut traceback) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+            (api.PyErr_Fetch)(&mut kind, &mut value, &mut traceback);
             let replaced = (api.PyObject_CallFunctionObjArgs)(set_eval_frame, before, ptr::null_mut::<c_void>());
             for object in [replaced, before, set_eval_frame] {
-                (api.Py_DecRef)(object);
+                if !object.is_null() {
+                    (api.Py_DecRef)(object);
+                }
             }
+            (api.PyErr_Restore)(kind, value, traceback);
         }
         if let Some((state, _, leave)) = tracing {
             leave(state);
@@ -224,7 +241,7 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
         if unnamed.is_empty() {
             return;
         }
-        let list = describe(api, interpreter, &unnamed);
+        let list = describe(api, recorder, interpreter, &unnamed);
         let resolve = (api.PyObject_GetAttrString)(agent, c"resolve".as_ptr());
         if !resolve.is_null() && !list.is_null() {
             let result = (api.PyObject_CallFunctionObjArgs)(resolve, list, ptr::null_mut::<c_void>());
@@ -281,7 +298,7 @@ unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String>
 /// of some thread has it as its first local; frames stand still while the GIL is held.
 ///
 /// SAFETY: the GIL must be held.
-unsafe fn describe(api: &Api, interpreter: &Interpreter, unnamed: &[UnnamedLayer]) -> Object {
+unsafe fn describe(api: &Api, recorder: &Recorder, interpreter: &Interpreter, unnamed: &[UnnamedLayer]) -> Object {
     // SAFETY: the caller's word.
     unsafe {
         let mut alive = HashSet::new();
@@ -289,7 +306,10 @@ unsafe fn describe(api: &Api, interpreter: &Interpreter, unnamed: &[UnnamedLayer
         let mut thread = (api.PyInterpreterState_ThreadHead)((api.PyInterpreterState_Get)());
         while !thread.is_null() {
             let count = interpreter.walk(interpreter.innermost_of(thread.cast()), &mut raw, &[]);
-            alive.extend(raw[..count].iter().map(|frame| interpreter.first_local(frame.frame) as usize));
+            let calls = raw[..count]
+                .iter()
+                .filter(|raw| recorder.interner.holds_module(raw.code, interpreter.identity(raw.code)));
+            alive.extend(calls.map(|raw| interpreter.first_local(raw.frame) as usize));
             thread = (api.PyThreadState_Next)(thread);
         }
         let list = (api.PyList_New)(0);
@@ -365,7 +385,7 @@ const fn method(name: &'static CStr, function: unsafe extern "C" fn(Object, Obje
 macro_rules! native_function {
     ($name:ident, $format:literal, ($($argument:ident: $type:ty = $initial:expr),*), |$recorder:ident| $body:expr) => {
         unsafe extern "C" fn $name(_: Object, arguments: Object) -> Object {
-            let Some(api) = Api::find() else { return ptr::null_mut() };
+            let Some(api) = Api::get() else { return ptr::null_mut() };
             // SAFETY: called by the interpreter, with the GIL; the variables are of the types the format names.
             unsafe {
                 $(let mut $argument: $type = $initial;)*
@@ -373,7 +393,9 @@ macro_rules! native_function {
                     return ptr::null_mut();
                 }
                 if let Some($recorder) = Recorder::current() {
-                    $body;
+                    crate::quietly(|| {
+                        $body;
+                    });
                 }
                 (api.Py_BuildValue)(c"".as_ptr())
             }

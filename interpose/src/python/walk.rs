@@ -243,6 +243,13 @@ impl Interpreter {
         }
     }
 
+    /// The object's class.
+    #[inline]
+    pub fn class(&self, object: *const u8) -> *const u8 {
+        // SAFETY: `object` is alive: a frame of this thread holds it.
+        if object.is_null() { ptr::null() } else { unsafe { read(object, OBJECT_TYPE) } }
+    }
+
     /// The name of the object's class.
     pub fn class_name(&self, object: *const u8) -> String {
         // SAFETY: `object` is alive: a frame of this thread holds it. `tp_name` is NUL-terminated and lives with the type.

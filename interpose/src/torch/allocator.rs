@@ -43,11 +43,13 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
     if let Some(index) = device.cuda()
         && let Some(mut session) = Recorder::enter()
     {
-        if size >= 0 {
-            session.block_allocated(index, block as u64, size as u64);
-        } else {
-            session.block_freed(index, block as u64);
-        }
+        crate::quietly(|| {
+            if size >= 0 {
+                session.block_allocated(index, block as u64, size as u64);
+            } else {
+                session.block_freed(index, block as u64);
+            }
+        });
     }
     if let Some(real) = REAL_USAGE.get() {
         // SAFETY: PyTorch's own function with the arguments it was called with.
@@ -66,7 +68,8 @@ pub unsafe extern "C-unwind" fn report_out_of_memory(
     if let Some(index) = device.cuda()
         && let Some(mut session) = Recorder::enter()
     {
-        session.out_of_memory(index, requested.max(0) as u64, allocated as u64, reserved as u64);
+        let requested = requested.max(0) as u64;
+        crate::quietly(|| session.out_of_memory(index, requested, allocated as u64, reserved as u64));
     }
     if let Some(real) = REAL_OUT_OF_MEMORY.get() {
         // SAFETY: as above.

@@ -6,11 +6,11 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::attribution;
 use crate::recorder::{Recorder, Session};
-use crate::symbols::Real;
+use crate::symbols::{self, Real};
 
 type GetAndIncrement = unsafe extern "C-unwind" fn() -> u64;
 type CurrentThread = unsafe extern "C-unwind" fn() -> u64;
@@ -43,105 +43,80 @@ impl Default for Backward {
     }
 }
 
-/// What a thread remembers of the numbers it handed out.
-#[derive(Clone, Copy)]
-pub struct HandedOut {
-    origins: *const Origins,
+/// What a thread remembers of nodes.
+#[derive(Clone, Copy, Default)]
+pub struct Nodes {
+    /// PyTorch's number for this thread plus one; 0 before it was asked.
+    torch_thread: u64,
     /// The stack of the last node made.
     pub last_stack: u32,
     /// Stack and layer of the last node evaluated on this thread.
     last_linked: (u32, u32),
 }
 
-impl Default for HandedOut {
-    fn default() -> Self {
-        Self { origins: ptr::null(), last_stack: 0, last_linked: (0, 0) }
-    }
-}
+/// Where the nodes of the last two million operations were made, for all threads. A node is found by its thread and
+/// number; a newer one in its place means that it is forgotten. Its pages are only backed when used.
+static ORIGINS: [Origin; RING] = [const { Origin { node: AtomicU64::new(0), place: AtomicU64::new(0) } }; RING];
 
-/// A ring from sequence number to origin: long enough for a million operations between forward and backward. Its pages
-/// are only backed when used.
-struct Origins {
-    ring: [Origin; RING],
-    newest: AtomicU64,
-}
+const RING: usize = 1 << 21;
 
-const RING: usize = 1 << 20;
-
-/// One node's number, stack and layer. Written by the thread that makes the node, read by the engine's.
+/// One node's identity, stack and layer. Written by the thread that makes the node, read by the engine's.
 struct Origin {
-    /// The number plus one; 0 while the entry is being rewritten.
-    number: AtomicU64,
+    /// 0 while the entry is empty or being rewritten.
+    node: AtomicU64,
     /// Stack in the upper half, layer in the lower.
     place: AtomicU64,
 }
 
-/// By PyTorch's thread id. Threads that run forward are few; more than these lose the link, not the events.
-static ORIGINS: [AtomicPtr<Origins>; 1024] = [const { AtomicPtr::new(ptr::null_mut()) }; 1024];
+/// The highest number and thread seen: what tells a node's fields from other memory.
+static HIGHEST: NodeLimits = NodeLimits { number: AtomicU64::new(0), torch_thread: AtomicU64::new(0) };
 
-/// Forgets all origins: a forked child numbers its threads anew.
-pub fn forget_origins() {
-    for origins in &ORIGINS {
-        origins.store(ptr::null_mut(), Ordering::Relaxed);
-    }
+struct NodeLimits {
+    number: AtomicU64,
+    torch_thread: AtomicU64,
+}
+
+/// Threads and numbers both count from 0; a thread would have to make 2⁴⁰ nodes for identities to repeat. A forked child,
+/// whose stacks have other ids, has another recorder.
+fn identity(recorder: &Recorder, torch_thread: u64, number: u64) -> u64 {
+    recorder.serial() << 60 ^ torch_thread << 40 ^ number
+}
+
+/// Threads that count in step are kept apart by a multiple of a large odd number.
+fn entry(torch_thread: u64, number: u64) -> &'static Origin {
+    &ORIGINS[(number.wrapping_add(torch_thread.wrapping_mul(0x9e37_79b1)) as usize) % RING]
 }
 
 /// Called in `Node`'s constructor on the thread that runs the operation, before its result is allocated. No lock is
 /// held; the GIL may or may not be.
 #[unsafe(export_name = "_ZN2at15sequence_number17get_and_incrementEv")]
 pub unsafe extern "C-unwind" fn get_and_increment() -> u64 {
-    let Some(real) = REAL_GET_AND_INCREMENT.get() else {
-        return 0; // Unreachable while libtorch_cpu, the only caller, is loaded.
-    };
+    let Some(real) = REAL_GET_AND_INCREMENT.get() else { symbols::impossible("get_and_increment") };
     // SAFETY: PyTorch's own function.
     let number = unsafe { real() };
     if let Some(mut session) = Recorder::enter_if_recording() {
-        remember(&mut session, number);
+        crate::quietly(|| remember(&mut session, number));
     }
     number
 }
 
 fn remember(session: &mut Session, number: u64) {
     let place = attribution::here(session.recorder, session.thread);
-    session.thread.handed_out.last_stack = place.stack;
-    if session.thread.handed_out.origins.is_null() {
-        session.thread.handed_out.origins = make_origins();
+    let nodes = &mut session.thread.nodes;
+    nodes.last_stack = place.stack;
+    if nodes.torch_thread == 0 {
+        let Some(current_thread) = TORCH_THREAD.get() else { return };
+        // SAFETY: returns the thread's number, giving it one if need be, exactly as the node under construction will.
+        nodes.torch_thread = unsafe { current_thread() } + 1;
+        HIGHEST.torch_thread.fetch_max(nodes.torch_thread - 1, Ordering::AcqRel);
     }
-    // SAFETY: null, or a ring that is never freed.
-    if let Some(origins) = unsafe { session.thread.handed_out.origins.as_ref() } {
-        let entry = &origins.ring[number as usize % RING];
-        entry.number.store(0, Ordering::Release);
-        entry.place.store(u64::from(place.stack) << 32 | u64::from(place.layer), Ordering::Release);
-        entry.number.store(number + 1, Ordering::Release);
-        origins.newest.store(number, Ordering::Release);
-    }
-}
-
-#[cold]
-fn make_origins() -> *const Origins {
-    let Some(current_thread) = TORCH_THREAD.get() else { return ptr::null() };
-    // SAFETY: returns the thread's number, giving it one if need be, exactly as the node under construction will.
-    let id = unsafe { current_thread() } as usize;
-    let Some(slot) = ORIGINS.get(id) else { return ptr::null() };
-    let known = slot.load(Ordering::Acquire);
-    if !known.is_null() {
-        return known;
-    }
-    // SAFETY: a fresh private mapping of zeros, which is a valid `Origins`; it lives as long as the process.
-    unsafe {
-        let memory = libc::mmap(
-            ptr::null_mut(),
-            size_of::<Origins>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        );
-        if memory == libc::MAP_FAILED {
-            return ptr::null();
-        }
-        slot.store(memory.cast(), Ordering::Release);
-        memory.cast()
+    let torch_thread = nodes.torch_thread - 1;
+    let origin = entry(torch_thread, number);
+    origin.node.store(0, Ordering::Release);
+    origin.place.store(u64::from(place.stack) << 32 | u64::from(place.layer), Ordering::Release);
+    origin.node.store(identity(session.recorder, torch_thread, number), Ordering::Release);
+    if HIGHEST.number.load(Ordering::Relaxed) < number {
+        HIGHEST.number.fetch_max(number, Ordering::AcqRel);
     }
 }
 
@@ -155,14 +130,12 @@ pub unsafe extern "C-unwind" fn evaluate_function(
     inputs: *mut c_void,
     queue: *const c_void,
 ) -> *mut c_void {
-    let outer = enter_node(node);
+    let outer = crate::quietly(|| enter_node(node)).flatten();
     // Restores the outer node's context also when the node throws.
     let _restore = outer.map(Restore);
-    match REAL_EVALUATE.get() {
-        // SAFETY: PyTorch's own function with the arguments it was called with.
-        Some(real) => unsafe { real(engine, task, node, inputs, queue) },
-        None => ptr::null_mut(),
-    }
+    let Some(real) = REAL_EVALUATE.get() else { symbols::impossible("evaluate_function") };
+    // SAFETY: PyTorch's own function with the arguments it was called with.
+    unsafe { real(engine, task, node, inputs, queue) }
 }
 
 struct Restore(Backward);
@@ -179,12 +152,12 @@ fn enter_node(node: *const u8) -> Option<Backward> {
     let session = Recorder::enter_if_recording()?;
     let outer = session.thread.backward;
     let (stack, layer) = match LINK.number_of(node, session.recorder) {
-        Some(NodeNumber { number, .. }) if number == ACCUMULATE_GRAD => session.thread.handed_out.last_linked,
-        Some(known) => origin(known).unwrap_or_default(),
+        Some(NodeNumber { number, .. }) if number == ACCUMULATE_GRAD => session.thread.nodes.last_linked,
+        Some(known) => origin(session.recorder, known).unwrap_or_default(),
         None => (0, 0),
     };
     // AccumulateGrad runs right after the node that made its gradient, and belongs to it.
-    session.thread.handed_out.last_linked = (stack, layer);
+    session.thread.nodes.last_linked = (stack, layer);
     session.thread.backward = Backward {
         running: true,
         stack,
@@ -204,18 +177,12 @@ struct NodeNumber {
     torch_thread: u64,
 }
 
-fn origin(node: NodeNumber) -> Option<(u32, u32)> {
-    let origins = origins_of(node.torch_thread)?;
-    let entry = &origins.ring[node.number as usize % RING];
-    let place = entry.place.load(Ordering::Acquire);
+fn origin(recorder: &Recorder, node: NodeNumber) -> Option<(u32, u32)> {
+    let origin = entry(node.torch_thread, node.number);
+    let place = origin.place.load(Ordering::Acquire);
     // Overwritten (a graph older than the ring is long), or being so: no link rather than a wrong one.
-    (entry.number.load(Ordering::Acquire) == node.number + 1).then_some(((place >> 32) as u32, place as u32))
-}
-
-fn origins_of(torch_thread: u64) -> Option<&'static Origins> {
-    let origins = ORIGINS.get(usize::try_from(torch_thread).ok()?)?.load(Ordering::Acquire);
-    // SAFETY: null, or a ring that is never freed.
-    unsafe { origins.as_ref() }
+    let known = origin.node.load(Ordering::Acquire) == identity(recorder, node.torch_thread, node.number);
+    known.then_some(((place >> 32) as u32, place as u32))
 }
 
 /// Where a node keeps its number, found out from the first nodes seen: libtorch's headers moved it in 2.14.
@@ -251,7 +218,10 @@ impl Link {
             let number = node.add(offset.into()).cast::<u64>();
             (number.read(), number.byte_add(Self::TO_THREAD).read())
         };
-        let handed_out = || origins_of(torch_thread).is_some_and(|o| number <= o.newest.load(Ordering::Acquire));
+        let handed_out = || {
+            torch_thread <= HIGHEST.torch_thread.load(Ordering::Acquire)
+                && number <= HIGHEST.number.load(Ordering::Acquire)
+        };
         (number == ACCUMULATE_GRAD || handed_out()).then_some(NodeNumber { number, torch_thread })
     }
 

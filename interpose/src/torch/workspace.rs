@@ -19,14 +19,10 @@ macro_rules! workspace_hooks {
                 // SAFETY: the literal ends in the NUL added here and has no other.
                 unsafe { std::ffi::CStr::from_bytes_with_nul_unchecked(concat!($symbol, "\0").as_bytes()) },
             );
-            let outer = mark(true);
-            let result = match REAL.get() {
-                // SAFETY: PyTorch's own function with the arguments it was called with.
-                Some(real) => unsafe { real(first, second) },
-                None => std::ptr::null_mut(),
-            };
-            mark(outer);
-            result
+            let Some(real) = REAL.get() else { crate::symbols::impossible($symbol) };
+            let _marked = Marked(mark(true));
+            // SAFETY: PyTorch's own function with the arguments it was called with.
+            unsafe { real(first, second) }
         }
     )*
     /// Symbol and address of every hook in this file.
@@ -42,10 +38,18 @@ workspace_hooks! {
     cublas_lt_workspace = "_ZN2at4cuda22getCUDABlasLtWorkspaceEm";
 }
 
-/// Sets the thread's mark, returns what it was. An exception that passes leaves it set until the next such call ends:
-/// out of memory while fetching a workspace, after which programs rarely go on.
+/// Puts the thread's mark back, also when the function throws.
+struct Marked(bool);
+
+impl Drop for Marked {
+    fn drop(&mut self) {
+        mark(self.0);
+    }
+}
+
+/// Sets the thread's mark, returns what it was.
 fn mark(inside: bool) -> bool {
-    match Recorder::enter() {
+    match Recorder::enter_if_recording() {
         Some(session) => std::mem::replace(&mut session.thread.workspace, inside),
         None => false,
     }

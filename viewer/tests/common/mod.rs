@@ -1,6 +1,8 @@
 //! A training run made up line by line, as libmemlab.so would have written it.
 #![allow(dead_code, reason = "each test uses its part of it")]
 
+pub mod child;
+
 use std::fmt::Write as _;
 use std::path::Path;
 
