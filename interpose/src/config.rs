@@ -13,6 +13,9 @@ pub struct Config {
     /// The pattern of `MEMLAB_OUTPUT`, with `%p %r %h %n` still in it.
     pub output: String,
     pub trace_max: u64,
+    /// What `MEMLAB_TRACE_MAX` says, if that is no size. Complained about by processes that use CUDA, not by each shell on
+    /// the way to them.
+    pub bad_trace_max: Option<String>,
 }
 
 impl Config {
@@ -22,14 +25,14 @@ impl Config {
             Ok(pattern) if !pattern.is_empty() => pattern,
             _ => DEFAULT_OUTPUT.to_owned(),
         };
-        let trace_max = match std::env::var("MEMLAB_TRACE_MAX") {
-            Ok(text) if enabled => parse_size(&text).unwrap_or_else(|| {
-                crate::say(&format!("MEMLAB_TRACE_MAX={text} is not a size (try 512MiB): using 2GiB"));
-                DEFAULT_TRACE_MAX
-            }),
-            _ => DEFAULT_TRACE_MAX,
-        };
-        Self { enabled, output, trace_max: trace_max.max(LEAST_TRACE_MAX) }
+        let wanted_max = std::env::var("MEMLAB_TRACE_MAX").ok();
+        let trace_max = wanted_max.as_deref().map_or(Some(DEFAULT_TRACE_MAX), parse_size);
+        Self {
+            enabled,
+            output,
+            trace_max: trace_max.unwrap_or(DEFAULT_TRACE_MAX).max(LEAST_TRACE_MAX),
+            bad_trace_max: wanted_max.filter(|_| trace_max.is_none()),
+        }
     }
 
     /// The trace's path for this process: `%p` its id, `%r` its rank (0 without a launcher), `%h` the host, `%n` the
@@ -153,7 +156,7 @@ mod tests {
 
     #[test]
     fn patterns() {
-        let config = Config { enabled: true, output: "a-%n-%p-100%%-%x%".into(), trace_max: 0 };
+        let config = Config { enabled: true, output: "a-%n-%p-100%%-%x%".into(), trace_max: 0, bad_trace_max: None };
         assert_eq!(config.output_path("train").to_string_lossy(), format!("a-train-{}-100%-%x%", std::process::id()));
     }
 }

@@ -128,6 +128,9 @@ impl Recorder {
 
     fn open() -> io::Result<Self> {
         let config = crate::config();
+        if let Some(text) = &config.bad_trace_max {
+            crate::say(&format!("MEMLAB_TRACE_MAX={text} is not a size (try 512MiB): using 2GiB"));
+        }
         let raw_command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
         let command: Vec<String> = raw_command
             .split(|&byte| byte == 0)
