@@ -93,7 +93,7 @@ fn walk(
             let same = slot.code == raw.code
                 && slot.position == raw.position
                 && slot.identity == python.identity(raw.code)
-                && (!slot.role.has(FrameRole::MODULE_CALL) || is_module(python, slot, raw));
+                && (slot.module.is_null() || is_module(python, slot, raw));
             if !same {
                 break;
             }
@@ -146,14 +146,23 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
         innermost_module: below.innermost_module,
     };
     if frame.role.has(FrameRole::MODULE_CALL) {
-        slot.module = python.first_local(raw.frame);
+        slot.module = python.local(raw.frame, 0);
         slot.class = python.class(slot.module);
         // `_wrapped_call_impl` and `_call_impl` are two frames of one call.
         if !slot.module.is_null() && slot.module != below.innermost_module {
             slot.innermost_module = slot.module;
             let key = (below.layer, slot.module as usize, slot.class as usize);
             slot.layer = layer(recorder, thread, key, || {
-                recorder.interner.layer(&recorder.log, python, below.layer, slot.module)
+                recorder.interner.layer(&recorder.log, python, below.layer, slot.module, false)
+            });
+        }
+    } else if frame.role.has(FrameRole::GRAPH_NODE) {
+        slot.module = python.local(raw.frame, 1);
+        slot.class = python.class(slot.module);
+        if !slot.module.is_null() {
+            let key = (below.layer, slot.module as usize, slot.class as usize);
+            slot.layer = layer(recorder, thread, key, || {
+                recorder.interner.layer(&recorder.log, python, below.layer, slot.module, true)
             });
         }
     } else if frame.role.has(FrameRole::GENERATED) {
@@ -167,7 +176,7 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
 /// Whether the frame still calls the module it called when the slot was filled.
 #[inline]
 fn is_module(python: &Interpreter, slot: &Slot, raw: &RawFrame) -> bool {
-    let module = python.first_local(raw.frame);
+    let module = slot.role.local().map_or(ptr::null(), |local| python.local(raw.frame, local));
     ptr::eq(slot.module, module) && ptr::eq(slot.class, python.class(module))
 }
 

@@ -25,6 +25,9 @@ impl FrameRole {
     pub const MODULE_APPLY: Self = Self(4);
     /// Code that torch.fx generated from a graph: the agent can tell which module each line came from.
     pub const GENERATED: Self = Self(8);
+    /// `torch.fx`'s interpreter (which runs compiled graphs before PyTorch 2.12 or so): its second local is the graph's
+    /// node, and the agent can tell which module that came from.
+    pub const GRAPH_NODE: Self = Self(16);
 
     pub fn has(self, role: Self) -> bool {
         self.0 & role.0 != 0
@@ -32,6 +35,17 @@ impl FrameRole {
 
     pub fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+
+    /// Which local of the frame holds the module (or graph node) that it stands for.
+    pub fn local(self) -> Option<usize> {
+        if self.has(Self::MODULE_CALL) || self.has(Self::GENERATED) {
+            Some(0)
+        } else if self.has(Self::GRAPH_NODE) {
+            Some(1)
+        } else {
+            None
+        }
     }
 
     /// PyTorch's own functions are known by their file and name.
@@ -44,6 +58,8 @@ impl FrameRole {
             }
         } else if file.ends_with("torch/optim/optimizer.py") && name == "wrapper" {
             Self::OPTIMIZER_STEP
+        } else if file.ends_with("torch/fx/interpreter.py") && name == "run_node" {
+            Self::GRAPH_NODE
         } else if file.starts_with("<eval_with_key>") {
             Self::GENERATED
         } else {
@@ -64,12 +80,18 @@ pub struct Frame {
 pub struct UnnamedLayer {
     pub id: u32,
     pub parent: u32,
-    /// The module's address; it may have died since. Of generated code, the address of its graph module.
+    /// The module's address; it may have died since. Of generated code, the address of its graph module; of a graph's
+    /// node, the node's.
     pub module: usize,
-    /// The frame that stands for the layer, if it is one of generated code; else 0.
+    /// The frame that stands for the layer, if it is one of generated code; [`UnnamedLayer::NODE`] for a graph's node;
+    /// else 0.
     pub generated: u32,
     /// That frame's line.
     pub line: u32,
+}
+
+impl UnnamedLayer {
+    pub const NODE: u32 = u32::MAX;
 }
 
 #[derive(Default)]
@@ -82,8 +104,8 @@ struct Tables {
     layers_of_module: HashMap<usize, Vec<u32>, FxBuildHasher>,
     /// Parent and class of the layers that have no name yet.
     nameless: HashMap<u32, (u32, String), FxBuildHasher>,
-    /// Code objects whose first local is a module.
-    module_codes: HashMap<usize, CodeIdentity, FxBuildHasher>,
+    /// Code objects that have a module in the local of this number.
+    module_codes: HashMap<usize, (CodeIdentity, usize), FxBuildHasher>,
     last_frame: u32,
     last_stack: u32,
     last_layer: u32,
@@ -115,17 +137,20 @@ impl Interner {
             python.line(raw),
             python.qualified_name(raw.code),
         ));
-        if frame.role.has(FrameRole::MODULE_CALL) || frame.role.has(FrameRole::GENERATED) {
-            tables.module_codes.insert(raw.code as usize, identity);
+        if let Some(local) = frame.role.local() {
+            tables.module_codes.insert(raw.code as usize, (identity, local));
         }
         tables.frames.insert(key, frame);
         frame
     }
 
-    /// Whether a frame of this code is known to have a module as its first local. What other frames have there may be
+    /// The local in which a frame of this code is known to have a module. What other frames have in their locals may be
     /// no object at all.
-    pub fn holds_module(&self, code: *const u8, identity: CodeIdentity) -> bool {
-        self.tables.lock().module_codes.get(&(code as usize)) == Some(&identity)
+    pub fn module_local(&self, code: *const u8, identity: CodeIdentity) -> Option<usize> {
+        match self.tables.lock().module_codes.get(&(code as usize)) {
+            Some(&(known, local)) if known == identity => Some(local),
+            _ => None,
+        }
     }
 
     pub fn stack(&self, log: &Log, parent: u32, frame: u32) -> u32 {
@@ -140,8 +165,9 @@ impl Interner {
         stack
     }
 
-    /// The layer of `module` called by layer `parent`; the second value says that it is new and wants a name.
-    pub fn layer(&self, log: &Log, python: &Interpreter, parent: u32, module: *const u8) -> (u32, bool) {
+    /// The layer of `module` (or graph `node`) called by layer `parent`; the second value says that it is new and wants a
+    /// name.
+    pub fn layer(&self, log: &Log, python: &Interpreter, parent: u32, module: *const u8, node: bool) -> (u32, bool) {
         let mut tables = self.tables.lock();
         let (key, kind) = ((parent, module as usize), python.class(module) as usize);
         if let Some(&(layer, known)) = tables.layers.get(&key)
@@ -155,7 +181,8 @@ impl Interner {
         log.append(encode::layer(&mut LineBuffer::<1024>::new(), id, parent, &class, None));
         tables.layers.insert(key, (id, kind));
         tables.layers_of_module.entry(module as usize).or_default().push(parent);
-        tables.unnamed.push(UnnamedLayer { id, parent, module: module as usize, generated: 0, line: 0 });
+        let generated = if node { UnnamedLayer::NODE } else { 0 };
+        tables.unnamed.push(UnnamedLayer { id, parent, module: module as usize, generated, line: 0 });
         tables.nameless.insert(id, (parent, class));
         (id, true)
     }
@@ -180,7 +207,7 @@ impl Interner {
         let class = "GraphModule".to_owned();
         log.append(encode::layer(&mut LineBuffer::<1024>::new(), id, parent, &class, None));
         tables.layers.insert(key, (id, 0));
-        let (module, line) = (python.first_local(raw.frame) as usize, python.line(raw).unwrap_or(0));
+        let (module, line) = (python.local(raw.frame, 0) as usize, python.line(raw).unwrap_or(0));
         tables.unnamed.push(UnnamedLayer { id, parent, module, generated: frame, line });
         tables.nameless.insert(id, (parent, class));
         (id, true)

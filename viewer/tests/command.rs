@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::child::{alone, output, start};
+use common::child::{LIMIT, alone, output, output_within, start};
 use common::trained;
 use tempfile::TempDir;
 
@@ -131,7 +131,7 @@ fn what_the_tests_own_starter_ignores_does_not_matter() {
     command.args(["--exact", "a_signal_that_ends_the_program_ends_memlab", "signals_are_passed_on"]);
     alone(&mut command);
     // THEN they pass
-    let output = output(&mut command);
+    let output = output_within(&mut command, LIMIT + Duration::from_secs(10));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 

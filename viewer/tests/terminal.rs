@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::child::{Watchdog, start, usual_signals};
+use common::child::{LIMIT, Watchdog, start, usual_signals};
 use common::{Story, trained};
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
@@ -67,7 +67,7 @@ impl Session {
             }
         });
         // portable_pty starts it as the leader of a session, with the usual signals.
-        let watchdog = Watchdog::on(child.process_id().expect("it runs"));
+        let watchdog = Watchdog::on(child.process_id().expect("it runs"), LIMIT);
         Self { child, master: pty.master, writer, screen, raw, _folder: folder, _watchdog: watchdog }
     }
 

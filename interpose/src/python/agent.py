@@ -22,6 +22,8 @@ _PARAMETER, _GRADIENT, _OPTIMIZER_STATE, _BUFFER = range(4)
 
 _SOURCE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
+_NODE = 0xFFFFFFFF  # In place of a frame: the layer is the node of a graph, run by torch.fx's interpreter.
+
 # Tags are refreshed at each of the first optimizer steps, and later so seldom that they cost below 1 % of the time.
 _STEPS_TAGGED_ALWAYS = 8
 _TAGGING_SHARE = 0.01
@@ -89,18 +91,21 @@ class Agent:
     # Modules ---------------------------------------------------------------------------------------------------------
 
     def resolve(self, unnamed):
-        """Names layers. `unnamed`: (layer id, parent layer id, module or None, its address, frame of generated code or 0,
-        its line), callers before callees."""
+        """Names layers. `unnamed`: (layer id, parent layer id, module or None, its address, frame of generated code or _NODE
+        or 0, its line), callers before callees."""
         self.hide_from_dynamo()
         graph_modules: dict = {}
         for layer, parent, module, address, generated, line in unnamed:
             with _Harmless(self.warn_once):
                 if module is None:
                     module = self.alive_at(address)
-                if generated:
-                    if module is None:
-                        graph_modules = graph_modules or self.find_graph_modules()
-                        module = graph_modules.get(address)
+                if generated and module is None:
+                    graph_modules = graph_modules or self.find_graph_modules()
+                    module = self.graph_part_at(address, graph_modules)
+                if generated == _NODE:
+                    if module is not None:
+                        self.name_node(layer, parent, module, None)
+                elif generated:
                     self.name_generated(layer, parent, module, generated, line)
                 elif isinstance(module, self.torch.nn.Module):
                     self.name_module(layer, parent, module)
@@ -167,6 +172,15 @@ class Agent:
         if source:
             file, line, function = source[-1]
             self.native.frame(frame, file, int(line), function)
+        self.name_node(layer, parent, node, module)
+
+    def graph_part_at(self, address, graph_modules):
+        """The graph module, or the node of one, that lies at the address."""
+        nodes = (node for module in graph_modules.values() for node in module.graph.nodes)
+        return graph_modules.get(address) or next((node for node in nodes if id(node) == address), None)
+
+    def name_node(self, layer, parent, node, module):
+        """A graph's node belongs to the module it was traced from. `module`: the graph module, if it is known."""
         modules = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
         if not modules:  # Made by autograd itself, such as the sum of two gradients.
             if parent in self.layers:
@@ -183,7 +197,9 @@ class Agent:
             caller = self.layers[parent][2] if parent in self.layers else ""
             name = f"{caller}.{path}" if caller and path else caller or path
         if parent in self.layers:
-            self.know(layer, traced if traced is not None else module, self.layers[parent][1], name)
+            owner = traced if traced is not None else module if module is not None else self.layers[parent][0]()
+            if owner is not None:
+                self.know(layer, owner, self.layers[parent][1], name)
         self.native.layer(layer, name, getattr(kind, "__name__", str(kind).rpartition(".")[2]))
 
     def alive_at(self, address):

@@ -295,7 +295,7 @@ unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String>
 }
 
 /// The list the agent is given: (layer, parent, module or None, address, generated frame or 0, line). A module is alive for certain if a live frame
-/// of some thread has it as its first local; frames stand still while the GIL is held.
+/// of some thread calls it; frames stand still while the GIL is held.
 ///
 /// SAFETY: the GIL must be held.
 unsafe fn describe(api: &Api, recorder: &Recorder, interpreter: &Interpreter, unnamed: &[UnnamedLayer]) -> Object {
@@ -306,10 +306,10 @@ unsafe fn describe(api: &Api, recorder: &Recorder, interpreter: &Interpreter, un
         let mut thread = (api.PyInterpreterState_ThreadHead)((api.PyInterpreterState_Get)());
         while !thread.is_null() {
             let count = interpreter.walk(interpreter.innermost_of(thread.cast()), &mut raw, &[]);
-            let calls = raw[..count]
-                .iter()
-                .filter(|raw| recorder.interner.holds_module(raw.code, interpreter.identity(raw.code)));
-            alive.extend(calls.map(|raw| interpreter.first_local(raw.frame) as usize));
+            alive.extend(raw[..count].iter().filter_map(|raw| {
+                let local = recorder.interner.module_local(raw.code, interpreter.identity(raw.code))?;
+                Some(interpreter.local(raw.frame, local) as usize)
+            }));
             thread = (api.PyThreadState_Next)(thread);
         }
         let list = (api.PyList_New)(0);

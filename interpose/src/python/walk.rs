@@ -230,12 +230,13 @@ impl Interpreter {
         }
     }
 
-    /// The object in the frame's first local variable (a method's `self`), or null.
+    /// The object in the frame's local variable of this number (0: a method's `self`), or null. Only for frames of
+    /// functions known to have one there.
     #[inline]
-    pub fn first_local(&self, frame: *const u8) -> *const u8 {
-        // SAFETY: a live frame; its first local is null, an object, or (3.11+) the cell that a closure made of it.
+    pub fn local(&self, frame: *const u8, number: usize) -> *const u8 {
+        // SAFETY: a live frame; a parameter is null, an object, or (3.11+) the cell that a closure made of it.
         unsafe {
-            let object = (read::<usize>(frame, self.layout.locals) & !7) as *const u8;
+            let object = (read::<usize>(frame, self.layout.locals + 8 * number) & !7) as *const u8;
             if !object.is_null() && read::<*const u8>(object, OBJECT_TYPE) == self.cell_type {
                 return read(object, CELL_CONTENTS);
             }

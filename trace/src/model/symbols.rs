@@ -71,9 +71,13 @@ pub(crate) struct Symbols {
 }
 
 impl Symbols {
-    pub(crate) fn define_software(&mut self, software: record::Software) {
+    /// Takes a software's definition; whether it changes which frames are the user's.
+    pub(crate) fn define_software(&mut self, software: record::Software) -> bool {
+        let mut changes = false;
         if software.software == "torch" && !software.root.is_empty() {
-            self.torch_root = Some(format!("{}/", software.root.trim_end_matches('/')));
+            let root = Some(format!("{}/", software.root.trim_end_matches('/')));
+            changes = self.torch_root != root && !self.frames.is_empty();
+            self.torch_root = root;
             self.classify_frames_again();
         }
         self.software.retain(|known| known.software != software.software);
@@ -81,9 +85,11 @@ impl Symbols {
         if self.software.len() < 256 {
             self.software.push(software);
         }
+        changes
     }
 
-    pub(crate) fn define_frame(&mut self, frame: &record::Frame<'_>) {
+    /// Takes a frame's definition; whether it changes the line of stacks already resolved.
+    pub(crate) fn define_frame(&mut self, frame: &record::Frame<'_>) -> bool {
         let line = Arc::new(Line {
             file: frame.file.as_ref().into(),
             line: frame.line,
@@ -91,19 +97,21 @@ impl Symbols {
         });
         let user_line = if self.is_users(&line.file) { self.intern_line(&line) } else { 0 };
         let new = Frame { line, user_line };
-        if let Some(old) = self.frames.insert(frame.frame, new.clone())
-            && old != new
-        {
+        let old_line = self.frames.insert(frame.frame, new.clone()).map(|old| old.user_line);
+        let changes = old_line.is_some_and(|old| old != new.user_line);
+        if changes {
             self.stack_lines.clear();
         }
+        changes
     }
 
-    pub(crate) fn define_stack(&mut self, stack: record::Stack) {
-        if let Some(old) = self.stacks.insert(stack.stack, stack)
-            && old != stack
-        {
+    /// Takes a stack's definition; whether it changes one there was.
+    pub(crate) fn define_stack(&mut self, stack: record::Stack) -> bool {
+        let changes = self.stacks.insert(stack.stack, stack).is_some_and(|old| old != stack);
+        if changes {
             self.stack_lines.clear();
         }
+        changes
     }
 
     pub(crate) fn define_layer(&mut self, layer: record::Layer) {
@@ -116,8 +124,12 @@ impl Symbols {
         self.threads.insert(thread.thread, thread);
     }
 
-    /// Whether a file is the user's: outside site-packages, dist-packages and torch.
+    /// Whether a file is the user's: one with a path, outside site-packages, dist-packages and torch. Generated code
+    /// (`<eval_with_key>.5`, `<string>`, `<frozen runpy>`) is nobody's line: who called it is more use.
     fn is_users(&self, file: &str) -> bool {
+        if !file.starts_with('/') {
+            return false;
+        }
         let in_torch = self.torch_root.as_deref().is_some_and(|root| file.starts_with(root));
         let in_packages = file.split(['/', '\\']).any(|part| part == "site-packages" || part == "dist-packages");
         !in_torch && !in_packages
