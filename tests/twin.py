@@ -102,4 +102,4 @@ class Trace:
 
 
 def is_users(file):
-    return "site-packages" not in file and "/torch/" not in file
+    return file.startswith("/") and "site-packages" not in file and "/torch/" not in file

@@ -114,13 +114,18 @@ impl Model {
                 }
             }
             Record::Thread(thread) => self.symbols.define_thread(thread),
-            Record::Software(software) => self.symbols.define_software(software),
+            Record::Software(software) => {
+                let changes = self.symbols.define_software(software);
+                self.redefined(changes);
+            }
             Record::Frame(frame) => {
-                self.symbols.define_frame(&frame);
+                let changes = self.symbols.define_frame(&frame);
+                self.redefined(changes);
                 self.defined(Missing::Frame(frame.frame));
             }
             Record::Stack(stack) => {
-                self.symbols.define_stack(stack);
+                let changes = self.symbols.define_stack(stack);
+                self.redefined(changes);
                 self.defined(Missing::Stack(stack.stack));
             }
             Record::Layer(layer) => self.symbols.define_layer(layer),
@@ -140,6 +145,16 @@ impl Model {
     fn apply_event(&mut self, record: &Record<'_>) {
         let step = self.steps_ended;
         match record {
+            Record::DriverAlloc(event) if event.device != HOST && Driver::is_block(event) => {
+                let Some((device, ..)) = self.on_device(event.device) else { return };
+                device.async_allocate(event);
+                let record::DriverAlloc { time, thread, device, address, bytes, stack, layer, flags, .. } = *event;
+                self.allocate(&record::Alloc { time, thread, device, address, bytes, stack, layer, flags });
+            }
+            Record::DriverFree(event) if event.device != HOST && self.frees_block(event) => {
+                let record::DriverFree { time, thread, device, address, .. } = *event;
+                self.free(&record::Free { time, thread, device, address });
+            }
             Record::DriverAlloc(event) => {
                 self.event(event.time);
                 if event.device == HOST {
@@ -176,8 +191,12 @@ impl Model {
             }
             Record::Used(event) => {
                 self.event(event.time);
-                if let Some((device, ..)) = self.on_device(event.device) {
-                    device.sample(event, step);
+                let Some((device, ..)) = self.on_device(event.device) else { return };
+                let is_first = !device.driver.totals.sampled;
+                device.sample(event, step);
+                let index = usize::try_from(event.device).unwrap_or_default();
+                if is_first && let Some(Some(device)) = self.devices.get(index) {
+                    self.ooms.sampled(event.device, device);
                 }
             }
             Record::Oom(event) => {
@@ -194,6 +213,13 @@ impl Model {
         }
     }
 
+    /// Takes a block that came from the driver off its books, if it is one.
+    fn frees_block(&mut self, event: &record::DriverFree) -> bool {
+        let index = usize::try_from(event.device).ok();
+        let device = index.and_then(|index| self.devices.get_mut(index)?.as_deref_mut());
+        device.is_some_and(|device| device.async_free(event, &mut self.anomalies))
+    }
+
     #[inline]
     fn event(&mut self, time: u64) {
         self.events += 1;
@@ -203,6 +229,14 @@ impl Model {
     fn defined(&mut self, missing: Missing) {
         for device in self.devices.iter_mut().flatten() {
             device.ledger.defined(missing, &mut self.symbols);
+        }
+    }
+
+    /// A definition came again; `changes`: and says something else.
+    fn redefined(&mut self, changes: bool) {
+        for device in self.devices.iter_mut().flatten().filter(|_| changes) {
+            let moves = device.ledger.resolve_again(&mut self.symbols);
+            device.growth.moved(&device.ledger, &moves);
         }
     }
 

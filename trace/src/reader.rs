@@ -127,14 +127,8 @@ impl fmt::Display for ReadError {
     }
 }
 
-impl std::error::Error for ReadError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io { source, .. } => Some(source),
-            _ => None,
-        }
-    }
-}
+/// Its text already says what the system said, so that it names no source to be said again.
+impl std::error::Error for ReadError {}
 
 /// The file in which a trace goes on while it is being cut down, if its writer died then. A file left there by another
 /// process is none of it.

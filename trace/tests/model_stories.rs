@@ -344,3 +344,139 @@ fn how_it_ended_and_what_could_not_be_done_is_kept() {
     assert_eq!(model.software()[0].version, "2.15.0");
     assert!(model_of(&[]).end().is_none());
 }
+
+#[test]
+fn a_program_that_ends_in_its_first_forward_has_activations() {
+    // GIVEN a layer with a temporary, and two results that live when the trace ends
+    let model = model_of(&[
+        r#"["a",1,1,0,1000,4096,3,7,5]"#,
+        r#"["f",2,1,0,1000]"#,
+        r#"["a",3,1,0,2000,1024,3,7,5]"#,
+        r#"["a",4,1,0,3000,512,3,7,5]"#,
+    ]);
+    // THEN they count in the layer as what they are shown as, and what is gone does not
+    assert_eq!(category(&model, Category::Activation).0, 1536);
+    assert_eq!(layer(&model, "h.0.mlp.fc").activation_bytes, 1536);
+}
+
+/// A compiled graph called from line 31, whose generated line turns out later to be line 12 of the user's model.
+fn compiled(named_after: u64) -> Model {
+    let mut model = replay(NAMES);
+    let mut apply = |line: String| model.apply(memlab_trace::decode_line(line.as_bytes()).unwrap());
+    apply(r#"{"frame":9,"file":"<eval_with_key>.5","line":8,"function":"forward"}"#.into());
+    apply(r#"{"stack":9,"parent":1,"frame":9}"#.into());
+    apply(r#"["a",1,1,0,100000,1024,1,0,4]"#.into());
+    for step in 0..6_u64 {
+        let time = 10 * step;
+        apply(format!(r#"["a",{time},1,0,512,8192,9,7,5]"#));
+        apply(format!(r#"["a",{time},1,0,16384,2048,9,7,5]"#));
+        if step == named_after {
+            apply(r#"{"frame":9,"file":"/home/ada/gpt/model.py","line":12,"function":"MLP.forward"}"#.into());
+        }
+        apply(format!(r#"["f",{time},1,0,512]"#));
+        apply(format!(r#"["step",{time},1,{step}]"#));
+        if step < 5 {
+            apply(format!(r#"["f",{time},1,0,16384]"#));
+        }
+    }
+    model
+}
+
+#[test]
+fn a_frame_that_gets_its_real_line_takes_its_memory_along() {
+    let expected = compiled(0);
+    // GIVEN a line that is known late, before the first step ended, in the midst or in the last step
+    for named_after in [1, 3, 5] {
+        let model = compiled(named_after);
+        // THEN the line that called holds what is its own, and the real line all the rest
+        let (caller, real) = (line(&model, 31), line(&model, 12));
+        assert_eq!((caller.live_bytes, caller.live_bytes_at_peak, caller.allocations), (1024, 1024, 1));
+        assert_eq!((real.live_bytes, real.live_bytes_at_peak), (2048, 10240));
+        for view in model.lines(0) {
+            assert!(view.peak_live_bytes >= view.live_bytes_at_peak, "{view:?}");
+        }
+        assert_eq!(model.lines(0), expected.lines(0), "named after {named_after}");
+        // AND nothing seems to grow
+        assert!(model.growth(0).is_empty(), "named after {named_after}: {:?}", model.growth(0));
+    }
+}
+
+#[test]
+fn generated_code_is_nobodys_line() {
+    // GIVEN frames of generated code within a user's, and one within nothing
+    let model = model_of(&[
+        r#"{"frame":20,"file":"<string>","line":2,"function":"__init__"}"#,
+        r#"{"frame":21,"file":"<frozen importlib._bootstrap>","line":3,"function":"_load"}"#,
+        r#"{"frame":22,"file":"/tmp/ipykernel_7/1.py","line":4,"function":"<module>"}"#,
+        r#"{"stack":20,"parent":2,"frame":20}"#,
+        r#"{"stack":21,"parent":0,"frame":21}"#,
+        r#"{"stack":22,"parent":21,"frame":22}"#,
+        r#"["a",1,1,0,1000,512,20,0,4]"#,
+        r#"["a",2,1,0,2000,1024,21,0,4]"#,
+        r#"["a",3,1,0,3000,2048,22,0,4]"#,
+    ]);
+    // THEN the line is the innermost with a real file; without one there is none
+    let held: Vec<_> =
+        model.lines(0).iter().map(|view| (view.line.as_ref().and_then(|l| l.line), view.live_bytes)).collect();
+    assert_eq!(held, [(Some(4), 2048), (None, 1024), (Some(12), 512)]);
+}
+
+#[test]
+fn an_out_of_memory_before_the_driver_told_anything_says_so() {
+    // GIVEN an out-of-memory before the first sample
+    let events = [
+        r#"["d+",1,1,0,100000,65536,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
+        r#"["a",2,1,0,100000,8192,1,0,0]"#,
+        r#"["oom",3,1,0,4294967296,8192,65536,3,7]"#,
+        r#"["used",4,0,400000,1048576,300000]"#,
+        r#"["used",5,0,900000,1048576,300000]"#,
+    ];
+    // THEN what is known is this process's, and it is said that it is not all
+    let oom = &model_of(&events[..3]).ooms()[0];
+    assert_eq!((oom.used_bytes, oom.used_is_known), (65536, false));
+    // WHEN the driver's word follows THEN its first one serves, the later ones change nothing
+    let oom = &model_of(&events).ooms()[0];
+    assert_eq!((oom.used_bytes, oom.used_is_known), (400_000, true));
+    assert!(oom.categories.contains(&(Category::Context, 300_000 - 65536)), "{:?}", oom.categories);
+    assert!(oom.categories.contains(&(Category::OtherProcesses, 100_000)), "{:?}", oom.categories);
+    assert!(oom.categories.is_sorted());
+}
+
+#[test]
+fn blocks_of_the_asynchronous_backend_are_blocks() {
+    // GIVEN a program whose allocator takes every block from the driver's pool, and a library that uses the pool too
+    let d = |time: u64, address: u64, bytes: u64, stack: u32, layer: u32, flags: u32| {
+        format!(
+            r#"["d+",{time},1,0,{address},{bytes},"async","cudaMallocAsync","libc10_cuda.so",{stack},{layer},{flags}]"#
+        )
+    };
+    let model = replay(NAMES.iter().map(|line| (*line).to_owned()).chain([
+        d(1, 1000, 4000, 1, 0, 64),
+        r#"["tag",2,0,1000,"parameter",4000,3,"h.0.mlp.fc.weight"]"#.into(),
+        d(3, 20000, 8000, 3, 7, 5),
+        r#"["d+",4,1,0,90000,3000,"async","cudaMallocAsync","libmine.so",1,0,0]"#.into(),
+        d(5, 40000, 600, 3, 7, 5),
+        r#"["d-",6,1,0,40000,"async"]"#.into(),
+        r#"["d-",7,1,0,90000,"async"]"#.into(),
+    ]));
+    // THEN they are allocated, on their lines, in their layers, of their categories; the library's is a library's
+    let device = model.device(0).unwrap();
+    assert_eq!((device.allocated_bytes, device.reserved_bytes, device.used_bytes), (12_000, 12_000, 12_000));
+    assert_eq!((device.peak_allocated_bytes, device.async_allocations, device.live_blocks), (12_600, 3, 2));
+    assert_eq!((line(&model, 12).live_bytes, line(&model, 31).live_bytes), (8000, 4000));
+    assert_eq!(layer(&model, "h.0.mlp.fc").activation_bytes, 8000);
+    assert_eq!(category(&model, Category::Parameter), (4000, 4000));
+    assert_eq!(category(&model, Category::Workspace), (0, 3000));
+    assert_eq!((model.anomalies().total(), model.driver_memory(0).len()), (0, 0));
+    assert!(model.segments(0).segments.is_empty());
+    // AND a keyframe of it says the same
+    let mut keyframe = Vec::new();
+    model.write_keyframe(&mut keyframe).unwrap();
+    let restored = replay(
+        NAMES[..1]
+            .iter()
+            .map(|line| line.as_bytes())
+            .chain(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())),
+    );
+    assert_eq!(common::all_views(&restored), common::all_views(&model));
+}

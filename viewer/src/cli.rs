@@ -53,9 +53,10 @@ enum Command {
     },
     /// Say where the memory of a recorded run was.
     Report {
-        /// The trace: .jsonl or .jsonl.zst.
-        file: PathBuf,
-        /// As JSON, to script.
+        /// The trace: .jsonl or .jsonl.zst; several are told one after the other.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// As JSON, to script; several traces as an array.
         #[arg(long)]
         json: bool,
     },
@@ -164,7 +165,7 @@ pub fn main() -> ExitCode {
             theme: options.look.theme,
         }),
         Command::Ps { json } => commands::ps::run(json),
-        Command::Report { file, json } => report::run(&file, json),
+        Command::Report { files, json } => report::run(&files, json),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

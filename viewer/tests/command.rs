@@ -182,6 +182,60 @@ fn traces_of_children_are_summed_up_too() {
     assert_eq!(text.matches("peak 2.00 GiB").count(), 2, "{text}");
 }
 
+#[test]
+fn a_program_that_was_not_traced_is_not_said_to_have_used_nothing() {
+    let folder = folder();
+    let output = output(memlab(&folder, &["run", "--", "true"]).env("MEMLAB", "0"));
+    assert_eq!(errors(&output), "memlab: true: exit code 0; MEMLAB=0 switches memlab off, so there is no trace\n");
+}
+
+#[test]
+fn a_trace_that_was_cut_gets_its_end_and_the_summary_the_exit_code() {
+    // GIVEN a program whose trace simply stops, as on a full disk, and that ends normally a while later
+    let folder = folder();
+    let output = run(&folder, &format!("{TRACED} sleep 1; exit 7"));
+    assert_eq!(output.status.code(), Some(7));
+    // THEN the summary has its exit code and its duration, and says that the trace was cut
+    let text = errors(&output);
+    assert!(text.contains(", exit code 7") && text.contains("the trace was cut"), "{text}");
+    assert!(text.contains(") 1.") && !text.contains("no end on record"), "{text}");
+    // AND the trace has an end
+    let trace = std::fs::read_dir(folder.path()).expect("readable").next().expect("a trace").expect("readable").path();
+    assert!(std::fs::read_to_string(trace).expect("text").ends_with(",7,null]\n"));
+}
+
+#[test]
+fn several_traces_are_named_and_reported_together() {
+    // GIVEN a job of two processes
+    let folder = folder();
+    let script = TRACED.replace('\'', r"'\''");
+    let text = errors(&run(&folder, &format!("sh -c '{script}' & sh -c '{script}' & wait")));
+    // THEN the summary's hint names both, and works as it is
+    let hint = text.lines().find_map(|line| line.strip_prefix("  what held it: memlab ")).expect("a hint");
+    let arguments: Vec<&str> = hint.split(' ').collect();
+    assert_eq!(arguments.len(), 3, "{hint}");
+    let reports = output(&mut memlab(&folder, &arguments));
+    assert_eq!(String::from_utf8_lossy(&reports.stdout).matches("memlab report: train.py").count(), 2);
+    // AND as JSON they are an array; one alone is itself
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_slice(&output(&mut memlab(&folder, arguments)).stdout).expect("JSON")
+    };
+    assert_eq!(json(&[&arguments[..], &["--json"]].concat()).as_array().map(Vec::len), Some(2));
+    assert!(json(&[arguments[0], arguments[1], "--json"]).is_object());
+    // AND if one cannot be read, none is printed
+    let (code, text) = refusal(&folder, &[arguments[0], arguments[1], "missing.jsonl"]);
+    assert!(code == 2 && text.contains("missing.jsonl"), "{text}");
+}
+
+#[test]
+fn a_program_without_pytorch_is_summed_up_by_what_it_used() {
+    let folder = folder();
+    let script = TRACED.replace("libc10_cuda.so\",1,0,128", "saxpy\",0,0,0");
+    let script = script.lines().filter(|line| !line.contains("[\"a\"")).collect::<Vec<_>>().join("\n");
+    let text = errors(&run(&folder, &format!("{script}\necho '[\"end\",3000000,0,null]' >> \"$trace\"")));
+    assert!(text.contains("peak 3.00 GiB used of 141 GiB after 1 ms") && !text.contains("allocated"), "{text}");
+}
+
 /// What memlab says and how it exits.
 fn refusal(folder: &TempDir, arguments: &[&str]) -> (i32, String) {
     let output = output(&mut memlab(folder, arguments));
@@ -203,6 +257,7 @@ fn runs_that_cannot_be_are_refused_before_they_start() {
         (&["run", "-o", "train.py/x.jsonl", "--", "true"], 2, "not a folder"),
         (&["run", "--live", "--", "true"], 2, "needs a terminal"),
         (&["view", "missing.jsonl"], 2, "missing.jsonl"),
+        (&["report", "missing.jsonl"], 2, "missing.jsonl"),
         (&["view", "train.py"], 2, "empty"),
         (&["view", "--size", "0x0", "train.py"], 2, "120x40"),
         (&["top", "4194305"], 2, "there is no process 4194305"),
@@ -211,6 +266,7 @@ fn runs_that_cannot_be_are_refused_before_they_start() {
         let (exit, text) = refusal(&folder, arguments);
         assert_eq!(exit, code, "{arguments:?}: {text}");
         assert!(text.contains(words), "{arguments:?}: {text}");
+        assert!(text.matches("No such file").count() <= 1, "said twice: {text}");
     }
     let output = output(memlab(&folder, &["run", "--", "true"]).env("MEMLAB_LIB", "/no/lib.so"));
     assert_eq!(output.status.code(), Some(2));

@@ -31,7 +31,7 @@ impl Training {
 {"frame":4,"file":"/home/ada/gpt/train_gpt.py","line":96,"function":"main"}
 {"frame":5,"file":"/home/ada/gpt/train_gpt.py","line":93,"function":"main"}
 {"frame":6,"file":"/venv/lib/python3.11/site-packages/torch/optim/adamw.py","line":7,"function":"AdamW.step"}
-{"frame":7,"file":"data.py","line":12,"function":"batches.<locals>.one"}
+{"frame":7,"file":"/home/ada/gpt/data.py","line":12,"function":"batches.<locals>.one"}
 {"stack":1,"parent":0,"frame":1}
 {"stack":2,"parent":1,"frame":2}
 {"stack":3,"parent":2,"frame":3}
@@ -274,4 +274,37 @@ fn a_process_without_pytorch_is_told_by_who_took_the_memory() {
     );
     let text = text_of(&read("saxpy.jsonl", &trace), 110);
     assert!(text.contains("saxpy  cudaMalloc"), "{text}");
+    assert!(text.contains("Peak: 512 MiB in use") && !text.contains("optimizer step"), "{text}");
+}
+
+#[test]
+fn a_program_without_steps_hears_nothing_of_them() {
+    let trace = "{\"memlab\":1,\"pid\":7}\n[\"a\",1000,1,0,4096,1048576,0,0,0]\n[\"end\",2000,0,null]\n";
+    let text = text_of(&read("infer.jsonl", trace), 110);
+    assert!(text.contains("Peak: 1.00 MiB allocated") && !text.contains("optimizer step"), "{text}");
+}
+
+#[test]
+fn an_out_of_memory_before_the_first_sample_says_what_is_known() {
+    let trace = format!(
+        "{{\"memlab\":1,\"pid\":7}}\n{{\"device\":0,\"name\":\"H200\",\"total_bytes\":4294967296}}\n\
+         [\"d+\",1,1,0,4096,{},\"device\",\"cudaMalloc\",\"libc10_cuda.so\",0,0,128]\n[\"a\",2,1,0,4096,{0},0,0,0]\n\
+         [\"d+\",3,1,0,64,{},\"device\",\"cudaMalloc\",\"libnccl.so.2\",0,0,0]\n[\"oom\",4,1,0,{},{0},{0},0,0]\n",
+        512 * MIB,
+        64 * MIB,
+        4096 * MIB
+    );
+    let text = text_of(&read("oom.jsonl", &trace), 110);
+    assert!(text.contains("64.0 MiB of other driver memory") && text.contains("was not sampled yet"), "{text}");
+    assert!(!text.contains("free on the device of"), "{text}");
+}
+
+#[test]
+fn the_rows_of_the_layers_add_up() {
+    // GIVEN a report with a workspace and inputs among the layers
+    let report = read("steps.jsonl", &Training::new().run(3, true));
+    for layer in report.1.model.layers(0) {
+        assert_eq!(layer.categories_at_peak.iter().sum::<u64>(), layer.live_bytes_at_peak, "{layer:?}");
+    }
+    assert!(text_of(&report, 110).contains("activations    others  layer"), "{}", text_of(&report, 110));
 }

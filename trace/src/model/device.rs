@@ -35,6 +35,9 @@ fn before_forward(thread: u32) -> u32 {
 pub(crate) struct Totals {
     pub(crate) allocated: u64,
     pub(crate) allocations: u64,
+    /// Those that came from the driver one by one.
+    #[serde(default)]
+    pub(crate) async_blocks: u64,
     /// The number of the latest allocation.
     pub(crate) born: u64,
     pub(crate) peak_used: u64,
@@ -226,6 +229,26 @@ impl DeviceState {
         }
         self.driver.allocate(event, anomalies);
         self.note_used(event.time, step);
+    }
+
+    /// A block of PyTorch's allocator over `cudaMallocAsync`: the driver's memory and the block are one.
+    pub(crate) fn async_allocate(&mut self, event: &record::DriverAlloc<'_>) {
+        if event.bytes <= LARGEST {
+            self.totals.async_blocks = self.totals.async_blocks.saturating_add(1);
+            if let Some(lost) = self.driver.hold_block(event) {
+                self.driver.discount(lost);
+            }
+        }
+    }
+
+    /// Whether what the driver gets back is such a block.
+    pub(crate) fn async_free(&mut self, event: &record::DriverFree, anomalies: &mut Anomalies) -> bool {
+        let is_block = event.kind == record::DriverKind::Async
+            && self.driver.held.get(&(event.kind, event.address)).is_some_and(|held| held.segment);
+        if is_block {
+            self.driver.free(event, anomalies);
+        }
+        is_block
     }
 
     pub(crate) fn driver_free(&mut self, event: &record::DriverFree, step: u64, anomalies: &mut Anomalies) {

@@ -83,6 +83,22 @@ impl Driver {
         }
     }
 
+    /// Whether this is a block of PyTorch's allocator over `cudaMallocAsync`, which reports none itself.
+    pub(crate) fn is_block(event: &record::DriverAlloc<'_>) -> bool {
+        event.kind == DriverKind::Async && event.library.starts_with("libc10_cuda.so")
+    }
+
+    /// Notes who took memory that is counted as a block.
+    pub(crate) fn hold_block(&mut self, event: &record::DriverAlloc<'_>) -> Option<Held> {
+        let source = self.source(Source {
+            kind: event.kind,
+            call: event.call.as_ref().into(),
+            library: event.library.as_ref().into(),
+        });
+        let held = Held { kind: event.kind, address: event.address, bytes: event.bytes, segment: true, source };
+        self.hold(held)
+    }
+
     /// Counts memory as held; what was held there before.
     fn hold(&mut self, held: Held) -> Option<Held> {
         if held.segment {
@@ -112,7 +128,7 @@ impl Driver {
         Some(())
     }
 
-    fn discount(&mut self, held: Held) {
+    pub(crate) fn discount(&mut self, held: Held) {
         if held.segment {
             self.totals.reserved = self.totals.reserved.saturating_sub(held.bytes);
             self.totals.segments = self.totals.segments.saturating_sub(1);
@@ -181,7 +197,9 @@ impl Driver {
     /// The address ranges of segments, in order: whole pieces of memory, and mappings of physical segment
     /// memory joined where they touch.
     pub(crate) fn segment_ranges(&self) -> Vec<(u64, u64)> {
-        let whole = self.held.values().filter(|held| held.segment && held.kind != DriverKind::Physical);
+        // Stream-ordered memory has no segments: each block comes from the driver.
+        let no_segment = [DriverKind::Physical, DriverKind::Async];
+        let whole = self.held.values().filter(|held| held.segment && !no_segment.contains(&held.kind));
         let mut ranges: Vec<(u64, u64)> = whole.map(|held| (held.address, held.bytes)).collect();
         let mut joined: Vec<(u64, u64)> = Vec::new();
         for (address, mapping) in &self.mappings {

@@ -8,6 +8,8 @@
 //! `epoch`; a cell notes what it holds on its first change after that. A cell that still has an older epoch
 //! has not changed since the peak, so it held then what it holds now.
 
+use std::collections::BTreeMap;
+
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +57,26 @@ pub(crate) struct LineSlot {
     moved_to: Option<u32>,
 }
 
+/// Bytes that are counted at another line from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    /// Live now.
+    bytes: u64,
+    at_peak: u64,
+    /// What is left at the old line; `None`: no block ever was.
+    stays: Option<u64>,
+}
+
+impl Moved {
+    /// How much of what the old line held at some moment belongs to the new one. Places get their real line soon after
+    /// they are met, so that what the old line held long ago was rather what it still holds.
+    pub(crate) fn share_of(&self, held: u64) -> u64 {
+        self.stays.map_or(held, |stays| held.saturating_sub(stays).min(self.bytes))
+    }
+}
+
 /// What a line slot stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -71,7 +93,8 @@ pub(crate) enum Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LayerSlot {
     pub(crate) layer: u32,
-    activation: u64,
+    /// Of those decided.
+    pub(crate) activation: u64,
     pub(crate) activation_peak: u64,
 }
 
@@ -226,6 +249,71 @@ impl Ledger {
                 }
             }
         }
+    }
+
+    /// Definitions changed: counts every cell at the line its stack leads to now. What moved where, for those who
+    /// keep figures of lines themselves.
+    pub(crate) fn resolve_again(&mut self, symbols: &mut Symbols) -> Vec<Moved> {
+        let mut moves: BTreeMap<(u32, u32), Moved> = BTreeMap::new();
+        for index in 0..self.cells.len() {
+            let from = self.current_line(self.cells[index].line);
+            let Resolved::Line(id) = symbols.resolve(self.cells[index].key.stack) else { continue };
+            if self.lines[from as usize].id == id {
+                continue;
+            }
+            let to = self.line_slot(id);
+            let cell = &mut self.cells[index];
+            cell.line = to;
+            let (bytes, at_peak) = (cell.bytes, self.at_peak(&self.cells[index]));
+            let moved = moves.entry((from, to)).or_insert(Moved { from, to, bytes: 0, at_peak: 0, stays: None });
+            moved.bytes = moved.bytes.saturating_add(bytes);
+            moved.at_peak = moved.at_peak.saturating_add(at_peak);
+        }
+        let mut moves: Vec<Moved> = moves.into_values().collect();
+        if moves.is_empty() {
+            return moves;
+        }
+        // What the cells that stay hold, and held at the peak.
+        let mut left = vec![(0_u64, 0_u64, false); self.lines.len()];
+        for cell in &self.cells {
+            let (bytes, at_peak, any) = &mut left[self.line_of(cell) as usize];
+            *bytes = bytes.saturating_add(cell.bytes);
+            *at_peak = at_peak.saturating_add(self.at_peak(cell));
+            *any = true;
+        }
+        for moved in &mut moves {
+            let (from_has, to_has) = (left[moved.from as usize], left[moved.to as usize]);
+            moved.stays = from_has.2.then_some(from_has.0);
+            self.move_line(moved, from_has, to_has);
+        }
+        moves
+    }
+
+    /// Carries figures from one line to another. Those of now and of the peak are exact; what only the line knows (its
+    /// own most, what it held after the last step) is, where not all of it moves, as near as can be told.
+    fn move_line(&mut self, moved: &Moved, from_has: (u64, u64, bool), to_has: (u64, u64, bool)) {
+        let (from_at_step, to_at_step) = (self.line_at_step(moved.from), self.line_at_step(moved.to));
+        let step_epoch = self.step_epoch;
+        let at_step = moved.share_of(from_at_step);
+        let from = &mut self.lines[moved.from as usize];
+        let most = moved.share_of(from.peak).max(moved.bytes).max(moved.at_peak);
+        (from.at_step, from.step_epoch) = (from_at_step - at_step, step_epoch);
+        from.bytes = from_has.0;
+        from.peak = from.peak.saturating_sub(most).max(from_has.0).max(from_has.1);
+        let to = &mut self.lines[moved.to as usize];
+        (to.at_step, to.step_epoch) = (to_at_step.saturating_add(at_step), step_epoch);
+        to.bytes = to_has.0;
+        to.peak = to.peak.max(most).max(to_has.0).max(to_has.1);
+    }
+
+    /// What every layer slot's pending blocks take that are shown as activations.
+    pub(crate) fn pending_activations(&self) -> Vec<u64> {
+        let mut pending = vec![0_u64; self.layers.len()];
+        for cell in self.cells.iter().filter(|cell| cell.key.kind == Kind::InForward) {
+            let bytes = &mut pending[cell.layer as usize];
+            *bytes = bytes.saturating_add(cell.bytes);
+        }
+        pending
     }
 
     /// The line slot that counts for a cell.

@@ -32,6 +32,9 @@ pub(crate) struct OomRecord {
     free: u64,
     used: u64,
     total: u64,
+    /// Whether the driver had told the device's use by then, or has since.
+    #[serde(default)]
+    sampled: bool,
     lines: Vec<(LineId, u64)>,
     /// A cell each that stands for the layer.
     layers: Vec<(u32, u64)>,
@@ -73,13 +76,14 @@ impl Ooms {
             free: 0,
             used: 0,
             total: 0,
+            sampled: false,
             lines: Vec::new(),
             layers: Vec::new(),
             categories: Vec::new(),
         };
         if let Some(device) = device {
             let view = device.view(event.device);
-            (oom.used, oom.total) = (view.used_bytes, view.total_bytes);
+            (oom.used, oom.total, oom.sampled) = (view.used_bytes, view.total_bytes, view.used_is_known);
             // A trace that is all out-of-memory must not cost its length times its blocks.
             if self.first.len() < KEPT || events.saturating_sub(self.seen_at) >= self.rest {
                 self.seen_at = events;
@@ -93,6 +97,24 @@ impl Ooms {
             self.last.push_back(oom);
             if self.last.len() > KEPT {
                 self.last.pop_front();
+            }
+        }
+    }
+
+    /// The driver told a device's use for the first time: what it says of the context also holds for what was before,
+    /// since a context does not shrink.
+    pub(crate) fn sampled(&mut self, device: i32, state: &DeviceState) {
+        let driver = &state.driver.totals;
+        for oom in self.first.iter_mut().chain(&mut self.last).filter(|oom| oom.device == device && !oom.sampled) {
+            oom.sampled = true;
+            oom.used = oom.used.saturating_add(driver.context).saturating_add(driver.other_processes);
+            if oom.total == 0 {
+                oom.total = driver.total;
+            }
+            let rest = [(Category::Context, driver.context), (Category::OtherProcesses, driver.other_processes)];
+            if !oom.categories.is_empty() {
+                oom.categories.extend(rest.into_iter().filter(|(_, bytes)| *bytes > 0));
+                oom.categories.sort_by_key(|(category, _)| *category);
             }
         }
     }
@@ -113,6 +135,7 @@ impl Ooms {
             largest_free_block_bytes: oom.largest_free,
             free_bytes: oom.free,
             used_bytes: oom.used,
+            used_is_known: oom.sampled,
             total_bytes: oom.total,
             stack: oom.stack,
             line: symbols.line_of(oom.stack).cloned(),

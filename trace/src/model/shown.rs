@@ -57,6 +57,7 @@ impl DeviceState {
             segments: driver.segments,
             live_blocks: self.blocks.len() as u64,
             allocations: self.totals.allocations,
+            async_allocations: self.totals.async_blocks,
         }
     }
 
@@ -85,7 +86,7 @@ impl DeviceState {
         // Slots of stacks whose line is not known (yet) stand for no line, together.
         let mut known: HashMap<Option<Arc<super::views::Line>>, usize> = HashMap::new();
         let mut joined: Vec<LineView> = Vec::with_capacity(views.len());
-        for view in views.into_iter().filter(|view| *view != LineView::default()) {
+        for view in views.into_iter().filter(|view| view.allocations > 0 || view.peak_live_bytes > 0) {
             match known.get(&view.line) {
                 None => {
                     known.insert(view.line.clone(), joined.len());
@@ -121,10 +122,14 @@ impl DeviceState {
                 None => asked,
             };
             add(&mut holds.live_bytes, cell.bytes);
-            add(&mut holds.live_bytes_at_peak, self.ledger.at_peak(cell));
+            let at_peak = self.ledger.at_peak(cell);
+            add(&mut holds.live_bytes_at_peak, at_peak);
+            add(&mut holds.categories_at_peak[cell.key.kind.category() as usize], at_peak);
         }
-        for layer in &self.ledger.layers {
-            add(&mut rows.entry(row_of(layer.layer)).or_default().activation_bytes, layer.activation_peak);
+        for (layer, pending) in std::iter::zip(&self.ledger.layers, self.ledger.pending_activations()) {
+            // What is pending counts as what it is shown as, as long as it lives.
+            let most = layer.activation_peak.max(layer.activation.saturating_add(pending));
+            add(&mut rows.entry(row_of(layer.layer)).or_default().activation_bytes, most);
         }
         for (owner, Owned { peak, .. }) in &self.tags.owners {
             let Some(owner) = symbols.owner(*owner) else { continue };

@@ -1,10 +1,11 @@
 //! Optimizer steps: how much each one took, and which lines hold more after every one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Moved};
 use super::symbols::Symbols;
 use super::views::{GrowthView, Line, StepView};
 
@@ -86,10 +87,25 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
+    /// Some of what lines held is counted at other lines from now on.
+    fn moved(&mut self, moves: &[Moved]) {
+        for moved in moves {
+            let Some(index) = self.lines.iter().position(|(slot, _)| *slot == moved.from) else { continue };
+            let bytes = moved.share_of(self.lines[index].1);
+            self.lines[index].1 -= bytes;
+            self.lines.push((moved.to, bytes));
+        }
+        self.lines.retain(|(_, bytes)| *bytes > 0);
+    }
+
     /// With slots that moved counted where they are now.
     pub(crate) fn with_current_lines(&self, ledger: &Ledger) -> Self {
-        let lines = self.lines.iter().map(|(slot, bytes)| (ledger.current_line(*slot), *bytes));
-        Self { ended: self.ended, lines: lines.collect() }
+        let mut lines = BTreeMap::new();
+        for (slot, bytes) in &self.lines {
+            let held = lines.entry(ledger.current_line(*slot)).or_insert(0_u64);
+            *held = held.saturating_add(*bytes);
+        }
+        Self { ended: self.ended, lines: lines.into_iter().collect() }
     }
 }
 
@@ -125,6 +141,17 @@ impl Growth {
             self.stride = self.stride.saturating_mul(2);
             let stride = self.stride;
             self.snapshots.retain(|snapshot| snapshot.ended.is_multiple_of(stride));
+        }
+    }
+
+    /// Some of what lines held is counted at other lines from now on.
+    pub(crate) fn moved(&mut self, ledger: &Ledger, moves: &[Moved]) {
+        if moves.is_empty() {
+            return;
+        }
+        for snapshot in self.reference.iter_mut().chain(&mut self.snapshots) {
+            *snapshot = snapshot.with_current_lines(ledger);
+            snapshot.moved(moves);
         }
     }
 

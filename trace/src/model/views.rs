@@ -122,6 +122,8 @@ pub struct DeviceView {
     pub live_blocks: u64,
     /// Blocks handed out over the run.
     pub allocations: u64,
+    /// Those among them that came from the driver one by one (`backend:cudaMallocAsync`): their sizes are as requested.
+    pub async_allocations: u64,
 }
 
 /// What one line of the user's code holds on one device. Lines sum to what is allocated.
@@ -177,6 +179,8 @@ pub struct LayerView {
     pub buffer_bytes: u64,
     /// The most its activations took at once.
     pub activation_bytes: u64,
+    /// `live_bytes_at_peak` by category, in the order of [`Category::ALL`].
+    pub categories_at_peak: [u64; 12],
 }
 
 /// What one category holds on one device. Categories sum to what the device has in use.
@@ -353,8 +357,11 @@ pub struct OomView {
     pub largest_free_block_bytes: u64,
     /// Bytes free in PyTorch's segments.
     pub free_bytes: u64,
-    /// The device's use, by the last word of the driver.
+    /// The device's use, by the last word of the driver before, or, before it said anything, by its first word on the
+    /// context and other processes.
     pub used_bytes: u64,
+    /// Whether the driver ever told the device's use; otherwise `used_bytes` is this process's driver memory.
+    pub used_is_known: bool,
     /// The device's memory; 0 if not known.
     pub total_bytes: u64,
     /// The whole stack that asked; 0: none.

@@ -177,7 +177,8 @@ pub struct DriverAlloc<'a> {
     pub thread: u32,
     /// The device; -1 for host memory.
     pub device: i32,
-    /// The pointer, or the handle for arrays and physical memory.
+    /// The pointer; the handle for arrays; for physical memory (and handles of it that were imported) a number that
+    /// memlab gives it, since the driver reuses handles while mappings live on.
     pub address: u64,
     /// The size.
     pub bytes: u64,
@@ -211,7 +212,7 @@ pub struct DriverFree {
     pub thread: u32,
     /// The device; -1 for host memory.
     pub device: i32,
-    /// The pointer or handle.
+    /// The pointer, handle or number, as in [`DriverAlloc::address`].
     pub address: u64,
     /// The kind of memory.
     pub kind: DriverKind,
@@ -237,7 +238,7 @@ pub struct Map {
     pub address: u64,
     /// How much of it.
     pub bytes: u64,
-    /// The physical memory.
+    /// The physical memory, by memlab's own number: the `address` of its [`DriverAlloc`].
     pub handle: u64,
 }
 

@@ -250,7 +250,11 @@ impl Twin {
             let before = if deciding { sum(at, &after_deciding) } else { 0 };
             before.max(sum(at, &after))
         });
-        moments.max().unwrap_or(0)
+        // What is still pending at the end counts as what it is shown as.
+        let alive = |block: &&Block| block.died == self.events.len();
+        let at_end = self.events.len();
+        let mine = self.blocks.iter().filter(alive).filter(|block| is_activation(block, at_end));
+        moments.max().unwrap_or(0).max(mine.map(|block| block.bytes).sum())
     }
 
     /// The most that tagged tensors of a category took at once, by root and layer name.

@@ -71,6 +71,7 @@ struct Device {
     reserved_bytes_at_peak: u64,
     used_bytes_at_peak: u64,
     allocations: u64,
+    async_allocations: u64,
     segments: u64,
     free_bytes_in_segments: u64,
     largest_free_block_bytes: u64,
@@ -94,7 +95,7 @@ struct LineRow {
     backward_bytes_at_end: u64,
 }
 
-/// A line of the user's code; all null: no Python frame of theirs.
+/// A line of the user's code; all null: no Python frame of theirs. In whole stacks, a null file is generated code.
 #[derive(Serialize)]
 struct Place {
     file: Option<String>,
@@ -164,6 +165,7 @@ struct OomRow {
     largest_free_block_bytes: u64,
     free_bytes_in_segments: u64,
     used_bytes: u64,
+    used_is_known: bool,
     total_bytes: u64,
     time_ns: u64,
     steps_ended: u64,
@@ -257,14 +259,15 @@ struct Places {
 impl Places {
     fn of(&self, line: Option<&Line>) -> Place {
         let Some(line) = line else { return Place { file: None, line: None, function: None } };
-        // `<string>` and kin are no files.
-        let is_relative = !line.file.starts_with('/') && !line.file.starts_with('<') && !line.file.is_empty();
-        let file = if is_relative && !self.directory.is_empty() {
-            format!("{}/{}", self.directory.trim_end_matches('/'), line.file.trim_start_matches("./"))
+        let file = if line.file.starts_with('/') {
+            Some(line.file.to_string())
+        } else if line.file.starts_with('<') || line.file.is_empty() || self.directory.is_empty() {
+            // `<string>` and kin are no files; what is relative to nobody knows what is no absolute path.
+            None
         } else {
-            line.file.to_string()
+            Some(format!("{}/{}", self.directory.trim_end_matches('/'), line.file.trim_start_matches("./")))
         };
-        Place { file: Some(file), line: line.line, function: Some(line.function.to_string()) }
+        Place { file, line: line.line, function: Some(line.function.to_string()) }
     }
 }
 
@@ -289,6 +292,7 @@ fn devices(model: &Model) -> Vec<Device> {
             reserved_bytes_at_peak: view.reserved_bytes_at_peak,
             used_bytes_at_peak: view.used_bytes_at_peak,
             allocations: view.allocations,
+            async_allocations: view.async_allocations,
             segments: view.segments,
             free_bytes_in_segments: segments.free_bytes,
             largest_free_block_bytes: segments.largest_free_bytes,
@@ -385,6 +389,7 @@ fn ooms(model: &Model, places: &Places) -> Vec<OomRow> {
         largest_free_block_bytes: view.largest_free_block_bytes,
         free_bytes_in_segments: view.free_bytes,
         used_bytes: view.used_bytes,
+        used_is_known: view.used_is_known,
         total_bytes: view.total_bytes,
         time_ns: view.time,
         steps_ended: view.step,

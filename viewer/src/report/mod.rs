@@ -9,7 +9,7 @@ mod text;
 
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use memlab_trace::{Loaded, Progress, load_whole};
@@ -22,19 +22,31 @@ use crate::format;
 /// Reading that takes longer than this says how far it has come.
 const SILENCE: Duration = Duration::from_millis(700);
 
-/// Prints the report of a trace.
+/// Prints the reports of traces; as JSON, several come as an array. Nothing is printed if one of them cannot be read.
 ///
 /// # Errors
 ///
 /// If the file is no trace that can be read, or the output cannot be written.
-pub fn run(file: &Path, json: bool) -> anyhow::Result<()> {
-    let loaded = load_with_progress(file)?;
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    if json {
-        write_json(&mut out, file, &loaded)?;
-    } else {
-        write_text(&mut out, file, &loaded, columns())?;
+pub fn run(files: &[PathBuf], json: bool) -> anyhow::Result<()> {
+    let mut reports = Vec::new();
+    for file in files {
+        let loaded = load_with_progress(file)?;
+        let mut report = Vec::new();
+        if json {
+            write_json(&mut report, file, &loaded)?;
+        } else {
+            write_text(&mut report, file, &loaded, columns())?;
+        }
+        reports.push(report);
     }
+    let (before, between, after) = match (json, reports.len() > 1) {
+        (true, true) => ("[\n", ",\n", "]\n"),
+        _ => ("", "\n", ""),
+    };
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    out.write_all(before.as_bytes())?;
+    out.write_all(&reports.join(between.as_bytes()))?;
+    out.write_all(after.as_bytes())?;
     out.flush()?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memlab_trace::{DeviceView, GrowthView, LayerView, Line, LineView, Model, OomView};
+use memlab_trace::{Category, DeviceView, GrowthView, LayerView, Line, LineView, Model, OomView};
 
 use super::advice::advice;
 use super::bar;
@@ -69,7 +69,7 @@ impl<'m> Names<'m> {
 }
 
 /// The peak, and when.
-pub(super) fn peak(device: &DeviceView) -> Vec<String> {
+pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
     if device.allocations == 0 {
         return vec![
             format!("Peak: {} in use after {}", size(device.used_bytes_at_peak), format::duration(device.peak_time)),
@@ -77,13 +77,14 @@ pub(super) fn peak(device: &DeviceView) -> Vec<String> {
         ];
     }
     let mut lines = vec![format!(
-        "Peak: {} allocated after {}, {}",
+        "Peak: {} allocated after {}{}",
         size(device.peak_allocated_bytes),
         format::duration(device.peak_time),
         match device.peak_step {
-            0 => "before the first optimizer step ended".to_owned(),
-            1 => "after the first optimizer step".to_owned(),
-            ended => format!("after {} optimizer steps", format::grouped(ended)),
+            0 if steps_ended == 0 => String::new(),
+            0 => ", before the first optimizer step ended".to_owned(),
+            1 => ", after the first optimizer step".to_owned(),
+            ended => format!(", after {} optimizer steps", format::grouped(ended)),
         }
     )];
     let (reserved, used) = (device.reserved_bytes_at_peak, device.used_bytes_at_peak);
@@ -95,6 +96,12 @@ pub(super) fn peak(device: &DeviceView) -> Vec<String> {
         size(device.allocated_bytes),
         size(device.reserved_bytes)
     ));
+    if device.async_allocations > 0 {
+        lines.push(
+            "  backend:cudaMallocAsync: sizes are as requested, and reserved is taken to be what is allocated"
+                .to_owned(),
+        );
+    }
     lines
 }
 
@@ -143,18 +150,23 @@ pub(super) fn layers(names: &Names<'_>, device: &DeviceView, columns: usize) -> 
         "gradients",
         "optimizer",
         "activations",
+        "others",
         "layer (without those inside it)",
     ]);
     for layer in layers.iter().take(ROWS) {
-        table.row(vec![
+        // All at the peak, so that a row adds up.
+        let at_peak = |category: Category| layer.categories_at_peak[category as usize];
+        let shown =
+            [Category::Parameter, Category::Gradient, Category::OptimizerState, Category::Activation].map(at_peak);
+        let others =
+            layer.live_bytes_at_peak.saturating_sub(shown.iter().fold(0, |sum, part| sum.saturating_add(*part)));
+        let mut row = vec![
             size(layer.live_bytes_at_peak),
             format::percent(layer.live_bytes_at_peak, device.peak_allocated_bytes),
-            size(layer.parameter_bytes),
-            size(layer.gradient_bytes),
-            size(layer.optimizer_state_bytes),
-            size(layer.activation_bytes),
-            names.layer(layer),
-        ]);
+        ];
+        row.extend(shown.into_iter().chain([others]).map(size));
+        row.push(names.layer(layer));
+        table.row(row);
     }
     let title = "Layers that held most";
     section(title, &table, rest(layers.iter().map(|layer| layer.live_bytes_at_peak)), columns)
@@ -290,7 +302,13 @@ fn one_oom(names: &Names<'_>, oom: &OomView, growth: Option<&GrowthView>, column
         size(oom.free_bytes),
         size(oom.largest_free_block_bytes)
     ));
-    if oom.total_bytes > 0 {
+    if !oom.used_is_known {
+        let torch = oom.reserved_bytes.max(oom.allocated_bytes);
+        lines.push(format!("  {} of other driver memory of this process", size(oom.used_bytes.saturating_sub(torch))));
+        lines.push(
+            "  the device's own figure was not sampled yet: the context and what was free are not known".to_owned(),
+        );
+    } else if oom.total_bytes > 0 {
         lines.push(format!("  {} free on the device of {}", size(free_on_device), size(oom.total_bytes)));
     }
     let mut table = Table::new(&["held", "", "by"]);

@@ -29,7 +29,7 @@ pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, columns: u
         let rule = "=".repeat(columns.saturating_sub(crate::text::width(&title)).min(100));
         parts.push(vec![format!("{title}{rule}")]);
         parts.push(sections::ooms(&names, &device, columns));
-        parts.push(sections::peak(&device));
+        parts.push(sections::peak(&device, model.steps_ended()));
         parts.push(sections::memory(&names, &device, columns));
         parts.push(sections::lines(&names, &device, columns));
         parts.push(sections::layers(&names, &device, columns));

@@ -8,21 +8,33 @@ use std::path::Path;
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::Header;
 
+use super::launch::Ended;
 use crate::session::now_unix_ns;
 
 const CHUNK: usize = 1 << 20;
 
-/// Says in the trace that its process was ended by `signal`, unless the trace says how it ended. The process must be
-/// dead: what it reserved but did not write is cut off the end.
-pub fn append_signal(path: &Path, header: &Header, signal: i32) -> io::Result<bool> {
+/// Whether the trace says how its process ended.
+pub fn is_ended(path: &Path) -> io::Result<bool> {
+    let file = File::open(path)?;
+    let end = written(&file)?;
+    says_end(&file, end)
+}
+
+/// Says in the trace how its process ended, unless the trace says so itself. The process must be dead: what it reserved
+/// but did not write is cut off the end.
+pub fn append_end(path: &Path, header: &Header, ended: Ended) -> io::Result<bool> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let end = written(&file)?;
     if end == 0 || says_end(&file, end)? {
         return Ok(false);
     }
+    let (code, signal) = match ended {
+        Ended::Code(code) => (Some(code), None),
+        Ended::Signal(signal) => (None, Some(signal)),
+    };
     let time = now_unix_ns().saturating_sub(header.start_unix_ns);
     let mut buffer = LineBuffer::<128>::new();
-    let line = encode::end(&mut buffer, time, None, Some(signal));
+    let line = encode::end(&mut buffer, time, code, signal);
     let mut last = [0];
     file.read_exact_at(&mut last, end - 1)?;
     let mut tail = Vec::with_capacity(line.len() + 1);
@@ -70,7 +82,7 @@ mod tests {
         let path = folder.path().join("t.jsonl");
         std::fs::write(&path, content).unwrap();
         let header = Header { start_unix_ns: 1, ..Header::default() };
-        let appended = append_signal(&path, &header, 9).unwrap();
+        let appended = append_end(&path, &header, Ended::Signal(9)).unwrap();
         (appended, String::from_utf8(std::fs::read(&path).unwrap()).unwrap())
     }
 

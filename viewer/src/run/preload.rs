@@ -2,9 +2,9 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::fault::{CannotStart, bad_input};
@@ -88,6 +88,51 @@ pub fn check_program(program: &OsStr) -> anyhow::Result<()> {
     Err(not_found(format!("{name}: no such program in PATH: {hint}")))
 }
 
+/// Why a program cannot be traced, if it is plain to see.
+pub fn why_untraced(program: &OsStr) -> Option<&'static str> {
+    if env::var_os("MEMLAB").is_some_and(|value| value == "0") {
+        return Some("MEMLAB=0 switches memlab off");
+    }
+    let file = if program.as_bytes().contains(&b'/') {
+        PathBuf::from(program)
+    } else {
+        let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+        env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())?
+    };
+    let found = std::fs::metadata(&file).ok()?;
+    // SAFETY: these calls cannot fail and touch no memory.
+    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    if takes_rights(found.mode(), (found.uid(), found.gid()), (user, group)) {
+        return Some("it runs with another user's rights (setuid), and the system lets nothing be preloaded there");
+    }
+    let mut start = Vec::new();
+    std::fs::File::open(&file).ok()?.take(4096).read_to_end(&mut start).ok()?;
+    is_static(&start).then_some("it is linked statically, and LD_PRELOAD does not reach it")
+}
+
+/// Whether a program of this mode and owner changes the rights of whoever starts it.
+fn takes_rights(mode: u32, owner: (u32, u32), starter: (u32, u32)) -> bool {
+    mode & 0o4000 != 0 && owner.0 != starter.0 || mode & 0o2000 != 0 && owner.1 != starter.1
+}
+
+/// Whether an executable, of which this is the beginning, asks for no dynamic loader.
+fn is_static(start: &[u8]) -> bool {
+    const INTERPRETER: u32 = 3;
+    let number = |at: usize, length: usize| {
+        let bytes = start.get(at..at.checked_add(length)?)?;
+        Some(bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    // 64 bits, little-endian: all that memlab runs on.
+    if !start.starts_with(b"\x7fELF\x02\x01") {
+        return false;
+    }
+    let (Some(table), Some(size), Some(count)) = (number(32, 8), number(54, 2), number(56, 2)) else { return false };
+    // What lies beyond what was read is not judged.
+    let kinds: Option<Vec<u64>> =
+        (0..count).map(|index| number(usize::try_from(table.checked_add(index * size)?).ok()?, 4)).collect();
+    kinds.is_some_and(|kinds| !kinds.contains(&u64::from(INTERPRETER)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +144,24 @@ mod tests {
         assert_eq!(ld_preload(library, Some("".into())).unwrap(), "/opt/memlab/libmemlab.so");
         assert_eq!(ld_preload(library, Some("a.so b.so".into())).unwrap(), "/opt/memlab/libmemlab.so:a.so b.so");
         assert!(ld_preload(Path::new("/my folder/libmemlab.so"), None).is_err());
+    }
+
+    #[test]
+    fn programs_that_cannot_be_traced_are_known() {
+        // GIVEN a program as most are, and the same without a loader (PT_INTERP, the second of its headers)
+        let mut program = vec![0; 64 + 2 * 56];
+        program[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        (program[32], program[54], program[56]) = (64, 56, 2);
+        (program[64], program[120]) = (6, 3);
+        // THEN they are told apart, and what is no program is not judged
+        assert!(!is_static(&program));
+        program[120] = 1;
+        assert!(is_static(&program));
+        assert!(!is_static(&program[..100]) && !is_static(b"#!/bin/sh\n"));
+        assert_eq!(why_untraced(OsStr::new("sh")), None);
+        // AND rights that change are another matter than rights one has
+        assert!(takes_rights(0o104_755, (0, 0), (1000, 1000)) && takes_rights(0o102_755, (0, 5), (0, 0)));
+        assert!(!takes_rights(0o104_755, (1000, 0), (1000, 1000)) && !takes_rights(0o100_755, (0, 0), (1000, 1000)));
     }
 
     #[test]

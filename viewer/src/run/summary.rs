@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use memlab_trace::{ReadError, load};
 
-use super::ending::append_signal;
+use super::ending::{append_end, is_ended};
 use super::launch::{Ended, lock};
-use super::traces::{Found, TraceFinder};
+use super::preload::why_untraced;
+use super::traces::{Found, TraceFinder, is_gone};
 use crate::format::{self, Units};
+use crate::session::now_unix_ns;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
 use crate::text;
 use crate::view;
@@ -25,31 +27,44 @@ const LINES: usize = 3;
 /// Ends the traces whose process was killed, and prints the summary on standard error.
 pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: Ended) {
     let mut finder = lock(finder);
+    let program = finder.program();
     let traces = finder.scan();
     if traces.is_empty() {
         let program = command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
-        eprintln!(
-            "memlab: {}: {}; it allocated no CUDA memory, so there is no trace",
-            text::clean(&program),
-            ended.describe()
-        );
+        let why = command.first().and_then(|program| why_untraced(program)).unwrap_or("it allocated no CUDA memory");
+        eprintln!("memlab: {}: {}; {why}, so there is no trace", text::clean(&program), ended.describe());
         return;
     }
     let started = Instant::now();
     for trace in traces {
-        if let Ended::Signal(signal) = ended
-            && super::traces::is_gone(trace.header.pid)
-            && let Err(error) = append_signal(&trace.path, &trace.header, signal)
-        {
-            eprintln!("memlab: {}: the signal could not be noted: {error}", trace.path.display());
-        }
-        eprint!("{}", of_trace(trace, PATIENCE.saturating_sub(started.elapsed()), traces.len() > 4));
+        // An exit code is the program's alone; a signal may have ended its children too.
+        let is_program = program == Some(trace.header.pid);
+        let known = (is_program || matches!(ended, Ended::Signal(_))) && is_gone(trace.header.pid);
+        let missing = known.then_some(ended).filter(|_| !is_ended(&trace.path).unwrap_or(true));
+        let note = missing.and_then(|ended| noted(trace, ended));
+        let missing = missing.map(|ended| (ended, now_unix_ns().saturating_sub(trace.header.start_unix_ns)));
+        let patience = PATIENCE.saturating_sub(started.elapsed());
+        eprint!("{}{}", of_trace(trace, missing, patience, traces.len() > 4), note.unwrap_or_default());
     }
-    let first = shown_path(&traces[0].path);
-    eprintln!("  what held it: memlab report {first}\n  over time:    memlab view {first}");
+    let all: Vec<String> = traces.iter().map(|trace| shown_path(&trace.path)).collect();
+    let all = all.join(" ");
+    eprintln!("  what held it: memlab report {all}\n  over time:    memlab view {all}");
 }
 
-fn of_trace(trace: &Found, patience: Duration, short: bool) -> String {
+/// Notes in a trace how its process ended; what there is to say of that.
+fn noted(trace: &Found, ended: Ended) -> Option<String> {
+    let failure = append_end(&trace.path, &trace.header, ended).err();
+    let cut = "  the trace was cut: memlab stopped writing before the program ended (is the disk full?)";
+    match (ended, failure) {
+        (Ended::Signal(_), None) => None,
+        (Ended::Signal(_), Some(error)) => Some(format!("  the signal could not be noted in the trace: {error}\n")),
+        (Ended::Code(_), None) => Some(format!("{cut}\n")),
+        (Ended::Code(_), Some(error)) => Some(format!("{cut}; its end could not be noted: {error}\n")),
+    }
+}
+
+/// The summary of a trace; `ended`: how and when its process ended, where the trace did not say it.
+fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, patience: Duration, short: bool) -> String {
     let started = Instant::now();
     let mut in_time = |_| if started.elapsed() < patience { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
     let path = shown_path(&trace.path);
@@ -57,8 +72,15 @@ fn of_trace(trace: &Found, patience: Duration, short: bool) -> String {
         Ok(loaded) if loaded.cancelled => format!("memlab: {path}: too long to be summed up here\n"),
         Ok(loaded) => {
             let end = loaded.model.end();
-            let state = end.map_or(State::Killed, |end| State::Ended { code: end.code, signal: end.signal });
-            summary(&ProcessSnapshot::of(&loaded.model, &trace.path, state), &path, short)
+            let state = match (ended, end) {
+                (Some((Ended::Code(code), _)), _) => State::Ended { code: Some(code), signal: None },
+                (Some((Ended::Signal(signal), _)), _) => State::Ended { code: None, signal: Some(signal) },
+                (None, Some(end)) => State::Ended { code: end.code, signal: end.signal },
+                (None, None) => State::Killed,
+            };
+            let mut process = ProcessSnapshot::of(&loaded.model, &trace.path, state);
+            process.time = process.time.max(ended.map_or(0, |(_, time)| time));
+            summary(&process, &path, short)
         }
         Err(error) => format!("memlab: {}\n", text::clean(&unreadable(&error))),
     }
@@ -115,6 +137,16 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
     let name = if totals.name.is_empty() { String::new() } else { format!(" {}", text::clean(&totals.name)) };
     let of_total = if totals.total_bytes > 0 { format!(" of {}", size(totals.total_bytes)) } else { String::new() };
     let step = if device.steps.is_empty() { String::new() } else { format!(", step {}", totals.peak_step) };
+    if totals.allocations == 0 {
+        let _ = writeln!(
+            words,
+            "  cuda:{}{name}: peak {} used{of_total} after {}; PyTorch's allocator handed out nothing",
+            totals.index,
+            size(totals.peak_used_bytes),
+            format::duration(totals.peak_time),
+        );
+        return;
+    }
     let _ = writeln!(
         words,
         "  cuda:{}{name}: peak {} allocated after {}{step}; at most {} reserved, {} used{of_total}",

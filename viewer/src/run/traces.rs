@@ -31,6 +31,7 @@ pub struct Found {
 pub struct TraceFinder {
     output: Output,
     started_unix_ns: u64,
+    program: Option<u32>,
     /// Processes known to descend from this one, which is among them.
     family: HashSet<u32>,
     found: Vec<Found>,
@@ -44,6 +45,7 @@ impl TraceFinder {
         Self {
             output: output.clone(),
             started_unix_ns: now_unix_ns(),
+            program: None,
             family: HashSet::from([std::process::id()]),
             found: Vec::new(),
             strangers: HashMap::new(),
@@ -53,6 +55,12 @@ impl TraceFinder {
     /// The program was started.
     pub fn adopt(&mut self, pid: u32) {
         self.family.insert(pid);
+        self.program = Some(pid);
+    }
+
+    /// The process number of the program itself.
+    pub fn program(&self) -> Option<u32> {
+        self.program
     }
 
     /// Looks again; all traces found so far, in order of rank and start.

@@ -1,5 +1,5 @@
 //! Memory over time: what was allocated as the ground, above it what was reserved, above that what the whole device
-//! had in use. Where the allocated memory went up and down within a column, the column is lighter from the least to
+//! had in use. Where the allocated memory went up and down within a column, the column is darker from the least to
 //! the most.
 
 mod scale;
