@@ -57,10 +57,12 @@ bindings:
 		--bin generate-bindings -- $$packages/nvidia/cu13/include bindgen/src/bindings.rs
 	rustfmt --edition 2024 bindgen/src/bindings.rs
 
+# Hostile traces against decoder and model; needs cargo-fuzz and a nightly compiler.
+fuzz:
+	cd fuzz && $(CARGO) +nightly fuzz run replay
+
 $(VENV)/.installed: tests/requirements.txt
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --upgrade pip
-	$(VENV)/bin/pip install --quiet --requirement tests/requirements.txt
+	tests/venv.sh $(VENV) $< $(PYTHON)
 	touch $@
 
 clean:

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Makes the virtual environment at $1 with $2's packages, using the Python named $3.
+set -euo pipefail
+venv=$1 requirements=$2 python=$3
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+    { echo "memlab: $python is older than 3.10: say 'make PYTHON=python3.12 …' for another one" >&2; exit 1; }
+if ! "$python" -m venv "$venv"; then
+    # Debian ships Python without the part that makes environments.
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        apt-get update -qq && apt-get install -y -qq python3-venv
+        "$python" -m venv --clear "$venv"
+    else
+        echo "memlab: $python cannot make virtual environments: 'apt-get install python3-venv' first" >&2
+        exit 1
+    fi
+fi
+"$venv/bin/pip" install --quiet --upgrade pip
+"$venv/bin/pip" install --quiet --requirement "$requirements"
