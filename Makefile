@@ -19,7 +19,7 @@ demo: all $(VENV)/.installed
 test: test-rust test-python
 
 test-rust: all $(VENV)/.installed
-	$(CARGO) test --workspace --release --quiet
+	$(CARGO) test --workspace --release --quiet --no-fail-fast
 
 test-python: all $(VENV)/.installed
 	$(VENV)/bin/python -m pytest -q -n 2 tests
