@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 import weakref
 
@@ -72,8 +73,7 @@ class Agent:
         self.layers_of = {}  # id(module) -> its layer ids
         self.watched = {}  # id(module) -> weakref whose death forgets the address
         self.roots = {}  # layer id -> weak root module
-        self.optimizers = {}  # id -> weak optimizer
-        self.steps = 0
+        self.optimizers = {}  # id -> [weak optimizer, its steps, when it may be tagged next]
         self.started = time.monotonic()
         self.next_tagging = 0.0
         self.finished = False
@@ -126,8 +126,11 @@ class Agent:
         for submodule in module.modules():
             self.watch(submodule)
         # Losses and the like are made anew at every step: what has no tensors needs no tags.
-        if any(True for _ in itertools.chain(module.parameters(), module.buffers())) and self.may_tag():
-            self.tag_all()
+        if any(True for _ in itertools.chain(module.parameters(), module.buffers())) and (
+            len(self.roots) <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= self.next_tagging
+        ):
+            with self.torch._C.DisableTorchFunction():
+                self.tag_modules()
 
     def know(self, layer, module, root, name):
         self.layers[layer] = (weakref.ref(module), root, name)
@@ -255,25 +258,22 @@ class Agent:
                 size = tensor.numel() * tensor.element_size()
                 self.native.tag(tensor.device.index or 0, tensor.data_ptr(), category, size, root, name)
 
-    def tag_parameter(self, parameter, root, name):
-        self.tag(parameter, _PARAMETER, root, name)
+    def tag_gradient(self, parameter, root, name):
         # PyTorch warns whoever asks anything else for its gradient.
         if (parameter.is_leaf or parameter.retains_grad) and parameter.grad is not None:
             self.tag(parameter.grad, _GRADIENT, root, name)
 
-    def may_tag(self):
-        return self.steps <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= self.next_tagging
+    def tag_all(self, optimizers):
+        """Tags modules, and of these optimizers gradients and state.
 
-    def tag_all(self):
+        Gradients are only asked for where no backward can be under way: autograd's threads replace them without the GIL,
+        and another thread's model may be in the midst of that.
+        """
         before = time.monotonic()
         with self.torch._C.DisableTorchFunction():
             names = self.tag_modules()
-            for key, reference in list(self.optimizers.items()):
-                optimizer = reference()
-                if optimizer is None:
-                    del self.optimizers[key]
-                else:
-                    self.tag_optimizer(optimizer, names)
+            for optimizer in optimizers:
+                self.tag_optimizer(optimizer, names)
         after = time.monotonic()
         self.next_tagging = after + max((after - before) / _TAGGING_SHARE, _TAGGING_GROWTH * (after - self.started))
 
@@ -292,7 +292,7 @@ class Agent:
             for name, parameter in named_parameters:
                 if id(parameter) not in names:
                     names[id(parameter)] = (root, name)
-                    self.tag_parameter(parameter, root, name)
+                    self.tag(parameter, _PARAMETER, root, name)
             for name, buffer in named_buffers:
                 if id(buffer) not in buffers:
                     buffers.add(id(buffer))
@@ -305,7 +305,8 @@ class Agent:
                 known = names.get(id(parameter))
                 if known is None:  # Optimized, but of no module that was called.
                     known = (0, f"param_groups.{group_index}.{index}")
-                    self.tag_parameter(parameter, *known)
+                    self.tag(parameter, _PARAMETER, *known)
+                self.tag_gradient(parameter, *known)
                 # Indexing `state` would make an entry.
                 state = optimizer.state.get(parameter, {})
                 for key, value in state.items() if hasattr(state, "items") else ():
@@ -324,19 +325,23 @@ class Agent:
             return
         with _Harmless():
             self.native.step()
-            if id(optimizer) not in self.optimizers:
-                self.optimizers[id(optimizer)] = weakref.ref(optimizer)
-            self.steps += 1
             self.hide_from_dynamo()
-            if self.may_tag():
-                self.tag_all()
+            known = self.optimizers.get(id(optimizer))
+            if known is None or known[0]() is not optimizer:
+                known = self.optimizers[id(optimizer)] = [weakref.ref(optimizer), 0, 0.0]
+            known[1] += 1
+            if known[1] <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= known[2]:
+                self.tag_all([optimizer])
+                known[2] = self.next_tagging
 
     def at_exit(self):
         """The last moment before Python tears the program down: what is alive now is what it ended with."""
         if not self.finished and os.getpid() == self.pid:
             self.finished = True
             with _Harmless():
-                self.tag_all()
+                alive = [reference() for reference, _, _ in self.optimizers.values()]
+                alone = threading.active_count() == 1  # Else a backward may be under way.
+                self.tag_all([optimizer for optimizer in alive if optimizer is not None] if alone else [])
             self.native.finish()
 
 
