@@ -112,6 +112,22 @@ struct Tables {
     unnamed: Vec<UnnamedLayer>,
 }
 
+impl Tables {
+    fn next_layer(&mut self) -> u32 {
+        self.last_layer += 1;
+        self.last_layer
+    }
+
+    /// Defines a layer that has no name yet; returns its id.
+    fn add_layer(&mut self, log: &Log, key: (u32, usize), kind: usize, class: String, layer: UnnamedLayer) -> u32 {
+        log.append(encode::layer(&mut LineBuffer::<1024>::new(), layer.id, layer.parent, &class, None));
+        self.layers.insert(key, (layer.id, kind));
+        self.nameless.insert(layer.id, (layer.parent, class));
+        self.unnamed.push(layer);
+        layer.id
+    }
+}
+
 #[derive(Default)]
 pub struct Interner {
     tables: Mutex<Tables>,
@@ -175,16 +191,10 @@ impl Interner {
         {
             return (layer, false);
         }
-        tables.last_layer += 1;
-        let id = tables.last_layer;
-        let class = python.class_name(module);
-        log.append(encode::layer(&mut LineBuffer::<1024>::new(), id, parent, &class, None));
-        tables.layers.insert(key, (id, kind));
         tables.layers_of_module.entry(module as usize).or_default().push(parent);
         let generated = if node { UnnamedLayer::NODE } else { 0 };
-        tables.unnamed.push(UnnamedLayer { id, parent, module: module as usize, generated, line: 0 });
-        tables.nameless.insert(id, (parent, class));
-        (id, true)
+        let layer = UnnamedLayer { id: tables.next_layer(), parent, module: module as usize, generated, line: 0 };
+        (tables.add_layer(log, key, kind, python.class_name(module), layer), true)
     }
 
     /// The layer that a frame of generated code stands for, when layer `parent` runs it; as [`layer`](Self::layer).
@@ -202,15 +212,9 @@ impl Interner {
         if let Some(&(layer, _)) = tables.layers.get(&key) {
             return (layer, false);
         }
-        tables.last_layer += 1;
-        let id = tables.last_layer;
-        let class = "GraphModule".to_owned();
-        log.append(encode::layer(&mut LineBuffer::<1024>::new(), id, parent, &class, None));
-        tables.layers.insert(key, (id, 0));
         let (module, line) = (python.local(raw.frame, 0) as usize, python.line(raw).unwrap_or(0));
-        tables.unnamed.push(UnnamedLayer { id, parent, module, generated: frame, line });
-        tables.nameless.insert(id, (parent, class));
-        (id, true)
+        let layer = UnnamedLayer { id: tables.next_layer(), parent, module, generated: frame, line };
+        (tables.add_layer(log, key, 0, "GraphModule".to_owned(), layer), true)
     }
 
     pub fn take_unnamed(&self) -> Vec<UnnamedLayer> {
