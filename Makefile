@@ -7,7 +7,7 @@ CARGO ?= cargo
 SIMGPU := tests/simgpu/simgpu
 MEMLAB := target/release/memlab
 
-.PHONY: all demo test test-rust test-python lint bench bench-overhead bench-append bench-replay fuzz clean
+.PHONY: all demo test test-rust test-python lint bench bench-overhead bench-append bench-gate bench-move bench-replay bench-viewer fuzz clean
 
 all:
 	$(CARGO) build --release --workspace
@@ -21,7 +21,7 @@ test: test-rust test-python
 test-rust: all $(VENV)/.installed
 	$(CARGO) test --workspace --release --quiet --no-fail-fast
 
-test-python: all $(VENV)/.installed
+test-python: all $(VENV)/.installed $(VENV)/.chromium
 	$(VENV)/bin/python -m pytest -q -n 2 tests
 
 lint:
@@ -30,7 +30,7 @@ lint:
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-bench: bench-append bench-replay bench-overhead
+bench: bench-append bench-gate bench-replay bench-overhead bench-viewer
 
 # What memlab adds to a block event, beside PyTorch's own recorder.
 bench-overhead: all $(VENV)/.installed
@@ -43,8 +43,26 @@ bench-append: all
 	MEMLAB_OUTPUT=target/bench/append.jsonl LD_PRELOAD=$(CURDIR)/target/release/libmemlab.so target/bench/append
 	@rm -f target/bench/append.jsonl
 
+# What the open gate adds to a launch of a program started for offloading.
+bench-gate: all
+	@mkdir -p target/bench
+	$(CC) -O2 -Wall -o target/bench/gate benches/gate.c -ldl
+	$(PYTHON) benches/gate.py target/bench/gate $(SIMGPU)
+
+# How fast memory leaves a GPU and comes back, beside what people use instead. Needs a GPU.
+bench-move: all
+	$(PYTHON) benches/move.py
+
 bench-replay: all
 	$(CARGO) run --release --quiet --package memlab-trace --example replay_bench
+
+# What the dashboard costs, how soon it answers and opens, and what PyTorch's viewer makes of the same run.
+bench-viewer: all $(VENV)/.installed
+	@mkdir -p target/bench
+	$(CARGO) run --release --quiet --package memlab --example viewer_bench
+	$(CARGO) run --release --quiet --package memlab --example viewer_bench -- --write target/bench/viewer.jsonl
+	$(VENV)/bin/python benches/memory_viz.py target/bench/viewer.jsonl
+	@rm -f target/bench/viewer.jsonl
 
 # CUPTI's declarations, from NVIDIA's headers and with the libclang that PyPI has. The headers stay in a throw-away folder.
 BINDINGS_VENV := target/bindings-venv
@@ -57,13 +75,18 @@ bindings:
 		--bin generate-bindings -- $$packages/nvidia/cu13/include bindgen/src/bindings.rs
 	rustfmt --edition 2024 bindgen/src/bindings.rs
 
-# Hostile traces against decoder and model; needs cargo-fuzz and a nightly compiler.
+# Hostile traces against decoder and model, hostile requests against their reader; needs cargo-fuzz and a nightly compiler.
 fuzz:
+	cd fuzz && $(CARGO) +nightly fuzz run request -- -max_total_time=60
 	cd fuzz && $(CARGO) +nightly fuzz run replay
 
 $(VENV)/.installed: tests/requirements.txt
 	tests/venv.sh $(VENV) $< $(PYTHON)
 	touch $@
+
+# Without it the tests that open pages are skipped, and say so.
+$(VENV)/.chromium: tests/chromium.sh | $(VENV)/.installed
+	tests/chromium.sh $(VENV) && touch $@ || echo "memlab: no Chromium to be had: tests/test_html.py will be skipped" >&2
 
 clean:
 	$(CARGO) clean

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Everything that only a real GPU can show: one command, below nine minutes, for a machine with an NVIDIA card and PyTorch.
-# Nothing is built here but C: `cargo build --release --workspace --examples` elsewhere makes what it needs, which is
+# Nothing is built here but C: `cargo build --release --workspace --lib --bins --examples` elsewhere makes what it needs, which is
 #
 #     target/release/{memlab,libmemlab.so,examples/libcupti_truth.so}     tests/     benches/
 #

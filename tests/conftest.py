@@ -13,6 +13,11 @@ ROOT = Path(__file__).resolve().parent.parent
 RELEASE = ROOT / "target" / "release"
 PROGRAMS = ROOT / "tests" / "programs"
 
+# Tests that need no made-up failure and no card of a certain size can be tried on a real GPU, one after the other:
+#
+#     MEMLAB_ON_GPU=1 python -m pytest tests/test_moving.py -k "eight_threads or random_pages or trainings"
+ON_GPU = bool(os.environ.get("MEMLAB_ON_GPU"))
+
 # PyTorch and CPython before 3.14, without memlab too, about once in sixty runs: an autograd thread that asks for the GIL
 # while the interpreter is finalizing is ended by it, in a C++ function that may not be unwound.
 INTERPRETERS_OWN_RACE = "terminate called without an active exception"
@@ -46,6 +51,7 @@ class Memlab:
 
     def __init__(self, folder):
         self.folder = folder
+        self.started = []
 
     def environment(self, **more):
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("MEMLAB", "SIMGPU", "LD_PRELOAD"))}
@@ -57,17 +63,22 @@ class Memlab:
         """Starts `command` under LD_PRELOAD=libmemlab.so on simulated cards."""
         options = {"cwd": self.folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
         wrapped = [self.simgpu, "--memory", memory, "--devices", str(devices), *simgpu, *command]
+        if ON_GPU:
+            wrapped = [*command]
         environment = self.environment(**({"LD_PRELOAD": self.library} if preload else {}), **(env or {}))
-        return subprocess.Popen([str(part) for part in wrapped], env=environment, **options)
+        self.started.append(subprocess.Popen([str(part) for part in wrapped], env=environment, **options))
+        return self.started[-1]
 
     def run(self, *command, timeout=300, **options):
+        before = set(self.folder.glob("*.jsonl"))
         for _ in range(3):
             process = self.start(*command, **options)
             output, errors = process.communicate(timeout=timeout)
             if process.returncode != -6 or INTERPRETERS_OWN_RACE not in errors:
                 break
             for trace in self.folder.glob("*.jsonl"):
-                trace.unlink()
+                if trace not in before:
+                    trace.unlink()
         return Run(process.returncode, output, errors, self.folder)
 
     def python(self, *arguments, **options):
@@ -84,4 +95,10 @@ class Memlab:
 @pytest.fixture
 def memlab(tmp_path):
     assert Memlab.library.exists(), "build first: cargo build --release --workspace"
-    return Memlab(tmp_path)
+    memlab = Memlab(tmp_path)
+    yield memlab
+    # A test that failed may have left a program that waits for ever.
+    for process in memlab.started:
+        if process.poll() is None:
+            subprocess.run(["pkill", "-KILL", "-P", str(process.pid)], check=False)
+            process.kill()

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import pytest
-from conftest import PROGRAMS
+from conftest import PROGRAMS, ROOT
 from twin import BACKWARD, Trace
 
 MODELS = ["mlp", "cnn", "lstm", "attention", "gpt2", "two_devices"]
@@ -85,3 +85,19 @@ def test_the_categories_sum_to_the_device(trained):
         outside = {"context", "other_processes", "workspace"}
         inside = sum(category["bytes_at_end"] for category in mine if category["name"] not in outside)
         assert inside <= device["reserved_bytes"]
+        # AND nothing is taken for another process's: what the driver keeps to itself, which NVML may count as used, is not
+        (others,) = (category["bytes_at_end"] for category in mine if category["name"] == "other_processes")
+        assert others == 0
+
+
+@pytest.mark.parametrize(("env", "tool"), [({}, "cuda"), ({"SIMGPU_OLD_NVML": 1}, "nvml")])
+def test_the_device_is_as_full_as_cuda_says(memlab, env, tool):
+    # GIVEN a program that holds what it has and asks CUDA and NVML how full the card is, with an NVML that knows what the
+    # driver keeps to itself or one that does not
+    run = memlab.python(ROOT / "benches" / "on_gpu" / "programs" / "held.py", env=env)
+    assert run.code == 0, run.errors
+    said = json.loads(run.output)
+    assert said["nvml"] > said["cuda"] == said.get("nvml_v2", said["cuda"])
+    # THEN memlab says the same
+    (device,) = memlab.report(run.trace)["devices"]
+    assert device["used_bytes"] == said[tool]

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import device
 import exact
 import interception
+import offload
 import speed
 import truth
 from harness import LIBRARY, MEMLAB, Failed, Harness
@@ -65,6 +66,13 @@ def together():
 def alone():
     """Checks that want the card, or the time, for themselves."""
     yield "categories", device.check_categories
+    for way in offload.WAYS:
+        yield f"moving {way}", offload.check_cycles, way
+    yield "moving parts", offload.check_parts
+    yield "moving card", offload.check_card
+    yield "moving commands", offload.check_commands
+    yield "moving limit", offload.check_limit
+    yield "moving speed", offload.check_speed
     yield "speed step", speed.check_step
     yield "speed append", speed.check_append
     yield "speed overhead", speed.check_overhead

@@ -145,30 +145,24 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
         class: ptr::null(),
         innermost_module: below.innermost_module,
     };
-    if frame.role.has(FrameRole::MODULE_CALL) {
-        slot.module = python.local(raw.frame, 0);
-        slot.class = python.class(slot.module);
-        // `_wrapped_call_impl` and `_call_impl` are two frames of one call.
-        if !slot.module.is_null() && slot.module != below.innermost_module {
-            slot.innermost_module = slot.module;
-            let key = (below.layer, slot.module as usize, slot.class as usize);
-            slot.layer = layer(recorder, thread, key, || {
-                recorder.interner.layer(&recorder.log, python, below.layer, slot.module, false)
-            });
-        }
-    } else if frame.role.has(FrameRole::GRAPH_NODE) {
-        slot.module = python.local(raw.frame, 1);
-        slot.class = python.class(slot.module);
-        if !slot.module.is_null() {
-            let key = (below.layer, slot.module as usize, slot.class as usize);
-            slot.layer = layer(recorder, thread, key, || {
-                recorder.interner.layer(&recorder.log, python, below.layer, slot.module, true)
-            });
-        }
-    } else if frame.role.has(FrameRole::GENERATED) {
+    if frame.role.has(FrameRole::GENERATED) {
         slot.layer = layer(recorder, thread, (below.layer, frame.id as usize, 0), || {
             recorder.interner.generated_layer(&recorder.log, python, below.layer, frame.id, raw)
         });
+    } else if let Some(local) = frame.role.local() {
+        slot.module = python.local(raw.frame, local);
+        slot.class = python.class(slot.module);
+        let is_node = frame.role.has(FrameRole::GRAPH_NODE);
+        // `_wrapped_call_impl` and `_call_impl` are two frames of one call; a graph runs each of its nodes once.
+        if !slot.module.is_null() && (is_node || slot.module != below.innermost_module) {
+            if !is_node {
+                slot.innermost_module = slot.module;
+            }
+            let key = (below.layer, slot.module as usize, slot.class as usize);
+            slot.layer = layer(recorder, thread, key, || {
+                recorder.interner.layer(&recorder.log, python, below.layer, slot.module, is_node)
+            });
+        }
     }
     slot
 }

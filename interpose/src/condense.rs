@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use memlab_trace::encode::{self, LineBuffer};
 
+use crate::lifecycle;
 use crate::log::TraceFile;
 use crate::recorder::Recorder;
 
@@ -51,14 +52,17 @@ pub fn finish(recorder: &Recorder) {
 
 /// In a forked child, whose control thread does not exist.
 pub fn forget_in_child() {
-    if CONDENSING.is_locked() {
-        // SAFETY: the thread that held it does not exist in this process.
-        unsafe { CONDENSING.force_unlock() };
-    }
+    lifecycle::free_in_child(&CONDENSING);
 }
 
 fn condense_or_say(recorder: &Recorder, trace_max: u64) {
     if recorder.log.file().is_closed() {
+        return;
+    }
+    if !recorder.log.file().is_in_place() {
+        // What is written there is lost to its user, and a new file under the old name might replace another's.
+        recorder.log.give_up(&io::Error::other("it was removed, renamed or replaced"));
+        recorder.log.file().close();
         return;
     }
     if let Err(error) = condense(recorder, trace_max) {

@@ -16,6 +16,14 @@ pub struct Config {
     /// What `MEMLAB_TRACE_MAX` says, if that is no size. Complained about by processes that use CUDA, not by each shell on
     /// the way to them.
     pub bad_trace_max: Option<String>,
+    /// What `MEMLAB_LIMIT` says: see [`crate::limit`].
+    pub limit: Option<String>,
+    /// What `MEMLAB_ON_LIMIT` says.
+    pub on_limit: Option<String>,
+    /// The program's memory can be moved: `MEMLAB_OFFLOAD=1`.
+    pub offload: bool,
+    /// The most host memory that may be taken for what is moved: `MEMLAB_HOST_MAX`.
+    pub host_max: Option<u64>,
 }
 
 impl Config {
@@ -32,6 +40,10 @@ impl Config {
             output,
             trace_max: trace_max.unwrap_or(DEFAULT_TRACE_MAX).max(LEAST_TRACE_MAX),
             bad_trace_max: wanted_max.filter(|_| trace_max.is_none()),
+            limit: environment_text("MEMLAB_LIMIT"),
+            on_limit: environment_text("MEMLAB_ON_LIMIT"),
+            offload: std::env::var_os("MEMLAB_OFFLOAD").is_some_and(|value| value != "0" && !value.is_empty()),
+            host_max: std::env::var("MEMLAB_HOST_MAX").ok().and_then(|text| parse_size(&text)),
         }
     }
 
@@ -60,7 +72,7 @@ impl Config {
 }
 
 /// A number of bytes with an optional binary unit: `4096`, `512MiB`, `2g`.
-fn parse_size(text: &str) -> Option<u64> {
+pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().ok()?;
@@ -73,6 +85,11 @@ fn parse_size(text: &str) -> Option<u64> {
         _ => return None,
     };
     number.checked_mul(1 << shift)
+}
+
+/// What a variable says, readable or not.
+fn environment_text(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|text| text.to_string_lossy().into_owned())
 }
 
 fn environment_number<T: std::str::FromStr>(names: &[&str]) -> Option<T> {
@@ -156,7 +173,7 @@ mod tests {
 
     #[test]
     fn patterns() {
-        let config = Config { enabled: true, output: "a-%n-%p-100%%-%x%".into(), trace_max: 0, bad_trace_max: None };
+        let config = Config { output: "a-%n-%p-100%%-%x%".into(), ..Config::from_environment() };
         assert_eq!(config.output_path("train").to_string_lossy(), format!("a-train-{}-100%-%x%", std::process::id()));
     }
 }

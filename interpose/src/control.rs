@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,31 +14,23 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::condense;
+use crate::limit;
+use crate::log;
+use crate::mover::{self, Progress};
 use crate::recorder::Recorder;
+use crate::request::{self, Request};
 use crate::sampler::Nvml;
 
 /// How often the control thread looks around when nobody asks.
 const TICK: Duration = Duration::from_millis(250);
 /// Every so many ticks the cards are sampled even if this process changed nothing: others may have.
 const TICKS_BETWEEN_SAMPLES: u32 = 8;
-const REQUEST_LIMIT: usize = 64 * 1024;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts the control thread. Called once, by the thread that made the recorder, with unknown locks of its caller held:
 /// nothing is waited for.
 pub fn start(recorder: &'static Recorder) {
-    // A thread of ours must not take the program's signals.
-    // SAFETY: plain signal mask calls on this thread; the mask is restored right after.
-    let spawned = unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
-        let spawned = std::thread::Builder::new().name("memlab".into()).spawn(move || run(recorder));
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        spawned
-    };
-    if spawned.is_err() {
+    if mover::spawn("memlab", move || run(recorder)).is_err() {
         recorder.warn("no thread could be started: `memlab ps` will not find this process");
     }
 }
@@ -45,8 +38,8 @@ pub fn start(recorder: &'static Recorder) {
 fn run(recorder: &'static Recorder) {
     // Nothing this thread does is to be recorded.
     let Some(_never_record) = crate::thread::Guard::enter() else { return };
-    let listener = match listen(recorder.facts.pid) {
-        Ok(listener) => Some(listener),
+    let mut listener = match listen(recorder.facts.pid) {
+        Ok(listener) => Some(Listener::new(listener)),
         Err(error) => {
             recorder.warn(&format!("no control socket ({error}): `memlab ps` will not find this process"));
             None
@@ -55,7 +48,9 @@ fn run(recorder: &'static Recorder) {
     let nvml = Nvml::load();
     let mut ticks = 0u32;
     loop {
-        if let Some(nvml) = &nvml {
+        // The figures of the card while memory is on its way would be taken for somebody else's.
+        let is_settled = mover::record_moved(recorder);
+        if let Some(nvml) = nvml.as_ref().filter(|_| is_settled) {
             recorder.sampler.sample(recorder, nvml, ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES));
         }
         condense::if_large(recorder);
@@ -63,26 +58,46 @@ fn run(recorder: &'static Recorder) {
         ticks = ticks.wrapping_add(1);
         let until = Instant::now() + TICK;
         match &listener {
-            Some(listener) => serve_until(listener, recorder, until),
+            Some(open) if open.is_ours() => serve_until(open, recorder, until),
+            Some(_) => listener = None,
             None => std::thread::sleep(TICK),
         }
     }
 }
 
+/// The socket, and what tells whether its descriptor is still ours.
+struct Listener {
+    socket: ManuallyDrop<UnixListener>,
+    inode: (u64, u64),
+}
+
+impl Listener {
+    fn new(socket: UnixListener) -> Self {
+        let socket = log::out_of_the_way(socket);
+        Self { inode: log::inode_of(&socket), socket: ManuallyDrop::new(socket) }
+    }
+
+    /// Not so once the program has closed the descriptor, and perhaps opened something of its own there, which is left
+    /// alone: it is not closed by us either.
+    fn is_ours(&self) -> bool {
+        log::inode_of(&*self.socket) == self.inode
+    }
+}
+
 /// Serves clients one at a time until the time is up; each is bounded, so ticks are late by [`REQUEST_TIMEOUT`] at most.
-fn serve_until(listener: &UnixListener, recorder: &Recorder, until: Instant) {
+fn serve_until(listener: &Listener, recorder: &Recorder, until: Instant) {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return; // However many clients there are, the other work is due.
         }
-        let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd { fd: listener.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid descriptor.
         let ready = unsafe { libc::poll(&mut poll, 1, left.as_millis() as i32) };
-        if ready <= 0 {
+        if ready <= 0 || !listener.is_ours() {
             return;
         }
-        match listener.accept() {
+        match listener.socket.accept() {
             // A client that misbehaves only hurts itself.
             Ok((client, _)) => drop(serve(client, recorder)),
             // No descriptor left in the process, say: there may be one later.
@@ -96,20 +111,19 @@ fn serve(client: UnixStream, recorder: &Recorder) -> io::Result<()> {
     if !same_user(&client) {
         return reply(&client, &json!({"ok": false, "error": "only the owner of the process may ask"}));
     }
-    let request = read_request(&client)?;
-    let answer = match serde_json::from_str::<Value>(&request) {
-        Ok(request) => answer(&request, recorder),
-        Err(error) => json!({"ok": false, "error": format!("not a request: {error}")}),
+    let answer = match Request::parse(&read_request(&client)?) {
+        Ok(request) => answer(request, recorder),
+        Err(why) => refused(&why),
     };
     reply(&client, &answer)
 }
 
 /// One line, within a time and a size for the whole of it.
-fn read_request(mut client: &UnixStream) -> io::Result<String> {
+fn read_request(mut client: &UnixStream) -> io::Result<Vec<u8>> {
     let until = Instant::now() + REQUEST_TIMEOUT;
     let mut request = Vec::new();
     let mut piece = [0; 4096];
-    while !request.contains(&b'\n') && request.len() < REQUEST_LIMIT {
+    while !request.contains(&b'\n') && request.len() < request::LIMIT {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -120,22 +134,53 @@ fn read_request(mut client: &UnixStream) -> io::Result<String> {
             count => request.extend_from_slice(&piece[..count]),
         }
     }
-    Ok(String::from_utf8_lossy(&request).into_owned())
+    Ok(request)
 }
 
-fn answer(request: &Value, recorder: &Recorder) -> Value {
-    match request.get("command").and_then(Value::as_str) {
-        Some("status") => json!({
-            "ok": true,
-            "pid": recorder.facts.pid,
-            "id": recorder.facts.id,
-            "trace": recorder.log.file().path,
-            "rank": recorder.facts.rank,
-            "command": recorder.facts.command,
-            "state": "recording",
-        }),
-        Some(other) => json!({"ok": false, "error": format!("this memlab does not know the command {other:?}")}),
-        None => json!({"ok": false, "error": "the request names no command"}),
+fn answer(request: Request, recorder: &Recorder) -> Value {
+    match request {
+        Request::Status => status(recorder),
+        Request::Offload { timeout } => started(mover::start(mover::Request::Offload, timeout)),
+        Request::Move { timeout, ranges } => started(mover::start(mover::Request::Move { ranges }, timeout)),
+        Request::Restore { timeout, free_host } => {
+            started(mover::start(mover::Request::Restore { free_host }, timeout))
+        }
+        Request::Checkpointed(value) => {
+            mover::set_checkpointed(value);
+            json!({"ok": true})
+        }
+        Request::Limit { device, bytes, spill } => {
+            limit::set(device, bytes, spill.map(limit::OnLimit::spilling));
+            json!({"ok": true, "limits": limit::described()})
+        }
+    }
+}
+
+/// What the process is and does.
+pub fn status(recorder: &Recorder) -> Value {
+    let (state, moving) = mover::status();
+    json!({
+        "ok": true,
+        "pid": recorder.facts.pid,
+        "id": recorder.facts.id,
+        "trace": recorder.log.file().path,
+        "rank": recorder.facts.rank,
+        "command": recorder.facts.command,
+        "state": state,
+        "move": moving,
+        // To tell what is used would be to ask the driver, which then does not answer.
+        "limits": if mover::is_checkpointed() { json!([]) } else { json!(limit::described()) },
+    })
+}
+
+fn refused(why: &str) -> Value {
+    json!({"ok": false, "error": why})
+}
+
+fn started(outcome: Result<&Progress, String>) -> Value {
+    match outcome {
+        Ok(operation) => json!({"ok": true, "operation": operation.id()}),
+        Err(why) => refused(&why),
     }
 }
 

@@ -221,6 +221,20 @@ impl Interner {
         std::mem::take(&mut self.tables.lock().unnamed)
     }
 
+    /// Of layers that were taken to be named, those that still have no name wait again, before all later ones: callers
+    /// come before what they call.
+    pub fn put_back_unnamed(&self, mut taken: Vec<UnnamedLayer>) {
+        let mut tables = self.tables.lock();
+        taken.retain(|layer| tables.nameless.contains_key(&layer.id));
+        taken.append(&mut tables.unnamed);
+        tables.unnamed = taken;
+    }
+
+    /// The class of a layer that has no name yet.
+    pub fn class_of(&self, layer: u32) -> String {
+        self.tables.lock().nameless.get(&layer).map(|(_, class)| class.clone()).unwrap_or_default()
+    }
+
     /// Says the layer's qualified name in its outermost module and, for generated code, the class of the module meant.
     pub fn name_layer(&self, log: &Log, layer: u32, name: &[u8], class: &[u8]) {
         let mut tables = self.tables.lock();

@@ -9,6 +9,7 @@ use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
 use crate::cuda::{hooks, runtime};
+use crate::lifecycle;
 use crate::symbols;
 use crate::torch::{allocator, autograd, workspace};
 
@@ -27,7 +28,7 @@ pub fn patch_if_loaded_late() {
 }
 
 /// Whether libmemlab comes before libc in the order of loading, as only what is preloaded (or linked) does.
-fn preloaded() -> bool {
+pub fn preloaded() -> bool {
     /// The first of the two that was met.
     struct First(Option<bool>);
     unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _size: usize, first: *mut c_void) -> c_int {
@@ -92,18 +93,15 @@ unsafe extern "C" fn count_loads(object: *mut libc::dl_phdr_info, _size: usize, 
 
 /// In a forked child: another thread of the parent's may have been patching.
 pub fn forget_in_child() {
-    if PATCHED.is_locked() {
-        // SAFETY: the thread that held it does not exist in this process.
-        unsafe { PATCHED.force_unlock() };
-    }
+    lifecycle::free_in_child(&PATCHED);
 }
 
 fn replacements() -> HashMap<&'static [u8], *const c_void> {
     let mut table: HashMap<&'static [u8], *const c_void> = HashMap::new();
     table.insert(b"dlopen", dlopen as *const c_void);
     table.insert(b"dlsym", symbols::dlsym as *const c_void);
-    table.insert(b"_exit", crate::lifecycle::_exit as *const c_void);
-    table.extend(hooks::all().map(|hook| (hook.abi_name.as_bytes(), hook.address)));
+    table.insert(b"_exit", lifecycle::_exit as *const c_void);
+    table.extend(hooks::in_force().map(|hook| (hook.abi_name.as_bytes(), hook.address)));
     table.extend(runtime::HOOKS.iter().map(|(name, address)| (name.as_bytes(), *address)));
     let torch = allocator::hooks().into_iter().chain(autograd::hooks()).chain(workspace::hooks());
     table.extend(torch.map(|(name, address)| (name.as_bytes(), address)));

@@ -5,6 +5,7 @@
 //! no lock is taken that Python or PyTorch can hold, and a part that cannot work switches itself off with one line on
 //! stderr.
 
+mod api;
 mod attribution;
 mod condense;
 mod config;
@@ -13,9 +14,12 @@ mod cuda;
 mod intern;
 mod late;
 mod lifecycle;
+mod limit;
 mod log;
+mod mover;
 mod python;
 mod recorder;
+mod request;
 mod sampler;
 mod symbols;
 mod thread;
@@ -38,10 +42,16 @@ fn enabled() -> bool {
     CONFIG.get().is_some_and(|config| config.enabled)
 }
 
-/// Tells the user something, in one line on stderr. Nobody may be reading there any more: the signal that would bring is
-/// kept from the program.
+/// Tells the user something, in one line on stderr. Nobody may be reading there any more: a pipe that stays full is not
+/// waited for, and the signal that a closed one would bring is kept from the program.
 fn say(what: &str) {
+    const PATIENCE_MS: i32 = 100;
     let line = format!("memlab: {what}\n");
+    let mut stderr = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one valid entry.
+    if unsafe { libc::poll(&mut stderr, 1, PATIENCE_MS) } == 0 {
+        return;
+    }
     // SAFETY: plain signal and write calls on this thread; its mask is as before afterwards.
     unsafe {
         let mut pipe: libc::sigset_t = std::mem::zeroed();
@@ -68,6 +78,8 @@ fn quietly<T>(part: impl FnOnce() -> T) -> Option<T> {
 extern "C" fn constructor() {
     if config().enabled {
         lifecycle::loaded();
+        quietly(|| limit::start(config()));
+        mover::loaded();
         late::patch_if_loaded_late();
     }
 }

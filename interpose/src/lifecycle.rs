@@ -3,7 +3,11 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
+
 use crate::late;
+use crate::limit;
+use crate::mover::{self, gate};
 use crate::python::agent;
 use crate::recorder::{self, Recorder};
 use crate::symbols::Real;
@@ -21,10 +25,28 @@ pub fn loaded() {
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 
+/// Frees a lock that may have been held by another thread of the process this one was forked from.
+pub fn free_in_child<T>(lock: &Mutex<T>) {
+    if lock.is_locked() {
+        // SAFETY: called in the child by its only thread, which does not hold it: the one that did does not exist here.
+        unsafe { lock.force_unlock() };
+    }
+}
+
+/// The same where what it protects is of no use to the child, or may have been left half changed: it is replaced, not
+/// looked at.
+pub fn reset_in_child<T>(lock: &Mutex<T>, value: T) {
+    free_in_child(lock);
+    // SAFETY: as above, nobody else is here; the old value's memory is lost on purpose.
+    unsafe { std::ptr::write(lock.data_ptr(), value) };
+}
+
 unsafe extern "C" fn in_child() {
     recorder::forget_in_child();
     agent::forget_in_child();
     late::forget_in_child();
+    limit::forget_in_child();
+    mover::forget_in_child();
 }
 
 /// Has the trace ended by `exit` and by returning from `main`.
@@ -37,6 +59,7 @@ pub fn watch_exit() {
 }
 
 unsafe extern "C" fn exiting(code: c_int, _: *mut c_void) {
+    gate::let_through(); // What other handlers have to do with the card must not wait: the socket is gone.
     end(code, Recorder::end);
 }
 

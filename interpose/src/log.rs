@@ -61,8 +61,9 @@ impl Log {
         }
     }
 
+    /// Ends the trace before the program does.
     #[cold]
-    fn give_up(&self, error: &io::Error) {
+    pub fn give_up(&self, error: &io::Error) {
         self.lost.fetch_add(1, Ordering::Relaxed);
         if !self.failed.swap(true, Ordering::Relaxed) {
             crate::say(&format!(
@@ -243,9 +244,14 @@ impl TraceFile {
         let end = if self.base.is_null() { tail } else { tail.min(size) };
         // Failing to trim leaves NULs at the end, which readers skip.
         if self.check_descriptor().is_ok() {
-            let _ = self.file.set_len(end);
+            let _ = self.file.set_len(end.min(limit(libc::RLIMIT_FSIZE)));
         }
         end
+    }
+
+    /// Whether the file is still found under its name: somebody may have removed, renamed or replaced it.
+    pub fn is_in_place(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.inode)
     }
 
     pub fn is_closed(&self) -> bool {
@@ -302,23 +308,30 @@ impl TraceFile {
 fn open_unused(path: &Path) -> io::Result<(File, PathBuf)> {
     for number in 0..1000 {
         let candidate = if number == 0 { path.to_owned() } else { numbered(path, number) };
-        for _ in 0..2 {
+        // Several processes may be at this at once, and between making a file and locking it another can have taken it for a
+        // dead one's: only who holds the lock of the file that has the name goes on.
+        for _ in 0..16 {
             match OpenOptions::new().read(true).write(true).create_new(true).open(&candidate) {
-                Ok(file) => {
-                    lock(&file);
-                    return Ok((file, candidate));
-                }
+                Ok(file) if lock(&file) != Lock::Others && is_named(&file, &candidate) => return Ok((file, candidate)),
+                Ok(_) => continue,
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 Err(_) => {}
             }
-            let Ok(old) = File::open(&candidate) else { break };
-            if written_by_this_process(&old) || !lock(&old) {
+            let Ok(old) = File::open(&candidate) else { continue };
+            if written_by_this_process(&old) || lock(&old) != Lock::Ours {
                 break;
             }
-            std::fs::remove_file(&candidate)?;
+            if is_named(&old, &candidate) {
+                std::fs::remove_file(&candidate)?;
+            }
         }
     }
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "a thousand processes write to files of this name"))
+}
+
+/// Whether the file is found under this name.
+fn is_named(file: &File, path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == inode_of(file))
 }
 
 fn numbered(path: &Path, number: u32) -> PathBuf {
@@ -327,10 +340,22 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     path.with_file_name(format!("{stem}-{number}{ending}"))
 }
 
-/// Takes the lock that says "a process writes to this file"; it goes with the process. Says whether it was free.
-fn lock(file: &File) -> bool {
+#[derive(PartialEq, Eq)]
+enum Lock {
+    Ours,
+    Others,
+    /// The file system has no locks.
+    None,
+}
+
+/// Takes the lock that says "a process writes to this file"; it goes with the process.
+fn lock(file: &File) -> Lock {
     // SAFETY: an open descriptor.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Lock::Ours,
+        _ if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => Lock::Others,
+        _ => Lock::None,
+    }
 }
 
 /// A process that calls `exec` keeps its id but not its descriptors.
@@ -342,7 +367,7 @@ fn written_by_this_process(file: &File) -> bool {
 }
 
 /// Moves a descriptor up, away from the low numbers that programs close and reuse wholesale.
-fn out_of_the_way(file: File) -> File {
+pub fn out_of_the_way<D: AsRawFd + FromRawFd>(file: D) -> D {
     let limit = limit(libc::RLIMIT_NOFILE);
     for lowest in [1000, 500, 200] {
         if lowest < limit {
@@ -350,15 +375,21 @@ fn out_of_the_way(file: File) -> File {
             let moved = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest as libc::c_int) };
             if moved >= 0 {
                 // SAFETY: just made, and nobody else's.
-                return unsafe { File::from_raw_fd(moved) };
+                return unsafe { D::from_raw_fd(moved) };
             }
         }
     }
     file
 }
 
-fn inode_of(file: &File) -> (u64, u64) {
-    file.metadata().map_or((0, 0), |found| (found.dev(), found.ino()))
+/// Device and inode of what a descriptor stands for; zeros if it is closed.
+pub fn inode_of(descriptor: &impl AsRawFd) -> (u64, u64) {
+    // SAFETY: zeros are a valid stat; the kernel fills it, or leaves it where there is no such descriptor.
+    unsafe {
+        let mut found: libc::stat = std::mem::zeroed();
+        libc::fstat(descriptor.as_raw_fd(), &mut found);
+        (found.st_dev, found.st_ino)
+    }
 }
 
 /// The process's soft limit; `u64::MAX` for none.
@@ -407,6 +438,31 @@ mod tests {
             next[thread] += 1;
         }
         assert_eq!(next, [5000; 8]);
+    }
+
+    #[test]
+    fn who_comes_at_once_gets_files_of_their_own() {
+        // GIVEN the trace of a dead process, and eight that start at the same moment and are to write to it
+        let folder = temporary("at-once");
+        std::fs::create_dir(&folder).unwrap();
+        let path = folder.join("trace.jsonl");
+        for _ in 0..200 {
+            std::fs::write(&path, "old").unwrap();
+            let together = std::sync::Barrier::new(8);
+            let files: Vec<(File, PathBuf)> = std::thread::scope(|scope| {
+                let start = || {
+                    together.wait();
+                    open_unused(&path).unwrap()
+                };
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            // THEN each has a file that is still there under its name, and no two the same
+            assert!(files.iter().all(|(file, path)| is_named(file, path) && file.metadata().unwrap().len() == 0));
+            let names: std::collections::BTreeSet<_> = files.iter().map(|(_, path)| path).collect();
+            assert_eq!(names.len(), 8);
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

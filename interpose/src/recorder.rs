@@ -15,6 +15,7 @@ use crate::config;
 use crate::cuda::driver_memory::DriverMemory;
 use crate::cuda::info;
 use crate::intern::Interner;
+use crate::lifecycle;
 use crate::log::Log;
 use crate::python::Python;
 use crate::python::walk::Interpreter;
@@ -115,7 +116,7 @@ impl Recorder {
                 CURRENT.store(ptr::from_ref(recorder).cast_mut(), Ordering::Release);
                 recorder.python.start(&recorder.log);
                 crate::control::start(recorder);
-                crate::lifecycle::watch_exit();
+                lifecycle::watch_exit();
                 Some(recorder)
             }
             Err(error) => {
@@ -130,6 +131,9 @@ impl Recorder {
         let config = crate::config();
         if let Some(text) = &config.bad_trace_max {
             crate::say(&format!("MEMLAB_TRACE_MAX={text} is not a size (try 512MiB): using 2GiB"));
+        }
+        if let Some(complaint) = crate::limit::complaint() {
+            crate::say(&complaint);
         }
         let raw_command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
         let command: Vec<String> = raw_command
@@ -325,10 +329,7 @@ impl Session {
 pub fn forget_in_child() {
     CURRENT.store(ptr::null_mut(), Ordering::Release);
     HOPELESS.store(false, Ordering::Relaxed);
-    if CREATING.is_locked() {
-        // SAFETY: the thread that held it does not exist in this process.
-        unsafe { CREATING.force_unlock() };
-    }
+    lifecycle::free_in_child(&CREATING);
     condense::forget_in_child();
 }
 

@@ -40,17 +40,21 @@ impl Sampler {
         if !self.changed.swap(false, Ordering::Relaxed) && !always {
             return;
         }
-        for watched in self.watched.lock().iter_mut() {
-            let Some(use_) = watched.bus_id.as_deref().and_then(|bus_id| nvml.usage(bus_id, recorder.facts.pid)) else {
-                continue;
+        // The lock is not held while NVML is asked, which may take long: a thread that meets a new device takes it.
+        let count = self.watched.lock().len();
+        for index in 0..count {
+            let (device, bus_id) = {
+                let watched = &self.watched.lock()[index];
+                (watched.device, watched.bus_id.clone())
             };
+            let Some(use_) = bus_id.and_then(|bus_id| nvml.usage(&bus_id, recorder.facts.pid)) else { continue };
             let now = (use_.used, use_.process);
-            if watched.last.replace(now) == Some(now) {
+            if self.watched.lock()[index].last.replace(now) == Some(now) {
                 continue;
             }
             let mut line = LineBuffer::<192>::new();
             let time = recorder.now();
-            recorder.log.append(encode::used(&mut line, time, watched.device, use_.used, use_.total, use_.process));
+            recorder.log.append(encode::used(&mut line, time, device, use_.used, use_.total, use_.process));
         }
     }
 }
@@ -58,16 +62,32 @@ impl Sampler {
 /// The NVIDIA management library, as far as it is needed.
 pub struct Nvml {
     handle_by_bus_id: unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int,
-    memory: unsafe extern "C" fn(*mut c_void, *mut MemoryV1) -> c_int,
+    memory_v1: unsafe extern "C" fn(*mut c_void, *mut MemoryV1) -> c_int,
+    memory_v2: Option<unsafe extern "C" fn(*mut c_void, *mut MemoryV2) -> c_int>,
     processes: Option<unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int>,
 }
 
-/// `nvmlMemory_t`
+/// `nvmlMemory_t`, in which what the driver keeps to itself counts as used.
 #[repr(C)]
 struct MemoryV1 {
     total: u64,
     free: u64,
     used: u64,
+}
+
+/// `nvmlMemory_v2_t`, as `nvidia-smi` and `cudaMemGetInfo` count: what the driver keeps to itself is neither used nor free.
+#[repr(C)]
+struct MemoryV2 {
+    version: c_uint,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+impl MemoryV2 {
+    /// `nvmlMemory_v2`
+    const VERSION: c_uint = size_of::<Self>() as c_uint | 2 << 24;
 }
 
 /// `nvmlProcessInfo_t`, as `nvmlDeviceGetComputeRunningProcesses_v2` and `_v3` fill it.
@@ -79,10 +99,11 @@ struct ProcessInfo {
     instances: [c_uint; 2],
 }
 
-struct Usage {
-    used: u64,
-    total: u64,
-    process: Option<u64>,
+pub struct Usage {
+    pub used: u64,
+    /// What programs can use of the card, as CUDA says it.
+    pub total: u64,
+    pub process: Option<u64>,
 }
 
 impl Nvml {
@@ -111,9 +132,12 @@ impl Nvml {
                     *mut c_void,
                     unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int,
                 >(find(c"nvmlDeviceGetHandleByPciBusId_v2")?),
-                memory: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, *mut MemoryV1) -> c_int>(
+                memory_v1: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, *mut MemoryV1) -> c_int>(
                     find(c"nvmlDeviceGetMemoryInfo")?,
                 ),
+                memory_v2: find(c"nvmlDeviceGetMemoryInfo_v2").map(|found| {
+                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, *mut MemoryV2) -> c_int>(found)
+                }),
                 processes: find(c"nvmlDeviceGetComputeRunningProcesses_v3")
                     .or_else(|| find(c"nvmlDeviceGetComputeRunningProcesses_v2"))
                     .map(|found| {
@@ -126,16 +150,31 @@ impl Nvml {
         }
     }
 
-    fn usage(&self, bus_id: &str, pid: u32) -> Option<Usage> {
+    pub fn usage(&self, bus_id: &str, pid: u32) -> Option<Usage> {
         let bus_id = CString::new(bus_id).ok()?;
         let mut card = std::ptr::null_mut();
+        // SAFETY: NVML is initialised; it writes to the variable.
+        if unsafe { (self.handle_by_bus_id)(bus_id.as_ptr(), &mut card) } != Self::SUCCESS {
+            return None;
+        }
+        let (used, total) = self.memory(card)?;
+        Some(Usage { used, total, process: self.process_usage(card, pid) })
+    }
+
+    /// What is used of a card, and what there is to use.
+    fn memory(&self, card: *mut c_void) -> Option<(u64, u64)> {
+        if let Some(ask) = self.memory_v2 {
+            let mut memory = MemoryV2 { version: MemoryV2::VERSION, total: 0, reserved: 0, free: 0, used: 0 };
+            // SAFETY: NVML is initialised; it writes to the variable, whose version says how it is laid out.
+            if unsafe { ask(card, &mut memory) } == Self::SUCCESS {
+                return Some((memory.used, memory.total.saturating_sub(memory.reserved)));
+            }
+        }
+        // Drivers before 510, which cannot tell what is theirs.
         let mut memory = MemoryV1 { total: 0, free: 0, used: 0 };
-        // SAFETY: NVML is initialised; it writes to the variables.
-        let known = unsafe {
-            (self.handle_by_bus_id)(bus_id.as_ptr(), &mut card) == Self::SUCCESS
-                && (self.memory)(card, &mut memory) == Self::SUCCESS
-        };
-        known.then(|| Usage { used: memory.used, total: memory.total, process: self.process_usage(card, pid) })
+        // SAFETY: as above.
+        let known = unsafe { (self.memory_v1)(card, &mut memory) } == Self::SUCCESS;
+        known.then_some((memory.used, memory.total))
     }
 
     fn process_usage(&self, card: *mut c_void, pid: u32) -> Option<u64> {

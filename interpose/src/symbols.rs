@@ -120,6 +120,12 @@ pub fn base_of(address: *const c_void) -> *mut c_void {
     }
 }
 
+/// Where the program itself is loaded, as [`base_of`] says it.
+fn program_base() -> *mut c_void {
+    // SAFETY: plain query; the kernel's value points into the program.
+    base_of(unsafe { libc::getauxval(libc::AT_PHDR) } as *const c_void)
+}
+
 /// `symbol` anywhere in the global scope.
 pub fn in_process(symbol: &CStr) -> *mut c_void {
     // SAFETY: a plain lookup.
@@ -164,6 +170,7 @@ pub fn real_dlsym() -> Dlsym {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void {
     std::arch::naked_asm!(
+        "mov rdx, [rsp]", // Who asks.
         "push rdi",
         "push rsi",
         "sub rsp, 8",
@@ -191,28 +198,35 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *m
 const ABSENT: usize = 1;
 
 /// memlab's function for `symbol`, null to let the real `dlsym` answer, or [`ABSENT`].
-unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char) -> *mut c_void {
+unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char, caller: *const c_void) -> *mut c_void {
     let real = real_dlsym(); // Also sets what the jump goes through.
     crate::late::patch_what_is_new();
     // SAFETY: a NUL-terminated string; the first two bytes are read one after the other.
     let driver_name = unsafe { !symbol.is_null() && *symbol == b'c' as c_char && *symbol.add(1) == b'u' as c_char };
-    if !driver_name || handle == libc::RTLD_NEXT || !crate::enabled() {
+    if !driver_name || !crate::enabled() {
+        return ptr::null_mut();
+    }
+    // Only for the program itself is memlab what comes next.
+    if handle == libc::RTLD_NEXT && base_of(caller) != program_base() {
         return ptr::null_mut();
     }
     // SAFETY: as above.
     let name = unsafe { CStr::from_ptr(symbol) };
     let hook = crate::cuda::hooks::by_abi_name(name.to_bytes());
-    let own = hook.map(|hook| hook.address).or_else(|| crate::cuda::runtime::hook_of(name.to_bytes()));
+    let own = crate::cuda::hooks::exported(name.to_bytes()).or_else(|| crate::cuda::runtime::hook_of(name.to_bytes()));
     let Some(own) = own else { return ptr::null_mut() };
-    // SAFETY: the caller's own request.
+    // SAFETY: the caller's own request; where RTLD_NEXT got this far, what comes next for memlab does for the program.
     let mut found = unsafe { real(handle, symbol) };
     if ptr::eq(found, own) {
-        // Found in the global scope, where memlab comes first. Without CUDA in the process there is no such function.
+        // Found in the global scope, where memlab comes first.
         // SAFETY: RTLD_NEXT from here: what follows libmemlab.
         found = unsafe { real(libc::RTLD_NEXT, symbol) };
         if found.is_null() {
-            return ptr::without_provenance_mut(ABSENT);
+            return ptr::without_provenance_mut(ABSENT); // Without CUDA in the process there is no such function.
         }
+    }
+    if found.is_null() && handle == libc::RTLD_NEXT {
+        return ptr::without_provenance_mut(ABSENT); // The jump would find memlab's.
     }
     match hook {
         Some(hook) if !found.is_null() => {

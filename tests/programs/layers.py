@@ -6,9 +6,12 @@ Every layer makes results of a size of its own. OUT: {"forward": {bytes: [name, 
 "recomputed": {…}}; names are qualified names in the outermost module.
 """
 
+import copy
 import gc
 import json
 import sys
+import threading
+import time
 
 import torch
 import torch.nn as nn
@@ -182,6 +185,127 @@ def compiled():
     weight(97, 89, "_orig_mod.0.down")
     weight(89, 101, "_orig_mod.1")
     expected["backward"].pop(-(-89 * 97 * 4 // 512) * 512)  # Two weights of one size.
+
+
+def addresses_used_again():
+    """Modules die and others of their classes come to lie at their addresses, with other names."""
+    names = {}
+    for round_ in range(3000):
+        name = round_ % 3
+        model = nn.Sequential(*[nn.Identity() for _ in range(name)], nn.Linear(33, 35 + name)).cuda()
+        model(batch(33))
+        result(35 + name, str(name))
+        names.setdefault((id(model), id(model[-1])), set()).add(name)
+        del model
+        if round_ > 30 and max(map(len, names.values())) > 1:
+            break
+    else:
+        raise AssertionError("no address was used again")
+
+
+def replicas():
+    """Copies of a module, each called by a thread of its own and dropped, as DataParallel does."""
+
+    class Pause(nn.Module):
+        def forward(self, x):
+            time.sleep(0.4)  # Names are found on the main thread while this module's callers run.
+            return x
+
+    model = nn.Sequential(nn.Linear(33, 35), Pause(), nn.Sequential(nn.Linear(35, 37)), Pause()).cuda()
+    for _ in range(3):
+        copies = [copy.deepcopy(model) for _ in range(4)]
+        threads = [threading.Thread(target=lambda copy: copy(batch(33)), args=(copies.pop(),)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(0.001)
+    result(35, "0")
+    result(37, "2.0")
+
+
+def one_module_in_threads():
+    """Threads that come upon the layers of one module at the same time."""
+
+    class Chain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.links = nn.ModuleList([nn.Linear(40 + number, 41 + number) for number in range(20)])
+
+        def forward(self, x, length):
+            for link in self.links[:length]:
+                x = link(x)
+            return x
+
+    model = Chain().cuda()
+    model(batch(40), 1)
+    together = threading.Barrier(4)
+
+    def work():
+        x = batch(40)
+        together.wait()
+        for _ in range(20):
+            model(x, 20)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(20):
+        result(41 + number, f"links.{number}")
+
+
+def short_lived():
+    """Modules made for one call, such as losses, of two classes that take turns at one address."""
+
+    class Twice(nn.Module):
+        def forward(self, x):
+            return torch.cat([x, x], 1)
+
+    class Thrice(nn.Module):
+        def forward(self, x):
+            return torch.cat([x, x, x], 1)
+
+    model = nn.Linear(33, 35).cuda()
+    for _ in range(50):
+        Twice()(model(batch(33)))
+        Thrice()(model(batch(33)))
+    result(35, "")
+    result(70, "", "Twice")
+    result(105, "", "Thrice")
+
+    def work():
+        x = batch(43)
+        addresses = []
+        for kind in [Twice, Thrice] * 20:
+            module = kind()
+            module(x)
+            addresses.append(id(module))
+            del module
+        assert len(set(addresses)) < len(addresses), "no address was used again"
+
+    # The main thread waits: there is nobody to say that one has died before the next is made at its address.
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    result(86, "*", "Twice")
+    result(129, "*", "Thrice")
+
+
+def functional():
+    """Modules called with parameters that are not theirs."""
+    model = nn.Sequential(nn.Linear(33, 35), nn.Sequential(nn.Linear(35, 37))).cuda()
+    others = {name: parameter * 2 for name, parameter in model.named_parameters()}
+
+    def loss(parameters, x):
+        return torch.func.functional_call(model, parameters, (x,)).sum()
+
+    loss(others, batch(33))
+    torch.func.grad(loss)(others, batch(33))
+    result(35, "0")
+    result(37, "1.0")
+    weight(33, 35, "0")
+    weight(35, 37, "1.0")
 
 
 globals()[case]()

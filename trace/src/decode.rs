@@ -13,7 +13,8 @@ use std::fmt;
 use serde::Deserialize;
 
 use crate::record::{
-    Alloc, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, Map, Oom, Record, Step, Tag, TagCategory, Unmap, Used,
+    Alloc, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, Map, Moved, Oom, Record, Step, Tag, TagCategory,
+    Unmap, Used,
 };
 use elements::Elements;
 use numbers::Numbers;
@@ -188,6 +189,9 @@ fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, Deco
             total: elements.number()?,
             process: elements.optional()?,
         }),
+        b"moved" => {
+            Record::Moved(Moved { time: elements.number()?, device: elements.number()?, bytes: elements.number()? })
+        }
         b"end" => {
             Record::End(End { time: elements.number()?, code: elements.optional()?, signal: elements.optional()? })
         }

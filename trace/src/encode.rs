@@ -338,6 +338,13 @@ pub fn used<const N: usize>(
     line.into_bytes()
 }
 
+/// `["moved",…]`: so many bytes of the device's memory lie in host memory from now on.
+pub fn moved<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, device: i32, bytes: u64) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"moved\",").number(time).field(device).field(bytes).finish(b"]");
+    line.into_bytes()
+}
+
 /// `["end",…]`: the process ended with this exit code or signal.
 pub fn end<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, code: Option<i32>, signal: Option<i32>) -> &[u8] {
     let mut line = buffer.line();

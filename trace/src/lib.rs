@@ -7,6 +7,8 @@
 //! - [`encode`]: writes them without heap or panic, for hooks inside the traced process.
 //! - [`decode_line`]: reads one.
 //! - [`load_whole`] and [`Follower`]: read a whole file, finished or still growing.
+//! - [`Past`]: the state at any moment of a run, and [`Replay`]: the state with its latest events.
+//! - [`Hindsight`]: the blocks of a moment, with what became of them later.
 //! - [`Model`]: the state of the process: what is allocated now and was at the peak, by line, layer and category.
 //!
 //! ```
@@ -31,13 +33,20 @@
 
 mod decode;
 pub mod encode;
+mod hindsight;
 mod model;
 
 mod reader;
 pub mod record;
+mod tail;
 
 pub use decode::{DecodeError, decode_line};
+pub use hindsight::{Hindsight, Onlooker, Seen};
 pub use model::*;
 
-pub use reader::{Follower, Loaded, Polled, Progress, ReadError, Skipped, SkippedLine, load, load_whole};
+pub use reader::{
+    At, Extent, Follower, Loaded, Past, Polled, Position, Progress, ReadError, ReadThrough, Sink, Skipped, SkippedLine,
+    Sought, load, load_whole, read_whole,
+};
 pub use record::Record;
+pub use tail::{EventView, Happening, Replay};

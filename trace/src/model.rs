@@ -4,6 +4,7 @@
 //! loop or grow beyond what is live and defined: what does not add up is counted in [`Anomalies`] and ignored.
 
 mod blocks;
+mod calls;
 mod device;
 mod driver;
 mod keyframe;
@@ -21,11 +22,12 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+pub use calls::{Call, CallTree, Held, LineCalls};
 pub use keyframe::Keyframe;
 pub use views::*;
 
 use crate::record::{self, Phase, Record};
-use device::{DeviceState, Moment};
+use device::{DeviceState, Moment, Reached};
 use driver::Driver;
 use ooms::Ooms;
 use steps::Steps;
@@ -41,7 +43,7 @@ const DEVICES: i32 = 256;
 const WARNINGS: usize = 256;
 
 /// The state of a traced process.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Model {
     header: Option<record::Header>,
     end: Option<record::End>,
@@ -61,7 +63,7 @@ pub struct Model {
 }
 
 /// The threads seen in allocations, and whether they are in forward.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Threads {
     ids: Vec<u32>,
     in_forward: Vec<bool>,
@@ -143,7 +145,7 @@ impl Model {
     }
 
     fn apply_event(&mut self, record: &Record<'_>) {
-        let step = self.steps_ended;
+        let reached = Reached { steps: self.steps_ended, events: self.events + 1 };
         match record {
             Record::DriverAlloc(event) if event.device != HOST && Driver::is_block(event) => {
                 let Some((device, ..)) = self.on_device(event.device) else { return };
@@ -160,7 +162,7 @@ impl Model {
                 if event.device == HOST {
                     self.host.allocate(event, &mut self.anomalies);
                 } else if let Some((device, _, anomalies)) = self.on_device(event.device) {
-                    device.driver_allocate(event, step, anomalies);
+                    device.driver_allocate(event, reached, anomalies);
                 }
             }
             Record::DriverFree(event) => {
@@ -168,7 +170,7 @@ impl Model {
                 if event.device == HOST {
                     self.host.free(event, &mut self.anomalies);
                 } else if let Some((device, _, anomalies)) = self.on_device(event.device) {
-                    device.driver_free(event, step, anomalies);
+                    device.driver_free(event, reached, anomalies);
                 }
             }
             Record::Map(event) => {
@@ -193,10 +195,16 @@ impl Model {
                 self.event(event.time);
                 let Some((device, ..)) = self.on_device(event.device) else { return };
                 let is_first = !device.driver.totals.sampled;
-                device.sample(event, step);
+                device.sample(event, reached);
                 let index = usize::try_from(event.device).unwrap_or_default();
                 if is_first && let Some(Some(device)) = self.devices.get(index) {
                     self.ooms.sampled(event.device, device);
+                }
+            }
+            Record::Moved(event) => {
+                self.event(event.time);
+                if let Some((device, ..)) = self.on_device(event.device) {
+                    device.moved(event, reached);
                 }
             }
             Record::Oom(event) => {
@@ -224,6 +232,12 @@ impl Model {
     fn event(&mut self, time: u64) {
         self.events += 1;
         self.time = self.time.max(time);
+    }
+
+    /// How far the run is, once the event at hand is counted.
+    #[inline]
+    fn reached(&self) -> Reached {
+        Reached { steps: self.steps_ended, events: self.events }
     }
 
     fn defined(&mut self, missing: Missing) {
@@ -267,7 +281,7 @@ impl Model {
         self.phase = phase;
         let thread = self.threads.index(event.thread);
         self.enter(phase, thread);
-        let moment = Moment { thread, step: self.steps_ended };
+        let moment = Moment { thread, reached: self.reached() };
         let Some((device, symbols, anomalies)) = self.on_device(event.device) else { return };
         let before = device.totals.allocated;
         device.allocate(event, moment, symbols, anomalies);
@@ -279,10 +293,10 @@ impl Model {
     #[inline]
     fn free(&mut self, event: &record::Free) {
         self.event(event.time);
-        let step = self.steps_ended;
+        let reached = self.reached();
         let Some((device, symbols, anomalies)) = self.on_device(event.device) else { return };
         let before = device.totals.allocated;
-        device.free(event, step, symbols, anomalies);
+        device.free(event, reached, symbols, anomalies);
         let after = device.totals.allocated;
         self.allocated = self.allocated.saturating_sub(before).saturating_add(after);
     }
@@ -325,9 +339,9 @@ impl Model {
         let thread = self.threads.index(event.thread);
         self.end_forward(thread);
         for device in self.devices.iter_mut().flatten() {
-            device.end_step(event, &mut self.symbols);
+            device.end_step(event, self.events, &mut self.symbols);
         }
-        self.steps.end(event.index, event.time, self.allocated);
+        self.steps.end(event.index, event.time, self.allocated, self.events);
         self.steps_ended += 1;
     }
 
@@ -439,6 +453,61 @@ impl Model {
     /// What to call a layer, as in [`LayerView`]; `None` for 0.
     pub fn layer_name(&self, layer: u32) -> Option<Arc<str>> {
         self.symbols.layer_name(layer)
+    }
+
+    /// A live block.
+    pub fn block(&self, device: i32, address: u64) -> Option<BlockView> {
+        self.state(device)?.block(address)
+    }
+
+    /// All live blocks of a device, by address.
+    pub fn blocks(&self, device: i32) -> Vec<BlockView> {
+        self.state(device).map(DeviceState::block_views).unwrap_or_default()
+    }
+
+    /// The block at this address, if it was the last one of its device to be given back.
+    pub(crate) fn freed(&self, device: i32, address: u64) -> Option<BlockView> {
+        self.state(device)?.freed(address)
+    }
+
+    /// What a live block would turn out to have been if it were given back now.
+    pub fn block_if_freed(&self, device: i32, address: u64) -> Option<BlockView> {
+        self.state(device)?.block_if_freed(address)
+    }
+
+    /// The layer that a block counts for in [`Model::layers`].
+    pub fn layer_of(&self, block: &BlockView) -> BlockLayer {
+        let (root, name) = shown::block_layer(block.owner, block.layer, &self.symbols);
+        BlockLayer { root, name }
+    }
+
+    /// A device's totals; zeros if it is not known.
+    #[inline]
+    pub fn totals(&self, device: i32) -> TotalsView {
+        self.state(device).map(DeviceState::totals_view).unwrap_or_default()
+    }
+
+    /// Driver memory held at an address ([`HOST`]: the host's).
+    pub fn driver_held(&self, device: i32, kind: record::DriverKind, address: u64) -> Option<HeldView> {
+        let driver = if device == HOST { Some(&self.host) } else { self.state(device).map(|state| &state.driver) };
+        let held = driver?.held.get(&(kind, address))?;
+        Some(HeldView { bytes: held.bytes, is_segment: held.segment })
+    }
+
+    /// Whether physical memory of a segment is mapped at an address.
+    pub fn is_mapped_segment(&self, device: i32, address: u64) -> bool {
+        self.state(device).is_some_and(|state| state.driver.is_mapped_segment(address))
+    }
+
+    /// Takes over what layers and threads were called later: the names of modules come after their first allocations.
+    pub fn take_names(&mut self, later: &Self) {
+        self.symbols.take_names(&later.symbols);
+    }
+
+    /// About how much memory the model takes, in bytes.
+    pub fn weight(&self) -> usize {
+        let devices = self.devices.iter().flatten().map(|device| device.weight()).sum::<usize>();
+        devices + self.symbols.weight() + self.steps.list.capacity() * size_of::<StepView>()
     }
 
     /// What to call a thread, if known.

@@ -2,20 +2,23 @@
 
 mod feed;
 mod follow;
+mod past;
 mod whole;
 
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 pub use feed::{Skipped, SkippedLine};
 pub use follow::{Follower, Polled};
-pub use whole::{load, load_whole};
+pub use past::{At, Past, Position, Sought};
+pub use whole::{load, load_whole, read_whole};
 
 use crate::model::Model;
-use crate::record::FORMAT;
+use crate::record::{FORMAT, Record};
 use feed::FirstLine;
 
 /// How much is read at once.
@@ -24,10 +27,71 @@ const BUFFER: usize = 1 << 20;
 /// What is longer is no line.
 const LONGEST_LINE: usize = 16 << 20;
 
+/// Takes the records of a trace, one after the other.
+pub trait Sink {
+    /// Takes the next record. `Break`: it wants neither this one nor what follows.
+    fn take(&mut self, record: Record<'_>) -> ControlFlow<()>;
+
+    /// The state by what was taken.
+    fn model(&self) -> &Model;
+
+    /// The trace begins anew: forgets what was taken.
+    fn restart(&mut self);
+}
+
+impl Sink for Model {
+    #[inline]
+    fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
+        self.apply(record);
+        ControlFlow::Continue(())
+    }
+
+    fn model(&self) -> &Model {
+        self
+    }
+
+    fn restart(&mut self) {
+        *self = Self::new();
+    }
+}
+
+/// How much of a trace there is to read: up to `offset` of its file, or of the one beside it in which it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Whether the trace's own file is read to its end, and `offset` is in the one beside it.
+    pub beside: bool,
+    /// Bytes.
+    pub offset: u64,
+}
+
+impl Extent {
+    /// All there is.
+    pub const WHOLE: Self = Self { beside: true, offset: u64::MAX };
+}
+
 /// A trace, read.
 pub struct Loaded {
     /// The state at its end.
     pub model: Model,
+    /// Garbled lines passed over.
+    pub skipped: Skipped,
+    /// Whether it ends in the middle of a line, or of a compressed frame.
+    pub truncated: bool,
+    /// Whether the progress callback broke off.
+    pub cancelled: bool,
+}
+
+impl Loaded {
+    /// A state, and what was met on the way to it.
+    pub fn new(model: Model, through: ReadThrough) -> Self {
+        let ReadThrough { skipped, truncated, cancelled } = through;
+        Self { model, skipped, truncated, cancelled }
+    }
+}
+
+/// What was met while a trace was read; as in [`Loaded`].
+#[derive(Clone, Debug, Default)]
+pub struct ReadThrough {
     /// Garbled lines passed over.
     pub skipped: Skipped,
     /// Whether it ends in the middle of a line, or of a compressed frame.

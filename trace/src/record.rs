@@ -62,8 +62,32 @@ pub enum Record<'a> {
     Step(Step),
     /// The whole device's use.
     Used(Used),
+    /// Memory left the device or came back.
+    Moved(Moved),
     /// The process ended.
     End(End),
     /// A record this version does not know: written by a newer memlab of the same format, to be ignored.
     Unknown,
+}
+
+impl Record<'_> {
+    /// When it happened, in nanoseconds since the trace's start; `None`: it is no event.
+    #[inline]
+    pub fn time(&self) -> Option<u64> {
+        match self {
+            Self::Alloc(event) => Some(event.time),
+            Self::Free(event) => Some(event.time),
+            Self::DriverAlloc(event) => Some(event.time),
+            Self::DriverFree(event) => Some(event.time),
+            Self::Map(event) => Some(event.time),
+            Self::Unmap(event) => Some(event.time),
+            Self::Oom(event) => Some(event.time),
+            Self::Tag(event) => Some(event.time),
+            Self::Step(event) => Some(event.time),
+            Self::Used(event) => Some(event.time),
+            Self::Moved(event) => Some(event.time),
+            Self::End(event) => Some(event.time),
+            _ => None,
+        }
+    }
 }

@@ -240,6 +240,7 @@ fn record() -> impl Strategy<Value = Record<'static>> {
         (n(), device(), n(), n(), any::<Option<u64>>()).prop_map(|(time, device, used, total, process)| {
             Record::Used(Used { time, device, used, total, process })
         }),
+        (n(), device(), n()).prop_map(|(time, device, bytes)| Record::Moved(Moved { time, device, bytes })),
         (n(), any::<Option<i32>>(), any::<Option<i32>>()).prop_map(|(time, code, signal)| Record::End(End {
             time,
             code,

@@ -1,22 +1,50 @@
-//! The state of the dashboard: what is shown, of which device, sorted and filtered how. Keys, ticks and data come in
-//! through [`App::on_key`], [`App::on_tick`] and [`App::on_snapshot`]; nothing here waits or draws.
+//! The state of the dashboard: what is shown, of which device and moment, sorted and filtered how. Keys, the mouse, ticks
+//! and data come in through [`App::on_key`], [`App::on_mouse`], [`App::on_tick`] and [`App::on_snapshot`]; what is to be
+//! known beyond the next snapshot goes out through [`App::want`]. Nothing here waits or draws.
 
+pub mod changes;
+mod events;
 mod keys;
+mod layers;
+mod lines;
+mod moment;
+mod mouse;
+mod moving;
+mod processes;
+mod prompt;
+mod segments;
+mod steps;
 mod table;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memlab_trace::{LayerView, LineView};
+use clap::ValueEnum;
+use serde::Deserialize;
 
-pub use self::keys::Request;
-pub use self::table::{Column, LayerColumn, LineColumn, TableState};
+pub use self::events::{EventColumn, EventItem, EventsState, phase_name};
+pub use self::keys::{ExportKind, Request};
+pub use self::layers::{LayerColumn, LayerItem, LayersState};
+pub use self::lines::{LineColumn, LineItem, LinesState, SourceView};
+pub use self::moment::{Moment, Window};
+pub use self::mouse::{Spot, Spots, TimeScale};
+pub use self::moving::Question;
+pub use self::processes::{Imbalance, ProcessColumn, ProcessItem};
+pub use self::prompt::{Prompt, PromptKind};
+pub use self::segments::{Cell, Digest, Piece, SegmentsState, Stretch, neighbours, piece_at, pieces};
+pub use self::steps::{StepColumn, StepItem, StepsState, step_at};
+pub use self::table::{Column, TableState};
+use crate::filter::Filter;
 use crate::format::Units;
+use crate::mover::Whereabouts;
 use crate::screen::ProgramScreen;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, Snapshot};
 use crate::theme::Theme;
+use crate::want::{Cursor, Detail, Want};
 
 /// One of the screens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Screen {
     /// All at a glance.
     #[default]
@@ -25,60 +53,82 @@ pub enum Screen {
     Lines,
     /// Memory by layer.
     Layers,
+    /// The allocator's segments and the blocks in them.
+    Segments,
+    /// Memory by optimizer step.
+    Steps,
+    /// One event after the other.
+    Events,
+    /// All processes and their devices.
+    Processes,
     /// What the program prints.
     Output,
 }
 
 impl Screen {
+    /// All of them, in the order of their tabs.
+    pub const ALL: [Self; 8] = [
+        Self::Overview,
+        Self::Lines,
+        Self::Layers,
+        Self::Segments,
+        Self::Steps,
+        Self::Events,
+        Self::Processes,
+        Self::Output,
+    ];
+
     /// Its name on its tab.
     pub fn title(self) -> &'static str {
         match self {
             Self::Overview => "Overview",
             Self::Lines => "Lines",
             Self::Layers => "Layers",
+            Self::Segments => "Segments",
+            Self::Steps => "Steps",
+            Self::Events => "Events",
+            Self::Processes => "Processes",
             Self::Output => "Output",
         }
     }
-}
 
-/// Which moment the tables and the categories show.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Moment {
-    /// The latest.
-    #[default]
-    Now,
-    /// When the most was allocated.
-    Peak,
-}
-
-/// How much of the past the chart shows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Window {
-    /// The whole run.
-    #[default]
-    Run,
-    /// The last so many seconds.
-    Last(u64),
-}
-
-impl Window {
-    fn next(self) -> Self {
+    /// Its name on a narrow terminal.
+    pub fn short_title(self) -> &'static str {
         match self {
-            Self::Run => Self::Last(300),
-            Self::Last(300) => Self::Last(60),
-            Self::Last(60) => Self::Last(10),
-            Self::Last(_) => Self::Run,
+            Self::Overview => "Over",
+            Self::Segments => "Segs",
+            Self::Processes => "Procs",
+            Self::Output => "Out",
+            screen => screen.title(),
+        }
+    }
+
+    /// What it needs beyond what every snapshot has.
+    pub fn detail(self) -> Detail {
+        match self {
+            Self::Lines => Detail::Calls,
+            Self::Segments => Detail::Segments,
+            Self::Events => Detail::Events,
+            _ => Detail::None,
         }
     }
 }
 
 /// What lies over the screen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Overlay {
     /// The keys.
     Help,
     /// How to leave a program that still runs.
     Leave,
+    /// What of the screen to write to a file.
+    Export,
+    /// The source around a line.
+    Source(SourceView),
+    /// Whether to offload a program.
+    Move(Question),
+    /// What went wrong, in full.
+    Told(String),
 }
 
 /// The program that `memlab run --live` started.
@@ -100,15 +150,6 @@ pub enum Focus {
     Layers,
 }
 
-/// A text to look for, as it is typed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// The text; upper and lower case are the same.
-    pub text: String,
-    /// Whether keys go here.
-    pub editing: bool,
-}
-
 /// The dashboard.
 pub struct App {
     /// What is on the screen.
@@ -116,6 +157,8 @@ pub struct App {
     latest: Arc<Snapshot>,
     /// Whether `shown` stands still; the program goes on.
     pub paused: bool,
+    /// The moment it stands at.
+    paused_at: Option<Cursor>,
     /// The screen in front.
     pub screen: Screen,
     /// Which device of which process, in the order of [`App::targets`].
@@ -124,28 +167,54 @@ pub struct App {
     pub moment: Moment,
     /// Whether a person chose it.
     moment_was_chosen: bool,
+    /// The moment chosen, where `moment` is [`Moment::Then`].
+    cursor: Option<Cursor>,
+    /// The moment to go to when the first data comes.
+    begins_at: Option<String>,
     /// How sizes are written.
     pub units: Units,
     /// How much of the past the chart shows.
     pub window: Window,
+    /// Whether what a line or layer holds includes what those it calls hold.
+    pub inclusive: bool,
     /// Which rows are shown.
     pub filter: Filter,
+    /// The filter as it was typed.
+    pub filter_text: String,
+    /// What is being typed, and what for.
+    pub prompt: Option<Prompt>,
+    /// Something to tell until the next key.
+    pub notice: Option<String>,
     /// What lies over the screen.
     pub overlay: Option<Overlay>,
     /// The table of the overview that has the keys.
     pub focus: Focus,
-    /// The table of lines.
-    pub lines: TableState<LineColumn>,
-    /// The table of layers.
-    pub layers: TableState<LayerColumn>,
+    /// The lines.
+    pub lines: LinesState,
+    /// The layers.
+    pub layers: LayersState,
+    /// The memory map.
+    pub segments: SegmentsState,
+    /// The steps.
+    pub steps: StepsState,
+    /// The events.
+    pub events: EventsState,
+    /// The processes.
+    pub processes: TableState<ProcessColumn>,
     /// Colours and glyphs.
     pub theme: Theme,
+    /// Whether the mouse is taken from the terminal.
+    pub takes_mouse: bool,
+    /// What the mouse finds where; filled as the screen is drawn.
+    pub spots: Spots,
     /// The present: nanoseconds since 1970.
     pub now_unix_ns: u64,
     /// The program, if this memlab started it.
     pub program: Option<Program>,
     /// What it prints.
     output: Option<Arc<Mutex<ProgramScreen>>>,
+    /// Where the memory of each process is, by its number.
+    moves: HashMap<u32, Whereabouts>,
     /// What to say while there is no trace yet.
     pub waiting_for: String,
 }
@@ -157,21 +226,35 @@ impl App {
             shown: Arc::default(),
             latest: Arc::default(),
             paused: false,
+            paused_at: None,
             screen: Screen::Overview,
             target: 0,
             moment: Moment::Now,
             moment_was_chosen: false,
+            cursor: None,
+            begins_at: None,
             units: Units::Auto,
             window: Window::Run,
+            inclusive: false,
             filter: Filter::default(),
+            filter_text: String::new(),
+            prompt: None,
+            notice: None,
             overlay: None,
             focus: Focus::Lines,
-            lines: TableState::new(LineColumn::Now),
-            layers: TableState::new(LayerColumn::Now),
+            lines: LinesState::default(),
+            layers: LayersState::default(),
+            segments: SegmentsState::default(),
+            steps: StepsState::default(),
+            events: EventsState::default(),
+            processes: TableState::new(ProcessColumn::Process),
             theme,
+            takes_mouse: true,
+            spots: Spots::default(),
             now_unix_ns: 0,
             program: None,
             output: None,
+            moves: HashMap::new(),
             waiting_for: waiting_for.into(),
         }
     }
@@ -183,23 +266,17 @@ impl App {
         self
     }
 
-    /// New data. While paused it is kept for later.
+    /// New data. While paused it is kept for later, unless it answers what was asked since.
     pub fn on_snapshot(&mut self, snapshot: Arc<Snapshot>) {
         self.latest = snapshot;
-        if !self.paused {
+        let (new, old) = (&self.latest, &self.shown);
+        let answers = (&new.cursor, new.detail, &new.trace) != (&old.cursor, old.detail, &old.trace);
+        if !self.paused || answers && self.latest.cursor.is_some() {
             self.shown = self.latest.clone();
+            self.go_where_it_begins();
             self.leave_an_empty_end();
-        }
-    }
-
-    /// A program that gave all back before it ended has nothing to show at its end: the peak is shown instead.
-    fn leave_an_empty_end(&mut self) {
-        let is_over = self.process().is_some_and(|process| process.state.is_over());
-        let is_empty =
-            self.device().is_some_and(|device| device.totals.allocated_bytes < device.totals.peak_allocated_bytes / 20);
-        if is_over && is_empty && !self.moment_was_chosen {
-            self.show(Moment::Peak);
-            self.moment_was_chosen = false;
+        } else if self.awaits_comparison() {
+            Arc::make_mut(&mut self.shown).comparison.clone_from(&self.latest.comparison);
         }
     }
 
@@ -214,10 +291,28 @@ impl App {
         changed
     }
 
+    /// What snapshots should show beyond what all do.
+    pub fn want(&self) -> Want {
+        let detail = self.screen.detail();
+        // What is not in every snapshot for the peak has to be looked up there.
+        let peak = (self.moment == Moment::Peak && matches!(detail, Detail::Segments | Detail::Events))
+            .then(|| self.peak_cursor())
+            .flatten();
+        // Until there is something to show, nobody knows of which trace.
+        let trace = self.process().map(|process| process.path.clone()).filter(|_| detail != Detail::None);
+        let cursor = self.cursor.clone().or(peak).or_else(|| self.paused_cursor(detail, trace.as_ref()));
+        Want { detail, trace, cursor, compare: self.wanted_comparison() }
+    }
+
+    /// Whether what is shown is not yet what was asked for.
+    pub fn is_seeking(&self) -> bool {
+        !self.shown.processes.is_empty() && self.want().cursor != self.shown.cursor
+    }
+
     /// The screens there are.
     pub fn screens(&self) -> &'static [Screen] {
-        const ALL: [Screen; 4] = [Screen::Overview, Screen::Lines, Screen::Layers, Screen::Output];
-        if self.output.is_some() { &ALL } else { &ALL[..3] }
+        let all = &Screen::ALL;
+        if self.output.is_some() { all } else { &all[..all.len() - 1] }
     }
 
     /// All devices of all processes: indices into `processes` and its `devices`.
@@ -236,6 +331,11 @@ impl App {
         self.target.min(self.targets().len().saturating_sub(1))
     }
 
+    /// Shows one of [`App::targets`].
+    pub fn set_target(&mut self, target: usize) {
+        self.target = target;
+    }
+
     /// The process shown.
     pub fn process(&self) -> Option<&ProcessSnapshot> {
         let (process, _) = *self.targets().get(self.target())?;
@@ -246,32 +346,6 @@ impl App {
     pub fn device(&self) -> Option<&DeviceSnapshot> {
         let (process, device) = *self.targets().get(self.target())?;
         self.shown.processes.get(process)?.devices.get(device?)
-    }
-
-    /// The lines that pass the filter, sorted.
-    pub fn sorted_lines(&self) -> Vec<&LineView> {
-        let rows = self.device().map_or(&[][..], |device| &device.lines);
-        let matches = |row: &&LineView| match &row.line {
-            Some(line) => self.passes(&[&line.file, &line.function]),
-            None => self.passes(&[NO_LINE]),
-        };
-        self.lines.sorted(rows.iter().filter(matches).collect(), self.moment)
-    }
-
-    /// The layers that pass the filter, sorted.
-    pub fn sorted_layers(&self) -> Vec<&LayerView> {
-        let rows = self.device().map_or(&[][..], |device| &device.layers);
-        let matches = |row: &&LayerView| {
-            let class = row.class.as_deref().unwrap_or_default();
-            let root = row.root_class.as_deref().unwrap_or_default();
-            self.passes(&[row.name.as_deref().unwrap_or(NO_LAYER), class, root])
-        };
-        self.layers.sorted(rows.iter().filter(matches).collect(), self.moment)
-    }
-
-    fn passes(&self, texts: &[&str]) -> bool {
-        let wanted = self.filter.text.to_lowercase();
-        wanted.is_empty() || texts.iter().any(|text| text.to_lowercase().contains(&wanted))
     }
 
     /// What the program prints, if this memlab started it.
@@ -289,3 +363,12 @@ impl App {
 pub const NO_LINE: &str = "(no Python line)";
 /// What stands in the place of a layer's name outside any layer.
 pub const NO_LAYER: &str = "(outside any layer)";
+
+/// A layer's qualified name as it is shown.
+fn layer_name(name: Option<&str>) -> &str {
+    match name {
+        None => NO_LAYER,
+        Some("") => "(outermost)",
+        Some(name) => name,
+    }
+}

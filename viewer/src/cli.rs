@@ -4,12 +4,19 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
+use memlab_trace::Category;
 
 use crate::app::Screen;
+use crate::commands::export::Format;
+use crate::commands::limit;
+use crate::control::OnLimit;
+use crate::moment::Moment;
+use crate::selection::Criteria;
 use crate::theme::Palette;
-use crate::{commands, fault, report, run, text};
+use crate::{commands, fault, format, report, run, selection, text};
 
 /// Where did my GPU memory go, and how do I get it back?
 ///
@@ -27,7 +34,13 @@ Examples:
   memlab run -- python train.py            record a run, sum it up at the end
   memlab run --live -- python train.py     the same under the dashboard
   memlab top                               the dashboard on a program already running
+  memlab run --offload -- python train.py  record a run whose memory can be moved
+  memlab offload 4242                      its GPU memory to host memory; it waits
+  memlab restore 4242                      and back; it goes on
   memlab report memlab-train-4242.jsonl    where the memory was, to read
+  memlab report --html a.html a.jsonl      the same as a page, to look at
+  memlab diff a.jsonl b.jsonl              what changed from one run to another
+  memlab export a.jsonl --format csv -o a.csv
   memlab view memlab-train-4242.jsonl      the dashboard on a recorded run
   LD_PRELOAD=libmemlab.so python train.py  record without this command";
 
@@ -51,6 +64,22 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Move a running program's GPU memory to host memory; it waits until it is restored.
+    #[command(after_help = OFFLOAD_HELP)]
+    Offload(Offload),
+    /// Bring a program's GPU memory back to the devices; it goes on.
+    Restore(Restore),
+    /// Limit the GPU memory of a running program, or show its limits.
+    Limit(Limit),
+    /// Show what the dashboard is told to prefer, and where.
+    Config {
+        /// The preferences in force, as the file that says them (default).
+        #[arg(long)]
+        print: bool,
+        /// Where the file is, or would be.
+        #[arg(long, conflicts_with = "print")]
+        path: bool,
+    },
     /// Say where the memory of a recorded run was.
     Report {
         /// The trace: .jsonl or .jsonl.zst; several are told one after the other.
@@ -59,7 +88,80 @@ enum Command {
         /// As JSON, to script; several traces as an array.
         #[arg(long)]
         json: bool,
+        /// As a page to look at in a browser, of one trace; needs no network [-: standard output].
+        #[arg(long, value_name = "OUT", conflicts_with = "json")]
+        html: Option<PathBuf>,
     },
+    /// Say what changed from one run, or moment, to another.
+    #[command(after_help = DIFF_HELP)]
+    Diff(Diff),
+    /// Write a moment of a recorded run, or the run over time, in a format of other programs.
+    #[command(after_help = MOMENTS)]
+    Export(Export),
+}
+
+const MOMENTS: &str = "\
+Moments:
+  peak           when most was allocated
+  end            after all there is
+  oom, oom:2     the first out-of-memory, the second
+  step:12        the end of optimizer step 12; step:0 is the first
+  12.5s, 850ms, 1m30s, 1:30
+                 a time since the trace began";
+
+const DIFF_HELP: &str = "\
+Examples:
+  memlab diff before.jsonl after.jsonl
+  memlab diff run.jsonl@step:3 run.jsonl@step:10
+  memlab diff --at end --json a.jsonl b.jsonl
+
+A and B are traces, each with a moment after an @ if it is not that of --at:
+  peak           when most was allocated
+  end            after all there is
+  oom, oom:2     the first out-of-memory, the second
+  step:12        the end of optimizer step 12; step:0 is the first
+  12.5s, 850ms, 1m30s, 1:30
+                 a time since the trace began";
+
+#[derive(Debug, Args)]
+struct Diff {
+    /// The trace before.
+    #[arg(value_name = "A[@MOMENT]")]
+    before: PathBuf,
+    /// The trace after.
+    #[arg(value_name = "B[@MOMENT]")]
+    after: PathBuf,
+    /// As JSON, to script.
+    #[arg(long)]
+    json: bool,
+    /// The moment to compare.
+    #[arg(long, value_name = "MOMENT", default_value = "peak")]
+    at: Moment,
+    /// The device [default: in each the one with the highest peak].
+    #[arg(long, value_name = "N")]
+    device: Option<i32>,
+}
+
+#[derive(Debug, Args)]
+struct Export {
+    /// The trace: .jsonl or .jsonl.zst.
+    file: PathBuf,
+    /// The format.
+    #[arg(long, value_enum)]
+    format: Format,
+    /// Where to write it; -: standard output.
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    /// The moment [default: peak; of perfetto: end].
+    #[arg(long, value_name = "MOMENT")]
+    at: Option<Moment>,
+    /// One device alone, and its peak [default: all, at the highest peak of any; of flamegraph the one that has it, of
+    /// speedscope each at its own].
+    #[arg(long, value_name = "N")]
+    device: Option<i32>,
+    /// Of memory_viz: how many of the latest events it has.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    events: usize,
 }
 
 const RUN_HELP: &str = "\
@@ -83,11 +185,112 @@ struct Run {
     /// Leave the terminal to the program (default).
     #[arg(long)]
     no_live: bool,
+    /// Have memlab place the program's GPU memory, so that it can be offloaded and restored.
+    #[arg(long)]
+    offload: bool,
+    /// The most GPU memory that it may have: of each device, or by device [8GiB; 0:8GiB,1:4GiB].
+    #[arg(long, value_name = "SIZE", value_parser = limit::parse_limits)]
+    limit: Option<String>,
+    /// At the limit: allocations fail, or memory is taken on the host, where kernels reach it slowly.
+    #[arg(long, value_enum, requires = "limit", value_name = "WHAT")]
+    on_limit: Option<OnLimit>,
+    /// The most host memory that memlab may take for offloaded memory.
+    #[arg(long, value_name = "SIZE", value_parser = limit::size)]
+    host_max: Option<u64>,
     #[command(flatten)]
     look: Look,
     /// The program and its arguments.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+impl Run {
+    /// What the library is told, by the names of its variables.
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let offload = self.offload.then(|| ("MEMLAB_OFFLOAD", "1".to_owned()));
+        let limit = self.limit.clone().map(|limit| ("MEMLAB_LIMIT", limit));
+        let on_limit = self.on_limit.map(|on_limit| ("MEMLAB_ON_LIMIT", on_limit.as_str().to_owned()));
+        let host_max = self.host_max.map(|bytes| ("MEMLAB_HOST_MAX", bytes.to_string()));
+        [offload, limit, on_limit, host_max].into_iter().flatten().collect()
+    }
+}
+
+const OFFLOAD_HELP: &str = "\
+The program must have been started with `memlab run --offload`; of any other the CUDA driver (570 or newer) moves all \
+there is, as with --full. Ctrl-C leaves an operation to complete by itself.
+
+With --category, --layer or --idle only what meets all of them is moved, and the program goes on: kernels then reach that \
+memory over the bus, which is slow. Memory moves in whole pages of 2 MiB: a page goes if at least half of what lives in it \
+is wanted. Nobody can see which memory kernels touch, so that --idle is inferred: what was handed out longer ago, to layers \
+(or lines, outside layers) that have asked for no memory since; and no optimizer state or gradients if steps were made since.
+
+Examples:
+  memlab offload 4242                                  all of it; the program waits
+  memlab offload 4242 --category optimizer_state       the optimizer's, between its steps
+  memlab offload 4242 --layer encoder --layer embed    two parts of a model
+  memlab offload 4242 --idle 1m                        what seems to be in nobody's use";
+
+#[derive(Debug, Args)]
+struct Offload {
+    /// The process.
+    pid: u32,
+    /// How long to wait for the program to come to a halt.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
+    timeout: Duration,
+    /// Everything, the CUDA context too, with the CUDA driver's checkpoint; of any CUDA program.
+    #[arg(long, conflicts_with_all = ["category", "layer", "idle"])]
+    full: bool,
+    /// Only memory of this category; may be given again for another.
+    #[arg(long, value_name = "NAME", value_parser = selection::parse_category)]
+    category: Vec<Category>,
+    /// Only memory of this layer and the layers inside it; may be given again for another.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    layer: Vec<String>,
+    /// Only memory that has lain idle for so long, as far as can be inferred.
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout)]
+    idle: Option<Duration>,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Restore {
+    /// The process.
+    pid: u32,
+    /// How long to wait for the program to come to a halt.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
+    timeout: Duration,
+    /// While the device is full, try again until there is room.
+    #[arg(long)]
+    wait: bool,
+    /// Give the pinned host memory back to the system; the next offload then takes longer.
+    #[arg(long)]
+    free_host: bool,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Limit {
+    /// The process.
+    pid: u32,
+    /// The most that it may have [8GiB], or off; without it, the limits are shown.
+    size: Option<limit::Size>,
+    /// Of one device [default: all].
+    #[arg(long, value_name = "N")]
+    device: Option<u32>,
+    /// At the limit: allocations fail, or memory is taken on the host, where kernels reach it slowly.
+    #[arg(long, value_enum, requires = "size", value_name = "WHAT")]
+    on_limit: Option<OnLimit>,
+}
+
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    match format::parse_duration(text) {
+        Some(ns @ 1..) => Ok(Duration::from_nanos(ns)),
+        _ => Err("write it as 30s, 1m30s or 500ms".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -102,11 +305,14 @@ struct View {
     #[arg(long, value_name = "COLUMNSxROWS", value_parser = parse_size)]
     size: Option<(u16, u16)>,
     /// The screen to begin with.
-    #[arg(long, value_enum, default_value = "overview")]
-    screen: ScreenName,
-    /// Show the moment of the peak.
-    #[arg(long)]
-    at_peak: bool,
+    #[arg(long, value_enum)]
+    screen: Option<Screen>,
+    /// The moment to show: 12.5s, 1:30, step:12, peak, oom, end.
+    #[arg(long, value_name = "MOMENT")]
+    at: Option<String>,
+    /// Keep of lines, layers, blocks and events only what this finds, as `/` does in the dashboard.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
     /// Write one screen as an SVG picture and end.
     #[arg(long, value_name = "FILE", hide = true)]
     svg: Option<PathBuf>,
@@ -119,13 +325,6 @@ struct Look {
     /// Colours; NO_COLOR switches them off.
     #[arg(long, value_enum, env = "MEMLAB_THEME")]
     theme: Option<Palette>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ScreenName {
-    Overview,
-    Lines,
-    Layers,
 }
 
 fn parse_size(text: &str) -> Result<(u16, u16), String> {
@@ -142,7 +341,9 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Run(options) => {
+            let settings = options.settings();
             let options = run::Options {
+                settings,
                 output: options.output,
                 live: options.live,
                 theme: options.look.theme,
@@ -156,16 +357,49 @@ pub fn main() -> ExitCode {
             once: options.once,
             svg: options.svg,
             size: options.size,
-            screen: match options.screen {
-                ScreenName::Overview => Screen::Overview,
-                ScreenName::Lines => Screen::Lines,
-                ScreenName::Layers => Screen::Layers,
-            },
-            at_peak: options.at_peak,
+            screen: options.screen,
+            at: options.at,
+            filter: options.filter,
             theme: options.look.theme,
         }),
         Command::Ps { json } => commands::ps::run(json),
-        Command::Report { files, json } => report::run(&files, json),
+        Command::Offload(options) => commands::offload::run(&commands::offload::Options {
+            pid: options.pid,
+            timeout: options.timeout,
+            full: options.full,
+            criteria: Criteria {
+                categories: options.category,
+                layers: options.layer,
+                idle_ns: options.idle.map(|idle| idle.as_nanos() as u64),
+            },
+            json: options.json,
+        }),
+        Command::Restore(options) => commands::restore::run(&commands::restore::Options {
+            pid: options.pid,
+            timeout: options.timeout,
+            wait: options.wait,
+            free_host: options.free_host,
+            json: options.json,
+        }),
+        Command::Limit(limit) => commands::limit::run(limit.pid, limit.size, limit.device, limit.on_limit),
+        Command::Config { path, .. } => commands::config::run(path),
+        Command::Report { files, html: Some(out), .. } => report::run_html(&files, &out),
+        Command::Report { files, json, html: None } => report::run(&files, json),
+        Command::Diff(options) => commands::diff::run(&commands::diff::Options {
+            before: options.before,
+            after: options.after,
+            json: options.json,
+            at: options.at,
+            device: options.device,
+        }),
+        Command::Export(options) => commands::export::run(&commands::export::Options {
+            file: options.file,
+            format: options.format,
+            output: options.output,
+            at: options.at,
+            device: options.device,
+            events: options.events,
+        }),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -210,6 +444,29 @@ mod tests {
         let Command::Run(run) = cli.command else { panic!() };
         assert_eq!((run.command.len(), run.live), (4, false));
         assert!(Cli::try_parse_from(["memlab", "run"]).is_err());
+    }
+
+    #[test]
+    fn what_moves_and_limits_memory_is_told_to_the_library() {
+        let run = |options: &str| {
+            let cli = Cli::try_parse_from(format!("memlab run {options} -- python").split_whitespace())?;
+            let Command::Run(run) = cli.command else { panic!() };
+            Ok::<_, clap::Error>(run.settings())
+        };
+        assert_eq!(run("").unwrap(), []);
+        assert_eq!(
+            run("--offload --limit 0:8GiB,1:4GiB --on-limit spill --host-max 64GiB").unwrap(),
+            [
+                ("MEMLAB_OFFLOAD", "1".to_owned()),
+                ("MEMLAB_LIMIT", "0:8589934592,1:4294967296".to_owned()),
+                ("MEMLAB_ON_LIMIT", "spill".to_owned()),
+                ("MEMLAB_HOST_MAX", (64_u64 << 30).to_string()),
+            ]
+        );
+        let error = run("--limit much").unwrap_err().to_string();
+        assert!(error.contains("not a size: write it as 8GiB"), "{error}");
+        assert!(run("--on-limit oom").is_err(), "it needs --limit");
+        assert!(run("--limit 1GiB --on-limit unknown").is_err());
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The client of the socket that every traced process listens on: one JSON object a line, one reply a line.
 //!
-//! Nothing here waits long: a process that is stopped does not answer, and must not hold up who asks.
+//! Nothing here waits long: a process that is stopped does not answer, and must not hold up who asks. What takes time the
+//! process does by itself, and [`Process::status`] tells how it goes; `docs/control.md` has every request.
+
+mod moving;
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -10,11 +13,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::json;
+
+pub use self::moving::{Kind, Limit, LimitStatus, MoveState, MoveStatus, Offload, OnLimit, Operation, Phase, Range};
+use crate::fault::bad_input;
+use crate::text;
 
 /// How long a process has to answer.
 const PATIENCE: Duration = Duration::from_millis(1000);
 /// A reply longer than this is none.
 const LONGEST_REPLY: u64 = 1 << 20;
+/// A request longer than this is not read by the process.
+pub const LONGEST_REQUEST: usize = 1 << 20;
 
 /// What a traced process says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -38,6 +48,19 @@ pub struct Status {
     /// Its devices, if it tells.
     #[serde(default)]
     pub devices: Vec<DeviceStatus>,
+    /// Where its GPU memory is; `None`: its memlab is older than that.
+    #[serde(default, rename = "move")]
+    pub moving: Option<MoveStatus>,
+    /// The devices that have a limit.
+    #[serde(default)]
+    pub limits: Vec<LimitStatus>,
+}
+
+impl Status {
+    /// The process in words: `train.py (PID 42)`.
+    pub fn who(&self) -> String {
+        format!("{} (PID {})", text::fit(&text::short_command(&self.command), 40, "…"), self.pid)
+    }
 }
 
 /// One device of a traced process.
@@ -88,7 +111,8 @@ fn socket_folders() -> Vec<PathBuf> {
     if first == second { vec![first] } else { vec![first, second] }
 }
 
-fn own_uid() -> u32 {
+/// The user this is.
+pub fn own_uid() -> u32 {
     // SAFETY: cannot fail and touches no memory.
     unsafe { libc::geteuid() }
 }
@@ -99,25 +123,158 @@ fn is_private(folder: &Path) -> bool {
         .is_ok_and(|found| found.is_dir() && found.uid() == own_uid() && found.permissions().mode() & 0o022 == 0)
 }
 
+/// A traced process that answers, and the socket on which it does.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// The process.
+    pub pid: u32,
+    folder: PathBuf,
+    socket: PathBuf,
+}
+
+/// A reply to what starts an operation.
+#[derive(Deserialize)]
+struct Started {
+    operation: u64,
+}
+
+impl Process {
+    /// The process `pid`, and what it says of itself.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be reached; see [`Unreachable`].
+    pub fn find(pid: u32) -> Result<(Self, Status), Unreachable> {
+        let mut last = Unreachable::NoSocket;
+        for folder in socket_folders() {
+            let socket = folder.join(format!("{pid}.sock"));
+            if fs::symlink_metadata(&socket).is_err() {
+                continue;
+            }
+            match ask_status(&folder, &socket) {
+                Ok(status) if status.pid == pid => return Ok((Self { pid, folder, socket }, status)),
+                Ok(_) => last = Unreachable::Stale,
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// What it says of itself.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be reached.
+    pub fn status(&self) -> Result<Status, Unreachable> {
+        match ask_status(&self.folder, &self.socket) {
+            Ok(status) if status.pid != self.pid => Err(Unreachable::Stale),
+            answer => answer,
+        }
+    }
+
+    /// Has it start to move memory to the host; returns the operation's number.
+    ///
+    /// # Errors
+    ///
+    /// If it refuses, or cannot be reached.
+    pub fn offload(&self, what: &Offload<'_>) -> Result<u64, Unreachable> {
+        self.start(&what.request())
+    }
+
+    /// Has it start to bring everything back; returns the operation's number. With `free_host` it gives the pinned host
+    /// memory back to the system afterwards.
+    ///
+    /// # Errors
+    ///
+    /// If it refuses, or cannot be reached.
+    pub fn restore(&self, timeout: Duration, free_host: bool) -> Result<u64, Unreachable> {
+        let mut request = json!({ "command": "restore", "timeout_ms": moving::milliseconds(timeout) });
+        if free_host {
+            request["free_host"] = true.into();
+        }
+        self.start(&request)
+    }
+
+    /// Sets or lifts a limit.
+    ///
+    /// # Errors
+    ///
+    /// If it refuses, or cannot be reached.
+    pub fn limit(&self, limit: &Limit) -> Result<(), Unreachable> {
+        self.ask(&limit.request()).map(|_| ())
+    }
+
+    /// Tells it that the driver has taken, or given back, its device memory.
+    ///
+    /// # Errors
+    ///
+    /// If it refuses, or cannot be reached.
+    pub fn note_checkpointed(&self, value: bool) -> Result<(), Unreachable> {
+        self.ask(&json!({ "command": "checkpointed", "value": value })).map(|_| ())
+    }
+
+    fn start(&self, request: &serde_json::Value) -> Result<u64, Unreachable> {
+        let started: Started = serde_json::from_value(self.ask(request)?).map_err(nonsense)?;
+        Ok(started.operation)
+    }
+
+    fn ask(&self, request: &serde_json::Value) -> Result<serde_json::Value, Unreachable> {
+        ask(&self.folder, &self.socket, &request.to_string())
+    }
+}
+
 /// What the process `pid` says of itself.
 ///
 /// # Errors
 ///
 /// If it cannot be reached; see [`Unreachable`].
 pub fn status(pid: u32) -> Result<Status, Unreachable> {
-    let mut last = Unreachable::NoSocket;
-    for folder in socket_folders() {
-        let socket = folder.join(format!("{pid}.sock"));
-        if fs::symlink_metadata(&socket).is_err() {
-            continue;
-        }
-        match ask_status(&folder, &socket) {
-            Ok(status) if status.pid == pid => return Ok(status),
-            Ok(_) => last = Unreachable::Stale,
-            Err(error) => last = error,
+    Process::find(pid).map(|(_, status)| status)
+}
+
+fn nonsense(error: serde_json::Error) -> Unreachable {
+    Unreachable::Failed(io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+impl Unreachable {
+    /// Whether the process has no socket, or none that anybody listens on.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::NoSocket | Self::Stale)
+    }
+
+    /// What it means for the user, and what to do; `if_silent`: what to do when it does not answer.
+    pub fn explain(&self, pid: u32, if_silent: &str) -> String {
+        match self {
+            Self::NoSocket | Self::Stale => match owner(pid) {
+                None => format!("there is no process {pid}: `memlab ps` lists those that can be watched"),
+                Some(uid) if uid != own_uid() => {
+                    format!("process {pid} belongs to another user ({uid}): ask them to watch it, or become them")
+                }
+                Some(_) => format!(
+                    "process {pid} is not traced, or has not used CUDA yet: start it with `memlab run -- CMD`; `memlab \
+                     ps` lists those that can be watched"
+                ),
+            },
+            Self::NotOurs(path) => format!(
+                "process {pid}: {} belongs to another user, or others can write to it: it is not trusted",
+                path.display()
+            ),
+            Self::Silent => format!("process {pid} does not answer: it may be stopped; {if_silent}"),
+            Self::Refused(reason) => format!("process {pid} refuses: {reason}"),
+            Self::Failed(error) => format!("process {pid} cannot be asked: {error}"),
         }
     }
-    Err(last)
+
+    /// The same as an error: of the input where the process is at fault, or whoever named it.
+    pub fn into_error(self, pid: u32, if_silent: &str) -> anyhow::Error {
+        let message = self.explain(pid, if_silent);
+        if matches!(self, Self::Failed(_)) { anyhow::anyhow!(message) } else { bad_input(message) }
+    }
+}
+
+/// Whose process it is; `None`: there is no such process.
+pub fn owner(pid: u32) -> Option<u32> {
+    fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
 }
 
 /// All traced processes of this user that answer, and those whose socket is there but that do not. Sockets left
@@ -155,7 +312,7 @@ fn ask_status(folder: &Path, socket: &Path) -> Result<Status, Unreachable> {
         }
         reply => reply?,
     };
-    serde_json::from_value(reply).map_err(|error| Unreachable::Failed(io::Error::other(error)))
+    serde_json::from_value(reply).map_err(nonsense)
 }
 
 /// Sends one request and reads its reply.
@@ -174,13 +331,12 @@ fn ask(folder: &Path, socket: &Path, request: &str) -> Result<serde_json::Value,
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Unreachable::Silent,
         _ => Unreachable::Failed(error),
     })?;
-    let reply: serde_json::Value =
-        serde_json::from_str(&reply).map_err(|error| Unreachable::Failed(io::Error::other(error)))?;
+    let reply: serde_json::Value = serde_json::from_str(&reply).map_err(nonsense)?;
     if reply["ok"].as_bool() == Some(true) {
         return Ok(reply);
     }
     let error = reply["error"].as_str().unwrap_or("it gave no reason");
-    Err(Unreachable::Refused(crate::text::clean(error).into_owned()))
+    Err(Unreachable::Refused(text::clean(error).into_owned()))
 }
 
 fn exchange(socket: &Path, request: &str) -> io::Result<String> {

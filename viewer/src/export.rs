@@ -1,5 +1,13 @@
-//! Pictures of a screen: as text and as SVG.
+//! A run in other programs' formats, one file each; and pictures of a screen, as text and as SVG.
 
+pub mod csv;
+pub mod flamegraph;
+pub mod json;
+pub mod memory_viz;
+pub mod perfetto;
+mod pickle;
+pub mod screen;
+pub mod speedscope;
 pub mod svg;
 
 use ratatui::buffer::Buffer;

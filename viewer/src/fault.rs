@@ -1,4 +1,4 @@
-//! Errors as the shell sees them: 2 for what was typed or given, 1 for what failed on the way.
+//! Errors as the shell sees them: 2 for what was typed or given, 1 for what failed on the way, 130 for Ctrl-C.
 
 use std::fmt;
 
@@ -38,10 +38,29 @@ impl fmt::Display for CannotStart {
 
 impl std::error::Error for CannotStart {}
 
+/// Ctrl-C ended a command before what it was asked for was done; the message says what becomes of that.
+#[derive(Debug)]
+pub struct Interrupted(pub String);
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Makes an error of what becomes of something that Ctrl-C was pressed on.
+pub fn interrupted(message: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(Interrupted(message.into()))
+}
+
 /// The exit code for `error`.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(cannot_start) = error.downcast_ref::<CannotStart>() {
         cannot_start.code
+    } else if error.is::<Interrupted>() {
+        130
     } else if error.is::<BadInput>() || error.is::<ReadError>() {
         2
     } else {

@@ -1,19 +1,23 @@
 //! The background thread that follows traces and publishes snapshots of them. The screen never waits for it.
 
 mod follow;
+mod rates;
 mod writer;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use self::follow::Followed;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{ProcessSnapshot, Snapshot};
+use crate::want::{Compare, Comparison, Detail, Want};
 
 /// How often a snapshot is published at most: a screen does not need more.
-const PUBLISH: Duration = Duration::from_millis(100);
+const PUBLISH: Duration = Duration::from_millis(200);
+/// However long a snapshot takes, or a look into the past, they come at least so often.
+const RAREST: Duration = Duration::from_secs(5);
 /// How long to sleep when there was nothing to read.
 const IDLE: Duration = Duration::from_millis(50);
 /// The same when every process is gone.
@@ -41,6 +45,9 @@ pub struct Feed {
 #[derive(Default)]
 struct Shared {
     snapshot: Mutex<Option<Arc<Snapshot>>>,
+    want: Mutex<Want>,
+    /// Rises with `want`, so that work nobody waits for any more can be broken off.
+    wants: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -54,9 +61,21 @@ impl Feed {
                 Source::Traces(followed) => (followed, None),
                 Source::Appearing(finder) => (Vec::new(), Some(finder)),
             };
-            Worker { shared: theirs, followed, finder, last_find: None }.run();
+            Worker { shared: theirs, followed, finder, last_find: None, comparison: None }.run();
         });
         Self { shared, thread: thread.ok() }
+    }
+
+    /// Says what the snapshots to come should show.
+    pub fn want(&self, want: Want) {
+        let mut wanted = self.shared.want.lock().unwrap_or_else(PoisonError::into_inner);
+        if *wanted != want {
+            *wanted = want;
+            self.shared.wants.fetch_add(1, Ordering::Release);
+            if let Some(thread) = &self.thread {
+                thread.thread().unpark();
+            }
+        }
     }
 
     /// The newest snapshot, if there is one that was not taken yet.
@@ -68,6 +87,9 @@ impl Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported by its hook.
             let _ = thread.join();
@@ -80,6 +102,7 @@ struct Worker {
     followed: Vec<Followed>,
     finder: Option<Finder>,
     last_find: Option<Instant>,
+    comparison: Option<Arc<Comparison>>,
 }
 
 impl Worker {
@@ -87,35 +110,48 @@ impl Worker {
         let mut published: Option<Instant> = None;
         let mut interval = PUBLISH;
         let mut dirty = true;
+        let mut shown = Want::default();
         while !self.shared.stop.load(Ordering::Relaxed) {
             dirty |= self.find();
             let mut more = false;
+            let count = self.followed.len();
             for followed in &mut self.followed {
+                followed.share(count);
                 let shared = &self.shared;
                 let polled = followed.poll(&|| shared.stop.load(Ordering::Relaxed));
                 dirty |= polled.changed;
                 more |= polled.more;
             }
             let now = Instant::now();
-            if dirty && published.is_none_or(|published| now.duration_since(published) >= interval) {
-                self.publish();
-                dirty = false;
+            let wants = self.shared.wants.load(Ordering::Acquire);
+            let want = self.shared.want.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            dirty |= want != shown;
+            // Another moment or screen is answered at once. What is compared may change with every step that ends, and
+            // has to wait as other news do.
+            let is_urgent = Want { compare: None, ..want.clone() } != Want { compare: None, ..shown.clone() };
+            let is_due = published.is_none_or(|published| now.duration_since(published) >= interval);
+            if is_urgent || dirty && is_due {
+                dirty = !self.publish(&want, wants);
+                shown = want;
                 published = Some(now);
-                // Making snapshots takes at most a tenth of a core, however much there is to show.
-                interval = PUBLISH.max(now.elapsed() * 10);
+                // Making snapshots takes at most a fortieth of a core, however much there is to show.
+                interval = (now.elapsed() * 40).clamp(PUBLISH, RAREST);
             }
-            if !more {
+            if !more && self.shared.wants.load(Ordering::Acquire) == wants {
                 let over = self.finder.is_none() && self.followed.iter().all(Followed::is_over) && !dirty;
-                std::thread::sleep(if over { IDLE_WHEN_OVER } else { IDLE });
+                std::thread::park_timeout(if over { IDLE_WHEN_OVER } else { IDLE });
             }
         }
     }
 
-    fn publish(&self) {
-        let mut processes: Vec<_> = self.followed.iter().map(Followed::snapshot).collect();
-        processes.sort_by_key(|process| (process.header.rank, process.header.start_unix_ns, process.header.pid));
-        let snapshot = Arc::new(Snapshot { processes });
-        *self.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Some(snapshot);
+    /// Makes the snapshot that is wanted; false if another one is wanted by now.
+    fn publish(&mut self, want: &Want, wants: u64) -> bool {
+        let shared = self.shared.clone();
+        let is_stale = || shared.stop.load(Ordering::Relaxed) || shared.wants.load(Ordering::Acquire) != wants;
+        let Some(snapshot) = look(&mut self.followed, want, self.comparison.clone(), &is_stale) else { return false };
+        self.comparison.clone_from(&snapshot.comparison);
+        *self.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(snapshot));
+        true
     }
 
     /// Opens traces that are new. A file that is still empty is tried again.
@@ -135,4 +171,53 @@ impl Worker {
         }
         self.followed.len() != before
     }
+}
+
+/// Looks at all traces as is wanted; `known`: the comparison made last. `None` if it `is_stale` before it is done.
+pub fn look(
+    followed: &mut [Followed],
+    want: &Want,
+    known: Option<Arc<Comparison>>,
+    is_stale: &dyn Fn() -> bool,
+) -> Option<Snapshot> {
+    let process = |followed: &mut Followed| {
+        let is_shown = want.trace.as_ref().is_none_or(|trace| trace == followed.path());
+        let detail = if is_shown { want.detail } else { Detail::None };
+        match &want.cursor {
+            None => Some(followed.snapshot(detail)),
+            Some(cursor) => match followed.snapshot_at(cursor, detail, is_stale) {
+                None if is_stale() => None,
+                // The trace can no longer be read; the snapshot says why.
+                None => Some(followed.snapshot(detail)),
+                found => found,
+            },
+        }
+    };
+    let mut processes: Vec<ProcessSnapshot> = followed.iter_mut().map(process).collect::<Option<_>>()?;
+    processes.sort_by_key(|process| (process.header.rank, process.header.start_unix_ns, process.header.pid));
+    let comparison = match &want.compare {
+        None => None,
+        Some(compare) => match known.filter(|known| known.of == *compare) {
+            None => compare_moments(followed, compare, is_stale),
+            known => known,
+        },
+    };
+    (!is_stale()).then(|| Snapshot {
+        processes,
+        cursor: want.cursor.clone(),
+        detail: want.detail,
+        trace: want.trace.clone(),
+        comparison,
+    })
+}
+
+fn compare_moments(
+    followed: &mut [Followed],
+    compare: &Compare,
+    is_stale: &dyn Fn() -> bool,
+) -> Option<Arc<Comparison>> {
+    let followed = followed.iter_mut().find(|followed| followed.path() == compare.trace)?;
+    let before = followed.holdings(compare.device, compare.before, is_stale)?;
+    let after = followed.holdings(compare.device, compare.after, is_stale)?;
+    Some(Arc::new(Comparison { of: compare.clone(), before, after }))
 }

@@ -1,16 +1,22 @@
 //! Numbers for people: sizes in binary units, as PyTorch's messages have them, counts and durations.
 
+use serde::Deserialize;
+
 /// How sizes are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum Units {
     /// The unit that fits each size: KiB, MiB, GiB …
     #[default]
+    #[serde(rename = "auto")]
     Auto,
     /// All in MiB, so that a column compares at a glance.
+    #[serde(rename = "MiB")]
     Mebibytes,
     /// All in GiB.
+    #[serde(rename = "GiB")]
     Gibibytes,
     /// Bytes, exactly.
+    #[serde(rename = "bytes")]
     Bytes,
 }
 
@@ -119,6 +125,78 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
+/// A time to the microsecond: `12.345678 s`.
+pub fn seconds(ns: u64) -> String {
+    format!("{}.{:06} s", ns / 1_000_000_000, ns / 1000 % 1_000_000)
+}
+
+/// How often something happens, a second: `–`, `0.25`, `12.3`, `4.56k`.
+pub fn rate(per_second: f64) -> String {
+    match per_second {
+        rate if rate.is_nan() || rate < 0.005 => "–".to_owned(),
+        rate if rate < 10.0 => format!("{rate:.2}"),
+        rate if rate < 10_000.0 => format!("{rate:.0}"),
+        rate => count(rate as u64),
+    }
+}
+
+/// `a` − `b`.
+pub fn signed_difference(a: u64, b: u64) -> i64 {
+    let magnitude = i64::try_from(a.abs_diff(b)).unwrap_or(i64::MAX);
+    if a >= b { magnitude } else { -magnitude }
+}
+
+/// By how much a size changed, with its sign: `+1.50 GiB`, `-512 B`, `–`.
+pub fn change(change: i64, units: Units) -> String {
+    match change {
+        0 => "–".to_owned(),
+        1.. => format!("+{}", bytes(change.unsigned_abs(), units)),
+        _ => format!("-{}", bytes(change.unsigned_abs(), units)),
+    }
+}
+
+/// A time as people type it, in nanoseconds: `12.5`, `12.5s`, `850ms`, `1m30s`, `2d 04h`, `1:30`, `1:02:03.5`.
+pub fn parse_duration(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let nanoseconds = |seconds: f64| (seconds.is_finite() && seconds >= 0.0).then_some((seconds * 1e9).round() as u64);
+    let number = |digits: &str| {
+        let plain =
+            !digits.is_empty() && digits.chars().all(|character| character.is_ascii_digit() || character == '.');
+        plain.then(|| digits.parse::<f64>().ok()).flatten()
+    };
+    if text.contains(':') {
+        let parts: Option<Vec<f64>> = text.split(':').map(number).collect();
+        return match parts?[..] {
+            [minutes, seconds] => nanoseconds(minutes * 60.0 + seconds),
+            [hours, minutes, seconds] => nanoseconds(hours * 3600.0 + minutes * 60.0 + seconds),
+            _ => None,
+        };
+    }
+    if let Some(seconds) = number(text) {
+        return nanoseconds(seconds);
+    }
+    let mut rest = text;
+    let mut total = 0.0;
+    while !rest.is_empty() {
+        let digits = rest.find(|character: char| !character.is_ascii_digit() && character != '.')?;
+        let value = number(&rest[..digits])?;
+        rest = rest[digits..].trim_start();
+        let letters = rest.find(|character: char| !character.is_alphabetic()).unwrap_or(rest.len());
+        total += value
+            * match &rest[..letters] {
+                "d" => 86_400.0,
+                "h" => 3600.0,
+                "m" | "min" => 60.0,
+                "s" => 1.0,
+                "ms" => 1e-3,
+                "us" | "µs" => 1e-6,
+                _ => return None,
+            };
+        rest = rest[letters..].trim_start();
+    }
+    (!text.is_empty()).then(|| nanoseconds(total)).flatten()
+}
+
 /// A running clock, of steady width: `0:07`, `2:05`, `3:07:09`.
 pub fn clock(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
@@ -145,6 +223,23 @@ pub fn moment(ns: u64, step: u64) -> String {
     }
 }
 
+/// A moment of history, in UTC: `2026-11-20 10:22:28 UTC`.
+pub fn date(unix_ns: u64) -> String {
+    let seconds = unix_ns / 1_000_000_000;
+    let (days, time) = (seconds / 86_400, seconds % 86_400);
+    // Years that begin in March have their leap day at the end, and every 400 of them as many days (Howard Hinnant,
+    // "chrono-compatible low-level date algorithms").
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = 400 * era + year_of_era + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", time / 3600, time / 60 % 60, time % 60)
+}
+
 /// `part` of `whole` in percent: one decimal below 10.
 pub fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
@@ -165,6 +260,33 @@ pub fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read_as_people_type_them() {
+        let seconds = |text| parse_duration(text).map(|ns| ns as f64 / 1e9);
+        assert_eq!(seconds("12.5"), Some(12.5));
+        assert_eq!(seconds("12.5s"), Some(12.5));
+        assert_eq!(seconds("850ms"), Some(0.85));
+        assert_eq!(seconds("1m30s"), Some(90.0));
+        assert_eq!(seconds("1m 30 s"), Some(90.0));
+        assert_eq!(seconds("1:30"), Some(90.0));
+        assert_eq!(seconds("1:00:01.5"), Some(3601.5));
+        for wrong in ["", "s", "1x", "-1", "1:2:3:4", "nan", "inf", "1..2", "5 parsecs", "1:"] {
+            assert_eq!(parse_duration(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn changes_have_a_sign() {
+        assert_eq!(change(1 << 30, Units::Auto), "+1.00 GiB");
+        assert_eq!(change(-512, Units::Auto), "-512 B");
+        assert_eq!(change(0, Units::Auto), "–");
+        assert_eq!(change(i64::MIN, Units::Auto), "-8.00 EiB");
+        assert_eq!(
+            [rate(0.0), rate(f64::NAN), rate(0.25), rate(123.4), rate(45_600.0)].join(" "),
+            "– – 0.25 123 45.6k"
+        );
+    }
 
     #[test]
     fn sizes_have_three_digits() {
@@ -201,6 +323,14 @@ mod tests {
         .map(duration);
         assert_eq!(texts, ["0 s", "1 µs", "12 ms", "1.50 s", "12.3 s", "2m 05s", "3h 07m", "2d 04h"]);
         assert_eq!([clock(7_000_000_000), clock(11_229_000_000_000)], ["0:07", "3:07:09"]);
+    }
+
+    #[test]
+    fn dates() {
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(951_782_400_000_000_000), "2000-02-29 00:00:00 UTC");
+        assert_eq!(date(1_795_170_148_963_235_382), "2026-11-20 10:22:28 UTC");
+        assert_eq!(date(u64::MAX), "2554-07-21 23:34:33 UTC");
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub struct Options {
     pub live: bool,
     /// Its colours.
     pub theme: Option<Palette>,
+    /// What the library is told about moving and limiting memory, by the names of its variables.
+    pub settings: Vec<(&'static str, String)>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
 }
@@ -52,6 +54,7 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
     }
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", preload).env("MEMLAB_OUTPUT", output.pattern());
+    command.envs(options.settings.iter().map(|(name, value)| (name, value)));
     let finder = Arc::new(Mutex::new(TraceFinder::new(&output)));
     let ended = if options.live {
         live::run(&mut command, &finder, options.theme)?

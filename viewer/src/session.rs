@@ -12,8 +12,9 @@ use signal_hook::iterator::Signals;
 
 use crate::app::{App, Request};
 use crate::feed::Feed;
+use crate::mover::Mover;
 use crate::terminal::Taken;
-use crate::view;
+use crate::{export, view};
 
 /// Between frames that only show new data.
 const FRAME: Duration = Duration::from_millis(100);
@@ -50,8 +51,10 @@ pub fn now_unix_ns() -> u64 {
 ///
 /// If the terminal cannot be used.
 pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) -> io::Result<Left> {
+    // Dropped after the terminal is given back: it may have to wait for the driver.
+    let mover = Mover::start();
     let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGTSTP])?;
-    let mut terminal = Taken::new()?;
+    let mut terminal = Taken::new(app.takes_mouse)?;
     let keyboard = Keyboard::new();
     let mut size = terminal.size()?;
     resize_program(size, app, program.as_deref());
@@ -59,9 +62,16 @@ pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) ->
     let mut printed = 0;
     let (mut urgent, mut dirty) = (true, true);
     loop {
+        feed.want(app.want());
         if let Some(snapshot) = feed.take() {
+            let was_seeking = app.is_seeking() || app.awaits_comparison();
             app.on_snapshot(snapshot);
-            dirty |= !app.paused;
+            dirty |= !app.paused || was_seeking;
+        }
+        mover.watch(app.watched());
+        if let Some(moves) = mover.take() {
+            app.on_moves(moves);
+            urgent = true;
         }
         dirty |= app.on_tick(now_unix_ns());
         let changes = app.output().map_or(0, |output| output.changes());
@@ -110,8 +120,14 @@ pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) ->
                     Some(Request::Interrupt) => send(program.as_deref(), SIGINT),
                     Some(Request::Terminate) => send(program.as_deref(), SIGTERM),
                     Some(Request::Redraw) => terminal.clear()?,
+                    Some(Request::Export(kind)) => app.notice = Some(export::screen::write(app, kind, size)),
+                    Some(Request::Move(order)) => mover.order(order),
                     None => {}
                 },
+                Event::Mouse(mouse) => {
+                    // A click asks for nothing that a key could not.
+                    let _ = app.on_mouse(mouse);
+                }
                 _ => {}
             }
             urgent = true;

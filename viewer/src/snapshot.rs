@@ -1,16 +1,31 @@
 //! What a screen shows: plain values taken from the models at one moment. The background thread makes them, the
 //! screen only reads them.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use memlab_trace::record::{Header, Phase};
-use memlab_trace::{CategoryView, DeviceView, LayerView, LineView, Model, OomView, StepView, Timeline};
+use memlab_trace::{
+    CallTree, CategoryView, DeviceView, DriverView, EventView, GrowthView, Held, LayerView, Line, LineView, Model,
+    OomView, Replay, SegmentMap, StepView, Timeline,
+};
+
+use crate::want::{Comparison, Cursor, Detail};
 
 /// All processes that are followed.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// One for each trace, by rank and pid. Empty: no trace yet.
     pub processes: Vec<ProcessSnapshot>,
+    /// The moment whose live figures these are; `None`: the latest.
+    pub cursor: Option<Cursor>,
+    /// What there is in detail.
+    pub detail: Detail,
+    /// Of which trace; `None`: of all.
+    pub trace: Option<PathBuf>,
+    /// Two moments side by side, if that was wanted.
+    pub comparison: Option<Arc<Comparison>>,
 }
 
 /// Whether the process still writes its trace.
@@ -40,6 +55,19 @@ pub enum State {
 }
 
 impl State {
+    /// In a word or two.
+    pub fn short(self) -> String {
+        match self {
+            Self::Opening { read, total } => format!("opening {}", crate::format::percent(read, total)),
+            Self::Recording => "recording".to_owned(),
+            Self::Stopped => "stopped".to_owned(),
+            Self::Ended { signal: Some(signal), .. } => crate::signals::describe(signal),
+            Self::Ended { code: Some(code @ 1..), .. } => format!("exit code {code}"),
+            Self::Ended { .. } => "ended".to_owned(),
+            Self::Killed => "killed".to_owned(),
+        }
+    }
+
     /// Whether nothing more will come.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Ended { .. } | Self::Killed)
@@ -57,8 +85,8 @@ pub struct ProcessSnapshot {
     pub state: State,
     /// The latest event's time: nanoseconds since the trace's start.
     pub time: u64,
-    /// Events so far.
-    pub events: u64,
+    /// Events read so far.
+    pub events_read: u64,
     /// Optimizer steps ended.
     pub steps_ended: u64,
     /// What it was doing last.
@@ -75,6 +103,102 @@ pub struct ProcessSnapshot {
     pub skipped_lines: u64,
     /// Why the trace cannot be read any further.
     pub failure: Option<String>,
+    /// The moment whose live figures the devices show; `None`: the latest.
+    pub shown_at: Option<ShownAt>,
+    /// The latest events up to that moment, the oldest first; empty if they were not wanted.
+    pub events: Arc<[EventView]>,
+    /// What the ids in `events` and `segments` stand for.
+    pub names: Arc<Names>,
+}
+
+/// A moment of the past, as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShownAt {
+    /// When: nanoseconds since the trace's start.
+    pub time: u64,
+    /// Optimizer steps ended by then.
+    pub steps_ended: u64,
+    /// What it was doing.
+    pub phase: Phase,
+    /// The trace no longer has the moment that was wanted: this is the earliest it has.
+    pub is_earliest: bool,
+}
+
+/// What ids stand for.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// The frames of stacks, innermost first.
+    pub stacks: HashMap<u32, Vec<Arc<Line>>>,
+    /// The lines stacks belong to; absent: none.
+    pub lines: HashMap<u32, Arc<Line>>,
+    /// Layers' qualified names.
+    pub layers: HashMap<u32, Arc<str>>,
+    /// Threads' names.
+    pub threads: HashMap<u32, String>,
+}
+
+impl Names {
+    /// Notes what these stacks and layers are called.
+    fn note(&mut self, model: &Model, stack: u32, layer: u32) {
+        if stack != 0 && !self.stacks.contains_key(&stack) {
+            self.stacks.insert(stack, model.frames(stack));
+            if let Some(line) = model.line_of(stack) {
+                self.lines.insert(stack, line);
+            }
+        }
+        if layer != 0
+            && !self.layers.contains_key(&layer)
+            && let Some(name) = model.layer_name(layer)
+        {
+            self.layers.insert(layer, name);
+        }
+    }
+}
+
+/// What one line holds, and how that goes on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LineRow {
+    /// What it allocated itself.
+    pub own: LineView,
+    /// It and all it called; `None` unless that was wanted.
+    pub inclusive: Option<Held>,
+    /// How much more it holds after each step, by the trend over the run.
+    pub growth_per_step: f64,
+    /// Blocks handed out a second: of late while it runs, over the run afterwards.
+    pub allocations_per_second: f64,
+}
+
+/// The call tree of the user's lines, and where in it each line is.
+#[derive(Clone, Debug, Default)]
+pub struct Calls {
+    /// The tree.
+    pub tree: CallTree,
+    by_line: HashMap<Arc<Line>, Vec<u32>>,
+}
+
+impl Calls {
+    fn new(tree: CallTree) -> Self {
+        let mut by_line: HashMap<Arc<Line>, Vec<u32>> = HashMap::new();
+        for (index, call) in (0..).zip(&tree.calls) {
+            if let Some(line) = &call.line {
+                by_line.entry(line.clone()).or_default().push(index);
+            }
+        }
+        Self { tree, by_line }
+    }
+
+    /// The calls of a line.
+    pub fn of(&self, line: &Arc<Line>) -> &[u32] {
+        self.by_line.get(line).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether no call of the same line is around this one.
+    pub fn is_outermost(&self, call: u32) -> bool {
+        let calls = &self.tree.calls;
+        let line = &calls[call as usize].line;
+        let mut around = std::iter::successors(calls[call as usize].parent, |parent| calls[*parent as usize].parent);
+        !around.any(|parent| calls[parent as usize].line == *line)
+    }
 }
 
 /// One device of one process.
@@ -87,31 +211,75 @@ pub struct DeviceSnapshot {
     /// By category.
     pub categories: Vec<CategoryView>,
     /// By line.
-    pub lines: Vec<LineView>,
+    pub lines: Vec<LineRow>,
     /// By layer; only those that hold or held something.
     pub layers: Vec<LayerView>,
     /// By step.
     pub steps: Vec<StepView>,
+    /// Which lines hold more from step to step.
+    pub growth: Vec<GrowthView>,
+    /// Driver memory that is not PyTorch's.
+    pub driver: Vec<DriverView>,
+    /// The call tree; `None` unless that was wanted.
+    pub calls: Option<Arc<Calls>>,
+    /// The memory map; `None` unless that was wanted.
+    pub segments: Option<Arc<SegmentMap>>,
 }
 
 impl ProcessSnapshot {
-    /// What `model` shows now.
-    pub fn of(model: &Model, path: &Path, state: State) -> Self {
-        Self {
+    /// What `replay` shows now.
+    pub fn of(replay: &Replay, path: &Path, state: State, detail: Detail) -> Self {
+        let model = &replay.model;
+        let mut process = Self {
             path: path.to_owned(),
             header: model.header().cloned().unwrap_or_default(),
             state,
             time: model.time(),
-            events: model.events(),
+            events_read: model.events(),
             steps_ended: model.steps_ended(),
             phase: model.phase(),
-            devices: model.devices().into_iter().map(|totals| DeviceSnapshot::of(model, totals)).collect(),
+            devices: model.devices().into_iter().map(|totals| DeviceSnapshot::of(model, totals, detail)).collect(),
             ooms: model.ooms(),
             oom_count: model.oom_count(),
             warnings: model.warnings().to_vec(),
-            skipped_lines: 0,
-            failure: None,
+            ..Self::default()
+        };
+        process.note_names(replay, detail);
+        process
+    }
+
+    /// The same run with the live figures of an earlier moment.
+    pub fn at(mut self, earlier: &Replay, is_earliest: bool, detail: Detail) -> Self {
+        let model = &earlier.model;
+        let then = Self::of(earlier, &self.path, self.state, detail);
+        self.shown_at =
+            Some(ShownAt { time: model.time(), steps_ended: then.steps_ended, phase: then.phase, is_earliest });
+        for device in &mut self.devices {
+            let index = device.totals.index;
+            let then = then.devices.iter().find(|then| then.totals.index == index);
+            device.show(then.unwrap_or(&DeviceSnapshot::default()));
         }
+        (self.events, self.names) = (then.events, then.names);
+        self
+    }
+
+    fn note_names(&mut self, replay: &Replay, detail: Detail) {
+        let mut names = Names::default();
+        if detail == Detail::Events {
+            self.events = replay.events().cloned().collect();
+            for event in self.events.iter() {
+                names.note(&replay.model, event.stack, event.layer);
+                if let Some(thread) = replay.model.thread(event.thread) {
+                    names.threads.entry(event.thread).or_insert_with(|| thread.name.clone());
+                }
+            }
+        }
+        for segments in self.devices.iter().filter_map(|device| device.segments.as_ref()) {
+            for block in segments.segments.iter().flat_map(|segment| &segment.blocks) {
+                names.note(&replay.model, block.stack, block.layer);
+            }
+        }
+        self.names = Arc::new(names);
     }
 
     /// The end of the time axis: the present while it runs, the latest event afterwards.
@@ -124,15 +292,85 @@ impl ProcessSnapshot {
 }
 
 impl DeviceSnapshot {
-    fn of(model: &Model, totals: DeviceView) -> Self {
+    fn of(model: &Model, totals: DeviceView, detail: Detail) -> Self {
         let index = totals.index;
+        let calls = (detail == Detail::Calls).then(|| model.calls(index));
+        let inclusive: HashMap<Arc<Line>, Held> =
+            calls.iter().flat_map(|calls| calls.lines_inclusive()).map(|calls| (calls.line, calls.inclusive)).collect();
+        let growth = model.growth(index);
+        let growth_of: HashMap<Option<&Arc<Line>>, f64> =
+            growth.iter().map(|view| (view.line.as_ref(), view.bytes_per_step)).collect();
+        let seconds = model.time() as f64 / 1e9;
+        let row = |own: LineView| LineRow {
+            inclusive: calls.is_some().then(|| {
+                let held = own.line.as_ref().and_then(|line| inclusive.get(line)).copied();
+                held.unwrap_or_else(|| Held::from(&own))
+            }),
+            growth_per_step: growth_of.get(&own.line.as_ref()).copied().unwrap_or(0.0),
+            allocations_per_second: if seconds > 0.0 { own.allocations as f64 / seconds } else { 0.0 },
+            own,
+        };
         Self {
             totals,
             timeline: model.timeline(index),
             categories: model.categories(index).to_vec(),
-            lines: model.lines(index),
+            lines: model.lines(index).into_iter().map(row).collect(),
             layers: model.layers(index),
             steps: model.device_steps(index).to_vec(),
+            driver: model.driver_memory(index),
+            segments: (detail == Detail::Segments).then(|| Arc::new(model.segments(index))),
+            growth,
+            calls: calls.map(|calls| Arc::new(Calls::new(calls.users_only()))),
+        }
+    }
+
+    /// Takes over what was live at an earlier moment; what concerns the whole run stays.
+    fn show(&mut self, then: &Self) {
+        let (totals, earlier) = (&mut self.totals, &then.totals);
+        totals.allocated_bytes = earlier.allocated_bytes;
+        totals.reserved_bytes = earlier.reserved_bytes;
+        totals.used_bytes = earlier.used_bytes;
+        totals.segments = earlier.segments;
+        totals.live_blocks = earlier.live_blocks;
+        for view in &mut self.categories {
+            let earlier = then.categories.iter().find(|earlier| earlier.category == view.category);
+            view.bytes = earlier.map_or(0, |earlier| earlier.bytes);
+        }
+        self.show_lines(then);
+        self.show_layers(then);
+        self.driver.clone_from(&then.driver);
+        self.calls.clone_from(&then.calls);
+        self.segments.clone_from(&then.segments);
+    }
+
+    fn show_lines(&mut self, then: &Self) {
+        let mut earlier: HashMap<_, _> = then.lines.iter().map(|row| (row.own.line.clone(), row)).collect();
+        for row in &mut self.lines {
+            let earlier = earlier.remove(&row.own.line);
+            row.own.live_bytes = earlier.map_or(0, |earlier| earlier.own.live_bytes);
+            row.own.live_blocks = earlier.map_or(0, |earlier| earlier.own.live_blocks);
+            row.own.backward_bytes = earlier.map_or(0, |earlier| earlier.own.backward_bytes);
+            if let Some(inclusive) = &mut row.inclusive {
+                let earlier = earlier.and_then(|earlier| earlier.inclusive);
+                inclusive.live_bytes = earlier.map_or(0, |earlier| earlier.live_bytes);
+            }
+        }
+        // Lines that got another name since, as those of stacks whose frames were not known yet.
+        let renamed = earlier.into_values().filter(|row| row.own.live_bytes > 0);
+        self.lines.extend(renamed.map(|row| LineRow {
+            own: LineView { live_bytes_at_peak: 0, peak_live_bytes: 0, backward_bytes_at_peak: 0, ..row.own.clone() },
+            ..row.clone()
+        }));
+    }
+
+    fn show_layers(&mut self, then: &Self) {
+        let mut earlier: HashMap<_, _> =
+            then.layers.iter().map(|row| ((row.root, row.name.clone()), row.live_bytes)).collect();
+        for row in &mut self.layers {
+            row.live_bytes = earlier.remove(&(row.root, row.name.clone())).unwrap_or(0);
+        }
+        for ((root, name), live_bytes) in earlier.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            self.layers.push(LayerView { root, name, live_bytes, ..LayerView::default() });
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossterm::cursor::{Hide, Show};
+use crossterm::event::{DisableMouseCapture, EnableMouseCapture};
 use crossterm::execute;
 use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use ratatui::Terminal;
@@ -20,6 +21,7 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 /// The terminal while the dashboard has it.
 pub struct Taken {
     terminal: Terminal<CrosstermBackend<io::BufWriter<io::Stdout>>>,
+    takes_mouse: bool,
 }
 
 /// Checks that there is a terminal to draw on.
@@ -35,12 +37,12 @@ pub fn check(instead: &str) -> anyhow::Result<()> {
 }
 
 impl Taken {
-    /// Switches to the alternate screen, in raw mode.
+    /// Switches to the alternate screen, in raw mode; the mouse is the terminal's unless `takes_mouse`.
     ///
     /// # Errors
     ///
     /// If the terminal refuses.
-    pub fn new() -> io::Result<Self> {
+    pub fn new(takes_mouse: bool) -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let default = std::panic::take_hook();
@@ -49,10 +51,10 @@ impl Taken {
                 default(panic);
             }));
         });
-        enter()?;
+        enter(takes_mouse)?;
         let backend = CrosstermBackend::new(io::BufWriter::with_capacity(1 << 16, io::stdout()));
         let terminal = Terminal::new(backend).inspect_err(|_| give_back())?;
-        Ok(Self { terminal })
+        Ok(Self { terminal, takes_mouse })
     }
 
     /// Draws the dashboard; only what changed is sent.
@@ -94,7 +96,7 @@ impl Taken {
         give_back();
         // SAFETY: sends a signal to this very process.
         unsafe { libc::raise(libc::SIGSTOP) };
-        enter()?;
+        enter(self.takes_mouse)?;
         self.clear()
     }
 }
@@ -105,16 +107,18 @@ impl Drop for Taken {
     }
 }
 
-fn enter() -> io::Result<()> {
+fn enter(takes_mouse: bool) -> io::Result<()> {
     enable_raw_mode()?;
     TAKEN.store(true, Ordering::SeqCst);
-    execute!(io::stdout(), EnterAlternateScreen, Hide).inspect_err(|_| give_back())
+    let entered = execute!(io::stdout(), EnterAlternateScreen, Hide);
+    let entered = if takes_mouse { entered.and_then(|()| execute!(io::stdout(), EnableMouseCapture)) } else { entered };
+    entered.inspect_err(|_| give_back())
 }
 
 /// Undoes [`enter`]; harmless when there is nothing to undo. A terminal that is gone cannot be helped.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
-        let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+        let _ = execute!(io::stdout(), DisableMouseCapture, LeaveAlternateScreen, Show);
         let _ = io::stdout().flush();
         let _ = disable_raw_mode();
     }

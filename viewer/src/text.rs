@@ -23,6 +23,29 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// `text` for XML and HTML, in elements and in attributes: clean, and no character of it is markup.
+pub fn markup(text: &str) -> Cow<'_, str> {
+    // XML has no way to write the last two, whatever they are escaped as.
+    let is_harmless = |character: char| {
+        !is_unsafe(character) && !matches!(character, '&' | '<' | '>' | '"' | '\'' | '\u{fffe}' | '\u{ffff}')
+    };
+    if text.chars().all(is_harmless) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        match character {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&#39;",
+            other => escaped.push(if is_harmless(other) { other } else { char::REPLACEMENT_CHARACTER }),
+        }
+    }
+    Cow::Owned(escaped)
+}
+
 /// How many columns `text` takes.
 pub fn width(text: &str) -> usize {
     text.width()
@@ -102,6 +125,12 @@ mod tests {
         // THEN nothing is left that a terminal obeys
         assert_eq!(names.map(|name| clean(name).into_owned()), ["�[2Jx", "a�b", "a�b", "a�b", "�31m"]);
         assert!(matches!(clean("größe 模型"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn no_text_is_markup() {
+        assert_eq!(markup("a</b> & \"c' \u{1b}\u{ffff}"), "a&lt;/b&gt; &amp; &quot;c&#39; ��");
+        assert!(matches!(markup("größe 模型"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -4,9 +4,11 @@
 use clap::ValueEnum;
 use memlab_trace::Category;
 use ratatui::style::{Color, Modifier, Style};
+use serde::Deserialize;
 
 /// A palette.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Palette {
     /// Light text on the terminal's dark background.
     #[default]
@@ -20,6 +22,16 @@ pub enum Palette {
 }
 
 impl Palette {
+    /// Its name on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dark => "dark",
+            Self::Light => "light",
+            Self::Contrast => "contrast",
+            Self::Mono => "mono",
+        }
+    }
+
     /// The next of the four.
     pub fn next(self) -> Self {
         match self {
@@ -245,8 +257,9 @@ impl Theme {
         }
     }
 
-    /// The theme for this terminal and environment; `asked` is what the command line or `MEMLAB_THEME` says.
-    pub fn detect(asked: Option<Palette>) -> Self {
+    /// The theme for this terminal and environment; `asked` and `unicode` are what the command line, `MEMLAB_THEME` or the
+    /// configuration say.
+    pub fn detect(asked: Option<Palette>, unicode: Option<bool>) -> Self {
         let variable = |name: &str| std::env::var(name).unwrap_or_default();
         let terminal = variable("TERM");
         let palette = match asked {
@@ -264,9 +277,9 @@ impl Theme {
         };
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(variable).into_iter().find(|value| !value.is_empty());
         let locale = locale.unwrap_or_default().to_ascii_uppercase();
-        let unicode =
+        let detected =
             (locale.contains("UTF-8") || locale.contains("UTF8")) && !matches!(terminal.as_str(), "dumb" | "linux");
-        Self::new(palette, depth, unicode)
+        Self::new(palette, depth, unicode.unwrap_or(detected))
     }
 
     /// The same terminal in the next palette.
@@ -277,6 +290,14 @@ impl Theme {
     /// Whether colours tell nothing.
     pub fn is_mono(&self) -> bool {
         self.palette == Palette::Mono
+    }
+
+    /// How warm a share of the whole is, from 0 to 1: from blue over yellow to red, told apart by brightness too.
+    pub fn heat(&self, share: f64) -> Color {
+        const RAMP: [Rgb; 5] = [(70, 110, 160), (86, 160, 180), (190, 190, 110), (235, 170, 50), (225, 90, 40)];
+        // Most layers hold little: the lower end is stretched.
+        let step = (share.clamp(0.0, 1.0).sqrt() * RAMP.len() as f64) as usize;
+        if self.is_mono() { Color::Reset } else { reduce(RAMP[step.min(RAMP.len() - 1)], self.depth) }
     }
 
     /// The colour of a category.

@@ -54,11 +54,11 @@ fn a_growing_trace_is_followed_to_its_end() {
     let cut = text[..text.len() / 2].rfind('\n').expect("lines") + 1;
     append(&path, &text[..cut]);
     let feed = Feed::start(Source::Traces(vec![Followed::open(&path).expect("a trace")]));
-    let before = wait(&feed, |process| process.state == State::Recording && process.events > 0);
+    let before = wait(&feed, |process| process.state == State::Recording && process.events_read > 0);
     // WHEN it writes on THEN the snapshots follow
     append(&path, &text[cut..]);
     let after = wait(&feed, |process| process.steps_ended == 3);
-    assert!(after.events > before.events);
+    assert!(after.events_read > before.events_read);
     // WHEN it ends THEN that is told
     append(&path, "[\"end\",99000000000,3,null]\n");
     wait(&feed, |process| process.state == State::Ended { code: Some(3), signal: None });

@@ -2,11 +2,14 @@
 
 mod common;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use common::{START, Story, hostile, trained};
+use common::{GIB, START, Story, hostile, trained};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use memlab_viewer::app::{App, Moment, Overlay, Screen};
+use memlab_viewer::app::{App, Moment, Overlay, Request, Screen};
+use memlab_viewer::control::{Kind, MoveState, MoveStatus, Operation, Phase};
+use memlab_viewer::mover::{Moves, Whereabouts};
 use memlab_viewer::screen::ProgramScreen;
 use memlab_viewer::snapshot::{ProcessSnapshot, Snapshot, State};
 use memlab_viewer::theme::{Depth, Palette, Theme};
@@ -22,10 +25,14 @@ fn theme() -> Theme {
     Theme::new(Palette::Dark, Depth::True, true)
 }
 
+fn snapshot(processes: Vec<ProcessSnapshot>) -> Snapshot {
+    Snapshot { processes, ..Snapshot::default() }
+}
+
 /// A dashboard on these processes, `later` seconds after their start.
 fn app_on(processes: Vec<ProcessSnapshot>, later: u64) -> App {
     let mut app = App::new(theme(), "waiting for the program to use CUDA…");
-    app.on_snapshot(Arc::new(Snapshot { processes }));
+    app.on_snapshot(Arc::new(snapshot(processes)));
     app.on_tick(START + later * 1_000_000_000);
     app
 }
@@ -95,7 +102,7 @@ fn paused_at_the_peak() {
         let mut app = live(6);
         press(&mut app, " p");
         // WHEN more happens THEN the screen stands still
-        app.on_snapshot(Arc::new(Snapshot { processes: vec![trained(12).process(State::Recording)] }));
+        app.on_snapshot(Arc::new(snapshot(vec![trained(12).process(State::Recording)])));
         app.on_tick(START + 99_000_000_000);
         app
     });
@@ -146,7 +153,7 @@ fn an_end_with_nothing_left_shows_the_peak() {
     // WHEN it gives all back and ends THEN the peak is shown
     story.free_all();
     story.end("0", "null");
-    let ended = || Arc::new(Snapshot { processes: vec![story.process(State::Ended { code: Some(0), signal: None })] });
+    let ended = || Arc::new(snapshot(vec![story.process(State::Ended { code: Some(0), signal: None })]));
     app.on_snapshot(ended());
     assert_eq!(app.moment, Moment::Peak);
     // AND who asks for the end sees the end
@@ -178,7 +185,7 @@ fn table_of_layers_filtered() {
 fn output_of_the_program() {
     assert_looks("output", |size| {
         let mut app = with_output(live(2), size);
-        press(&mut app, "4");
+        press(&mut app, "8");
         app
     });
 }
@@ -195,6 +202,159 @@ fn help_and_the_question_before_leaving() {
         press(&mut app, "q");
         app
     });
+}
+
+/// A dashboard that was told where the memory of its process is.
+fn told(mut app: App, moving: MoveStatus) -> App {
+    let about = Whereabouts { moving: Some(moving), ..Whereabouts::default() };
+    app.on_moves(Moves { known: HashMap::from([(4242, about)]), outcomes: Vec::new() });
+    app
+}
+
+fn resident() -> MoveStatus {
+    MoveStatus { enabled: true, device_bytes: 4 * GIB, ..MoveStatus::default() }
+}
+
+fn offloading() -> MoveStatus {
+    let operation = Operation {
+        id: 1,
+        phase: Phase::Copying,
+        done_bytes: GIB,
+        total_bytes: 4 * GIB,
+        seconds: 0.06,
+        copy_seconds: 0.05,
+        ..Operation::default()
+    };
+    MoveStatus { state: MoveState::Offloading, operation: Some(operation), ..resident() }
+}
+
+fn offloaded() -> MoveStatus {
+    MoveStatus { state: MoveState::Offloaded, host_bytes: 4 * GIB, device_bytes: 0, ..resident() }
+}
+
+/// An operation beyond reason.
+fn evil() -> Operation {
+    Operation {
+        done_bytes: u64::MAX,
+        total_bytes: 1,
+        seconds: f64::MAX,
+        error: Some("\u{1b}[2J".repeat(300)),
+        ..Operation::default()
+    }
+}
+
+#[test]
+fn memory_is_moved_from_the_dashboard() {
+    assert_looks("move-question", |_| {
+        let mut app = told(live(2), resident());
+        press(&mut app, "o");
+        app
+    });
+    assert_looks("move-progress", |_| told(live(2), offloading()));
+    assert_looks("move-offloaded", |_| told(live(2), offloaded()));
+    assert_looks("move-processes", |_| {
+        let mut app = told(live(2), offloaded());
+        press(&mut app, "7");
+        app
+    });
+    assert_looks("move-failed", |_| {
+        let mut app = told(live(2), resident());
+        let error = "train.py (PID 4242): offloading failed: 141 GiB of host memory are needed and 12 GiB are free: free some, \
+                     or offload parts with `memlab offload --category`";
+        app.on_moves(Moves { known: HashMap::new(), outcomes: vec![Err(error.to_owned())] });
+        app
+    });
+}
+
+/// What a key asks for.
+fn asked(app: &mut App, key: char) -> Option<Request> {
+    app.on_key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE))
+}
+
+#[test]
+fn offloading_is_asked_about_and_restoring_is_not() {
+    // GIVEN a process with its memory on the device WHEN o is pressed THEN a question comes, and n ends it
+    let mut app = told(live(2), resident());
+    assert_eq!(asked(&mut app, 'o'), None);
+    assert!(matches!(app.overlay, Some(Overlay::Move(_))));
+    assert_eq!(asked(&mut app, 'n'), None);
+    assert_eq!(app.overlay, None);
+    // WHEN it is answered with yes THEN that is ordered, once
+    asked(&mut app, 'o');
+    assert_eq!(asked(&mut app, 'x'), None);
+    let Some(Request::Move(order)) = asked(&mut app, 'y') else { panic!() };
+    assert_eq!((order.of.pid, order.kind, order.by_driver), (4242, Kind::Offload, false));
+    assert_eq!(asked(&mut app, 'y'), None);
+    // AND there is nothing to restore yet
+    assert_eq!(asked(&mut app, 'r'), None);
+    assert!(app.notice.as_ref().is_some_and(|notice| notice.contains("nothing of train.py")), "{:?}", app.notice);
+    // WHEN it moves THEN neither is possible
+    let mut app = told(app, offloading());
+    for key in ['o', 'r'] {
+        assert_eq!(asked(&mut app, key), None);
+        assert!(app.notice.as_ref().is_some_and(|notice| notice.contains("moves already")), "{:?}", app.notice);
+    }
+    // WHEN it is offloaded THEN r restores it
+    let mut app = told(app, offloaded());
+    let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!() };
+    assert_eq!((order.kind, order.by_driver), (Kind::Restore, false));
+    // AND what the driver has, the driver brings back
+    let mut app = told(app, MoveStatus { state: MoveState::Checkpointed, ..MoveStatus::default() });
+    let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!() };
+    assert!(order.by_driver);
+}
+
+#[test]
+fn a_process_that_memlab_cannot_move_is_left_to_the_driver() {
+    let mut app =
+        told(live(2), MoveStatus { why_not: Some("started without --offload".into()), ..MoveStatus::default() });
+    asked(&mut app, 'o');
+    let text = format!("{:?}", draw(&mut app, (120, 40)).backend());
+    assert!(text.contains("with the CUDA driver (--full)?"), "{text}");
+    let Some(Request::Move(order)) = asked(&mut app, 'y') else { panic!() };
+    assert!(order.by_driver);
+}
+
+#[test]
+fn what_cannot_be_moved_says_why() {
+    // GIVEN a program that has ended, as in `memlab view` WHEN keys ask to move it THEN that is said
+    let mut story = trained(2);
+    story.end("0", "null");
+    let mut app = app_on(vec![story.process(State::Ended { code: Some(0), signal: None })], 5);
+    for key in ['o', 'r'] {
+        assert_eq!(asked(&mut app, key), None);
+        assert_eq!(app.notice.as_deref(), Some("train.py (PID 4242) has ended: it has no GPU memory any more"));
+    }
+    // AND nobody is asked where its memory is
+    assert_eq!(app.watched(), []);
+    // GIVEN one that has not answered, one that cannot, and none at all
+    let mut app = live(2);
+    assert_eq!(app.watched()[0].trace_id, "5f3c9a1be07d4c22");
+    asked(&mut app, 'o');
+    assert!(app.notice.as_ref().is_some_and(|notice| notice.contains("has not answered yet")));
+    let about = Whereabouts { problem: Some("process 4242 refuses".into()), ..Whereabouts::default() };
+    app.on_moves(Moves { known: HashMap::from([(4242, about)]), outcomes: Vec::new() });
+    asked(&mut app, 'o');
+    assert_eq!(app.notice.as_deref(), Some("process 4242 refuses"));
+    let mut app = app_on(Vec::new(), 0);
+    asked(&mut app, 'r');
+    assert_eq!(app.notice.as_deref(), Some("there is no process yet"));
+}
+
+#[test]
+fn on_the_processes_the_keys_move_the_one_under_the_cursor() {
+    let mut second = Story::begin(4243, Some((1, 2)));
+    second.train(0, 1);
+    let mut app = app_on(vec![trained(1).process(State::Recording), second.process(State::Recording)], 20);
+    let about = |moving| Whereabouts { moving: Some(moving), ..Whereabouts::default() };
+    let known = HashMap::from([(4242, about(resident())), (4243, about(offloaded()))]);
+    app.on_moves(Moves { known, outcomes: Vec::new() });
+    press(&mut app, "7j");
+    draw(&mut app, (120, 40));
+    let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!("{:?}", app.notice) };
+    assert_eq!(order.of.pid, 4243);
+    press(&mut app, "1");
+    assert_eq!(asked(&mut app, 'r'), None);
 }
 
 #[test]
@@ -233,8 +393,8 @@ fn assert_harmless(buffer: &Buffer) {
 #[test]
 fn hostile_names_stay_on_the_screen() {
     // GIVEN a trace full of escape codes, loops and numbers beyond reason
-    for screen in [Screen::Overview, Screen::Lines, Screen::Layers] {
-        let mut app = app_on(vec![hostile().process(State::Recording)], 5);
+    for screen in Screen::ALL {
+        let mut app = app_on(vec![hostile().process_in(State::Recording, screen.detail())], 5);
         app.screen = screen;
         // WHEN shown at any size THEN no cell holds anything a terminal obeys
         for size in SIZES {
@@ -247,7 +407,7 @@ fn hostile_names_stay_on_the_screen() {
 fn any_app(state: usize) -> App {
     match state {
         0 => app_on(Vec::new(), 0),
-        1 => with_output(live(3), (80, 24)),
+        1 => told(with_output(live(3), (80, 24)), MoveStatus { operation: Some(evil()), ..offloading() }),
         2 => app_on(vec![hostile().process(State::Recording)], 5),
         3 => {
             let mut story = trained(1);
@@ -262,9 +422,9 @@ fn any_app(state: usize) -> App {
 fn small_screens_bring_nothing_down() {
     for state in 0..5 {
         let mut app = any_app(state);
-        for screen in [Screen::Overview, Screen::Lines, Screen::Layers, Screen::Output] {
+        for screen in Screen::ALL {
             app.screen = screen;
-            for overlay in [None, Some(Overlay::Help), Some(Overlay::Leave)] {
+            for overlay in [None, Some(Overlay::Help), Some(Overlay::Leave), Some(Overlay::Export)] {
                 app.overlay = overlay;
                 for columns in (1..=44).step_by(3) {
                     for rows in 1..=26 {
@@ -283,7 +443,7 @@ proptest! {
     #[test]
     fn any_size_and_any_keys_bring_nothing_down(
         state in 0usize..5,
-        keys in "[ 1234pswuTdDhjklgGS/?xq\t]{0,12}",
+        keys in "[ 12345678pswuTdDhjklgGS/?xqicezmMnNOtf+ory\t\n]{0,16}",
         columns in 1u16..320,
         rows in 1u16..110,
     ) {

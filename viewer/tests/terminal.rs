@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::child::{LIMIT, Watchdog, start, usual_signals};
+use common::process::{Movable, Runtime};
 use common::{Story, trained};
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
@@ -36,10 +37,41 @@ fn one(number: u16) -> NonZeroU16 {
 impl Session {
     /// Runs `memlab` with these arguments; `{}` in them is a folder with the trace `run.jsonl`.
     fn start(arguments: &[&str], story: &Story) -> Self {
+        Self::start_with(arguments, story, |_| ())
+    }
+
+    /// The same where processes listen in `runtime`.
+    fn start_in(runtime: &Runtime, arguments: &[&str], story: &Story) -> Self {
+        let folder = runtime.path();
+        Self::start_inner(env!("CARGO_BIN_EXE_memlab").as_ref(), arguments, story, |_| (), Some(folder))
+    }
+
+    /// The same, in a folder that is prepared; it is also where preferences are looked for.
+    fn start_with(arguments: &[&str], story: &Story, prepare: impl Fn(&std::path::Path)) -> Self {
+        Self::start_program(env!("CARGO_BIN_EXE_memlab").as_ref(), arguments, story, prepare)
+    }
+
+    fn start_program(
+        program: &std::path::Path,
+        arguments: &[&str],
+        story: &Story,
+        prepare: impl Fn(&std::path::Path),
+    ) -> Self {
+        Self::start_inner(program, arguments, story, prepare, None)
+    }
+
+    fn start_inner(
+        program: &std::path::Path,
+        arguments: &[&str],
+        story: &Story,
+        prepare: impl Fn(&std::path::Path),
+        runtime: Option<&std::path::Path>,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        prepare(folder.path());
         std::fs::write(folder.path().join("run.jsonl"), &story.text).expect("the trace is written");
         let pty = native_pty_system().openpty(size(120, 40)).expect("a pseudo-terminal");
-        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_memlab"));
+        let mut command = CommandBuilder::new(program);
         for argument in arguments {
             command.arg(argument.replace("{}", &folder.path().to_string_lossy()));
         }
@@ -49,6 +81,8 @@ impl Session {
         {
             command.env(name, value);
         }
+        command.env("XDG_CONFIG_HOME", folder.path());
+        command.env("XDG_RUNTIME_DIR", runtime.unwrap_or(folder.path()));
         for name in ["NO_COLOR", "LC_ALL", "LC_CTYPE", "MEMLAB_THEME", "MEMLAB_OUTPUT", "LD_PRELOAD"] {
             command.env_remove(name);
         }
@@ -143,22 +177,117 @@ fn keys_are_answered() {
     session.wait_for("Device memory");
     // WHEN keys are pressed THEN the screen follows, soon
     session.press("2");
-    let answered = session.wait_for("its most");
+    let answered = session.wait_for("allocs/s");
     assert!(answered < Duration::from_secs(2), "{answered:?}");
     session.press("/mlp\r");
     session.wait_for("1 of 6");
     session.press("\x1b");
     session.wait_until("all lines", |text| !text.contains("1 of 6"));
     session.press("\t");
-    session.wait_for("h.3.attn");
+    session.wait_for("outermost");
+    session.press("z");
+    session.wait_for("attn Attention");
     session.press("?");
-    session.wait_for("next screen, that screen");
+    session.wait_for("the next screen, that screen");
     session.press("x");
-    session.wait_until("no help", |text| !text.contains("next screen, that screen"));
+    session.wait_until("no help", |text| !text.contains("the next screen, that screen"));
     // WHEN it is left THEN the terminal is as it was
     session.press("q");
     let (code, restored, _) = session.end();
     assert_eq!((code, restored), (0, true));
+}
+
+#[test]
+fn the_mouse_chooses_and_the_time_cursor_moves() {
+    // GIVEN a finished run on the screen
+    let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
+    session.wait_for("Device memory");
+    // WHEN a tab is clicked, as terminals tell it
+    session.press("\x1b[<0;19;2M\x1b[<0;19;2m");
+    session.wait_for("allocs/s");
+    // AND the strip at the bottom THEN the moment is shown, and found
+    session.press("\x1b[<0;60;39M\x1b[<0;60;39m");
+    session.wait_for(" then");
+    session.wait_until("the moment found", |text| text.contains(" at 2.") && !text.contains("looking it up"));
+    // WHEN a step is typed, and the next is asked for
+    session.press("tstep 2\r");
+    session.wait_for("step 3 ");
+    session.press("n");
+    session.wait_for("step 4 ");
+    session.press("\x1b[D\x1b[D\x1b[D");
+    session.wait_for("step 3 ");
+    session.press("q");
+    let raw = session.raw.clone();
+    let (code, restored, _) = session.end();
+    assert_eq!((code, restored), (0, true));
+    // AND the mouse is the terminal's again
+    let raw = raw.lock().expect("no panic").clone();
+    let last = |needle: &[u8]| raw.windows(needle.len()).rposition(|window| window == needle);
+    assert!(last(b"\x1b[?1000l") > last(b"\x1b[?1000h") && last(b"\x1b[?1000h").is_some());
+}
+
+#[test]
+fn what_is_on_the_screen_is_written_to_files() {
+    let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
+    session.wait_for("Device memory");
+    session.press("2");
+    session.wait_for("allocs/s");
+    for (key, name) in [("c", "memlab-lines-4242.csv"), ("j", "memlab-lines-4242.json"), ("s", "memlab-lines-4242.svg")]
+    {
+        session.press("e");
+        session.wait_for("Write to a file");
+        session.press(key);
+        session.wait_for(&format!("written to {name}"));
+    }
+    // AND a second time beside the first
+    session.press("ec");
+    session.wait_for("written to memlab-lines-4242-1.csv");
+    let folder = session._folder.path();
+    let csv = std::fs::read_to_string(folder.join("memlab-lines-4242.csv")).expect("written");
+    let json: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(folder.join("memlab-lines-4242.json")).expect("written"))
+            .expect("JSON");
+    let svg = std::fs::read_to_string(folder.join("memlab-lines-4242.svg")).expect("written");
+    // THEN sizes are bytes, and both tell the same
+    assert!(csv.starts_with("now,at peak,"), "{csv}");
+    assert_eq!(csv.lines().count() - 1, json.as_array().expect("rows").len());
+    let sum: u64 = json.as_array().expect("rows").iter().filter_map(|row| row["at peak"].as_u64()).sum();
+    assert_eq!(sum, 27_699_183_616, "{json:#}");
+    assert!(svg.contains("train_one_epoch") && svg.ends_with("</svg>\n"));
+    session.press("q");
+    assert_eq!(session.end().0, 0);
+}
+
+#[test]
+fn a_stopped_view_gives_the_terminal_back_and_comes_again() {
+    let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
+    session.wait_for("Device memory");
+    // WHEN Ctrl-Z is pressed THEN the normal screen is back
+    session.press("\x1a");
+    session.wait_until("the normal screen", |text| !text.contains("Device memory"));
+    assert!(!session.screen.lock().expect("no panic").screen().hide_cursor());
+    // AND when it goes on, so does the dashboard
+    session.signal(libc::SIGCONT);
+    session.wait_for("Device memory");
+    session.press("q");
+    assert_eq!(session.end().0, 0);
+}
+
+#[test]
+fn preferences_come_from_the_file_and_what_is_wrong_with_it_is_said() {
+    let story = finished();
+    let mut session = Session::start_with(&["view", "{}/run.jsonl"], &story, |folder| {
+        std::fs::create_dir(folder.join("memlab")).expect("made");
+        std::fs::write(folder.join("memlab/config.toml"), "units = \"MiB\"\nscreen = \"layers\"\nmouse = false\n")
+            .expect("written");
+    });
+    session.wait_for("outermost");
+    session.wait_for("MiB");
+    session.press("q");
+    let raw = session.raw.clone();
+    assert_eq!(session.end().0, 0);
+    let raw = raw.lock().expect("no panic").clone();
+    assert!(!raw.windows(8).any(|window| window == b"\x1b[?1000h"), "the mouse stays the terminal's");
 }
 
 #[test]
@@ -177,6 +306,50 @@ fn the_screen_follows_its_size() {
     session.wait_for("optimizer state");
     session.press("q");
     assert_eq!(session.end().0, 0);
+}
+
+/// What the next test runs on a terminal of its own.
+#[test]
+#[ignore = "takes the terminal, and panics"]
+fn takes_the_terminal_and_panics() {
+    let _terminal = memlab_viewer::terminal::Taken::new(true).expect("there is a terminal");
+    panic!("a bug");
+}
+
+#[test]
+fn a_panic_gives_the_terminal_back() {
+    // GIVEN a program that has taken the terminal as the dashboard does, and has a bug
+    let itself = std::env::current_exe().expect("this test");
+    let arguments = ["takes_the_terminal_and_panics", "--exact", "--ignored", "--nocapture"];
+    let session = Session::start_program(&itself, &arguments, &finished(), |_| ());
+    let raw = session.raw.clone();
+    let (code, restored, text) = session.end();
+    // THEN the terminal is as it was, and says what happened
+    assert!(restored && code != 0 && text.contains("a bug"), "{text}");
+    let raw = raw.lock().expect("no panic").clone();
+    let last = |needle: &[u8]| raw.windows(needle.len()).rposition(|window| window == needle);
+    assert!(last(b"\x1b[?1049l") > last(b"\x1b[?1049h") && last(b"\x1b[?1000l") > last(b"\x1b[?1000h"));
+}
+
+#[test]
+fn several_views_on_one_program() {
+    // GIVEN two dashboards on the same trace
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("shared.jsonl");
+    std::fs::write(&path, finished().text).expect("written");
+    let before = std::fs::read(&path).expect("there");
+    let arguments = ["view", path.to_str().expect("a plain name")];
+    let mut views = [(); 2].map(|()| Session::start(&arguments, &finished()));
+    // WHEN they are used differently THEN each shows its own, and the trace is as it was
+    views[0].press("2");
+    views[1].press("5");
+    views[0].wait_for("allocs/s");
+    views[1].wait_for("ended at");
+    for mut view in views {
+        view.press("q");
+        assert_eq!(view.end().0, 0);
+    }
+    assert_eq!(std::fs::read(&path).expect("there"), before);
 }
 
 #[test]
@@ -253,6 +426,89 @@ fn ctrl_c_leaves_a_view() {
 }
 
 #[test]
+fn memory_is_offloaded_and_restored_under_the_dashboard() {
+    // GIVEN a program that runs, by its trace and by its socket, and takes its time to be moved
+    let pid = std::process::id();
+    let mut story = trained(4);
+    story.text = story.text.replace("\"pid\":4242", &format!("\"pid\":{pid}"));
+    let runtime = Runtime::new();
+    let trace = runtime.path().join("live.jsonl");
+    std::fs::write(&trace, &story.text).expect("written");
+    let process = Movable { trace, ..Movable::new(pid) };
+    let go_on = process.go_on.clone();
+    go_on.store(false, std::sync::atomic::Ordering::Relaxed);
+    let requests = process.listen(&runtime);
+    let mut session = Session::start_in(&runtime, &["top", &pid.to_string()], &story);
+    session.wait_for("Device memory");
+    // WHEN it is asked to be offloaded THEN there is a question
+    session.wait_until("an answer of the process", |_| requests.count("status") > 2);
+    session.press("o");
+    session.wait_for(&format!("offload 4.00 GiB of train.py (PID {pid}) to host memory?"));
+    session.press("n");
+    session.wait_until("no question", |text| !text.contains("to host memory?"));
+    assert_eq!(requests.count("offload"), 0);
+    session.press("o");
+    session.wait_for("to host memory?");
+    session.press("y");
+    // AND it goes on while the screen is used
+    session.wait_for("33 %  1.33 of 4.00 GiB");
+    session.press("2");
+    session.wait_for("allocs/s");
+    session.wait_for("offloading 33 %");
+    // WHEN it is done THEN that is said, and every screen shows it
+    go_on.store(true, std::sync::atomic::Ordering::Relaxed);
+    session.wait_for("offloaded 4.00 GiB in 0.21 s (21.5 GB/s)");
+    for key in ["1", "3", "4", "5", "6", "7"] {
+        session.press(key);
+        session.wait_for("OFFLOADED 4.00 GiB – r restores");
+    }
+    // WHEN it is restored THEN so it is
+    session.press("r");
+    session.wait_for("restored 4.00 GiB");
+    session.wait_until("no word of it", |text| !text.contains("OFFLOADED"));
+    assert_eq!((requests.count("offload"), requests.count("restore")), (1, 1));
+    session.press("q");
+    assert_eq!(session.end().0, 0);
+}
+
+#[test]
+fn what_fails_under_the_dashboard_is_said_in_full() {
+    let pid = std::process::id();
+    let mut story = trained(4);
+    story.text = story.text.replace("\"pid\":4242", &format!("\"pid\":{pid}"));
+    let runtime = Runtime::new();
+    let trace = runtime.path().join("live.jsonl");
+    std::fs::write(&trace, &story.text).expect("written");
+    let failures = vec![("141 GiB of host memory are needed \u{1b}]0;owned\u{7}: free some".to_owned(), false)];
+    let requests = Movable { trace, failures, ..Movable::new(pid) }.listen(&runtime);
+    let mut session = Session::start_in(&runtime, &["top", &pid.to_string()], &story);
+    session.wait_for("Device memory");
+    session.wait_until("an answer of the process", |_| requests.count("status") > 2);
+    session.press("o");
+    session.wait_for("to host memory?");
+    session.press("y");
+    session.wait_for("It did not work");
+    session.wait_for("141 GiB of host memory are");
+    session.press("x");
+    session.wait_until("the screen", |text| !text.contains("It did not work"));
+    session.press("q");
+    let raw = session.raw.clone();
+    assert_eq!(session.end().0, 0);
+    let raw = raw.lock().expect("no panic").clone();
+    assert!(!raw.windows(4).any(|window| window == b"\x1b]0;"), "nothing steers the terminal");
+}
+
+#[test]
+fn a_program_that_has_ended_is_not_moved() {
+    let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
+    session.wait_for("Device memory");
+    session.press("o");
+    session.wait_for("has ended: it has no GPU memory any more");
+    session.press("q");
+    assert_eq!(session.end().0, 0);
+}
+
+#[test]
 fn a_kill_ends_it_without_delay() {
     let session = Session::start(&["view", "{}/run.jsonl"], &finished());
     session.wait_for("Device memory");
@@ -285,7 +541,7 @@ fn a_live_program_is_watched_to_its_end() {
     // GIVEN a program under the dashboard
     let mut session = Session::start(&["run", "--live", "--", "sh", "-c", PROGRAM], &finished());
     session.wait_for("waiting for the program to use CUDA");
-    session.press("4");
+    session.press("8");
     session.wait_for("first");
     // WHEN it ends
     std::fs::write(session._folder.path().join("go"), "").expect("written");
@@ -322,7 +578,7 @@ fn leaving_a_live_program_asks_first_and_can_detach() {
 fn ctrl_c_twice_interrupts_a_live_program() {
     let program = "trap 'echo interrupted; exit 3' INT; echo ready; while :; do sleep 0.05; done";
     let mut session = Session::start(&["run", "--live", "--", "sh", "-c", program], &finished());
-    session.press("4");
+    session.press("8");
     session.wait_for("ready");
     session.press("\x03");
     session.wait_for("still running");
@@ -338,7 +594,7 @@ fn a_live_program_sees_a_terminal_of_the_panes_size() {
     let program =
         "test -t 1 && echo terminal; stty size; trap 'stty size' WINCH; while [ ! -e go ]; do sleep 0.05; done";
     let mut session = Session::start(&["run", "--live", "--", "sh", "-c", program], &finished());
-    session.press("4");
+    session.press("8");
     session.wait_for("terminal");
     session.wait_for("35 118");
     session.resize(100, 30);
@@ -353,7 +609,7 @@ fn a_live_program_sees_a_terminal_of_the_panes_size() {
 fn a_termination_is_passed_on_to_a_live_program() {
     let program = "trap 'echo asked to end; exit 9' TERM; echo ready; while :; do sleep 0.05; done";
     let mut session = Session::start(&["run", "--live", "--", "sh", "-c", program], &finished());
-    session.press("4");
+    session.press("8");
     session.wait_for("ready");
     session.signal(libc::SIGTERM);
     let (code, restored, text) = session.end();

@@ -7,9 +7,10 @@ use memlab_trace::encode::{self, DriverAlloc, LineBuffer};
 use memlab_trace::record::{DriverKind, Flags};
 use rustc_hash::FxBuildHasher;
 
-use super::info::{self, Location};
+use super::info;
 use super::runtime;
 use crate::attribution::{self, Attribution};
+use crate::limit;
 use crate::recorder::{Recorder, Session};
 use crate::symbols;
 
@@ -41,6 +42,8 @@ struct Allocation {
     call: &'static str,
     library: &'static str,
     place: Attribution,
+    /// It lies in host memory, for want of room on the device.
+    spilled: bool,
 }
 
 /// `cuMemCreate`d memory: lives until no handle and no mapping refers to it.
@@ -72,18 +75,41 @@ pub struct Freed {
     allocation: Allocation,
 }
 
-/// Memory was taken from the driver. Called after the real function succeeded, with unknown locks of the caller held.
-pub fn allocated(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize) {
+/// Memory was taken from the driver. Called after the real function succeeded, with unknown locks of the caller held. Says
+/// whether it is in the books, and will be struck off when it is freed.
+pub fn allocated(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize) -> bool {
+    book(kind, address, bytes, call, caller, false)
+}
+
+/// The same for what its device's limit has sent to the host.
+pub fn spilled(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize) -> bool {
+    book(kind, address, bytes, call, caller, true)
+}
+
+fn book(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize, spilled: bool) -> bool {
     let (call, caller) = runtime::outermost_call(call, caller);
     if address == 0 {
-        return;
+        return false;
     }
-    let Some(mut session) = Recorder::enter() else { return };
+    let Some(mut session) = Recorder::enter() else { return false };
     let device = if is_host(kind) { -1 } else { info::current_device() };
-    let allocation = describe(&mut session, device, bytes, kind, call, caller);
+    let allocation = Allocation { spilled, ..describe(&mut session, device, bytes, kind, call, caller) };
     log_allocated(&session, address, &allocation);
+    if spilled {
+        limit::spilled(device, bytes);
+    }
     session.recorder.driver_memory.lock().live.insert((Space::of(kind), address), allocation);
     session.recorder.sampler.driver_memory_changed();
+    true
+}
+
+/// The card, or the host, has it back.
+fn strike_off(allocation: &Allocation) {
+    if allocation.spilled {
+        limit::unspilled(allocation.device, allocation.bytes);
+    } else {
+        limit::released(allocation.device, limit::footprint(allocation.kind, allocation.bytes));
+    }
 }
 
 /// Memory is about to go back to the driver.
@@ -95,6 +121,35 @@ pub fn freeing(space: Space, address: u64) -> Option<Freed> {
     Some(Freed { space, address, allocation })
 }
 
+/// The driver has taken it back.
+pub fn freed(freed: Option<Freed>) {
+    if let Some(freed) = freed {
+        strike_off(&freed.allocation);
+    }
+}
+
+/// The name of the library that an address lies in; empty where that is not known.
+pub fn library_at(address: usize) -> &'static str {
+    Recorder::current().map_or("", |recorder| library_in(recorder, address))
+}
+
+fn library_in(recorder: &Recorder, address: usize) -> &'static str {
+    let known = recorder.driver_memory.lock().libraries.get(&address).copied();
+    known.unwrap_or_else(|| {
+        let name: &'static str = symbols::library_of(address).unwrap_or_default().leak();
+        recorder.driver_memory.lock().libraries.insert(address, name);
+        name
+    })
+}
+
+/// Bytes of the devices that the process holds in the driver's own allocations, `cuMemCreate`d memory apart.
+pub fn held_bytes() -> u64 {
+    let Some(recorder) = Recorder::current() else { return 0 };
+    let memory = recorder.driver_memory.lock();
+    let on_devices = memory.live.values().filter(|allocation| allocation.kind.on_device());
+    on_devices.map(|allocation| allocation.bytes).sum()
+}
+
 /// The driver refused to take it back.
 pub fn not_freed(freed: Option<Freed>) {
     let (Some(freed), Some(session)) = (freed, Recorder::enter_if_recording()) else { return };
@@ -102,15 +157,17 @@ pub fn not_freed(freed: Option<Freed>) {
     session.recorder.driver_memory.lock().live.insert((freed.space, freed.address), freed.allocation);
 }
 
-/// `cuMemCreate` succeeded.
-pub fn created(handle: u64, bytes: u64, location: Location, caller: usize) {
-    let Some(mut session) = Recorder::enter() else { return };
-    let (device, kind) = match location {
-        Location::Device(device) => (device, DriverKind::Physical),
-        Location::Host => (-1, DriverKind::Pinned),
-    };
+/// `cuMemCreate` succeeded: for a device, or for the host. `spilled`: it lies on the host, though it is the device's. Says
+/// whether it is in the books.
+pub fn created(handle: u64, bytes: u64, device: Option<i32>, spilled: bool, caller: usize) -> bool {
+    let Some(mut session) = Recorder::enter() else { return false };
+    let (device, kind) = device.map_or((-1, DriverKind::Pinned), |device| (device, DriverKind::Physical));
     let allocation = describe(&mut session, device, bytes, kind, "cuMemCreate", caller);
-    add_physical(&session, handle, allocation);
+    if spilled {
+        limit::spilled(device, bytes);
+    }
+    add_physical(&session, handle, Allocation { spilled, ..allocation });
+    true
 }
 
 /// Another process's `cuMemCreate`d memory was opened; the driver does not tell its size.
@@ -184,7 +241,9 @@ fn drop_unused(session: &Session, memory: &mut DriverMemory, number: u64) {
     let unused = memory.physical.get(&number).is_some_and(|physical| physical.handles == 0 && physical.mappings == 0);
     if unused && let Some(physical) = memory.physical.remove(&number) {
         memory.physical_by_handle.retain(|_, known| *known != number);
-        log_freed(session, number, &physical.allocation);
+        let allocation = physical.allocation;
+        log_freed(session, number, &allocation);
+        strike_off(&allocation);
         session.recorder.sampler.driver_memory_changed();
     }
 }
@@ -199,6 +258,7 @@ pub fn context_destroyed(context: u64) {
     let gone: Vec<_> = memory.live.extract_if(|_, allocation| allocation.context == context).collect();
     for ((_, address), allocation) in gone {
         log_freed(&session, address, &allocation);
+        strike_off(&allocation);
     }
     session.recorder.sampler.driver_memory_changed();
 }
@@ -219,18 +279,13 @@ fn describe(
         session.recorder.define_device(device);
     }
     let mut place = attribution::here(session.recorder, session.thread);
-    let known = session.recorder.driver_memory.lock().libraries.get(&caller).copied();
-    let library = known.unwrap_or_else(|| {
-        let name: &'static str = symbols::library_of(caller).unwrap_or_default().leak();
-        session.recorder.driver_memory.lock().libraries.insert(caller, name);
-        name
-    });
+    let library = library_in(session.recorder, caller);
     // PyTorch's caching allocator is the only one in this library that asks for these kinds.
     let segment = matches!(kind, DriverKind::Device | DriverKind::Physical) && library.starts_with("libc10_cuda");
     if segment {
         place.flags |= Flags::SEGMENT;
     }
-    Allocation { device, bytes, kind, context: info::current_context(), call, library, place }
+    Allocation { device, bytes, kind, context: info::current_context(), call, library, place, spilled: false }
 }
 
 fn log_allocated(session: &Session, address: u64, allocation: &Allocation) {

@@ -3,7 +3,8 @@
 
 use std::ffi::c_void;
 
-use super::{driver, resolve};
+use super::{driver, gated, resolve};
+use crate::mover;
 
 /// One observed function.
 pub struct Hook {
@@ -26,18 +27,18 @@ impl Hook {
 
 /// What `cuGetProcAddress` answers for a plain name: the ABI in force from `since` on (an older request gets an older
 /// function, which memlab leaves alone), and the variant for per-thread default streams.
-struct Entry {
+pub struct Entry {
     name: &'static str,
     since: i32,
     abi_name: &'static str,
     per_thread: Option<&'static str>,
 }
 
-const fn entry(name: &'static str, since: i32, abi_name: &'static str) -> Entry {
+pub const fn entry(name: &'static str, since: i32, abi_name: &'static str) -> Entry {
     Entry { name, since, abi_name, per_thread: None }
 }
 
-const fn stream_entry(name: &'static str, since: i32, abi_name: &'static str, per_thread: &'static str) -> Entry {
+pub const fn stream_entry(name: &'static str, since: i32, abi_name: &'static str, per_thread: &'static str) -> Entry {
     Entry { name, since, abi_name, per_thread: Some(per_thread) }
 }
 
@@ -47,6 +48,8 @@ const ENTRIES: &[Entry] = &[
     entry("cuMemAllocPitch", 3020, "cuMemAllocPitch_v2"),
     entry("cuMemFree", 3020, "cuMemFree_v2"),
     entry("cuMemAllocManaged", 6000, "cuMemAllocManaged"),
+    entry("cuMemGetInfo", 3020, "cuMemGetInfo_v2"),
+    entry("cuDeviceTotalMem", 3020, "cuDeviceTotalMem_v2"),
     entry("cuMemAllocHost", 3020, "cuMemAllocHost_v2"),
     entry("cuMemHostAlloc", 2020, "cuMemHostAlloc"),
     entry("cuMemFreeHost", 2000, "cuMemFreeHost"),
@@ -56,6 +59,7 @@ const ENTRIES: &[Entry] = &[
     stream_entry("cuMemAllocFromPoolAsync", 11020, "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"),
     stream_entry("cuMemFreeAsync", 11020, "cuMemFreeAsync", "cuMemFreeAsync_ptsz"),
     entry("cuMemPoolImportPointer", 11020, "cuMemPoolImportPointer"),
+    entry("cuMemPoolDestroy", 11020, "cuMemPoolDestroy"),
     entry("cuArrayCreate", 3020, "cuArrayCreate_v2"),
     entry("cuArray3DCreate", 3020, "cuArray3DCreate_v2"),
     entry("cuArrayDestroy", 2000, "cuArrayDestroy"),
@@ -71,9 +75,17 @@ const ENTRIES: &[Entry] = &[
     entry("cuMemImportFromShareableHandle", 10020, "cuMemImportFromShareableHandle"),
     entry("cuMemMap", 10020, "cuMemMap"),
     entry("cuMemUnmap", 10020, "cuMemUnmap"),
+    entry("cuMemSetAccess", 10020, "cuMemSetAccess"),
+    entry("cuMemGetAllocationPropertiesFromHandle", 10020, "cuMemGetAllocationPropertiesFromHandle"),
+    entry("cuMemExportToShareableHandle", 10020, "cuMemExportToShareableHandle"),
+    entry("cuMemGetHandleForAddressRange", 11070, "cuMemGetHandleForAddressRange"),
+    entry("cuMemGetAddressRange", 3020, "cuMemGetAddressRange_v2"),
+    entry("cuIpcGetMemHandle", 4010, "cuIpcGetMemHandle"),
+    entry("cuCtxEnablePeerAccess", 4000, "cuCtxEnablePeerAccess"),
     entry("cuGraphAddMemAllocNode", 11040, "cuGraphAddMemAllocNode"),
     entry("cuGraphAddMemFreeNode", 11040, "cuGraphAddMemFreeNode"),
     entry("cuCtxDestroy", 4000, "cuCtxDestroy_v2"),
+    entry("cuDevicePrimaryCtxRetain", 7000, "cuDevicePrimaryCtxRetain"),
     entry("cuDevicePrimaryCtxReset", 11000, "cuDevicePrimaryCtxReset_v2"),
     entry("cuGetProcAddress", 12000, "cuGetProcAddress_v2"),
     entry("cuGetProcAddress", 11030, "cuGetProcAddress"),
@@ -81,12 +93,13 @@ const ENTRIES: &[Entry] = &[
 
 /// The hook for an exported symbol.
 pub fn by_abi_name(name: &[u8]) -> Option<&'static Hook> {
-    all().find(|hook| hook.abi_name.as_bytes() == name)
+    in_force().find(|hook| hook.abi_name.as_bytes() == name)
 }
 
 /// The hook for what `cuGetProcAddress` answers to this request.
 pub fn by_request(name: &[u8], version: i32, per_thread_streams: bool) -> Option<&'static Hook> {
-    let entry = ENTRIES.iter().find(|entry| entry.name.as_bytes() == name && version >= entry.since)?;
+    let mut entries = ENTRIES.iter().chain(gated::ENTRIES);
+    let entry = entries.find(|entry| entry.name.as_bytes() == name && version >= entry.since)?;
     let abi_name = match entry.per_thread {
         Some(per_thread) if per_thread_streams => per_thread,
         _ => entry.abi_name,
@@ -94,9 +107,16 @@ pub fn by_request(name: &[u8], version: i32, per_thread_streams: bool) -> Option
     by_abi_name(abi_name.as_bytes())
 }
 
-/// Every driver-level hook.
-pub fn all() -> impl Iterator<Item = &'static Hook> {
-    driver::HOOKS.iter().chain(resolve::HOOKS)
+/// Every driver-level hook that this program needs.
+pub fn in_force() -> impl Iterator<Item = &'static Hook> {
+    let gated = if mover::is_enabled() { gated::HOOKS } else { &[] };
+    driver::HOOKS.iter().chain(resolve::HOOKS).chain(gated::CAPTURE_HOOKS).chain(gated)
+}
+
+/// memlab's function of this name, in force or not: where nobody else has one, there is none.
+pub fn exported(name: &[u8]) -> Option<*const c_void> {
+    let all = driver::HOOKS.iter().chain(resolve::HOOKS).chain(gated::CAPTURE_HOOKS).chain(gated::HOOKS);
+    all.into_iter().find(|hook| hook.abi_name.as_bytes() == name).map(|hook| hook.address)
 }
 
 #[cfg(test)]
@@ -104,20 +124,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_entry_has_its_hooks() {
-        for entry in ENTRIES {
-            for name in [Some(entry.abi_name), entry.per_thread].into_iter().flatten() {
-                assert!(by_abi_name(name.as_bytes()).is_some(), "{name}");
-            }
-        }
-    }
-
-    #[test]
-    fn every_hook_can_be_asked_for() {
-        let asked: Vec<_> = ENTRIES.iter().flat_map(|e| [Some(e.abi_name), e.per_thread]).flatten().collect();
-        for hook in all() {
-            assert!(asked.contains(&hook.abi_name), "{}", hook.abi_name);
-        }
+    fn every_entry_has_its_hooks_and_every_hook_can_be_asked_for() {
+        let names = |entries: &[Entry]| {
+            let mut names: Vec<_> =
+                entries.iter().flat_map(|it| [Some(it.abi_name), it.per_thread]).flatten().collect();
+            names.sort_unstable();
+            names
+        };
+        let hooks = |hooks: &mut dyn Iterator<Item = &Hook>| {
+            let mut names: Vec<_> = hooks.map(|hook| hook.abi_name).collect();
+            names.sort_unstable();
+            names
+        };
+        assert_eq!(names(ENTRIES), hooks(&mut driver::HOOKS.iter().chain(resolve::HOOKS)));
+        assert_eq!(names(gated::ENTRIES), hooks(&mut gated::HOOKS.iter().chain(gated::CAPTURE_HOOKS)));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::ptr;
 use cudarc::driver::sys;
 
 use super::driver::CUDA_SUCCESS;
+use crate::mover::driver::Current;
 use crate::symbols::Real;
 
 macro_rules! driver_functions {
@@ -43,6 +44,16 @@ pub fn current_context() -> u64 {
     // SAFETY: the driver writes one pointer.
     let result = unsafe { get(&mut context) };
     if result == CUDA_SUCCESS { context as u64 } else { 0 }
+}
+
+/// The device of a context.
+pub fn device_of(context: u64) -> Option<i32> {
+    let current = Current::switch(context).ok()?;
+    let mut device = 0;
+    // SAFETY: the driver writes one int.
+    let result = unsafe { CTX_GET_DEVICE.get()?(&mut device) };
+    drop(current);
+    (result == CUDA_SUCCESS).then_some(device)
 }
 
 /// The device's primary context, if it is in use; else 0.
@@ -98,24 +109,10 @@ pub fn device_facts(device: i32) -> DeviceFacts {
     }
 }
 
-/// Where `cuMemCreate` is asked to put memory.
-pub enum Location {
-    Device(i32),
-    Host,
-}
-
-/// SAFETY: the properties of a successful `cuMemCreate`.
-pub unsafe fn location_of(properties: *const sys::CUmemAllocationProp) -> Location {
-    const LOCATION_TYPE_DEVICE: u32 = 1;
-    // Read as plain integers: a newer driver may know values these enumerations lack.
-    // SAFETY: the caller's word; a location is a 32-bit type followed by a 32-bit id.
-    unsafe {
-        let location = properties.byte_add(offset_of!(sys::CUmemAllocationProp, location)).cast::<u32>();
-        match location.read() {
-            LOCATION_TYPE_DEVICE => Location::Device(location.add(1).read() as i32),
-            _ => Location::Host,
-        }
-    }
+/// Bytes from one row of pitched memory to the next, as every device of today lays it out.
+pub fn pitch(width: usize) -> usize {
+    const ALIGNMENT: usize = 512;
+    width.checked_next_multiple_of(ALIGNMENT).unwrap_or(width)
 }
 
 /// Bytes of one channel of a `CUarray_format`, which is passed as a plain integer.
@@ -127,7 +124,7 @@ fn format_bytes(format: u32) -> u64 {
     }
 }
 
-/// SAFETY: the descriptor of a successful `cuArrayCreate`.
+/// SAFETY: the descriptor of a `cuArrayCreate`.
 pub unsafe fn array_bytes(shape: *const sys::CUDA_ARRAY_DESCRIPTOR) -> u64 {
     // SAFETY: the caller's word.
     unsafe {
@@ -137,7 +134,7 @@ pub unsafe fn array_bytes(shape: *const sys::CUDA_ARRAY_DESCRIPTOR) -> u64 {
     }
 }
 
-/// SAFETY: the descriptor of a successful `cuArray3DCreate`.
+/// SAFETY: the descriptor of a `cuArray3DCreate`.
 pub unsafe fn array3d_bytes(shape: *const sys::CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
     // SAFETY: the caller's word.
     unsafe {
@@ -151,7 +148,7 @@ pub unsafe fn array3d_bytes(shape: *const sys::CUDA_ARRAY3D_DESCRIPTOR) -> u64 {
 
 /// Each level has half the width, height and depth of the one before.
 ///
-/// SAFETY: the descriptor of a successful `cuMipmappedArrayCreate`.
+/// SAFETY: the descriptor of a `cuMipmappedArrayCreate`.
 pub unsafe fn mipmapped_bytes(shape: *const sys::CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint) -> u64 {
     // SAFETY: the caller's word.
     let (base, dimensions) = unsafe {

@@ -4,6 +4,7 @@
 pub mod driver;
 pub mod driver_memory;
 pub mod entry;
+mod gated;
 pub mod hooks;
 pub mod info;
 pub mod resolve;

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
+use super::driver::{CUDA_ERROR_NOT_INITIALIZED, CUDA_SUCCESS};
 use super::hooks::{self, Hook};
 use crate::symbols::Real;
 
@@ -13,8 +14,6 @@ static REAL_V2: Real<GetProcAddressV2> = Real::in_library(c"libcuda.so.1", c"cuG
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;
-const CUDA_SUCCESS: c_int = 0;
-const CUDA_ERROR_NOT_INITIALIZED: c_int = 3;
 
 pub static HOOKS: &[Hook] = &[
     Hook {

@@ -5,12 +5,14 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 
 use cudarc::driver::sys;
-use memlab_trace::record::DriverKind::{Array, Async, Device, Imported, Managed, Pinned, Registered};
+use memlab_trace::record::DriverKind::{self, Array, Async, Device, Imported, Managed, Pinned, Registered};
 
 use super::driver::CUDA_SUCCESS;
 use super::driver_memory::{self as memory, Space};
 use super::entry::{c_name, entry_point};
 use super::info;
+use crate::limit;
+use crate::limit::calls::CUDA_ERROR_OUT_OF_MEMORY;
 use crate::symbols::{self, Real};
 
 type Opaque = *mut c_void;
@@ -41,6 +43,11 @@ pub fn outermost_call(name: &'static str, caller: usize) -> (&'static str, usize
         }
         None => (name, caller),
     })
+}
+
+/// The caller of that function, for a driver call made from `caller`.
+pub fn outermost_caller(caller: usize) -> usize {
+    CALL.with(|call| call.get().map_or(caller, |outer| outer.caller))
 }
 
 /// Marks the thread as inside runtime function `name`; `None` if it already is inside another.
@@ -101,7 +108,8 @@ macro_rules! takes {
             let result = real($($arg),*);
             let recorded = inside.is_none_or(Inside::leave);
             if result == CUDA_SUCCESS && !recorded {
-                crate::quietly(|| memory::allocated($kind, $address as u64, $bytes as u64, stringify!($name), caller));
+                return crate::quietly(|| record($kind, $address as u64, $bytes as u64, stringify!($name), caller))
+                    .unwrap_or(result);
             }
             result
         });
@@ -112,14 +120,32 @@ macro_rules! gives_back {
     ($name:ident [$count:tt] ($($arg:ident: $type:ty),*) => $space:expr, $address:expr) => {
         hook!($name [$count] ($($arg: $type),*), |real, _caller| {
             // What is known by this address is struck off here; the driver-level hook then finds nothing left to do.
+            let _flight = limit::Flight::begin();
             let freed = crate::quietly(|| memory::freeing($space, $address as u64)).flatten();
             let result = real($($arg),*);
-            if result != CUDA_SUCCESS {
-                crate::quietly(|| memory::not_freed(freed));
-            }
+            crate::quietly(|| if result == CUDA_SUCCESS { memory::freed(freed) } else { memory::not_freed(freed) });
             result
         });
     };
+}
+
+static FREE: Real<unsafe extern "C" fn(u64) -> c_int> = Real::next(c"cudaFree");
+
+/// Records what no driver-level hook has seen, and so no limit has been asked about: what is too much is freed again, and
+/// the call answers that the card is full.
+fn record(kind: DriverKind, address: u64, bytes: u64, name: &'static str, caller: usize) -> c_int {
+    let too_much = limit::calls::taken_unseen(kind, bytes);
+    if too_much
+        && matches!(kind, Device | Managed)
+        && let Some(free) = find(&FREE)
+        // SAFETY: the runtime has just handed it out, and nobody has seen it.
+        && unsafe { free(address) } == CUDA_SUCCESS
+    {
+        limit::released(info::current_device(), limit::footprint(kind, bytes));
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memory::allocated(kind, address, bytes, name, caller);
+    CUDA_SUCCESS
 }
 
 /// `cudaPitchedPtr`
@@ -179,6 +205,31 @@ takes!(cudaImportExternalMemory[2](memory: *mut u64, handle: *const sys::CUDA_EX
 takes!(cudaIpcOpenMemHandle[2](pointer: *mut u64, handle: sys::CUipcMemHandle, flags: c_uint)
     => Imported, *pointer, info::range_size(*pointer));
 
+hook!(cudaMemGetInfo[2](free: *mut usize, total: *mut usize), |real, _caller| {
+    let result = real(free, total);
+    if result == CUDA_SUCCESS {
+        crate::quietly(|| limit::calls::show_memory(free, total));
+    }
+    result
+});
+
+/// Where `totalGlobalMem` lies in `cudaDeviceProp` since CUDA 10: behind the name, two identifiers and a mask.
+const TOTAL_IN_PROPERTIES: usize = (256 + 16 + 8 + size_of::<c_uint>()).next_multiple_of(8);
+
+macro_rules! tells_properties {
+    ($name:ident) => {
+        hook!($name[2](properties: *mut u8, device: c_int), |real, _caller| {
+            let result = real(properties, device);
+            if result == CUDA_SUCCESS && !properties.is_null() {
+                crate::quietly(|| limit::calls::show_total(properties.add(TOTAL_IN_PROPERTIES).cast(), device));
+            }
+            result
+        });
+    };
+}
+tells_properties!(cudaGetDeviceProperties);
+tells_properties!(cudaGetDeviceProperties_v2);
+
 gives_back!(cudaFree[1](pointer: u64) => Space::Address, pointer);
 gives_back!(cudaFreeAsync[2](pointer: u64, stream: Opaque) => Space::Address, pointer);
 gives_back!(cudaFreeAsync_ptsz[2](pointer: u64, stream: Opaque) => Space::Address, pointer);
@@ -211,6 +262,9 @@ pub const HOOKS: &[(&str, *const c_void)] = &[
     cudaMalloc3DArray::HOOK,
     cudaImportExternalMemory::HOOK,
     cudaIpcOpenMemHandle::HOOK,
+    cudaMemGetInfo::HOOK,
+    cudaGetDeviceProperties::HOOK,
+    cudaGetDeviceProperties_v2::HOOK,
     cudaFree::HOOK,
     cudaFreeAsync::HOOK,
     cudaFreeAsync_ptsz::HOOK,

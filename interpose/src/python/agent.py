@@ -4,10 +4,12 @@ Embedded in libmemlab.so and run inside the traced program, on its main thread, 
 not met before. It must not keep anything of the program alive, change it, or raise: the program must not notice.
 
 `native` has: layer(id, name, class or ""), frame(id, file, line, function), tag(device, address, category, bytes, root,
-name), step(), forget(address), software(name, version, root), warn(text), finish().
+name), step(), forget(address), when_dead(address), take_dead(), software(name, version, root), warn(text), run_again(),
+finish().
 """
 
 import atexit
+import functools
 import gc
 import itertools
 import os
@@ -31,15 +33,29 @@ _TAGGING_SHARE = 0.01
 _TAGGING_GROWTH = 0.1
 
 
+def _code_of(handler):
+    """The code that runs when a handler is called: it may be wrapped, a method, or an object that can be called."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if not callable(handler):
+        return None
+    return getattr(handler, "__code__", None) or getattr(handler.__call__, "__code__", None)
+
+
 def _raised_by_the_program(error):
     """Whether a signal handler of the program raised this while the agent happened to run: it is the program's then."""
-    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     frames = error.__traceback__
     while frames is not None:
         if frames.tb_frame.f_code in handlers:
             return True
         frames = frames.tb_next
     return False
+
+
+def _interrupted(error):
+    """Whether the agent was broken off from outside, not by a mistake of its own."""
+    return not isinstance(error, Exception) or _raised_by_the_program(error)
 
 
 class _Harmless:
@@ -52,7 +68,7 @@ class _Harmless:
         return self
 
     def __exit__(self, kind, error, traceback):
-        if kind is None or not issubclass(kind, Exception) or _raised_by_the_program(error):
+        if kind is None or _interrupted(error):
             return False
         if self.otherwise is not None:
             self.otherwise(error)
@@ -76,6 +92,8 @@ class Agent:
         self.optimizers = {}  # id -> [weak optimizer, its steps, when it may be tagged next]
         self.started = time.monotonic()
         self.next_tagging = 0.0
+        self.untagged = False  # There are modules that were called for the first time since the last tags.
+        self.next_search = 0.0
         self.finished = False
         self.warned = False
         native.software("python", sys.version.split()[0], os.path.dirname(os.__file__))
@@ -83,19 +101,48 @@ class Agent:
         # Not an attribute of `torch.optim`, which deletes the name; absent before PyTorch 2.1.
         optimizer = sys.modules.get("torch.optim.optimizer")
         self.register = getattr(optimizer, "register_optimizer_step_post_hook", None)
-        self.hook = self.register(self.after_step) if self.register is not None else None
+        self.hook = None
         self.hidden_from_dynamo = False
+
+    def attach(self):
+        if self.register is not None:
+            self.hook = self.register(self.after_step)
         self.hide_from_dynamo()
         atexit.register(self.at_exit)
+
+    def detach(self):
+        atexit.unregister(self.at_exit)
+        if self.hook is not None:
+            self.hook.remove()
 
     # Modules ---------------------------------------------------------------------------------------------------------
 
     def resolve(self, unnamed):
         """Names layers. `unnamed`: (layer id, parent layer id, module or None, its address, frame of generated code or _NODE
-        or 0, its line), callers before callees."""
-        self.hide_from_dynamo()
+        or 0, its line, the name of its class), callers before callees.
+
+        A signal handler of the program may raise at any moment of this. Layers that have no name by then are given here once
+        more, so a name is the last thing that a layer gets, and modules that are watched already take no time.
+        """
+        try:
+            self.name_all(unnamed)
+            # After all names: it may take long. Models that are made all the time are tagged as seldom as optimizers.
+            if self.untagged and (len(self.roots) <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= self.next_tagging):
+                with _Harmless(self.warn_once):
+                    self.tag_all([])
+        except BaseException as error:
+            if _interrupted(error):
+                self.native.run_again()
+            raise
+
+    def name_all(self, unnamed):
         graph_modules: dict = {}
-        for layer, parent, module, address, generated, line in unnamed:
+        found: dict = {}  # Holds them until they have their names.
+        with _Harmless(self.warn_once):
+            self.hide_from_dynamo()
+            self.bury()
+            found.update(self.found_on_heap(unnamed))
+        for layer, parent, module, address, generated, line, _ in unnamed:
             with _Harmless(self.warn_once):
                 if module is None:
                     module = self.alive_at(address)
@@ -120,17 +167,14 @@ class Agent:
                 self.know(layer, module, self.layers[parent][1], name)
                 self.native.layer(layer, name, "")
             return
-        self.know(layer, module, layer, "")
-        self.roots[layer] = weakref.ref(module)
-        self.native.layer(layer, "", "")
         for submodule in module.modules():
             self.watch(submodule)
+        self.know(layer, module, layer, "")
+        self.roots[layer] = weakref.ref(module)
         # Losses and the like are made anew at every step: what has no tensors needs no tags.
-        if any(True for _ in itertools.chain(module.parameters(), module.buffers())) and (
-            len(self.roots) <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= self.next_tagging
-        ):
-            with self.torch._C.DisableTorchFunction():
-                self.tag_modules()
+        if any(True for _ in itertools.chain(module.parameters(), module.buffers())):
+            self.untagged = True
+        self.native.layer(layer, "", "")
 
     def know(self, layer, module, root, name):
         self.layers[layer] = (weakref.ref(module), root, name)
@@ -155,6 +199,31 @@ class Agent:
         self.hidden_from_dynamo = True
         self.hook.remove()
         self.hook = self.register(dynamo.disable(self.after_step))
+
+    def found_on_heap(self, unnamed):
+        """Modules by address that nobody knows and no thread is inside of any more: threads called them while the main one
+        waited. A search of the whole heap, so it is made seldom."""
+        wanted = {
+            address: kind
+            for _, _, module, address, generated, _, kind in unnamed
+            if module is None and not generated and self.alive_at(address) is None
+        }
+        before = time.monotonic()
+        if not wanted or before < self.next_search:
+            return {}
+        try:
+            found = {
+                id(thing): thing
+                for thing in gc.get_objects()
+                if wanted.get(id(thing)) == type(thing).__name__ and issubclass(type(thing), self.torch.nn.Module)
+            }
+            for module in found.values():
+                for part in module.modules():
+                    self.watch(part)
+        finally:  # One that a signal handler cut short is not begun again at once, to be cut short again.
+            after = time.monotonic()
+            self.next_search = after + (after - before) / _TAGGING_SHARE
+        return found
 
     # Code generated by torch.fx (torch.compile's backends) ------------------------------------------------------------
 
@@ -231,23 +300,20 @@ class Agent:
         known = self.watched.get(address)
         if known is not None and known() is module:
             return
-        watched, layers, layers_of, roots, forget = (
-            self.watched,
-            self.layers,
-            self.layers_of,
-            self.roots,
-            self.native.forget,
-        )
+        self.bury_one(address)
+        self.watched[address] = weakref.ref(module, self.native.when_dead(address))
 
-        def died(reference):
-            if watched.get(address) is reference:
-                del watched[address]
-            for layer in layers_of.pop(address, ()):
-                layers.pop(layer, None)
-                roots.pop(layer, None)
-            forget(address)
+    def bury(self):
+        """Forgets modules that died: their addresses may be others' by now."""
+        for address in self.native.take_dead():
+            if self.alive_at(address) is None:
+                self.bury_one(address)
 
-        watched[address] = weakref.ref(module, died)
+    def bury_one(self, address):
+        self.watched.pop(address, None)
+        for layer in self.layers_of.pop(address, ()):
+            self.layers.pop(layer, None)
+            self.roots.pop(layer, None)
 
     # Tensors ---------------------------------------------------------------------------------------------------------
 
@@ -269,9 +335,11 @@ class Agent:
         Gradients are only asked for where no backward can be under way: autograd's threads replace them without the GIL,
         and another thread's model may be in the midst of that.
         """
+        self.bury()
         before = time.monotonic()
         with self.torch._C.DisableTorchFunction():
             names = self.tag_modules()
+            self.untagged = False
             for optimizer in optimizers:
                 self.tag_optimizer(optimizer, names)
         after = time.monotonic()
@@ -338,19 +406,29 @@ class Agent:
         """The last moment before Python tears the program down: what is alive now is what it ended with."""
         if not self.finished and os.getpid() == self.pid:
             self.finished = True
-            with _Harmless():
-                alive = [reference() for reference, _, _ in self.optimizers.values()]
-                alone = threading.active_count() == 1  # Else a backward may be under way.
-                self.tag_all([optimizer for optimizer in alive if optimizer is not None] if alone else [])
-            self.native.finish()
+            try:
+                with _Harmless():
+                    alive = [reference() for reference, _, _ in self.optimizers.values()]
+                    alone = threading.active_count() == 1  # Else a backward may be under way.
+                    self.tag_all([optimizer for optimizer in alive if optimizer is not None] if alone else [])
+            finally:
+                self.native.finish()
 
 
 def start(native):
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "optim") or not hasattr(torch, "nn"):
         return None
+    agent = None
     try:
-        return Agent(native, torch)
-    except Exception as error:
+        agent = Agent(native, torch)
+        agent.attach()
+        return agent
+    except BaseException as error:
+        if agent is not None:
+            agent.detach()
+        if _interrupted(error):
+            native.run_again()
+            raise
         native.warn(f"layers keep their class names ({type(error).__name__}: {error})")
         return None

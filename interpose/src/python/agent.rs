@@ -4,7 +4,7 @@
 //! held and no lock of PyTorch's. Everything here therefore may use the C-API; nothing else in memlab does.
 
 use std::collections::HashSet;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -12,8 +12,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::TagCategory;
 
+use parking_lot::Mutex;
+
 use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
 use crate::intern::UnnamedLayer;
+use crate::lifecycle;
 use crate::recorder::Recorder;
 use crate::symbols;
 use crate::thread::Guard;
@@ -86,6 +89,7 @@ python_api! {
     PyObject_GetAttrString: unsafe extern "C" fn(Object, *const c_char) -> Object;
     PyObject_CallFunctionObjArgs: unsafe extern "C" fn(Object, ...) -> Object;
     PyCFunction_NewEx: unsafe extern "C" fn(*const Method, Object, Object) -> Object;
+    PyLong_AsUnsignedLongLong: unsafe extern "C" fn(Object) -> u64;
     PyArg_ParseTuple: unsafe extern "C" fn(Object, *const c_char, ...) -> c_int;
     Py_CompileString: unsafe extern "C" fn(*const c_char, *const c_char, c_int) -> Object;
     PyEval_EvalCode: unsafe extern "C" fn(Object, Object, Object) -> Object;
@@ -125,14 +129,16 @@ static AGENT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// The pending call: on the main thread, with the GIL. What it returns other than 0 is raised in the program.
 unsafe extern "C" fn run(_: *mut c_void) -> c_int {
-    // Memory moved while the agent runs is not the program's doing; there should be none.
-    let Some(_guard) = Guard::enter() else {
+    // Not kept while the agent runs: what the program drops meanwhile, or the garbage collector, is given back on this
+    // thread too, and is to be recorded.
+    let Some(guard) = Guard::enter() else {
         // Inside a hook on this very thread (a pending call runs where Python does, so hardly ever): asked again later.
         if let Some(recorder) = Recorder::current() {
             recorder.python.scheduled.store(false, Ordering::Release);
         }
         return 0;
     };
+    drop(guard);
     let Some(recorder) = Recorder::current() else { return 0 };
     recorder.python.scheduled.store(false, Ordering::Release);
     let (Some(api), Some(interpreter)) = (Api::get(), recorder.python.trusted()) else { return 0 };
@@ -238,14 +244,16 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
             AGENT.store(agent, Ordering::Release);
         }
         let unnamed = recorder.interner.take_unnamed();
-        if unnamed.is_empty() {
+        if !recorder.python.unfinished.swap(false, Ordering::AcqRel) && unnamed.is_empty() {
             return;
         }
         let list = describe(api, recorder, interpreter, &unnamed);
         let resolve = (api.PyObject_GetAttrString)(agent, c"resolve".as_ptr());
         if !resolve.is_null() && !list.is_null() {
             let result = (api.PyObject_CallFunctionObjArgs)(resolve, list, ptr::null_mut::<c_void>());
-            if !result.is_null() {
+            if result.is_null() {
+                recorder.interner.put_back_unnamed(unnamed);
+            } else {
                 (api.Py_DecRef)(result);
             }
         }
@@ -294,8 +302,8 @@ unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String>
     }
 }
 
-/// The list the agent is given: (layer, parent, module or None, address, generated frame or 0, line). A module is alive for certain if a live frame
-/// of some thread calls it; frames stand still while the GIL is held.
+/// The list the agent is given: (layer, parent, module or None, address, generated frame or 0, line, class). A module is
+/// alive for certain if a live frame of some thread calls it; frames stand still while the GIL is held.
 ///
 /// SAFETY: the GIL must be held.
 unsafe fn describe(api: &Api, recorder: &Recorder, interpreter: &Interpreter, unnamed: &[UnnamedLayer]) -> Object {
@@ -318,7 +326,9 @@ unsafe fn describe(api: &Api, recorder: &Recorder, interpreter: &Interpreter, un
             let module = if alive.contains(&layer.module) { layer.module as Object } else { none };
             let (id, parent, address) = (layer.id, layer.parent, layer.module as u64);
             let (frame, line) = (layer.generated, layer.line);
-            let item = (api.Py_BuildValue)(c"(IIOKII)".as_ptr(), id, parent, module, address, frame, line);
+            let class = CString::new(recorder.interner.class_of(id)).unwrap_or_default();
+            let class = class.as_ptr();
+            let item = (api.Py_BuildValue)(c"(IIOKIIs)".as_ptr(), id, parent, module, address, frame, line, class);
             if !item.is_null() {
                 (api.PyList_Append)(list, item);
                 (api.Py_DecRef)(item);
@@ -364,16 +374,20 @@ unsafe fn start(api: &Api) -> Object {
 /// A forked child starts an agent of its own, for a trace of its own.
 pub fn forget_in_child() {
     AGENT.store(ptr::null_mut(), Ordering::Release);
+    lifecycle::free_in_child(&DEAD);
 }
 
-static METHODS: [Method; 8] = [
+static METHODS: [Method; 11] = [
     method(c"layer", layer),
     method(c"frame", frame),
     method(c"tag", tag),
     method(c"step", step),
     method(c"forget", forget),
+    method(c"when_dead", when_dead),
+    method(c"take_dead", take_dead),
     method(c"software", software),
     method(c"warn", warn),
+    method(c"run_again", run_again),
     method(c"finish", finish),
 ];
 
@@ -460,6 +474,63 @@ native_function!(step, c"", (), |recorder| {
     recorder.step(thread)
 });
 
+/// `METH_O`
+const METH_O: c_int = 8;
+
+/// Called by the interpreter when a module dies; `address` is an int. A function in Python would not do: what a signal
+/// handler raised in it would be lost.
+unsafe extern "C" fn died(address: Object, _reference: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called with the GIL and the int it was made with.
+    unsafe {
+        let address = (api.PyLong_AsUnsignedLongLong)(address);
+        if let Some(recorder) = Recorder::current() {
+            crate::quietly(|| {
+                recorder.forget_module(address as usize);
+                DEAD.lock().push(address);
+            });
+        }
+        (api.Py_BuildValue)(c"".as_ptr())
+    }
+}
+
+static DIED: Method = Method { name: c"died".as_ptr(), function: died, flags: METH_O, doc: ptr::null() };
+
+/// Addresses of modules that died since the agent last asked.
+static DEAD: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
+/// The function to call when the module at an address dies.
+unsafe extern "C" fn when_dead(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL; the method is static and the new function owns the int.
+    unsafe {
+        let mut address = 0u64;
+        if (api.PyArg_ParseTuple)(arguments, c"K".as_ptr(), &raw mut address) == 0 {
+            return ptr::null_mut();
+        }
+        let bound = (api.Py_BuildValue)(c"K".as_ptr(), address);
+        let function = (api.PyCFunction_NewEx)(&DIED, bound, ptr::null_mut());
+        (api.Py_DecRef)(bound);
+        function
+    }
+}
+
+/// The addresses of modules that died since the last call, as a list.
+unsafe extern "C" fn take_dead(_: Object, _arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    let dead = std::mem::take(&mut *DEAD.lock());
+    // SAFETY: called by the interpreter, with the GIL.
+    unsafe {
+        let list = (api.PyList_New)(0);
+        for address in dead {
+            let number = (api.Py_BuildValue)(c"K".as_ptr(), address);
+            (api.PyList_Append)(list, number);
+            (api.Py_DecRef)(number);
+        }
+        list
+    }
+}
+
 native_function!(forget, c"K", (address: u64 = 0), |recorder| recorder.forget_module(address as usize));
 
 native_function!(
@@ -474,6 +545,11 @@ native_function!(
 
 native_function!(warn, c"s", (what: *const c_char = ptr::null()), |recorder| {
     recorder.warn(&String::from_utf8_lossy(text(what)))
+});
+
+native_function!(run_again, c"", (), |recorder| {
+    recorder.python.unfinished.store(true, Ordering::Release);
+    recorder.python.schedule()
 });
 
 native_function!(finish, c"", (), |recorder| recorder.finish());

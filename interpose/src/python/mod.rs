@@ -21,6 +21,8 @@ pub struct Python {
     trusted: AtomicPtr<Interpreter>,
     /// The interpreter has been asked to run the agent and has not done so yet.
     pub(self) scheduled: AtomicBool,
+    /// The agent was broken off by what a signal handler of the program raised, and has more to do.
+    pub(self) unfinished: AtomicBool,
 }
 
 impl Python {

@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 
+use crate::limit;
 use crate::recorder::Recorder;
 use crate::symbols::Real;
 
@@ -43,6 +44,7 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
     if let Some(index) = device.cuda()
         && let Some(mut session) = Recorder::enter()
     {
+        limit::allocator_keeps(index, reserved.saturating_sub(allocated) as u64);
         crate::quietly(|| {
             if size >= 0 {
                 session.block_allocated(index, block as u64, size as u64);

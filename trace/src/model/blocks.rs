@@ -31,7 +31,7 @@ impl Block {
 }
 
 /// The blocks of a device. A block keeps its slot while it lives.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct LiveBlocks {
     slots: Vec<Block>,
     free: Vec<u32>,
@@ -45,6 +45,12 @@ pub(crate) struct LiveBlocks {
 impl LiveBlocks {
     pub(crate) fn len(&self) -> usize {
         self.by_address.len()
+    }
+
+    /// Bytes taken, about.
+    pub(crate) fn weight(&self) -> usize {
+        let ordered = self.ordered.as_ref().map_or(0, BTreeMap::len);
+        self.slots.capacity() * size_of::<Block>() + (self.by_address.capacity() + ordered) * 2 * size_of::<u64>()
     }
 
     /// The slot of the block that begins at `address`.

@@ -51,6 +51,9 @@ pub(crate) struct Peak {
     pub(crate) allocated: u64,
     pub(crate) time: u64,
     pub(crate) step: u64,
+    /// Events until then, with the one that made it.
+    #[serde(default)]
+    pub(crate) event: u64,
     /// The number of the latest allocation then: blocks born later did not live at the peak.
     pub(crate) born: u64,
     pub(crate) reserved: u64,
@@ -81,12 +84,20 @@ impl Peak {
 pub(crate) struct Moment {
     /// Index of the thread among those seen.
     pub(crate) thread: u32,
+    pub(crate) reached: Reached,
+}
+
+/// How far the run is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reached {
     /// Steps ended.
-    pub(crate) step: u64,
+    pub(crate) steps: u64,
+    /// Events, with the one at hand.
+    pub(crate) events: u64,
 }
 
 /// A device.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct DeviceState {
     pub(crate) info: Option<record::Device>,
     pub(crate) totals: Totals,
@@ -97,6 +108,8 @@ pub(crate) struct DeviceState {
     pub(crate) timeline: TimelineRecorder,
     pub(crate) steps: Steps,
     pub(crate) growth: Growth,
+    /// The block given back last.
+    pub(crate) freed: Option<Block>,
 }
 
 impl DeviceState {
@@ -151,18 +164,19 @@ impl DeviceState {
         self.totals.allocated = self.totals.allocated.saturating_add(event.bytes);
         self.steps.note(self.totals.allocated);
         if self.totals.allocated > self.totals.peak.allocated {
-            self.note_peak(event.time, moment.step);
+            self.note_peak(event.time, moment.reached);
         }
-        self.note_allocated(event.time, moment.step);
+        self.note_allocated(event.time, moment.reached);
     }
 
-    fn note_peak(&mut self, time: u64, step: u64) {
+    fn note_peak(&mut self, time: u64, reached: Reached) {
         self.ledger.epoch = self.ledger.epoch.wrapping_add(1);
         let driver = &self.driver.totals;
         self.totals.peak = Peak {
             allocated: self.totals.allocated,
             time,
-            step,
+            step: reached.steps,
+            event: reached.events,
             born: self.totals.born,
             reserved: driver.reserved,
             libraries: driver.libraries,
@@ -174,9 +188,15 @@ impl DeviceState {
     }
 
     #[inline]
-    pub(crate) fn free(&mut self, event: &record::Free, step: u64, symbols: &mut Symbols, anomalies: &mut Anomalies) {
+    pub(crate) fn free(
+        &mut self,
+        event: &record::Free,
+        reached: Reached,
+        symbols: &mut Symbols,
+        anomalies: &mut Anomalies,
+    ) {
         if self.release(event.address, symbols) {
-            self.note_allocated(event.time, step);
+            self.note_allocated(event.time, reached);
         } else {
             anomalies.unknown_frees += 1;
         }
@@ -190,6 +210,7 @@ impl DeviceState {
             self.tags.forget(slot);
         }
         self.ledger.free(block.cell, block.bytes);
+        self.freed = Some(block);
         if block.born <= self.totals.peak.born {
             let key = self.ledger.cells[block.cell as usize].key;
             if key.kind.is_pending() {
@@ -202,33 +223,38 @@ impl DeviceState {
     }
 
     #[inline]
-    fn note_allocated(&mut self, time: u64, step: u64) {
+    fn note_allocated(&mut self, time: u64, reached: Reached) {
         // Beyond what is reserved (seen), use changes with what is allocated.
         if self.totals.allocated > self.driver.totals.reserved
             || !self.timeline.note_allocated(time, self.totals.allocated)
         {
-            self.note_used(time, step);
+            self.note_used(time, reached);
         }
     }
 
     /// The driver's memory changed: notes the highest use and the moment.
-    fn note_used(&mut self, time: u64, step: u64) {
+    fn note_used(&mut self, time: u64, reached: Reached) {
         let used = self.used();
         // A process that does not use PyTorch's allocator has its peak when most is in use.
         if self.totals.allocations == 0 && used > self.totals.peak_used {
-            self.note_peak(time, step);
+            self.note_peak(time, reached);
         }
         self.totals.peak_used = self.totals.peak_used.max(used);
         self.timeline.note(time, self.totals.allocated, self.driver.totals.reserved, used);
     }
 
-    pub(crate) fn driver_allocate(&mut self, event: &record::DriverAlloc<'_>, step: u64, anomalies: &mut Anomalies) {
+    pub(crate) fn driver_allocate(
+        &mut self,
+        event: &record::DriverAlloc<'_>,
+        reached: Reached,
+        anomalies: &mut Anomalies,
+    ) {
         if event.bytes > LARGEST {
             anomalies.impossible_events += 1;
             return;
         }
         self.driver.allocate(event, anomalies);
-        self.note_used(event.time, step);
+        self.note_used(event.time, reached);
     }
 
     /// A block of PyTorch's allocator over `cudaMallocAsync`: the driver's memory and the block are one.
@@ -251,12 +277,12 @@ impl DeviceState {
         is_block
     }
 
-    pub(crate) fn driver_free(&mut self, event: &record::DriverFree, step: u64, anomalies: &mut Anomalies) {
+    pub(crate) fn driver_free(&mut self, event: &record::DriverFree, reached: Reached, anomalies: &mut Anomalies) {
         self.driver.free(event, anomalies);
-        self.note_used(event.time, step);
+        self.note_used(event.time, reached);
     }
 
-    pub(crate) fn sample(&mut self, event: &record::Used, step: u64) {
+    pub(crate) fn sample(&mut self, event: &record::Used, reached: Reached) {
         self.driver.sample(event, self.torch());
         let (driver, peak) = (&self.driver.totals, &mut self.totals.peak);
         if !peak.sampled {
@@ -265,7 +291,12 @@ impl DeviceState {
             peak.context = driver.context;
             peak.other_processes = driver.other_processes;
         }
-        self.note_used(event.time, step);
+        self.note_used(event.time, reached);
+    }
+
+    pub(crate) fn moved(&mut self, event: &record::Moved, reached: Reached) {
+        self.driver.totals.moved = event.bytes;
+        self.note_used(event.time, reached);
     }
 
     pub(crate) fn tag(&mut self, event: &record::Tag<'_>, symbols: &mut Symbols, anomalies: &mut Anomalies) {
@@ -314,11 +345,11 @@ impl DeviceState {
         self.settle(BACKWARD, symbols);
     }
 
-    /// An optimizer step ended, on whichever thread.
-    pub(crate) fn end_step(&mut self, event: &record::Step, symbols: &mut Symbols) {
+    /// An optimizer step ended, on whichever thread; `events` of the trace were replayed, with this one.
+    pub(crate) fn end_step(&mut self, event: &record::Step, events: u64, symbols: &mut Symbols) {
         self.end_backward(symbols);
         self.settle(OPTIMIZER, symbols);
-        self.steps.end(event.index, event.time, self.totals.allocated);
+        self.steps.end(event.index, event.time, self.totals.allocated, events);
         self.growth.end(&mut self.ledger);
     }
 }

@@ -36,6 +36,15 @@ pub(crate) struct Source {
     pub(crate) library: Arc<str>,
 }
 
+/// The addresses of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SegmentRange {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    /// Mapped piece by piece.
+    pub(crate) is_expandable: bool,
+}
+
 /// Totals, as scalars.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DriverTotals {
@@ -47,6 +56,9 @@ pub(crate) struct DriverTotals {
     pub(crate) libraries: u64,
     pub(crate) context: u64,
     pub(crate) other_processes: u64,
+    /// Of all that this process holds of the device, what lies in host memory.
+    #[serde(default)]
+    pub(crate) moved: u64,
     pub(crate) sampled: bool,
     pub(crate) process_known: bool,
     /// The device's memory by the driver's word; 0: never said.
@@ -54,7 +66,7 @@ pub(crate) struct DriverTotals {
 }
 
 /// A device's driver memory.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Driver {
     pub(crate) totals: DriverTotals,
     pub(crate) held: HashMap<(DriverKind, u64), Held>,
@@ -176,7 +188,7 @@ impl Driver {
 
     /// The driver's word on the whole device, while PyTorch's allocator holds `torch` bytes.
     pub(crate) fn sample(&mut self, event: &record::Used, torch: u64) {
-        let own = torch.saturating_add(self.totals.libraries);
+        let own = torch.saturating_add(self.totals.libraries).saturating_sub(self.totals.moved);
         let process = event.process.unwrap_or(event.used);
         self.totals.context = process.saturating_sub(own);
         self.totals.other_processes = event.used.saturating_sub(process.max(own));
@@ -190,33 +202,44 @@ impl Driver {
     pub(crate) fn used(&self, torch: u64) -> u64 {
         torch
             .saturating_add(self.totals.libraries)
+            .saturating_sub(self.totals.moved)
             .saturating_add(self.totals.context)
             .saturating_add(self.totals.other_processes)
     }
 
     /// The address ranges of segments, in order: whole pieces of memory, and mappings of physical segment
     /// memory joined where they touch.
-    pub(crate) fn segment_ranges(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn segment_ranges(&self) -> Vec<SegmentRange> {
         // Stream-ordered memory has no segments: each block comes from the driver.
         let no_segment = [DriverKind::Physical, DriverKind::Async];
         let whole = self.held.values().filter(|held| held.segment && !no_segment.contains(&held.kind));
-        let mut ranges: Vec<(u64, u64)> = whole.map(|held| (held.address, held.bytes)).collect();
-        let mut joined: Vec<(u64, u64)> = Vec::new();
+        let mut ranges: Vec<SegmentRange> =
+            whole.map(|held| SegmentRange { address: held.address, bytes: held.bytes, is_expandable: false }).collect();
+        let mut joined: Vec<SegmentRange> = Vec::new();
         for (address, mapping) in &self.mappings {
-            let physical = self.held.get(&(DriverKind::Physical, mapping.handle));
-            if !physical.is_some_and(|held| held.segment) {
+            if !self.is_segment(mapping) {
                 continue;
             }
             match joined.last_mut() {
-                Some((start, bytes)) if start.saturating_add(*bytes) == *address => {
-                    *bytes = bytes.saturating_add(mapping.bytes);
+                Some(range) if range.address.saturating_add(range.bytes) == *address => {
+                    range.bytes = range.bytes.saturating_add(mapping.bytes);
                 }
-                _ => joined.push((*address, mapping.bytes)),
+                _ => joined.push(SegmentRange { address: *address, bytes: mapping.bytes, is_expandable: true }),
             }
         }
         ranges.append(&mut joined);
         ranges.sort_unstable();
         ranges
+    }
+
+    /// Whether what is mapped is a segment's.
+    fn is_segment(&self, mapping: &Mapping) -> bool {
+        self.held.get(&(DriverKind::Physical, mapping.handle)).is_some_and(|held| held.segment)
+    }
+
+    pub(crate) fn is_mapped_segment(&self, address: u64) -> bool {
+        let before = self.mappings.range(..=address).next_back();
+        before.is_some_and(|(start, mapping)| address - start < mapping.bytes && self.is_segment(mapping))
     }
 
     /// Memory that is not PyTorch's allocator's, by who took it, most first.

@@ -99,7 +99,7 @@ pub(crate) struct LayerSlot {
 }
 
 /// The books.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Ledger {
     pub(crate) cells: Vec<Cell>,
     by_key: HashMap<CellKey, u32>,
@@ -116,6 +116,13 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
+    /// Bytes taken, about.
+    pub(crate) fn weight(&self) -> usize {
+        self.cells.capacity() * (size_of::<Cell>() + size_of::<(CellKey, u32)>())
+            + self.lines.capacity() * (size_of::<LineSlot>() + size_of::<(LineId, u32)>())
+            + self.layers.capacity() * (size_of::<LayerSlot>() + size_of::<(u32, u32)>())
+    }
+
     /// The cell with this key, made if need be.
     #[inline]
     pub(crate) fn cell(&mut self, key: CellKey, symbols: &mut Symbols) -> u32 {

@@ -22,6 +22,9 @@ const HOLDERS: usize = 10;
 pub(crate) struct OomRecord {
     device: i32,
     time: u64,
+    /// Events of the trace until then, with this one.
+    #[serde(default)]
+    event: u64,
     step: u64,
     requested: u64,
     allocated: u64,
@@ -42,7 +45,7 @@ pub(crate) struct OomRecord {
 }
 
 /// All of them.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Ooms {
     pub(crate) count: u64,
     pub(crate) first: Vec<OomRecord>,
@@ -53,7 +56,7 @@ pub(crate) struct Ooms {
 }
 
 impl Ooms {
-    /// PyTorch is out of memory on `device`; `events` of the trace came before.
+    /// PyTorch is out of memory on `device`, by the trace's event of number `events`.
     pub(crate) fn note(
         &mut self,
         event: &record::Oom,
@@ -66,6 +69,7 @@ impl Ooms {
         let mut oom = OomRecord {
             device: event.device,
             time: event.time,
+            event: events,
             step,
             requested: event.requested,
             allocated: event.allocated,
@@ -128,6 +132,7 @@ impl Ooms {
         let view = |oom: &OomRecord| OomView {
             device: oom.device,
             time: oom.time,
+            event: oom.event,
             step: oom.step,
             requested_bytes: oom.requested,
             allocated_bytes: oom.allocated,

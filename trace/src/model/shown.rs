@@ -5,12 +5,16 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::blocks::Block;
 use super::device::DeviceState;
+use super::driver::SegmentRange;
+use super::kind::Kind;
 use super::ledger::Cell;
 use super::symbols::{Owner, Symbols};
 use super::tags::Owned;
 use super::views::{
-    BlockView, Category, CategoryView, DeviceView, LayerView, LineView, Segment, SegmentMap, StackView,
+    BlockView, Category, CategoryView, DeviceView, LayerView, LineView, Segment, SegmentMap, StackView, StepView,
+    TimelinePoint, TotalsView,
 };
 use crate::record::{Phase, TagCategory};
 
@@ -19,9 +23,13 @@ pub(crate) type LayerRow = (u32, Option<Arc<str>>);
 
 /// The row of the layers that holds the blocks of a cell: its owner by tags, else the layer that asked.
 pub(crate) fn holder(cell: &Cell, symbols: &Symbols) -> LayerRow {
-    match symbols.owner(cell.key.owner) {
+    block_layer(cell.key.owner, cell.key.layer, symbols)
+}
+
+pub(crate) fn block_layer(owner: u32, layer: u32, symbols: &Symbols) -> LayerRow {
+    match symbols.owner(owner) {
         Some(owner) => owner_row(owner, symbols),
-        None => layer_row(cell.key.layer, symbols),
+        None => layer_row(layer, symbols),
     }
 }
 
@@ -45,6 +53,7 @@ impl DeviceState {
             reserved_bytes: driver.reserved,
             used_bytes: self.used(),
             used_is_known: driver.sampled,
+            host_bytes: driver.moved,
             process_is_known: driver.process_known,
             peak_allocated_bytes: peak.allocated,
             peak_reserved_bytes: driver.peak_reserved,
@@ -52,6 +61,7 @@ impl DeviceState {
             reserved_bytes_at_peak: peak.reserved,
             used_bytes_at_peak: peak.used(),
             peak_time: peak.time,
+            peak_event: peak.event,
             peak_step: peak.step,
             segments_at_peak: peak.segments,
             segments: driver.segments,
@@ -187,12 +197,62 @@ impl DeviceState {
         views
     }
 
+    fn block_view(&self, block: &Block) -> BlockView {
+        let key = self.ledger.cells[block.cell as usize].key;
+        BlockView {
+            address: block.address,
+            bytes: block.bytes,
+            category: key.kind.category(),
+            stack: key.stack,
+            layer: key.layer,
+            owner: key.owner,
+            phase: key.phase,
+            time: block.time,
+        }
+    }
+
+    pub(crate) fn block(&self, address: u64) -> Option<BlockView> {
+        self.blocks.find(address).map(|slot| self.block_view(self.blocks.get(slot)))
+    }
+
+    /// The block given back last, if it was the one at this address.
+    pub(crate) fn freed(&self, address: u64) -> Option<BlockView> {
+        self.freed.as_ref().filter(|block| block.address == address).map(|block| self.block_view(block))
+    }
+
+    pub(crate) fn block_if_freed(&self, address: u64) -> Option<BlockView> {
+        let block = self.blocks.get(self.blocks.find(address)?);
+        let kind = self.ledger.cells[block.cell as usize].key.kind;
+        let kind = if kind.is_pending() { Kind::Temporary } else { kind };
+        Some(BlockView { category: kind.category(), ..self.block_view(block) })
+    }
+
+    pub(crate) fn block_views(&self) -> Vec<BlockView> {
+        self.blocks.sorted().into_iter().map(|block| self.block_view(block)).collect()
+    }
+
+    #[inline]
+    pub(crate) fn totals_view(&self) -> TotalsView {
+        TotalsView {
+            allocated_bytes: self.totals.allocated,
+            reserved_bytes: self.driver.totals.reserved,
+            used_bytes: self.used(),
+        }
+    }
+
+    /// Bytes taken, about.
+    pub(crate) fn weight(&self) -> usize {
+        let points = self.timeline.points.capacity() * size_of::<TimelinePoint>();
+        let steps = self.steps.list.capacity() * size_of::<StepView>();
+        self.blocks.weight() + self.ledger.weight() + points + steps + self.driver.held.len() * 64
+    }
+
     pub(crate) fn segments(&self) -> SegmentMap {
         let mut map = SegmentMap::default();
         let mut blocks = self.blocks.sorted().into_iter().peekable();
-        for (address, bytes) in self.driver.segment_ranges() {
+        for SegmentRange { address, bytes, is_expandable } in self.driver.segment_ranges() {
             let end = address.saturating_add(bytes);
-            let mut segment = Segment { address, bytes, ..Segment::default() };
+            let mut segment = Segment { address, bytes, is_expandable, ..Segment::default() };
             let mut free_from = address;
             while let Some(block) = blocks.next_if(|block| block.address < end) {
                 if block.address < address {
@@ -201,15 +261,7 @@ impl DeviceState {
                 }
                 hole(&mut segment, free_from, block.address);
                 free_from = free_from.max(block.address.saturating_add(block.bytes));
-                let key = self.ledger.cells[block.cell as usize].key;
-                segment.blocks.push(BlockView {
-                    address: block.address,
-                    bytes: block.bytes,
-                    category: key.kind.category(),
-                    stack: key.stack,
-                    layer: key.layer,
-                    time: block.time,
-                });
+                segment.blocks.push(self.block_view(block));
             }
             hole(&mut segment, free_from, end);
             add(&mut map.reserved_bytes, bytes);

@@ -19,7 +19,7 @@ const WARM_UP: u64 = 2;
 const SNAPSHOTS: usize = 32;
 
 /// The steps of one device, or of all together.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Steps {
     pub(crate) list: Vec<StepView>,
     /// How many steps an entry joins; 0: none yet.
@@ -41,7 +41,7 @@ impl Steps {
     }
 
     /// A step ended.
-    pub(crate) fn end(&mut self, index: u64, time: u64, allocated: u64) {
+    pub(crate) fn end(&mut self, index: u64, time: u64, allocated: u64, event: u64) {
         self.joined = self.joined.max(1);
         let step = StepView {
             index,
@@ -49,6 +49,7 @@ impl Steps {
             end_time: time,
             peak_allocated_bytes: self.peak.max(allocated),
             allocated_bytes_at_end: allocated,
+            end_event: event,
         };
         self.peak = allocated;
         match self.list.last_mut() {
@@ -110,7 +111,7 @@ impl Snapshot {
 }
 
 /// What lines hold at the ends of steps, sampled over the run.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Growth {
     pub(crate) ended: u64,
     pub(crate) stride: u64,

@@ -55,7 +55,7 @@ pub(crate) struct Owner {
 }
 
 /// All definitions of a trace.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Symbols {
     pub(crate) frames: HashMap<u32, Frame>,
     pub(crate) stacks: HashMap<u32, record::Stack>,
@@ -122,6 +122,19 @@ impl Symbols {
 
     pub(crate) fn define_thread(&mut self, thread: record::Thread) {
         self.threads.insert(thread.thread, thread);
+    }
+
+    pub(crate) fn take_names(&mut self, later: &Self) {
+        self.layers.clone_from(&later.layers);
+        self.threads.clone_from(&later.threads);
+    }
+
+    /// Bytes taken, about.
+    pub(crate) fn weight(&self) -> usize {
+        /// A map's entry beside what is in it, and the texts that are not shared.
+        const ENTRY: usize = 64;
+        let entries = [self.frames.len(), self.stacks.len(), self.layers.len(), self.stack_lines.len()];
+        (entries.iter().sum::<usize>() + self.lines.len() + self.owners.len()) * ENTRY
     }
 
     /// Whether a file is the user's: one with a path, outside site-packages, dist-packages and torch. Generated code

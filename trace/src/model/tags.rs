@@ -38,7 +38,7 @@ pub(crate) struct Owned {
 }
 
 /// The tags of one device.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Tags {
     /// By the slot of the block.
     pub(crate) blocks: HashMap<u32, BlockTags>,

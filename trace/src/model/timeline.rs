@@ -12,6 +12,7 @@ const FIRST_WIDTH_LOG2: u32 = 12;
 const WIDEST_LOG2: u32 = 52;
 
 /// Records a device's memory over time.
+#[derive(Clone)]
 pub(crate) struct TimelineRecorder {
     pub(crate) origin: u64,
     pub(crate) width_log2: u32,

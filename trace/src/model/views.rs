@@ -100,6 +100,9 @@ pub struct DeviceView {
     pub used_is_known: bool,
     /// Whether the driver told what it books for this process; otherwise context and other processes are not told apart.
     pub process_is_known: bool,
+    /// Of what this process holds of the device, what lies in host memory now: offloaded, or spilled. Allocated, reserved
+    /// and the categories count it, `used_bytes` does not.
+    pub host_bytes: u64,
     /// The most `allocated_bytes` ever was: *the peak*.
     pub peak_allocated_bytes: u64,
     /// The most `reserved_bytes` ever was.
@@ -112,6 +115,8 @@ pub struct DeviceView {
     pub used_bytes_at_peak: u64,
     /// When the peak was first reached; without any allocation by PyTorch, when most was in use.
     pub peak_time: u64,
+    /// Events replayed by then, with the one that made it the peak.
+    pub peak_event: u64,
     /// Steps ended before the peak.
     pub peak_step: u64,
     /// Segments held at the peak.
@@ -281,6 +286,8 @@ pub struct Segment {
     pub address: u64,
     /// Its size.
     pub bytes: u64,
+    /// Whether it is mapped piece by piece, and can grow.
+    pub is_expandable: bool,
     /// Its blocks, by address; what lies between them is free.
     pub blocks: Vec<BlockView>,
     /// Bytes that no block takes.
@@ -302,8 +309,41 @@ pub struct BlockView {
     pub stack: u32,
     /// The layer that asked for it; 0: none.
     pub layer: u32,
+    /// The layer that owns it by tags, see [`super::Model::layer_of`]; 0: none.
+    pub owner: u32,
+    /// The phase in which it was handed out.
+    pub phase: crate::record::Phase,
     /// When it was handed out.
     pub time: u64,
+}
+
+/// The layer that a block counts for: its owner by tags, else the layer that asked for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockLayer {
+    /// As [`LayerView::root`].
+    pub root: u32,
+    /// As [`LayerView::name`].
+    pub name: Option<Arc<str>>,
+}
+
+/// The scalars of a device that change with events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TotalsView {
+    /// As [`DeviceView::allocated_bytes`].
+    pub allocated_bytes: u64,
+    /// As [`DeviceView::reserved_bytes`].
+    pub reserved_bytes: u64,
+    /// As [`DeviceView::used_bytes`].
+    pub used_bytes: u64,
+}
+
+/// Driver memory held at one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldView {
+    /// Its size.
+    pub bytes: u64,
+    /// Whether it is a segment of PyTorch's caching allocator, or physical memory of one.
+    pub is_segment: bool,
 }
 
 /// An optimizer step, or several that were joined to bound memory.
@@ -319,6 +359,9 @@ pub struct StepView {
     pub peak_allocated_bytes: u64,
     /// Allocated when it ended.
     pub allocated_bytes_at_end: u64,
+    /// Events replayed by then, with the one that ended it; 0: not known.
+    #[serde(default)]
+    pub end_event: u64,
 }
 
 /// How what one line holds at the ends of steps changed over the run.
@@ -345,6 +388,8 @@ pub struct OomView {
     pub device: i32,
     /// When.
     pub time: u64,
+    /// Events replayed by then, with this one; 0: not known.
+    pub event: u64,
     /// Steps ended before it.
     pub step: u64,
     /// The bytes asked for.

@@ -1,9 +1,11 @@
-//! From bytes to the model: finds lines, passes over what was never written, counts what is garbled.
+//! From bytes to records: finds lines, passes over what was never written, counts what is garbled.
+
+use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
+use super::Sink;
 use crate::decode::decode_line;
-use crate::model::Model;
 use crate::record::{FORMAT, Record};
 
 /// How many garbled lines are described.
@@ -43,10 +45,12 @@ pub(super) struct Fed {
     pub(super) consumed: usize,
     /// What comes next is reserved but not yet written.
     pub(super) at_hole: bool,
+    /// The sink wants no more; the line it refused was not consumed.
+    pub(super) refused: bool,
 }
 
 /// Takes buffers of a trace apart into lines and replays them.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Feed {
     pub(super) skipped: Skipped,
     pub(super) has_header: bool,
@@ -65,10 +69,10 @@ pub(super) struct Feed {
 impl Feed {
     /// Replays the complete lines at the beginning of `buffer`. Up to `holes` places reserved but never written
     /// are passed over; at the next, it stops.
-    pub(super) fn feed(&mut self, buffer: &[u8], holes: usize, model: &mut Model) -> Result<Fed, FirstLine> {
+    pub(super) fn feed(&mut self, buffer: &[u8], holes: usize, sink: &mut impl Sink) -> Result<Fed, FirstLine> {
         let mut holes = holes;
         let mut position = self.without_front(buffer);
-        let mut at_hole = false;
+        let (mut at_hole, mut refused) = (false, false);
         while let Some(rest) = buffer.get(position..).filter(|rest| !rest.is_empty()) {
             let skipped = self.skip_to.saturating_sub(self.offset + position as u64);
             if skipped > 0 {
@@ -86,13 +90,16 @@ impl Feed {
                 continue;
             }
             let Some(length) = memchr::memchr(b'\n', rest) else { break };
+            if self.line(&rest[..length], self.offset + position as u64, sink)?.is_break() {
+                refused = true;
+                break;
+            }
             self.lines += 1;
-            self.line(&rest[..length], self.offset + position as u64, model)?;
             self.after_hole = false;
             position += length + 1;
         }
         self.offset += position as u64;
-        Ok(Fed { consumed: position, at_hole })
+        Ok(Fed { consumed: position, at_hole, refused })
     }
 
     /// Where there is something to read again, if it lies beyond what was fed.
@@ -116,20 +123,20 @@ impl Feed {
     }
 
     /// The end of the trace, without newline: true if it is cut short.
-    pub(super) fn finish(&mut self, rest: &[u8], model: &mut Model) -> Result<bool, FirstLine> {
+    pub(super) fn finish(&mut self, rest: &[u8], sink: &mut impl Sink) -> Result<bool, FirstLine> {
         let rest = rest.trim_ascii_end();
         let rest = rest.split(|byte| *byte == 0).rfind(|piece| !piece.is_empty()).unwrap_or_default();
         match decode_line(rest) {
             _ if rest.is_empty() => Ok(false),
-            Ok(record) if !self.after_hole => self.replay(record, model).map(|()| false),
+            Ok(record) if !self.after_hole => self.replay(record, sink).map(|_| false),
             _ => Ok(!self.after_hole),
         }
     }
 
     /// A line too long to be one begins here.
     pub(super) fn overlong(&mut self) {
-        self.lines += 1;
         self.skip(self.offset, "the line is too long to be one of a trace".to_owned());
+        self.lines += 1;
     }
 
     /// Passes over bytes without a look.
@@ -138,18 +145,24 @@ impl Feed {
     }
 
     #[inline]
-    fn line(&mut self, line: &[u8], offset: u64, model: &mut Model) -> Result<(), FirstLine> {
+    fn line(&mut self, line: &[u8], offset: u64, sink: &mut impl Sink) -> Result<ControlFlow<()>, FirstLine> {
         match decode_line(line) {
-            Ok(record) => self.replay(record, model),
-            Err(_) if line.trim_ascii().is_empty() => Ok(()),
+            Ok(record) => self.replay(record, sink),
+            Err(_) if line.trim_ascii().is_empty() => Ok(ControlFlow::Continue(())),
             Err(_) if !self.has_header && !self.after_hole => Err(FirstLine::NotATrace),
-            Err(error) => self.unreadable(line, offset, error.to_string(), model),
+            Err(error) => self.unreadable(line, offset, error.to_string(), sink),
         }
     }
 
     /// What is left of a line that was never finished is no error; a committed line may come right after it.
     #[cold]
-    fn unreadable(&mut self, line: &[u8], offset: u64, reason: String, model: &mut Model) -> Result<(), FirstLine> {
+    fn unreadable(
+        &mut self,
+        line: &[u8],
+        offset: u64,
+        reason: String,
+        sink: &mut impl Sink,
+    ) -> Result<ControlFlow<()>, FirstLine> {
         if !self.after_hole {
             self.skip(offset, reason);
         }
@@ -157,21 +170,22 @@ impl Feed {
         pieces.next();
         for piece in pieces.filter(|piece| piece.starts_with(b"[\"") || piece.starts_with(b"{\"")) {
             if let Ok(record) = decode_line(piece) {
-                self.replay(record, model)?;
+                // A sink that refuses the rest of a damaged line goes without it.
+                let _ = self.replay(record, sink)?;
             }
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 
     fn skip(&mut self, offset: u64, reason: String) {
         self.skipped.count += 1;
         if self.skipped.first.len() < DESCRIBED {
-            self.skipped.first.push(SkippedLine { line: self.lines, offset, reason });
+            self.skipped.first.push(SkippedLine { line: self.lines + 1, offset, reason });
         }
     }
 
     #[inline]
-    fn replay(&mut self, record: Record<'_>, model: &mut Model) -> Result<(), FirstLine> {
+    fn replay(&mut self, record: Record<'_>, sink: &mut impl Sink) -> Result<ControlFlow<()>, FirstLine> {
         if !self.has_header {
             match &record {
                 Record::Header(header) if header.memlab > FORMAT => return Err(FirstLine::Newer(header.memlab)),
@@ -181,9 +195,8 @@ impl Feed {
         }
         if let Record::Skip(to) = record {
             self.skip_to = to;
-            return Ok(());
+            return Ok(ControlFlow::Continue(()));
         }
-        model.apply(record);
-        Ok(())
+        Ok(sink.take(record))
     }
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::feed::{Feed, Skipped};
-use super::{BUFFER, LONGEST_LINE, ReadError, beside, is_zstd};
-use crate::model::Model;
+use super::past::Position;
+use super::{BUFFER, Extent, LONGEST_LINE, ReadError, Sink, beside, is_zstd};
 
 /// How much one poll reads at most, so that whoever polls stays responsive.
 const POLL_BYTES: u64 = 16 << 20;
@@ -71,8 +71,19 @@ impl Follower {
     /// # Errors
     ///
     /// If the file cannot be read, or turns out not to be a trace, or to be a newer memlab's.
-    pub fn poll(&mut self, model: &mut Model) -> Result<Polled, ReadError> {
-        self.poll_at(Instant::now(), model)
+    pub fn poll(&mut self, sink: &mut impl Sink) -> Result<Polled, ReadError> {
+        self.poll_at(Instant::now(), sink)
+    }
+
+    /// Replays the beginning, about a MiB of it, so that something can be shown at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Follower::poll`].
+    pub fn begin(&mut self, sink: &mut impl Sink) -> Result<Polled, ReadError> {
+        let events = sink.model().events();
+        let more = self.read_some(Instant::now(), sink)?;
+        Ok(Polled { events: sink.model().events() - events, more, restarted: false })
     }
 
     /// As [`Follower::poll`], with the clock given.
@@ -80,15 +91,15 @@ impl Follower {
     /// # Errors
     ///
     /// As there.
-    pub fn poll_at(&mut self, now: Instant, model: &mut Model) -> Result<Polled, ReadError> {
-        let restarted = self.restart_if_replaced(model)?;
-        let events = model.events();
+    pub fn poll_at(&mut self, now: Instant, sink: &mut impl Sink) -> Result<Polled, ReadError> {
+        let restarted = self.restart_if_replaced(sink)?;
+        let events = sink.model().events();
         let end = self.feed.offset + POLL_BYTES;
         let mut more = true;
         while more && self.feed.offset < end {
-            more = self.read_some(now, model)?;
+            more = self.read_some(now, sink)?;
         }
-        Ok(Polled { events: model.events() - events, more, restarted })
+        Ok(Polled { events: sink.model().events() - events, more, restarted })
     }
 
     /// Says that the writer is dead: what it reserved but did not write is passed over from now on.
@@ -101,6 +112,16 @@ impl Follower {
         &self.feed.skipped
     }
 
+    /// Where it is, for [`Past::note`](super::Past::note).
+    pub fn position(&self) -> Position {
+        Position { is_beside: self.is_beside, feed: self.feed.clone() }
+    }
+
+    /// How much of the trace was replayed.
+    pub fn extent(&self) -> Extent {
+        Extent { beside: self.is_beside, offset: self.feed.offset }
+    }
+
     /// The file followed.
     pub fn path(&self) -> &Path {
         &self.path
@@ -110,7 +131,7 @@ impl Follower {
         ReadError::Io { path: self.path.clone(), source }
     }
 
-    fn restart_if_replaced(&mut self, model: &mut Model) -> Result<bool, ReadError> {
+    fn restart_if_replaced(&mut self, sink: &mut impl Sink) -> Result<bool, ReadError> {
         // A file that is gone is still there for who has it open.
         let replaced = std::fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) != self.identity);
         let length = self.file.metadata().map_err(|source| self.error(source))?.len();
@@ -121,18 +142,18 @@ impl Follower {
         self.feed = Feed::default();
         self.stuck = None;
         self.is_beside = false;
-        *model = Model::new();
+        sink.restart();
         Ok(true)
     }
 
     /// Reads one buffer; whether there may be more to read at once.
-    fn read_some(&mut self, now: Instant, model: &mut Model) -> Result<bool, ReadError> {
+    fn read_some(&mut self, now: Instant, sink: &mut impl Sink) -> Result<bool, ReadError> {
         let offset = self.feed.offset;
         self.buffer.resize(self.buffer.len().max(BUFFER), 0);
         let length = read_at(&self.file, offset, &mut self.buffer).map_err(|source| self.error(source))?;
         let holes = if self.writer_is_dead { usize::MAX } else { usize::from(self.lost_patience(now, length)) };
         let bytes = &self.buffer[..length];
-        let fed = self.feed.feed(bytes, holes, model).map_err(|error| ReadError::first_line(&self.path, error))?;
+        let fed = self.feed.feed(bytes, holes, sink).map_err(|error| ReadError::first_line(&self.path, error))?;
         let is_full = length == self.buffer.len();
         if fed.at_hole {
             let position = self.feed.offset;
@@ -142,6 +163,9 @@ impl Follower {
             return Ok(false);
         }
         self.stuck = None;
+        if fed.refused {
+            return Ok(false);
+        }
         if let Some(offset) = self.feed.skips_to()
             && self.file.metadata().map_err(|source| self.error(source))?.len() >= offset
         {
@@ -149,7 +173,7 @@ impl Follower {
             return Ok(true);
         }
         if self.writer_is_dead && !is_full && !self.is_beside {
-            return self.go_on_beside(model);
+            return self.go_on_beside(sink);
         }
         if fed.consumed == 0 && is_full {
             if self.buffer.len() >= LONGEST_LINE {
@@ -166,8 +190,8 @@ impl Follower {
     }
 
     /// The writer is dead and its file at an end: goes on in the one beside it, if it died while cutting it down.
-    fn go_on_beside(&mut self, model: &Model) -> Result<bool, ReadError> {
-        let Some(beside) = beside(&self.path, model) else { return Ok(false) };
+    fn go_on_beside(&mut self, sink: &impl Sink) -> Result<bool, ReadError> {
+        let Some(beside) = beside(&self.path, sink.model()) else { return Ok(false) };
         self.file = beside;
         self.is_beside = true;
         self.feed.continue_beside();

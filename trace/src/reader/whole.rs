@@ -5,8 +5,8 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use super::feed::{Feed, FirstLine, Skipped};
-use super::{BUFFER, LONGEST_LINE, Loaded, Progress, ReadError, beside, is_zstd};
+use super::feed::{Feed, FirstLine};
+use super::{BUFFER, LONGEST_LINE, Loaded, Progress, ReadError, ReadThrough, Sink, beside, is_zstd};
 use crate::model::Model;
 
 /// Reads a trace, plain or compressed with zstd (by its content, not its name), with the file beside it in which
@@ -19,14 +19,30 @@ use crate::model::Model;
 ///
 /// If the file cannot be read, is empty, is not a trace, or was made by a newer memlab.
 pub fn load_whole(path: &Path, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Loaded, ReadError> {
-    let mut reading = read_first(path, progress)?;
-    if !reading.loaded.cancelled
-        && let Some(beside) = beside(path, &reading.loaded.model)
+    let mut model = Model::new();
+    let through = read_whole(path, &mut model, progress)?;
+    Ok(Loaded::new(model, through))
+}
+
+/// As [`load_whole`], with each record given to `sink`. If that refuses one, what was read until then is all.
+///
+/// # Errors
+///
+/// As there.
+pub fn read_whole(
+    path: &Path,
+    sink: &mut impl Sink,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<ReadThrough, ReadError> {
+    let mut reading = read_first(path, sink, progress)?;
+    if !reading.through.cancelled
+        && !reading.refused
+        && let Some(beside) = beside(path, reading.sink.model())
     {
         reading.feed.continue_beside();
         reading.read_plain(beside, progress)?;
     }
-    Ok(reading.into_loaded())
+    Ok(reading.into_through())
 }
 
 /// As [`load_whole`], but this file alone.
@@ -35,18 +51,17 @@ pub fn load_whole(path: &Path, progress: &mut dyn FnMut(Progress) -> ControlFlow
 ///
 /// As there.
 pub fn load(path: &Path, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Loaded, ReadError> {
-    Ok(read_first(path, progress)?.into_loaded())
+    let mut model = Model::new();
+    let through = read_first(path, &mut model, progress)?.into_through();
+    Ok(Loaded::new(model, through))
 }
 
-fn read_first<'p>(
+fn read_first<'p, S: Sink>(
     path: &'p Path,
+    sink: &'p mut S,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> Result<Reading<'p>, ReadError> {
-    let mut reading = Reading {
-        path,
-        feed: Feed::default(),
-        loaded: Loaded { model: Model::new(), skipped: Skipped::default(), truncated: false, cancelled: false },
-    };
+) -> Result<Reading<'p, S>, ReadError> {
+    let mut reading = Reading { path, sink, feed: Feed::default(), through: ReadThrough::default(), refused: false };
     let mut file = File::open(path).map_err(|source| reading.io_error(source))?;
     let mut start = Vec::with_capacity(4);
     file.by_ref().take(4).read_to_end(&mut start).map_err(|source| reading.io_error(source))?;
@@ -68,13 +83,16 @@ fn read_first<'p>(
 }
 
 /// A trace being read.
-struct Reading<'p> {
+struct Reading<'p, S> {
     path: &'p Path,
+    sink: &'p mut S,
     feed: Feed,
-    loaded: Loaded,
+    through: ReadThrough,
+    /// The sink wants no more.
+    refused: bool,
 }
 
-impl Reading<'_> {
+impl<S: Sink> Reading<'_, S> {
     fn io_error(&self, source: io::Error) -> ReadError {
         ReadError::Io { path: self.path.to_owned(), source }
     }
@@ -83,8 +101,8 @@ impl Reading<'_> {
         ReadError::first_line(self.path, error)
     }
 
-    fn into_loaded(self) -> Loaded {
-        Loaded { skipped: self.feed.skipped, ..self.loaded }
+    fn into_through(self) -> ReadThrough {
+        ReadThrough { skipped: self.feed.skipped, ..self.through }
     }
 
     fn read_plain(
@@ -122,7 +140,7 @@ impl Reading<'_> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 // The end of a compressed file that was cut, or damage in it: what came before still counts.
                 Err(error) if self.feed.has_header && error.kind() != io::ErrorKind::IsADirectory => {
-                    self.loaded.truncated = true;
+                    self.through.truncated = true;
                     break;
                 }
                 Err(source) => return Err(self.io_error(source)),
@@ -137,8 +155,10 @@ impl Reading<'_> {
                 discarding = consumed == filled && buffer[filled - 1] != b'\n';
                 self.feed.pass(consumed);
             }
-            let fed = self.feed.feed(&buffer[consumed..filled], usize::MAX, &mut self.loaded.model);
-            consumed += fed.map_err(|error| self.first_line(error))?.consumed;
+            let fed = self.feed.feed(&buffer[consumed..filled], usize::MAX, self.sink);
+            let fed = fed.map_err(|error| self.first_line(error))?;
+            consumed += fed.consumed;
+            self.refused = fed.refused;
             buffer.copy_within(consumed..filled, 0);
             filled -= consumed;
             if filled == buffer.len() {
@@ -154,16 +174,19 @@ impl Reading<'_> {
                     discarding = true;
                 }
             }
+            if self.refused {
+                break;
+            }
             if self.feed.offset >= next_report {
                 next_report = self.feed.offset + BUFFER as u64;
-                if progress(source, self.loaded.model.events()).is_break() {
-                    self.loaded.cancelled = true;
+                if progress(source, self.sink.model().events()).is_break() {
+                    self.through.cancelled = true;
                     return Ok(());
                 }
             }
         }
-        self.loaded.cancelled = progress(source, self.loaded.model.events()).is_break();
-        if self.loaded.cancelled || discarding { Ok(()) } else { self.finish(&buffer[..filled]) }
+        self.through.cancelled = progress(source, self.sink.model().events()).is_break();
+        if self.through.cancelled || self.refused || discarding { Ok(()) } else { self.finish(&buffer[..filled]) }
     }
 
     /// Looks at what stands after the last newline.
@@ -173,9 +196,9 @@ impl Reading<'_> {
         {
             return Err(ReadError::NoFirstLine { path: path() });
         }
-        let truncated = self.feed.finish(rest, &mut self.loaded.model);
-        self.loaded.truncated |= truncated.map_err(|error| ReadError::first_line(self.path, error))?;
-        match (self.feed.has_header, self.loaded.truncated) {
+        let truncated = self.feed.finish(rest, self.sink);
+        self.through.truncated |= truncated.map_err(|error| ReadError::first_line(self.path, error))?;
+        match (self.feed.has_header, self.through.truncated) {
             (true, _) => Ok(()),
             (false, true) => Err(ReadError::NotATrace { path: path() }),
             (false, false) => Err(ReadError::Empty { path: path() }),

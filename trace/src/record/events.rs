@@ -379,10 +379,29 @@ pub struct Used {
     pub device: i32,
     /// Bytes in use, by all processes.
     pub used: u64,
-    /// Bytes the device has.
+    /// Bytes the device has, without what the driver keeps to itself.
     pub total: u64,
     /// Bytes the driver books for this process; `None` where it does not say.
     pub process: Option<u64>,
+}
+
+/// `["moved",time,device,bytes]`: how much of the process's memory of that device lies in host memory from now on, because
+/// somebody has offloaded it or a limit made it spill.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Moved(moved) = decode_line(br#"["moved",5934022117,0,4437573632]"#)? else { panic!() };
+/// assert_eq!((moved.device, moved.bytes), (0, 4437573632));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The device.
+    pub device: i32,
+    /// Bytes of it in host memory; 0: all are back.
+    pub bytes: u64,
 }
 
 /// `["end",time,code,signal]`: the process ended.

@@ -1,12 +1,12 @@
 //! What each key does.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use memlab_trace::{LayerView, LineView};
 
-use super::{App, Focus, LayerColumn, LineColumn, Moment, Overlay, Program, Screen, TableState};
+use super::{App, Focus, Moment, Overlay, Program, PromptKind, Screen};
+use crate::mover::Order;
 
 /// What a key asks of those who own the terminal and the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Leave; nothing runs that was started here.
     Quit,
@@ -18,7 +18,28 @@ pub enum Request {
     Terminate,
     /// Draw all anew.
     Redraw,
+    /// Write what is on the screen to a file.
+    Export(ExportKind),
+    /// Move a program's memory.
+    Move(Order),
 }
+
+/// How what is on the screen is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportKind {
+    /// The table as comma-separated values.
+    Csv,
+    /// The table as JSON.
+    Json,
+    /// The screen as a picture.
+    Svg,
+}
+
+/// Columns that Shift moves the cursor at once.
+const FAR_COLUMNS: i64 = 10;
+
+/// Further than any table is long.
+const FAR: isize = isize::MAX / 2;
 
 impl App {
     /// A key was pressed.
@@ -26,8 +47,8 @@ impl App {
         if key.kind == KeyEventKind::Release {
             return None;
         }
-        let control = key.modifiers.contains(KeyModifiers::CONTROL);
-        if control {
+        self.notice = None;
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
                 KeyCode::Char('c') => self.on_interrupt(),
                 KeyCode::Char('l') => Some(Request::Redraw),
@@ -36,22 +57,26 @@ impl App {
                 _ => None,
             };
         }
-        if self.filter.editing {
-            self.on_filter_key(key.code);
+        if self.prompt.is_some() {
+            self.on_prompt_key(key.code);
             return None;
         }
-        match self.overlay {
+        match &self.overlay {
             Some(Overlay::Leave) => self.on_leave_key(key.code),
-            Some(Overlay::Help) => {
+            Some(Overlay::Export) => self.on_export_key(key.code),
+            Some(Overlay::Source(_)) => self.on_source_key(key.code),
+            Some(Overlay::Move(_)) => self.on_question_key(key.code),
+            Some(Overlay::Help | Overlay::Told(_)) => {
                 self.overlay = None;
                 None
             }
-            None => self.on_plain_key(key.code),
+            None => self.on_plain_key(key),
         }
     }
 
-    fn on_plain_key(&mut self, key: KeyCode) -> Option<Request> {
-        match key {
+    fn on_plain_key(&mut self, key: KeyEvent) -> Option<Request> {
+        let by = if key.modifiers.contains(KeyModifiers::SHIFT) { FAR_COLUMNS } else { 1 };
+        match key.code {
             KeyCode::Char('q') if self.program_runs() => self.overlay = Some(Overlay::Leave),
             KeyCode::Char('q') => return Some(Request::Quit),
             KeyCode::Char('?') | KeyCode::F(1) => self.overlay = Some(Overlay::Help),
@@ -67,25 +92,76 @@ impl App {
             KeyCode::Char('T') => self.theme = self.theme.next(),
             KeyCode::Char('d') => self.turn_target(1),
             KeyCode::Char('D') => self.turn_target(self.targets().len().saturating_sub(1)),
-            KeyCode::Char('p') => self.turn_moment(),
-            KeyCode::Char('/') => self.filter.editing = true,
+            KeyCode::Char('e') => self.overlay = Some(Overlay::Export),
+            KeyCode::Char('i') => self.inclusive = !self.inclusive,
+            KeyCode::Char('/') => self.ask_for(PromptKind::Filter),
             KeyCode::Char('s') => self.sort_by_next(),
             KeyCode::Char('S') => self.invert_sort(),
-            KeyCode::Esc => self.filter.text.clear(),
-            KeyCode::Enter if self.screen == Screen::Overview => {
-                self.screen = if self.focus == Focus::Lines { Screen::Lines } else { Screen::Layers };
-            }
-            KeyCode::Left | KeyCode::Char('h') => self.focus = Focus::Lines,
-            KeyCode::Right | KeyCode::Char('l') => self.focus = Focus::Layers,
+            KeyCode::Char('o') => self.ask_to_offload(),
+            KeyCode::Char('r') => return self.restore(),
+            KeyCode::Esc => self.on_escape(),
+            KeyCode::Enter => return self.on_enter(),
+            // Moments.
+            KeyCode::Char('p') => self.turn_moment(),
+            KeyCode::Char('t') => self.ask_for(PromptKind::GoTo),
+            KeyCode::Char('n') => self.go_to_next_step(true),
+            KeyCode::Char('N') => self.go_to_next_step(false),
+            KeyCode::Char('O') => self.notice = self.go_to_next_oom().err(),
+            KeyCode::Left => self.move_cursor(-by),
+            KeyCode::Right => self.move_cursor(by),
+            // Rows.
             KeyCode::Down | KeyCode::Char('j') => return self.scroll(|_| 1),
             KeyCode::Up | KeyCode::Char('k') => return self.scroll(|_| -1),
             KeyCode::PageDown => return self.scroll(|page| page),
             KeyCode::PageUp => return self.scroll(|page| -page),
             KeyCode::Home | KeyCode::Char('g') => return self.scroll(|_| -FAR),
             KeyCode::End | KeyCode::Char('G') => return self.scroll(|_| FAR),
-            _ => {}
+            code => self.on_screen_key(code),
         }
         None
+    }
+
+    /// Keys that mean something on some screens only.
+    fn on_screen_key(&mut self, key: KeyCode) {
+        match (self.screen, key) {
+            (Screen::Overview, KeyCode::Char('h')) => self.focus = Focus::Lines,
+            (Screen::Overview, KeyCode::Char('l')) => self.focus = Focus::Layers,
+            (Screen::Lines, KeyCode::Char('l' | '+')) => self.open_line(true),
+            (Screen::Lines, KeyCode::Char('h' | '-')) => self.open_line(false),
+            (Screen::Lines, KeyCode::Char('c')) => self.lines.turn_tree(),
+            (Screen::Layers, KeyCode::Char('l' | '+')) => self.open_layer(true),
+            (Screen::Layers, KeyCode::Char('h' | '-')) => self.open_layer(false),
+            (Screen::Layers, KeyCode::Char('z')) => self.layers.turn_all(),
+            (Screen::Segments, key) => self.on_segments_key(key),
+            (Screen::Steps, key) => self.on_steps_key(key),
+            _ => {}
+        }
+    }
+
+    /// The row under the cursor is chosen.
+    pub(super) fn on_enter(&mut self) -> Option<Request> {
+        match self.screen {
+            Screen::Overview => {
+                self.screen = if self.focus == Focus::Lines { Screen::Lines } else { Screen::Layers };
+            }
+            Screen::Lines => self.show_source(),
+            Screen::Layers => self.turn_layer(),
+            Screen::Segments => self.show_block_source(),
+            Screen::Steps => self.go_to_selected_step(),
+            Screen::Events => self.go_to_selected_event(),
+            Screen::Processes => self.show_selected_process(),
+            Screen::Output => {}
+        }
+        None
+    }
+
+    /// Takes back what was narrowed last: the filter, then the moment.
+    fn on_escape(&mut self) {
+        if !self.filter.is_empty() {
+            self.set_filter("");
+        } else if self.moment == Moment::Then {
+            self.show(Moment::Now);
+        }
     }
 
     /// Ctrl-C: leaves when nothing was started here, else asks, and the second time interrupts.
@@ -114,20 +190,13 @@ impl App {
         request
     }
 
-    fn on_filter_key(&mut self, key: KeyCode) {
+    fn on_export_key(&mut self, key: KeyCode) -> Option<Request> {
+        self.overlay = None;
         match key {
-            KeyCode::Enter => self.filter.editing = false,
-            KeyCode::Esc => {
-                self.filter.editing = false;
-                self.filter.text.clear();
-            }
-            KeyCode::Backspace => {
-                self.filter.text.pop();
-            }
-            KeyCode::Char(character) if !crate::text::is_unsafe(character) && self.filter.text.len() < 256 => {
-                self.filter.text.push(character);
-            }
-            _ => {}
+            KeyCode::Char('c') => Some(Request::Export(ExportKind::Csv)),
+            KeyCode::Char('j') => Some(Request::Export(ExportKind::Json)),
+            KeyCode::Char('s') => Some(Request::Export(ExportKind::Svg)),
+            _ => None,
         }
     }
 
@@ -147,6 +216,7 @@ impl App {
 
     fn turn_pause(&mut self) {
         self.paused = !self.paused;
+        self.paused_at = if self.paused { self.latest_cursor() } else { None };
         if !self.paused {
             let latest = self.latest.clone();
             self.on_snapshot(latest);
@@ -160,67 +230,81 @@ impl App {
         }
     }
 
-    fn turn_moment(&mut self) {
-        self.show(match self.moment {
-            Moment::Now => Moment::Peak,
-            Moment::Peak => Moment::Now,
-        });
-    }
-
-    /// Shows a moment.
-    pub fn show(&mut self, moment: Moment) {
-        let old = self.moment;
-        self.moment = moment;
-        self.moment_was_chosen = true;
-        // A table sorted by the figure of the old moment follows.
-        follow::<LineView, LineColumn>(&mut self.lines, old, self.moment);
-        follow::<LayerView, LayerColumn>(&mut self.layers, old, self.moment);
-    }
-
-    /// Whether the keys of tables go to the layers.
-    fn on_layers(&self) -> bool {
-        match self.screen {
-            Screen::Overview => self.focus == Focus::Layers,
-            screen => screen == Screen::Layers,
+    /// The screen whose table has the keys: the overview lends them to that of its pane.
+    fn table(&self) -> Screen {
+        match (self.screen, self.focus) {
+            (Screen::Overview, Focus::Lines) => Screen::Lines,
+            (Screen::Overview, Focus::Layers) => Screen::Layers,
+            (screen, _) => screen,
         }
     }
 
     fn sort_by_next(&mut self) {
-        if self.on_layers() {
-            self.layers.sort_by_next::<LayerView>();
-        } else {
-            self.lines.sort_by_next::<LineView>();
+        match self.table() {
+            Screen::Lines => self.lines.table.sort_by_next(),
+            Screen::Layers => self.layers.table.sort_by_next(),
+            Screen::Steps => self.steps.table.sort_by_next(),
+            Screen::Events => self.events.table.sort_by_next(),
+            Screen::Processes => self.processes.sort_by_next(),
+            Screen::Segments => self.segments.sort_by_next(),
+            Screen::Overview | Screen::Output => {}
+        }
+    }
+
+    /// Sorts by a column of the table, the other way round if it already is.
+    pub(super) fn sort_by(&mut self, column: usize) {
+        match self.table() {
+            Screen::Lines => self.lines.table.sort_by(column),
+            Screen::Layers => self.layers.table.sort_by(column),
+            Screen::Steps => self.steps.table.sort_by(column),
+            Screen::Events => self.events.table.sort_by(column),
+            Screen::Processes => self.processes.sort_by(column),
+            Screen::Overview | Screen::Segments | Screen::Output => {}
         }
     }
 
     fn invert_sort(&mut self) {
-        if self.on_layers() {
-            self.layers.ascending = !self.layers.ascending;
-        } else {
-            self.lines.ascending = !self.lines.ascending;
-        }
+        let ascending = match self.table() {
+            Screen::Lines => &mut self.lines.table.ascending,
+            Screen::Layers => &mut self.layers.table.ascending,
+            Screen::Steps => &mut self.steps.table.ascending,
+            Screen::Events => &mut self.events.table.ascending,
+            Screen::Processes => &mut self.processes.ascending,
+            Screen::Overview | Screen::Segments | Screen::Output => return,
+        };
+        *ascending = !*ascending;
     }
 
-    fn scroll(&mut self, by: impl Fn(isize) -> isize) -> Option<Request> {
-        if self.screen == Screen::Output {
-            if let Some(mut output) = self.output() {
-                let page = output.rows() as isize;
-                output.scroll(by(page));
+    /// Puts the cursor on a row; whether it was there already.
+    pub(super) fn select(&mut self, row: usize) -> bool {
+        let selected = match self.table() {
+            Screen::Lines => &mut self.lines.table.selected,
+            Screen::Layers => &mut self.layers.table.selected,
+            Screen::Steps => &mut self.steps.table.selected,
+            Screen::Events => &mut self.events.table.selected,
+            Screen::Processes => &mut self.processes.selected,
+            Screen::Overview | Screen::Segments | Screen::Output => return false,
+        };
+        std::mem::replace(selected, row) == row
+    }
+
+    /// Moves what is on the screen by some of the rows of its page.
+    pub(super) fn scroll(&mut self, by: impl Fn(isize) -> isize) -> Option<Request> {
+        match self.table() {
+            Screen::Lines => self.lines.table.scroll(by),
+            Screen::Layers => self.layers.table.scroll(by),
+            Screen::Segments => self.scroll_segments(by),
+            Screen::Steps => self.steps.table.scroll(by),
+            Screen::Events => self.events.table.scroll(by),
+            Screen::Processes => self.processes.scroll(by),
+            Screen::Overview => {}
+            Screen::Output => {
+                if let Some(mut output) = self.output() {
+                    let page = output.rows() as isize;
+                    output.scroll(by(page));
+                }
             }
-        } else if self.on_layers() {
-            self.layers.step(by(self.layers.page as isize));
-        } else {
-            self.lines.step(by(self.lines.page as isize));
         }
         None
-    }
-}
-
-/// Further than any table is long.
-const FAR: isize = isize::MAX / 2;
-
-fn follow<Row, C: super::Column<Row>>(table: &mut TableState<C>, old: Moment, new: Moment) {
-    if table.sort == C::of_moment(old) {
-        table.sort = C::of_moment(new);
     }
 }

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use memlab_trace::load;
 use serde::Serialize;
 
-use crate::control::{self, DeviceStatus, Status, Unreachable};
+use crate::control::{self, DeviceStatus, LimitStatus, MoveStatus, Status, Unreachable};
 use crate::format::{self, Units};
+use crate::operation;
 use crate::text;
 
 /// Reading a trace for its totals may take this long.
@@ -23,6 +24,10 @@ struct Row {
     state: String,
     trace: String,
     devices: Vec<DeviceRow>,
+    /// `null` where the process's memlab is too old to tell.
+    #[serde(rename = "move")]
+    moving: Option<MoveStatus>,
+    limits: Vec<LimitStatus>,
 }
 
 #[derive(Debug, Serialize)]
@@ -54,12 +59,17 @@ pub fn run(json: bool) -> anyhow::Result<()> {
 fn row(pid: u32, answer: Result<Status, Unreachable>) -> Row {
     match answer {
         Ok(status) => {
+            let moved = status.moving.as_ref().and_then(operation::where_it_is);
             let devices = if status.devices.is_empty() { totals(&status) } else { status.devices };
             Row {
                 pid,
                 rank: status.rank,
                 command: status.command,
-                state: if status.state.is_empty() { "recording".to_owned() } else { status.state },
+                state: moved.unwrap_or_else(|| {
+                    if status.state.is_empty() { "recording".to_owned() } else { status.state.clone() }
+                }),
+                moving: status.moving,
+                limits: status.limits,
                 trace: status.trace.to_string_lossy().into_owned(),
                 devices: devices
                     .into_iter()
@@ -83,6 +93,8 @@ fn row(pid: u32, answer: Result<Status, Unreachable>) -> Row {
             },
             trace: String::new(),
             devices: Vec::new(),
+            moving: None,
+            limits: Vec::new(),
         },
     }
 }

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use crate::app::App;
-use crate::control::{self, Status, Unreachable};
+use crate::config::Config;
+use crate::control::{self, Status};
 use crate::fault::bad_input;
 use crate::feed::{Feed, Followed, Source};
-use crate::theme::{Palette, Theme};
+use crate::theme::Palette;
 use crate::{session, terminal, text};
 
 /// Shows the process `pid`, or the only one there is, or all ranks of the only job there is.
@@ -25,44 +26,15 @@ pub fn run(pid: Option<u32>, theme: Option<Palette>) -> anyhow::Result<()> {
         followed.push(Followed::open(&status.trace)?);
     }
     let feed = Feed::start(Source::Traces(followed));
-    let mut app = App::new(Theme::detect(theme), "opening the trace…");
+    let config = Config::read_or_say();
+    let mut app = App::new(config.theme(theme), "opening the trace…");
+    config.apply(&mut app);
     session::run(&mut app, &feed, None)?;
     Ok(())
 }
 
 fn one(pid: u32) -> anyhow::Result<Status> {
-    control::status(pid).map_err(|error| match error {
-        Unreachable::NoSocket | Unreachable::Stale => match owner(pid) {
-            None => bad_input(format!("there is no process {pid}: `memlab ps` lists those that can be watched")),
-            Some(uid) if uid != own_uid() => {
-                bad_input(format!("process {pid} belongs to another user ({uid}): ask them to watch it, or become them"))
-            }
-            Some(_) => bad_input(format!(
-                "process {pid} is not traced, or has not used CUDA yet: start it with `memlab run -- CMD`; `memlab ps` lists \
-                 those that can be watched"
-            )),
-        },
-        Unreachable::NotOurs(path) => bad_input(format!(
-            "process {pid}: {} belongs to another user, or others can write to it: it is not trusted",
-            path.display()
-        )),
-        Unreachable::Silent => bad_input(format!(
-            "process {pid} does not answer: it may be stopped; `memlab view FILE` shows its trace nevertheless"
-        )),
-        Unreachable::Refused(reason) => bad_input(format!("process {pid} refuses: {reason}")),
-        Unreachable::Failed(error) => anyhow::anyhow!("process {pid} cannot be asked: {error}"),
-    })
-}
-
-fn own_uid() -> u32 {
-    // SAFETY: cannot fail and touches no memory.
-    unsafe { libc::geteuid() }
-}
-
-/// Whose process it is; `None`: there is no such process.
-fn owner(pid: u32) -> Option<u32> {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
+    control::status(pid).map_err(|error| error.into_error(pid, "`memlab view FILE` shows its trace nevertheless"))
 }
 
 /// The only process, or the ranks of the only job.

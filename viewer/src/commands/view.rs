@@ -1,18 +1,20 @@
 //! `memlab view`: the dashboard on traces, finished or still growing; or one picture of it.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::app::{App, Moment, Screen};
+use crate::app::{App, Screen};
+use crate::config::Config;
 use crate::export::{svg, text_picture};
 use crate::fault::bad_input;
-use crate::feed::{Feed, Followed, Source};
+use crate::feed::{Feed, Followed, Source, look};
+use crate::save::Destination;
 use crate::session::{self, now_unix_ns};
-use crate::snapshot::Snapshot;
 use crate::theme::{Depth, Palette, Theme};
+use crate::want::Want;
 use crate::{terminal, view};
 
 /// What to show, and how.
@@ -27,9 +29,11 @@ pub struct Options {
     /// The picture's columns and rows.
     pub size: Option<(u16, u16)>,
     /// The screen to begin with.
-    pub screen: Screen,
-    /// Whether to show the moment of the peak.
-    pub at_peak: bool,
+    pub screen: Option<Screen>,
+    /// The moment to show, as it is typed in the dashboard.
+    pub at: Option<String>,
+    /// Which rows to show, as it is typed in the dashboard.
+    pub filter: Option<String>,
     /// Colours.
     pub theme: Option<Palette>,
 }
@@ -49,18 +53,25 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     terminal::check("add --once for one picture as text, or use `memlab report FILE`")?;
     let feed = Feed::start(Source::Traces(followed));
-    let mut app = app(Theme::detect(options.theme), options);
+    let config = Config::read_or_say();
+    let mut app = app(&config, config.theme(options.theme), options)?;
     session::run(&mut app, &feed, None)?;
     Ok(())
 }
 
-fn app(theme: Theme, options: &Options) -> App {
+fn app(config: &Config, theme: Theme, options: &Options) -> anyhow::Result<App> {
     let mut app = App::new(theme, "opening the trace…");
-    app.screen = options.screen;
-    if options.at_peak {
-        app.show(Moment::Peak);
+    config.apply(&mut app);
+    app.screen = options.screen.unwrap_or(app.screen);
+    if let Some(moment) = &options.at {
+        app.begin_at(moment);
     }
-    app
+    if let Some(filter) = &options.filter
+        && let Some(error) = app.set_filter(filter)
+    {
+        return Err(bad_input(format!("--filter {filter}: {error}")));
+    }
+    Ok(app)
 }
 
 /// Reads the traces as far as they go and draws one screen.
@@ -68,10 +79,9 @@ fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()>
     for followed in &mut followed {
         while followed.poll(&|| false).more {}
     }
-    let mut snapshot = Snapshot { processes: followed.iter().map(Followed::snapshot).collect() };
-    snapshot.processes.sort_by_key(|process| (process.header.rank, process.header.pid));
+    let snapshot = look(&mut followed, &Want::default(), None, &|| false).unwrap_or_default();
     if let Some(failure) =
-        snapshot.processes.iter().find_map(|process| process.failure.as_ref().filter(|_| process.events == 0))
+        snapshot.processes.iter().find_map(|process| process.failure.as_ref().filter(|_| process.events_read == 0))
     {
         return Err(bad_input(failure.clone()));
     }
@@ -81,21 +91,32 @@ fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()>
             crossterm::terminal::size().ok().filter(|(columns, rows)| *columns > 0 && *rows > 0).unwrap_or((120, 40))
         }
     });
+    // A text has no colours, and looks the same whoever prints it.
     let theme = match &options.svg {
         Some(_) => Theme::new(options.theme.unwrap_or_default(), Depth::True, true),
-        None => Theme::detect(Some(Palette::Mono)),
+        None => Theme::detect(Some(Palette::Mono), None),
     };
-    let mut app = app(theme, options);
+    let mut app = app(&Config::default(), theme, options)?;
     app.on_snapshot(snapshot.into());
     app.on_tick(now_unix_ns());
+    if let Some(error) = app.notice.take() {
+        return Err(bad_input(format!("--at: {error}")));
+    }
+    // Some screens need more than every snapshot has.
+    let want = app.want();
+    if want != Want::default()
+        && let Some(snapshot) = look(&mut followed, &want, None, &|| false)
+    {
+        app.on_snapshot(snapshot.into());
+    }
     let mut buffer = Buffer::empty(Rect::new(0, 0, columns, rows));
     view::draw(&mut buffer, &mut app);
     match &options.svg {
-        Some(path) => write(path, &svg::picture(&buffer, &app.theme)),
+        Some(path) => {
+            let destination = Destination::of(path);
+            options.files.iter().try_for_each(|file| destination.check(file, true))?;
+            destination.write(|out| out.write_all(svg::picture(&buffer, &app.theme).as_bytes()))
+        }
         None => Ok(std::io::stdout().lock().write_all(text_picture(&buffer).as_bytes())?),
     }
-}
-
-fn write(path: &Path, content: &str) -> anyhow::Result<()> {
-    std::fs::write(path, content).map_err(|error| anyhow::anyhow!("{}: cannot be written: {error}", path.display()))
 }

@@ -217,7 +217,8 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-fn hex(color: Color) -> Option<String> {
+/// A colour as markup has it; `None`: the default one.
+pub(crate) fn hex(color: Color) -> Option<String> {
     let rgb = |red: u8, green: u8, blue: u8| Some(format!("#{red:02x}{green:02x}{blue:02x}"));
     let named = |index: usize| {
         const NAMED: [(u8, u8, u8); 16] = [

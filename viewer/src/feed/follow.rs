@@ -2,12 +2,15 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memlab_trace::{Follower, Model, ReadError, load};
+use memlab_trace::{At, Extent, Follower, Past, ReadError, Replay, Sought};
 
+use super::rates::Rates;
 use super::writer::{Writer, writer};
 use crate::snapshot::{ProcessSnapshot, State};
+use crate::want::{Cursor, Detail, Holdings};
 
 /// How often the writer is looked for.
 const CHECK: Duration = Duration::from_millis(250);
@@ -15,8 +18,6 @@ const CHECK: Duration = Duration::from_millis(250);
 const GROWING: Duration = Duration::from_secs(2);
 /// Without any sign of its writer's machine, a trace this old has none.
 const QUIET: Duration = Duration::from_secs(10);
-/// A poll reads about this much.
-const POLL_BYTES: u64 = 16 << 20;
 
 enum Reading {
     /// A plain trace.
@@ -27,13 +28,21 @@ enum Reading {
     Done,
 }
 
+/// What copies of the past may weigh together, in bytes.
+const BUDGET: usize = 256 << 20;
+
+/// How many of the latest events are kept for the screen.
+const EVENTS: usize = 5_000;
+
 /// A trace and the model of what it said so far.
 pub struct Followed {
     path: PathBuf,
     reading: Reading,
-    model: Model,
+    replay: Replay,
+    past: Option<Past>,
+    budget: usize,
+    rates: Rates,
     state: State,
-    read: u64,
     skipped: u64,
     failure: Option<String>,
     grew: Option<Instant>,
@@ -57,15 +66,13 @@ impl Followed {
     ///
     /// If it cannot be read, is empty or is no trace that this memlab knows.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
-        let mut model = Model::new();
-        let mut read = 0;
+        let mut replay = Replay::keeping(EVENTS);
         let reading = match Follower::open(path) {
             Ok(mut follower) => {
-                let polled = follower.poll(&mut model)?;
-                if model.header().is_none() && !polled.more {
+                let polled = follower.begin(&mut replay)?;
+                if replay.model.header().is_none() && !polled.more {
                     return Err(ReadError::Empty { path: path.to_owned() });
                 }
-                read = if polled.more { POLL_BYTES } else { 0 };
                 Reading::Follows(follower)
             }
             Err(ReadError::Compressed { .. }) => Reading::Whole,
@@ -74,9 +81,11 @@ impl Followed {
         Ok(Self {
             path: path.to_owned(),
             reading,
-            model,
+            replay,
+            past: None,
+            budget: BUDGET,
+            rates: Rates::default(),
             state: State::Opening { read: 0, total: std::fs::metadata(path).map_or(0, |metadata| metadata.len()) },
-            read,
             skipped: 0,
             failure: None,
             grew: None,
@@ -96,27 +105,125 @@ impl Followed {
     }
 
     /// What it shows now.
-    pub fn snapshot(&self) -> ProcessSnapshot {
-        ProcessSnapshot {
-            skipped_lines: self.skipped,
-            failure: self.failure.clone(),
-            ..ProcessSnapshot::of(&self.model, &self.path, self.state)
+    pub fn snapshot(&mut self, detail: Detail) -> ProcessSnapshot {
+        let mut process = ProcessSnapshot::of(&self.replay, &self.path, self.state, detail);
+        process.skipped_lines = self.skipped;
+        process.failure.clone_from(&self.failure);
+        if !self.is_over() {
+            self.rates.tell(&mut process);
+        }
+        process
+    }
+
+    /// The run with the live figures of an earlier moment. `cancelled` is asked while that is looked for; `None` if it
+    /// was.
+    pub fn snapshot_at(
+        &mut self,
+        cursor: &Cursor,
+        detail: Detail,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Option<ProcessSnapshot> {
+        let at = if cursor.trace == self.path {
+            cursor.at
+        } else {
+            let start = self.replay.model.header().map_or(0, |header| header.start_unix_ns);
+            At::Time(cursor.unix_ns.saturating_sub(start))
+        };
+        let whole = self.snapshot(Detail::None);
+        let sought = self.seek(at, cancelled)?;
+        let Some(past) = &self.past else { return Some(whole) };
+        Some(whole.at(past.replay(), sought == Sought::NotKept, detail))
+    }
+
+    /// Who holds what on a device at a moment. `None` if `cancelled`.
+    pub fn holdings(&mut self, device: i32, at: At, cancelled: &dyn Fn() -> bool) -> Option<Arc<Holdings>> {
+        self.seek(at, cancelled)?;
+        let model = &self.past.as_ref()?.replay().model;
+        Some(Arc::new(Holdings {
+            time: model.time(),
+            categories: model.categories(device).to_vec(),
+            lines: model.lines(device),
+            layers: model.layers(device),
+        }))
+    }
+
+    /// Brings `past` to a moment; `None` if `cancelled`, or if the trace can no longer be read, which is then said.
+    fn seek(&mut self, at: At, cancelled: &dyn Fn() -> bool) -> Option<Sought> {
+        let extent = match &self.reading {
+            Reading::Follows(follower) => follower.extent(),
+            Reading::Whole | Reading::Done => Extent::WHOLE,
+        };
+        let progress = &mut |_| if cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        let sought = self.open_past().and_then(|past| past.seek(at, extent, progress));
+        match sought {
+            Ok(Sought::Cancelled) => None,
+            Ok(sought) => {
+                if let Some(past) = &mut self.past {
+                    past.take_names(&self.replay.model);
+                }
+                Some(sought)
+            }
+            Err(error) => {
+                self.failure = Some(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Of a long trace that is being opened only the end is worth keeping event by event. What was reserved beyond the last
+    /// line is at most as long as the log extends its file at once.
+    fn keep_events_near_the_end(&mut self) {
+        const FAR: u64 = 256 << 20;
+        let Reading::Follows(follower) = &self.reading else { return };
+        let length = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
+        let is_far =
+            matches!(self.state, State::Opening { .. }) && length.saturating_sub(follower.extent().offset) > FAR;
+        self.replay.keep_latest(if is_far { 0 } else { EVENTS });
+    }
+
+    /// What a long trace is read for is often a moment of its past: the way there is shorter from a place noted now.
+    fn note_position(&mut self) {
+        let Reading::Follows(follower) = &self.reading else { return };
+        let position = follower.position();
+        if self.open_past().is_ok()
+            && let Some(past) = &mut self.past
+        {
+            past.note(&position, &self.replay.model);
+        }
+    }
+
+    /// How many traces share what copies of the past may weigh.
+    pub fn share(&mut self, count: usize) {
+        self.budget = BUDGET / count.max(1);
+        if let Some(past) = &mut self.past {
+            past.set_budget(self.budget);
+        }
+    }
+
+    fn open_past(&mut self) -> Result<&mut Past, ReadError> {
+        match &mut self.past {
+            Some(past) => Ok(past),
+            empty => {
+                let past = empty.insert(Past::open(&self.path, EVENTS)?);
+                past.set_budget(self.budget);
+                Ok(past)
+            }
         }
     }
 
     /// Reads what is new, but not for long. `cancelled` is asked while a compressed trace is read.
     pub fn poll(&mut self, cancelled: &dyn Fn() -> bool) -> Polled {
+        self.keep_events_near_the_end();
         let polled = match &mut self.reading {
-            Reading::Follows(follower) => match follower.poll(&mut self.model) {
+            Reading::Follows(follower) => match follower.poll(&mut self.replay) {
                 Ok(polled) => {
                     self.skipped = follower.skipped().count;
+                    if polled.restarted {
+                        self.past = None; // It would keep the file that was replaced.
+                    }
                     if polled.events > 0 || polled.restarted {
                         self.grew = Some(Instant::now());
                     }
-                    if polled.restarted {
-                        self.read = 0;
-                    }
-                    self.read += if polled.more { POLL_BYTES } else { 0 };
                     Polled { changed: polled.events > 0 || polled.restarted, more: polled.more }
                 }
                 Err(error) => self.fail(&error),
@@ -124,6 +231,9 @@ impl Followed {
             Reading::Whole => self.read_whole(cancelled),
             Reading::Done => return Polled::default(),
         };
+        if polled.more {
+            self.note_position();
+        }
         let changed = polled.changed | self.update_state(polled.more);
         Polled { changed, ..polled }
     }
@@ -137,13 +247,13 @@ impl Followed {
 
     fn read_whole(&mut self, cancelled: &dyn Fn() -> bool) -> Polled {
         self.reading = Reading::Done;
-        let progress = |_| if cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        match load(&self.path, &mut { progress }) {
-            Ok(loaded) => {
-                self.model = loaded.model;
-                self.skipped = loaded.skipped.count;
-                if loaded.truncated {
-                    self.failure = Some("the trace is cut short".to_owned());
+        let progress = &mut |_| if cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        match self.open_past().and_then(|past| past.seek(At::End, Extent::WHOLE, progress)) {
+            Ok(_) => {
+                if let Some(past) = &self.past {
+                    self.replay = past.replay().clone();
+                    self.skipped = past.skipped().count;
+                    self.failure = past.truncated().then(|| "the trace is cut short".to_owned());
                 }
                 self.state = self.ended().unwrap_or(State::Killed);
                 Polled { changed: true, more: false }
@@ -153,7 +263,7 @@ impl Followed {
     }
 
     fn ended(&self) -> Option<State> {
-        self.model.end().map(|end| State::Ended { code: end.code, signal: end.signal })
+        self.replay.model.end().map(|end| State::Ended { code: end.code, signal: end.signal })
     }
 
     /// Brings the state up to date; whether it changed.
@@ -164,7 +274,11 @@ impl Followed {
         let before = self.state;
         if more && matches!(before, State::Opening { .. }) {
             let total = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
-            self.state = State::Opening { read: self.read.min(total), total };
+            let read = match &self.reading {
+                Reading::Follows(follower) => follower.extent().offset,
+                Reading::Whole | Reading::Done => 0,
+            };
+            self.state = State::Opening { read: read.min(total), total };
             return before != self.state;
         }
         if let Some(ended) = self.ended() {
@@ -179,7 +293,7 @@ impl Followed {
     }
 
     fn look_for_writer(&mut self) -> State {
-        let Some(header) = self.model.header() else { return State::Recording };
+        let Some(header) = self.replay.model.header() else { return State::Recording };
         // What was there when the file was opened says nothing about now.
         let opening = matches!(self.state, State::Opening { .. });
         let growing = !opening && self.grew.is_some_and(|grew| grew.elapsed() < GROWING);

@@ -6,7 +6,7 @@ use crate::format::{self, Units};
 use crate::theme::{category_index, category_names};
 
 /// One letter for each category.
-const LETTERS: [char; 12] = ['P', 'G', 'O', 'B', 'A', 'I', 'T', 'W', 'c', 'x', 'o', '?'];
+pub(super) const LETTERS: [char; 12] = ['P', 'G', 'O', 'B', 'A', 'I', 'T', 'W', 'c', 'x', 'o', '?'];
 
 /// The bar, the categories under it, what is free, and the sum.
 pub(super) fn lines(device: &DeviceView, categories: &[CategoryView], columns: usize) -> Vec<String> {

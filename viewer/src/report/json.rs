@@ -4,11 +4,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use memlab_trace::{Anomalies, Category, Line, Loaded, Model};
+use memlab_trace::{Anomalies, Category, Line, Loaded, Model, Skipped};
 use serde::Serialize;
-use serde_json::ser::{CharEscape, Formatter, PrettyFormatter};
 
-use crate::text::is_unsafe;
+use crate::json;
 
 #[derive(Serialize)]
 struct Report {
@@ -27,7 +26,7 @@ struct Report {
 
 /// The file and how well it could be read.
 #[derive(Serialize)]
-struct Trace {
+pub(crate) struct Trace {
     path: String,
     version: String,
     events: u64,
@@ -38,7 +37,7 @@ struct Trace {
 }
 
 #[derive(Serialize)]
-struct Process {
+pub(crate) struct Process {
     pid: u32,
     command: Vec<String>,
     rank: Option<u32>,
@@ -64,6 +63,8 @@ struct Device {
     allocated_bytes: u64,
     reserved_bytes: u64,
     used_bytes: u64,
+    /// Of what it holds of the device, what lies in host memory.
+    host_bytes: u64,
     used_is_known: bool,
     process_is_known: bool,
     peak_time_ns: u64,
@@ -97,7 +98,7 @@ struct LineRow {
 
 /// A line of the user's code; all null: no Python frame of theirs. In whole stacks, a null file is generated code.
 #[derive(Serialize)]
-struct Place {
+pub(crate) struct Place {
     file: Option<String>,
     line: Option<u32>,
     function: Option<String>,
@@ -132,7 +133,7 @@ struct CategoryRow {
 }
 
 #[derive(Serialize)]
-struct StepRow {
+pub(crate) struct StepRow {
     index: u64,
     peak_allocated_bytes: u64,
     allocated_bytes_at_end: u64,
@@ -205,40 +206,16 @@ struct DriverRow {
 ///
 /// What `out` says.
 pub fn write_json(out: &mut impl Write, path: &Path, loaded: &Loaded) -> io::Result<()> {
-    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, Harmless(PrettyFormatter::new()));
-    report(path, loaded).serialize(&mut serializer)?;
-    out.write_all(b"\n")
+    json::write_pretty(out, &report(path, loaded))
 }
 
 fn report(path: &Path, loaded: &Loaded) -> Report {
     let model = &loaded.model;
-    let header = model.header().cloned().unwrap_or_default();
-    let end = model.end();
-    let places = Places { directory: header.directory.clone() };
+    let places = Places::of_run(model);
     let indexes: Vec<i32> = model.devices().iter().map(|device| device.index).collect();
     Report {
-        trace: Trace {
-            path: path.display().to_string(),
-            version: header.version,
-            events: model.events(),
-            duration_ns: model.time(),
-            skipped_lines: loaded.skipped.count,
-            truncated: loaded.truncated,
-            anomalies: model.anomalies(),
-        },
-        process: Process {
-            pid: header.pid,
-            command: header.command,
-            rank: header.rank,
-            exit: end.and_then(|end| end.code),
-            signal: end.and_then(|end| end.signal),
-            parent_pid: header.parent_pid,
-            local_rank: header.local_rank,
-            world_size: header.world_size,
-            directory: header.directory,
-            host: header.host,
-            start_unix_ns: header.start_unix_ns,
-        },
+        trace: Trace::of(path, model, &loaded.skipped, loaded.truncated),
+        process: Process::of(model),
         devices: devices(model),
         lines: indexes.iter().flat_map(|device| lines(model, *device, &places)).collect(),
         layers: indexes.iter().flat_map(|device| layers(model, *device)).collect(),
@@ -251,13 +228,51 @@ fn report(path: &Path, loaded: &Loaded) -> Report {
     }
 }
 
+impl Trace {
+    pub(crate) fn of(path: &Path, model: &Model, skipped: &Skipped, truncated: bool) -> Self {
+        Self {
+            path: path.display().to_string(),
+            version: model.header().map(|header| header.version.clone()).unwrap_or_default(),
+            events: model.events(),
+            duration_ns: model.time(),
+            skipped_lines: skipped.count,
+            truncated,
+            anomalies: model.anomalies(),
+        }
+    }
+}
+
+impl Process {
+    pub(crate) fn of(model: &Model) -> Self {
+        let header = model.header().cloned().unwrap_or_default();
+        let end = model.end();
+        Self {
+            pid: header.pid,
+            command: header.command,
+            rank: header.rank,
+            exit: end.and_then(|end| end.code),
+            signal: end.and_then(|end| end.signal),
+            parent_pid: header.parent_pid,
+            local_rank: header.local_rank,
+            world_size: header.world_size,
+            directory: header.directory,
+            host: header.host,
+            start_unix_ns: header.start_unix_ns,
+        }
+    }
+}
+
 /// Makes places of lines: files become absolute.
-struct Places {
+pub(crate) struct Places {
     directory: String,
 }
 
 impl Places {
-    fn of(&self, line: Option<&Line>) -> Place {
+    pub(crate) fn of_run(model: &Model) -> Self {
+        Self { directory: model.header().map(|header| header.directory.clone()).unwrap_or_default() }
+    }
+
+    pub(crate) fn of(&self, line: Option<&Line>) -> Place {
         let Some(line) = line else { return Place { file: None, line: None, function: None } };
         let file = if line.file.starts_with('/') {
             Some(line.file.to_string())
@@ -285,6 +300,7 @@ fn devices(model: &Model) -> Vec<Device> {
             allocated_bytes: view.allocated_bytes,
             reserved_bytes: view.reserved_bytes,
             used_bytes: view.used_bytes,
+            host_bytes: view.host_bytes,
             used_is_known: view.used_is_known,
             process_is_known: view.process_is_known,
             peak_time_ns: view.peak_time,
@@ -354,7 +370,7 @@ fn categories(model: &Model, device: i32) -> Vec<CategoryRow> {
     views.map(row).collect()
 }
 
-fn steps(model: &Model) -> Vec<StepRow> {
+pub(crate) fn steps(model: &Model) -> Vec<StepRow> {
     let row = |view: &memlab_trace::StepView| StepRow {
         index: view.index,
         peak_allocated_bytes: view.peak_allocated_bytes,
@@ -421,63 +437,6 @@ fn driver(model: &Model, device: i32) -> Vec<DriverRow> {
     model.driver_memory(device).into_iter().map(row).collect()
 }
 
-fn text(text: Option<Arc<str>>) -> Option<String> {
+pub(crate) fn text(text: Option<Arc<str>>) -> Option<String> {
     text.map(|text| text.to_string())
-}
-
-/// Writes characters that a terminal could obey as `\u` escapes: the same JSON, harmless to look at.
-struct Harmless<'a>(PrettyFormatter<'a>);
-
-impl Formatter for Harmless<'_> {
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        let mut plain = 0;
-        for (at, character) in fragment.char_indices().filter(|(_, character)| is_unsafe(*character)) {
-            writer.write_all(&fragment.as_bytes()[plain..at])?;
-            plain = at + character.len_utf8();
-            for unit in character.encode_utf16(&mut [0; 2]) {
-                write!(writer, "\\u{unit:04x}")?;
-            }
-        }
-        writer.write_all(&fragment.as_bytes()[plain..])
-    }
-
-    fn write_char_escape<W: ?Sized + Write>(&mut self, writer: &mut W, escape: CharEscape) -> io::Result<()> {
-        self.0.write_char_escape(writer, escape)
-    }
-
-    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.begin_array(writer)
-    }
-
-    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_array(writer)
-    }
-
-    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.0.begin_array_value(writer, first)
-    }
-
-    fn end_array_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_array_value(writer)
-    }
-
-    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.begin_object(writer)
-    }
-
-    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_object(writer)
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.0.begin_object_key(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.begin_object_value(writer)
-    }
-
-    fn end_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_object_value(writer)
-    }
 }

@@ -1,26 +1,25 @@
-//! `memlab report`: where the memory of a recorded run was, to read and to script.
+//! `memlab report`: where the memory of a recorded run was, to read, to look at and to script.
 
 mod advice;
 mod bar;
-mod json;
+mod html;
+pub(crate) mod json;
 mod sections;
 mod table;
 mod text;
 
 use std::io::{self, IsTerminal, Write};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use memlab_trace::{Loaded, Progress, load_whole};
+use memlab_trace::load_whole;
 
+pub use html::write_html;
 pub use json::write_json;
 pub use text::write_text;
 
-use crate::format;
-
-/// Reading that takes longer than this says how far it has come.
-const SILENCE: Duration = Duration::from_millis(700);
+use crate::fault::bad_input;
+use crate::progress;
+use crate::save::Destination;
 
 /// Prints the reports of traces; as JSON, several come as an array. Nothing is printed if one of them cannot be read.
 ///
@@ -30,7 +29,7 @@ const SILENCE: Duration = Duration::from_millis(700);
 pub fn run(files: &[PathBuf], json: bool) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for file in files {
-        let loaded = load_with_progress(file)?;
+        let loaded = progress::shown(|progress| load_whole(file, progress))?;
         let mut report = Vec::new();
         if json {
             write_json(&mut report, file, &loaded)?;
@@ -51,32 +50,33 @@ pub fn run(files: &[PathBuf], json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Writes the report of one trace as a page to `out`; `-`: standard output.
+///
+/// # Errors
+///
+/// If there are several traces, `out` is one, the trace cannot be read, or the page cannot be written.
+pub fn run_html(files: &[PathBuf], out: &Path) -> anyhow::Result<()> {
+    let [file] = files else {
+        return Err(bad_input(format!(
+            "--html writes one page for one trace, and {} were given: call it once for each, with a name of its own",
+            files.len()
+        )));
+    };
+    let destination = Destination::of(out);
+    destination.check(file, true)?;
+    let loaded = progress::shown(|progress| load_whole(file, progress))?;
+    destination.write(|mut out| write_html(&mut out, file, &loaded))?;
+    if io::stderr().is_terminal() && destination != Destination::Output {
+        eprintln!("memlab: {} → {}", file.display(), out.display());
+    }
+    Ok(())
+}
+
 /// The width to write for: the terminal's within reason, else what fits a page.
-fn columns() -> usize {
+pub(crate) fn columns() -> usize {
     let terminal = io::stdout().is_terminal().then(crossterm::terminal::size);
     match terminal {
         Some(Ok((columns, _))) => usize::from(columns).clamp(80, 160),
         _ => 110,
     }
-}
-
-fn load_with_progress(file: &Path) -> anyhow::Result<Loaded> {
-    let start = Instant::now();
-    let mut said = false;
-    let is_terminal = io::stderr().is_terminal();
-    let loaded = load_whole(file, &mut |Progress { bytes_read, bytes_total, events }| {
-        if is_terminal && start.elapsed() > SILENCE {
-            said = true;
-            eprint!(
-                "\r\u{1b}[Kreading: {} ({} events)",
-                format::percent(bytes_read, bytes_total),
-                format::count(events)
-            );
-        }
-        ControlFlow::Continue(())
-    });
-    if said {
-        eprint!("\r\u{1b}[K");
-    }
-    Ok(loaded?)
 }

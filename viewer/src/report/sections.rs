@@ -54,7 +54,8 @@ impl<'m> Names<'m> {
         clean(&format!("{place}  {function}")).into_owned()
     }
 
-    fn layer(&self, layer: &LayerView) -> String {
+    /// `blocks.0.mlp  Linear`.
+    pub(super) fn layer(&self, layer: &LayerView) -> String {
         let class = layer.class.as_deref().unwrap_or("");
         let root = layer.root_class.as_deref().unwrap_or("");
         let name = match layer.name.as_deref() {

@@ -80,43 +80,56 @@ fn process(model: &Model) -> Vec<String> {
     vec![
         format!("memlab report: {}", short_command(&header.command)),
         format!("  {}", facts.join(" · ")),
-        ending(model),
+        format!("  {}", ending(model)),
     ]
 }
 
-fn ending(model: &Model) -> String {
+/// How the process ended.
+pub(super) fn ending(model: &Model) -> String {
     match model.end().map(|end| (end.code, end.signal)) {
-        None => "  no end was recorded: it still runs, or was killed".to_owned(),
-        Some((_, Some(signal))) => format!("  {}", signals::describe(signal)),
-        Some((Some(code), None)) => format!("  ended with exit code {code}"),
-        Some((None, None)) => "  ended".to_owned(),
+        None => "no end was recorded: it still runs, or was killed".to_owned(),
+        Some((_, Some(signal))) => signals::describe(signal),
+        Some((Some(code), None)) => format!("ended with exit code {code}"),
+        Some((None, None)) => "ended".to_owned(),
     }
 }
 
 /// What the reader should know of the trace itself.
 fn notes(path: &Path, loaded: &Loaded) -> Vec<String> {
-    let mut notes: Vec<String> =
-        loaded.model.warnings().iter().map(|warning| format!("Note: {}", clean(warning))).collect();
+    let mut lines = Vec::new();
+    for note in notes_on(loaded) {
+        let mut parts = note.into_iter();
+        lines.extend(parts.next().map(|first| format!("Note: {first}")));
+        lines.extend(parts.map(|more| format!("  {more}")));
+    }
+    if !lines.is_empty() {
+        lines.insert(0, format!("About the trace {}", clean(&path.display().to_string())));
+    }
+    lines
+}
+
+/// What the reader should know of the trace itself: notes, each with what belongs to it.
+pub(super) fn notes_on(loaded: &Loaded) -> Vec<Vec<String>> {
+    let mut notes: Vec<Vec<String>> =
+        loaded.model.warnings().iter().map(|warning| vec![clean(warning).into_owned()]).collect();
     let Skipped { count, first } = &loaded.skipped;
     if *count > 0 {
         let lines = if *count == 1 { "line was" } else { "lines were" };
-        notes.push(format!("Note: {} garbled {lines} passed over:", format::grouped(*count)));
-        for line in first {
-            notes.push(format!("  line {} (at byte {}): {}", line.line, line.offset, clean(&line.reason)));
-        }
+        let mut note = vec![format!("{} garbled {lines} passed over:", format::grouped(*count))];
+        note.extend(
+            first.iter().map(|line| format!("line {} (at byte {}): {}", line.line, line.offset, clean(&line.reason))),
+        );
+        notes.push(note);
     }
     if loaded.truncated {
-        notes.push("Note: the trace is cut short; the report covers what there is.".to_owned());
+        notes.push(vec!["the trace is cut short; the report covers what there is.".to_owned()]);
     }
     let anomalies = loaded.model.anomalies();
     if anomalies.total() > 0 {
-        notes.push(format!(
-            "Note: {} events did not add up and were left out (see trace.anomalies in --json).",
+        notes.push(vec![format!(
+            "{} events did not add up and were left out (see trace.anomalies in --json).",
             format::grouped(anomalies.total())
-        ));
-    }
-    if !notes.is_empty() {
-        notes.insert(0, format!("About the trace {}", clean(&path.display().to_string())));
+        )]);
     }
     notes
 }

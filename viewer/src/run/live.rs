@@ -11,9 +11,10 @@ use super::launch::{Ended, cannot_start, lock};
 use super::pty::PtyProgram;
 use super::traces::TraceFinder;
 use crate::app::App;
+use crate::config::Config;
 use crate::feed::{Feed, Source};
 use crate::session::{self, Left, Program};
-use crate::theme::{Palette, Theme};
+use crate::theme::Palette;
 use crate::view;
 
 /// Rows of the program's output that stay on the terminal afterwards.
@@ -21,6 +22,7 @@ const LAST_ROWS: usize = 20;
 
 /// Runs `command` under the dashboard until it has ended and the dashboard was left.
 pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Option<Palette>) -> anyhow::Result<Ended> {
+    let config = Config::read_or_say();
     let (columns, rows) = crossterm::terminal::size().unwrap_or((80, 24));
     let (pane_rows, pane_columns) = view::output_size(columns, rows);
     let mut program =
@@ -30,7 +32,8 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Optio
     let feed = Feed::start(Source::Appearing(Box::new(move || {
         lock(&found).scan().iter().map(|found| found.path.clone()).collect()
     })));
-    let mut app = App::new(Theme::detect(theme), "waiting for the program to use CUDA…").with_program(program.screen());
+    let mut app = App::new(config.theme(theme), "waiting for the program to use CUDA…").with_program(program.screen());
+    config.apply(&mut app);
     let left = session::run(&mut app, &feed, Some(&mut program));
     drop(feed);
     program.pass_on(LAST_ROWS);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use memlab_trace::{ReadError, load};
+use memlab_trace::{ReadError, Replay, load};
 
 use super::ending::{append_end, is_ended};
 use super::launch::{Ended, lock};
@@ -18,6 +18,7 @@ use crate::session::now_unix_ns;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
 use crate::text;
 use crate::view;
+use crate::want::Detail;
 
 /// Reading the traces for the summary may take this long.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -78,7 +79,7 @@ fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, patience: Duration, shor
                 (None, Some(end)) => State::Ended { code: end.code, signal: end.signal },
                 (None, None) => State::Killed,
             };
-            let mut process = ProcessSnapshot::of(&loaded.model, &trace.path, state);
+            let mut process = ProcessSnapshot::of(&Replay::of(loaded.model, 0), &trace.path, state, Detail::None);
             process.time = process.time.max(ended.map_or(0, |(_, time)| time));
             summary(&process, &path, short)
         }
@@ -156,17 +157,17 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
         size(totals.peak_reserved_bytes),
         size(totals.peak_used_bytes),
     );
-    let mut top: Vec<_> = device.lines.iter().filter(|line| line.live_bytes_at_peak > 0).collect();
-    top.sort_by_key(|line| std::cmp::Reverse(line.live_bytes_at_peak));
+    let mut top: Vec<_> = device.lines.iter().filter(|line| line.own.live_bytes_at_peak > 0).collect();
+    top.sort_by_key(|line| std::cmp::Reverse(line.own.live_bytes_at_peak));
     for line in top.into_iter().take(lines) {
-        let (place, function) = match &line.line {
+        let (place, function) = match &line.own.line {
             Some(found) => (view::place(found, &process.header.directory), found.function.to_string()),
             None => (crate::app::NO_LINE.to_owned(), String::new()),
         };
         let _ = writeln!(
             words,
             "  {:>10}  {} {}",
-            size(line.live_bytes_at_peak),
+            size(line.own.live_bytes_at_peak),
             text::clean(&place),
             text::clean(&function)
         );

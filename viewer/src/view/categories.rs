@@ -11,7 +11,7 @@ use crate::format;
 use crate::theme::{Theme, category_index, category_names};
 
 /// One letter for each category, for bars without colour.
-const LETTERS: [&str; 12] = ["P", "G", "O", "B", "A", "I", "T", "W", "c", "x", "o", "?"];
+pub const LETTERS: [&str; 12] = ["P", "G", "O", "B", "A", "I", "T", "W", "c", "x", "o", "?"];
 
 /// Draws the pane.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
@@ -20,23 +20,30 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let shares: Vec<(Category, u64)> =
         device.categories.iter().map(|view| (view.category, at(view, app.moment))).collect();
     let used: u64 = shares.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    // What has been offloaded is somewhere else, whatever it is used for.
+    let away = if app.moment == Moment::Peak { 0 } else { device.totals.host_bytes };
+    let in_use = used.saturating_sub(away);
     let total = device.totals.total_bytes;
     let size = |bytes| format::bytes(bytes, app.units);
     let mut facts = Vec::new();
     if !device.totals.used_is_known {
         facts.push(fact("the driver did not tell the device's use", theme.warn));
     }
+    if away > 0 {
+        facts.push(fact(format!("{} in host memory", size(away)), theme.warn));
+    }
     if total > 0 {
-        facts.push(fact(format!("{} free", size(total.saturating_sub(used))), theme.dim));
+        facts.push(fact(format!("{} free", size(total.saturating_sub(in_use))), theme.dim));
         facts.push(fact(
-            format!("{} of {} in use, {}", size(used), size(total), format::percent(used, total)),
+            format!("{} of {} in use, {}", size(in_use), size(total), format::percent(in_use, total)),
             theme.text,
         ));
     } else {
-        facts.push(fact(format!("{} in use", size(used)), theme.text));
+        facts.push(fact(format!("{} in use", size(in_use)), theme.text));
     }
     let title = match app.moment {
         Moment::Now => "Device memory",
+        Moment::Then => "Device memory then",
         Moment::Peak => "Device memory at the peak",
     };
     let inner = frame(buffer, area, title, facts, theme);
@@ -60,7 +67,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
 
 fn at(view: &CategoryView, moment: Moment) -> u64 {
     match moment {
-        Moment::Now => view.bytes,
+        Moment::Now | Moment::Then => view.bytes,
         Moment::Peak => view.bytes_at_peak,
     }
 }

@@ -12,7 +12,7 @@ use ratatui::text::Span;
 
 use self::scale::{Axis, byte_axis, column_width, time_step};
 use super::pane::{Fact, fact, frame, put, put_right};
-use crate::app::{App, Moment, Window};
+use crate::app::{App, Moment, TimeScale, Window};
 use crate::format;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot};
 use crate::theme::Theme;
@@ -20,22 +20,27 @@ use crate::theme::Theme;
 /// Draws the pane.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let (Some(process), Some(device)) = (app.process(), app.device()) else { return };
-    let inner = frame(buffer, area, title(app), legend(app, device, area.width < 112), &app.theme);
+    let inner = frame(buffer, area, &title(app), legend(app, device, area.width < 112), &app.theme);
     if inner.height < 3 || inner.width < 20 {
         return;
     }
     let plot = Plot::new(inner, app, process, device);
+    let scale = TimeScale { left: plot.area.x, start: plot.start, width: plot.column_width };
+    app.spots.put_time(Rect { height: inner.height, ..plot.area }, scale);
     plot.draw_bands(buffer);
     plot.draw_axes(buffer);
     plot.draw_marks(buffer, process, device);
+    if let Some(time) = app.cursor_time() {
+        plot.draw_cursor(buffer, time);
+    }
 }
 
-fn title(app: &App) -> &'static str {
+fn title(app: &App) -> String {
     match app.window {
-        Window::Run => "Memory",
-        Window::Last(300) => "Memory, last 5 min",
-        Window::Last(60) => "Memory, last minute",
-        Window::Last(_) => "Memory, last 10 s",
+        Window::Run => "Memory".to_owned(),
+        Window::Last(300) => "Memory, last 5 min".to_owned(),
+        Window::Last(60) => "Memory, last minute".to_owned(),
+        Window::Last(seconds) => format!("Memory, last {}", format::duration(seconds.saturating_mul(1_000_000_000))),
     }
 }
 
@@ -44,7 +49,12 @@ fn legend(app: &App, device: &DeviceSnapshot, short: bool) -> Vec<Fact> {
     let theme = &app.theme;
     let totals = &device.totals;
     let size = |bytes| format::bytes(bytes, app.units);
-    let mut peak = format!("{} at {}", size(totals.peak_allocated_bytes), format::duration(totals.peak_time));
+    // Without PyTorch nothing is allocated; its peak is when most was in use.
+    let (peak_bytes, of) = match totals.peak_allocated_bytes {
+        0 => (totals.peak_used_bytes, " used"),
+        bytes => (bytes, ""),
+    };
+    let mut peak = format!("{}{of} at {}", size(peak_bytes), format::duration(totals.peak_time));
     if !short {
         peak = format!("peak {peak}");
         if !device.steps.is_empty() {
@@ -54,7 +64,7 @@ fn legend(app: &App, device: &DeviceSnapshot, short: bool) -> Vec<Fact> {
     let mut facts =
         vec![vec![Span::styled(format!("{} ", theme.glyphs.peak), theme.accent), Span::styled(peak, theme.text)]];
     let (allocated, reserved, used) = match app.moment {
-        Moment::Now => (totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes),
+        Moment::Now | Moment::Then => (totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes),
         Moment::Peak => (totals.peak_allocated_bytes, totals.reserved_bytes_at_peak, totals.used_bytes_at_peak),
     };
     let names = if short { ["used", "resv", "alloc"] } else { ["used", "reserved", "allocated"] };
@@ -70,13 +80,18 @@ fn legend(app: &App, device: &DeviceSnapshot, short: bool) -> Vec<Fact> {
 
 /// One column of the chart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Column {
+pub(super) struct Column {
     allocated: Range,
     reserved: u64,
     used: u64,
 }
 
 impl Column {
+    /// The most allocated in it.
+    pub(super) fn most(&self) -> u64 {
+        self.allocated.max
+    }
+
     /// The bands' upper edges, from the ground up.
     fn edges(&self) -> [u64; 4] {
         let allocated = self.allocated.max;
@@ -86,7 +101,7 @@ impl Column {
 }
 
 /// The timeline in columns of `width` nanoseconds from `start` on.
-fn resample(timeline: &Timeline, start: u64, width: u64, columns: usize) -> Vec<Column> {
+pub(super) fn resample(timeline: &Timeline, start: u64, width: u64, columns: usize) -> Vec<Column> {
     let width = width.max(1);
     let end_of = |index: usize| {
         let point = &timeline.points[index];
@@ -150,7 +165,7 @@ impl<'a> Plot<'a> {
         let seconds = 1_000_000_000;
         let (start, column_width) = match app.window {
             Window::Last(length) if length.saturating_mul(seconds) < end => {
-                let width = (length * seconds).div_ceil(u64::from(area.width)).max(1);
+                let width = length.saturating_mul(seconds).div_ceil(u64::from(area.width)).max(1);
                 // Columns keep their place in time while they move, so that they do not flicker.
                 ((end / width + 1).saturating_sub(u64::from(area.width)).saturating_mul(width), width)
             }
@@ -262,6 +277,18 @@ impl<'a> Plot<'a> {
             }
             let Some(next) = time.checked_add(step) else { break };
             time = next;
+        }
+    }
+
+    /// A line through the chart at the moment shown.
+    fn draw_cursor(&self, buffer: &mut Buffer, time: u64) {
+        let Some(x) = self.column_of(time) else { return };
+        let line = if self.theme.glyphs.unicode { "│" } else { "|" };
+        for y in self.area.y..self.area.bottom() {
+            if let Some(cell) = buffer.cell_mut((x, y)) {
+                let ground = cell.bg;
+                cell.set_symbol(line).set_style(self.theme.title).set_bg(ground);
+            }
         }
     }
 

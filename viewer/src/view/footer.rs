@@ -4,22 +4,20 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
 
+use super::moving;
 use super::pane::put_spans;
-use crate::app::{App, Screen, Window};
+use crate::app::{App, Moment, Prompt, PromptKind, Screen, Window};
 use crate::format;
 
 /// Draws it.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.theme;
-    if app.filter.editing {
-        let cursor = if theme.glyphs.unicode { "▏" } else { "_" };
-        let spans = [
-            Span::styled(" / ", theme.key),
-            Span::styled(app.filter.text.clone(), theme.title),
-            Span::styled(cursor, theme.accent),
-            Span::styled("  Enter keep   Esc clear", theme.dim),
-        ];
-        put_spans(buffer, area.x, area.y, area.right(), &spans, theme);
+    if let Some(prompt) = &app.prompt {
+        draw_prompt(buffer, area, app, prompt);
+        return;
+    }
+    if let Some(progress) = moving::progress(app, area.width) {
+        put_spans(buffer, area.x + 1, area.y, area.right(), &[Span::styled(progress, theme.accent)], theme);
         return;
     }
     let notice = notice(app);
@@ -27,6 +25,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let notice_x = area.right().saturating_sub(notice_width + 1).max(area.x);
     let mut x = area.x + 1;
     for (key, what) in keys(app) {
+        let key = if theme.glyphs.unicode { key } else { ascii(key) };
         let width = key.chars().count() + what.chars().count() + 3;
         if x + width as u16 > notice_x {
             break;
@@ -37,44 +36,90 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     put_spans(buffer, notice_x, area.y, area.right(), &notice, theme);
 }
 
+fn draw_prompt(buffer: &mut Buffer, area: Rect, app: &App, prompt: &Prompt) {
+    let theme = &app.theme;
+    let cursor = if theme.glyphs.unicode { "▏" } else { "_" };
+    let (sign, help) = match prompt.kind {
+        PromptKind::Filter => (" / ", "  word  /regex/  size>1MiB  layer:h.3  category:activation  !not   Esc: all"),
+        PromptKind::GoTo => (" go to ", "  12.5s  1:30  step 12  peak  oom  end   Esc: stay"),
+    };
+    let (help, style) = match &prompt.error {
+        Some(error) => (format!("  {error}"), theme.bad),
+        None => (help.to_owned(), theme.dim),
+    };
+    let spans = [
+        Span::styled(sign, theme.key),
+        Span::styled(prompt.text.clone(), theme.title),
+        Span::styled(cursor, theme.accent),
+        Span::styled(help, style),
+    ];
+    put_spans(buffer, area.x, area.y, area.right(), &spans, theme);
+}
+
 fn keys(app: &App) -> Vec<(&'static str, String)> {
     let window = match app.window {
         Window::Run => "window".to_owned(),
-        Window::Last(seconds) => format!("last {}", format::duration(seconds * 1_000_000_000).replace(" 00s", "")),
+        Window::Last(seconds) => {
+            format!("last {}", format::duration(seconds.saturating_mul(1_000_000_000)).replace(" 00s", ""))
+        }
     };
-    let mut keys = vec![("q", "quit".to_owned()), ("?", "help".to_owned())];
-    match app.screen {
-        Screen::Output => keys.extend([("↑↓", "scroll".to_owned()), ("G", "latest".to_owned())]),
-        screen => {
-            keys.extend([
-                ("space", if app.paused { "go on" } else { "pause" }.to_owned()),
-                ("p", "peak/now".to_owned()),
-                ("s", "sort".to_owned()),
-                ("/", "filter".to_owned()),
-            ]);
-            if screen == Screen::Overview {
-                keys.push(("w", window));
-            }
-            keys.push(("u", app.units.as_str().to_owned()));
-            if app.targets().len() > 1 {
-                keys.push(("d", "next device".to_owned()));
-            }
+    let own = |keys: &[(&'static str, &str)]| -> Vec<(&'static str, String)> {
+        keys.iter().map(|(key, what)| (*key, (*what).to_owned())).collect()
+    };
+    let mut keys = own(&[("q", "quit"), ("?", "help")]);
+    let inclusive = if app.inclusive { "own" } else { "inclusive" };
+    keys.extend(match app.screen {
+        Screen::Overview => vec![("w", window)],
+        Screen::Lines => own(&[
+            ("⏎", "source"),
+            ("l", "callers"),
+            ("c", if app.lines.is_tree { "table" } else { "call tree" }),
+            ("i", inclusive),
+        ]),
+        Screen::Layers => own(&[("⏎", "open"), ("z", "all"), ("i", inclusive)]),
+        Screen::Segments => own(&[("hl", "block"), ("jk", "segment"), ("f", "hole"), ("+-", "zoom"), ("⏎", "source")]),
+        Screen::Steps => own(&[("⏎", "go there"), ("m", "mark")]),
+        Screen::Events => own(&[("⏎", "go there")]),
+        Screen::Processes => own(&[("⏎", "show")]),
+        Screen::Output => {
+            return own(&[("q", "quit"), ("?", "help"), ("↑↓", "scroll"), ("G", "latest"), ("Tab", "next screen")]);
         }
+    });
+    keys.push(("←→", "time".to_owned()));
+    keys.push(("p", if app.moment == Moment::Peak { "now" } else { "peak" }.to_owned()));
+    keys.push(("space", if app.paused { "go on" } else { "pause" }.to_owned()));
+    keys.extend(own(&[("/", "filter"), ("s", "sort"), ("e", "export")]));
+    keys.push(("u", app.units.as_str().to_owned()));
+    let moving = app.moved_process().and_then(|process| Some((app.is_away(process), app.whereabouts(process)?)));
+    match moving {
+        Some((true, _)) => keys.insert(2, ("r", "restore".to_owned())),
+        Some((false, about)) if about.moving.is_some() => keys.push(("o", "offload".to_owned())),
+        _ => {}
     }
-    keys.push(("Tab", "next screen".to_owned()));
-    if !app.theme.glyphs.unicode {
-        for (key, _) in &mut keys {
-            *key = if *key == "↑↓" { "j/k" } else { key };
-        }
+    if app.targets().len() > 1 {
+        keys.push(("d", "next device".to_owned()));
     }
     keys
+}
+
+/// A key as a terminal without Unicode shows it.
+fn ascii(key: &'static str) -> &'static str {
+    match key {
+        "↑↓" => "j/k",
+        "←→" => "</>",
+        "⏎" => "Enter",
+        key => key,
+    }
 }
 
 /// The filter in force, or what did not go well.
 fn notice(app: &App) -> Vec<Span<'static>> {
     let theme = &app.theme;
-    if !app.filter.text.is_empty() {
-        return vec![Span::styled("filter: ", theme.dim), Span::styled(app.filter.text.clone(), theme.warn)];
+    if let Some(notice) = &app.notice {
+        return vec![Span::styled(notice.clone(), theme.warn)];
+    }
+    if !app.filter.is_empty() {
+        return vec![Span::styled("filter: ", theme.dim), Span::styled(app.filter_text.clone(), theme.warn)];
     }
     let Some(process) = app.process() else { return Vec::new() };
     let mut notices = Vec::new();

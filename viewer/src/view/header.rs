@@ -6,7 +6,7 @@ use ratatui::style::Style;
 use ratatui::text::Span;
 
 use super::pane::{put, put_spans};
-use crate::app::{App, Moment, Program};
+use crate::app::{App, Moment, Program, Spot};
 use crate::format;
 use crate::snapshot::{ProcessSnapshot, State};
 use crate::text;
@@ -29,10 +29,12 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
         let key = if *screen == app.screen { theme.selected.patch(theme.accent) } else { theme.key };
         let tab = [
             Span::styled(format!(" {}", index + 1), key),
-            Span::styled(format!(" {} ", screen.title()), style),
+            Span::styled(format!(" {} ", if area.width < 100 { screen.short_title() } else { screen.title() }), style),
             Span::raw(" "),
         ];
+        let from = x;
         x = put_spans(buffer, x, area.y + 1, area.right(), &tab, theme);
+        app.spots.put(Rect { x: from, y: area.y + 1, width: x - from, height: 1 }, Spot::Tab(*screen));
     }
     let facts = fact_spans(app);
     let width: usize = facts.iter().map(Span::width).sum();
@@ -90,6 +92,11 @@ fn who_spans(app: &App) -> Vec<Span<'static>> {
 /// The state of the process in words, and how it looks.
 fn state_of(app: &App) -> (String, Style) {
     let theme = &app.theme;
+    if let Some(process) = app.process()
+        && let Some(words) = app.where_it_is(process)
+    {
+        return (words, theme.warn);
+    }
     match app.process().map(|process| process.state) {
         None => match &app.program {
             Some(Program::Ended(how)) => (how.clone(), theme.warn),
@@ -115,7 +122,16 @@ fn state_spans(app: &App) -> Vec<Span<'static>> {
         spans.push(Span::raw(" "));
     }
     spans.push(Span::styled(format!("{} ", theme.glyphs.dot), style));
-    spans.push(Span::styled(words, style));
+    if app.process().is_some_and(|process| app.is_away(process)) {
+        // The program waits, and somebody may have forgotten.
+        let (state, how_much) = words.split_at(words.find(' ').unwrap_or(words.len()));
+        spans.push(Span::styled(state.to_uppercase() + how_much, style));
+        spans.push(Span::styled(" – ", theme.dim));
+        spans.push(Span::styled("r", theme.key));
+        spans.push(Span::styled(" restores", theme.dim));
+    } else {
+        spans.push(Span::styled(words, style));
+    }
     if let Some(process) = app.process() {
         spans.push(Span::styled(format!(" {}", format::clock(process.until(app.now_unix_ns))), theme.text));
     }
@@ -126,9 +142,19 @@ fn fact_spans(app: &App) -> Vec<Span<'static>> {
     let theme = &app.theme;
     let Some(process) = app.process() else { return Vec::new() };
     let mut spans = Vec::new();
-    if app.moment == Moment::Peak {
-        spans.push(Span::styled(" at the peak ", theme.selected));
+    let moment = match (app.moment, app.cursor_time()) {
+        (Moment::Peak, _) => Some("at the peak".to_owned()),
+        (Moment::Then, Some(time)) => Some(format!("at {}", format::duration(time))),
+        _ => None,
+    };
+    if let Some(moment) = moment {
+        spans.push(Span::styled(format!(" {moment} "), theme.selected));
         spans.push(Span::raw("  "));
+    }
+    if app.is_seeking() {
+        spans.push(Span::styled("looking it up  ", theme.warn));
+    } else if process.shown_at.is_some_and(|shown_at| shown_at.is_earliest) {
+        spans.push(Span::styled("the earliest the trace has  ", theme.warn));
     }
     spans.extend(step_spans(app, process));
     spans
@@ -137,9 +163,12 @@ fn fact_spans(app: &App) -> Vec<Span<'static>> {
 fn step_spans(app: &App, process: &ProcessSnapshot) -> Vec<Span<'static>> {
     let theme = &app.theme;
     let mut spans = Vec::new();
+    let at_peak = app.device().filter(|_| app.moment == Moment::Peak).map(|device| device.totals.peak_step);
+    let shown_at = process.shown_at.map(|shown_at| shown_at.steps_ended);
+    let steps_ended = at_peak.or(shown_at).unwrap_or(process.steps_ended);
     if process.steps_ended > 0 {
         spans.push(Span::styled("step ", theme.dim));
-        spans.push(Span::styled(process.steps_ended.to_string(), theme.text));
+        spans.push(Span::styled(steps_ended.to_string(), theme.text));
         if let Some(rate) = app.device().and_then(|device| device.steps_per_second()) {
             let rate = if rate >= 1.0 { format!("{rate:.1} steps/s") } else { format!("{:.1} s/step", 1.0 / rate) };
             spans.push(Span::styled(format!("{}{rate}", theme.glyphs.separator), theme.dim));

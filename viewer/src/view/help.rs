@@ -1,49 +1,119 @@
-//! The keys, over the screen.
+//! The keys, over the screen: those of this screen first, then those of all.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::pane::{centered, clear, fact, frame, put};
-use crate::app::App;
+use crate::app::{App, Screen, Spot};
 
-const KEYS: [(&str, &str); 17] = [
-    ("Tab, 1 2 3 4", "next screen, that screen"),
-    ("j k, arrows, PgUp PgDn, g G", "move in the table"),
-    ("h l", "overview: lines or layers"),
-    ("Enter", "overview: open that table"),
+type Key = (&'static str, &'static str);
+
+const MOMENTS: [Key; 7] = [
+    ("←  →", "an earlier, a later moment; Shift: by ten columns; or click and drag in the chart"),
+    ("p", "the moment of the peak, and back"),
+    ("n  N", "the end of the next, the previous step"),
+    ("O", "the next out-of-memory"),
+    ("t", "type a moment: 12.5s, 1:30, step 12, peak, oom, end"),
+    ("Esc", "back to the latest moment; first: no filter"),
     ("space", "pause the display; the program goes on"),
-    ("p", "now, or the moment of the peak"),
-    ("w", "chart: whole run, 5 min, 1 min, 10 s"),
-    ("s  S", "sort by the next column, invert"),
-    ("/", "show only what contains a text; Esc: all"),
+];
+
+const TABLES: [Key; 6] = [
+    ("j k ↑ ↓ PgUp PgDn g G", "move in the table; the wheel too"),
+    ("s  S", "sort by the next column, the other way round; or click on a heading"),
+    ("/", "show only: a word, /regex/, size>1MiB, layer:h.3, category:activation, !not"),
+    ("i", "what a line or layer holds: its own, or with all it calls or contains"),
     ("u", "units: fitting, MiB, GiB, bytes"),
-    ("d  D", "next, previous device or rank"),
+    ("e", "write what is on the screen to a file: CSV, JSON or a picture"),
+];
+
+const REST: [Key; 7] = [
+    ("Tab, 1 2 3 …", "the next screen, that screen"),
+    ("d  D", "the next, the previous device or rank"),
+    ("w", "chart: whole run, 5 min, 1 min, 10 s"),
     ("T", "theme: dark, light, high contrast, none"),
+    ("o  r", "move the program's GPU memory to host memory (asks first), bring it back"),
     ("Ctrl-C", "interrupt the program (asks first)"),
     ("q", "leave"),
-    ("", ""),
-    ("allocated (alloc)", "handed out by PyTorch's caching allocator"),
-    ("reserved (resv), used", "held by it; the whole device's use"),
 ];
+
+const WORDS: [Key; 3] = [
+    ("allocated", "handed out by PyTorch's caching allocator"),
+    ("reserved", "held by it, handed out or not"),
+    ("used", "the whole device's use: also CUDA itself, libraries, other processes"),
+];
+
+fn own_keys(screen: Screen) -> (&'static str, &'static [Key]) {
+    match screen {
+        Screen::Overview => {
+            ("All at a glance", &[("h  l", "the keys go to the lines, to the layers"), ("Enter", "open that table")])
+        }
+        Screen::Lines => (
+            "Memory by Python line",
+            &[
+                ("Enter", "the source around the line, with bytes in the margin"),
+                ("l  h", "open who called it, close"),
+                ("c", "the call tree from the outermost call down, and back"),
+            ],
+        ),
+        Screen::Layers => (
+            "Memory by layer: the tree of modules",
+            &[("Enter, l  h", "open a module, close it"), ("z", "open all, close all")],
+        ),
+        Screen::Segments => (
+            "The memory map of PyTorch's allocator",
+            &[
+                ("j  k", "the next, the previous segment"),
+                ("l  h", "the next, the previous block or hole"),
+                ("f", "the largest hole, the next smaller one"),
+                ("+  -  0", "zoom in, out, the whole map on the page"),
+                ("Enter", "the source of who asked for the block"),
+            ],
+        ),
+        Screen::Steps => (
+            "Memory by optimizer step",
+            &[("Enter", "show that moment everywhere"), ("m  M", "mark a step to compare with another, no marks")],
+        ),
+        Screen::Events => (
+            "The latest events before the moment shown",
+            &[
+                ("Enter", "show that moment everywhere"),
+                ("g", "stay with the newest; elsewhere the cursor stays on its event"),
+            ],
+        ),
+        Screen::Processes => (
+            "Ranks and children",
+            &[("Enter", "show that device"), ("o  r", "offload, restore the process under the cursor")],
+        ),
+        Screen::Output => ("What the program prints", &[("j  k, PgUp PgDn", "scroll; G: the latest")]),
+    }
+}
 
 /// Draws them.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.theme;
+    let (title, own) = own_keys(app.screen);
     let warnings = app.process().map(|process| process.warnings.as_slice()).unwrap_or_default();
-    let rows = KEYS.len() + if warnings.is_empty() { 0 } else { warnings.len().min(4) + 1 };
-    let place = centered(area, 76, rows as u16 + 2);
+    let groups: [&[Key]; 5] = [own, &MOMENTS, &TABLES, &REST, &WORDS];
+    let all = groups.iter().map(|group| group.len() as u16 + 1).sum::<u16>() + warnings.len().min(4) as u16;
+    let place = centered(area, 108, all + 2);
     clear(buffer, place, theme);
-    let inner = frame(buffer, place, "Keys", vec![fact("any key: back", theme.dim)], theme);
+    app.spots.put(place, Spot::Overlay);
+    let inner = frame(buffer, place, title, vec![fact("any key: back", theme.dim)], theme);
+    // Without room the blank lines go first.
+    let spacious = inner.height >= all;
     let mut y = inner.y;
-    for (key, what) in KEYS {
-        if y >= inner.bottom() {
-            return;
+    for group in groups {
+        for (key, what) in group {
+            if y >= inner.bottom() {
+                return;
+            }
+            put(buffer, inner.x + 1, y, 22.min(inner.width.saturating_sub(1)), key, theme.key, theme);
+            put(buffer, inner.x + 24, y, inner.width.saturating_sub(24), what, theme.text, theme);
+            y += 1;
         }
-        put(buffer, inner.x + 1, y, 28.min(inner.width.saturating_sub(1)), key, theme.key, theme);
-        put(buffer, inner.x + 30, y, inner.width.saturating_sub(30), what, theme.text, theme);
-        y += 1;
+        y += u16::from(spacious);
     }
-    y += 1;
     for warning in warnings.iter().rev().take(4) {
         if y >= inner.bottom() {
             return;

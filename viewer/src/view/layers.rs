@@ -1,96 +1,112 @@
-//! Memory by layer.
+//! Memory by layer: the tree of modules. The bar is warmer the more a layer holds.
 
-use memlab_trace::LayerView;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::lines::whole;
 use super::pane::{fact, frame, put};
-use super::table::{self, Look};
-use crate::app::{App, Column, Focus, LayerColumn, Moment, NO_LAYER};
+use super::table::{self, Label, Look};
+use crate::app::{App, Focus, LayerColumn, LayerItem, Moment, Spot};
 use crate::format;
 
-/// The pane of the overview.
+/// The pane of the overview: the largest, flat.
 pub fn draw_top(buffer: &mut Buffer, area: Rect, app: &mut App) {
     let columns = match (app.moment, area.width) {
-        (Moment::Now, 56..) => &[LayerColumn::Now, LayerColumn::AtPeak][..],
-        (Moment::Peak, 56..) => &[LayerColumn::AtPeak, LayerColumn::Now],
-        (Moment::Now, _) => &[LayerColumn::Now],
+        (Moment::Peak, 56..) => &[LayerColumn::AtPeak, LayerColumn::Now][..],
+        (_, 56..) => &[LayerColumn::Now, LayerColumn::AtPeak],
         (Moment::Peak, _) => &[LayerColumn::AtPeak],
+        _ => &[LayerColumn::Now],
     };
-    let focused = app.focus == Focus::Layers;
-    draw_table(buffer, area, app, columns, focused);
+    app.spots.put(area, Spot::Pane(Focus::Layers));
+    let rows = app.flat_layer_items();
+    draw_table(buffer, area, app, &rows, columns, Some(Focus::Layers));
 }
 
-/// The whole screen: the table, and the row under the cursor in full.
+/// The whole screen: the tree, and the row under the cursor in full.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &mut App) {
-    let columns: Vec<LayerColumn> =
-        LayerColumn::ALL.iter().copied().filter(|column| column.shown_from() <= area.width).collect();
-    let detail_rows = if area.height >= 12 { 4 } else { 0 };
-    let table = Rect { height: area.height - detail_rows, ..area };
-    draw_table(buffer, table, app, &columns, true);
-    if detail_rows > 0 {
-        draw_detail(buffer, Rect { y: table.bottom(), height: detail_rows, ..area }, app);
+    let columns = table::columns_that_fit(area.width);
+    let detail_rows = if area.height >= 12 { 5 } else { 0 };
+    let place = Rect { height: area.height - detail_rows, ..area };
+    let rows = app.layer_items();
+    draw_table(buffer, place, app, &rows, &columns, None);
+    if let (1.., Some(row)) = (detail_rows, rows.get(app.layers.table.selected)) {
+        draw_detail(buffer, Rect { y: place.bottom(), height: detail_rows, ..area }, app, row);
     }
 }
 
-fn draw_table(buffer: &mut Buffer, area: Rect, app: &mut App, columns: &[LayerColumn], focused: bool) {
-    let mut state = app.layers;
-    let rows = app.sorted_layers();
+fn draw_table(
+    buffer: &mut Buffer,
+    area: Rect,
+    app: &mut App,
+    rows: &[LayerItem],
+    columns: &[LayerColumn],
+    pane: Option<Focus>,
+) {
+    let mut state = app.layers.table;
     let all = app.device().map_or(0, |device| device.layers.len());
     let theme = &app.theme;
-    let count = if rows.len() == all { all.to_string() } else { format!("{} of {all}", rows.len()) };
-    let inner = frame(buffer, area, "Layers", vec![fact(count, theme.dim)], theme);
-    let look = Look {
-        theme,
-        units: app.units,
-        moment: app.moment,
-        whole: whole(app),
-        tint: theme.category(memlab_trace::Category::OptimizerState),
-        focused,
+    let is_flat = pane.is_some() || !app.filter.is_empty();
+    let count = if !is_flat || rows.len() == all { all.to_string() } else { format!("{} of {all}", rows.len()) };
+    let counted = match (is_flat, app.inclusive) {
+        (true, _) => "",
+        (false, true) => "with the layers inside",
+        (false, false) => "open layers: their own",
     };
-    table::draw(buffer, inner, &mut state, &rows, columns, &look, |row: &LayerView| {
-        (name(row), row.class.as_deref().unwrap_or_default().to_owned())
-    });
-    app.layers = state;
+    let facts = vec![fact(counted, theme.dim), fact(count, theme.dim)].into_iter().filter(|fact| fact[0].width() > 0);
+    let inner = frame(buffer, area, "Layers", facts.collect(), theme);
+    let whole = whole(app);
+    let look = Look { app, columns, pane };
+    table::draw(buffer, inner, &look, &mut state, rows, |row| label(row, app, whole, is_flat));
+    app.layers.table = state;
 }
 
-/// A layer as it is shown; the outermost module by its class.
-fn name(row: &LayerView) -> String {
-    match row.name.as_deref() {
-        None => NO_LAYER.to_owned(),
-        Some("") => "(outermost)".to_owned(),
-        Some(name) => name.to_owned(),
+fn label(row: &LayerItem, app: &App, whole: u64, is_flat: bool) -> Label {
+    let figures = row.figures();
+    let bytes = if app.moment == Moment::Peak { figures.live_bytes_at_peak } else { figures.live_bytes };
+    let share = if whole == 0 { 0.0 } else { bytes as f64 / whole as f64 };
+    let name = if is_flat { row.name() } else { row.last_name() };
+    Label {
+        depth: row.depth,
+        is_open: row.is_open,
+        name: name.to_owned(),
+        aside: row.class().to_owned(),
+        share: Some(share),
+        tint: app.theme.heat(share),
+        style: None,
     }
 }
 
-fn draw_detail(buffer: &mut Buffer, area: Rect, app: &App) {
+fn draw_detail(buffer: &mut Buffer, area: Rect, app: &App, row: &LayerItem) {
     let theme = &app.theme;
-    let rows = app.sorted_layers();
-    let Some(row) = rows.get(app.layers.selected) else { return };
-    let inner = frame(buffer, area, &name(row), Vec::new(), theme);
+    let inner = frame(buffer, area, row.name(), Vec::new(), theme);
     let size = |bytes| format::bytes(bytes, app.units);
-    let class = row.class.as_deref().unwrap_or("unknown class");
-    let root = row.root_class.as_deref().map(|root| format!(" of {root}")).unwrap_or_default();
-    let who = if row.name.is_none() {
-        "allocated while no module's forward ran".to_owned()
-    } else {
-        format!("{class}{root}")
+    let class = if row.class().is_empty() { "unknown class" } else { row.class() };
+    let root = row.own.root_class.as_deref().filter(|root| !root.is_empty());
+    let root = root.map(|root| format!(" of {root}")).unwrap_or_default();
+    let is_outside = row.key.1.is_none();
+    let who = if is_outside { "allocated while no module's forward ran".to_owned() } else { format!("{class}{root}") };
+    let then = if app.moment == Moment::Then { "then" } else { "now" };
+    let held = |view: &memlab_trace::LayerView| {
+        format!("{then} {}, at peak {}", size(view.live_bytes), size(view.live_bytes_at_peak))
     };
-    let held = format!(
-        "{who}: now {}, at peak {}{}",
-        size(row.live_bytes),
-        size(row.live_bytes_at_peak),
-        if row.name.is_none() { "" } else { "; its own, without the layers inside it" }
-    );
-    put(buffer, inner.x + 1, inner.y, inner.width.saturating_sub(2), &held, theme.text, theme);
-    let most = format!(
-        "at most: parameters {}, gradients {}, optimizer {}, buffers {}, activations {}",
-        size(row.parameter_bytes),
-        size(row.gradient_bytes),
-        size(row.optimizer_state_bytes),
-        size(row.buffer_bytes),
-        size(row.activation_bytes)
-    );
-    put(buffer, inner.x + 1, inner.y + 1, inner.width.saturating_sub(2), &most, theme.dim, theme);
+    let mut lines = vec![(format!("{who}: {}", held(&row.own)), theme.text)];
+    if !is_outside {
+        lines[0].0 += " of its own";
+        lines.push((format!("with the layers inside it: {}", held(&row.inclusive)), theme.text));
+    }
+    let own = &row.own;
+    lines.push((
+        format!(
+            "at most: parameters {}, gradients {}, optimizer {}, buffers {}, activations {}",
+            size(own.parameter_bytes),
+            size(own.gradient_bytes),
+            size(own.optimizer_state_bytes),
+            size(own.buffer_bytes),
+            size(own.activation_bytes)
+        ),
+        theme.dim,
+    ));
+    for (y, (line, style)) in (inner.y..inner.bottom()).zip(lines) {
+        put(buffer, inner.x + 1, y, inner.width.saturating_sub(2), &line, style, theme);
+    }
 }

@@ -1,86 +1,116 @@
-//! Memory by Python line.
+//! Memory by Python line: the table, who called a line, and the call tree.
 
-use memlab_trace::{Line, LineView};
+use memlab_trace::Line;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::pane::{fact, frame, put};
-use super::table::{self, Look};
-use crate::app::{App, Column, Focus, LineColumn, Moment, NO_LINE};
+use super::table::{self, Label, Look};
+use crate::app::{App, Focus, LineColumn, LineItem, Moment, NO_LINE};
 use crate::format;
 use crate::text::short_path;
 
 /// The pane of the overview.
 pub fn draw_top(buffer: &mut Buffer, area: Rect, app: &mut App) {
     let columns = match (app.moment, area.width) {
-        (Moment::Now, 56..) => &[LineColumn::Now, LineColumn::AtPeak][..],
-        (Moment::Peak, 56..) => &[LineColumn::AtPeak, LineColumn::Now],
-        (Moment::Now, _) => &[LineColumn::Now],
+        (Moment::Peak, 56..) => &[LineColumn::AtPeak, LineColumn::Now][..],
+        (_, 56..) => &[LineColumn::Now, LineColumn::AtPeak],
         (Moment::Peak, _) => &[LineColumn::AtPeak],
+        _ => &[LineColumn::Now],
     };
-    let focused = app.focus == Focus::Lines;
-    draw_table(buffer, area, app, columns, focused);
+    app.spots.put(area, crate::app::Spot::Pane(Focus::Lines));
+    draw_table(buffer, area, app, columns, Some(Focus::Lines));
 }
 
 /// The whole screen: the table, and the row under the cursor in full.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &mut App) {
-    let columns: Vec<LineColumn> =
-        LineColumn::ALL.iter().copied().filter(|column| column.shown_from() <= area.width).collect();
+    let columns = table::columns_that_fit(area.width);
     let detail_rows = if area.height >= 12 { 4 } else { 0 };
-    let table = Rect { height: area.height - detail_rows, ..area };
-    draw_table(buffer, table, app, &columns, true);
-    if detail_rows > 0 {
-        draw_detail(buffer, Rect { y: table.bottom(), height: detail_rows, ..area }, app);
+    let place = Rect { height: area.height - detail_rows, ..area };
+    let items = draw_table(buffer, place, app, &columns, None);
+    if let (1.., Some(item)) = (detail_rows, items.get(app.lines.table.selected)) {
+        draw_detail(buffer, Rect { y: place.bottom(), height: detail_rows, ..area }, app, item);
     }
 }
 
-fn draw_table(buffer: &mut Buffer, area: Rect, app: &mut App, columns: &[LineColumn], focused: bool) {
-    let mut state = app.lines;
-    let rows = app.sorted_lines();
-    let all = app.device().map_or(0, |device| device.lines.len());
+fn draw_table(
+    buffer: &mut Buffer,
+    area: Rect,
+    app: &mut App,
+    columns: &[LineColumn],
+    pane: Option<Focus>,
+) -> Vec<LineItem> {
+    let mut state = app.lines.table;
+    let rows = app.line_items();
     let theme = &app.theme;
-    let count = if rows.len() == all { all.to_string() } else { format!("{} of {all}", rows.len()) };
-    let inner = frame(buffer, area, "Lines", vec![fact(count, theme.dim)], theme);
-    let look = Look { theme, units: app.units, moment: app.moment, whole: whole(app), tint: theme.bands[0], focused };
-    let directory = app.process().map(|process| process.header.directory.clone()).unwrap_or_default();
-    table::draw(buffer, inner, &mut state, &rows, columns, &look, |row: &LineView| match &row.line {
-        Some(line) => (place(line, &directory), line.function.to_string()),
+    let all = app.device().map_or(0, |device| device.lines.len());
+    let top = rows.iter().filter(|row| row.depth == 0).count();
+    let is_tree = app.lines.is_tree && pane.is_none();
+    let count = if top == all || is_tree { all.to_string() } else { format!("{top} of {all}") };
+    let counted = if app.inclusive && !is_tree && pane.is_none() { "with what they call" } else { "" };
+    let title = if is_tree { "Call tree" } else { "Lines" };
+    let facts = vec![fact(counted, theme.warn), fact(count, theme.dim)].into_iter().filter(|fact| fact[0].width() > 0);
+    let inner = frame(buffer, area, title, facts.collect(), theme);
+    let (whole, directory) = (whole(app), directory(app));
+    let look = Look { app, columns, pane };
+    table::draw(buffer, inner, &look, &mut state, &rows, |row| label(row, app, whole, &directory));
+    app.lines.table = state;
+    rows
+}
+
+fn label(row: &LineItem, app: &App, whole: u64, directory: &str) -> Label {
+    let (name, aside) = match row.line() {
+        Some(line) => (place(line, directory), line.function.to_string()),
         None => (NO_LINE.to_owned(), String::new()),
-    });
-    app.lines = state;
+    };
+    let bytes = if app.moment == Moment::Peak { row.live_bytes_at_peak() } else { row.live_bytes() };
+    let share = if whole == 0 { 0.0 } else { bytes as f64 / whole as f64 };
+    let tint = app.theme.bands[0];
+    Label { depth: row.depth, is_open: row.is_open, name, aside, share: Some(share), tint, style: None }
+}
+
+/// The working directory of the process shown, from which paths are shortened.
+pub fn directory(app: &App) -> String {
+    app.process().map(|process| process.header.directory.clone()).unwrap_or_default()
 }
 
 /// What the lines, and the layers, of the device shown sum to.
 pub fn whole(app: &App) -> u64 {
     app.device().map_or(0, |device| match app.moment {
-        Moment::Now => device.totals.allocated_bytes,
+        Moment::Now | Moment::Then => device.totals.allocated_bytes,
         Moment::Peak => device.totals.peak_allocated_bytes,
     })
 }
 
-fn draw_detail(buffer: &mut Buffer, area: Rect, app: &App) {
+fn draw_detail(buffer: &mut Buffer, area: Rect, app: &App, row: &LineItem) {
     let theme = &app.theme;
-    let rows = app.sorted_lines();
-    let Some(row) = rows.get(app.lines.selected) else { return };
-    let title = row.line.as_ref().map_or_else(|| NO_LINE.to_owned(), |line| line.function.to_string());
-    let inner = frame(buffer, area, &title, Vec::new(), theme);
+    let title = row.line().map_or(NO_LINE, |line| &line.function);
+    let inner = frame(buffer, area, title, Vec::new(), theme);
     let size = |bytes| format::bytes(bytes, app.units);
-    let path = row.line.as_ref().map_or_else(
+    let path = row.line().map_or_else(
         || "allocated without a Python frame of yours: by a library's thread, or before Python was known".to_owned(),
         |line| place(line, ""),
     );
     put(buffer, inner.x + 1, inner.y, inner.width.saturating_sub(2), &path, theme.text, theme);
+    let own = &row.figures.own;
     let from_backward =
         |bytes: u64| if bytes == 0 { String::new() } else { format!(" ({} from backward)", size(bytes)) };
+    let called = match &row.figures.inclusive {
+        Some(held) => {
+            format!("; with what it calls: {}, at peak {}", size(held.live_bytes), size(held.live_bytes_at_peak))
+        }
+        None => String::new(),
+    };
+    let then = if app.moment == Moment::Then { "then" } else { "now" };
     let figures = format!(
-        "now {} in {} blocks{}, at peak {}{}; {} allocations, {} each",
-        size(row.live_bytes),
-        format::grouped(row.live_blocks),
-        from_backward(row.backward_bytes),
-        size(row.live_bytes_at_peak),
-        from_backward(row.backward_bytes_at_peak),
-        format::grouped(row.allocations),
-        size(row.allocated_bytes / row.allocations.max(1)),
+        "{then} {} in {} blocks{}, at peak {}{}; {} allocations, {} each{called}",
+        size(own.live_bytes),
+        format::grouped(own.live_blocks),
+        from_backward(own.backward_bytes),
+        size(own.live_bytes_at_peak),
+        from_backward(own.backward_bytes_at_peak),
+        format::grouped(own.allocations),
+        size(own.allocated_bytes / own.allocations.max(1)),
     );
     put(buffer, inner.x + 1, inner.y + 1, inner.width.saturating_sub(2), &figures, theme.dim, theme);
 }

@@ -1,10 +1,11 @@
-//! All at a glance: memory over time, by category, the top lines and layers, and what the program prints.
+//! All at a glance: memory over time, by step, on each device, by category, the top lines and layers, and what the
+//! program prints.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::pane::put;
-use super::{categories, chart, layers, lines, output};
+use super::{categories, chart, layers, lines, output, ranks, step_bars};
 use crate::app::App;
 use crate::format;
 
@@ -13,28 +14,66 @@ use crate::format;
 pub struct Panes {
     chart: Rect,
     oom: Rect,
+    steps: Rect,
+    ranks: Rect,
     categories: Rect,
     lines: Rect,
     layers: Rect,
     output: Rect,
 }
 
-/// Shares the rows: the chart grows most, then the tables. The categories have no use for more than they want.
-pub fn panes(area: Rect, has_oom: bool, has_output: bool, categories_want: u16) -> Panes {
-    let oom_rows = u16::from(has_oom && area.height >= 12);
+/// What there is to show beside what there always is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// An out-of-memory.
+    oom: bool,
+    /// What the program prints.
+    output: bool,
+    /// Steps.
+    steps: bool,
+    /// Rows of the categories.
+    categories: u16,
+    /// Rows of the devices, if there are several: of all that is to be said, and of as little as can be.
+    ranks: (u16, u16),
+}
+
+/// Shares the rows: the chart grows most, then the tables. The categories and the devices have no use for more than they
+/// want.
+pub fn panes(area: Rect, wants: Wants) -> Panes {
+    let oom_rows = u16::from(wants.oom && area.height >= 12);
     let output_rows = match area.height {
-        _ if !has_output => 0,
+        _ if !wants.output => 0,
         ..26 => 0,
         26..36 => 5,
         36..50 => 7,
         _ => 10,
     };
     let rest = area.height - oom_rows - output_rows;
+    let most = match rest {
+        ..18 => 0,
+        18..28 => 5,
+        28..40 => 7,
+        _ => 14,
+    };
+    let (all, least) = wants.ranks;
+    let rank_rows = if all <= most { all } else { least.min(most) };
+    let rest = rest - rank_rows;
+    // On terminals of 30 rows and more.
+    let step_rows = match rest {
+        _ if !wants.steps || area.height < 27 => 0,
+        ..24 => 0,
+        24..32 => 4,
+        32..44 => 5,
+        _ => 7,
+    };
+    let rest = rest - step_rows;
     let category_rows = match rest {
         ..14 => 0,
-        14..27 => categories_want.min(5),
-        27..40 => categories_want.min(6),
-        _ => categories_want.min(9),
+        // Beside the devices their bar is enough.
+        14..20 if rank_rows > 0 => wants.categories.min(3),
+        14..27 => wants.categories.min(5),
+        27..40 => wants.categories.min(6),
+        _ => wants.categories.min(9),
     };
     let rest = rest - category_rows;
     let table_rows = if rest < 12 { 0 } else { (rest * 45 / 100).max(6) };
@@ -46,22 +85,36 @@ pub fn panes(area: Rect, has_oom: bool, has_output: bool, categories_want: u16) 
     };
     let chart = take(rest - table_rows);
     let oom = take(oom_rows);
+    let steps = take(step_rows);
+    let ranks = take(rank_rows);
     let categories = take(category_rows);
     let tables = take(table_rows);
     let output = take(output_rows);
     let left = tables.width.div_ceil(2);
     let lines = Rect { width: left, ..tables };
     let layers = Rect { x: tables.x + left, width: tables.width - left, ..tables };
-    Panes { chart, oom, categories, lines, layers, output }
+    Panes { chart, oom, steps, ranks, categories, lines, layers, output }
 }
 
 /// Draws all panes.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &mut App) {
-    let has_oom = app.process().is_some_and(|process| !process.ooms.is_empty());
-    let panes = panes(area, has_oom, app.output().is_some(), categories::wanted_rows(app, area.width));
+    let wants = Wants {
+        oom: app.process().is_some_and(|process| !process.ooms.is_empty()),
+        output: app.output().is_some(),
+        steps: step_bars::has_steps(app),
+        categories: categories::wanted_rows(app, area.width),
+        ranks: ranks::wanted_rows(app, area.width),
+    };
+    let panes = panes(area, wants);
     chart::draw(buffer, panes.chart, app);
     if panes.oom.height > 0 {
         draw_oom(buffer, panes.oom, app);
+    }
+    if panes.steps.height > 0 {
+        step_bars::draw(buffer, panes.steps, app);
+    }
+    if panes.ranks.height > 0 {
+        ranks::draw(buffer, panes.ranks, app);
     }
     if panes.categories.height > 0 {
         categories::draw(buffer, panes.categories, app);
@@ -111,10 +164,18 @@ mod tests {
     fn panes_fill_the_area_without_overlap() {
         for width in [30, 80, 121, 300] {
             for height in 5..120 {
-                for (has_oom, has_output) in [(false, false), (true, false), (true, true)] {
+                for bits in 0..16_u16 {
+                    let wants = Wants {
+                        oom: bits & 1 != 0,
+                        output: bits & 2 != 0,
+                        steps: bits & 4 != 0,
+                        categories: 5,
+                        ranks: if bits & 8 != 0 { (3 + height / 3, 3 + height / 6) } else { (0, 0) },
+                    };
                     let area = Rect::new(0, 2, width, height);
-                    let panes = panes(area, has_oom, has_output, 5);
-                    let all = [panes.chart, panes.oom, panes.categories, panes.lines, panes.layers, panes.output];
+                    let panes = panes(area, wants);
+                    let Panes { chart, oom, steps, ranks, categories, lines, layers, output } = panes;
+                    let all = [chart, oom, steps, ranks, categories, lines, layers, output];
                     let covered: u32 = all.iter().map(|pane| pane.area()).sum();
                     assert_eq!(covered, area.area(), "{area:?} {panes:?}");
                     for (index, pane) in all.iter().enumerate() {
@@ -125,6 +186,8 @@ mod tests {
                                 .all(|other| !other.intersects(*pane) || other.area() == 0 || pane.area() == 0)
                         );
                     }
+                    // AND the chart always has room for itself
+                    assert!(chart.height >= height.min(5), "{area:?} {panes:?}");
                 }
             }
         }

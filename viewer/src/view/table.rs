@@ -2,80 +2,95 @@
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::{Color, Style};
+use ratatui::style::{Color, Modifier, Style};
 
 use super::pane::{bar, put, put_right};
-use crate::app::{Column, Moment, TableState};
-use crate::format::Units;
+use crate::app::{App, Column, Focus, Moment, Spot, TableState};
 use crate::text;
 use crate::theme::Theme;
 
 /// The bar of shares is this wide.
 const BAR: u16 = 8;
 
-/// What a table needs to know beside its rows.
-pub struct Look<'a> {
-    /// Colours and glyphs.
-    pub theme: &'a Theme,
-    /// How sizes are written.
-    pub units: Units,
-    /// The moment whose figures the bars show.
-    pub moment: Moment,
-    /// 100 % of the bars.
-    pub whole: u64,
-    /// The bars' colour.
+/// What a row looks like beside its figures.
+#[derive(Clone, Debug, Default)]
+pub struct Label {
+    /// Levels it is indented.
+    pub depth: u16,
+    /// Whether it is open; `None`: there is nothing below it.
+    pub is_open: Option<bool>,
+    /// The name.
+    pub name: String,
+    /// What is less important, after it.
+    pub aside: String,
+    /// Its share of the whole, from 0 to 1; `None`: rows have no bar.
+    pub share: Option<f64>,
+    /// The bar's colour.
     pub tint: Color,
-    /// Whether the cursor is shown.
-    pub focused: bool,
+    /// What makes it stand out.
+    pub style: Option<Style>,
 }
 
-/// Draws `rows` with the figures of `columns` in front of a name of one or two parts, which `name` gives.
-pub fn draw<Row, C: Column<Row>>(
+/// Where a table stands.
+pub struct Look<'a, C> {
+    /// The dashboard it is part of.
+    pub app: &'a App,
+    /// The columns to show.
+    pub columns: &'a [C],
+    /// The pane of the overview that it fills; `None`: it has a screen of its own.
+    pub pane: Option<Focus>,
+}
+
+/// Draws a page of `rows`: the figures of the columns, a bar, and the label.
+pub fn draw<C: Column>(
     buffer: &mut Buffer,
     area: Rect,
+    look: &Look<'_, C>,
     state: &mut TableState<C>,
-    rows: &[&Row],
-    columns: &[C],
-    look: &Look<'_>,
-    name: impl Fn(&Row) -> (String, String),
+    rows: &[C::Row],
+    label: impl Fn(&C::Row) -> Label,
 ) {
     if area.height == 0 || area.width < 12 {
         return;
     }
-    let theme = look.theme;
-    let shown: Vec<C> = columns.iter().copied().filter(|column| column.columns() > 0).collect();
-    let bar_columns = if area.width >= 44 { BAR } else { 0 };
-    let name_x = area.x
-        + shown.iter().map(|column| column.columns() + 1).sum::<u16>()
-        + bar_columns
-        + u16::from(bar_columns > 0);
-    draw_headings(buffer, area, state, &shown, name_x, look);
-
+    let (app, theme) = (look.app, &look.app.theme);
+    let is_focused = look.pane.is_none_or(|pane| pane == app.focus);
+    let shown: Vec<C> = look.columns.iter().copied().filter(|column| column.columns() > 0).collect();
     let page = usize::from(area.height - 1);
     state.settle(rows.len(), page);
-    for (index, row) in rows.iter().enumerate().skip(state.offset).take(page) {
-        let y = area.y + 1 + (index - state.offset) as u16;
+    let labels: Vec<Label> = rows.iter().skip(state.offset).take(page).map(label).collect();
+    let has_bars = area.width >= 44 && labels.iter().any(|label| label.share.is_some());
+    let bar_columns = if has_bars { BAR } else { 0 };
+    let figures: u16 = shown.iter().map(|column| column.columns() + 1).sum();
+    let bar_x = area.x + figures;
+    let name_x = bar_x + bar_columns + u16::from(has_bars);
+    // Where some rows open, the names of the others stand in line with theirs.
+    let sign_columns = if labels.iter().any(|label| label.is_open.is_some()) { 2 } else { 0 };
+    draw_headings(buffer, area, app, state, &shown, name_x);
+
+    for (index, label) in labels.iter().enumerate() {
+        let row = state.offset + index;
+        let y = area.y + 1 + index as u16;
+        let line = Rect { y, height: 1, ..area };
+        app.spots.put(line, look.pane.map_or(Spot::Row(row), |pane| Spot::PaneRow(pane, row)));
         let mut x = area.x;
         for column in &shown {
             let sorted = *column == state.sort;
-            let style = if sorted { theme.title.remove_modifier(ratatui::style::Modifier::BOLD) } else { theme.text };
-            put_right(buffer, x + column.columns(), y, column.columns(), &column.text(row, look.units), style, theme);
+            let style = if sorted { theme.title.remove_modifier(Modifier::BOLD) } else { theme.text };
+            let text = column.text(&rows[row], app.units);
+            put_right(buffer, x + column.columns(), y, column.columns(), &text, style, theme);
             x += column.columns() + 1;
         }
-        if bar_columns > 0 {
-            let figure = C::of_moment(look.moment).figure(row).unwrap_or(0);
-            let share = if look.whole == 0 { 0.0 } else { (figure as f64 / look.whole as f64).min(1.0) };
-            let style = if theme.is_mono() { Style::new() } else { Style::new().fg(look.tint) };
-            put(buffer, x, y, BAR, &bar(share, BAR, theme.glyphs.unicode), style, theme);
+        let tint = if theme.is_mono() { Style::new() } else { Style::new().fg(label.tint) };
+        if let (true, Some(share)) = (has_bars, label.share) {
+            put(buffer, bar_x, y, BAR, &bar(share.clamp(0.0, 1.0), BAR, theme.glyphs.unicode), tint, theme);
         }
-        let (main, aside) = name(row);
-        draw_name(buffer, name_x, y, area.right(), &main, &aside, theme);
-        if look.focused && index == state.selected {
-            let bar_x = name_x - bar_columns.min(name_x - area.x);
-            buffer.set_style(Rect { y, height: 1, ..area }, theme.selected);
-            if bar_columns > 0 && !theme.is_mono() {
+        draw_label(buffer, (name_x, area.right()), y, label, sign_columns, theme);
+        if is_focused && row == state.selected {
+            buffer.set_style(line, theme.selected);
+            if has_bars && !theme.is_mono() {
                 // The bar keeps its colour.
-                buffer.set_style(Rect { x: bar_x - 1, y, width: BAR, height: 1 }, Style::new().fg(look.tint));
+                buffer.set_style(Rect { x: bar_x, y, width: BAR, height: 1 }, tint);
             }
         }
     }
@@ -84,43 +99,63 @@ pub fn draw<Row, C: Column<Row>>(
     }
 }
 
-fn draw_headings<Row, C: Column<Row>>(
+/// The columns for which a table of this width has room.
+pub fn columns_that_fit<C: Column>(width: u16) -> Vec<C> {
+    C::ALL.iter().copied().filter(|column| column.shown_from() <= width).collect()
+}
+
+fn draw_headings<C: Column>(
     buffer: &mut Buffer,
     area: Rect,
+    app: &App,
     state: &TableState<C>,
     shown: &[C],
     name_x: u16,
-    look: &Look<'_>,
 ) {
-    let theme = look.theme;
+    let theme = &app.theme;
     let heading = |column: C| {
         let arrow = if state.ascending { theme.glyphs.ascending } else { theme.glyphs.descending };
-        let title = column.title();
+        let is_then = app.moment == Moment::Then && C::of_moment(Moment::Then) == Some(column);
+        let title = if is_then { "then" } else { column.title() };
         if column == state.sort { (format!("{arrow}{title}"), theme.accent) } else { (title.to_owned(), theme.dim) }
     };
+    let place = |column: C| C::ALL.iter().position(|other| *other == column).unwrap_or(0);
     let mut x = area.x;
     for column in shown {
         let (words, style) = heading(*column);
-        put_right(buffer, x + column.columns(), area.y, column.columns(), &words, style, theme);
-        x += column.columns() + 1;
+        let width = column.columns();
+        put_right(buffer, x + width, area.y, width, &words, style, theme);
+        app.spots.put(Rect { x, width, height: 1, ..area }, Spot::Heading(place(*column)));
+        x += width + 1;
     }
     for column in C::ALL.iter().filter(|column| column.columns() == 0) {
         let (words, style) = heading(*column);
-        put(buffer, name_x, area.y, area.right().saturating_sub(name_x), &words, style, theme);
+        let width = area.right().saturating_sub(name_x);
+        put(buffer, name_x, area.y, width, &words, style, theme);
+        app.spots.put(Rect { x: name_x, width, height: 1, ..area }, Spot::Heading(place(*column)));
     }
 }
 
 /// The name gets what room it needs, cut on its left; what remains is the aside's.
-fn draw_name(buffer: &mut Buffer, x: u16, y: u16, right: u16, main: &str, aside: &str, theme: &Theme) {
+fn draw_label(buffer: &mut Buffer, (x, right): (u16, u16), y: u16, label: &Label, sign_columns: u16, theme: &Theme) {
     let room = right.saturating_sub(x);
-    let (main, aside) = (text::clean(main), text::clean(aside));
+    let indent = (label.depth * 2).min(room / 3);
+    let (open, closed) = if theme.glyphs.unicode { ("▾ ", "▸ ") } else { ("- ", "+ ") };
+    let sign = label.is_open.map(|is_open| if is_open { open } else { closed });
+    let (x, room) = (x + indent, room - indent);
+    if let Some(sign) = sign {
+        put(buffer, x, y, room, sign, theme.key, theme);
+    }
+    let sign_columns = sign_columns.min(room);
+    let (x, room) = (x + sign_columns, room - sign_columns);
+    let (main, aside) = (text::clean(&label.name), text::clean(&label.aside));
     let wanted = text::width(&main) as u16;
     // The aside keeps a third of a narrow column, so that neither vanishes.
     let kept = (text::width(&aside) as u16 + 1).min(room / 3);
     let main_room =
         if aside.is_empty() { room } else { room.saturating_sub(kept).max(room.min(wanted.min(room * 2 / 3))) };
     let main = text::fit_end(&main, usize::from(main_room), theme.glyphs.ellipsis);
-    let used = put(buffer, x, y, room, &main, theme.text, theme);
+    let used = put(buffer, x, y, room, &main, label.style.unwrap_or(theme.text), theme);
     if used + 3 < room {
         put(buffer, x + used + 1, y, room - used - 1, &aside, theme.dim, theme);
     }

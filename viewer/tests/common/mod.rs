@@ -2,12 +2,16 @@
 #![allow(dead_code, reason = "each test uses its part of it")]
 
 pub mod child;
+pub mod process;
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use memlab_trace::{Model, decode_line};
+use memlab_trace::{Replay, Sink, decode_line};
+use memlab_viewer::app::App;
+use memlab_viewer::feed::{Followed, look};
 use memlab_viewer::snapshot::{ProcessSnapshot, State};
+use memlab_viewer::want::Detail;
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
@@ -206,11 +210,55 @@ impl Story {
 
     /// What a viewer makes of it.
     pub fn process(&self, state: State) -> ProcessSnapshot {
-        let mut model = Model::new();
+        self.process_in(state, Detail::None)
+    }
+
+    /// The same with what a screen needs in detail.
+    pub fn process_in(&self, state: State, detail: Detail) -> ProcessSnapshot {
+        let mut replay = Replay::keeping(5_000);
         for line in self.text.lines() {
-            model.apply(decode_line(line.as_bytes()).unwrap_or_else(|error| panic!("{error}: {line}")));
+            let record = decode_line(line.as_bytes()).unwrap_or_else(|error| panic!("{error}: {line}"));
+            assert!(replay.take(record).is_continue());
         }
-        ProcessSnapshot::of(&model, Path::new("/home/ada/gpt/memlab-train-4242.jsonl"), state)
+        ProcessSnapshot::of(&replay, Path::new("/home/ada/gpt/memlab-train-4242.jsonl"), state, detail)
+    }
+}
+
+/// Traces in files, and a dashboard on them that gets what it asks for, at once.
+pub struct Opened {
+    _folder: tempfile::TempDir,
+    followed: Vec<Followed>,
+}
+
+impl Opened {
+    pub fn new(stories: &[&Story]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let open = |(index, story): (usize, &&Story)| {
+            let path = folder.path().join(format!("{index}.jsonl"));
+            std::fs::write(&path, &story.text).expect("written");
+            let mut followed = Followed::open(&path).expect("a trace");
+            while followed.poll(&|| false).more {}
+            followed
+        };
+        let followed = stories.iter().enumerate().map(open).collect();
+        Self { _folder: folder, followed }
+    }
+
+    /// The stories went on: what was added is written and read.
+    pub fn rewrite(&mut self, stories: &[&Story]) {
+        for (followed, story) in std::iter::zip(&mut self.followed, stories) {
+            std::fs::write(followed.path(), &story.text).expect("written");
+            while followed.poll(&|| false).more {}
+        }
+    }
+
+    /// Gives the dashboard what it wants to know, until it wants nothing else.
+    pub fn show(&mut self, app: &mut App) {
+        for _ in 0..3 {
+            let snapshot = look(&mut self.followed, &app.want(), None, &|| false).expect("nobody cancels");
+            app.on_snapshot(snapshot.into());
+        }
+        assert!(!app.is_seeking());
     }
 }
 

@@ -12,6 +12,8 @@ const INVALID_ARGUMENT: i32 = 2;
 const NOT_SUPPORTED: i32 = 3;
 const NOT_FOUND: i32 = 6;
 const INSUFFICIENT_SIZE: i32 = 7;
+const FUNCTION_NOT_FOUND: i32 = 13;
+const ARGUMENT_VERSION_MISMATCH: i32 = 25;
 const UNKNOWN: i32 = 999;
 
 const NAME: &CStr = c"NVIDIA SimGPU (memlab)";
@@ -20,6 +22,10 @@ const NVML: &CStr = c"13.595.10";
 
 /// What `cuDriverGetVersion` says too.
 const CUDA_DRIVER_VERSION: i32 = 13_020;
+
+/// What the driver keeps of each card to itself. CUDA does not count it at all, NVML as used in the first version of its
+/// answer and apart in the second; the total has it in both.
+const RESERVED: u64 = 615 << 20;
 
 /// Handles are the device's number behind this, so that none is null.
 const HANDLE: usize = 0x4e56_4d4c_0000;
@@ -114,6 +120,11 @@ struct Memory2 {
     reserved: u64,
     free: u64,
     used: u64,
+}
+
+impl Memory2 {
+    /// `nvmlMemory_v2`.
+    const VERSION: u32 = size_of::<Self>() as u32 | 2 << 24;
 }
 
 /// `nvmlProcessInfo_v1_t`.
@@ -279,15 +290,22 @@ api! {
 
     fn nvmlDeviceGetMemoryInfo(handle: usize, to: *mut Memory) {
         let (cards, index) = device(handle)?;
-        let (total, used) = (cards.memory(), cards.held(index));
-        answer(to, Memory { total, used, free: total.saturating_sub(used) })?;
+        let (memory, held) = (cards.memory(), cards.held(index));
+        answer(to, Memory { total: memory + RESERVED, used: held + RESERVED, free: memory.saturating_sub(held) })?;
     }
 
     fn nvmlDeviceGetMemoryInfo_v2(handle: usize, to: *mut Memory2) {
         let (cards, index) = device(handle)?;
-        let (total, used) = (cards.memory(), cards.held(index));
+        if std::env::var_os("SIMGPU_OLD_NVML").is_some() {
+            return Err(FUNCTION_NOT_FOUND);
+        }
         let version = to.as_ref().ok_or(INVALID_ARGUMENT)?.version;
-        answer(to, Memory2 { version, total, reserved: 0, used, free: total.saturating_sub(used) })?;
+        if version != Memory2::VERSION {
+            return Err(ARGUMENT_VERSION_MISMATCH);
+        }
+        let (memory, held) = (cards.memory(), cards.held(index));
+        let (total, free) = (memory + RESERVED, memory.saturating_sub(held));
+        answer(to, Memory2 { version, total, reserved: RESERVED, used: held, free })?;
     }
 
     fn nvmlDeviceGetComputeRunningProcesses(handle: usize, count: *mut u32, to: *mut Process1) {
@@ -382,6 +400,8 @@ extern "C" fn nvmlErrorString(code: i32) -> *const c_char {
         NOT_SUPPORTED => c"Not Supported",
         NOT_FOUND => c"Not Found",
         INSUFFICIENT_SIZE => c"Insufficient Size",
+        FUNCTION_NOT_FOUND => c"Function Not Found",
+        ARGUMENT_VERSION_MISMATCH => c"Argument Version Mismatch",
         _ => c"Unknown Error",
     };
     text.as_ptr()

@@ -1,0 +1,39 @@
+"""What PyTorch's own viewer makes of the run that memlab's dashboard is measured on.
+
+    benches/memory_viz.py TRACE [EVENTS]
+
+exports TRACE for it (`memlab export --format memory_viz`, with at most EVENTS events, 1,000,000 by default) and runs
+`python -m torch.cuda._memory_viz trace_plot` on the outcome, as one does to look at it in a browser. Prints the seconds and
+the peak memory of that, and the size of the page that the browser then has to open.
+"""
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MEMLAB = ROOT / "target" / "release" / "memlab"
+
+
+def main():
+    trace, events = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        pickle, page = Path(folder) / "snapshot.pickle", Path(folder) / "page.html"
+        options = ["--format", "memory_viz", "--at", "end", "--events", str(events), "-o", str(pickle)]
+        subprocess.run([str(MEMLAB), "export", trace, *options], check=True, stderr=subprocess.DEVNULL)
+        before = time.monotonic()
+        tool = [sys.executable, "-m", "torch.cuda._memory_viz", "trace_plot", str(pickle), "-o", str(page)]
+        subprocess.run(tool, check=True, stdout=subprocess.DEVNULL)
+        seconds = time.monotonic() - before
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
+        print(
+            f"torch.cuda._memory_viz trace_plot of {events} events: {seconds:.1f} s, peak memory {peak} MiB, "
+            f"for a page of {page.stat().st_size / 1e6:.0f} MB; the snapshot has {pickle.stat().st_size / 1e6:.0f} MB"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+/* What libmemlab.so does when asked from inside the process it is loaded into. Find the functions with
+ * dlsym(RTLD_DEFAULT, "memlab_…"): they are there exactly if memlab is. From outside, the control socket offers the same
+ * (docs/control.md).
+ *
+ * Each may be called from any thread, with or without Python's GIL, but not from a CUDA host callback. None of them waits
+ * for a lock of the program's. Functions that can fail return 0 or -1; the reason is written to `error`, if that is not
+ * NULL: at most `size` bytes with their terminating NUL. */
+#ifndef MEMLAB_H
+#define MEMLAB_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Moves all device memory that can be moved to host memory, and returns when that is done or has failed, which leaves
+ * everything where it was. Afterwards every CUDA call of the program that uses device memory waits for memlab_restore;
+ * one of its threads must be left to call that, or somebody outside. Waits at most `timeout_s` seconds for the program's
+ * GPU work to come to its end. */
+int memlab_offload(double timeout_s, char *error, size_t size);
+
+/* Brings everything back to the addresses where it was, and returns when that is done. Fails if the device has no room:
+ * then everything stays in host memory, and it may be called again. With `free_host` not 0 the pinned host memory, which is
+ * otherwise kept for the next time, is given back to the system. */
+int memlab_restore(double timeout_s, int free_host, char *error, size_t size);
+
+/* Gives `device` (-1: all devices) a limit of `bytes`; UINT64_MAX takes it away. `spill`: 1, what exceeds it goes to host
+ * memory; 0, it fails as on a card of that size; -1, as before. */
+int memlab_limit(int device, uint64_t bytes, int spill, char *error, size_t size);
+
+/* Writes the reply to the control socket's `status` request, JSON, as a string of at most `size` bytes with its NUL, and
+ * returns the bytes that all of it takes with its NUL; 0 if nothing is recorded yet. */
+size_t memlab_status(char *json, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

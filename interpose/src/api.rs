@@ -1,0 +1,149 @@
+//! The C functions of `include/memlab.h`, for the program itself.
+
+use std::ffi::{c_char, c_double, c_int};
+use std::time::Duration;
+
+use crate::control;
+use crate::limit::{self, OnLimit};
+use crate::mover::{self, Request};
+use crate::recorder::Recorder;
+use crate::request::{DEVICES, LONGEST_TIMEOUT, is_limit};
+
+/// Writes as much of a text as fits, with its NUL; returns what all of it takes.
+///
+/// SAFETY: `to` is null or has room for `size` bytes.
+unsafe fn write(text: &str, to: *mut c_char, size: usize) -> usize {
+    if !to.is_null() && size > 0 {
+        let mut length = text.len().min(size - 1);
+        while !text.is_char_boundary(length) {
+            length -= 1;
+        }
+        // SAFETY: the caller's word; the NUL is within it.
+        unsafe {
+            to.copy_from_nonoverlapping(text.as_ptr().cast(), length);
+            *to.add(length) = 0;
+        }
+    }
+    text.len() + 1
+}
+
+/// SAFETY: as for [`write`].
+unsafe fn answer(outcome: Option<Result<(), String>>, error: *mut c_char, size: usize) -> c_int {
+    match outcome.unwrap_or_else(|| Err("memlab made a mistake: please report this".to_owned())) {
+        Ok(()) => 0,
+        Err(why) => {
+            // SAFETY: the caller's word.
+            unsafe { write(&why, error, size) };
+            -1
+        }
+    }
+}
+
+/// Seconds as C gives them; what is no time is none.
+fn duration(seconds: c_double) -> Duration {
+    let asked = Duration::try_from_secs_f64(seconds);
+    asked.unwrap_or(if seconds > 0.0 { LONGEST_TIMEOUT } else { Duration::ZERO }).min(LONGEST_TIMEOUT)
+}
+
+fn finish(request: Request, timeout: Duration) -> Result<(), String> {
+    mover::start(request, timeout)?.wait()
+}
+
+/// # Safety
+///
+/// `error` is null or has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlab_offload(timeout_s: c_double, error: *mut c_char, size: usize) -> c_int {
+    let outcome = crate::quietly(|| finish(Request::Offload, duration(timeout_s)));
+    // SAFETY: the caller's word.
+    unsafe { answer(outcome, error, size) }
+}
+
+/// # Safety
+///
+/// `error` is null or has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlab_restore(
+    timeout_s: c_double,
+    free_host: c_int,
+    error: *mut c_char,
+    size: usize,
+) -> c_int {
+    let request = Request::Restore { free_host: free_host != 0 };
+    let outcome = crate::quietly(|| finish(request, duration(timeout_s)));
+    // SAFETY: the caller's word.
+    unsafe { answer(outcome, error, size) }
+}
+
+/// # Safety
+///
+/// `error` is null or has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlab_limit(
+    device: c_int,
+    bytes: u64,
+    spill: c_int,
+    error: *mut c_char,
+    size: usize,
+) -> c_int {
+    let outcome = crate::quietly(|| set_limit(device, bytes, spill));
+    // SAFETY: the caller's word.
+    unsafe { answer(outcome, error, size) }
+}
+
+fn set_limit(device: c_int, bytes: u64, spill: c_int) -> Result<(), String> {
+    const ALL: c_int = -1;
+    const NONE: u64 = u64::MAX;
+    if device != ALL && !(0..DEVICES as c_int).contains(&device) {
+        return Err(format!("{device} is no device: use 0 for the first, or -1 for all"));
+    }
+    if bytes != NONE && !is_limit(bytes) {
+        return Err(format!("{bytes} bytes are no limit: UINT64_MAX takes it away"));
+    }
+    let spill = match spill {
+        -1 => None,
+        0 | 1 => Some(OnLimit::spilling(spill == 1)),
+        other => return Err(format!("{other} is not what can happen at a limit: use 0, 1 or -1")),
+    };
+    limit::set((device != ALL).then_some(device), (bytes != NONE).then_some(bytes), spill);
+    Ok(())
+}
+
+/// # Safety
+///
+/// `json` is null or has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlab_status(json: *mut c_char, size: usize) -> usize {
+    let status = crate::quietly(|| Recorder::current().map(|recorder| control::status(recorder).to_string()));
+    // SAFETY: the caller's word.
+    status.flatten().map_or(0, |status| unsafe { write(&status, json, size) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_at_characters() {
+        let mut room = [1u8; 8];
+        // SAFETY: the room is as large as said.
+        let needed = unsafe { write("größer", room.as_mut_ptr().cast(), 4) };
+        assert_eq!((needed, &room[..5]), (9, &b"gr\0\x01\x01"[..]));
+        // SAFETY: nothing is written.
+        assert_eq!(unsafe { write("abc", std::ptr::null_mut(), 0) }, 4);
+    }
+
+    #[test]
+    fn limits_that_are_none() {
+        for (device, bytes, spill) in [(64, 1, 0), (-2, 1, 0), (61, 0, 0), (61, u64::MAX - 1, 0), (61, 1, 2)] {
+            assert!(set_limit(device, bytes, spill).is_err_and(|why| why.contains(':')));
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(duration(1.5), Duration::from_millis(1500));
+        assert_eq!((duration(-1.0), duration(f64::NAN)), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(duration(f64::INFINITY), LONGEST_TIMEOUT);
+    }
+}

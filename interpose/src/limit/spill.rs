@@ -1,0 +1,142 @@
+//! What is beyond the limit, put in host memory that the device reaches: kernels go on as before, over the bus.
+//!
+//! Large blocks are host memory mapped at addresses of the device's, as the mover makes it, which can also bring them back.
+//! Small ones, and those that the driver cannot map so, are pinned memory. Both are taken from the machine, so neither is if
+//! that has little left: to be refused is better for the program than to be killed.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint};
+
+use parking_lot::Mutex;
+
+use super::GRANULE;
+use super::outside::AnyCapture;
+use crate::cuda::driver::CUDA_SUCCESS;
+use crate::cuda::{info, runtime};
+use crate::lifecycle::reset_in_child;
+use crate::mover::driver::{self, Code, Current, Properties};
+use crate::mover::{self, backing, host_memory};
+use crate::symbols::{self, Real};
+
+static HOST_ALLOC: Real<unsafe extern "C" fn(*mut u64, usize, c_uint) -> c_int> =
+    Real::in_library(c"libcuda.so.1", c"cuMemHostAlloc");
+static HOST_FREE: Real<unsafe extern "C" fn(u64) -> c_int> = Real::in_library(c"libcuda.so.1", c"cuMemFreeHost");
+
+/// A pinned block that the program has for a device's.
+struct Pinned {
+    bytes: u64,
+    device: i32,
+    /// Its work may use the block.
+    context: u64,
+}
+
+static PINNED: Mutex<BTreeMap<u64, Pinned>> = Mutex::new(BTreeMap::new());
+
+thread_local! {
+    /// What PyTorch's allocator was refused on this thread, to be spilled when it asks again: device and bytes.
+    static REFUSED: Cell<Option<(i32, u64)>> = const { Cell::new(None) };
+}
+
+/// Whether an allocation beyond the limit spills now. PyTorch's caching allocator gives up what it keeps when it is refused,
+/// and asks again for as much: only then does it spill. Everybody else is not refused first, and neither is the allocator
+/// while it captures a graph, when it does not ask again.
+pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
+    if !is_caching_allocator(caller) || AnyCapture::allowed().was_allowed() {
+        return true;
+    }
+    REFUSED.with(|refused| refused.replace(Some((device, bytes))) == Some((device, bytes)))
+}
+
+/// The thread got what it asked for: the next time it is refused again first. (Expandable segments ask for memory piece by
+/// piece; they have it when they map it.)
+pub fn attempt_over() {
+    REFUSED.with(|refused| refused.set(None));
+}
+
+fn is_caching_allocator(caller: usize) -> bool {
+    symbols::library_of(runtime::outermost_caller(caller)).is_some_and(|name| name.starts_with("libc10_cuda"))
+}
+
+/// Host memory for `bytes` that belong on the current device; its address is good for both. None if that cannot be.
+pub fn allocate(bytes: u64) -> Option<u64> {
+    machine_has(bytes)?;
+    let _allowed = AnyCapture::allowed();
+    mover::begin_to_hold();
+    let mapped = if bytes >= GRANULE / 2 { backing::allocate_on_host(bytes) } else { None };
+    if let Some(Ok(address)) = mapped {
+        return Some(address);
+    }
+    const FOR_ALL_CONTEXTS: c_uint = 1;
+    const FOR_THE_DEVICE: c_uint = 2;
+    let (mut address, size) = (0, usize::try_from(bytes).ok()?);
+    // SAFETY: the driver writes an address.
+    let result = unsafe { HOST_ALLOC.get()?(&mut address, size, FOR_ALL_CONTEXTS | FOR_THE_DEVICE) };
+    if result != CUDA_SUCCESS {
+        return None;
+    }
+    let block = Pinned { bytes, device: info::current_device(), context: info::current_context() };
+    PINNED.lock().insert(address, block);
+    Some(address)
+}
+
+/// Physical memory of the host's instead of the device's, for a program that maps it itself. `None` if that cannot be.
+pub fn create(device: i32, bytes: u64, properties: &Properties) -> Option<u64> {
+    machine_has(bytes)?;
+    mover::begin_to_hold();
+    backing::create_on_host(device, bytes, properties)?.ok()
+}
+
+fn machine_has(bytes: u64) -> Option<()> {
+    host_memory::check(bytes, mover::all_host_bytes()).ok()
+}
+
+/// Whether the block at this address is one of memlab's in host memory.
+pub fn holds(address: u64) -> bool {
+    mover::holds_memory() && (PINNED.lock().contains_key(&address) || backing::is_backed(address))
+}
+
+/// Gives back the pinned block at this address, if it is one. What uses it is waited for, as `cuMemFree` does.
+pub fn free(address: u64) -> Option<Result<(), Code>> {
+    let block = PINNED.lock().remove(&address)?;
+    let _allowed = AnyCapture::allowed();
+    // In a context that is gone nothing runs.
+    let _ = Current::switch(block.context).and_then(|_current| driver::synchronize());
+    give_back(address);
+    Some(Ok(()))
+}
+
+fn give_back(address: u64) {
+    if let Some(free) = HOST_FREE.get() {
+        // SAFETY: `allocate` made the block, and whoever calls has taken it out of the table.
+        unsafe { free(address) };
+    }
+}
+
+/// A context was destroyed, and its memory goes with it.
+pub fn context_destroyed(context: u64) {
+    let gone: Vec<u64> = {
+        let mut blocks = PINNED.lock();
+        let gone = blocks.iter().filter(|(_, block)| block.context == context).map(|(&address, _)| address).collect();
+        blocks.retain(|_, block| block.context != context);
+        gone
+    };
+    gone.into_iter().for_each(give_back);
+}
+
+/// Bytes of pinned blocks, for every device that has some.
+pub fn pinned_bytes() -> BTreeMap<i32, u64> {
+    let mut by_device = BTreeMap::new();
+    for block in PINNED.lock().values() {
+        *by_device.entry(block.device).or_default() += block.bytes;
+    }
+    by_device
+}
+
+pub(super) fn pinned_on(device: i32) -> u64 {
+    pinned_bytes().get(&device).copied().unwrap_or(0)
+}
+
+pub(super) fn forget_in_child() {
+    reset_in_child(&PINNED, BTreeMap::new());
+}

@@ -1,0 +1,89 @@
+//! Streams that are being captured into a graph: while there is one, nothing can be synchronised.
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+
+use super::driver;
+use crate::cuda::info;
+
+/// A stream, and of what each thread has for itself under the same handle, whose.
+type Key = (u64, usize);
+
+/// With the context that it began in.
+static CAPTURING: Mutex<Option<HashMap<Key, u64>>> = Mutex::new(None);
+
+fn key(stream: u64) -> Key {
+    /// `CU_STREAM_PER_THREAD`, which functions for per-thread streams (`_ptsz`) also call 0; the legacy stream, 0 for the
+    /// others, cannot be captured.
+    const PER_THREAD: u64 = 2;
+    match stream {
+        // SAFETY: cannot fail.
+        0 | PER_THREAD => (PER_THREAD, unsafe { libc::pthread_self() } as usize),
+        stream => (stream, 0),
+    }
+}
+
+/// About to begin; said before, so that whoever closes the gate and finds it empty knows of all. Says whether that is
+/// news: a second beginning fails, and the first goes on.
+pub fn begins(stream: u64) -> bool {
+    let context = info::current_context();
+    CAPTURING.lock().get_or_insert_default().try_insert(key(stream), context).is_ok()
+}
+
+/// Ended, destroyed, or never begun.
+pub fn ended(stream: u64) {
+    if let Some(capturing) = CAPTURING.lock().as_mut() {
+        capturing.remove(&key(stream));
+    }
+}
+
+/// Somebody has tried to end it; where that was not for them to do, it goes on.
+pub fn ended_perhaps(stream: u64) {
+    let is_known = CAPTURING.lock().as_ref().is_some_and(|capturing| capturing.contains_key(&key(stream)));
+    // The driver is not asked about what may be no stream.
+    if is_known && !driver::is_capturing(key(stream).0) {
+        ended(stream);
+    }
+}
+
+/// A context is gone, and its captures with it.
+pub fn context_destroyed(context: u64) {
+    if let Some(capturing) = CAPTURING.lock().as_mut() {
+        capturing.retain(|_, of| *of != context);
+    }
+}
+
+pub fn is_any() -> bool {
+    CAPTURING.lock().as_ref().is_some_and(|capturing| !capturing.is_empty())
+}
+
+pub fn forget_in_child() {
+    crate::lifecycle::reset_in_child(&CAPTURING, None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_have_streams_of_their_own() {
+        // GIVEN two threads that capture their own streams, which have one handle, or none
+        assert!(begins(2) && !begins(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(begins(0));
+                ended(2);
+            });
+        });
+        // THEN the end of one is not that of the other
+        assert!(is_any());
+        ended(0);
+        assert!(!is_any());
+        // AND for other streams it is no matter which thread ends them
+        assert!(begins(77));
+        std::thread::scope(|scope| {
+            scope.spawn(|| ended(77));
+        });
+        assert!(!is_any());
+    }
+}

@@ -1,0 +1,126 @@
+//! The copy pipeline: one stream a device, a few copies under way at a time, progress as they end.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::arena::Span;
+use super::driver::{self, Code, Event, Stream};
+
+/// One copy between a device's address space and the arena, or within the address space.
+#[derive(Clone, Copy, Debug)]
+pub enum Copy {
+    ToHost { from: u64, to: Span },
+    ToDevice { from: Span, to: u64 },
+    OnDevice { from: u64, to: u64, bytes: u64 },
+}
+
+impl Copy {
+    fn bytes(self) -> u64 {
+        match self {
+            Self::ToHost { to: span, .. } | Self::ToDevice { from: span, .. } => span.bytes,
+            Self::OnDevice { bytes, .. } => bytes,
+        }
+    }
+
+    /// The part of it that begins at `offset`.
+    fn submit(self, offset: u64, bytes: u64, stream: Stream) -> Result<(), Code> {
+        match self {
+            Self::ToHost { from, to } => {
+                driver::copy_to_host(to.pointer().wrapping_add(offset as usize), from + offset, bytes, stream)
+            }
+            Self::ToDevice { from, to } => {
+                driver::copy_to_device(to + offset, from.pointer().wrapping_add(offset as usize), bytes, stream)
+            }
+            Self::OnDevice { from, to, .. } => driver::copy_on_device(to + offset, from + offset, bytes, stream),
+        }
+    }
+}
+
+/// Between the spans of the arena, in order, and the addresses from `address` on.
+pub fn of_spans(spans: &[Span], address: u64, copy: impl Fn(Span, u64) -> Copy) -> impl Iterator<Item = Copy> {
+    let mut next = address;
+    spans.iter().map(move |&span| {
+        let at = next;
+        next += span.bytes;
+        copy(span, at)
+    })
+}
+
+/// Long enough for the bus, short enough for a progress bar.
+const LONGEST: u64 = 64 << 20;
+const UNDER_WAY: usize = 4;
+
+/// Does all copies, those of several devices at the same time; returns when all bytes are where they belong.
+pub fn run(copies: &BTreeMap<u64, Vec<Copy>>, done: &AtomicU64) -> Result<(), Code> {
+    let Some((&last, copies_of_last)) = copies.last_key_value() else { return Ok(()) };
+    std::thread::scope(|scope| {
+        let others = copies.iter().filter(|&(&context, _)| context != last);
+        let (threads, unstarted): (Vec<_>, Vec<_>) = others
+            .map(|(&context, copies)| {
+                let work = move || on_stream(context, copies, done);
+                std::thread::Builder::new().spawn_scoped(scope, work).map_err(|_| (context, copies))
+            })
+            .partition(Result::is_ok);
+        // This thread has one of its own to do, and those for which the system gives no thread.
+        let mut outcome = on_stream(last, copies_of_last, done);
+        for (context, copies) in unstarted.into_iter().filter_map(Result::err) {
+            outcome = outcome.and_then(|()| on_stream(context, copies, done));
+        }
+        let ended = threads.into_iter().flatten().map(|thread| thread.join().unwrap_or(Err(Code::NOT_INITIALIZED)));
+        ended.fold(outcome, Result::and)
+    })
+}
+
+fn on_stream(context: u64, copies: &[Copy], done: &AtomicU64) -> Result<(), Code> {
+    driver::relax_captures();
+    driver::set_context(context)?;
+    let stream = driver::create_stream()?;
+    let copied = pump(copies, stream, done);
+    // Also after an error: what was submitted must have ended before the memory under it goes.
+    let ended = driver::synchronize_stream(stream);
+    driver::destroy_stream(stream);
+    copied.and(ended)
+}
+
+fn pump(copies: &[Copy], stream: Stream, done: &AtomicU64) -> Result<(), Code> {
+    let mut under_way: VecDeque<(Event, u64)> = VecDeque::new();
+    let finish = |(event, bytes): (Event, u64)| {
+        let waited = driver::wait_for(event);
+        driver::destroy_event(event);
+        done.fetch_add(bytes, Ordering::Relaxed);
+        waited
+    };
+    let mut submitted = || {
+        let mut unmarked = 0;
+        for copy in copies {
+            let mut offset = 0;
+            while offset < copy.bytes() {
+                let bytes = (copy.bytes() - offset).min(LONGEST);
+                copy.submit(offset, bytes, stream)?;
+                offset += bytes;
+                unmarked += bytes;
+                if unmarked >= LONGEST {
+                    under_way.push_back((mark(stream)?, unmarked));
+                    unmarked = 0;
+                }
+                if under_way.len() > UNDER_WAY
+                    && let Some(oldest) = under_way.pop_front()
+                {
+                    finish(oldest)?;
+                }
+            }
+        }
+        if unmarked > 0 {
+            under_way.push_back((mark(stream)?, unmarked));
+        }
+        Ok(())
+    };
+    let submitted = submitted();
+    under_way.into_iter().map(finish).fold(submitted, Result::and)
+}
+
+fn mark(stream: Stream) -> Result<Event, Code> {
+    let event = driver::create_event()?;
+    driver::record(event, stream).inspect_err(|_| driver::destroy_event(event))?;
+    Ok(event)
+}

@@ -1,0 +1,344 @@
+//! The driver's functions that moving memory needs, called past memlab's own hooks.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::ptr;
+
+use crate::symbols::Real;
+
+/// A result of the driver that is not success.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Code(pub c_int);
+
+impl Code {
+    pub const INVALID_VALUE: Self = Self(1);
+    pub const OUT_OF_MEMORY: Self = Self(2);
+    pub const NOT_INITIALIZED: Self = Self(3);
+    pub const NOT_SUPPORTED: Self = Self(801);
+
+    /// The result as hooks return it.
+    pub fn of(answer: Result<(), Self>) -> c_int {
+        answer.map_or_else(|code| code.0, |()| 0)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let mut name: *const c_char = ptr::null();
+        // SAFETY: the driver writes a pointer to a static string, or null.
+        unsafe {
+            if let Some(get) = GET_ERROR_NAME.get()
+                && get(self.0, &mut name) == 0
+                && !name.is_null()
+            {
+                return write!(f, "{}", CStr::from_ptr(name).to_string_lossy());
+            }
+        }
+        write!(f, "CUDA error {}", self.0)
+    }
+}
+
+/// `CUmemLocation`, in plain integers: a newer driver may know values that enumerations lack.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Location {
+    pub kind: c_int,
+    pub id: c_int,
+}
+
+impl Location {
+    const DEVICE: c_int = 1;
+    const HOST: c_int = 2;
+    const HOST_NUMA: c_int = 3;
+
+    pub fn device(device: i32) -> Self {
+        Self { kind: Self::DEVICE, id: device }
+    }
+
+    /// The device, if it is one.
+    pub fn as_device(self) -> Option<i32> {
+        (self.kind == Self::DEVICE).then_some(self.id)
+    }
+}
+
+/// `CUmemAllocationProp`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Properties {
+    pub kind: c_int,
+    pub handle_types: c_int,
+    pub location: Location,
+    pub win32: usize,
+    /// Compression, GPUDirect RDMA, usage, and four reserved bytes.
+    pub flags: [u8; 8],
+}
+
+impl Properties {
+    pub const PINNED: c_int = 1;
+
+    /// Memory as `cuMemAlloc` gives it.
+    pub fn on_device(device: i32) -> Self {
+        let rdma = attribute(GPU_DIRECT_RDMA_WITH_VMM, device) == 1;
+        Self {
+            kind: Self::PINNED,
+            handle_types: 0,
+            location: Location::device(device),
+            win32: 0,
+            flags: [0, u8::from(rdma), 0, 0, 0, 0, 0, 0],
+        }
+    }
+
+    /// Host memory that `device` reaches at the address it is mapped to, near to it; `None` where the driver has none.
+    pub fn on_host(device: i32) -> Option<Self> {
+        let location = if attribute(HOST_NUMA_VMM, device) == 1 {
+            Location { kind: Location::HOST_NUMA, id: attribute(HOST_NUMA_ID, device).max(0) }
+        } else if attribute(HOST_VMM, device) == 1 {
+            Location { kind: Location::HOST, id: 0 }
+        } else {
+            return None;
+        };
+        Some(Self { kind: Self::PINNED, handle_types: 0, location, win32: 0, flags: [0; 8] })
+    }
+}
+
+/// `CUmemAccessDesc`
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    pub location: Location,
+    pub flags: c_int,
+}
+
+impl Access {
+    pub const READ_WRITE: c_int = 3;
+
+    pub fn full(device: i32) -> Self {
+        Self { location: Location::device(device), flags: Self::READ_WRITE }
+    }
+}
+
+const _: () = assert!(size_of::<Properties>() == 32 && size_of::<Access>() == 12);
+
+/// `CUdevice_attribute`
+const VMM: c_int = 102;
+const GPU_DIRECT_RDMA_WITH_VMM: c_int = 110;
+const HOST_NUMA_ID: c_int = 134;
+const HOST_NUMA_VMM: c_int = 141;
+const HOST_VMM: c_int = 145;
+
+type Context = *mut c_void;
+pub type Stream = *mut c_void;
+pub type Event = *mut c_void;
+
+macro_rules! functions {
+    ($($static:ident = $symbol:literal ($($type:ty),*);)*) => {$(
+        static $static: Real<unsafe extern "C" fn($($type),*) -> c_int> = Real::in_library(c"libcuda.so.1", $symbol);
+    )*};
+}
+
+functions! {
+    GET_ERROR_NAME = c"cuGetErrorName" (c_int, *mut *const c_char);
+    DEVICE_COUNT = c"cuDeviceGetCount" (*mut c_int);
+    DEVICE_ATTRIBUTE = c"cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
+    CTX_SET_CURRENT = c"cuCtxSetCurrent" (Context);
+    CTX_GET_CURRENT = c"cuCtxGetCurrent" (*mut Context);
+    CTX_SYNCHRONIZE = c"cuCtxSynchronize" ();
+    CAPTURE_MODE = c"cuThreadExchangeStreamCaptureMode" (*mut c_int);
+    IS_CAPTURING = c"cuStreamIsCapturing" (Stream, *mut c_int);
+    GRANULARITY = c"cuMemGetAllocationGranularity" (*mut usize, *const Properties, c_int);
+    RESERVE = c"cuMemAddressReserve" (*mut u64, usize, usize, u64, u64);
+    ADDRESS_FREE = c"cuMemAddressFree" (u64, usize);
+    CREATE = c"cuMemCreate" (*mut u64, usize, *const Properties, u64);
+    RELEASE = c"cuMemRelease" (u64);
+    MAP = c"cuMemMap" (u64, usize, usize, u64, u64);
+    UNMAP = c"cuMemUnmap" (u64, usize);
+    SET_ACCESS = c"cuMemSetAccess" (u64, usize, *const Access, usize);
+    HOST_REGISTER = c"cuMemHostRegister_v2" (*mut c_void, usize, c_uint);
+    HOST_UNREGISTER = c"cuMemHostUnregister" (*mut c_void);
+    STREAM_CREATE = c"cuStreamCreate" (*mut Stream, c_uint);
+    STREAM_DESTROY = c"cuStreamDestroy_v2" (Stream);
+    STREAM_SYNCHRONIZE = c"cuStreamSynchronize" (Stream);
+    EVENT_CREATE = c"cuEventCreate" (*mut Event, c_uint);
+    EVENT_DESTROY = c"cuEventDestroy_v2" (Event);
+    EVENT_RECORD = c"cuEventRecord" (Event, Stream);
+    EVENT_SYNCHRONIZE = c"cuEventSynchronize" (Event);
+    COPY_TO_HOST = c"cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Stream);
+    COPY_TO_DEVICE = c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Stream);
+    COPY_ON_DEVICE = c"cuMemcpyDtoDAsync_v2" (u64, u64, usize, Stream);
+}
+
+/// Calls a driver function; where it is missing, answers as an uninitialised driver would.
+macro_rules! call {
+    ($static:ident($($arg:expr),*)) => {
+        match $static.get() {
+            // SAFETY: the signature is that of cuda.h; the arguments are checked by the driver, and what it writes to
+            // lives in the caller's frame.
+            Some(function) => match unsafe { function($($arg),*) } {
+                0 => Ok(()),
+                code => Err(Code(code)),
+            },
+            None => Err(Code::NOT_INITIALIZED),
+        }
+    };
+}
+
+/// A device's attribute; 0 where the driver does not know it.
+fn attribute(attribute: c_int, device: i32) -> c_int {
+    let mut value = 0;
+    call!(DEVICE_ATTRIBUTE(&mut value, attribute, device)).map_or(0, |()| value)
+}
+
+/// Whether virtual memory management is there.
+pub fn can_map(device: i32) -> bool {
+    attribute(VMM, device) == 1
+}
+
+pub fn device_count() -> i32 {
+    let mut count = 0;
+    call!(DEVICE_COUNT(&mut count)).map_or(0, |()| count)
+}
+
+pub fn set_context(context: u64) -> Result<(), Code> {
+    call!(CTX_SET_CURRENT(context as Context))
+}
+
+/// Makes a context current on this thread until dropped.
+pub struct Current(Context);
+
+impl Current {
+    pub fn switch(context: u64) -> Result<Self, Code> {
+        let mut before = ptr::null_mut();
+        call!(CTX_GET_CURRENT(&mut before))?;
+        set_context(context)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        let _ = call!(CTX_SET_CURRENT(self.0));
+    }
+}
+
+pub fn synchronize() -> Result<(), Code> {
+    call!(CTX_SYNCHRONIZE())
+}
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`
+pub const RELAXED: c_int = 2;
+
+/// Sets what captures on other threads forbid this one, and says what it was; 0, the strictest, where the driver does not.
+pub fn exchange_capture_mode(mut mode: c_int) -> c_int {
+    call!(CAPTURE_MODE(&mut mode)).map_or(0, |()| mode)
+}
+
+/// Lets this thread do what a capture on another thread would forbid.
+pub fn relax_captures() {
+    exchange_capture_mode(RELAXED);
+}
+
+/// Whether a stream is being captured, validly or not; not so where the driver does not know it.
+pub fn is_capturing(stream: u64) -> bool {
+    let mut status = 0;
+    call!(IS_CAPTURING(stream as Stream, &mut status)).is_ok_and(|()| status != 0)
+}
+
+/// Physical memory comes in multiples of this.
+pub fn granularity(properties: &Properties) -> Result<u64, Code> {
+    const MINIMUM: c_int = 0;
+    let mut bytes = 0;
+    call!(GRANULARITY(&mut bytes, properties, MINIMUM))?;
+    Ok(bytes as u64)
+}
+
+pub fn reserve(bytes: u64, alignment: u64) -> Result<u64, Code> {
+    let mut address = 0;
+    call!(RESERVE(&mut address, bytes as usize, alignment as usize, 0, 0))?;
+    Ok(address)
+}
+
+pub fn free_address(address: u64, bytes: u64) {
+    let _ = call!(ADDRESS_FREE(address, bytes as usize));
+}
+
+pub fn create(bytes: u64, properties: &Properties) -> Result<u64, Code> {
+    let mut handle = 0;
+    call!(CREATE(&mut handle, bytes as usize, properties, 0))?;
+    Ok(handle)
+}
+
+pub fn release(handle: u64) {
+    let _ = call!(RELEASE(handle));
+}
+
+pub fn map(address: u64, bytes: u64, handle: u64) -> Result<(), Code> {
+    call!(MAP(address, bytes as usize, 0, handle, 0))
+}
+
+pub fn unmap(address: u64, bytes: u64) -> Result<(), Code> {
+    call!(UNMAP(address, bytes as usize))
+}
+
+pub fn set_access(address: u64, bytes: u64, access: &[Access]) -> Result<(), Code> {
+    if access.is_empty() {
+        return Ok(());
+    }
+    call!(SET_ACCESS(address, bytes as usize, access.as_ptr(), access.len()))
+}
+
+/// Pins host memory for all contexts.
+pub fn pin(address: *mut u8, bytes: usize) -> Result<(), Code> {
+    const PORTABLE: c_uint = 1;
+    call!(HOST_REGISTER(address.cast(), bytes, PORTABLE))
+}
+
+pub fn unpin(address: *mut u8) {
+    let _ = call!(HOST_UNREGISTER(address.cast()));
+}
+
+/// A stream of our own that waits for no other.
+pub fn create_stream() -> Result<Stream, Code> {
+    const NON_BLOCKING: c_uint = 1;
+    let mut stream = ptr::null_mut();
+    call!(STREAM_CREATE(&mut stream, NON_BLOCKING))?;
+    Ok(stream)
+}
+
+pub fn destroy_stream(stream: Stream) {
+    let _ = call!(STREAM_DESTROY(stream));
+}
+
+pub fn synchronize_stream(stream: Stream) -> Result<(), Code> {
+    call!(STREAM_SYNCHRONIZE(stream))
+}
+
+pub fn create_event() -> Result<Event, Code> {
+    const BLOCKING_SYNC_DISABLE_TIMING: c_uint = 1 | 2;
+    let mut event = ptr::null_mut();
+    call!(EVENT_CREATE(&mut event, BLOCKING_SYNC_DISABLE_TIMING))?;
+    Ok(event)
+}
+
+pub fn destroy_event(event: Event) {
+    let _ = call!(EVENT_DESTROY(event));
+}
+
+pub fn record(event: Event, stream: Stream) -> Result<(), Code> {
+    call!(EVENT_RECORD(event, stream))
+}
+
+pub fn wait_for(event: Event) -> Result<(), Code> {
+    call!(EVENT_SYNCHRONIZE(event))
+}
+
+pub fn copy_to_host(host: *mut u8, address: u64, bytes: u64, stream: Stream) -> Result<(), Code> {
+    call!(COPY_TO_HOST(host.cast(), address, bytes as usize, stream))
+}
+
+pub fn copy_to_device(address: u64, host: *const u8, bytes: u64, stream: Stream) -> Result<(), Code> {
+    call!(COPY_TO_DEVICE(address, host.cast(), bytes as usize, stream))
+}
+
+pub fn copy_on_device(to: u64, from: u64, bytes: u64, stream: Stream) -> Result<(), Code> {
+    call!(COPY_ON_DEVICE(to, from, bytes as usize, stream))
+}

@@ -1,0 +1,310 @@
+//! The gate that every launch, copy and fill of the program passes. Open, it costs a few nanoseconds; closed, threads
+//! wait in it, before they enter the driver, until it opens again.
+//!
+//! A thread says that it is inside *before* it looks whether the gate is closed; who closes it does so *before* looking
+//! who is inside. So each sees the other, provided that neither's store and load change places. The thread passing the
+//! gate should not pay for that with a fence: where the kernel has `membarrier`, the closing side makes every running
+//! thread of the process execute one.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, compiler_fence, fence};
+use std::time::{Duration, Instant};
+
+const OPEN: u32 = 0;
+const CLOSED: u32 = 1;
+
+/// A futex: threads wait on it while it is [`CLOSED`].
+static STATE: AtomicU32 = AtomicU32::new(OPEN);
+/// Whether threads have to be watched at all: only a program started for offloading has a gate.
+static BUILT: AtomicBool = AtomicBool::new(false);
+/// Whether the kernel makes the fence of the passing side.
+static LIGHT: AtomicBool = AtomicBool::new(false);
+
+/// Where one thread says how many gated calls it is inside of.
+#[repr(align(128))]
+struct Slot {
+    inside: AtomicU32,
+    /// Belongs to a living thread.
+    taken: AtomicBool,
+    next: AtomicPtr<Slot>,
+}
+
+/// All slots ever made; they are used again and never freed, so the list can be walked without a lock.
+static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
+
+thread_local! {
+    static OWN: Cell<*const Slot> = const { Cell::new(ptr::null()) };
+    static HAND_BACK: HandBack = const { HandBack };
+}
+
+/// Gives the slot to threads to come when its thread ends.
+struct HandBack;
+
+impl Drop for HandBack {
+    fn drop(&mut self) {
+        // SAFETY: null or a slot, and those live for ever.
+        if let Some(slot) = unsafe { OWN.replace(ptr::null()).as_ref() } {
+            slot.taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// A thread's stay inside a gated call.
+pub struct Pass(Option<&'static Slot>);
+
+impl Drop for Pass {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(slot) = self.0 {
+            slot.inside.store(slot.inside.load(Ordering::Relaxed) - 1, Ordering::Release);
+        }
+    }
+}
+
+/// Builds the gate. Called when the library is loaded, and again in a forked child.
+pub fn build() {
+    const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+    // SAFETY: a system call without pointers; refused where the kernel is too old or forbids it.
+    let registered = unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0) } == 0;
+    LIGHT.store(registered, Ordering::Relaxed);
+    BUILT.store(true, Ordering::Release);
+}
+
+/// Passes the gate, waiting while it is closed. The caller may hold any lock of the program's, and the GIL.
+#[inline]
+pub fn enter() -> Pass {
+    if !BUILT.load(Ordering::Relaxed) {
+        return Pass(None);
+    }
+    let slot = own_slot();
+    let depth = slot.inside.load(Ordering::Relaxed);
+    slot.inside.store(depth + 1, Ordering::Relaxed);
+    if LIGHT.load(Ordering::Relaxed) {
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+    // A call made from within another must not wait for those who wait for the outer one to end.
+    if STATE.load(Ordering::Acquire) != OPEN && depth == 0 {
+        wait(slot);
+    }
+    Pass(Some(slot))
+}
+
+#[cold]
+fn wait(slot: &Slot) {
+    loop {
+        slot.inside.store(0, Ordering::Release);
+        // SAFETY: a valid futex word; returns when it is woken, has changed, or a signal came.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                STATE.as_ptr(),
+                libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+                CLOSED,
+                ptr::null::<libc::timespec>(),
+            );
+        }
+        slot.inside.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if STATE.load(Ordering::Acquire) == OPEN {
+            return;
+        }
+    }
+}
+
+#[cold]
+fn claim() -> &'static Slot {
+    // SAFETY: slots are never freed.
+    let mut next = unsafe { SLOTS.load(Ordering::Acquire).as_ref() };
+    let mut found = None;
+    while let Some(slot) = next {
+        if slot.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            found = Some(slot);
+            break;
+        }
+        // SAFETY: as above.
+        next = unsafe { slot.next.load(Ordering::Relaxed).as_ref() };
+    }
+    let slot: &'static Slot = found.unwrap_or_else(|| {
+        let slot = Box::leak(Box::new(Slot {
+            inside: AtomicU32::new(0),
+            taken: AtomicBool::new(true),
+            next: AtomicPtr::default(),
+        }));
+        let mut first = SLOTS.load(Ordering::Relaxed);
+        loop {
+            slot.next.store(first, Ordering::Relaxed);
+            match SLOTS.compare_exchange_weak(first, slot, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break slot,
+                Err(now) => first = now,
+            }
+        }
+    });
+    OWN.set(slot);
+    // A thread whose locals are being torn down keeps its slot for good; it is empty, and few do CUDA there.
+    let _ = HAND_BACK.try_with(|_| ());
+    slot
+}
+
+/// Lets this thread through from now on, closed or not, and keeps the gate from being found empty: it ends the process,
+/// and nobody could open the gate for it any more.
+pub fn let_through() {
+    if BUILT.load(Ordering::Relaxed) {
+        let slot = own_slot();
+        slot.inside.store(slot.inside.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+}
+
+#[inline]
+fn own_slot() -> &'static Slot {
+    match OWN.get() {
+        own if own.is_null() => claim(),
+        // SAFETY: slots live for ever.
+        own => unsafe { &*own },
+    }
+}
+
+/// Closes the gate: threads that reach it from now on wait.
+pub fn close() {
+    STATE.store(CLOSED, Ordering::SeqCst);
+    if LIGHT.load(Ordering::Relaxed) {
+        const PRIVATE_EXPEDITED: i32 = 1 << 3;
+        // SAFETY: a system call without pointers; registered for in `build`.
+        unsafe { libc::syscall(libc::SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) };
+    }
+    fence(Ordering::SeqCst);
+}
+
+/// Opens it and wakes who waits.
+pub fn open() {
+    STATE.store(OPEN, Ordering::SeqCst);
+    // SAFETY: a valid futex word.
+    unsafe {
+        libc::syscall(libc::SYS_futex, STATE.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX);
+    }
+}
+
+/// Whether threads wait at it.
+pub fn is_closed() -> bool {
+    STATE.load(Ordering::Relaxed) == CLOSED
+}
+
+/// Waits until no thread is inside a gated call, for so long at most; says whether that came.
+pub fn wait_until_empty(deadline: Instant) -> bool {
+    let mut patience = Duration::from_micros(20);
+    loop {
+        if is_empty() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(patience);
+        patience = (patience * 2).min(Duration::from_millis(2));
+    }
+}
+
+fn is_empty() -> bool {
+    // SAFETY: slots are never freed.
+    let mut next = unsafe { SLOTS.load(Ordering::Acquire).as_ref() };
+    while let Some(slot) = next {
+        if slot.inside.load(Ordering::Acquire) != 0 {
+            return false;
+        }
+        // SAFETY: as above.
+        next = unsafe { slot.next.load(Ordering::Relaxed).as_ref() };
+    }
+    true
+}
+
+/// In a forked child nobody is left who would open the gate, and the other threads' slots are nobody's.
+pub fn forget_in_child() {
+    if !BUILT.load(Ordering::Relaxed) {
+        return;
+    }
+    STATE.store(OPEN, Ordering::SeqCst);
+    let own = OWN.get();
+    // SAFETY: slots are never freed.
+    let mut next = unsafe { SLOTS.load(Ordering::Acquire).as_ref() };
+    while let Some(slot) = next {
+        if !ptr::eq(slot, own) {
+            slot.inside.store(0, Ordering::Relaxed);
+            slot.taken.store(false, Ordering::Relaxed);
+        }
+        // SAFETY: as above.
+        next = unsafe { slot.next.load(Ordering::Relaxed).as_ref() };
+    }
+    build();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    #[test]
+    fn nobody_is_inside_while_it_is_closed() {
+        // GIVEN threads that pass the gate all the time, and write down what they see inside
+        build();
+        static ALONE: AtomicBool = AtomicBool::new(false);
+        static ENTRIES: AtomicU64 = AtomicU64::new(0);
+        let stop = AtomicBool::new(false);
+        let seen_inside = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut seen = 0u64;
+                        while !stop.load(Ordering::Relaxed) {
+                            let _pass = enter();
+                            ENTRIES.fetch_add(1, Ordering::Relaxed);
+                            seen += u64::from(ALONE.load(Ordering::SeqCst));
+                            let _nested = enter();
+                        }
+                        seen
+                    })
+                })
+                .collect();
+            while ENTRIES.load(Ordering::Relaxed) < 100 {
+                std::thread::yield_now();
+            }
+            // WHEN it is closed and opened
+            for _ in 0..2000 {
+                close();
+                assert!(wait_until_empty(Instant::now() + Duration::from_secs(20)));
+                ALONE.store(true, Ordering::SeqCst);
+                let before = ENTRIES.load(Ordering::SeqCst);
+                std::hint::spin_loop();
+                // THEN nobody goes in while it is closed
+                assert_eq!(ENTRIES.load(Ordering::SeqCst), before);
+                ALONE.store(false, Ordering::SeqCst);
+                open();
+            }
+            stop.store(true, Ordering::Relaxed);
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
+        });
+        assert_eq!(seen_inside, 0);
+    }
+
+    #[test]
+    fn who_ends_the_process_does_not_wait() {
+        // GIVEN a gate that nobody will open
+        build();
+        std::thread::spawn(|| {
+            let_through();
+            // SAFETY: the slot lives for ever.
+            let depth = unsafe { (*OWN.get()).inside.load(Ordering::Relaxed) };
+            assert_eq!(depth, 1);
+            drop(enter());
+            // SAFETY: as above.
+            assert_eq!(unsafe { (*OWN.get()).inside.load(Ordering::Relaxed) }, depth);
+            // Not to be in the way of other tests.
+            // SAFETY: as above.
+            unsafe { (*OWN.get()).inside.store(0, Ordering::Relaxed) };
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,273 @@
+//! The memory that can be moved: what is mapped where, and where its bytes are at the moment.
+//!
+//! A [`Physical`] is what the program takes for one piece of device memory, by `cuMemAlloc` or by `cuMemCreate`. Its bytes
+//! are in [`Piece`]s: one, on the device, until somebody moves part of it. The program never sees the driver's handles of
+//! pieces, because they change.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use super::arena::{Arena, Span};
+use super::backing::Freed;
+use super::driver::{self, Access, Code, Properties};
+use crate::cuda::driver_memory;
+
+/// Where the bytes of a piece are.
+pub enum Place {
+    /// In physical memory of the device, by this handle of the driver's.
+    Device(u64),
+    /// In physical memory of the host, mapped at the same address, by this handle.
+    Host(u64),
+    /// Nowhere mapped: the program has to wait.
+    Arena(Vec<Span>),
+}
+
+pub struct Piece {
+    /// Within its physical.
+    pub offset: u64,
+    pub bytes: u64,
+    pub place: Place,
+    /// The driver took it from where it was and failed to put it back: the program cannot run until that is done.
+    pub adrift: bool,
+}
+
+impl Piece {
+    pub fn new(offset: u64, bytes: u64, place: Place) -> Self {
+        Self { offset, bytes, place, adrift: false }
+    }
+
+    /// The driver's handle, of what is mapped.
+    pub fn handle(&self) -> Option<u64> {
+        match self.place {
+            Place::Device(handle) | Place::Host(handle) => Some(handle),
+            Place::Arena(_) => None,
+        }
+    }
+
+    /// Gives its memory back.
+    pub fn release(self) {
+        match self.place {
+            Place::Device(handle) | Place::Host(handle) => driver::release(handle),
+            Place::Arena(spans) => ARENA.lock().give_back(&spans),
+        }
+    }
+
+    /// How much of it is in a mapping of so many bytes: the program may map the beginning only.
+    fn bytes_within(&self, mapped: u64) -> u64 {
+        self.bytes.min(mapped.saturating_sub(self.offset))
+    }
+}
+
+pub struct Physical {
+    pub device: i32,
+    pub bytes: u64,
+    pub properties: Properties,
+    /// Handles that the program holds; none of what `cuMemAlloc` made.
+    pub references: u32,
+    /// In order, without gaps.
+    pub pieces: Vec<Piece>,
+    /// Addresses in [`Holdings::mappings`].
+    pub mapped_at: Vec<u64>,
+    /// Why it has to stay where it is.
+    pub fixed: Option<&'static str>,
+}
+
+impl Physical {
+    /// Maps what is there at `address`. All or nothing.
+    pub fn map_at(&self, address: u64, bytes: u64) -> Result<(), Code> {
+        for (done, piece) in self.pieces.iter().enumerate() {
+            let Some(handle) = piece.handle() else { continue };
+            let length = piece.bytes_within(bytes);
+            if length > 0
+                && let Err(code) = driver::map(address + piece.offset, length, handle)
+            {
+                for piece in self.pieces[..done].iter().filter(|piece| piece.handle().is_some()) {
+                    let _ = driver::unmap(address + piece.offset, piece.bytes_within(bytes));
+                }
+                return Err(code);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the mapping at `address` away, as far as it is there.
+    pub fn unmap_at(&self, address: u64, bytes: u64) -> Result<(), Code> {
+        for piece in self.pieces.iter().filter(|piece| piece.handle().is_some() && piece.bytes_within(bytes) > 0) {
+            driver::unmap(address + piece.offset, piece.bytes_within(bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Gives all of its memory back.
+    pub fn release(self) {
+        self.pieces.into_iter().for_each(Piece::release);
+    }
+
+    fn bytes_where(&self, wanted: impl Fn(&Place) -> bool) -> u64 {
+        self.pieces.iter().filter(|piece| wanted(&piece.place)).map(|piece| piece.bytes).sum()
+    }
+}
+
+/// What `cuMemAlloc` was asked for, where memlab answered it.
+#[derive(Clone, Copy)]
+pub struct Allocation {
+    pub requested: u64,
+    pub context: u64,
+}
+
+pub struct Mapping {
+    pub bytes: u64,
+    pub physical: u64,
+    /// What the program has allowed, by location.
+    pub access: Vec<Access>,
+    pub allocation: Option<Allocation>,
+}
+
+impl Mapping {
+    /// What the program takes for its size.
+    pub fn bytes_asked_for(&self) -> u64 {
+        self.allocation.map_or(self.bytes, |allocation| allocation.requested)
+    }
+
+    pub fn allow(&mut self, access: &[Access]) {
+        for new in access {
+            match self.access.iter_mut().find(|known| known.location == new.location) {
+                Some(known) => known.flags = new.flags,
+                None => self.access.push(*new),
+            }
+        }
+    }
+}
+
+/// An address, and who may reach what is mapped there.
+pub struct Spot {
+    pub address: u64,
+    pub access: Vec<Access>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct Totals {
+    pub device_bytes: u64,
+    pub host_bytes: u64,
+    pub fixed_bytes: u64,
+}
+
+pub struct Holdings {
+    /// By memlab's own number.
+    pub physicals: BTreeMap<u64, Physical>,
+    pub mappings: BTreeMap<u64, Mapping>,
+    last: u64,
+    /// (whose memory, who may reach it), as `cuCtxEnablePeerAccess` has it.
+    pub peers: Vec<(i32, i32)>,
+    /// Freed beside a capture, and still there.
+    pub put_off: Vec<Freed>,
+}
+
+/// Held while tables change and while bytes are moved. A thread of the program may wait for it in a call that frees; who
+/// moves needs nothing that such a thread can hold.
+pub static HOLDINGS: Mutex<Holdings> = Mutex::new(Holdings::new());
+
+/// Locked after [`HOLDINGS`], or alone.
+pub static ARENA: Mutex<Arena> = Mutex::new(Arena::new());
+
+impl Holdings {
+    pub const fn new() -> Self {
+        Self { physicals: BTreeMap::new(), mappings: BTreeMap::new(), last: 0, peers: Vec::new(), put_off: Vec::new() }
+    }
+
+    pub fn add(&mut self, physical: Physical) -> u64 {
+        self.last += 1;
+        self.physicals.insert(self.last, physical);
+        self.last
+    }
+
+    /// The mapping that contains `address`.
+    pub fn mapping_at(&self, address: u64) -> Option<(u64, &Mapping)> {
+        let (&start, mapping) = self.mappings.range(..=address).next_back()?;
+        (address - start < mapping.bytes).then_some((start, mapping))
+    }
+
+    /// Removes a mapping from the tables, and its physical memory if nothing else refers to it.
+    pub fn forget(&mut self, address: u64) -> Option<(Mapping, Option<Physical>)> {
+        let mapping = self.mappings.remove(&address)?;
+        if let Some(physical) = self.physicals.get_mut(&mapping.physical) {
+            physical.mapped_at.retain(|&at| at != address);
+        }
+        let unused = self.take_if_unused(mapping.physical);
+        Some((mapping, unused))
+    }
+
+    pub fn take_if_unused(&mut self, number: u64) -> Option<Physical> {
+        let physical = self.physicals.get(&number)?;
+        if physical.references == 0 && physical.mapped_at.is_empty() { self.physicals.remove(&number) } else { None }
+    }
+
+    /// An address at which `number` can be read and written by its device; `None` keeps it where it is.
+    pub fn reach(&self, number: u64) -> Option<u64> {
+        let physical = self.physicals.get(&number)?;
+        let own = Access::full(physical.device);
+        physical
+            .mapped_at
+            .iter()
+            .copied()
+            .find(|at| self.mappings.get(at).is_some_and(|it| it.bytes == physical.bytes && it.access.contains(&own)))
+    }
+
+    /// Whether its bytes may leave where they are. What is mapped in part somewhere cannot be mapped there in pieces.
+    pub fn is_movable(&self, number: u64) -> bool {
+        self.physicals.get(&number).is_some_and(|physical| {
+            let whole = |at| self.mappings.get(at).is_some_and(|mapping| mapping.bytes == physical.bytes);
+            physical.fixed.is_none() && physical.mapped_at.iter().all(whole)
+        }) && self.reach(number).is_some()
+    }
+
+    /// Whether the program cannot run: some of its memory is not mapped.
+    pub fn is_waiting(&self) -> bool {
+        let mut pieces = self.physicals.values().flat_map(|physical| &physical.pieces);
+        pieces.any(|piece| piece.adrift || matches!(piece.place, Place::Arena(_)))
+    }
+
+    /// Where a piece belongs, and who may reach it there.
+    pub fn spots(&self, number: u64, offset: u64) -> Vec<Spot> {
+        let mapped_at = self.physicals.get(&number).map_or(&[][..], |physical| &physical.mapped_at);
+        let spot = |&at: &u64| {
+            let access = self.mappings.get(&at)?.access.clone();
+            Some(Spot { address: at + offset, access })
+        };
+        mapped_at.iter().filter_map(spot).collect()
+    }
+
+    /// Host memory mapped at the program's addresses.
+    pub fn mapped_host_bytes(&self) -> u64 {
+        self.physicals.values().map(|physical| physical.bytes_where(|place| matches!(place, Place::Host(_)))).sum()
+    }
+
+    /// Bytes in host memory, for every device that anything belongs to.
+    pub fn host_bytes_by_device(&self) -> BTreeMap<i32, u64> {
+        let mut by_device = BTreeMap::<i32, u64>::new();
+        for physical in self.physicals.values() {
+            *by_device.entry(physical.device).or_default() +=
+                physical.bytes_where(|place| !matches!(place, Place::Device(_)));
+        }
+        by_device
+    }
+
+    pub fn totals(&self) -> Totals {
+        // What the driver holds for the program otherwise: small allocations, stream-ordered ones, arrays, managed memory.
+        let backed = self.mappings.values().filter_map(|mapping| mapping.allocation);
+        let backed = backed.map(|allocation| allocation.requested).sum();
+        let fixed_bytes = driver_memory::held_bytes().saturating_sub(backed);
+        let mut totals = Totals { fixed_bytes, ..Totals::default() };
+        for (&number, physical) in &self.physicals {
+            let on_device = physical.bytes_where(|place| matches!(place, Place::Device(_)));
+            totals.host_bytes += physical.bytes - on_device;
+            if on_device < physical.bytes || self.is_movable(number) {
+                totals.device_bytes += on_device;
+            } else {
+                totals.fixed_bytes += on_device;
+            }
+        }
+        totals
+    }
+}

@@ -1,0 +1,99 @@
+//! A point at which nothing of the program's runs on a device and nothing new gets there.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::driver::{self, Code};
+use super::{captures, gate};
+
+/// The closed gate: opens again when dropped, unless it is to stay. After a mistake of memlab's nobody knows what is where:
+/// then the program waits for `restore`, which opens it if nothing is missing.
+pub struct Closed(bool);
+
+impl Closed {
+    /// The gate as an earlier operation left it.
+    pub fn as_found() -> Option<Self> {
+        gate::is_closed().then_some(Self(true))
+    }
+
+    pub fn stay_closed(mut self) {
+        self.0 = false;
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        if self.0 && !std::thread::panicking() {
+            gate::open();
+        }
+    }
+}
+
+/// Closes the gate, waits for the threads that are inside, and for the devices. Whatever fails, the program goes on.
+pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()) -> Result<Closed, String> {
+    let closed = loop {
+        while captures::is_any() {
+            if Instant::now() >= deadline {
+                return Err("the program is capturing a CUDA graph, which nothing may interrupt: nothing was moved, \
+                            try again later or with a longer --timeout"
+                    .to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        gate::close();
+        let closed = Closed(true);
+        if !gate::wait_until_empty(deadline) {
+            return Err("a thread of the program is inside a CUDA call that does not come back: nothing was moved, \
+                        try again with a longer --timeout"
+                .to_owned());
+        }
+        // A capture that began before the gate was closed has to get through it to its end.
+        if !captures::is_any() {
+            break closed;
+        }
+    };
+    synchronising();
+    synchronize(contexts, deadline)?;
+    Ok(closed)
+}
+
+/// Waits for all work of these contexts, on a thread of its own, since the driver may never come back: a kernel can wait
+/// for another process, a callback for a lock.
+fn synchronize(contexts: &[u64], deadline: Instant) -> Result<(), String> {
+    static UNDER_WAY: AtomicBool = AtomicBool::new(false);
+    if UNDER_WAY.swap(true, Ordering::AcqRel) {
+        return Err(
+            "the program's GPU work of an earlier try has still not come to its end: nothing was moved, try again \
+                    when it has"
+                .to_owned(),
+        );
+    }
+    let contexts = contexts.to_vec();
+    let (done, outcome) = mpsc::channel();
+    let work = move || {
+        driver::relax_captures();
+        let result = contexts.iter().try_for_each(|&context| {
+            driver::set_context(context)?;
+            driver::synchronize()
+        });
+        UNDER_WAY.store(false, Ordering::Release);
+        let _ = done.send(result); // Nobody listens after the deadline.
+    };
+    if let Err(error) = super::spawn("memlab-sync", work) {
+        UNDER_WAY.store(false, Ordering::Release);
+        return Err(format!("no thread could be started ({error}): nothing was moved"));
+    }
+    match outcome.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(code)) => Err(failed(code)),
+        Err(RecvTimeoutError::Timeout) => Err("the program's GPU work did not come to its end in time: nothing was \
+                                               moved, try again with a longer --timeout"
+            .to_owned()),
+        Err(RecvTimeoutError::Disconnected) => Err(failed(Code::NOT_INITIALIZED)),
+    }
+}
+
+fn failed(code: Code) -> String {
+    format!("the program's GPU work could not be waited for ({code}): nothing was moved")
+}

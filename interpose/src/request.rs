@@ -1,0 +1,241 @@
+//! What the control socket is asked: one line of JSON, checked before anything is done about it.
+//!
+//! Kept apart from all that it leads to, so that `fuzz/` can try it alone.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+/// A line is this long at most.
+pub const LIMIT: usize = 1 << 20;
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Nobody waits longer.
+pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+
+#[derive(PartialEq, Eq, Debug)]
+pub enum Request {
+    Status,
+    Offload {
+        timeout: Duration,
+    },
+    /// (address, bytes) of what is to go to host memory while the program runs.
+    Move {
+        timeout: Duration,
+        ranges: Vec<(u64, u64)>,
+    },
+    Restore {
+        timeout: Duration,
+        free_host: bool,
+    },
+    /// `device` None: of all; `bytes` None: none; `spill` None: as before.
+    Limit {
+        device: Option<i32>,
+        bytes: Option<u64>,
+        spill: Option<bool>,
+    },
+    Checkpointed(bool),
+}
+
+/// Devices have ordinals below this.
+pub const DEVICES: usize = 64;
+
+impl Request {
+    /// Reads a line. What follows it is not looked at; the error is for whoever asked.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let request: Value = serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))?;
+        let request = request.as_object().ok_or("not a request: it is no JSON object")?;
+        let command = request.get("command").ok_or("the request names no command")?;
+        match command.as_str().ok_or("the request's command is no text")? {
+            "status" => Ok(Self::Status),
+            "offload" => offload(request),
+            "restore" => {
+                let free_host = match given(request, "free_host") {
+                    None => false,
+                    Some(value) => value.as_bool().ok_or("free_host must be true or false")?,
+                };
+                Ok(Self::Restore { timeout: timeout(request)?, free_host })
+            }
+            "limit" => limit(request),
+            "checkpointed" => {
+                let value = request.get("value").and_then(Value::as_bool);
+                Ok(Self::Checkpointed(value.ok_or("checkpointed wants a value, true or false")?))
+            }
+            other => {
+                let start: String = other.chars().take(40).collect();
+                Err(format!("this memlab does not know the command {start:?}"))
+            }
+        }
+    }
+}
+
+/// What is there and not null.
+fn given<'a>(request: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    request.get(name).filter(|value| !value.is_null())
+}
+
+/// How long an operation may wait for the program.
+fn timeout(request: &Map<String, Value>) -> Result<Duration, String> {
+    match given(request, "timeout_ms") {
+        None => Ok(DEFAULT_TIMEOUT),
+        Some(value) => {
+            let milliseconds = value.as_u64().ok_or("timeout_ms must be a whole number of milliseconds")?;
+            Ok(Duration::from_millis(milliseconds).min(LONGEST_TIMEOUT))
+        }
+    }
+}
+
+fn offload(request: &Map<String, Value>) -> Result<Request, String> {
+    let timeout = timeout(request)?;
+    let Some(ranges) = given(request, "ranges") else { return Ok(Request::Offload { timeout }) };
+    let pair = |range: &Value| match range.as_array().map(Vec::as_slice) {
+        Some([address, bytes]) => Some((address.as_u64()?, bytes.as_u64()?)),
+        _ => None,
+    };
+    let ranges: Option<Vec<(u64, u64)>> = ranges.as_array().and_then(|ranges| ranges.iter().map(pair).collect());
+    let ranges = ranges.filter(|ranges| !ranges.is_empty());
+    Ok(Request::Move { timeout, ranges: ranges.ok_or("ranges must be pairs of address and bytes, one or more")? })
+}
+
+fn limit(request: &Map<String, Value>) -> Result<Request, String> {
+    let device = match given(request, "device") {
+        None => None,
+        Some(value) => {
+            let ordinal = value.as_i64().filter(|device| (0..DEVICES as i64).contains(device));
+            Some(ordinal.ok_or("device must be a number: 0 for the first that the program sees")? as i32)
+        }
+    };
+    // Said even if it is null, so that nothing is lifted by mistake.
+    let bytes = match request.get("bytes").ok_or("bytes must be said: a number, or null to lift the limit")? {
+        Value::Null => None,
+        value => Some(value.as_u64().filter(|&bytes| is_limit(bytes)).ok_or("bytes must be a number, not 0, or null")?),
+    };
+    let spill = match given(request, "on_limit") {
+        None => None,
+        Some(value) => match value.as_str() {
+            Some("oom") => Some(false),
+            Some("spill") => Some(true),
+            _ => return Err("on_limit must be oom or spill".into()),
+        },
+    };
+    Ok(Request::Limit { device, bytes, spill })
+}
+
+/// A card of no bytes is no card; sums of bytes are kept in signed numbers.
+pub fn is_limit(bytes: u64) -> bool {
+    bytes > 0 && i64::try_from(bytes).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_documented() {
+        let timeout = DEFAULT_TIMEOUT;
+        for (text, request) in [
+            (r#"{"command": "status"}"#, Request::Status),
+            (r#"{"command": "status", "whatever": [1]}"#, Request::Status),
+            ("{\"command\": \"status\"}\nwhat comes later", Request::Status),
+            (r#"{"command": "offload"}"#, Request::Offload { timeout }),
+            (r#"{"command": "offload", "timeout_ms": null, "ranges": null}"#, Request::Offload { timeout }),
+            (r#"{"command": "offload", "timeout_ms": 5}"#, Request::Offload { timeout: Duration::from_millis(5) }),
+            (
+                r#"{"command": "offload", "timeout_ms": 18446744073709551615, "ranges": [[1, 2], [3, 4]]}"#,
+                Request::Move { timeout: LONGEST_TIMEOUT, ranges: vec![(1, 2), (3, 4)] },
+            ),
+            (r#"{"command": "restore"}"#, Request::Restore { timeout, free_host: false }),
+            (r#"{"command": "restore", "free_host": true}"#, Request::Restore { timeout, free_host: true }),
+            (
+                r#"{"command": "limit", "device": 0, "bytes": 4096, "on_limit": "oom"}"#,
+                Request::Limit { device: Some(0), bytes: Some(4096), spill: Some(false) },
+            ),
+            (
+                r#"{"command": "limit", "device": null, "bytes": null}"#,
+                Request::Limit { device: None, bytes: None, spill: None },
+            ),
+            (
+                r#"{"command": "limit", "bytes": 1, "on_limit": "spill"}"#,
+                Request::Limit { device: None, bytes: Some(1), spill: Some(true) },
+            ),
+            (r#"{"command": "checkpointed", "value": false}"#, Request::Checkpointed(false)),
+        ] {
+            assert_eq!(Request::parse(text.as_bytes()), Ok(request), "{text}");
+        }
+    }
+
+    #[test]
+    fn limits_that_are_none() {
+        for wrong in [
+            r#""device": 64, "bytes": 1"#,
+            r#""device": -1, "bytes": 1"#,
+            r#""device": "0", "bytes": 1"#,
+            r#""bytes": 0"#,
+            r#""bytes": -5"#,
+            r#""bytes": 1.5"#,
+            r#""bytes": 18446744073709551615"#,
+            r#""bytes": 1, "on_limit": "explode""#,
+            r#""bytes": 1, "on_limit": 1"#,
+            r#""on_limit": "spill""#,
+        ] {
+            let refused = Request::parse(format!(r#"{{"command": "limit", {wrong}}}"#).as_bytes());
+            assert!(refused.is_err_and(|why| why.contains("must be")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_million_requests_that_are_none() {
+        // GIVEN requests that are right
+        let right = [
+            r#"{"command": "status", "more": {"a": [null, -1, 1e300, "é😀"]}}"#,
+            r#"{"command": "offload", "timeout_ms": 30000, "ranges": [[140187732541440, 2097152], [0, 1]]}"#,
+            r#"{"command": "restore", "timeout_ms": 1, "free_host": true}"#,
+            r#"{"command": "limit", "device": 1, "bytes": 8589934592, "on_limit": "spill"}"#,
+            r#"{"command": "checkpointed", "value": true}"#,
+        ];
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = move |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let pieces =
+            ["{", "}", "[", "]", "\"", ":", ",", "null", "-", "1e999", "99999999999999999999", "true", "\\u0000"];
+        let mut understood = 0;
+        for _ in 0..1_000_000 {
+            // WHEN they are spoilt in a few places
+            let mut text = right[random(right.len())].as_bytes().to_vec();
+            for _ in 0..1 + random(4) {
+                let at = random(text.len());
+                match random(6) {
+                    0 => text.truncate(at + 1),
+                    1 => text[at] = random(256) as u8,
+                    2 => drop(text.remove(at)),
+                    3 => drop(text.splice(at..at, pieces[random(pieces.len())].bytes())),
+                    4 => drop(text.splice(at..(at + random(20)).min(text.len()), [])),
+                    _ => {
+                        let copied = text[at..(at + random(30)).min(text.len())].to_vec();
+                        drop(text.splice(at..at, copied));
+                    }
+                }
+                if text.is_empty() {
+                    text.push(b' ');
+                }
+            }
+            // THEN each is understood or refused in a few words
+            match Request::parse(&text) {
+                Ok(Request::Move { ranges, .. }) => assert!(!ranges.is_empty()),
+                Ok(_) => understood += 1,
+                Err(why) => assert!(!why.is_empty() && why.len() < 300, "{why}"),
+            }
+        }
+        assert!(understood > 1000, "{understood}: spoilt beyond what tells anything");
+        // AND so is what is large or deep
+        for text in ["[".repeat(LIMIT), r#"{"a":"#.repeat(LIMIT / 5), "x".repeat(LIMIT), "9".repeat(LIMIT)] {
+            assert!(Request::parse(text.as_bytes()).is_err());
+        }
+        let long = format!(r#"{{"command": "{}"}}"#, "\\u0000".repeat(LIMIT / 8));
+        assert!(Request::parse(long.as_bytes()).is_err_and(|why| why.len() < 1000));
+    }
+}

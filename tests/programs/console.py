@@ -1,0 +1,262 @@
+"""Does what stdin says, a line of Python each, and answers each with a line of JSON: its value, or what went wrong.
+
+The driver is called through ctypes, so that nothing else is between it and the test. What is allocated knows its bytes.
+"""
+
+import ctypes
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+MIB = 1 << 20
+PAGE = 2 * MIB
+cu = ctypes.CDLL("libcuda.so.1")
+__all__ = ["suppress"]  # For those who tell it what to do.
+
+
+class Failed(Exception):
+    pass
+
+
+def call(name, *arguments):
+    """Calls a function of the driver; integers of any size are passed as C does."""
+    code = getattr(cu, name)(*[ctypes.c_uint64(a) if isinstance(a, int) else a for a in arguments])
+    if code:
+        raise Failed(f"{name} returned {code}")
+
+
+def asked(name, *arguments, kind=ctypes.c_uint64):
+    """What a function writes to its first argument."""
+    answer = kind()
+    call(name, ctypes.byref(answer), *arguments)
+    return answer.value
+
+
+contexts = []
+
+
+def use(device):
+    """Makes the device's primary context current on this thread."""
+    call("cuInit", 0)
+    while len(contexts) <= device:
+        contexts.append(asked("cuDevicePrimaryCtxRetain", len(contexts)))
+    call("cuCtxSetCurrent", contexts[device])
+
+
+class Memory:
+    """A stretch of device memory, and what it should hold."""
+
+    def __init__(self, address, size):
+        self.address, self.size = address, size
+        self.bytes = bytearray(size)
+
+    def write(self, offset=0, size=None):
+        data = random.randbytes(size or self.size - offset)
+        self.bytes[offset : offset + len(data)] = data
+        call("cuMemcpyHtoD_v2", self.address + offset, data, len(data))
+
+    def fill(self, value, offset=0, size=None):
+        size = size or self.size - offset
+        self.bytes[offset : offset + size] = bytes([value]) * size
+        call("cuMemsetD8_v2", self.address + offset, value, size)
+
+    def check(self, address=None):
+        now = ctypes.create_string_buffer(self.size)
+        call("cuMemcpyDtoH_v2", now, address or self.address, self.size)
+        if now.raw != self.bytes:
+            wrong = next(i for i in range(self.size) if now.raw[i] != self.bytes[i])
+            raise Failed(f"byte {wrong} of {self.size} at {self.address:#x} is wrong")
+
+    def free(self):
+        call("cuMemFree_v2", self.address)
+        everything.remove(self)
+
+
+everything = []
+
+
+def holds(address, size):
+    """Fills new memory with bytes of its own."""
+    memory = Memory(address, size)
+    memory.write()
+    everything.append(memory)
+    return memory
+
+
+def allocate(size):
+    return holds(asked("cuMemAlloc_v2", size), size)
+
+
+def check():
+    for memory in everything:
+        memory.check()
+
+
+class Properties(ctypes.Structure):
+    _fields_ = (
+        *[(name, ctypes.c_int) for name in ("kind", "handles", "location", "device")],
+        ("meta", ctypes.c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    )
+
+
+def create(size, device=0, shareable=False):
+    """`cuMemCreate`"""
+    return asked("cuMemCreate", size, ctypes.byref(Properties(1, int(shareable), 1, device)), 0)
+
+
+def reserve(size):
+    return asked("cuMemAddressReserve", size, 0, 0, 0)
+
+
+def attach(address, size, handle, device=0, flags=3):
+    """Maps physical memory and allows access to it."""
+    call("cuMemMap", address, size, 0, handle, 0)
+    call("cuMemSetAccess", address, size, (ctypes.c_int * 3)(1, device, flags), 1)
+    return address
+
+
+def properties(handle):
+    what = Properties()
+    call("cuMemGetAllocationPropertiesFromHandle", ctypes.byref(what), handle)
+    return [getattr(what, name) for name in ("kind", "handles", "location", "device")]
+
+
+def range_of(address):
+    """`cuMemGetAddressRange`"""
+    base, size = ctypes.c_uint64(), ctypes.c_size_t()
+    call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), address)
+    return [base.value, size.value]
+
+
+def attributes(address, *which):
+    """`cuPointerGetAttribute` of each, and that `cuPointerGetAttributes` says the same of all."""
+    one = []
+    for number in which:
+        value = ctypes.c_uint64()
+        call("cuPointerGetAttribute", ctypes.byref(value), number, address)
+        one.append(value.value)
+    values = [ctypes.c_uint64() for _ in which]
+    pointers = (ctypes.c_void_p * len(which))(*[ctypes.addressof(value) for value in values])
+    call("cuPointerGetAttributes", len(which), (ctypes.c_int * len(which))(*which), pointers, address)
+    if one != [value.value for value in values]:
+        raise Failed(f"cuPointerGetAttribute says {one}, cuPointerGetAttributes {[value.value for value in values]}")
+    return one
+
+
+def free_bytes():
+    """What `cuMemGetInfo` says."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return free.value
+
+
+def begin_capture(stream):
+    call("cuStreamBeginCapture_v2", stream, 0)
+
+
+def end_capture(stream):
+    """Ends a capture, and makes it something that can be launched."""
+    graph = ctypes.c_uint64()
+    call("cuStreamEndCapture", stream, ctypes.byref(graph))
+    return asked("cuGraphInstantiateWithFlags", graph, 0)
+
+
+threads = {}
+
+
+def later(name, what, device=0):
+    """Does something on a thread of its own."""
+    outcome = []
+
+    def work():
+        try:
+            use(device)
+            outcome.append((what(), None))
+        except Exception as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=work, daemon=True)
+    threads[name] = thread, outcome
+    thread.start()
+
+
+def ended(name, seconds=10.0):
+    """Whether it comes to its end in so long; fails if it went wrong."""
+    thread, outcome = threads[name]
+    thread.join(seconds)
+    if outcome and outcome[0][1]:
+        raise outcome[0][1]
+    return bool(outcome)
+
+
+def worker(stop, bad):
+    """Changes and checks memory of its own."""
+    mine = [Memory(asked("cuMemAlloc_v2", size), size) for size in (PAGE, 3 * PAGE)]
+    for memory in mine:
+        memory.write()
+    while not stop.is_set():
+        memory = random.choice(mine)
+        try:
+            offset = random.randrange(memory.size - 4096)
+            memory.write(offset, random.randrange(1, 4096))
+            memory.fill(random.randrange(256), random.randrange(memory.size - 4096), 4096)
+            memory.check()
+        except Exception as error:
+            bad.append(str(error))
+            break
+    for memory in mine:
+        call("cuMemFree_v2", memory.address)
+
+
+class Other:
+    """Another such process on the same cards."""
+
+    def __init__(self, **environment):
+        self.process = subprocess.Popen(
+            [sys.executable, __file__],
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=pass_on,
+        )
+
+    def do(self, line):
+        print(line, file=self.process.stdin, flush=True)
+        answer = json.loads(self.process.stdout.readline())
+        if "error" in answer:
+            raise Failed(answer["error"])
+        return answer["value"]
+
+    def end(self):
+        self.process.stdin.close()
+        return self.process.wait()
+
+
+pass_on = []
+
+
+def compiled(line):
+    """An expression, or a statement, whose value is None."""
+    try:
+        return compile(line.strip(), "<told>", "eval")
+    except SyntaxError:
+        return compile(line, "<told>", "exec")
+
+
+def main():
+    for line in sys.stdin:
+        try:
+            answer = {"value": eval(compiled(line), globals())}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer, default=repr), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Lives with little GPU memory.
+
+limited.py train      trains, keeping more each step, until there is no memory; prints where that was and what was held
+limited.py fragments  fills its cache with blocks of one size and asks for others; prints how often the cache was given up
+limited.py shown      prints what PyTorch says of the devices' memory
+limited.py patterns   keeps patterns in so many MiB (the second argument), moves them about; prints their checksums
+limited.py devices    fills every device; prints what each took
+limited.py late       loads libmemlab (the second argument) when it holds something already, and fills the device
+limited.py obey       does what is written to it, line by line: take MIB, drop, sums, where, free
+"""
+
+import ctypes
+import hashlib
+import json
+import sys
+import traceback
+
+import torch
+
+MIB = 1 << 20
+
+
+def held(device=0):
+    return [torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)]
+
+
+def train():
+    model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(6))).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    kept = []
+    try:
+        for step in range(10_000):
+            x = torch.empty(256 + 128 * (step % 5), 512, device="cuda")
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            kept.append(model(x))
+            kept.append(torch.empty((step % 7 * 3 + 1) * MIB + 1000, dtype=torch.uint8, device="cuda"))
+    except torch.OutOfMemoryError as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        where = [frame.lineno for frame in frames if frame.filename == __file__]
+        at_failure, free = held(), torch.cuda.mem_get_info()
+        asked = str(error).partition(" is free")[0]
+        print(json.dumps({"step": step, "lines": where, "held": at_failure, "free": free, "asked": asked}))
+        print(json.dumps({"most": torch.cuda.max_memory_reserved()}))
+
+
+def fragments():
+    for size in (30, 50, 90, 120):
+        # Ever larger, and more than half of the card each time: what is cached is of no use, and must go first.
+        blocks = [torch.empty(size * MIB, dtype=torch.uint8, device="cuda") for _ in range(360 // size)]
+        del blocks
+    stats = torch.cuda.memory_stats()
+    print(json.dumps({"retries": stats["num_alloc_retries"], "ooms": stats["num_ooms"], "held": held()}))
+    print(json.dumps({"most": torch.cuda.max_memory_reserved()}))
+
+
+def shown():
+    for device in range(torch.cuda.device_count()):
+        torch.empty(5 * MIB, dtype=torch.uint8, device=f"cuda:{device}")
+        total = torch.cuda.get_device_properties(device).total_memory
+        print(json.dumps([total, *torch.cuda.mem_get_info(device)]))
+
+
+def patterns():
+    count = int(sys.argv[2]) // 16
+    random = torch.Generator().manual_seed(1)
+    sources = [torch.randint(256, (16 * MIB,), generator=random, dtype=torch.uint8) for _ in range(3)]
+
+    def digest(tensors):
+        return [hashlib.sha256(tensor.cpu().numpy().tobytes()).hexdigest()[:12] for tensor in tensors]
+
+    # Filled from the host, copied to each other on the device, partly overwritten and partly set to zero.
+    kept = [sources[i % 3].cuda() for i in range(count)]
+    for i in range(0, count, 2):
+        kept[i][: 5 * MIB].copy_(kept[(i * 7 + 3) % count][MIB : 6 * MIB])
+        kept[i][7 * MIB : 8 * MIB].zero_()
+    print(json.dumps(digest(kept)))
+    # Some go, others of other sizes come, small ones too.
+    del kept[::3]
+    kept += [kept[i][: (i + 1) * MIB + 512].clone() for i in range(6)]
+    kept += [sources[0][i : i + 700].cuda() for i in range(6)]
+    print(json.dumps(digest(kept)))
+    del kept
+    torch.cuda.empty_cache()
+    print(json.dumps(held()))
+
+
+def devices():
+    for device in range(torch.cuda.device_count()):
+        kept = []
+        try:
+            while len(kept) < 100:
+                kept.append(torch.empty(20 * MIB, dtype=torch.uint8, device=f"cuda:{device}"))
+        except torch.OutOfMemoryError:
+            pass
+        print(json.dumps([len(kept), *held(device), *torch.cuda.mem_get_info(device)]))
+
+
+def late():
+    kept = [torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")]
+    ctypes.CDLL(sys.argv[2])
+    devices()
+    print(json.dumps(len(kept)))
+
+
+def obey():
+    kept = []
+    print("ready", flush=True)
+    for line in sys.stdin:
+        match line.split():
+            case ["take", size]:
+                try:
+                    kept.append(torch.empty(int(size) * MIB, dtype=torch.uint8, device="cuda"))
+                    kept[-1][:MIB].copy_(torch.randint(256, (MIB,), dtype=torch.uint8))
+                    said = "taken"
+                except torch.OutOfMemoryError:
+                    said = "refused"
+            case ["drop"]:
+                kept.clear()
+                torch.cuda.empty_cache()
+                said = "dropped"
+            case ["sums"]:
+                said = json.dumps([int(block[:MIB].cpu().sum()) for block in kept])
+            case ["where"]:
+                said = json.dumps(kept[0].data_ptr())
+            case ["free"]:
+                said = json.dumps(torch.cuda.mem_get_info())
+        print(said, flush=True)
+
+
+globals()[sys.argv[1]]()

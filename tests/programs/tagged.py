@@ -1,0 +1,85 @@
+"""Models and optimizers that do not go by the book.
+
+    tagged.py MODE OUT.json
+
+threads: four models, each trained by a thread of its own. compiled: a compiled optimizer. OUT: {"allocated": what PyTorch
+says, "models": for each {address: [category, name, bytes]} of what belongs to it}, as they are at the end.
+"""
+
+import json
+import sys
+import threading
+import time
+
+import torch
+import torch.nn as nn
+
+mode, out = sys.argv[1:]
+trained = []
+
+
+class FirstPause(nn.Module):
+    """Names are found on the main thread, while a thread is inside the module: gives it time once."""
+
+    pause = 0.1
+
+    def forward(self, x):
+        time.sleep(self.pause)
+        self.pause = 0
+        return x
+
+
+def make(width):
+    model = nn.Sequential(*[nn.Linear(width, width) for _ in range(4)], FirstPause()).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    trained.append((model, optimizer))
+    return model, optimizer
+
+
+def train(model, optimizer, step, steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(8, model[0].in_features, device="cuda")).sum().backward()
+        step()
+
+
+def threads():
+    together = threading.Barrier(4)
+
+    def work(width):
+        model, optimizer = make(width)
+        together.wait()
+        train(model, optimizer, optimizer.step, 40)
+
+    workers = [threading.Thread(target=work, args=(width,)) for width in (32, 64, 96, 128)]
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers):
+        time.sleep(0.002)
+
+
+def compiled():
+    from torch._dynamo.utils import counters
+
+    model, optimizer = make(32)
+    train(model, optimizer, torch.compile(optimizer.step, backend="eager"), 12)
+    print(dict(counters["graph_break"]), counters["stats"]["unique_graphs"])
+
+
+globals()[mode]()
+models = []
+for model, optimizer in trained:
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        tensors["parameter", name] = parameter
+        tensors["gradient", name] = parameter.grad
+        tensors |= {("optimizer_state", f"{name}:{key}"): value for key, value in optimizer.state[parameter].items()}
+    models.append(
+        {
+            tensor.data_ptr(): [category, name, tensor.numel() * tensor.element_size()]
+            for (category, name), tensor in tensors.items()
+            if tensor.is_cuda
+        }
+    )
+with open(out, "w") as file:
+    json.dump({"allocated": torch.cuda.memory_allocated(), "models": models}, file)

@@ -1,0 +1,74 @@
+"""Blocks are known for what they are also in programs that do not go by the book, which go on as without memlab."""
+
+import json
+import re
+
+import pytest
+from conftest import PROGRAMS
+from twin import Trace
+
+WORKSPACE = 8
+
+
+@pytest.mark.parametrize("mode", ["threads", "compiled"])
+def test_tags(memlab, mode):
+    # GIVEN models trained by several threads at once, or by a compiled optimizer
+    run = memlab.python(PROGRAMS / "tagged.py", mode, memlab.folder / "truth.json")
+    assert run.code == 0, run.errors
+    truth = json.loads((memlab.folder / "truth.json").read_text())
+    trace = Trace(run.trace)
+    # WHEN the last tag of each address is looked up
+    tags, roots = {}, {}
+    for event in trace.events:
+        if event[0] == "tag":
+            _, _, _, address, category, size, root, name = event
+            tags[str(address)] = [category, name, size]
+            roots[str(address)] = root
+    # THEN each model's parameters, gradients and optimizer state are known by name, and whose they are
+    met = set()
+    for expected in truth["models"]:
+        assert {address: tags.get(address) for address in expected} == expected
+        (root,) = {roots[address] for address in expected}
+        assert trace.layers[root]["type"] == "Sequential"
+        met.add(root)
+    assert len(met) == len(truth["models"])
+    # AND every step and every byte is counted
+    assert sum(event[0] == "step" for event in trace.events) == {"threads": 160, "compiled": 12}[mode]
+    assert trace.at().allocated() == truth["allocated"]
+    # AND the program says what it says alone
+    if mode == "compiled":
+        alone = memlab.python(PROGRAMS / "tagged.py", mode, memlab.folder / "alone.json", preload=False)
+        assert run.output == alone.output
+        assert without_times(run.errors) == without_times(alone.errors)
+    else:
+        assert (run.output, run.errors) == ("", "")
+
+
+def without_times(errors):
+    """Of PyTorch's log."""
+    return re.sub(r"^([WE])\d+ [\d:.]+ \d+ ", r"\1 ", errors, flags=re.MULTILINE)
+
+
+def test_workspaces_after_running_out_of_memory(memlab):
+    # GIVEN a program that goes on after there was no memory for the workspace of a library
+    run = memlab.python(PROGRAMS / "workspace.py", memory="512MiB")
+    assert (run.code, run.errors) == (0, "")
+    events = [event for event in Trace(run.trace).events if event[0] in ("a", "oom")]
+    last_oom = max(index for index, event in enumerate(events) if event[0] == "oom")
+    # THEN what it makes afterwards is its own, and only the workspace is a workspace
+    made = [(event[5], event[8] & WORKSPACE != 0) for event in events[last_oom:] if event[0] == "a"]
+    before, product, after = map(int, run.output.split())
+    (workspace,) = [size for size, is_workspace in made if is_workspace]
+    assert made == [(before, False), (product, False), (workspace, True), (after, False)]
+
+
+@pytest.mark.parametrize("moment", ["naming", "tagging"])
+def test_an_interrupted_agent_ends_its_work(memlab, moment):
+    # GIVEN a program that is interrupted while the agent looks at its model, and goes on with the same model
+    run = memlab.python(PROGRAMS / "interrupted_once.py", moment)
+    assert (run.code, run.output, run.errors) == (0, "interrupted 1\n", "")
+    trace = Trace(run.trace)
+    # THEN layers and parameters get their names, though none of them is new any more
+    assert sorted(layer["name"] for layer in trace.layers.values()) == ["", "body", "body.0", "body.1", "head"]
+    tagged = {event[7] for event in trace.events if event[0] == "tag"}
+    assert tagged == {"body.0.weight", "body.0.bias", "head.weight", "head.bias"}

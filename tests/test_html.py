@@ -1,0 +1,230 @@
+"""The page of `memlab report --html`, as a person meets it: in a browser, of a real training."""
+
+import json
+import subprocess
+
+import pytest
+from browser import Browser, find_chromium
+from conftest import ROOT, Memlab
+
+pytestmark = pytest.mark.skipif(
+    find_chromium() is None,
+    reason="no Chromium: 'tests/chromium.sh .venv' gets one from npm, or name yours in MEMLAB_CHROMIUM",
+)
+
+GPT = [ROOT / "examples" / "train_gpt.py", "--layers", "12", "--width", "128", "--context", "64"]
+
+
+def write_page(memlab, trace):
+    page = trace.with_suffix(".html")
+    command = [memlab.command, "report", trace, "--html", page]
+    done = subprocess.run(command, capture_output=True, text=True, env=memlab.environment())
+    assert done.returncode == 0, done.stderr
+    return page
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with Browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    """The page of a training of twenty steps, and what the JSON says of it."""
+    memlab = Memlab(tmp_path_factory.mktemp("training"))
+    run = memlab.python(*GPT, "--steps", "20")
+    assert run.code == 0, run.errors
+    return write_page(memlab, run.trace), memlab.report(run.trace)
+
+
+def rows(page, table, column):
+    """What a column of a table says, for every row."""
+    return page.evaluate(
+        f"Array.from(document.querySelector('table[aria-label={table}]').tBodies[0].rows, "
+        f"row => row.cells[{column}].dataset.v ?? row.cells[{column}].textContent)"
+    )
+
+
+def click_head(page, table, column):
+    page.evaluate(f"document.querySelectorAll('table[aria-label={table}] th button')[{column}].click()")
+
+
+def box(page, what):
+    """The middle of an element, scrolled to; `what`: an expression."""
+    return page.evaluate(
+        f"(() => {{ const it = {what}; it.scrollIntoView({{block: 'center', behavior: 'instant'}});"
+        "const box = it.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2, box.width]; })()"
+    )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_stands_alone(browser, training, dark):
+    # WHEN the page is opened
+    path, report = training
+    page = browser.open(path, dark=dark)
+    # THEN nothing went wrong in it and nothing was fetched
+    assert page.complaints == []
+    assert page.requests == [path.as_uri()]
+    # AND it is as light or as dark as the machine is
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
+    # AND it fits: only what scrolls by itself is wider than the window
+    for width in (1280, 400):
+        page.resize(width)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    # AND onto paper
+    page.ask("Emulation.setEmulatedMedia", media="print")
+    page.resize(720)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 720
+    assert "train_gpt.py --layers 12" in page.evaluate("document.querySelector('h1').textContent")
+    held = sum(int(held) for held in rows(page, "lines", 0))
+    assert held == report["devices"][0]["peak_allocated_bytes"]
+
+
+def test_tables_sort(browser, training):
+    path, report = training
+    page = browser.open(path)
+    held = [line["live_bytes_at_peak"] for line in report["lines"]]
+    # GIVEN the lines by what they held at the peak
+    assert [int(value) for value in rows(page, "lines", 0)] == sorted(held, reverse=True)
+    # WHEN another head is clicked THEN they come by that, the most first; clicked again, the least first
+    click_head(page, "lines", 6)
+    blocks = [int(value) for value in rows(page, "lines", 6)]
+    assert blocks == sorted(blocks, reverse=True) and len(set(blocks)) > 5
+    click_head(page, "lines", 6)
+    assert [int(value) for value in rows(page, "lines", 6)] == blocks[::-1]
+    order = "Array.from(document.querySelectorAll('table[aria-label=lines] th'), th => th.ariaSort)"
+    assert page.evaluate(order) == ["none"] * 6 + ["ascending", "none"]
+    # AND names come as people count: line 9 before line 10
+    click_head(page, "lines", 7)
+    numbers = [int(name.split("train_gpt.py:")[1].split()[0]) for name in rows(page, "lines", 7) if "train_gpt" in name]
+    assert numbers == sorted(numbers) and len(numbers) > 5
+
+
+def test_tables_are_searched_and_show_their_first_rows(browser, training):
+    page = browser.open(training[0])
+    visible = "Array.from(document.querySelectorAll('table[aria-label={}] tbody tr')).filter(row => row.checkVisibility())"
+    shown = visible.format("steps") + ".length"
+    assert page.evaluate(shown) == 12
+    page.evaluate("document.querySelector('table[aria-label=steps]').closest('.scroll').nextSibling.firstChild.click()")
+    assert page.evaluate(shown) == 20
+    page.evaluate("document.querySelector('input[aria-label=\"show only lines with\"]').focus()")
+    for letter in "block.f":
+        page.press(letter)
+    found = page.evaluate(visible.format("lines") + ".map(row => row.textContent)")
+    assert found and all("Block.forward" in line for line in found)
+
+
+def test_the_flamegraph_zooms_and_searches(browser, training):
+    path, report = training
+    page = browser.open(path)
+    graph = "document.querySelector('svg.flamegraph')"
+    frame = f"Array.from({graph}.querySelectorAll('.f')).find(f => f.textContent.startsWith('Block.forward'))"
+    frames = f"Array.from({graph}.querySelectorAll('.f')).filter(f => f.checkVisibility()).length"
+    facts = f"{graph}.querySelector('.facts').textContent"
+    before = page.evaluate(frames)
+    x, y, width = box(page, frame)
+    # WHEN a call is pointed at THEN the line above says all about it
+    page.hover(x, y)
+    assert "train_gpt.py:4" in page.evaluate(facts) and "MiB (" in page.evaluate(facts)
+    # WHEN it is clicked THEN it takes the whole width, and those beside it are gone
+    page.click(x, y)
+    assert box(page, frame)[2] > width * 1.1
+    assert abs(box(page, frame)[2] - box(page, graph)[2]) < 3
+    assert 1 < page.evaluate(frames) < before
+    # AND its name is all there now
+    assert "…" not in page.evaluate(f"{frame}.querySelector('text').textContent")
+    # WHEN Escape is pressed in it THEN all is back
+    page.press("Escape")
+    assert page.evaluate(frames) == before and abs(box(page, frame)[2] - width) < 1
+    # WHEN walked with the keys THEN they lead from caller to called, and Enter zooms
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
+        page.press(key)
+    assert page.evaluate("document.activeElement.dataset.d") == "3"
+    page.press("Enter")
+    assert abs(box(page, "document.activeElement")[2] - box(page, graph)[2]) < 3
+    page.press("Escape")
+    # WHEN searched THEN what is found is marked and summed, each byte once
+    page.evaluate(f"{graph}.querySelector('input').focus()")
+    for letter in "main  train":  # The function, not a folder of that name.
+        page.press(letter)
+    hits = page.evaluate(f"Array.from({graph}.querySelectorAll('.hit'), f => Number(f.dataset.b))")
+    # (Some lines of main are too small to be drawn.)
+    peak = report["devices"][0]["peak_allocated_bytes"]
+    assert len(hits) >= 2 and 0.999 * peak < sum(hits) <= peak
+    assert "(100.0 %)" in page.evaluate(facts)
+    assert page.complaints == []
+
+
+def test_layers_open_and_close(browser, training):
+    page = browser.open(training[0])
+    shown = "Array.from(document.querySelectorAll('.tree .row')).filter(row => row.checkVisibility()).length"
+    first = page.evaluate(shown)
+    assert page.evaluate("Array.from(document.querySelectorAll('.tree .what'), it => it.textContent.trim())[1]") == "itself"
+    # WHEN the outermost is closed by the keyboard THEN only it is left, and the head and what is outside layers
+    page.evaluate("document.querySelector('.tree summary').focus()")
+    page.press("Enter")
+    assert page.evaluate(shown) == 3 < first
+    page.press("Enter")
+    assert page.evaluate(shown) == first
+    page.evaluate("document.querySelector('[data-open=all]').click()")
+    names = page.evaluate("Array.from(document.querySelectorAll('.tree .what'), it => it.textContent.trim())")
+    assert page.evaluate(shown) == len(names) + 1 > first
+    # THEN numbers come as numbers
+    blocks = [name for name in names if name.endswith(" Block")]
+    assert blocks == [f"{number} Block" for number in range(12)]
+    page.evaluate("document.querySelector('[data-open=none]').click()")
+    assert page.evaluate(shown) == 3
+
+
+def test_the_chart_reads_out(browser, training):
+    page = browser.open(training[0])
+    x, y, _ = box(page, "document.querySelector('svg.timeline')")
+    page.hover(x, y)
+    said = page.evaluate("document.querySelector('.readout').textContent")
+    assert said.startswith("after ") and "allocated" in said and "in use on the device" in said
+    # AND by the keyboard
+    page.evaluate("document.querySelector('svg.timeline').focus()")
+    page.press("Home")
+    assert page.evaluate("document.querySelector('.readout').textContent").startswith("after 0.00 ms:")
+
+
+def test_an_out_of_memory_is_the_first_thing_said(browser, memlab):
+    run = memlab.python(ROOT / "examples" / "train_gpt.py", "--batch", "64", memory="2GiB")
+    assert run.code == 1
+    page = browser.open(write_page(memlab, run.trace))
+    verdict = page.evaluate("document.querySelector('.verdict').textContent.trim()")
+    assert verdict.startswith("Out of memory") and "activations" in verdict
+    assert "smaller batch" in page.evaluate("document.querySelector('.advice').textContent")
+    assert page.evaluate("document.querySelectorAll('svg.timeline .oom').length") == 1
+    assert page.complaints == []
+
+
+def test_names_run_nothing(browser, memlab):
+    # GIVEN a trace whose names are scripts, for every place that names can be put to
+    evil = "</title></style></script><script>owned=1</script>"
+    evil += "<img src=x onerror='owned=2'>\"'><svg onload=owned=3>"
+    records = [
+        {"memlab": 1, "pid": 7, "command": ["python", evil], "host": evil, "directory": "/gpt"},
+        {"device": 0, "name": evil, "total_bytes": 1 << 30},
+        {"software": "torch", "version": evil, "root": "/torch"},
+        {"frame": 1, "file": f"/{evil}", "line": 1, "function": evil},
+        {"stack": 1, "parent": 0, "frame": 1},
+        {"layer": 1, "parent": 0, "type": evil, "name": evil},
+        {"warning": evil},
+        ["d+", 1, 1, 0, 64, 4096, "device", evil, evil, 1, 0, 0],
+        ["a", 2, 1, 0, 4096, 4096, 1, 1, 5],
+        ["oom", 3, 1, 0, 4096, 4096, 4096, 1, 1],
+    ]
+    trace = memlab.folder / "evil.jsonl"
+    trace.write_text("".join(json.dumps(record) + "\n" for record in records))
+    # WHEN its page is opened
+    path = write_page(memlab, trace)
+    page = browser.open(path)
+    # THEN it is only text
+    assert page.evaluate("window.owned") is None
+    assert page.evaluate("document.querySelectorAll('img, [onload], [onerror]').length") == 0
+    assert page.evaluate("document.scripts.length") == 1
+    assert page.evaluate("document.querySelector('.facts').textContent").count(evil) == 2
+    assert page.complaints == [] and page.requests == [path.as_uri()]

@@ -1,0 +1,227 @@
+"""A training is pushed off the card and brought back, and does not notice."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import control
+import pytest
+from conftest import PROGRAMS
+
+MOVED = PROGRAMS / "moved.py"
+CYCLES = 100
+
+
+def train(memlab, *arguments, env=None, **options):
+    """Starts the training under memlab; the process, once it trains."""
+    process = memlab.start(sys.executable, MOVED, *arguments, env={"MEMLAB_OFFLOAD": "1", **(env or {})}, **options)
+    assert process.stdout.readline() == "ready\n", process.communicate()
+    return process
+
+
+def undisturbed(memlab, *arguments, steps):
+    """What the same training sees alone, in its first steps; on the simulated GPU nothing changes after the first."""
+    run = memlab.python(MOVED, "/", "--steps", steps, *arguments, preload=False)
+    assert run.code == 0, run.errors
+    return json.loads(run.output.splitlines()[-1])
+
+
+def end(process, until):
+    until.touch()
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    return json.loads(output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env"),
+    [
+        ([], {}),
+        (["--graph"], {}),
+        ([], {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+    ],
+    ids=["eager", "graph", "expandable_segments"],
+)
+def test_cycles_at_random_moments(memlab, arguments, env):
+    # GIVEN a training with AdamW
+    expected = undisturbed(memlab, *arguments, steps=2)
+    assert expected[0] == expected[1]
+    until = memlab.folder / "enough"
+    process = train(memlab, until, *arguments, env=env)
+    moments = random.Random(4)
+    # WHEN it is offloaded and restored at random moments
+    for _ in range(CYCLES if not arguments and not env else CYCLES // 5):
+        time.sleep(moments.uniform(0, 0.02))
+        before = control.status(process.pid)
+        offload = control.operate(process.pid, "offload")
+        away = control.status(process.pid)
+        # THEN all of it leaves, and comes back
+        assert (away["state"], away["device_bytes"]) == ("offloaded", 0)
+        assert away["host_bytes"] == offload["total_bytes"] == offload["done_bytes"] > 0
+        control.operate(process.pid, "restore")
+        back = control.status(process.pid)
+        assert (back["state"], back["host_bytes"]) == ("resident", 0)
+        assert back["device_bytes"] >= away["host_bytes"] or back["device_bytes"] >= before["device_bytes"] // 2
+    # AND every step saw the bytes that an undisturbed one sees
+    seen = end(process, until)
+    assert len(seen) > 1
+    assert all(step == expected[0] for step in seen)
+
+
+def test_the_card_is_free_meanwhile(memlab):
+    # GIVEN a training that fills most of a card
+    until = memlab.folder / "enough"
+    process = train(memlab, until, "--ballast", 320, memory="1GiB")
+    # WHEN it is offloaded
+    control.operate(process.pid, "offload")
+    status = control.status(process.pid)
+    # THEN nothing but its context and what is too small to move stays on the card, which NVML confirms
+    time.sleep(0.6)
+    stays = status["fixed_bytes"]
+    trace = next(memlab.folder.glob("*.jsonl")).read_bytes()
+    *_, used = (json.loads(line) for line in trace.split(b"\n") if line.startswith(b'["used"'))
+    assert (256 << 20) <= used[3] <= (256 << 20) + stays + (32 << 20), used
+    # AND memlab's own figures know it: the rest is nobody else's
+    device = memlab.report(next(memlab.folder.glob("*.jsonl")))["devices"][0]
+    assert device["host_bytes"] == status["host_bytes"]
+    assert abs(device["used_bytes"] - used[3]) < 4 << 20, device
+    control.operate(process.pid, "restore", free_host=True)
+    # AND the host memory can be given back too
+    assert control.status(process.pid)["arena_bytes"] == 0
+    end(process, until)
+
+
+def test_two_trainings_take_turns(memlab):
+    # GIVEN a card that has room for one of two trainings
+    flags = ["--ballast", "280"]
+    expected = undisturbed(memlab, *flags, steps=1)[0]
+    until = [memlab.folder / "first", memlab.folder / "second"]
+    training = [sys.executable, MOVED, "$1", *flags]
+    words = " ".join(f'"{word}"' for word in training)
+    script = f"""
+        train() {{ {words} > "$1.out" & echo $!; }}
+        train {until[0]}; read go; train {until[1]}; wait
+    """
+    # Most of the card goes to the two contexts, which costs the test no memory.
+    env = {"MEMLAB_OFFLOAD": "1", "SIMGPU_CONTEXT": "3840MiB"}
+    card = memlab.start("sh", "-c", script, memory="8GiB", env=env, stdin=subprocess.PIPE)
+
+    def started(number):
+        pid = int(card.stdout.readline())
+        out = Path(f"{until[number]}.out")
+        deadline = time.monotonic() + 150
+        while not (out.exists() and out.read_text().startswith("ready")):
+            assert time.monotonic() < deadline and Path(f"/proc/{pid}/exe").exists(), f"{out} does not begin"
+            time.sleep(0.05)
+        return pid
+
+    first = started(0)
+    # WHEN the first is offloaded, the second finds room
+    control.operate(first, "offload")
+    card.stdin.write("go\n")
+    card.stdin.flush()
+    second = started(1)
+    # AND while it is there, the first stays away, whole, as often as one tries
+    for _ in range(3):
+        control.ask(first, command="restore")
+        outcome = control.finish(first)
+        assert (outcome["phase"], outcome["retryable"]) == ("failed", True)
+        assert "no room" in outcome["error"]
+        assert control.status(first)["state"] == "offloaded"
+    # AND they take turns
+    for _ in range(3):
+        control.operate(second, "offload")
+        control.operate(first, "restore")
+        time.sleep(0.1)
+        control.operate(first, "offload")
+        control.operate(second, "restore")
+        time.sleep(0.1)
+    # THEN both end with the bytes they should have
+    until[1].touch()
+    while True:
+        control.ask(first, command="restore")
+        if control.finish(first)["phase"] == "done":
+            break
+        time.sleep(0.05)
+    until[0].touch()
+    _, errors = card.communicate(timeout=60)
+    assert (card.returncode, errors) == (0, "")
+    for path in until:
+        seen = json.loads(Path(f"{path}.out").read_text().splitlines()[-1])
+        assert seen
+        assert all(step == expected for step in seen)
+
+
+def test_parts_go_while_the_training_runs(memlab):
+    # GIVEN a training, and what its trace says of its optimizer's memory
+    expected = undisturbed(memlab, steps=1)[0]
+    until = memlab.folder / "enough"
+    process = train(memlab, until)
+    page = control.status(process.pid)["page_bytes"]
+    moments = random.Random(5)
+    spans = control.segments(next(memlab.folder.glob("*.jsonl")))
+    for _ in range(10):
+        # WHEN random pages of it are moved to host memory, again and again, the training running on
+        for _ in range(moments.randint(1, 3)):
+            start, end_ = moments.choice(spans)
+            pages = range(start, end_ - page + 1, page)
+            ranges = [[at, page] for at in pages if moments.random() < 0.4]
+            if not ranges:
+                continue
+            control.ask(process.pid, command="offload", ranges=ranges)
+            outcome = control.finish(process.pid)
+            assert outcome["phase"] == "done" or "none of this memory can be moved" in outcome["error"], outcome
+        status = control.status(process.pid)
+        assert status["state"] in ("partly_offloaded", "resident")
+        # THEN they count as host memory until they are restored, or everything is offloaded and restored
+        if moments.random() < 0.5:
+            control.operate(process.pid, "offload")
+            assert control.status(process.pid)["device_bytes"] == 0
+        if control.status(process.pid)["host_bytes"]:
+            control.operate(process.pid, "restore")
+        assert control.status(process.pid)["host_bytes"] == 0
+    # AND every step saw the right bytes
+    seen = end(process, until)
+    assert all(step == expected for step in seen)
+
+
+IN_PROCESS = """
+import ctypes, json, threading
+import torch
+memlab = ctypes.CDLL(None)
+memlab.memlab_status.restype = ctypes.c_size_t
+memlab.memlab_status.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+memlab.memlab_offload.argtypes = [ctypes.c_double, ctypes.c_char_p, ctypes.c_size_t]
+memlab.memlab_restore.argtypes = [ctypes.c_double, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
+
+def state():
+    text = ctypes.create_string_buffer(memlab.memlab_status(None, 0) + 64)
+    memlab.memlab_status(text, len(text))
+    return json.loads(text.value)["move"]["state"]
+
+x = torch.arange(1 << 20).cuda()
+error = ctypes.create_string_buffer(200)
+assert memlab.memlab_restore(1.0, 0, error, len(error)) == -1 and b"nothing" in error.value, error.value
+assert memlab.memlab_offload(10.0, error, len(error)) == 0, error.value
+assert state() == "offloaded"
+assert memlab.memlab_offload(10.0, error, 8) == -1 and len(error.value) == 7
+# Another thread waits until this one has brought the memory back.
+waited = []
+thread = threading.Thread(target=lambda: waited.append(int(x[12345])))
+thread.start()
+thread.join(0.2)
+assert not waited
+assert memlab.memlab_restore(10.0, 1, error, len(error)) == 0, error.value
+thread.join()
+assert state() == "resident" and waited == [12345] and bool((x.cpu() == torch.arange(1 << 20)).all())
+print("done")
+"""
+
+
+def test_from_inside(memlab):
+    # GIVEN a program that calls the C functions of include/memlab.h THEN they do what they say
+    run = memlab.python("-c", IN_PROCESS, env={"MEMLAB_OFFLOAD": "1"})
+    assert (run.code, run.output, run.errors) == (0, "done\n", "")

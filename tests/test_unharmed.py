@@ -1,0 +1,186 @@
+"""Programs do what they do alone, also where little is left to them, or where their trace is taken away."""
+
+import os
+import select
+import socket
+import subprocess
+import time
+
+import pytest
+from conftest import PROGRAMS, RELEASE
+from twin import Trace
+
+
+@pytest.fixture
+def program(memlab):
+    path = memlab.folder / "unharmed"
+    subprocess.run(["cc", "-O1", "-o", path, PROGRAMS / "unharmed.c", "-L", RELEASE, "-lsimgpu_cudart"], check=True)
+    return path
+
+
+def pairs_in(path):
+    """What the trace of a program knows that frees each block it takes, worded as the program does."""
+    kinds = [event[0] for event in Trace(path).events]
+    assert kinds.count("d+") == kinds.count("d-")
+    return f"{kinds.count('d+')} pairs\n"
+
+
+def complaints(run):
+    return [line for line in run.errors.splitlines() if line.startswith("memlab:")]
+
+
+def test_two_processes_with_one_name(memlab, program):
+    # GIVEN two processes at a time that are to write to the same file
+    env = {"MEMLAB_OUTPUT": "same.name.jsonl"}
+    both = [memlab.start(program, "slowly", env=env, stdin=subprocess.PIPE) for _ in range(2)]
+    assert [process.stdout.readline() for process in both] == ["ready\n", "ready\n"]
+    said = [process.communicate() for process in both]
+    # THEN each has a file of its own, with all that it did
+    files = [memlab.folder / "same.name.jsonl", memlab.folder / "same-1.name.jsonl"]
+    processes = [memlab.report(file)["process"] for file in files]
+    assert {process["pid"] for process in processes} == {process.pid for process in both}
+    assert [process["exit"] for process in processes] == [0, 0]
+    assert sorted((pairs_in(file), "") for file in files) == sorted(said)
+    # AND one that comes later takes the place of the first
+    later = memlab.run(program, "churn", "7", env=env)
+    assert later.traces == sorted(files)
+    assert pairs_in(files[0]) == later.output == "7 pairs\n"
+
+
+def test_exec_keeps_what_came_before(memlab, program):
+    # GIVEN a program that uses the card and becomes another that does, with the same process id
+    run = memlab.run(program, "exec")
+    assert (run.code, run.output, run.errors) == (0, "10 pairs\n", "")
+    # THEN each has a trace, and the first one's is not overwritten
+    second, first = run.traces
+    assert second.name == first.name.replace(".jsonl", "-1.jsonl")
+    reports = [memlab.report(trace)["process"] for trace in (first, second)]
+    assert reports[0]["pid"] == reports[1]["pid"]
+    assert [report["exit"] for report in reports] == [None, 0]
+    assert [event[5] for event in Trace(first).events if event[0] == "d+"] == [5 << 20]
+    assert pairs_in(second) == run.output
+
+
+@pytest.mark.parametrize("limit", ["file-size", "address-space", "both-limits"])
+def test_limits(memlab, program, limit):
+    # GIVEN a program with a limit that a trace of the usual kind would break, or use up
+    alone = memlab.run(program, limit, preload=False)
+    assert alone.code == 0, alone.errors
+    run = memlab.run(program, limit)
+    # THEN it succeeds as it does alone
+    assert (run.code, run.output) == (0, alone.output)
+    report = memlab.report(run.trace)
+    assert report["trace"]["skipped_lines"] == 0
+    if limit == "address-space":
+        # AND its trace is whole
+        assert run.errors == ""
+        assert report["process"]["exit"] == 0
+        assert pairs_in(run.trace) == run.output
+    else:
+        # AND its trace goes up to the limit, of which one line tells
+        (line,) = complaints(run)
+        assert "File too large" in line
+        assert 1 << 20 < run.trace.stat().st_size <= 2 << 20
+
+
+def test_files_on_descriptors_of_memlabs(memlab, program):
+    # GIVEN a program that closes all descriptors, and whose own files come to have the numbers that memlab's had
+    run = memlab.run(program, "closefrom")
+    assert (run.code, run.output) == (0, "40001 pairs\n")
+    # THEN what it wrote there is all that is there
+    files = list(memlab.folder.glob("own-*"))
+    assert len(files) > 1000
+    assert {file.read_bytes() for file in files} == {b"mine"}
+    # AND one line says that the trace ends there
+    (line,) = complaints(run)
+    assert "the program has closed the file" in line
+    assert memlab.report(run.trace)["trace"]["skipped_lines"] == 0
+
+
+def test_sockets_on_descriptors_of_memlabs(memlab, program):
+    # GIVEN the same with sockets that wait for connections
+    process = memlab.start(program, "server", stdin=subprocess.PIPE)
+    assert process.stdout.readline() == "ready\n"
+    answered = select.poll()
+    clients = []
+    for number in (*range(100), *range(980, 1090)):  # Those with low numbers and those where memlab moves its own.
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(os.path.relpath(memlab.folder / f"own-{number}"))  # Paths of sockets may not be long.
+        client.send(b'{"command":"status"}\n')
+        answered.register(client, select.POLLIN)
+        clients.append(client)
+    # THEN nobody answers in the program's place
+    assert answered.poll(700) == []
+    process.communicate()
+    assert process.returncode == 0
+    for client in clients:
+        client.close()
+
+
+def test_nobody_reads_stderr(memlab, program):
+    # GIVEN a program with a standard error that nobody reads any more, and a memlab that has something to say
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = memlab.run(program, "churn", "10", stderr=writer, env={"MEMLAB_TRACE_MAX": "nonsense"})
+    os.close(writer)
+    # THEN no signal comes of it
+    assert (run.code, run.output) == (0, "10 pairs\n")
+    assert pairs_in(run.trace) == run.output
+
+
+@pytest.mark.parametrize("where", ["default", "program", "next"])
+def test_no_cuda_where_there_is_none(memlab, where):
+    # GIVEN a program that looks whether there are CUDA's functions in the process, where there are none
+    program = memlab.folder / "lookup"
+    subprocess.run(["cc", "-o", program, PROGRAMS / "lookup.c", "-ldl"], check=True)
+    environment = memlab.environment(LD_PRELOAD=memlab.library)
+    done = subprocess.run([program, where], cwd=memlab.folder, env=environment, capture_output=True, text=True)
+    # THEN it finds memlab's no more than it would find the real ones, and leaves no trace
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+    assert not list(memlab.folder.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("maximum", ["2GiB", "4MiB"])
+@pytest.mark.parametrize("what", ["removed", "renamed", "replaced"])
+def test_the_trace_is_taken_away(memlab, program, what, maximum):
+    # GIVEN a program whose trace is taken away while it runs
+    env = {"MEMLAB_OUTPUT": "trace.jsonl", "MEMLAB_TRACE_MAX": maximum}
+    trace, elsewhere = memlab.folder / "trace.jsonl", memlab.folder / "elsewhere.jsonl"
+    process = memlab.start(program, "slowly", env=env, stdin=subprocess.PIPE)
+    assert process.stdout.readline() == "ready\n"
+    if what == "renamed":
+        trace.rename(elsewhere)
+    else:
+        trace.unlink()
+    if what == "replaced":
+        trace.write_text("the user's own\n")
+    time.sleep(0.6 if maximum == "4MiB" else 0)
+    output, errors = process.communicate()
+    # THEN it runs to its end
+    assert (process.returncode, output[-6:]) == (0, "pairs\n"), errors
+    left = {path.name for path in memlab.folder.iterdir()} - {"unharmed", "trace.jsonl", "elsewhere.jsonl"}
+    if maximum == "4MiB":
+        # AND, where the trace would have to be condensed, one line says that it ends there, and little is left over
+        assert errors.count("memlab:") == 1
+        assert len(left) <= 1
+    else:
+        assert (errors, left) == ("", set())
+    # AND who renamed the trace has all of it, and who replaced it has what he put there
+    if what == "renamed" and maximum != "4MiB":
+        assert pairs_in(elsewhere) == output
+        assert memlab.report(elsewhere)["process"]["exit"] == 0
+    if what == "replaced":
+        assert trace.read_text() == "the user's own\n"
+
+
+@pytest.mark.parametrize(
+    ("handler", "modules"),
+    [("function", "kept"), ("method", "kept"), ("partial", "kept"), ("object", "kept"), ("function", "dropped")],
+)
+def test_exceptions_of_signal_handlers(memlab, handler, modules):
+    # GIVEN a program with a signal handler that raises, now and then while memlab's agent runs
+    run = memlab.python(PROGRAMS / "interrupted.py", handler, modules)
+    # THEN each exception arrives in the program
+    assert (run.code, run.output, run.errors) == (0, "raised 150\n", "")
+    # AND the agent did run
+    assert any(layer["name"] == "parts.0" or layer["name"] == "0" for layer in Trace(run.trace).layers.values())

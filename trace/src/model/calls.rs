@@ -1,0 +1,421 @@
+//! The call tree of a device: who called whom, and how much was allocated below every call.
+//!
+//! Stacks share their outer parts already, so the tree is made in one pass over those that hold something: each
+//! stack's call is looked for below that of its parent, and remembered. That bounds the work by the definitions
+//! there are, however deep or looped a hostile trace makes them.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use hashbrown::{HashMap, HashSet};
+
+use super::Model;
+use super::symbols::Symbols;
+use super::views::{Line, LineView, StackView};
+
+/// What blocks come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Live now.
+    pub live_bytes: u64,
+    /// Live at the device's peak.
+    pub live_bytes_at_peak: u64,
+    /// Blocks handed out over the run.
+    pub allocations: u64,
+    /// Their bytes.
+    pub allocated_bytes: u64,
+}
+
+impl Held {
+    /// Counts `other` too.
+    pub fn add(&mut self, other: &Self) {
+        self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
+        self.live_bytes_at_peak = self.live_bytes_at_peak.saturating_add(other.live_bytes_at_peak);
+        self.allocations = self.allocations.saturating_add(other.allocations);
+        self.allocated_bytes = self.allocated_bytes.saturating_add(other.allocated_bytes);
+    }
+}
+
+impl From<&StackView> for Held {
+    fn from(stack: &StackView) -> Self {
+        Self {
+            live_bytes: stack.live_bytes,
+            live_bytes_at_peak: stack.live_bytes_at_peak,
+            allocations: stack.allocations,
+            allocated_bytes: stack.allocated_bytes,
+        }
+    }
+}
+
+impl From<&LineView> for Held {
+    fn from(line: &LineView) -> Self {
+        Self {
+            live_bytes: line.live_bytes,
+            live_bytes_at_peak: line.live_bytes_at_peak,
+            allocations: line.allocations,
+            allocated_bytes: line.allocated_bytes,
+        }
+    }
+}
+
+/// One line as called along one path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// The line; `None`: no Python frame at all.
+    pub line: Option<Arc<Line>>,
+    /// Whether it is the user's code: outside site-packages and torch.
+    pub is_users: bool,
+    /// The call it was made from, an index into [`CallTree::calls`] lower than its own; `None`: outermost.
+    pub parent: Option<u32>,
+    /// The calls made from here, by index: what held most at the peak first.
+    pub children: Vec<u32>,
+    /// Allocated by this line itself.
+    pub own: Held,
+    /// Allocated by this line and all it called: `own` and the `inclusive` of its children.
+    pub inclusive: Held,
+}
+
+/// What one line of the user's code and all it called came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineCalls {
+    /// The line.
+    pub line: Arc<Line>,
+    /// Each stack counted once, however often the line is in it.
+    pub inclusive: Held,
+}
+
+/// All Python stacks of a device, outermost calls first. See [`Model::calls`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallTree {
+    /// The calls; a caller comes before those it called.
+    pub calls: Vec<Call>,
+    /// The outermost ones: what held most at the peak first.
+    pub roots: Vec<u32>,
+}
+
+impl Model {
+    /// The call tree of a device: every block counted at the innermost line of its stack.
+    pub fn calls(&self, device: i32) -> CallTree {
+        CallTree::new(&self.stacks(device), &self.symbols)
+    }
+}
+
+impl CallTree {
+    fn new(stacks: &[StackView], symbols: &Symbols) -> Self {
+        let mut planting =
+            Planting { symbols, tree: Self::default(), by_stack: HashMap::new(), by_line: HashMap::new() };
+        for stack in stacks {
+            let call = match planting.call_of(stack.stack) {
+                Some(call) => call,
+                None => planting.call(None, None),
+            };
+            planting.tree.calls[call as usize].own.add(&stack.into());
+        }
+        let mut tree = planting.tree;
+        tree.sum_up();
+        tree
+    }
+
+    /// The same with the user's lines only: what library code allocated is counted at the line that called it.
+    pub fn users_only(&self) -> Self {
+        let mut tree = Self::default();
+        // Where each call went; `None`: there is no line of the user's around it.
+        let mut became: Vec<Option<u32>> = Vec::with_capacity(self.calls.len());
+        let mut known: HashMap<(Option<u32>, Option<&Arc<Line>>), u32> = HashMap::new();
+        for call in &self.calls {
+            let around = call.parent.and_then(|parent| became[parent as usize]);
+            let line = call.line.as_ref().filter(|_| call.is_users);
+            let new = match line {
+                None => around,
+                Some(line) => {
+                    Some(*known.entry((around, Some(line))).or_insert_with(|| tree.push(around, Some(line), true)))
+                }
+            };
+            became.push(new);
+            if call.own != Held::default() {
+                let place =
+                    new.unwrap_or_else(|| *known.entry((None, None)).or_insert_with(|| tree.push(None, None, false)));
+                tree.calls[place as usize].own.add(&call.own);
+            }
+        }
+        tree.sum_up();
+        tree
+    }
+
+    /// What all of it comes to.
+    pub fn total(&self) -> Held {
+        let mut total = Held::default();
+        self.roots.iter().for_each(|root| total.add(&self.calls[*root as usize].inclusive));
+        total
+    }
+
+    /// What each line of the user's and all it called came to, the most at the peak first. A line that is in a stack
+    /// several times, as in recursion, counts it once.
+    pub fn lines_inclusive(&self) -> Vec<LineCalls> {
+        let mut sums: HashMap<&Arc<Line>, Held> = HashMap::new();
+        // Depth first, without recursion: a call is met again, to be left, after all below it.
+        let mut to_do: Vec<(u32, bool)> = self.roots.iter().map(|root| (*root, true)).collect();
+        let mut around: HashSet<&Arc<Line>> = HashSet::new();
+        while let Some((index, enters)) = to_do.pop() {
+            let call = &self.calls[index as usize];
+            let line = call.line.as_ref().filter(|_| call.is_users);
+            if !enters {
+                line.map(|line| around.remove(line));
+                continue;
+            }
+            if let Some(line) = line
+                && around.insert(line)
+            {
+                sums.entry(line).or_default().add(&call.inclusive);
+                to_do.push((index, false));
+            }
+            to_do.extend(call.children.iter().map(|child| (*child, true)));
+        }
+        let mut lines: Vec<LineCalls> =
+            sums.into_iter().map(|(line, inclusive)| LineCalls { line: line.clone(), inclusive }).collect();
+        lines.sort_by(|a, b| {
+            let most = |line: &LineCalls| Reverse((line.inclusive.live_bytes_at_peak, line.inclusive.allocated_bytes));
+            most(a).cmp(&most(b)).then_with(|| a.line.cmp(&b.line))
+        });
+        lines
+    }
+
+    fn push(&mut self, parent: Option<u32>, line: Option<&Arc<Line>>, is_users: bool) -> u32 {
+        let index = self.calls.len() as u32;
+        self.calls.push(Call { line: line.cloned(), is_users, parent, ..Call::default() });
+        match parent {
+            Some(parent) => self.calls[parent as usize].children.push(index),
+            None => self.roots.push(index),
+        }
+        index
+    }
+
+    /// Fills in `inclusive` and puts children into their order.
+    fn sum_up(&mut self) {
+        for index in (0..self.calls.len()).rev() {
+            let Call { own, parent, .. } = self.calls[index];
+            self.calls[index].inclusive.add(&own);
+            let inclusive = self.calls[index].inclusive;
+            if let Some(parent) = parent {
+                self.calls[parent as usize].inclusive.add(&inclusive);
+            }
+        }
+        let calls = &self.calls;
+        let most = |index: &u32| {
+            let call = &calls[*index as usize];
+            (Reverse((call.inclusive.live_bytes_at_peak, call.inclusive.allocated_bytes)), call.line.clone())
+        };
+        self.roots.sort_by_cached_key(most);
+        let mut children: Vec<Vec<u32>> = calls.iter().map(|call| call.children.clone()).collect();
+        children
+            .iter_mut()
+            .filter(|children| children.len() > 1)
+            .for_each(|children| children.sort_by_cached_key(most));
+        std::iter::zip(&mut self.calls, children).for_each(|(call, children)| call.children = children);
+    }
+}
+
+/// A call tree under construction.
+struct Planting<'s> {
+    symbols: &'s Symbols,
+    tree: CallTree,
+    /// The call of each stack met; `None`: a stack without frames.
+    by_stack: HashMap<u32, Option<u32>>,
+    by_line: HashMap<(Option<u32>, Option<Arc<Line>>), u32>,
+}
+
+impl Planting<'_> {
+    /// The call that a stack ends in. What is not defined is passed over, and a loop ends where it was entered.
+    fn call_of(&mut self, stack: u32) -> Option<u32> {
+        let mut climbed = Vec::new();
+        let mut at = stack;
+        let mut call = loop {
+            if let Some(call) = self.by_stack.get(&at) {
+                break *call;
+            }
+            let Some(node) = self.symbols.stacks.get(&at).filter(|_| at != 0) else { break None };
+            // Also what keeps a loop from being climbed again.
+            self.by_stack.insert(at, None);
+            climbed.push(*node);
+            at = node.parent;
+        };
+        for node in climbed.into_iter().rev() {
+            if let Some(frame) = self.symbols.frames.get(&node.frame) {
+                call = Some(self.call(call, Some((&frame.line, frame.user_line != 0))));
+            }
+            self.by_stack.insert(node.stack, call);
+        }
+        call
+    }
+
+    /// The call of a line from `parent`, made if need be.
+    fn call(&mut self, parent: Option<u32>, line: Option<(&Arc<Line>, bool)>) -> u32 {
+        let tree = &mut self.tree;
+        let key = (parent, line.map(|(line, _)| line.clone()));
+        *self.by_line.entry(key).or_insert_with(|| {
+            tree.push(parent, line.map(|(line, _)| line), line.is_some_and(|(_, is_users)| is_users))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::decode_line;
+
+    const NAMES: &str = r#"{"software":"torch","version":"2.15.0","root":"/venv/lib/python3.11/site-packages/torch"}
+{"frame":1,"file":"/gpt/train.py","line":10,"function":"main"}
+{"frame":2,"file":"/gpt/model.py","line":20,"function":"walk"}
+{"frame":3,"file":"/venv/lib/python3.11/site-packages/torch/nn/linear.py","line":30,"function":"Linear.forward"}
+{"frame":4,"file":"/gpt/model.py","line":40,"function":"leaf"}
+{"stack":1,"parent":0,"frame":1}
+{"stack":2,"parent":1,"frame":2}
+{"stack":3,"parent":2,"frame":3}
+{"stack":4,"parent":3,"frame":2}
+{"stack":5,"parent":4,"frame":4}"#;
+
+    fn model(more: &[String]) -> Model {
+        let mut model = Model::new();
+        for line in NAMES.lines().chain(more.iter().map(String::as_str)) {
+            model.apply(decode_line(line.as_bytes()).unwrap_or_else(|error| panic!("{error}: {line}")));
+        }
+        model
+    }
+
+    fn blocks(sizes: &[(u32, u64)]) -> Vec<String> {
+        let block = |(index, (stack, bytes)): (usize, &(u32, u64))| {
+            format!(r#"["a",{index},1,0,{},{bytes},{stack},0,0]"#, (index + 1) << 30)
+        };
+        sizes.iter().enumerate().map(block).collect()
+    }
+
+    fn shown(tree: &CallTree) -> Vec<(Option<u32>, Option<u32>, u64, u64)> {
+        let line = |call: &Call| call.line.as_ref().and_then(|line| line.line);
+        tree.calls
+            .iter()
+            .map(|call| (line(call), call.parent, call.own.live_bytes, call.inclusive.live_bytes_at_peak))
+            .collect()
+    }
+
+    #[test]
+    fn callers_include_what_they_call() {
+        // GIVEN blocks of main, of what it called, and of no Python line
+        let model = model(&blocks(&[(1, 100), (3, 20), (0, 7), (5, 3), (3, 1)]));
+        // WHEN the calls are asked for
+        let tree = model.calls(0);
+        // THEN each has its own and that of all below it
+        let expected = [
+            (None, None, 7, 7),
+            (Some(10), None, 100, 124),
+            (Some(20), Some(1), 0, 24),
+            (Some(30), Some(2), 21, 24),
+            (Some(20), Some(3), 0, 3),
+            (Some(40), Some(4), 3, 3),
+        ];
+        assert_eq!(shown(&tree), expected);
+        assert_eq!(tree.roots, [1, 0], "the larger first");
+        assert_eq!(tree.total().allocations, 5);
+        // AND a line that calls itself counts once
+        let lines: Vec<_> =
+            tree.lines_inclusive().iter().map(|line| (line.line.line, line.inclusive.live_bytes)).collect();
+        assert_eq!(lines, [(Some(10), 124), (Some(20), 24), (Some(40), 3)]);
+    }
+
+    #[test]
+    fn library_calls_go_to_the_line_that_made_them() {
+        // GIVEN blocks of a library's frame between the user's, and of a library that nobody of theirs called
+        let mut more = vec![r#"{"stack":9,"parent":0,"frame":3}"#.to_owned()];
+        more.extend(blocks(&[(3, 20), (5, 3), (9, 4)]));
+        // WHEN only the user's lines are to be seen
+        let tree = model(&more).calls(0).users_only();
+        let expected = [
+            (Some(10), None, 0, 23),
+            (Some(20), Some(0), 20, 23),
+            (Some(20), Some(1), 0, 3),
+            (Some(40), Some(2), 3, 3),
+            (None, None, 4, 4),
+        ];
+        assert_eq!(shown(&tree), expected);
+    }
+
+    #[test]
+    fn a_peak_that_is_past_is_still_known() {
+        let mut more = blocks(&[(1, 64), (2, 32)]);
+        more.push(format!(r#"["f",9,1,0,{}]"#, 1_u64 << 30));
+        let tree = model(&more).calls(0);
+        let main = &tree.calls[0];
+        assert_eq!((main.inclusive.live_bytes, main.inclusive.live_bytes_at_peak), (32, 96));
+    }
+
+    #[test]
+    fn loops_and_gaps_end_somewhere() {
+        // GIVEN stacks that are their own callers, that call in a circle, and that name what is never defined
+        let mut more: Vec<String> = [
+            r#"{"stack":20,"parent":20,"frame":1}"#,
+            r#"{"stack":21,"parent":22,"frame":1}"#,
+            r#"{"stack":22,"parent":21,"frame":2}"#,
+            r#"{"stack":23,"parent":99,"frame":77}"#,
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        more.extend(blocks(&[(20, 1), (21, 2), (22, 4), (23, 8), (99, 16)]));
+        // THEN nothing hangs and nothing is lost
+        let tree = model(&more).calls(0);
+        assert_eq!(tree.total().live_bytes, 31);
+        let unknown = tree.calls.iter().find(|call| call.line.is_none()).unwrap();
+        assert_eq!(unknown.own.live_bytes, 24);
+    }
+
+    #[test]
+    fn a_stack_may_be_as_deep_as_it_likes() {
+        // GIVEN a chain of a hundred thousand calls, with a block at every thousandth
+        let deep = 100_000_u32;
+        let stack = |id: u32| format!(r#"{{"stack":{},"parent":{},"frame":{}}}"#, id + 10, id + 9, 1 + id % 4);
+        let mut more: Vec<String> = (0..deep).map(stack).collect();
+        more.extend(blocks(&(0..deep).step_by(1000).map(|id| (id + 10, 1)).collect::<Vec<_>>()));
+        let tree = model(&more).calls(0);
+        // THEN it is walked without recursion
+        assert_eq!(tree.total().live_bytes, 100);
+        assert_eq!(tree.lines_inclusive()[0].inclusive.live_bytes, 100);
+        assert_eq!(tree.users_only().total(), tree.total());
+    }
+
+    proptest! {
+        #[test]
+        fn sums_hold_whatever_the_stacks_are(
+            stacks in prop::collection::vec((0_u32..24, 0_u32..24, 0_u32..6), 0..40),
+            sizes in prop::collection::vec((0_u32..24, 0_u64..1 << 44), 0..40),
+            freed in prop::collection::vec(0_usize..40, 0..20),
+        ) {
+            let define = |(stack, parent, frame): &(u32, u32, u32)| {
+                format!(r#"{{"stack":{stack},"parent":{parent},"frame":{frame}}}"#)
+            };
+            let mut more: Vec<String> = stacks.iter().map(define).collect();
+            more.extend(blocks(&sizes));
+            more.extend(freed.iter().map(|index| format!(r#"["f",90,1,0,{}]"#, (index + 1) << 30)));
+            let model = model(&more);
+            let mut total = Held::default();
+            model.stacks(0).iter().for_each(|stack| total.add(&stack.into()));
+            let full = model.calls(0);
+            for tree in [&full.users_only(), &full] {
+                let mut own = Held::default();
+                tree.calls.iter().for_each(|call| own.add(&call.own));
+                prop_assert_eq!(own, total);
+                prop_assert_eq!(tree.total(), total);
+                for (index, call) in tree.calls.iter().enumerate() {
+                    let mut inclusive = call.own;
+                    call.children.iter().for_each(|child| inclusive.add(&tree.calls[*child as usize].inclusive));
+                    prop_assert_eq!(inclusive, call.inclusive);
+                    prop_assert!(call.parent.is_none_or(|parent| (parent as usize) < index));
+                    prop_assert!(call.children.iter().all(|child| tree.calls[*child as usize].parent == Some(index as u32)));
+                }
+                for line in tree.lines_inclusive() {
+                    prop_assert!(line.inclusive.live_bytes_at_peak <= total.live_bytes_at_peak);
+                }
+            }
+            prop_assert_eq!(full.lines_inclusive(), full.users_only().lines_inclusive());
+        }
+    }
+}

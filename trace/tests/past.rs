@@ -1,0 +1,301 @@
+//! A trace as it was: whatever moment is sought, in whatever order, the state is that of replaying the beginning.
+
+mod common;
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use common::encode_record;
+use memlab_trace::record::{Alloc, DriverAlloc, DriverKind, Flags, Free, Header, Layer, Oom, Step, Tag, TagCategory};
+use memlab_trace::{At, Extent, Follower, Happening, Model, Past, ReadError, Record, Sought, decode_line};
+
+/// A small generator of pseudo-random numbers, so that a failure can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// A training of so many events, its lines without newlines: three threads, steps, tags, segments, an out-of-memory.
+fn training(events: usize) -> Vec<Vec<u8>> {
+    let mut random = Random(7);
+    let mut lines = vec![encode_record(&Record::Header(Box::new(Header { memlab: 1, pid: 1, ..Header::default() })))];
+    let mut live: Vec<u64> = Vec::new();
+    let (mut time, mut steps) = (0, 0);
+    for number in 0..events as u64 {
+        // Times of different threads are not quite in order, and some are equal.
+        time += random.below(40);
+        let (time, thread) = (time.saturating_sub(random.below(60)), random.below(3) as u32 + 1);
+        let record = match random.below(1000) {
+            0 => {
+                steps += 1;
+                Record::Step(Step { time, thread, index: steps - 1 })
+            }
+            1 => Record::DriverAlloc(DriverAlloc {
+                time,
+                thread,
+                device: 0,
+                address: number << 24,
+                bytes: 2 << 20,
+                kind: DriverKind::Device,
+                call: "cudaMalloc".into(),
+                library: "libc10_cuda.so".into(),
+                stack: 0,
+                layer: 0,
+                flags: Flags(Flags::SEGMENT),
+            }),
+            2 if !live.is_empty() => Record::Tag(Tag {
+                time,
+                device: 0,
+                address: live[random.below(live.len() as u64) as usize],
+                category: TagCategory::Parameter,
+                bytes: 512,
+                root: 1,
+                name: "h.1.weight".into(),
+            }),
+            3 if number > events as u64 / 2 => {
+                Record::Oom(Oom { time, device: 0, requested: 1 << 40, ..Oom::default() })
+            }
+            4 => {
+                let class = "Linear".to_owned();
+                let name = (number > events as u64 / 3).then(|| format!("h.{}", number % 7));
+                lines.push(encode_record(&Record::Layer(Layer {
+                    layer: (number % 7) as u32 + 1,
+                    parent: 0,
+                    class,
+                    name,
+                })));
+                Record::Step(Step { time, thread, index: steps })
+            }
+            5..480 if live.len() > 50 => {
+                let address = live.swap_remove(random.below(live.len() as u64) as usize);
+                Record::Free(Free { time, thread, device: 0, address })
+            }
+            _ => {
+                let address = (number + 1) * 4096;
+                live.push(address);
+                let (stack, layer) = (random.below(20) as u32, random.below(8) as u32);
+                let flags = Flags(random.below(4) as u32 | if random.below(9) == 0 { Flags::MOVED_MODULE } else { 0 });
+                let bytes = (random.below(64) + 1) * 512;
+                Record::Alloc(Alloc { time, thread, device: 0, address, bytes, stack, layer, flags })
+            }
+        };
+        lines.push(encode_record(&record));
+    }
+    lines
+}
+
+struct Trace(PathBuf);
+
+impl Trace {
+    fn new(name: &str, lines: &[Vec<u8>]) -> Self {
+        let path = std::env::temp_dir().join(format!("memlab-past-{}-{name}", std::process::id()));
+        fs::write(&path, lines.concat()).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The state by replaying everything before the first event that is too late.
+fn brute_force(lines: &[Vec<u8>], at: At) -> Model {
+    let mut model = Model::new();
+    for line in lines {
+        let record = decode_line(line.trim_ascii_end()).unwrap();
+        let is_late = record.time().is_some_and(|time| match at {
+            At::Time(until) => time > until,
+            At::Event(events) => model.events() >= events,
+            At::End => false,
+        });
+        if is_late {
+            break;
+        }
+        model.apply(record);
+    }
+    model
+}
+
+fn assert_same(found: &Model, expected: &Model, at: At) {
+    assert_eq!((found.events(), found.time()), (expected.events(), expected.time()), "{at:?}");
+    assert_eq!(found.devices(), expected.devices(), "{at:?}");
+    assert_eq!(found.lines(0), expected.lines(0), "{at:?}");
+    assert_eq!(found.layers(0), expected.layers(0), "{at:?}");
+    assert_eq!(found.categories(0), expected.categories(0), "{at:?}");
+    assert_eq!(found.segments(0), expected.segments(0), "{at:?}");
+    assert_eq!(found.steps(), expected.steps(), "{at:?}");
+    assert_eq!(found.ooms(), expected.ooms(), "{at:?}");
+    assert_eq!(found.timeline(0), expected.timeline(0), "{at:?}");
+}
+
+fn seek(past: &mut Past, at: At) -> Sought {
+    past.seek(at, Extent::WHOLE, &mut |_| ControlFlow::Continue(())).unwrap()
+}
+
+fn wander(path: &Path, lines: &[Vec<u8>], moments: usize) {
+    let whole = brute_force(lines, At::End);
+    let mut random = Random(11);
+    let mut past = Past::open(path, 0).unwrap();
+    for _ in 0..moments {
+        let at = match random.below(7) {
+            0 => At::End,
+            1..4 => At::Event(random.below(whole.events() + 2)),
+            _ => At::Time(random.below(whole.time() + 2)),
+        };
+        assert_eq!(seek(&mut past, at), Sought::Found);
+        assert_same(past.model(), &brute_force(lines, at), at);
+    }
+}
+
+#[test]
+fn any_moment_in_any_order() {
+    // GIVEN a trace long enough for several checkpoints
+    let lines = training(600_000);
+    let trace = Trace::new("any.jsonl", &lines);
+    // WHEN it is looked at here and there THEN each state is that of the brute-force replay
+    wander(&trace.0, &lines, 24);
+}
+
+#[test]
+fn compressed_traces_too() {
+    let lines = training(300_000);
+    let trace = Trace::new("any.jsonl.zst", &[zstd::encode_all(&*lines.concat(), 1).unwrap()]);
+    wander(&trace.0, &lines, 12);
+}
+
+#[test]
+fn the_peak_is_found_to_the_byte() {
+    let lines = training(20_000);
+    let trace = Trace::new("peak.jsonl", &lines);
+    let mut past = Past::open(&trace.0, 0).unwrap();
+    seek(&mut past, At::End);
+    let peak = past.model().device(0).unwrap();
+    seek(&mut past, At::Event(peak.peak_event));
+    let then = past.model().device(0).unwrap();
+    assert_eq!((then.allocated_bytes, past.model().time()), (peak.peak_allocated_bytes, peak.peak_time));
+}
+
+#[test]
+fn no_further_than_was_replayed() {
+    // GIVEN a trace of which a follower has read the beginning
+    let lines = training(50_000);
+    let (first, rest) = lines.split_at(20_000);
+    let trace = Trace::new("growing.jsonl", first);
+    let mut follower = Follower::open(&trace.0).unwrap();
+    let mut model = Model::new();
+    while follower.poll(&mut model).unwrap().more {}
+    // WHEN more is written, with a hole that may still be filled
+    fs::write(&trace.0, [first.concat(), vec![0; 100], rest.concat()].concat()).unwrap();
+    let mut past = Past::open(&trace.0, 0).unwrap();
+    past.seek(At::End, follower.extent(), &mut |_| ControlFlow::Continue(())).unwrap();
+    // THEN the past goes as far as the follower has come
+    assert_same(past.model(), &model, At::End);
+    // AND further when that goes on
+    follower.writer_is_dead();
+    while follower.poll(&mut model).unwrap().more {}
+    past.seek(At::End, follower.extent(), &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_same(past.model(), &brute_force(&lines, At::End), At::End);
+}
+
+#[test]
+fn names_given_later_serve_the_past() {
+    let lines = training(100_000);
+    let trace = Trace::new("names.jsonl", &lines);
+    let whole = brute_force(&lines, At::End);
+    let mut past = Past::open(&trace.0, 0).unwrap();
+    seek(&mut past, At::Event(3_000));
+    let mut then = past.into_replay().model;
+    assert_ne!(then.layer_name(3), whole.layer_name(3));
+    then.take_names(&whole);
+    assert_eq!(then.layer_name(3), whole.layer_name(3));
+}
+
+#[test]
+fn the_latest_events_come_with_the_state() {
+    let lines = training(5_000);
+    let trace = Trace::new("tail.jsonl", &lines);
+    let mut past = Past::open(&trace.0, 100).unwrap();
+    seek(&mut past, At::Event(3_000));
+    let events: Vec<_> = past.replay().events().collect();
+    // THEN they are the last hundred up to the moment, in order
+    assert_eq!(events.len(), 100);
+    assert!(events.is_sorted_by_key(|event| event.number));
+    assert!(events.last().unwrap().number <= 3_000);
+    // AND what was freed says how large it had been and who had asked for it
+    let freed = events.iter().filter(|event| event.what == Happening::Free);
+    assert!(freed.clone().count() > 10);
+    assert!(freed.clone().all(|event| event.bytes >= 512 && event.category.is_some()));
+}
+
+#[test]
+fn a_place_noted_by_a_follower_is_where_the_way_begins() {
+    // GIVEN a follower that read a long trace, and places noted on its way
+    let lines = training(600_000);
+    let trace = Trace::new("noted.jsonl", &lines);
+    let (mut follower, mut model) = (Follower::open(&trace.0).unwrap(), Model::new());
+    let mut past = Past::open(&trace.0, 0).unwrap();
+    while follower.poll(&mut model).unwrap().more {
+        past.note(&follower.position(), &model);
+    }
+    // WHEN a moment near the end is sought, the first of all
+    let at = At::Event(model.events() - 10);
+    let mut read = Vec::new();
+    past.seek(at, Extent::WHOLE, &mut |progress| {
+        read.push(progress.bytes_read);
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    // THEN it is found from the last of those places on
+    assert_same(past.model(), &brute_force(&lines, at), at);
+    assert!(read[0] > fs::metadata(&trace.0).unwrap().len() / 2, "{:?}", &read[..2]);
+}
+
+#[test]
+fn a_search_can_be_broken_off() {
+    let lines = training(200_000);
+    let trace = Trace::new("cancel.jsonl", &lines);
+    let mut past = Past::open(&trace.0, 0).unwrap();
+    let sought = past.seek(At::End, Extent::WHOLE, &mut |_| ControlFlow::Break(())).unwrap();
+    assert_eq!(sought, Sought::Cancelled);
+    // AND goes on from there
+    assert_eq!(seek(&mut past, At::End), Sought::Found);
+    assert_same(past.model(), &brute_force(&lines, At::End), At::End);
+}
+
+#[test]
+fn what_was_cut_away_is_said() {
+    // GIVEN a trace cut down to a keyframe
+    let lines = training(20_000);
+    let before = brute_force(&lines, At::Event(10_000));
+    let mut cut = vec![lines[0].clone()];
+    let mut keyframe = Vec::new();
+    before.write_keyframe(&mut keyframe).unwrap();
+    cut.push(keyframe);
+    cut.extend_from_slice(&lines[10_500..]);
+    let trace = Trace::new("cut.jsonl", &cut);
+    let mut past = Past::open(&trace.0, 0).unwrap();
+    // WHEN a moment is sought that it no longer has THEN that is said, and the earliest state shown
+    assert_eq!(seek(&mut past, At::Event(5_000)), Sought::NotKept);
+    assert_eq!(past.model().events(), before.events());
+    assert_eq!(seek(&mut past, At::End), Sought::Found);
+}
+
+#[test]
+fn files_that_are_no_traces() {
+    let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken");
+    let open = |name: &str| {
+        let mut past = Past::open(&broken.join(name), 0)?;
+        past.seek(At::End, Extent::WHOLE, &mut |_| ControlFlow::Continue(()))
+    };
+    assert!(matches!(open("not-a-trace.jsonl"), Err(ReadError::NotATrace { .. })));
+    assert!(matches!(open("empty.jsonl"), Err(ReadError::Empty { .. })));
+    assert!(matches!(open("newer.jsonl"), Err(ReadError::Newer { format: 7, .. })));
+    assert!(matches!(open("missing.jsonl"), Err(ReadError::Io { .. })));
+}

@@ -1,0 +1,235 @@
+//! Which moment is shown: the latest, the peak, or one that was chosen.
+
+use std::path::PathBuf;
+
+use memlab_trace::At;
+
+use super::App;
+use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
+use crate::want::{Cursor, Detail};
+use crate::{format, moment};
+
+/// Which moment the tables and the categories show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Moment {
+    /// The latest.
+    #[default]
+    Now,
+    /// When the most was allocated.
+    Peak,
+    /// One that was chosen with the cursor.
+    Then,
+}
+
+/// How much of the past the chart shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Window {
+    /// The whole run.
+    #[default]
+    Run,
+    /// The last so many seconds.
+    Last(u64),
+}
+
+impl Window {
+    /// The next of the four.
+    pub fn next(self) -> Self {
+        match self {
+            Self::Run => Self::Last(300),
+            Self::Last(300) => Self::Last(60),
+            Self::Last(60) => Self::Last(10),
+            Self::Last(_) => Self::Run,
+        }
+    }
+}
+
+impl App {
+    /// A program that gave all back before it ended has nothing to show at its end: the peak is shown instead.
+    pub(super) fn leave_an_empty_end(&mut self) {
+        let is_over = self.process().is_some_and(|process| process.state.is_over());
+        let is_empty =
+            self.device().is_some_and(|device| device.totals.allocated_bytes < device.totals.peak_allocated_bytes / 20);
+        if is_over && is_empty && !self.moment_was_chosen {
+            self.show(Moment::Peak);
+            self.moment_was_chosen = false;
+        }
+    }
+
+    /// Shows the latest moment or the peak.
+    pub fn show(&mut self, moment: Moment) {
+        self.cursor = None;
+        self.turn_to(moment);
+    }
+
+    /// The latest moment, or back from it to the peak.
+    pub(super) fn turn_moment(&mut self) {
+        self.show(if self.moment == Moment::Peak { Moment::Now } else { Moment::Peak });
+    }
+
+    fn turn_to(&mut self, moment: Moment) {
+        let old = std::mem::replace(&mut self.moment, moment);
+        self.moment_was_chosen = true;
+        // A table sorted by the figure of the old moment follows.
+        self.lines.follow(old, moment);
+        self.layers.follow(old, moment);
+    }
+
+    /// The moment the cursor is at, in nanoseconds since the start of the trace shown; `None`: the latest or the peak.
+    pub fn cursor_time(&self) -> Option<u64> {
+        let cursor = self.cursor.as_ref()?;
+        let start = self.process()?.header.start_unix_ns;
+        Some(cursor.unix_ns.saturating_sub(start))
+    }
+
+    /// Puts the cursor at a time of the trace shown.
+    pub fn go_to_time(&mut self, time: u64) {
+        let Some(process) = self.process() else { return };
+        let time = time.min(process.until(self.now_unix_ns));
+        self.cursor = Some(cursor(process, At::Time(time), time));
+        self.turn_to(Moment::Then);
+    }
+
+    /// Puts the cursor right after an event of the trace shown. Times of different threads are not quite in order, so
+    /// that where the number of an event is known the time would be less than exact.
+    pub(super) fn go_to_event(&mut self, number: u64, time: u64) {
+        let Some(process) = self.process() else { return };
+        self.cursor = Some(cursor(process, At::event(number, time), time));
+        self.turn_to(Moment::Then);
+    }
+
+    /// Moves the cursor by columns of the chart, from the latest moment or the peak if it is there.
+    pub(super) fn move_cursor(&mut self, columns: i64) {
+        let (Some(process), Some(device)) = (self.process(), self.device()) else { return };
+        let end = process.until(self.now_unix_ns);
+        let from = match self.moment {
+            Moment::Then => self.cursor_time().unwrap_or(end),
+            Moment::Peak => device.totals.peak_time,
+            Moment::Now => end,
+        };
+        let width = self.spots.time_scale().map_or(end / 200, |scale| scale.width).max(1);
+        let by = i64::try_from(width).unwrap_or(i64::MAX).saturating_mul(columns);
+        self.go_to_time(from.saturating_add_signed(by));
+    }
+
+    /// Puts the cursor at the end of the next step (`forward`) or the one before.
+    pub(super) fn go_to_next_step(&mut self, forward: bool) {
+        let (Some(device), Some(now)) = (self.device(), self.moment_time()) else { return };
+        let mut steps = device.steps.iter();
+        let step =
+            if forward { steps.find(|step| step.end_time > now) } else { steps.rev().find(|step| step.end_time < now) };
+        match step.map(|step| (step.end_event, step.end_time)) {
+            Some((event, time)) => self.go_to_event(event, time),
+            None => {
+                self.notice = Some(if forward { "there is no later step" } else { "there is no earlier step" }.into())
+            }
+        }
+    }
+
+    /// Puts the cursor at the next out-of-memory, and after the last at the first.
+    ///
+    /// # Errors
+    ///
+    /// If there was none.
+    pub(super) fn go_to_next_oom(&mut self) -> Result<(), String> {
+        let now = self.cursor_time();
+        let ooms = || self.process().into_iter().flat_map(|process| &process.ooms);
+        let next = ooms().find(|oom| now.is_some_and(|now| oom.time > now)).or_else(|| ooms().next());
+        let (event, time) = next.map(|oom| (oom.event, oom.time)).ok_or("there was no out-of-memory")?;
+        self.go_to_event(event, time);
+        Ok(())
+    }
+
+    /// Goes to a moment as soon as there is a trace, as [`App::go_to`] does; what is wrong with it is then told.
+    pub fn begin_at(&mut self, text: &str) {
+        self.begins_at = Some(text.to_owned());
+    }
+
+    /// The first data came.
+    pub(super) fn go_where_it_begins(&mut self) {
+        if self.device().is_some_and(|device| device.totals.peak_used_bytes > 0)
+            && self.process().is_some_and(|process| !matches!(process.state, State::Opening { .. }))
+            && let Some(text) = self.begins_at.take()
+        {
+            self.notice = self.go_to(&text).err();
+        }
+    }
+
+    /// Puts the cursor at what a person typed: a time, `step 12`, `peak`, `oom`, `end`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, for the user.
+    pub(super) fn go_to(&mut self, text: &str) -> Result<(), String> {
+        let moment = match text.trim().to_lowercase() {
+            text if text == "now" => moment::Moment::End,
+            text if text == "oom" => return self.go_to_next_oom(),
+            // As one types in a hurry: `step 12` for `step:12`, `12.5` for `12.5s`.
+            text if text.starts_with("step ") => text.replacen("step ", "step:", 1).parse()?,
+            text if text.parse::<f64>().is_ok() => format!("{text}s").parse()?,
+            text => text.parse()?,
+        };
+        match moment {
+            moment::Moment::Peak => self.show(Moment::Peak),
+            moment::Moment::End => self.show(Moment::Now),
+            moment::Moment::Oom(number) => self.go_to_oom(number)?,
+            moment::Moment::Step(number) => self.go_to_step(number)?,
+            moment::Moment::Time(time) => {
+                let end = self.process().map_or(0, |process| process.until(self.now_unix_ns));
+                if time > end {
+                    return Err(format!("{moment} is later than the end, {}", format::duration(end)));
+                }
+                self.go_to_time(time);
+            }
+        }
+        Ok(())
+    }
+
+    fn go_to_oom(&mut self, number: u64) -> Result<(), String> {
+        let Some(process) = self.process() else { return Ok(()) };
+        let oom = moment::oom(&process.ooms, process.oom_count, number)?;
+        let (event, time) = (oom.event, oom.time);
+        self.go_to_event(event, time);
+        Ok(())
+    }
+
+    fn go_to_step(&mut self, number: u64) -> Result<(), String> {
+        let step = moment::step(self.device().map_or(&[], |device| &device.steps), number)?;
+        let (event, time) = (step.end_event, step.end_time);
+        self.go_to_event(event, time);
+        Ok(())
+    }
+
+    /// The moment shown, in nanoseconds since the trace's start.
+    pub fn moment_time(&self) -> Option<u64> {
+        let (process, device) = (self.process()?, self.device()?);
+        Some(match self.moment {
+            Moment::Now => process.until(self.now_unix_ns),
+            Moment::Peak => device.totals.peak_time,
+            Moment::Then => self.cursor_time()?,
+        })
+    }
+
+    /// Where the display stands, for what was not in the snapshot it stands at.
+    pub(super) fn paused_cursor(&self, detail: Detail, trace: Option<&PathBuf>) -> Option<Cursor> {
+        let is_there = (detail, trace) == (self.shown.detail, self.shown.trace.as_ref());
+        let is_needed = !is_there || self.shown.cursor.is_some();
+        self.paused_at.clone().filter(|_| is_needed)
+    }
+
+    /// The latest moment of the process shown.
+    pub(super) fn latest_cursor(&self) -> Option<Cursor> {
+        let process = self.process()?;
+        Some(cursor(process, At::Event(process.events_read), process.time))
+    }
+
+    /// The peak as a moment to look up.
+    pub(super) fn peak_cursor(&self) -> Option<Cursor> {
+        let (process, DeviceSnapshot { totals, .. }) = (self.process()?, self.device()?);
+        Some(cursor(process, At::event(totals.peak_event, totals.peak_time), totals.peak_time))
+    }
+}
+
+fn cursor(process: &ProcessSnapshot, at: At, time: u64) -> Cursor {
+    let unix_ns = process.header.start_unix_ns.saturating_add(time);
+    Cursor { trace: process.path.clone(), at, unix_ns }
+}

@@ -1,0 +1,275 @@
+//! Which segment is drawn where: all to the same scale, so that sizes compare. A segment longer than a row goes on in
+//! the rows below it; segments shorter than half a row share theirs.
+
+use std::ops::{Range, RangeInclusive};
+
+/// A segment is at least this wide, however small.
+const LEAST: usize = 2;
+/// Between segments of a row.
+const GAP: usize = 1;
+
+/// Where segments are on the map.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// How many bytes a column stands for.
+    pub scale: u64,
+    /// How many scales nearer than what fits there are, and how many further.
+    pub nearer: RangeInclusive<isize>,
+    /// How many columns a row has.
+    columns: usize,
+    /// Of each segment: its bytes.
+    sizes: Vec<u64>,
+    runs: Vec<Run>,
+    rows: usize,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self { scale: scale(0), nearer: 0..=0, columns: 1, sizes: Vec::new(), runs: Vec::new(), rows: 0 }
+    }
+}
+
+/// Segments that share a row, or one that has some for itself.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    row: usize,
+    first: usize,
+    count: usize,
+}
+
+/// A part of a segment in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// The row of the map.
+    pub row: usize,
+    /// The column it begins in.
+    pub column: usize,
+    /// Which segment.
+    pub segment: usize,
+    /// The first of the segment's cells in it.
+    pub from: usize,
+    /// How many cells.
+    pub cells: usize,
+    /// How many segments share the row.
+    pub sharing: usize,
+}
+
+/// A segment of fewer columns than this, on the average, shows little.
+const READABLE: usize = 8;
+/// So many screens may be filled to show more.
+const SCREENS: usize = 3;
+/// How many scales there are.
+const SCALES: usize = 217;
+
+/// The scales, from the finest on: 512, 640, 768, 896, 1024, 1280 … bytes in a column.
+fn scale(step: usize) -> u64 {
+    (4 + step as u64 % 4) << (7 + step / 4)
+}
+
+impl Layout {
+    /// Segments of these sizes on rows of `columns`, to a scale at which they fill `page` rows and no more; or, if they
+    /// were too small then, some pages. `closer`: so many scales nearer than that, or further.
+    pub fn fitting(sizes: Vec<u64>, columns: usize, page: usize, closer: isize) -> Self {
+        let mut layout = Self { columns: columns.max(1), sizes, ..Self::default() };
+        let least = layout.rows_at(scale(SCALES - 1));
+        let is_readable = layout.sizes.len() * READABLE <= page * layout.columns;
+        let wanted = if is_readable && least <= page { page } else { (SCREENS * page).max(least + least / 2) };
+        let fine = layout.finest(wanted);
+        layout.nearer = -(layout.finest(least).saturating_sub(fine) as isize)..=fine as isize;
+        layout.scale = scale(fine.saturating_add_signed(-closer.clamp(*layout.nearer.start(), fine as isize)));
+        let mut runs = Vec::new();
+        layout.rows = layout.walk(layout.scale, |run| runs.push(run));
+        layout.runs = runs;
+        layout
+    }
+
+    /// The finest scale at which there are no more than so many rows.
+    fn finest(&self, rows: usize) -> usize {
+        // The rows become fewer from scale to scale.
+        let (mut fine, mut coarse) = (0, SCALES - 1);
+        while fine < coarse {
+            let middle = fine.midpoint(coarse);
+            if self.rows_at(scale(middle)) <= rows { coarse = middle } else { fine = middle + 1 }
+        }
+        fine
+    }
+
+    fn rows_at(&self, scale: u64) -> usize {
+        self.walk(scale, |_| {})
+    }
+
+    /// Goes through the rows, one run after the other; returns how many rows there are.
+    fn walk(&self, scale: u64, mut tell: impl FnMut(Run)) -> usize {
+        let mut row = 0;
+        let mut used = 0;
+        let mut run = Run { row: 0, first: 0, count: 0 };
+        for (index, bytes) in self.sizes.iter().enumerate() {
+            let cells = self.cells_at(*bytes, scale);
+            let shares = 2 * cells + GAP <= self.columns;
+            if run.count > 0 && (!shares || used + GAP + cells > self.columns) {
+                tell(run);
+                row += 1;
+                run.count = 0;
+            }
+            if !shares {
+                tell(Run { row, first: index, count: 1 });
+                row = row.saturating_add(cells.div_ceil(self.columns));
+                continue;
+            }
+            if run.count == 0 {
+                (run, used) = (Run { row, first: index, count: 0 }, 0);
+            }
+            used += cells + if run.count > 0 { GAP } else { 0 };
+            run.count += 1;
+        }
+        if run.count > 0 {
+            tell(run);
+            row += 1;
+        }
+        row
+    }
+
+    fn cells_at(&self, bytes: u64, scale: u64) -> usize {
+        let cells = usize::try_from(bytes.div_ceil(scale.max(1))).unwrap_or(usize::MAX / 4).min(usize::MAX / 4);
+        cells.max(LEAST.min(self.columns))
+    }
+
+    /// How many rows the map has.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// How many cells a segment has.
+    pub fn cells(&self, segment: usize) -> usize {
+        self.sizes.get(segment).map_or(0, |bytes| self.cells_at(*bytes, self.scale))
+    }
+
+    /// How many bytes a cell of a segment stands for: fewer than elsewhere if it is wider than it should be.
+    pub fn cell_bytes(&self, segment: usize) -> u64 {
+        let Some(bytes) = self.sizes.get(segment) else { return 1 };
+        let least = LEAST.min(self.columns) as u64;
+        if bytes.div_ceil(self.scale.max(1)) < least { bytes.div_ceil(least).max(1) } else { self.scale.max(1) }
+    }
+
+    /// The row where a byte of a segment is.
+    pub fn row_of(&self, segment: usize, offset: u64) -> usize {
+        let index = self.runs.partition_point(|run| run.first <= segment).saturating_sub(1);
+        let Some(run) = self.runs.get(index) else { return 0 };
+        if run.count > 1 {
+            return run.row;
+        }
+        let cell = (offset / self.cell_bytes(segment)).min(self.cells(segment).saturating_sub(1) as u64);
+        run.row.saturating_add(cell as usize / self.columns)
+    }
+
+    /// What a row begins with: a segment, and which of its bytes.
+    pub fn at(&self, row: usize) -> Option<(usize, u64)> {
+        let run = self.run_at(row)?;
+        let cell = row.saturating_sub(run.row).saturating_mul(self.columns).min(self.cells(run.first) - 1);
+        Some((run.first, (cell as u64).saturating_mul(self.cell_bytes(run.first))))
+    }
+
+    fn run_at(&self, row: usize) -> Option<&Run> {
+        let index = self.runs.partition_point(|run| run.row <= row).checked_sub(1)?;
+        self.runs.get(index)
+    }
+
+    /// What is in these rows, from left to right and from top to bottom.
+    pub fn stretches(&self, rows: Range<usize>) -> Vec<Stretch> {
+        let mut stretches = Vec::new();
+        let Some(first) = self.runs.partition_point(|run| run.row <= rows.start).checked_sub(1) else {
+            return stretches;
+        };
+        for run in self.runs[first..].iter().take_while(|run| run.row < rows.end) {
+            if run.count > 1 {
+                let mut column = 0;
+                for segment in run.first..run.first + run.count {
+                    let cells = self.cells(segment);
+                    stretches.push(Stretch { row: run.row, column, segment, from: 0, cells, sharing: run.count });
+                    column += cells + GAP;
+                }
+                continue;
+            }
+            let all = self.cells(run.first);
+            for row in run.row.max(rows.start)..rows.end {
+                let from = (row - run.row).saturating_mul(self.columns);
+                if from >= all {
+                    break;
+                }
+                let cells = (all - from).min(self.columns);
+                stretches.push(Stretch { row, column: 0, segment: run.first, from, cells, sharing: 1 });
+            }
+        }
+        stretches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn scales_grow() {
+        assert_eq!([0, 1, 2, 3, 4, 5].map(scale), [512, 640, 768, 896, 1024, 1280]);
+        assert!((1..SCALES).all(|step| scale(step) > scale(step - 1)));
+    }
+
+    #[test]
+    fn small_segments_share_a_row_and_large_ones_go_on_below() {
+        // GIVEN a large segment between small ones
+        let sizes = vec![2 * MIB, 2 * MIB, 300 * MIB, 2 * MIB];
+        // WHEN they are laid out on ten rows of forty columns
+        let layout = Layout::fitting(sizes, 40, 10, 0);
+        // THEN a column is 1 MiB: 300 columns in eight rows
+        assert_eq!((layout.scale, layout.rows()), (MIB, 10));
+        let stretches = layout.stretches(0..10);
+        let seen: Vec<_> = stretches.iter().map(|it| (it.row, it.column, it.segment, it.from, it.cells)).collect();
+        assert_eq!(seen[..3], [(0, 0, 0, 0, 2), (0, 3, 1, 0, 2), (1, 0, 2, 0, 40)]);
+        assert_eq!(seen[9..], [(8, 0, 2, 280, 20), (9, 0, 3, 0, 2)]);
+        assert_eq!([layout.row_of(2, 0), layout.row_of(2, 285 * MIB), layout.row_of(3, 0)], [1, 8, 9]);
+        assert_eq!([layout.at(0), layout.at(3), layout.at(99)], [Some((0, 0)), Some((2, 80 * MIB)), Some((3, MIB))]);
+    }
+
+    #[test]
+    fn more_than_fits_is_told_apart() {
+        // GIVEN ten thousand segments, far too many for a screen
+        let layout = Layout::fitting(vec![2 * MIB; 10_000], 80, 20, 0);
+        // THEN each still has its two columns, and one between
+        assert!(layout.rows() >= 10_000 / 27);
+        assert!(layout.stretches(0..20).iter().all(|stretch| stretch.cells >= 2));
+    }
+
+    proptest! {
+        #[test]
+        fn every_cell_is_drawn_once_and_nothing_overlaps(
+            sizes in proptest::collection::vec(prop_oneof![1u64..200 * MIB, Just(u64::MAX / 3), Just(0)], 0..40),
+            columns in 0usize..90,
+            page in 0usize..50,
+            closer in -3isize..4,
+        ) {
+            let layout = Layout::fitting(sizes.clone(), columns, page, closer);
+            let drawn = layout.rows().min(2000);
+            let stretches = layout.stretches(0..drawn);
+            for pair in stretches.windows(2) {
+                prop_assert!(pair[0].row < pair[1].row || pair[0].column + pair[0].cells < pair[1].column);
+            }
+            for stretch in &stretches {
+                prop_assert!(stretch.cells > 0 && stretch.column + stretch.cells <= columns.max(1));
+                let offset = stretch.from as u64 * layout.cell_bytes(stretch.segment);
+                prop_assert_eq!(layout.row_of(stretch.segment, offset), stretch.row);
+            }
+            if drawn == layout.rows() {
+                for (segment, bytes) in sizes.iter().enumerate() {
+                    let of = stretches.iter().filter(|stretch| stretch.segment == segment);
+                    let cells = layout.cells(segment);
+                    prop_assert_eq!(of.map(|stretch| stretch.cells).sum::<usize>(), cells);
+                    prop_assert!(cells as u128 * u128::from(layout.cell_bytes(segment)) >= u128::from(*bytes));
+                }
+            }
+        }
+    }
+}

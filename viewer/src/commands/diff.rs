@@ -1,0 +1,44 @@
+//! `memlab diff`: what changed from one run, or moment, to another.
+
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::PathBuf;
+
+use crate::diff::{Difference, Named, Side, Style, write_json, write_text};
+use crate::moment::Moment;
+use crate::report;
+
+/// What to compare.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The trace before, with a moment after an `@` or not.
+    pub before: PathBuf,
+    /// The trace after, likewise.
+    pub after: PathBuf,
+    /// As JSON.
+    pub json: bool,
+    /// The moment of traces without one.
+    pub at: Moment,
+    /// The device; else in each the one with the highest peak.
+    pub device: Option<i32>,
+}
+
+/// Compares.
+///
+/// # Errors
+///
+/// If a trace cannot be read, has no such moment or device, or the output cannot be written.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let named = [&options.before, &options.after].map(|argument| Named::parse(argument, options.at));
+    let [before, after] = named;
+    let (before, after) = (before?, after?);
+    let difference = Difference::new(Side::load(before, options.device)?, Side::load(after, options.device)?);
+    let is_terminal = io::stdout().is_terminal();
+    let mut out = BufWriter::new(io::stdout().lock());
+    if options.json {
+        write_json(&mut out, &difference)?;
+    } else {
+        let colored = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        write_text(&mut out, &difference, Style { columns: report::columns(), colored })?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,168 @@
+//! `memlab limit`: how much GPU memory a running program may have.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use crate::control::{Limit, LimitStatus, OnLimit, Process, Status};
+use crate::fault::bad_input;
+use crate::filter::parse_size;
+use crate::format::{self, Units};
+
+/// A limit as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// None.
+    Off,
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.trim().eq_ignore_ascii_case("off") {
+            return Ok(Self::Off);
+        }
+        size(text).map(Self::Bytes)
+    }
+}
+
+/// A size above 0 as people write it.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn size(text: &str) -> Result<u64, String> {
+    match parse_size(text) {
+        Some(0) => Err(format!("{text:?}: with no memory at all no program runs: give it some, as in 8GiB")),
+        Some(bytes) => Ok(bytes),
+        None => Err(format!("{text:?} is not a size: write it as 8GiB or 512MiB")),
+    }
+}
+
+/// What `memlab run --limit` is given, `8GiB` or `0:8GiB,1:4GiB`, for the library: the same with sizes in bytes, since that
+/// reads no fractions.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub fn parse_limits(text: &str) -> Result<String, String> {
+    if !text.contains([':', ',']) {
+        return size(text).map(|bytes| bytes.to_string());
+    }
+    let mut limits: Vec<(u32, u64)> = Vec::new();
+    for part in text.split(',') {
+        let (device, wanted) = part
+            .split_once(':')
+            .ok_or_else(|| format!("{part:?} names no device: write 0:8GiB,1:4GiB, or one size for all devices"))?;
+        let device: u32 =
+            device.trim().parse().map_err(|_| format!("{device:?} is not a device: write its number, as in 0:8GiB"))?;
+        if limits.iter().any(|(seen, _)| *seen == device) {
+            return Err(format!("device {device} has two limits: give it one"));
+        }
+        limits.push((device, size(wanted)?));
+    }
+    let limits: Vec<String> = limits.iter().map(|(device, bytes)| format!("{device}:{bytes}")).collect();
+    Ok(limits.join(","))
+}
+
+/// Sets the limit of a process, or shows its limits.
+///
+/// # Errors
+///
+/// If the process cannot be reached, or refuses.
+pub fn run(pid: u32, size: Option<Size>, device: Option<u32>, on_limit: Option<OnLimit>) -> anyhow::Result<()> {
+    let silent = "wait until it goes on";
+    let (process, mut status) = Process::find(pid).map_err(|error| error.into_error(pid, silent))?;
+    let who = status.who();
+    if status.moving.is_none() {
+        return Err(bad_input(format!(
+            "{who} runs under an older memlab, which knows no limits: start it anew with this one"
+        )));
+    }
+    if let Some(size) = size {
+        let bytes = match size {
+            Size::Off => None,
+            Size::Bytes(bytes) => Some(bytes),
+        };
+        process.limit(&Limit { device, bytes, on_limit }).map_err(|error| error.into_error(pid, silent))?;
+        status = process.status().map_err(|error| error.into_error(pid, silent))?;
+    }
+    Ok(std::io::stdout().lock().write_all(table(&status, device).as_bytes())?)
+}
+
+fn table(status: &Status, device: Option<u32>) -> String {
+    let size = |bytes| format::bytes(bytes, Units::Auto);
+    let mut text = String::new();
+    let wanted = |limit: &&LimitStatus| device.is_none_or(|device| i64::from(limit.device) == i64::from(device));
+    for limit in status.limits.iter().filter(wanted) {
+        let LimitStatus { device, limit_bytes, used_bytes, spilled_bytes, on_limit } = limit;
+        let most = limit_bytes.map_or_else(|| "no limit".to_owned(), |bytes| format!("limit {}", size(bytes)));
+        let _ = write!(text, "cuda:{device}: {most}, {} used", size(*used_bytes));
+        if *spilled_bytes > 0 || *on_limit == OnLimit::Spill {
+            let _ = write!(text, ", {} spilled to host memory", size(*spilled_bytes));
+        }
+        text += match on_limit {
+            OnLimit::Oom => "; beyond it allocations fail (oom)\n",
+            OnLimit::Spill => "; beyond it memory is taken on the host (spill)\n",
+            OnLimit::Unknown => "\n",
+        };
+    }
+    if text.is_empty() {
+        let which = device.map(|device| format!(" of cuda:{device}")).unwrap_or_default();
+        text = format!("{} has no limit{which}: set one with `memlab limit {} 8GiB`\n", status.who(), status.pid);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_checked_before_anything_starts() {
+        for (good, told) in [
+            ("8GiB", "8589934592"),
+            (" 512 MiB", "536870912"),
+            ("0:8GiB,1: 4g", "0:8589934592,1:4294967296"),
+            ("3:1.5G", "3:1610612736"),
+        ] {
+            assert_eq!(parse_limits(good), Ok(told.to_owned()));
+        }
+        for (wrong, words) in [
+            ("", "not a size"),
+            ("much", "\"much\" is not a size: write it as 8GiB"),
+            ("0", "no program runs"),
+            ("-1GiB", "not a size"),
+            ("0:8GiB,4GiB", "\"4GiB\" names no device"),
+            ("gpu:8GiB", "\"gpu\" is not a device"),
+            ("0:8GiB,0:4GiB", "device 0 has two limits"),
+            ("0:", "\"\" is not a size"),
+            ("1e99GiB", "not a size"),
+        ] {
+            let error = parse_limits(wrong).expect_err(wrong);
+            assert!(error.contains(words), "{wrong}: {error}");
+        }
+        assert_eq!("OFF".parse(), Ok(Size::Off));
+        assert_eq!("8GiB".parse(), Ok(Size::Bytes(8 << 30)));
+    }
+
+    #[test]
+    fn limits_are_told_by_device() {
+        let limit =
+            LimitStatus { device: 0, limit_bytes: Some(8 << 30), used_bytes: 4 << 30, ..LimitStatus::default() };
+        let spilling = LimitStatus { device: 1, spilled_bytes: 1 << 30, on_limit: OnLimit::Spill, ..limit.clone() };
+        let status =
+            Status { pid: 42, command: vec!["train".into()], limits: vec![limit, spilling], ..Status::default() };
+        assert_eq!(
+            table(&status, None),
+            "cuda:0: limit 8.00 GiB, 4.00 GiB used; beyond it allocations fail (oom)\n\
+             cuda:1: limit 8.00 GiB, 4.00 GiB used, 1.00 GiB spilled to host memory; beyond it memory is taken on the host (spill)\n"
+        );
+        assert_eq!(
+            table(&status, Some(2)),
+            "train (PID 42) has no limit of cuda:2: set one with `memlab limit 42 8GiB`\n"
+        );
+    }
+}

@@ -1,0 +1,300 @@
+//! `memlab offload`: moves the GPU memory of a running program to host memory, all of it or parts.
+
+use std::io::Write;
+use std::time::{Duration, SystemTime};
+
+use serde_json::json;
+
+use crate::checkpoint::{self, Target};
+use crate::control::{LONGEST_REQUEST, MoveStatus, Offload, Operation, Process, Status};
+use crate::fault::{bad_input, interrupted};
+use crate::format::{self, Units};
+use crate::operation::{self, Interruption, Watched};
+use crate::selection::Criteria;
+use crate::selection::pages::Pages;
+use crate::text::clean;
+
+/// What to offload, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The process.
+    pub pid: u32,
+    /// How long it may take to begin.
+    pub timeout: Duration,
+    /// With the CUDA driver's checkpoint.
+    pub full: bool,
+    /// Which parts of it; empty: all.
+    pub criteria: Criteria,
+    /// As JSON.
+    pub json: bool,
+}
+
+/// Offloads it.
+///
+/// # Errors
+///
+/// If the process cannot be reached, refuses or fails, or if Ctrl-C was pressed meanwhile.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let found = Process::find(options.pid);
+    if options.full {
+        return full(options, found.ok());
+    }
+    let (process, status) = found.map_err(|error| {
+        let hint = if error.is_absent() { "; --full offloads any CUDA program" } else { "" };
+        bad_input(error.explain(options.pid, "wait until it goes on") + hint)
+    })?;
+    let who = status.who();
+    let moving = status.moving.as_ref().ok_or_else(|| too_old(&who))?;
+    if !options.criteria.is_empty() {
+        return parts(options, &process, &status, moving);
+    }
+    if !moving.enabled {
+        eprintln!("memlab: {who}: {}: using the CUDA driver's checkpoint, as with --full", why_not(moving));
+        return full(options, Some((process, status)));
+    }
+    let interruption = Interruption::by_key();
+    let what = Offload { timeout: options.timeout, ranges: None };
+    let id = process.offload(&what).map_err(|error| error.into_error(options.pid, "wait until it goes on"))?;
+    let (operation, moving) = finish(&process, id, &who, &interruption, options.json)?;
+    if !options.json {
+        say(&operation::outcome(&operation, &moving))?;
+        say_note(&operation)?;
+    }
+    Ok(())
+}
+
+/// How many ranges a request takes: in JSON each has at most 44 characters.
+const RANGES_AT_ONCE: usize = 20_000;
+const _: () = assert!(RANGES_AT_ONCE * 44 + 200 < LONGEST_REQUEST);
+
+/// Moves what meets the criteria; the program goes on.
+fn parts(options: &Options, process: &Process, status: &Status, moving: &MoveStatus) -> anyhow::Result<()> {
+    let (who, what) = (status.who(), options.criteria.describe());
+    if !moving.enabled {
+        return Err(bad_input(format!(
+            "{who}: {}: the CUDA driver's checkpoint moves all or nothing, so leave {what} away, or start the program with \
+             `memlab run --offload`",
+            why_not(moving)
+        )));
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+    let pages = options.criteria.pages(&status.trace, moving.page_bytes, now)?;
+    if pages.ranges.is_empty() {
+        let found = match pages.wanted_bytes {
+            0 => format!("nothing that PyTorch's allocator holds is {what}"),
+            bytes => format!("{} of {what} lie in pages that are mostly other memory", size(bytes)),
+        };
+        anyhow::bail!("{who}: {found}: nothing was moved; `memlab top {}` shows what there is", options.pid);
+    }
+    let interruption = Interruption::by_key();
+    let mut operations: Vec<Operation> = Vec::new();
+    let mut moving = moving.clone();
+    let mut failed = None;
+    for (index, ranges) in pages.ranges.chunks(RANGES_AT_ONCE).enumerate() {
+        let offload = Offload { timeout: options.timeout, ranges: Some(ranges) };
+        let id = process.offload(&offload).map_err(|error| error.into_error(options.pid, "wait until it goes on"))?;
+        match finish(process, id, &who, &interruption, false) {
+            Ok((operation, after)) => {
+                operations.push(operation);
+                moving = after;
+            }
+            Err(error) => {
+                let asked = index * RANGES_AT_ONCE + ranges.len();
+                if asked < pages.ranges.len() {
+                    eprintln!("memlab: {asked} of {} ranges were asked for before this", pages.ranges.len());
+                }
+                operations.extend(error.downcast_ref::<Failed>().map(|failed| failed.operation.clone()));
+                failed = Some(error);
+                break;
+            }
+        }
+    }
+    if options.json && !operations.is_empty() {
+        let selection = json!({
+            "ranges": pages.ranges.len(), "bytes": pages.bytes, "wanted_bytes": pages.wanted_bytes,
+            "moved_bytes": pages.moved_bytes, "other_bytes": pages.other_bytes(), "left_bytes": pages.left_bytes(),
+        });
+        let told = json!({ "pid": process.pid, "operations": operations, "move": moving, "selection": selection });
+        say(&format!("{told:#}"))?;
+    }
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    if !options.json {
+        let moved = operations.iter().fold(0, |sum: u64, operation| sum.saturating_add(operation.done_bytes));
+        say(&parts_outcome(&pages, moved, &what, moving.page_bytes))?;
+        for operation in &operations {
+            say_note(operation)?;
+        }
+    }
+    Ok(())
+}
+
+fn size(bytes: u64) -> String {
+    format::bytes(bytes, Units::Auto)
+}
+
+/// What moving parts has done: `moved 1.20 GiB (1.15 GiB of optimizer_state; 51.2 MiB of other memory share its pages of
+/// 2 MiB); 30.0 MiB of it stay, in pages that are mostly other memory`.
+fn parts_outcome(pages: &Pages, moved: u64, what: &str, page_bytes: u64) -> String {
+    let mut words = if moved == pages.bytes {
+        format!("moved {} ({} of {what}", size(moved), size(pages.moved_bytes))
+    } else {
+        // The process knows more of its memory than its trace told, and says in its note what it left.
+        format!("moved {} of {} asked for ({} of {what}", size(moved), size(pages.bytes), size(pages.moved_bytes))
+    };
+    if pages.other_bytes() > 0 {
+        let page = format::tick(page_bytes);
+        words += &format!("; {} of other memory share its pages of {page}", size(pages.other_bytes()));
+    }
+    words += ")";
+    if pages.left_bytes() > 0 {
+        words += &format!("; {} of it stay, in pages that are mostly other memory", size(pages.left_bytes()));
+    }
+    words
+}
+
+/// The error for a process whose memlab cannot move memory.
+pub fn too_old(who: &str) -> anyhow::Error {
+    bad_input(format!(
+        "{who} runs under an older memlab, which cannot move memory: start it anew with this one, or offload it with --full, \
+         the CUDA driver's checkpoint"
+    ))
+}
+
+/// Why memlab cannot move a process's memory.
+pub fn why_not(moving: &MoveStatus) -> &str {
+    moving.why_not.as_deref().unwrap_or("it was started without --offload")
+}
+
+/// Watches an operation to its end; with `json` prints it.
+///
+/// # Errors
+///
+/// If it fails, or Ctrl-C was pressed.
+pub fn finish(
+    process: &Process,
+    id: u64,
+    who: &str,
+    interruption: &Interruption,
+    json: bool,
+) -> anyhow::Result<(Operation, MoveStatus)> {
+    let (operation, moving) = match operation::watch(process, id, who, interruption)? {
+        Watched::Over(over) => *over,
+        Watched::Detached => {
+            return Err(interrupted(format!(
+                "detached: the operation goes on in {who} and completes without us; `memlab ps` shows it"
+            )));
+        }
+    };
+    if json {
+        say(&format!("{:#}", json!({ "pid": process.pid, "operation": operation, "move": moving })))?;
+    }
+    match operation::failure(&operation, who) {
+        Some(error) => Err(Failed { operation, message: error }.into()),
+        None => Ok((operation, moving)),
+    }
+}
+
+/// Prints a line.
+///
+/// # Errors
+///
+/// If standard output does not take it.
+pub fn say(line: &str) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "{line}")
+}
+
+/// What else an operation has to say.
+///
+/// # Errors
+///
+/// If standard output does not take it.
+pub fn say_note(operation: &Operation) -> std::io::Result<()> {
+    operation.note.as_ref().map_or(Ok(()), |note| say(&format!("  {}", clean(note))))
+}
+
+/// An operation that failed.
+#[derive(Clone, Debug)]
+pub struct Failed {
+    /// As the process tells it.
+    pub operation: Operation,
+    message: String,
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// A process for the driver, whether it is memlab's or not.
+pub fn target(pid: u32, found: Option<(Process, Status)>) -> anyhow::Result<Target> {
+    match found {
+        Some((process, status)) => Ok(Target { pid, who: status.who(), process: Some(process) }),
+        None if crate::control::owner(pid).is_none() => {
+            Err(bad_input(format!("there is no process {pid}: `memlab ps` lists those that memlab knows")))
+        }
+        None => Ok(Target { pid, who: format!("process {pid}"), process: None }),
+    }
+}
+
+fn full(options: &Options, found: Option<(Process, Status)>) -> anyhow::Result<()> {
+    if let Some((_, status)) = &found
+        && let Some(moving) = status.moving.as_ref().filter(|moving| moving.state.is_busy())
+    {
+        let doing = moving.state.short();
+        return Err(bad_input(format!("{} is {doing}: wait for that to end, then try again", status.who())));
+    }
+    let target = target(options.pid, found)?;
+    // Between lock and checkpoint the program would stay locked.
+    let interruption = Interruption::by_any_signal();
+    let mut line = operation::ProgressLine::default();
+    line.show(&format!("{}: the CUDA driver moves its memory to the host…", target.who));
+    let took = checkpoint::offload(&target, options.timeout)?;
+    drop(line);
+    let took = took.as_secs_f64();
+    if options.json {
+        say(&format!("{:#}", json!({ "pid": options.pid, "state": "checkpointed", "seconds": took })))?;
+    } else {
+        say(&format!(
+            "checkpointed {} in {}: all it had on the GPU is in host memory; `memlab restore {}` brings it back",
+            target.who,
+            operation::seconds(took),
+            options.pid
+        ))?;
+    }
+    if interruption.has_come() {
+        return Err(interrupted("interrupted, but the driver cannot be stopped half way: the program is checkpointed"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moved_is_told_with_what_shares_its_pages() {
+        let (mib, page) = (1 << 20, 2 << 20);
+        let pages = Pages {
+            ranges: vec![(0, 1230 * mib)],
+            bytes: 1230 * mib,
+            wanted_bytes: 1208 * mib,
+            moved_bytes: 1178 * mib,
+        };
+        assert_eq!(
+            parts_outcome(&pages, pages.bytes, "optimizer_state", page),
+            "moved 1.20 GiB (1.15 GiB of optimizer_state; 52.0 MiB of other memory share its pages of 2 MiB); 30.0 MiB of it \
+             stay, in pages that are mostly other memory"
+        );
+        let whole = Pages { wanted_bytes: 1230 * mib, moved_bytes: 1230 * mib, ..pages };
+        assert_eq!(parts_outcome(&whole, whole.bytes, "layer h.3", page), "moved 1.20 GiB (1.20 GiB of layer h.3)");
+        assert_eq!(
+            parts_outcome(&whole, 2 * mib, "layer h.3", page),
+            "moved 2.00 MiB of 1.20 GiB asked for (1.20 GiB of layer h.3)"
+        );
+    }
+}

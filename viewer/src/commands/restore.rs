@@ -1,0 +1,159 @@
+//! `memlab restore`: brings a program's GPU memory back to the devices.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::offload::{Failed, finish, say, say_note, target, too_old, why_not};
+use crate::checkpoint::{self, Failure, Target};
+use crate::control::{MoveState, Process, Status};
+use crate::driver::DriverState;
+use crate::fault::{bad_input, interrupted};
+use crate::operation::{self, Interruption};
+
+/// How often a full device is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What to restore, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// The process.
+    pub pid: u32,
+    /// How long it may take to begin.
+    pub timeout: Duration,
+    /// Try again while the device is full.
+    pub wait: bool,
+    /// Give the pinned host memory back to the system.
+    pub free_host: bool,
+    /// As JSON.
+    pub json: bool,
+}
+
+/// Restores it.
+///
+/// # Errors
+///
+/// If the process cannot be reached, refuses or fails, or if Ctrl-C was pressed meanwhile.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let (process, status) = match Process::find(options.pid) {
+        Ok(found) => found,
+        Err(error) => {
+            // Any CUDA program may have been checkpointed.
+            let target = target(options.pid, None)?;
+            return match checkpoint::state(&target) {
+                Some(DriverState::Checkpointed | DriverState::Locked | DriverState::Failed) => {
+                    by_driver(options, &target, &Interruption::by_any_signal())
+                }
+                _ => Err(error.into_error(options.pid, "wait until it goes on")),
+            };
+        }
+    };
+    let who = status.who();
+    let state = status.moving.as_ref().map(|moving| (moving.enabled, moving.state));
+    let target = Target { pid: options.pid, who: who.clone(), process: Some(process.clone()) };
+    match state {
+        Some((_, MoveState::Checkpointed)) => {
+            by_driver(options, &target, &Interruption::by_any_signal())?;
+            // It may have been offloaded before the driver took the rest.
+            let moving = process.status().ok().and_then(|status| status.moving).unwrap_or_default();
+            if !matches!(moving.state, MoveState::Offloaded | MoveState::PartlyOffloaded) {
+                return Ok(());
+            }
+        }
+        Some((true, _)) => {}
+        _ if matches!(checkpoint::state(&target), Some(DriverState::Checkpointed | DriverState::Locked)) => {
+            return by_driver(options, &target, &Interruption::by_any_signal());
+        }
+        None => return Err(too_old(&who)),
+        Some((false, _)) => {
+            return Err(bad_input(format!("{who} has nothing to restore: {}", why_not(&moving_of(&status)))));
+        }
+    }
+    by_process(options, &process, &who)
+}
+
+fn moving_of(status: &Status) -> crate::control::MoveStatus {
+    status.moving.clone().unwrap_or_default()
+}
+
+fn by_process(options: &Options, process: &Process, who: &str) -> anyhow::Result<()> {
+    let interruption = Interruption::by_key();
+    let mut patience = Patience::new(options.wait);
+    loop {
+        let id = process
+            .restore(options.timeout, options.free_host)
+            .map_err(|error| error.into_error(options.pid, "wait until it goes on"))?;
+        match finish(process, id, who, &interruption, options.json && !options.wait) {
+            Ok((operation, moving)) => {
+                if options.json && options.wait {
+                    say(&format!("{:#}", json!({ "pid": options.pid, "operation": operation, "move": moving })))?;
+                }
+                if !options.json {
+                    say(&operation::outcome(&operation, &moving))?;
+                    say_note(&operation)?;
+                }
+                return Ok(());
+            }
+            Err(error) => {
+                let failed = error.downcast_ref::<Failed>().map(|failed| &failed.operation);
+                let is_full = failed.is_some_and(|operation| operation.retryable);
+                if let Some(operation) = failed.filter(|_| options.json && options.wait && !is_full) {
+                    say(&format!("{:#}", json!({ "pid": options.pid, "operation": operation })))?;
+                }
+                patience.after(error, is_full, &interruption)?;
+            }
+        }
+    }
+}
+
+fn by_driver(options: &Options, target: &Target, interruption: &Interruption) -> anyhow::Result<()> {
+    let mut patience = Patience::new(options.wait);
+    loop {
+        let mut line = operation::ProgressLine::default();
+        line.show(&format!("{}: the CUDA driver brings its memory back…", target.who));
+        let result = checkpoint::restore(target);
+        drop(line);
+        match result {
+            Ok(took) => {
+                let took = took.as_secs_f64();
+                if options.json {
+                    say(&format!("{:#}", json!({ "pid": options.pid, "state": "running", "seconds": took })))?;
+                } else {
+                    say(&format!("restored {} in {}", target.who, operation::seconds(took)))?;
+                }
+                return Ok(());
+            }
+            Err(failure @ Failure { is_full, .. }) => patience.after(failure.into(), is_full, interruption)?,
+        }
+    }
+}
+
+/// Whether to try again, and whether it was said.
+struct Patience {
+    wait: bool,
+    said: bool,
+}
+
+impl Patience {
+    fn new(wait: bool) -> Self {
+        Self { wait, said: false }
+    }
+
+    /// Waits after a failure for want of device memory; passes on any other.
+    fn after(&mut self, error: anyhow::Error, is_full: bool, interruption: &Interruption) -> anyhow::Result<()> {
+        if !self.wait || !is_full {
+            return Err(error);
+        }
+        if !self.said {
+            let message = error.to_string();
+            eprintln!("memlab: {}", crate::text::clean(&message));
+            eprintln!("memlab: trying again until there is room; Ctrl-C gives up");
+            self.said = true;
+        }
+        interruption.sleep(AGAIN);
+        if interruption.has_come() {
+            return Err(interrupted("no longer waiting for room on the device: the memory stays in host memory"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! What changed from one moment to another, of the same run or of two: by category, by line and by layer.
+
+mod json;
+mod layers;
+mod lines;
+mod side;
+mod text;
+
+use std::cmp::Reverse;
+
+use memlab_trace::Category;
+
+pub use json::write_json;
+pub use layers::LayerChange;
+pub use lines::{LineChange, Match};
+pub use side::{Named, Side};
+pub use text::{Style, write_text};
+
+/// Bytes before and after.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Before.
+    pub before: u64,
+    /// After.
+    pub after: u64,
+}
+
+impl Change {
+    /// How much more there is; below 0: how much less.
+    pub fn by(self) -> i64 {
+        crate::format::signed_difference(self.after, self.before)
+    }
+}
+
+/// What changed.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// The one moment.
+    pub before: Side,
+    /// The other.
+    pub after: Side,
+    /// Allocated, reserved, used.
+    pub totals: [(&'static str, Change); 3],
+    /// What categories hold, the greatest change first.
+    pub categories: Vec<(Category, Change)>,
+    /// What lines hold, the greatest change first.
+    pub lines: Vec<LineChange>,
+    /// What layers hold, the greatest change first.
+    pub layers: Vec<LayerChange>,
+}
+
+impl Difference {
+    /// Compares.
+    pub fn new(before: Side, after: Side) -> Self {
+        let (a, b) = (&before.held, &after.held);
+        let of = |before: u64, after: u64| Change { before, after };
+        let held = |side: &Side, wanted: Category| {
+            side.held.categories.iter().find(|(category, _)| *category == wanted).map_or(0, |(_, bytes)| *bytes)
+        };
+        let categories = Category::ALL.map(|category| (category, of(held(&before, category), held(&after, category))));
+        let mut categories = categories.to_vec();
+        categories.retain(|(_, change)| *change != Change::default());
+        categories.sort_by_key(|(_, change)| order(*change));
+        Self {
+            totals: [
+                ("allocated", of(a.allocated_bytes, b.allocated_bytes)),
+                ("reserved", of(a.reserved_bytes, b.reserved_bytes)),
+                ("used", of(a.used_bytes, b.used_bytes)),
+            ],
+            categories,
+            lines: lines::compare(&before, &after),
+            layers: layers::compare(&before, &after),
+            before,
+            after,
+        }
+    }
+}
+
+/// The greatest change first, of equals what holds most.
+fn order(change: Change) -> (Reverse<u64>, Reverse<u64>) {
+    (Reverse(change.by().unsigned_abs()), Reverse(change.before.max(change.after)))
+}

@@ -1,0 +1,134 @@
+//! The difference as JSON: a contract with scripts. Keys are added, never renamed or taken away.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::{Change, Difference, LineChange, Match, Side};
+use crate::json::write_pretty;
+use crate::report::json::text;
+
+#[derive(Serialize)]
+struct Diff {
+    before: Moment,
+    after: Moment,
+    totals: Vec<Row>,
+    categories: Vec<Row>,
+    lines: Vec<LineRow>,
+    layers: Vec<LayerRow>,
+}
+
+#[derive(Serialize)]
+struct Moment {
+    path: String,
+    /// As it is typed: `peak`, `end`, `oom:1`, `step:12`, `12.5s`.
+    at: String,
+    time_ns: u64,
+    steps_ended: u64,
+    device: i32,
+    device_name: String,
+    command: Vec<String>,
+    directory: String,
+}
+
+/// A sum of what is allocated, reserved or used, or a category.
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    #[serde(flatten)]
+    bytes: Bytes,
+}
+
+#[derive(Serialize)]
+struct Bytes {
+    before_bytes: u64,
+    after_bytes: u64,
+    change_bytes: i64,
+}
+
+#[derive(Serialize)]
+struct LineRow {
+    /// Relative to the working directory of its run, if it lies below; null with the others: no Python frame.
+    file: Option<String>,
+    function: Option<String>,
+    line_before: Option<u32>,
+    line_after: Option<u32>,
+    /// `same`, `moved` (the same function at another line), or `only_before` and `only_after`.
+    matched: &'static str,
+    #[serde(flatten)]
+    bytes: Bytes,
+}
+
+#[derive(Serialize)]
+struct LayerRow {
+    /// The qualified name in the outermost module; null: outside any layer.
+    name: Option<String>,
+    #[serde(rename = "type")]
+    class: Option<String>,
+    root_type: Option<String>,
+    #[serde(flatten)]
+    bytes: Bytes,
+}
+
+/// Writes it. Control characters in its texts come as escapes.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<()> {
+    let row = |name: &'static str, change: Change| Row { name, bytes: change.into() };
+    let diff = Diff {
+        before: moment(&difference.before),
+        after: moment(&difference.after),
+        totals: difference.totals.iter().map(|(name, change)| row(name, *change)).collect(),
+        categories: difference.categories.iter().map(|(category, change)| row(category.as_str(), *change)).collect(),
+        lines: difference.lines.iter().map(|line| line_row(line, difference)).collect(),
+        layers: difference
+            .layers
+            .iter()
+            .map(|change| LayerRow {
+                name: text(change.layer.name.clone()),
+                class: text(change.layer.class.clone()),
+                root_type: text(change.layer.root_class.clone()),
+                bytes: change.bytes.into(),
+            })
+            .collect(),
+    };
+    write_pretty(out, &diff)
+}
+
+fn moment(side: &Side) -> Moment {
+    Moment {
+        path: side.named.path.display().to_string(),
+        at: side.named.moment.typed(),
+        time_ns: side.time,
+        steps_ended: side.steps_ended,
+        device: side.device.index,
+        device_name: side.device.name.clone(),
+        command: side.command.clone(),
+        directory: side.directory.clone(),
+    }
+}
+
+fn line_row(change: &LineChange, difference: &Difference) -> LineRow {
+    let line = change.after.as_ref().or(change.before.as_ref());
+    LineRow {
+        file: change.file(&difference.before, &difference.after),
+        function: line.map(|line| line.function.to_string()),
+        line_before: change.before.as_ref().and_then(|line| line.line),
+        line_after: change.after.as_ref().and_then(|line| line.line),
+        matched: match change.matched {
+            Match::Same => "same",
+            Match::Moved => "moved",
+            Match::Alone if change.before.is_some() => "only_before",
+            Match::Alone => "only_after",
+        },
+        bytes: change.bytes.into(),
+    }
+}
+
+impl From<Change> for Bytes {
+    fn from(change: Change) -> Self {
+        Self { before_bytes: change.before, after_bytes: change.after, change_bytes: change.by() }
+    }
+}

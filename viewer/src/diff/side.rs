@@ -1,0 +1,104 @@
+//! One of the two moments that are compared.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memlab_trace::{DeviceView, Line, Model, load_whole};
+
+use crate::fault::bad_input;
+use crate::holdings::Holdings;
+use crate::moment::{Moment, device_of, load_at};
+use crate::progress;
+
+/// A trace and a moment of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The trace.
+    pub path: PathBuf,
+    /// The moment.
+    pub moment: Moment,
+}
+
+impl Named {
+    /// Takes `FILE` or `FILE@MOMENT` apart. A file that is called so as a whole is that file.
+    ///
+    /// # Errors
+    ///
+    /// If what follows the `@` is no moment.
+    pub fn parse(argument: &Path, moment: Moment) -> anyhow::Result<Self> {
+        let whole = Self { path: argument.to_owned(), moment };
+        if argument.exists() {
+            return Ok(whole);
+        }
+        match argument.to_str().and_then(|text| text.rsplit_once('@')) {
+            None => Ok(whole),
+            Some((path, text)) => match text.parse() {
+                Ok(moment) => Ok(Self { path: path.into(), moment }),
+                Err(_) if !Path::new(path).exists() => Ok(whole),
+                Err(error) => Err(bad_input(format!("{}: {error}", argument.display()))),
+            },
+        }
+    }
+}
+
+/// What was held at a moment, and what is to be known of the run to compare it.
+#[derive(Clone, Debug)]
+pub struct Side {
+    /// The trace and the moment.
+    pub named: Named,
+    /// The command line.
+    pub command: Vec<String>,
+    /// Its working directory.
+    pub directory: String,
+    /// The device.
+    pub device: DeviceView,
+    /// When.
+    pub time: u64,
+    /// Steps ended by then.
+    pub steps_ended: u64,
+    /// What was held.
+    pub held: Holdings,
+    /// All lines that ever held something.
+    pub(super) lines: Vec<Arc<Line>>,
+    /// All outermost modules, with their classes.
+    pub(super) roots: Vec<(u32, Option<Arc<str>>)>,
+}
+
+impl Side {
+    /// Reads it.
+    ///
+    /// # Errors
+    ///
+    /// If the trace cannot be read, or has no such moment or device.
+    pub fn load(named: Named, device: Option<i32>) -> anyhow::Result<Self> {
+        let Named { path, moment } = &named;
+        if !matches!(moment, Moment::Peak | Moment::End) {
+            let looked = load_at(path, *moment, device, &mut ())?;
+            let seen = &looked.seen;
+            let device = device_of(path, &seen.whole, device)?;
+            let held = Holdings::at_moment(seen, device.index);
+            let (time, steps_ended) = (seen.moment.time(), seen.moment.steps_ended());
+            return Ok(Self::new(named, &seen.whole, device, time, steps_ended, held));
+        }
+        // These the model knows by itself, also when the trace no longer has the moment.
+        let model = progress::shown(|progress| load_whole(path, progress))?.model;
+        let device = device_of(path, &model, device)?;
+        let (time, steps_ended, held) = match moment {
+            Moment::Peak => (device.peak_time, device.peak_step, Holdings::at_peak(&model, &device)),
+            _ => (model.time(), model.steps_ended(), Holdings::now(&model, &device)),
+        };
+        Ok(Self::new(named, &model, device, time, steps_ended, held))
+    }
+
+    fn new(named: Named, model: &Model, device: DeviceView, time: u64, steps_ended: u64, held: Holdings) -> Self {
+        let header = model.header().cloned().unwrap_or_default();
+        let lines = model.lines(device.index).into_iter().filter_map(|view| view.line).collect();
+        let layers = model.layers(device.index);
+        let mut roots: Vec<_> =
+            layers.into_iter().filter(|view| view.root != 0).map(|view| (view.root, view.root_class)).collect();
+        roots.sort();
+        roots.dedup_by_key(|(root, _)| *root);
+        let (command, directory) = (header.command, header.directory);
+        Self { named, command, directory, device, time, steps_ended, held, lines, roots }
+    }
+}

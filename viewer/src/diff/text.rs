@@ -1,0 +1,169 @@
+//! The difference as text: what a person wants to know, the greatest change first.
+
+use std::io::{self, Write};
+
+use memlab_trace::Category;
+
+use super::{Change, Difference, LayerChange, LineChange, Match, Side};
+use crate::format::{self, Units};
+use crate::text::{clean, fit_end, short_command, width};
+use crate::theme::category_names;
+
+/// How many rows a table has.
+const ROWS: usize = 12;
+
+const GAP: &str = "  ";
+const MORE: &str = "\u{1b}[31m";
+const LESS: &str = "\u{1b}[32m";
+const PLAIN: &str = "\u{1b}[0m";
+
+/// How it is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// At most so wide.
+    pub columns: usize,
+    /// More is red, less is green.
+    pub colored: bool,
+}
+
+/// Writes it. No character in it steers a terminal, but for the colours.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -> io::Result<()> {
+    let Difference { before, after, .. } = difference;
+    writeln!(out, "memlab diff")?;
+    for (name, side) in [("before", before), ("after", after)] {
+        for (index, line) in side_lines(side).iter().enumerate() {
+            let name = if index == 0 { name } else { "" };
+            writeln!(out, "  {name:<6}  {}", fit_end(line, style.columns.saturating_sub(10), "…"))?;
+        }
+    }
+    let totals = difference.totals.iter().map(|(name, change)| (*change, (*name).to_owned())).collect();
+    table(out, "Altogether", totals, "", style)?;
+    let name = |category: Category| match category {
+        Category::Context if !before.device.process_is_known || !after.device.process_is_known => "context, others",
+        category => category_names(category).0,
+    };
+    let categories = difference.categories.iter().map(|(category, change)| (*change, name(*category).to_owned()));
+    table(out, "By category", categories.collect(), "category", style)?;
+    let lines = difference.lines.iter().map(|line| (line.bytes, line_name(line, before, after))).collect();
+    table(out, "By line", lines, "line", style)?;
+    let moved = difference.lines.iter().filter(|line| line.matched == Match::Moved).count();
+    if moved > 0 {
+        let lines = if moved == 1 { "One line is" } else { &*format!("{moved} lines are") };
+        writeln!(out, "  {lines} at another number in the same function, and taken to be the same (→)")?;
+    }
+    if difference.layers.iter().any(|change| change.layer.name.is_some()) {
+        let several = before.roots.len() > 1 || after.roots.len() > 1;
+        let layers = difference.layers.iter().map(|layer| (layer.bytes, layer_name(layer, several))).collect();
+        table(out, "By layer", layers, "layer (without those inside it)", style)?;
+    }
+    Ok(())
+}
+
+fn side_lines(side: &Side) -> [String; 2] {
+    let steps = match side.steps_ended {
+        0 => String::new(),
+        1 => ", after the first optimizer step".to_owned(),
+        steps => format!(", after {} optimizer steps", format::grouped(steps)),
+    };
+    let device = &side.device;
+    let name = if device.name.is_empty() { String::new() } else { format!(" {}", device.name) };
+    let (path, moment) = (side.named.path.display(), side.named.moment);
+    let then = format!("{path} at {moment}, {}{steps}", format::duration(side.time));
+    let what = format!("{}, cuda:{}{name}", short_command(&side.command), device.index);
+    [clean(&then).into_owned(), clean(&what).into_owned()]
+}
+
+fn line_name(change: &LineChange, before: &Side, after: &Side) -> String {
+    let Some(line) = change.after.as_ref().or(change.before.as_ref()) else { return "(no Python line)".to_owned() };
+    let file = change.file(before, after).unwrap_or_default();
+    let number = line.line.map(|number| format!(":{number}")).unwrap_or_default();
+    let from = match (&change.before, change.matched) {
+        (Some(before), Match::Moved) => before.line.map(|number| format!(":{number} →")).unwrap_or_default(),
+        _ => String::new(),
+    };
+    let function = line.function.rsplit("<locals>.").next().unwrap_or(&line.function);
+    clean(&format!("{file}{from}{number}  {function}")).into_owned()
+}
+
+fn layer_name(change: &LayerChange, several_roots: bool) -> String {
+    let layer = &change.layer;
+    let (class, root) = (layer.class.as_deref().unwrap_or(""), layer.root_class.as_deref().unwrap_or(""));
+    let name = match layer.name.as_deref() {
+        None => "(outside any layer)".to_owned(),
+        Some("") => format!("{root} (outermost)"),
+        Some(name) if several_roots && !root.is_empty() => format!("{root}: {name}  {class}"),
+        Some(name) => format!("{name}  {class}"),
+    };
+    clean(name.trim()).into_owned()
+}
+
+fn table(out: &mut impl Write, title: &str, rows: Vec<(Change, String)>, last: &str, style: Style) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let size = |bytes| format::bytes(bytes, Units::Auto);
+    let is_all = last.is_empty();
+    let (changed, same): (Vec<_>, Vec<_>) = rows.into_iter().partition(|(change, _)| is_all || change.by() != 0);
+    writeln!(out, "\n{title}")?;
+    let cells: Vec<[String; 4]> = changed
+        .iter()
+        .take(ROWS)
+        .map(|(change, _)| {
+            [size(change.before), size(change.after), format::change(change.by(), Units::Auto), share(*change)]
+        })
+        .collect();
+    let head = ["before", "after", "change", ""];
+    let widths: [usize; 4] = std::array::from_fn(|column| {
+        cells.iter().map(|cells| width(&cells[column])).chain([width(head[column])]).max().unwrap_or(0)
+    });
+    let room = style.columns.saturating_sub(widths.iter().map(|width| width + GAP.len()).sum::<usize>() + 2).max(20);
+    if !cells.is_empty() {
+        let head: Vec<String> = std::iter::zip(head, widths).map(|(head, width)| format!("{head:>width$}")).collect();
+        writeln!(out, "{}", format!("  {}{GAP}{last}", head.join(GAP)).trim_end())?;
+    }
+    for (cells, (change, name)) in std::iter::zip(&cells, &changed) {
+        write!(out, "  ")?;
+        for (column, (cell, to)) in std::iter::zip(cells, widths).enumerate() {
+            let paint = match (column, change.by()) {
+                (2 | 3, by) if style.colored && by > 0 => MORE,
+                (2 | 3, by) if style.colored && by < 0 => LESS,
+                _ => "",
+            };
+            let end = if paint.is_empty() { "" } else { PLAIN };
+            write!(out, "{}{paint}{cell}{end}{GAP}", " ".repeat(to - width(cell)))?;
+        }
+        writeln!(out, "{}", fit_end(name, room, "…"))?;
+    }
+    if changed.len() > ROWS {
+        let rest = changed[ROWS..].iter().fold(0_i64, |sum, (change, _)| sum.saturating_add(change.by()));
+        let count = format::grouped((changed.len() - ROWS) as u64);
+        writeln!(out, "  and {count} more, together {}", format::change(rest, Units::Auto))?;
+    }
+    if !same.is_empty() {
+        let held = same.iter().fold(0_u64, |sum, (change, _)| sum.saturating_add(change.after));
+        let all = if changed.is_empty() { "nothing changed: " } else { "" };
+        writeln!(out, "  {all}{} unchanged, with {}", format::grouped(same.len() as u64), size(held))?;
+    }
+    Ok(())
+}
+
+/// The change in percent of what was before.
+fn share(change: Change) -> String {
+    match (change.before, change.after) {
+        (before, after) if before == after => String::new(),
+        (0, _) => "new".to_owned(),
+        (_, 0) => "gone".to_owned(),
+        (before, after) => {
+            let sign = if after > before { '+' } else { '-' };
+            match change.after / before {
+                // Beyond, percents say less than how many times it is.
+                times @ 10.. => format!("× {}", format::count(times)),
+                _ => format!("{sign}{}", format::percent(change.by().unsigned_abs(), before)),
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Everything there is to know of one moment, as JSON: a contract with scripts, like the report's. Keys are added, never
+//! renamed or taken away, and what both have is called alike.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use memlab_trace::record::Phase;
+use memlab_trace::{BlockView, HOST, Line, Model, Seen};
+use serde::Serialize;
+
+use crate::holdings::Holdings;
+use crate::json::write_compact;
+use crate::moment::Looked;
+use crate::report::json::{Place, Places, Process, StepRow, Trace, steps, text};
+
+#[derive(Serialize)]
+struct Export {
+    trace: Trace,
+    process: Process,
+    moment: At,
+    devices: Vec<Device>,
+    categories: Vec<CategoryRow>,
+    lines: Vec<LineRow>,
+    layers: Vec<LayerRow>,
+    steps: Vec<StepRow>,
+    frames: Vec<Place>,
+    /// Innermost frame first, as indexes into `frames`.
+    stacks: Vec<Vec<usize>>,
+    segments: Vec<SegmentRow>,
+    /// Blocks that lie in no segment known.
+    stray_blocks: Vec<BlockRow>,
+    driver: Vec<DriverRow>,
+    warnings: Vec<String>,
+}
+
+/// The moment that is shown.
+#[derive(Serialize)]
+struct At {
+    /// As it was asked for: `peak`, `end`, `oom:1`, `step:12`, `12.5s`.
+    at: String,
+    /// The time of the latest event until then.
+    time_ns: u64,
+    events: u64,
+    steps_ended: u64,
+}
+
+#[derive(Serialize)]
+struct Device {
+    index: i32,
+    name: String,
+    total_bytes: u64,
+    allocated_bytes: u64,
+    reserved_bytes: u64,
+    used_bytes: u64,
+    used_is_known: bool,
+    process_is_known: bool,
+    live_blocks: usize,
+    segments: u64,
+    free_bytes_in_segments: u64,
+    largest_free_block_bytes: u64,
+    fragmentation_percent: f64,
+    /// With the rows of `layers` it sums to what is allocated.
+    outside_layers_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct CategoryRow {
+    device: i32,
+    name: &'static str,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct LineRow {
+    device: i32,
+    #[serde(flatten)]
+    line: Place,
+    live_bytes: u64,
+    backward_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct LayerRow {
+    device: i32,
+    name: String,
+    #[serde(rename = "type")]
+    class: Option<String>,
+    root: u32,
+    root_type: Option<String>,
+    live_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct SegmentRow {
+    device: i32,
+    address: u64,
+    bytes: u64,
+    is_expandable: bool,
+    free_bytes: u64,
+    largest_free_block_bytes: u64,
+    /// By address; what lies between them is free.
+    blocks: Vec<BlockRow>,
+}
+
+#[derive(Serialize)]
+struct BlockRow {
+    device: i32,
+    address: u64,
+    bytes: u64,
+    category: &'static str,
+    phase: Phase,
+    layer: Option<String>,
+    /// An index into `stacks`; null: no Python frame.
+    stack: Option<usize>,
+    time_ns: u64,
+    age_ns: u64,
+}
+
+/// Driver memory that is not PyTorch's allocator's; device -1 is the host.
+#[derive(Serialize)]
+struct DriverRow {
+    device: i32,
+    kind: &'static str,
+    call: String,
+    library: String,
+    live_bytes: u64,
+    live_allocations: u64,
+}
+
+/// Writes the moment as JSON on one line, of one device or of all. Control characters in its texts come as escapes.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write(out: &mut dyn Write, path: &Path, looked: &Looked, device: Option<i32>) -> io::Result<()> {
+    let Seen { moment, whole, .. } = &looked.seen;
+    let places = Places::of_run(whole);
+    let indexes: Vec<i32> = moment.devices().iter().map(|view| view.index).collect();
+    let indexes: Vec<i32> = indexes.into_iter().filter(|index| device.is_none_or(|device| device == *index)).collect();
+    let held: Vec<(i32, Holdings)> =
+        indexes.iter().map(|index| (*index, Holdings::at_moment(&looked.seen, *index))).collect();
+    let mut stacks = Stacks {
+        whole,
+        places: &places,
+        frames: Vec::new(),
+        known: HashMap::new(),
+        stacks: Vec::new(),
+        ids: HashMap::new(),
+    };
+    let (mut segments, mut stray_blocks) = (Vec::new(), Vec::new());
+    for index in &indexes {
+        let (rows, strays) = segment_rows(&looked.seen, *index, &mut stacks);
+        segments.extend(rows);
+        stray_blocks.extend(strays);
+    }
+    let (frames, stacks) = (stacks.frames, stacks.stacks);
+    let export = Export {
+        trace: Trace::of(path, whole, &looked.through.skipped, looked.through.truncated),
+        process: Process::of(whole),
+        moment: At {
+            at: looked.moment.typed(),
+            time_ns: moment.time(),
+            events: moment.events(),
+            steps_ended: moment.steps_ended(),
+        },
+        devices: held.iter().filter_map(|(index, held)| device_row(&looked.seen, *index, held)).collect(),
+        categories: held
+            .iter()
+            .flat_map(|(device, held)| {
+                held.categories.iter().map(|(category, bytes)| CategoryRow {
+                    device: *device,
+                    name: category.as_str(),
+                    bytes: *bytes,
+                })
+            })
+            .collect(),
+        lines: held
+            .iter()
+            .flat_map(|(device, held)| {
+                held.lines.iter().map(|line| LineRow {
+                    device: *device,
+                    line: places.of(line.line.as_deref()),
+                    live_bytes: line.bytes,
+                    backward_bytes: line.backward_bytes,
+                })
+            })
+            .collect(),
+        layers: held.iter().flat_map(|(device, held)| layer_rows(*device, held)).collect(),
+        steps: steps(moment),
+        frames,
+        stacks,
+        segments,
+        stray_blocks,
+        driver: indexes.iter().copied().chain([HOST]).flat_map(|device| driver_rows(moment, device)).collect(),
+        warnings: whole.warnings().to_vec(),
+    };
+    write_compact(out, &export)
+}
+
+fn device_row(seen: &Seen, index: i32, held: &Holdings) -> Option<Device> {
+    let view = seen.moment.device(index)?;
+    let known = seen.whole.device(index).unwrap_or_default();
+    let map = seen.moment.segments(index);
+    Some(Device {
+        index,
+        name: known.name,
+        total_bytes: known.total_bytes,
+        allocated_bytes: view.allocated_bytes,
+        reserved_bytes: view.reserved_bytes,
+        used_bytes: held.used_bytes,
+        used_is_known: known.used_is_known,
+        process_is_known: known.process_is_known,
+        live_blocks: seen.blocks.iter().filter(|(on, _)| *on == index).count(),
+        segments: view.segments,
+        free_bytes_in_segments: map.free_bytes,
+        largest_free_block_bytes: map.largest_free_bytes,
+        fragmentation_percent: map.fragmentation_percent,
+        outside_layers_bytes: held.layers.iter().filter(|layer| layer.name.is_none()).map(|layer| layer.bytes).sum(),
+    })
+}
+
+fn layer_rows(device: i32, held: &Holdings) -> impl Iterator<Item = LayerRow> {
+    held.layers.iter().filter_map(move |layer| {
+        Some(LayerRow {
+            device,
+            name: layer.name.as_ref()?.to_string(),
+            class: text(layer.class.clone()),
+            root: layer.root,
+            root_type: text(layer.root_class.clone()),
+            live_bytes: layer.bytes,
+        })
+    })
+}
+
+/// The segments of a device with their blocks, and the blocks in none.
+fn segment_rows(seen: &Seen, device: i32, stacks: &mut Stacks<'_>) -> (Vec<SegmentRow>, Vec<BlockRow>) {
+    let now = seen.moment.time();
+    let mut row = |block: &BlockView| BlockRow {
+        device,
+        address: block.address,
+        bytes: block.bytes,
+        category: block.category.as_str(),
+        phase: block.phase,
+        layer: text(seen.whole.layer_of(block).name),
+        stack: stacks.index(block.stack),
+        time_ns: block.time,
+        age_ns: now.saturating_sub(block.time),
+    };
+    let mut blocks = seen.blocks.iter().filter(|(on, _)| *on == device).map(|(_, block)| block).peekable();
+    let mut strays = Vec::new();
+    let mut rows = Vec::new();
+    for segment in seen.moment.segments(device).segments {
+        while let Some(block) = blocks.next_if(|block| block.address < segment.address) {
+            strays.push(row(block));
+        }
+        let end = segment.address.saturating_add(segment.bytes);
+        let within = std::iter::from_fn(|| blocks.next_if(|block| block.address < end)).map(&mut row).collect();
+        rows.push(SegmentRow {
+            device,
+            address: segment.address,
+            bytes: segment.bytes,
+            is_expandable: segment.is_expandable,
+            free_bytes: segment.free_bytes,
+            largest_free_block_bytes: segment.largest_free_bytes,
+            blocks: within,
+        });
+    }
+    strays.extend(blocks.map(row));
+    (rows, strays)
+}
+
+fn driver_rows(moment: &Model, device: i32) -> impl Iterator<Item = DriverRow> {
+    moment.driver_memory(device).into_iter().map(move |view| DriverRow {
+        device,
+        kind: view.kind.as_str(),
+        call: view.call.to_string(),
+        library: view.library.to_string(),
+        live_bytes: view.live_bytes,
+        live_allocations: view.live_allocations,
+    })
+}
+
+/// The stacks that were met, each once.
+struct Stacks<'m> {
+    whole: &'m Model,
+    places: &'m Places,
+    frames: Vec<Place>,
+    known: HashMap<Arc<Line>, usize>,
+    stacks: Vec<Vec<usize>>,
+    ids: HashMap<u32, Option<usize>>,
+}
+
+impl Stacks<'_> {
+    fn index(&mut self, stack: u32) -> Option<usize> {
+        if let Some(index) = self.ids.get(&stack) {
+            return *index;
+        }
+        let frames: Vec<usize> = self.whole.frames(stack).into_iter().map(|frame| self.frame(frame)).collect();
+        let index = (!frames.is_empty()).then_some(self.stacks.len());
+        if index.is_some() {
+            self.stacks.push(frames);
+        }
+        self.ids.insert(stack, index);
+        index
+    }
+
+    fn frame(&mut self, frame: Arc<Line>) -> usize {
+        *self.known.entry(frame).or_insert_with_key(|frame| {
+            self.frames.push(self.places.of(Some(frame)));
+            self.frames.len() - 1
+        })
+    }
+}

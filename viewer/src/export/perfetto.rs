@@ -1,0 +1,240 @@
+//! A run over time for <https://ui.perfetto.dev>: counters of memory for each device, the steps, what every thread was
+//! doing, the peaks and the out-of-memory events.
+//!
+//! Times are nanoseconds since 1970, and ids follow from the trace's own: the exports of several ranks can be put one after
+//! the other into one file, and lie beside each other in time.
+
+mod course;
+mod messages;
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::io::{self, Write};
+
+use memlab_trace::record::{Header, Phase};
+use memlab_trace::{DeviceView, Model, TotalsView};
+use prost::Message;
+
+pub use course::Course;
+
+use crate::format::{self, Units};
+use crate::moment::Looked;
+use crate::text::{clean, short_command, short_path};
+use messages::{
+    CounterDescriptor, DebugAnnotation, EventType, ProcessDescriptor, SequenceFlags, ThreadDescriptor, TracePacket,
+    TrackDescriptor, TrackEvent, Unit,
+};
+
+/// Writes what `course` saw, of one device or of all.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write(out: &mut dyn Write, looked: &Looked, course: &Course, device: Option<i32>) -> io::Result<()> {
+    let whole = &looked.seen.whole;
+    let header = whole.header().cloned().unwrap_or_default();
+    let mut packets =
+        Packets { out, sequence: id(&header, "sequence", 0) as u32 | 1, start: header.start_unix_ns, is_first: true };
+    let process = id(&header, "process", 0);
+    packets.describe(process_track(process, &header))?;
+    steps(&mut packets, looked, &header, process)?;
+    phases(&mut packets, whole, course, &header, process)?;
+    for view in whole.devices().into_iter().filter(|view| device.is_none_or(|device| device == view.index)) {
+        counters(&mut packets, course, &view, &header, process)?;
+        instants(&mut packets, looked, &view, &header, process)?;
+    }
+    Ok(())
+}
+
+/// A number for a track of this trace that no other trace has; never 0.
+fn id(header: &Header, kind: &str, index: i64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (&header.id, header.pid, header.start_unix_ns, kind, index).hash(&mut hasher);
+    hasher.finish().max(1)
+}
+
+fn process_track(uuid: u64, header: &Header) -> TrackDescriptor {
+    let name = match header.rank {
+        Some(rank) => format!("rank {rank}: {}", short_command(&header.command)),
+        None => short_command(&header.command),
+    };
+    let process = ProcessDescriptor {
+        pid: i32::try_from(header.pid).ok(),
+        cmdline: header.command.iter().map(|word| clean(word).into_owned()).collect(),
+        process_name: Some(name),
+    };
+    TrackDescriptor { uuid: Some(uuid), process: Some(process), ..TrackDescriptor::default() }
+}
+
+fn steps(packets: &mut Packets<'_>, looked: &Looked, header: &Header, process: u64) -> io::Result<()> {
+    let moment = &looked.seen.moment;
+    if moment.steps().is_empty() {
+        return Ok(());
+    }
+    let track = id(header, "steps", 0);
+    packets.describe(TrackDescriptor::child(track, process, "optimizer steps"))?;
+    let mut begin = moment
+        .devices()
+        .iter()
+        .filter_map(|view| moment.timeline(view.index).points.first().copied())
+        .map(|point| point.time)
+        .min()
+        .unwrap_or(0);
+    for step in moment.steps() {
+        let begin = std::mem::replace(&mut begin, step.end_time).min(step.end_time);
+        let name = match step.steps {
+            0 | 1 => format!("step {}", step.index),
+            steps => format!("steps {}–{}", (step.index + 1).saturating_sub(steps), step.index),
+        };
+        let facts = vec![
+            DebugAnnotation::number("peak_allocated_bytes", step.peak_allocated_bytes),
+            DebugAnnotation::number("allocated_bytes_at_end", step.allocated_bytes_at_end),
+        ];
+        packets.event(begin, TrackEvent::new(EventType::SliceBegin, track).named("step", name).with(facts))?;
+        packets.event(step.end_time, TrackEvent::new(EventType::SliceEnd, track))?;
+    }
+    Ok(())
+}
+
+/// What every thread was doing, as far as its allocations show it.
+fn phases(packets: &mut Packets<'_>, whole: &Model, course: &Course, header: &Header, process: u64) -> io::Result<()> {
+    for (thread, slices) in course.phases() {
+        let track = id(header, "thread", i64::from(thread));
+        packets.describe(match whole.thread(thread) {
+            None => TrackDescriptor::child(track, process, &format!("thread {thread}")),
+            Some(known) => {
+                let descriptor = ThreadDescriptor {
+                    pid: i32::try_from(header.pid).ok(),
+                    tid: i32::try_from(known.tid).ok(),
+                    thread_name: Some(clean(&known.name).into_owned()),
+                };
+                TrackDescriptor { uuid: Some(track), thread: Some(descriptor), ..TrackDescriptor::default() }
+            }
+        })?;
+        for slice in slices {
+            let name = match slice.phase {
+                Phase::Forward => "forward",
+                Phase::Backward => "backward",
+                Phase::Optimizer => "optimizer",
+                Phase::Other => continue,
+            };
+            packets
+                .event(slice.begin, TrackEvent::new(EventType::SliceBegin, track).named("phase", name.to_owned()))?;
+            packets.event(slice.end, TrackEvent::new(EventType::SliceEnd, track))?;
+        }
+    }
+    Ok(())
+}
+
+/// What is counted on a device: its name in the picture, and where it is found.
+type Counter = (&'static str, fn(&TotalsView) -> u64);
+
+const COUNTERS: [Counter; 3] = [
+    ("allocated", |totals| totals.allocated_bytes),
+    ("reserved", |totals| totals.reserved_bytes),
+    ("used", |totals| totals.used_bytes),
+];
+
+fn counters(
+    packets: &mut Packets<'_>,
+    course: &Course,
+    view: &DeviceView,
+    header: &Header,
+    process: u64,
+) -> io::Result<()> {
+    for (name, of) in COUNTERS {
+        let track = id(header, name, i64::from(view.index));
+        packets.describe(TrackDescriptor {
+            counter: Some(CounterDescriptor { unit: Some(Unit::SizeBytes as i32) }),
+            ..TrackDescriptor::child(track, process, &format!("cuda:{} {name}", view.index))
+        })?;
+        let mut last = None;
+        for (time, totals) in course.of(view.index) {
+            let value = of(totals);
+            if last.replace(value) != Some(value) {
+                packets.event(*time, TrackEvent::count(track, value))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The peak and the out-of-memory events of a device.
+fn instants(
+    packets: &mut Packets<'_>,
+    looked: &Looked,
+    view: &DeviceView,
+    header: &Header,
+    process: u64,
+) -> io::Result<()> {
+    let (moment, whole) = (&looked.seen.moment, &looked.seen.whole);
+    let size = |bytes| format::bytes(bytes, Units::Auto);
+    let mut instants = Vec::new();
+    if view.peak_event <= moment.events() && view.peak_allocated_bytes > 0 {
+        let facts = vec![
+            DebugAnnotation::number("allocated_bytes", view.peak_allocated_bytes),
+            DebugAnnotation::number("reserved_bytes", view.reserved_bytes_at_peak),
+            DebugAnnotation::number("used_bytes", view.used_bytes_at_peak),
+        ];
+        let name = format!("peak: {} allocated", size(view.peak_allocated_bytes));
+        instants.push((view.peak_time, "peak", name, facts));
+    }
+    for oom in moment.ooms().iter().filter(|oom| oom.device == view.index) {
+        let mut facts = vec![
+            DebugAnnotation::number("requested_bytes", oom.requested_bytes),
+            DebugAnnotation::number("allocated_bytes", oom.allocated_bytes),
+            DebugAnnotation::number("reserved_bytes", oom.reserved_bytes),
+            DebugAnnotation::number("largest_free_block_bytes", oom.largest_free_block_bytes),
+        ];
+        if let Some(line) = whole.line_of(oom.stack) {
+            let file = short_path(&line.file, &header.directory);
+            let place = line.line.map_or_else(|| file.to_owned(), |number| format!("{file}:{number}"));
+            facts.push(DebugAnnotation::text("line", &format!("{place} {}", line.function)));
+        }
+        if let Some(layer) = &oom.layer {
+            facts.push(DebugAnnotation::text("layer", layer));
+        }
+        instants.push((oom.time, "oom", format!("out of memory: {} asked for", size(oom.requested_bytes)), facts));
+    }
+    if instants.is_empty() {
+        return Ok(());
+    }
+    let track = id(header, "events", i64::from(view.index));
+    packets.describe(TrackDescriptor::child(track, process, &format!("cuda:{} events", view.index)))?;
+    instants.sort_by_key(|(time, ..)| *time);
+    for (time, category, name, facts) in instants {
+        packets.event(time, TrackEvent::new(EventType::Instant, track).named(category, name).with(facts))?;
+    }
+    Ok(())
+}
+
+/// Writes packets one by one, as fields of a `Trace`.
+struct Packets<'o> {
+    out: &'o mut dyn Write,
+    sequence: u32,
+    start: u64,
+    is_first: bool,
+}
+
+impl Packets<'_> {
+    fn describe(&mut self, descriptor: TrackDescriptor) -> io::Result<()> {
+        self.put(TracePacket { track_descriptor: Some(descriptor), ..TracePacket::default() })
+    }
+
+    fn event(&mut self, time: u64, event: TrackEvent) -> io::Result<()> {
+        let timestamp = Some(self.start.saturating_add(time));
+        self.put(TracePacket { timestamp, track_event: Some(event), ..TracePacket::default() })
+    }
+
+    fn put(&mut self, mut packet: TracePacket) -> io::Result<()> {
+        packet.trusted_packet_sequence_id = Some(self.sequence);
+        if std::mem::take(&mut self.is_first) {
+            packet.sequence_flags = Some(SequenceFlags::IncrementalStateCleared as u32);
+        }
+        let packet = packet.encode_length_delimited_to_vec();
+        /// Field 1 of `Trace`, of a length to follow.
+        const PACKET: u8 = 1 << 3 | 2;
+        self.out.write_all(&[PACKET])?;
+        self.out.write_all(&packet)
+    }
+}

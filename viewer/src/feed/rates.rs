@@ -1,0 +1,55 @@
+//! How often each line allocates of late.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use memlab_trace::Line;
+
+use crate::snapshot::ProcessSnapshot;
+
+/// The stretch of the program's time over which rates are taken, in nanoseconds.
+const STRETCH: u64 = 1_000_000_000;
+
+type Key = (i32, Option<Arc<Line>>);
+
+/// Allocations so far at the beginning of the stretch, and the rates of the one before.
+#[derive(Default)]
+pub struct Rates {
+    since: u64,
+    counts: HashMap<Key, u64>,
+    rates: HashMap<Key, f64>,
+}
+
+impl Rates {
+    /// Notes what a snapshot counts, and puts the rates of late into it.
+    pub fn tell(&mut self, process: &mut ProcessSnapshot) {
+        let passed = process.time.saturating_sub(self.since);
+        let is_first = self.counts.is_empty();
+        if is_first || passed >= STRETCH {
+            let mut counts = HashMap::new();
+            self.rates.clear();
+            for device in &process.devices {
+                for row in &device.lines {
+                    let key = (device.totals.index, row.own.line.clone());
+                    let before = self.counts.get(&key).copied().unwrap_or(0);
+                    let rate = row.own.allocations.saturating_sub(before) as f64 / (passed as f64 / 1e9);
+                    if !is_first {
+                        self.rates.insert(key.clone(), rate);
+                    }
+                    counts.insert(key, row.own.allocations);
+                }
+            }
+            (self.since, self.counts) = (process.time, counts);
+        }
+        // Until the first stretch is over, the rates over the run so far stand.
+        if self.rates.is_empty() {
+            return;
+        }
+        for device in &mut process.devices {
+            for row in &mut device.lines {
+                let key = (device.totals.index, row.own.line.clone());
+                row.allocations_per_second = self.rates.get(&key).copied().unwrap_or(0.0);
+            }
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! What `/` asks for: words, regular expressions and conditions, all of which a row must meet.
+//!
+//! | written | a row passes if |
+//! |---|---|
+//! | `attn` | one of its texts contains it; upper and lower case are the same |
+//! | `/h\.[0-3]\./` | one of its texts matches the regular expression |
+//! | `size>1MiB` | its bytes are more: `>`, `>=`, `<`, `<=`, `=` |
+//! | `layer:h.3` | its layer is `h.3` or lies in it |
+//! | `category:activation` | it holds memory of the category |
+//! | `line:model.py`, `function:forward`, `class:Linear`, `kind:free`, `phase:backward`, `device:1` | that text contains it |
+//! | `!word`, `!layer:h.3` … | it does not meet the condition |
+
+use regex::{Regex, RegexBuilder};
+
+/// What of a row can be asked for by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// A layer's qualified name.
+    Layer,
+    /// A category's name.
+    Category,
+    /// File and line.
+    Line,
+    /// A function's name.
+    Function,
+    /// A module's class.
+    Class,
+    /// An event's kind.
+    Kind,
+    /// What the program was doing.
+    Phase,
+    /// A device's number.
+    Device,
+}
+
+const FIELDS: [(&str, Field); 8] = [
+    ("layer", Field::Layer),
+    ("category", Field::Category),
+    ("line", Field::Line),
+    ("function", Field::Function),
+    ("class", Field::Class),
+    ("kind", Field::Kind),
+    ("phase", Field::Phase),
+    ("device", Field::Device),
+];
+
+/// Something with rows that can be filtered.
+pub trait Row {
+    /// The texts that a word is looked for in.
+    fn texts(&self) -> Vec<&str>;
+    /// Its bytes, as shown.
+    fn bytes(&self) -> u64;
+    /// The texts of a field; empty: rows of this kind have none, so that nobody passes.
+    fn field(&self, field: Field) -> Vec<&str>;
+}
+
+#[derive(Clone, Debug)]
+enum Condition {
+    Word(String),
+    Matches(Regex),
+    Field(Field, String),
+    Size(Comparison, u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    More,
+    AtLeast,
+    Less,
+    AtMost,
+    Equal,
+}
+
+/// A filter that was understood.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    conditions: Vec<(bool, Condition)>,
+}
+
+impl Filter {
+    /// Understands a text.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, for the user.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let conditions = words(text).into_iter().map(|word| {
+            let (wanted, word) = match word.strip_prefix('!') {
+                Some(rest) if !rest.is_empty() => (false, rest.to_owned()),
+                _ => (true, word),
+            };
+            condition(&word).map(|condition| (wanted, condition))
+        });
+        Ok(Self { conditions: conditions.collect::<Result<_, _>>()? })
+    }
+
+    /// Whether everything passes.
+    pub fn is_empty(&self) -> bool {
+        self.conditions.is_empty()
+    }
+
+    /// Whether a row meets all conditions.
+    pub fn passes(&self, row: &impl Row) -> bool {
+        self.conditions.iter().all(|(wanted, condition)| condition.is_met_by(row) == *wanted)
+    }
+}
+
+impl Condition {
+    fn is_met_by(&self, row: &impl Row) -> bool {
+        match self {
+            Self::Word(word) => row.texts().iter().any(|text| text.to_lowercase().contains(word)),
+            Self::Matches(regex) => row.texts().iter().any(|text| regex.is_match(text)),
+            Self::Field(Field::Layer, layer) => row.field(Field::Layer).iter().any(|name| is_in_layer(name, layer)),
+            Self::Field(field, wanted) => row.field(*field).iter().any(|text| text.to_lowercase().contains(wanted)),
+            Self::Size(comparison, size) => {
+                let bytes = row.bytes();
+                match comparison {
+                    Comparison::More => bytes > *size,
+                    Comparison::AtLeast => bytes >= *size,
+                    Comparison::Less => bytes < *size,
+                    Comparison::AtMost => bytes <= *size,
+                    Comparison::Equal => bytes == *size,
+                }
+            }
+        }
+    }
+}
+
+/// Whether a layer is the one wanted or inside it; a name in part, such as `attn`, is found anywhere.
+fn is_in_layer(name: &str, wanted: &str) -> bool {
+    let name = name.to_lowercase();
+    let bounded = |at: usize| {
+        let before = name[..at].chars().next_back().is_none_or(|character| character == '.');
+        let after = name[at + wanted.len()..].chars().next().is_none_or(|character| character == '.');
+        before && after
+    };
+    // `h.1` is not `h.10`; but what is being typed may still be half a name.
+    let ends_in_digit = wanted.ends_with(|character: char| character.is_ascii_digit());
+    name.match_indices(wanted).any(|(at, _)| if ends_in_digit { bounded(at) } else { true })
+}
+
+/// The words of a text; blanks inside `/…/` do not part them.
+fn words(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut in_regex = false;
+    for character in text.chars() {
+        if character == '/' && (in_regex || word.is_empty() || word == "!") {
+            in_regex = !in_regex;
+        }
+        if character.is_whitespace() && !in_regex {
+            words.extend((!word.is_empty()).then(|| std::mem::take(&mut word)));
+        } else {
+            word.push(character);
+        }
+    }
+    words.extend((!word.is_empty()).then_some(word));
+    words
+}
+
+fn condition(word: &str) -> Result<Condition, String> {
+    if let Some(pattern) = word.strip_prefix('/') {
+        // Not closed while it is being typed; a path such as /home/ada is a word.
+        let Some(pattern) = pattern.strip_suffix('/').filter(|pattern| !pattern.is_empty()) else {
+            return Ok(Condition::Word(word.to_lowercase()));
+        };
+        let regex = RegexBuilder::new(pattern).case_insensitive(true).size_limit(1 << 20).build();
+        return regex.map(Condition::Matches).map_err(|_| format!("{pattern} is not a regular expression"));
+    }
+    if let Some(rest) = word.strip_prefix("size")
+        && rest.starts_with(['<', '>', '='])
+    {
+        return size_condition(rest);
+    }
+    if let Some((name, wanted)) = word.split_once(':')
+        && let Some((_, field)) = FIELDS.iter().find(|(known, _)| *known == name)
+    {
+        return Ok(Condition::Field(*field, wanted.to_lowercase()));
+    }
+    Ok(Condition::Word(word.to_lowercase()))
+}
+
+fn size_condition(text: &str) -> Result<Condition, String> {
+    const COMPARISONS: [(&str, Comparison); 5] = [
+        (">=", Comparison::AtLeast),
+        ("<=", Comparison::AtMost),
+        (">", Comparison::More),
+        ("<", Comparison::Less),
+        ("=", Comparison::Equal),
+    ];
+    let (size, comparison) = COMPARISONS
+        .iter()
+        .find_map(|(sign, comparison)| Some((text.strip_prefix(sign)?, *comparison)))
+        .ok_or("write size>1MiB")?;
+    let bytes = parse_size(size).ok_or_else(|| format!("{size:?} is not a size: write size>1MiB"))?;
+    Ok(Condition::Size(comparison, bytes))
+}
+
+/// Bytes as people write them: `512`, `512B`, `1.5GiB`, `64 MB` (powers of 1024, as PyTorch counts).
+pub fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().ok()?;
+    let power = match text[digits..].trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 1,
+        "m" | "mb" | "mib" => 2,
+        "g" | "gb" | "gib" => 3,
+        "t" | "tb" | "tib" => 4,
+        _ => return None,
+    };
+    Some((number * 1024_f64.powi(power)) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Layer(&'static str, u64);
+
+    impl Row for Layer {
+        fn texts(&self) -> Vec<&str> {
+            vec![self.0, "Linear"]
+        }
+
+        fn bytes(&self) -> u64 {
+            self.1
+        }
+
+        fn field(&self, field: Field) -> Vec<&str> {
+            match field {
+                Field::Layer => vec![self.0],
+                Field::Category => vec!["activation", "parameter"],
+                _ => Vec::new(),
+            }
+        }
+    }
+
+    fn passing(text: &str) -> Vec<&'static str> {
+        let rows =
+            [Layer("h.1.attn", 512), Layer("h.10.attn", 2 << 20), Layer("h.1.mlp.fc", 8 << 20), Layer("head", 0)];
+        let filter = Filter::parse(text).unwrap();
+        rows.iter().filter(|row| filter.passes(*row)).map(|row| row.0).collect()
+    }
+
+    #[test]
+    fn all_conditions_must_be_met() {
+        assert_eq!(passing(""), ["h.1.attn", "h.10.attn", "h.1.mlp.fc", "head"]);
+        assert_eq!(passing("ATTN"), ["h.1.attn", "h.10.attn"]);
+        assert_eq!(passing("attn size>1MiB"), ["h.10.attn"]);
+        assert_eq!(passing("size>=8mib"), ["h.1.mlp.fc"]);
+        assert_eq!(passing("size=512"), ["h.1.attn"]);
+        assert_eq!(passing("!attn !head"), ["h.1.mlp.fc"]);
+        assert_eq!(passing("linear size<1KB"), ["h.1.attn", "head"]);
+        assert_eq!(passing("/^h\\.\\d+\\.(mlp|x)/"), ["h.1.mlp.fc"]);
+        assert_eq!(passing("category:act size<=512"), ["h.1.attn", "head"]);
+        assert_eq!(passing("category:gradient"), [""; 0]);
+        assert_eq!(passing("kind:free"), [""; 0]);
+    }
+
+    #[test]
+    fn a_layer_is_meant_with_what_is_inside_it() {
+        assert_eq!(passing("layer:h.1"), ["h.1.attn", "h.1.mlp.fc"]);
+        assert_eq!(passing("layer:attn"), ["h.1.attn", "h.10.attn"]);
+        assert_eq!(passing("!layer:h.1"), ["h.10.attn", "head"]);
+    }
+
+    #[test]
+    fn what_is_half_typed_is_a_word_and_what_is_wrong_is_said() {
+        assert_eq!(passing("/h\\.1"), [""; 0]);
+        assert_eq!(passing("!"), [""; 0]);
+        assert_eq!(Filter::parse("/(/").unwrap_err(), "( is not a regular expression");
+        assert_eq!(Filter::parse("size>much").unwrap_err(), "\"much\" is not a size: write size>1MiB");
+        assert!(Filter::parse("size>").is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_brings_it_down(text: String) {
+            if let Ok(filter) = Filter::parse(&text) {
+                filter.passes(&Layer("ünï.1", 5));
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What lines, layers and categories of one device hold at one moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use memlab_trace::record::Phase;
+use memlab_trace::{BlockLayer, Category, CategoryView, DeviceView, LayerView, Line, LineView, Model, Seen};
+
+/// All that is held. The lines sum to what is allocated, so do the layers, and the categories sum to what is used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Handed out by PyTorch's allocator.
+    pub allocated_bytes: u64,
+    /// Holdings by it.
+    pub reserved_bytes: u64,
+    /// The whole device's use.
+    pub used_bytes: u64,
+    /// The lines that hold something, most first.
+    pub lines: Vec<HeldLine>,
+    /// The layers that hold something, most first.
+    pub layers: Vec<HeldLayer>,
+    /// The categories that hold something, in the order of [`Category::ALL`].
+    pub categories: Vec<(Category, u64)>,
+}
+
+/// What a line holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldLine {
+    /// The line; `None`: no Python frame of the user's.
+    pub line: Option<Arc<Line>>,
+    /// How much.
+    pub bytes: u64,
+    /// The part of it allocated in backward.
+    pub backward_bytes: u64,
+}
+
+/// What a layer holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldLayer {
+    /// As [`LayerView::root`].
+    pub root: u32,
+    /// As [`LayerView::root_class`].
+    pub root_class: Option<Arc<str>>,
+    /// As [`LayerView::name`].
+    pub name: Option<Arc<str>>,
+    /// As [`LayerView::class`].
+    pub class: Option<Arc<str>>,
+    /// How much.
+    pub bytes: u64,
+}
+
+impl Holdings {
+    /// At the moment that was seen.
+    pub fn at_moment(seen: &Seen, device: i32) -> Self {
+        let mut lines: BTreeMap<Option<Arc<Line>>, HeldLine> = BTreeMap::new();
+        let mut layers: BTreeMap<BlockLayer, u64> = BTreeMap::new();
+        for (_, block) in seen.blocks.iter().filter(|(on, _)| *on == device) {
+            let line = seen.whole.line_of(block.stack);
+            let held = lines.entry(line.clone()).or_insert_with(|| HeldLine { line, ..HeldLine::default() });
+            held.bytes = held.bytes.saturating_add(block.bytes);
+            if block.phase == Phase::Backward {
+                held.backward_bytes = held.backward_bytes.saturating_add(block.bytes);
+            }
+            let held = layers.entry(seen.whole.layer_of(block)).or_default();
+            *held = held.saturating_add(block.bytes);
+        }
+        let known: BTreeMap<BlockLayer, LayerView> = seen
+            .whole
+            .layers(device)
+            .into_iter()
+            .map(|view| (BlockLayer { root: view.root, name: view.name.clone() }, view))
+            .collect();
+        let layer = |(layer, bytes): (BlockLayer, u64)| {
+            let known = known.get(&layer);
+            HeldLayer {
+                root: layer.root,
+                root_class: known.and_then(|view| view.root_class.clone()),
+                class: known.and_then(|view| view.class.clone()),
+                name: layer.name,
+                bytes,
+            }
+        };
+        let totals = seen.moment.totals(device);
+        Self {
+            allocated_bytes: totals.allocated_bytes,
+            reserved_bytes: totals.reserved_bytes,
+            used_bytes: seen.used_bytes(device),
+            lines: lines.into_values().collect(),
+            layers: layers.into_iter().map(layer).collect(),
+            categories: seen.categories(device).to_vec(),
+        }
+        .sorted()
+    }
+
+    /// At the device's peak, by the model's own books: also of a trace that no longer has that moment.
+    pub fn at_peak(model: &Model, device: &DeviceView) -> Self {
+        Self::of_model(
+            model,
+            device.index,
+            [device.peak_allocated_bytes, device.reserved_bytes_at_peak, device.used_bytes_at_peak],
+            |line| (line.live_bytes_at_peak, line.backward_bytes_at_peak),
+            |layer| layer.live_bytes_at_peak,
+            |category| category.bytes_at_peak,
+        )
+    }
+
+    /// Now.
+    pub fn now(model: &Model, device: &DeviceView) -> Self {
+        Self::of_model(
+            model,
+            device.index,
+            [device.allocated_bytes, device.reserved_bytes, device.used_bytes],
+            |line| (line.live_bytes, line.backward_bytes),
+            |layer| layer.live_bytes,
+            |category| category.bytes,
+        )
+    }
+
+    fn of_model(
+        model: &Model,
+        device: i32,
+        [allocated_bytes, reserved_bytes, used_bytes]: [u64; 3],
+        of_line: impl Fn(&LineView) -> (u64, u64),
+        of_layer: impl Fn(&LayerView) -> u64,
+        of_category: impl Fn(&CategoryView) -> u64,
+    ) -> Self {
+        let line = |view: LineView| {
+            let (bytes, backward_bytes) = of_line(&view);
+            HeldLine { line: view.line, bytes, backward_bytes }
+        };
+        let layer = |view: LayerView| HeldLayer {
+            bytes: of_layer(&view),
+            root: view.root,
+            root_class: view.root_class,
+            name: view.name,
+            class: view.class,
+        };
+        Self {
+            allocated_bytes,
+            reserved_bytes,
+            used_bytes,
+            lines: model.lines(device).into_iter().map(line).collect(),
+            layers: model.layers(device).into_iter().map(layer).collect(),
+            categories: model.categories(device).iter().map(|view| (view.category, of_category(view))).collect(),
+        }
+        .sorted()
+    }
+
+    fn sorted(mut self) -> Self {
+        self.lines.retain(|line| line.bytes > 0);
+        self.lines.sort_by(|a, b| (b.bytes, &a.line).cmp(&(a.bytes, &b.line)));
+        self.layers.retain(|layer| layer.bytes > 0);
+        self.layers.sort_by(|a, b| (b.bytes, a.root, &a.name).cmp(&(a.bytes, b.root, &b.name)));
+        self.categories.retain(|(_, bytes)| *bytes > 0);
+        self
+    }
+}

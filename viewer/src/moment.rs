@@ -1,0 +1,285 @@
+//! Moments of a run as people name them: `peak`, `end`, `oom:2`, `step:12`, `1m30s`; and the run as it was then.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use memlab_trace::{
+    At, DeviceView, Hindsight, Model, Onlooker, OomView, ReadThrough, Seen, StepView, load_whole, read_whole,
+};
+
+use crate::fault::bad_input;
+use crate::{format, progress};
+
+/// A moment of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Moment {
+    /// When most was allocated.
+    #[default]
+    Peak,
+    /// After all there is.
+    End,
+    /// An out-of-memory, from 1.
+    Oom(u64),
+    /// The end of an optimizer step, from 0.
+    Step(u64),
+    /// Nanoseconds since the trace's start.
+    Time(u64),
+}
+
+/// How moments are written, for those who wrote one wrong.
+const FORMS: &str = "a moment is peak, end, oom, oom:2, step:12 or a time: 12.5s, 850ms, 1m30s, 1:30";
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let number = |digits: &str, least: u64| {
+            digits.parse().ok().filter(|number| *number >= least).ok_or_else(|| match least {
+                0 => format!("'{digits}' is no step's number: step:0 is the first"),
+                _ => format!("'{digits}' is no out-of-memory's number: oom:1 is the first"),
+            })
+        };
+        match text.split_once(':') {
+            Some(("oom", digits)) => return number(digits, 1).map(Self::Oom),
+            Some(("step", digits)) => return number(digits, 0).map(Self::Step),
+            _ => {}
+        }
+        match text {
+            "peak" => Ok(Self::Peak),
+            "end" => Ok(Self::End),
+            "oom" => Ok(Self::Oom(1)),
+            _ if text.parse::<u64>().is_ok() => Err(format!("'{text}' of what? {text}s is a time, step:{text} a step")),
+            _ => format::parse_duration(text).map(Self::Time).ok_or_else(|| FORMS.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Peak => formatter.write_str("the peak"),
+            Self::End => formatter.write_str("the end"),
+            Self::Oom(1) => formatter.write_str("the first out-of-memory"),
+            Self::Oom(number) => write!(formatter, "out-of-memory {number}"),
+            Self::Step(index) => write!(formatter, "the end of step {index}"),
+            Self::Time(time) => formatter.write_str(&format::duration(*time)),
+        }
+    }
+}
+
+impl Moment {
+    /// As it is typed.
+    pub fn typed(self) -> String {
+        match self {
+            Self::Peak => "peak".to_owned(),
+            Self::End => "end".to_owned(),
+            Self::Oom(number) => format!("oom:{number}"),
+            Self::Step(index) => format!("step:{index}"),
+            Self::Time(time) => format!("{}s", time as f64 / 1e9),
+        }
+    }
+}
+
+/// A run as it was at a moment.
+pub struct Looked {
+    /// The state then, and what became of it.
+    pub seen: Seen,
+    /// What was met while reading.
+    pub through: ReadThrough,
+    /// The moment asked for.
+    pub moment: Moment,
+}
+
+/// Reads a trace for one moment of it; of several devices the peak is that of `device`, else of the one with the highest.
+/// `onlooker` sees all that is replayed until then.
+///
+/// # Errors
+///
+/// If the file cannot be read as a trace, has no such device or moment, or no longer has it.
+pub fn load_at(
+    path: &Path,
+    moment: Moment,
+    device: Option<i32>,
+    onlooker: &mut dyn Onlooker,
+) -> anyhow::Result<Looked> {
+    let at = match moment {
+        Moment::End => At::End,
+        Moment::Time(time) => At::Time(time),
+        // Where these are, only the whole trace tells.
+        _ => {
+            let loaded = progress::shown(|progress| load_whole(path, progress))?;
+            find(path, &loaded.model, moment, device)?
+        }
+    };
+    let mut hindsight = Hindsight::new(at, onlooker);
+    let through = progress::shown(|progress| read_whole(path, &mut hindsight, progress))?;
+    let seen = hindsight.finish();
+    find(path, &seen.whole, moment, device)?;
+    if !seen.is_kept {
+        let steps = seen.moment.steps_ended();
+        return Err(bad_input(format!(
+            "{}: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer has {moment}. It has everything after \
+             {}{}: say --at end, or a time or step after that",
+            path.display(),
+            format::duration(seen.moment.time()),
+            if steps > 0 { format!(" (step {})", steps - 1) } else { String::new() },
+        )));
+    }
+    Ok(Looked { seen, through, moment })
+}
+
+/// The device asked for, else the one with the highest peak.
+///
+/// # Errors
+///
+/// If there is none.
+pub fn device_of(path: &Path, model: &Model, device: Option<i32>) -> anyhow::Result<DeviceView> {
+    let devices = model.devices();
+    if let Some(wanted) = device {
+        return devices.iter().find(|view| view.index == wanted).cloned().ok_or_else(|| {
+            let there: Vec<String> = devices.iter().map(|view| view.index.to_string()).collect();
+            let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+            bad_input(format!("{}: there is no device {wanted} in this trace; there is {there}", path.display()))
+        });
+    }
+    // Of equals the first.
+    let busiest = devices.into_iter().rev().max_by_key(|view| (view.peak_allocated_bytes, view.peak_used_bytes));
+    busiest.ok_or_else(|| bad_input(format!("{}: no GPU memory was allocated in this run", path.display())))
+}
+
+/// Where a moment is in a trace of which `model` is the state at the end.
+///
+/// # Errors
+///
+/// If it is not there.
+pub fn find(path: &Path, model: &Model, moment: Moment, device: Option<i32>) -> anyhow::Result<At> {
+    let fail = |message: String| Err(bad_input(format!("{}: {message}", path.display())));
+    // That there is such a device is to be known whatever the moment.
+    let peaked = match (moment, device) {
+        (Moment::Peak, _) | (_, Some(_)) => Some(device_of(path, model, device)?),
+        _ => None,
+    };
+    Ok(match moment {
+        Moment::Peak => peaked.map_or(At::End, |view| At::event(view.peak_event, view.peak_time)),
+        Moment::End => At::End,
+        Moment::Time(time) if time > model.time() => {
+            return fail(format!("{moment} is later than the end of the trace, {}", format::duration(model.time())));
+        }
+        Moment::Time(time) => At::Time(time),
+        Moment::Oom(number) => match oom(&model.ooms(), model.oom_count(), number) {
+            Ok(oom) => At::event(oom.event, oom.time),
+            Err(message) => return fail(message),
+        },
+        Moment::Step(index) => match step(model.steps(), index) {
+            Ok(step) => At::event(step.end_event, step.end_time),
+            Err(message) => return fail(message),
+        },
+    })
+}
+
+/// The out-of-memory of this number, from 1, of those `kept` among `count`: the first half and the last.
+///
+/// # Errors
+///
+/// If there is none, or it was not kept.
+pub fn oom(kept: &[OomView], count: u64, number: u64) -> Result<&OomView, String> {
+    if count == 0 {
+        return Err("there is no out-of-memory in this trace".to_owned());
+    }
+    if number > count {
+        let there = if count == 1 { "one: oom".to_owned() } else { format!("{count}: oom:1 to oom:{count}") };
+        return Err(format!("there is no out-of-memory {number} in this trace; there is {there}"));
+    }
+    let all = kept.len() as u64;
+    let first = if all == count { count } else { all / 2 };
+    let index = if number <= first { Some(number - 1) } else { (number + all).checked_sub(count + 1) };
+    index.filter(|index| number <= first || *index >= first).and_then(|index| kept.get(index as usize)).ok_or_else(
+        || format!("of {count} out-of-memory events only the first {first} and the last {} are kept", all - first),
+    )
+}
+
+/// The step of this number; of long runs, several may have been joined.
+///
+/// # Errors
+///
+/// If there is none.
+pub fn step(steps: &[StepView], index: u64) -> Result<&StepView, String> {
+    let first = |step: &StepView| step.index.saturating_add(1).saturating_sub(step.steps);
+    match steps.iter().find(|step| step.index >= index) {
+        Some(step) if step.index == index => Ok(step),
+        Some(step) if first(step) <= index => Err(format!(
+            "steps {} to {} are kept as one in this trace: say step:{}",
+            first(step),
+            step.index,
+            step.index
+        )),
+        _ => Err(match (steps.first(), steps.last()) {
+            (Some(from), Some(to)) => {
+                format!("there is no step {index} in this trace: steps are {}–{}", first(from), to.index)
+            }
+            _ => format!("there is no step {index} in this trace: no optimizer step ended"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_parsed() {
+        let parse = |text: &str| text.parse::<Moment>().ok();
+        assert_eq!(
+            ["peak", "end", " oom ", "oom:2"].map(parse),
+            [Some(Moment::Peak), Some(Moment::End), Some(Moment::Oom(1)), Some(Moment::Oom(2))]
+        );
+        assert_eq!([parse("step:0"), parse("step:12")], [Some(Moment::Step(0)), Some(Moment::Step(12))]);
+        let times = ["12.5s", "850ms", "1m30s", "1:30", "1m 05s", "1.06 s", "2h 05m", "1:00:00.5", "15 µs", "0s"];
+        assert_eq!(
+            times.map(|text| parse(text).map(|moment| format!("{moment:?}"))),
+            [
+                "12500000000",
+                "850000000",
+                "90000000000",
+                "90000000000",
+                "65000000000",
+                "1060000000",
+                "7500000000000",
+                "3600500000000",
+                "15000",
+                "0"
+            ]
+            .map(|ns| Some(format!("Time({ns})")))
+        );
+    }
+
+    #[test]
+    fn what_is_no_moment_is_refused_with_what_is() {
+        let error = |text: &str| text.parse::<Moment>().unwrap_err();
+        for text in ["", "Peak", "s", "1.2.3s", "-1s", "1e3s", "infs", "1:2:3:4", ":", "1:"] {
+            assert_eq!(error(text), FORMS, "{text}");
+        }
+        assert_eq!(error("12"), "'12' of what? 12s is a time, step:12 a step");
+        assert_eq!(error("step:x"), "'x' is no step's number: step:0 is the first");
+        assert_eq!(error("oom:0"), "'0' is no out-of-memory's number: oom:1 is the first");
+    }
+
+    #[test]
+    fn what_is_typed_is_parsed_again() {
+        for moment in [Moment::Peak, Moment::End, Moment::Oom(3), Moment::Step(7), Moment::Time(1_500_000_000)] {
+            assert_eq!(moment.typed().parse(), Ok(moment));
+        }
+    }
+
+    #[test]
+    fn joined_steps_are_told() {
+        let joined = |index, steps| StepView { index, steps, ..StepView::default() };
+        let steps = [joined(3, 4), joined(7, 4)];
+        assert_eq!(step(&steps, 7).map(|step| step.index), Ok(7));
+        assert_eq!(step(&steps, 5).unwrap_err(), "steps 4 to 7 are kept as one in this trace: say step:7");
+        assert_eq!(step(&steps, 8).unwrap_err(), "there is no step 8 in this trace: steps are 0–7");
+        assert_eq!(step(&[], 0).unwrap_err(), "there is no step 0 in this trace: no optimizer step ended");
+    }
+}

@@ -1,0 +1,361 @@
+//! The background thread that asks the processes shown where their memory is, and has it moved. The screen never waits for a
+//! process: it leaves orders here and takes what is known.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::checkpoint::{self, Target};
+use crate::control::{Kind, MoveStatus, Offload, Process, Status, Unreachable};
+use crate::operation;
+
+/// How often a process is asked.
+const ASK: Duration = Duration::from_millis(1000);
+/// The same while its memory moves.
+const ASK_BUSY: Duration = Duration::from_millis(100);
+/// A process that did not answer is left alone for so long.
+const LEAVE_ALONE: Duration = Duration::from_secs(3);
+/// How long a program has to come to a halt.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A process to be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Watched {
+    /// Its number.
+    pub pid: u32,
+    /// The identity of its trace: the number alone may be another's by now, or on another machine.
+    pub trace_id: String,
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// With which process.
+    pub of: Watched,
+    /// What people call it.
+    pub who: String,
+    /// Offload or restore.
+    pub kind: Kind,
+    /// With the CUDA driver's checkpoint.
+    pub by_driver: bool,
+}
+
+/// What is known of where a process's memory is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Whereabouts {
+    /// By its own last word.
+    pub moving: Option<MoveStatus>,
+    /// Why there is none.
+    pub problem: Option<String>,
+    /// What the CUDA driver does with it now.
+    pub by_driver: Option<Kind>,
+}
+
+impl Whereabouts {
+    /// Whether memory is on its way.
+    pub fn is_busy(&self) -> bool {
+        self.by_driver.is_some() || self.moving.as_ref().is_some_and(|moving| moving.state.is_busy())
+    }
+}
+
+/// What the screen is told.
+#[derive(Clone, Debug, Default)]
+pub struct Moves {
+    /// By process.
+    pub known: HashMap<u32, Whereabouts>,
+    /// How orders ended that were given since this was last taken: in words, or why not.
+    pub outcomes: Vec<Result<String, String>>,
+}
+
+/// The thread; it ends when this is dropped.
+pub struct Mover {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    watched: Mutex<Vec<Watched>>,
+    orders: Mutex<Vec<Order>>,
+    /// News that nobody has taken yet.
+    news: Mutex<Option<Moves>>,
+    driver_works: AtomicBool,
+    stop: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Mover {
+    /// Begins; nobody is asked before [`Mover::watch`] says whom.
+    pub fn start() -> Self {
+        let shared = Arc::new(Shared::default());
+        let theirs = shared.clone();
+        let work = move || Worker { shared: theirs, ..Worker::default() }.run();
+        let thread = std::thread::Builder::new().name("memlab-mover".into()).spawn(work);
+        Self { shared, thread: thread.ok() }
+    }
+
+    /// Says whom to ask.
+    pub fn watch(&self, watched: Vec<Watched>) {
+        let mut known = lock(&self.shared.watched);
+        if *known != watched {
+            *known = watched;
+            self.wake();
+        }
+    }
+
+    /// Has something done.
+    pub fn order(&self, order: Order) {
+        lock(&self.shared.orders).push(order);
+        self.wake();
+    }
+
+    /// What is new since this was last called.
+    pub fn take(&self) -> Option<Moves> {
+        lock(&self.shared.news).take()
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.wake();
+        if self.shared.driver_works.load(Ordering::Relaxed) {
+            // Left half way, the program would stay locked.
+            eprintln!("memlab: waiting for the CUDA driver to be done…");
+        }
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by its hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One process as it is followed.
+#[derive(Default)]
+struct Followed {
+    process: Option<Process>,
+    asked: Option<Instant>,
+    is_silent: bool,
+    about: Whereabouts,
+    /// The operation that was ordered here.
+    ours: Option<u64>,
+    who: String,
+}
+
+/// Something that the CUDA driver does for us.
+struct ByDriver {
+    of: Watched,
+    thread: JoinHandle<Result<String, String>>,
+}
+
+#[derive(Default)]
+struct Worker {
+    shared: Arc<Shared>,
+    followed: HashMap<Watched, Followed>,
+    by_driver: Vec<ByDriver>,
+    outcomes: Vec<Result<String, String>>,
+    changed: bool,
+}
+
+impl Worker {
+    fn run(mut self) {
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            let watched = lock(&self.shared.watched).clone();
+            let kept: HashSet<&Watched> = watched.iter().collect();
+            // What was begun is followed to its end, whatever is shown meanwhile.
+            self.followed.retain(|of, followed| kept.contains(of) || followed.ours.is_some());
+            for of in watched {
+                self.followed.entry(of).or_default();
+            }
+            let orders = std::mem::take(&mut *lock(&self.shared.orders));
+            for order in orders {
+                self.carry_out(order);
+            }
+            self.look_at_driver();
+            self.ask();
+            if std::mem::take(&mut self.changed) || !self.outcomes.is_empty() {
+                self.tell();
+            }
+            let busy = !self.by_driver.is_empty() || self.followed.values().any(|followed| followed.about.is_busy());
+            std::thread::park_timeout(if busy { ASK_BUSY } else { ASK });
+        }
+        for by_driver in self.by_driver {
+            let _ = by_driver.thread.join();
+        }
+    }
+
+    fn tell(&mut self) {
+        let known = self.followed.iter().map(|(of, followed)| (of.pid, followed.about.clone())).collect();
+        let mut news = lock(&self.shared.news);
+        let mut outcomes = news.take().map(|moves| moves.outcomes).unwrap_or_default();
+        outcomes.append(&mut self.outcomes);
+        *news = Some(Moves { known, outcomes });
+    }
+
+    fn carry_out(&mut self, order: Order) {
+        if order.by_driver {
+            return self.have_driver(order);
+        }
+        let result = find(&order.of).and_then(|(process, _)| match order.kind {
+            Kind::Restore => process.restore(TIMEOUT, false).map(|id| (process, id)),
+            _ => process.offload(&Offload { timeout: TIMEOUT, ranges: None }).map(|id| (process, id)),
+        });
+        match result {
+            Ok((process, id)) => {
+                let followed = self.followed.entry(order.of).or_default();
+                (followed.process, followed.ours, followed.asked) = (Some(process), Some(id), None);
+                followed.who = order.who;
+            }
+            Err(error) => self.outcomes.push(Err(error.explain(order.of.pid, "wait until it goes on"))),
+        }
+    }
+
+    /// The driver's calls return when all is done: they get a thread.
+    fn have_driver(&mut self, order: Order) {
+        let Order { of, who, kind, .. } = order;
+        let target = Target { pid: of.pid, who, process: find(&of).ok().map(|(process, _)| process) };
+        let work = move || match kind {
+            Kind::Restore => checkpoint::restore(&target)
+                .map(|took| format!("restored {} in {}", target.who, operation::seconds(took.as_secs_f64())))
+                .map_err(|failure| failure.message),
+            _ => checkpoint::offload(&target, TIMEOUT)
+                .map(|took| format!("checkpointed {} in {}", target.who, operation::seconds(took.as_secs_f64())))
+                .map_err(|failure| failure.message),
+        };
+        match std::thread::Builder::new().name("memlab-driver".into()).spawn(work) {
+            Ok(thread) => {
+                self.followed.entry(of.clone()).or_default().about.by_driver = Some(kind);
+                self.by_driver.push(ByDriver { of, thread });
+                self.shared.driver_works.store(true, Ordering::Relaxed);
+                self.changed = true;
+            }
+            Err(error) => self.outcomes.push(Err(format!("no thread for it: {error}"))),
+        }
+    }
+
+    fn look_at_driver(&mut self) {
+        let (over, running) = std::mem::take(&mut self.by_driver).into_iter().partition(|one| one.thread.is_finished());
+        self.by_driver = running;
+        self.shared.driver_works.store(!self.by_driver.is_empty(), Ordering::Relaxed);
+        for ByDriver { of, thread } in over {
+            let followed = self.followed.entry(of).or_default();
+            (followed.about.by_driver, followed.asked) = (None, None);
+            self.outcomes.push(thread.join().unwrap_or_else(|_| Err("memlab has a bug there".to_owned())));
+            self.changed = true;
+        }
+    }
+
+    /// Asks those whose turn it is, all at once: one that does not answer costs no more than its own patience.
+    fn ask(&mut self) {
+        let due: Vec<_> = self.followed.iter_mut().filter(|(_, followed)| followed.is_due()).collect();
+        let (changed, outcomes) = std::thread::scope(|scope| {
+            let asked: Vec<_> = due.into_iter().map(|(of, followed)| scope.spawn(|| followed.ask(of))).collect();
+            let answers = asked.into_iter().filter_map(|thread| thread.join().ok());
+            answers.fold((false, Vec::new()), |(changed, mut outcomes), (changes, outcome)| {
+                outcomes.extend(outcome);
+                (changed || changes, outcomes)
+            })
+        });
+        self.changed |= changed;
+        self.outcomes.extend(outcomes);
+    }
+}
+
+impl Followed {
+    fn is_due(&self) -> bool {
+        let pause = match (self.is_silent, self.about.is_busy() || self.ours.is_some()) {
+            (true, _) => LEAVE_ALONE,
+            (_, true) => ASK_BUSY,
+            (_, false) => ASK,
+        };
+        // A wake-up a little early counts.
+        self.asked.is_none_or(|asked| asked.elapsed() + Duration::from_millis(5) >= pause)
+    }
+
+    /// Asks it; whether something changed, and how what was ordered has ended.
+    fn ask(&mut self, of: &Watched) -> (bool, Option<Result<String, String>>) {
+        let answer = match &self.process {
+            Some(process) => process.status(),
+            None => find(of).map(|(process, status)| {
+                self.process = Some(process);
+                status
+            }),
+        };
+        self.asked = Some(Instant::now());
+        self.is_silent = matches!(answer, Err(Unreachable::Silent));
+        let mut outcome = None;
+        let about = match answer {
+            Ok(status) if !is_the_one(&status, of) => {
+                self.process = None;
+                Whereabouts { problem: Some(Unreachable::NoSocket.explain(of.pid, "")), ..Whereabouts::default() }
+            }
+            Ok(status) => {
+                outcome = self.outcome(&status);
+                let problem = status.moving.is_none().then(|| {
+                    format!(
+                        "{} runs under an older memlab, which cannot move memory: start it anew with this one",
+                        status.who()
+                    )
+                });
+                Whereabouts { moving: status.moving, problem, by_driver: None }
+            }
+            // What it said last still holds: nothing moves in a process that is stopped.
+            Err(Unreachable::Silent) if self.about.moving.is_some() => self.about.clone(),
+            Err(error) => {
+                self.process = None;
+                if self.ours.take().is_some() && error.is_absent() {
+                    outcome = Some(Err(format!("{} ended before the operation did", self.who)));
+                }
+                let problem = Some(error.explain(of.pid, "wait until it goes on"));
+                Whereabouts { problem, ..Whereabouts::default() }
+            }
+        };
+        let about = Whereabouts { by_driver: self.about.by_driver, ..about };
+        let changed = about != self.about;
+        self.about = about;
+        (changed, outcome)
+    }
+
+    fn outcome(&mut self, status: &Status) -> Option<Result<String, String>> {
+        let ours = self.ours?;
+        let moving = status.moving.as_ref()?;
+        match &moving.operation {
+            Some(operation) if operation.id == ours && !operation.phase.is_over() => None,
+            Some(operation) if operation.id == ours => {
+                self.ours = None;
+                let note = operation.note.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
+                Some(match operation::failure(operation, &self.who) {
+                    Some(error) => Err(error),
+                    None => Ok(operation::outcome_in_short(operation) + &note),
+                })
+            }
+            // Something else began since: the screen shows that.
+            _ => {
+                self.ours = None;
+                None
+            }
+        }
+    }
+}
+
+fn is_the_one(status: &Status, of: &Watched) -> bool {
+    status.id.is_empty() || of.trace_id.is_empty() || status.id == of.trace_id
+}
+
+fn find(of: &Watched) -> Result<(Process, Status), Unreachable> {
+    match Process::find(of.pid)? {
+        (_, status) if !is_the_one(&status, of) => Err(Unreachable::NoSocket),
+        found => Ok(found),
+    }
+}

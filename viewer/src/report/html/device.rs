@@ -1,0 +1,103 @@
+//! All about one device, in the order in which one asks.
+
+use std::fmt::Write as _;
+
+use memlab_trace::DeviceView;
+
+use super::super::sections::{self, Names};
+use super::{layers, markup, memory, name, ooms, short_name, size, tables, timeline};
+use crate::export::flamegraph::{self, Measure};
+use crate::format;
+
+/// The most calls drawn in both flamegraphs of all devices together.
+const CALLS: usize = 2400;
+
+/// The section of a device; `devices`: how many share the page.
+pub(super) fn section(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
+    let index = device.index;
+    let mut section = format!(
+        "<section class=\"device\" id=\"device-{index}\">\n<h2>Device {index}: {}{}</h2>\n",
+        name(if device.name.is_empty() { "unknown" } else { &device.name }),
+        if device.total_bytes > 0 { format!(", {}", size(device.total_bytes)) } else { String::new() },
+    );
+    section += &tiles(names, device);
+    section += &ooms::section(names, device);
+    section += &timeline::figure(names.model, device);
+    section += &memory::figure(names, device);
+    let parts = [
+        ("Lines that held most", tables::lines(names, device, devices)),
+        ("Calls at the peak", calls(names, device, devices)),
+        ("Layers", layers::tree(names, device, devices)),
+        ("Growth between steps", tables::growth(names, device)),
+        ("Steps", tables::steps(names, device, devices)),
+        ("Driver memory taken by others than PyTorch’s allocator", tables::driver(names, index)),
+    ];
+    for (title, part) in parts.into_iter().filter(|(_, part)| !part.is_empty()) {
+        let _ = write!(section, "<h3>{title}</h3>\n{part}");
+    }
+    section += "</section>\n";
+    section
+}
+
+/// The figures that matter most.
+fn tiles(names: &Names<'_>, device: &DeviceView) -> String {
+    let mut tiles = Vec::new();
+    let of_total = |bytes| match device.total_bytes {
+        0 => String::new(),
+        total => format!("{} of the device", format::percent(bytes, total)),
+    };
+    if device.allocations > 0 {
+        let mut when = format!("after {}", format::duration(device.peak_time));
+        if names.model.steps_ended() > 0 {
+            let _ = write!(when, ", {} ended", super::plural(device.peak_step, "step"));
+        }
+        tiles.push(("peak allocated", device.peak_allocated_bytes, when));
+        tiles.push((
+            "reserved at the peak",
+            device.reserved_bytes_at_peak,
+            format!("at most {}", size(device.peak_reserved_bytes)),
+        ));
+    }
+    tiles.push(("in use at the peak", device.used_bytes_at_peak, of_total(device.used_bytes_at_peak)));
+    tiles.push(("in use at most", device.peak_used_bytes, of_total(device.peak_used_bytes)));
+    if device.allocations > 0 {
+        tiles.push((
+            "allocated at the end",
+            device.allocated_bytes,
+            format!("{} reserved", size(device.reserved_bytes)),
+        ));
+    }
+    let tile = |(what, bytes, more): &(&str, u64, String)| {
+        format!("<div class=\"tile\"><dt>{what}</dt><dd>{}<small>{}</small></dd></div>\n", size(*bytes), markup(more))
+    };
+    format!("<dl class=\"tiles\">\n{}</dl>\n", tiles.iter().map(tile).collect::<String>())
+}
+
+/// Who called whom: the user's lines first, the libraries' calls for those who ask.
+fn calls(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
+    let all = names.model.calls(device.index);
+    if all.total().live_bytes_at_peak == 0 {
+        return String::new();
+    }
+    let users = all.users_only();
+    let most = (CALLS / 2 / devices.max(1)).max(50);
+    let draw = |tree, what: &str| {
+        let title = format!("{}, {what}", short_name(device));
+        flamegraph::drawing(tree, Measure::AtPeak, &title, most)
+    };
+    format!(
+        "<p class=\"note\">Callers above, what they called below; as wide as what was allocated there and is still held at the \
+         peak. What backward allocated is counted where its forward was.</p>\n\
+         <div class=\"scroll\">{}</div>\n<details class=\"more\"><summary>with the calls inside libraries</summary>\
+         <div class=\"scroll\">{}</div></details>\n",
+        draw(&users, "your lines"),
+        draw(&all, "all calls"),
+    )
+}
+
+/// How much of what PyTorch reserves is not handed out.
+pub(super) fn fragmentation(names: &Names<'_>, device: &DeviceView) -> String {
+    let lines = sections::fragmentation(names, device);
+    let lines: Vec<String> = lines.iter().map(|line| markup(line.trim()).into_owned()).collect();
+    if lines.is_empty() { String::new() } else { format!("<p class=\"note\">{}</p>\n", lines.join("<br>")) }
+}

@@ -1,0 +1,124 @@
+//! Where the device's memory was: bars and a table that sum to the whole of it.
+
+use std::fmt::Write as _;
+
+use memlab_trace::{Category, CategoryView, DeviceView};
+
+use super::super::bar::LETTERS;
+use super::super::sections::Names;
+use super::{device, markup, share, size};
+use crate::format;
+use crate::theme::{category_index, category_names};
+
+/// One moment: what every category held, what was free, and what they sum to.
+struct Moment {
+    held: Vec<(Category, u64)>,
+    free: u64,
+    whole: u64,
+}
+
+impl Moment {
+    fn new(device: &DeviceView, views: &[CategoryView], bytes: impl Fn(&CategoryView) -> u64) -> Self {
+        let held: Vec<(Category, u64)> = views.iter().map(|view| (view.category, bytes(view))).collect();
+        let used = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        // Without the driver's word on what the device has, the whole is what was in use.
+        let whole = device.total_bytes.max(used);
+        Self { held, free: whole - used, whole }
+    }
+}
+
+/// The bars at the peak and at the end, with the figures below.
+pub(super) fn figure(names: &Names<'_>, device: &DeviceView) -> String {
+    let views = names.model.categories(device.index);
+    let peak = Moment::new(device, &views, |view| view.bytes_at_peak);
+    let end = Moment::new(device, &views, |view| view.bytes);
+    let name = |category: Category| match category {
+        Category::Context if !device.process_is_known => "context, others",
+        category => category_names(category).0,
+    };
+    let mut figure = String::from("<h3>Where the memory was</h3>\n<figure class=\"memory\">\n");
+    figure += &bar("at the peak", &peak, name);
+    // Below a third the parts of the whole device are too small to see.
+    let used = Moment { free: 0, whole: peak.whole - peak.free, held: peak.held.clone() };
+    if used.whole > 0 && used.whole < peak.whole / 3 {
+        figure += &bar("in use then", &used, name);
+    }
+    figure += &bar("at the end", &end, name);
+    figure += "<div class=\"beside\"><div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">category</th><th scope=\"col\" class=\"num\">at the peak</th>\
+               <th scope=\"col\" class=\"num\"></th><th scope=\"col\" class=\"num\">at the end</th></tr></thead>\n<tbody>\n";
+    let mut row = |swatch: String, what: &str, at_peak: u64, at_end: u64| {
+        let _ = writeln!(
+            figure,
+            "<tr><th scope=\"row\">{swatch}{what}</th><td class=\"num\" data-v=\"{at_peak}\">{}</td><td class=\"num\">{}</td>\
+             <td class=\"num\" data-v=\"{at_end}\">{}</td></tr>",
+            size(at_peak),
+            markup(&format::percent(at_peak, peak.whole)),
+            size(at_end)
+        );
+    };
+    for ((category, at_peak), (_, at_end)) in std::iter::zip(&peak.held, &end.held) {
+        if *at_peak > 0 || *at_end > 0 {
+            let index = category_index(*category);
+            let swatch = format!("<span class=\"swatch c{index}\">{}</span>", LETTERS[index]);
+            row(swatch, name(*category), *at_peak, *at_end);
+        }
+    }
+    if peak.free > 0 || end.free > 0 {
+        row("<span class=\"swatch\">.</span>".to_owned(), "free", peak.free, end.free);
+    }
+    let _ = write!(
+        figure,
+        "</tbody>\n<tfoot><tr><th scope=\"row\"><span class=\"swatch\">=</span>{}</th><td class=\"num\" data-v=\"{}\">{}</td>\
+         <td class=\"num\"></td><td class=\"num\" data-v=\"{}\">{}</td></tr></tfoot>\n</table></div>\n<div>",
+        if device.total_bytes > 0 { "the device’s" } else { "in use" },
+        peak.whole,
+        size(peak.whole),
+        end.whole,
+        size(end.whole)
+    );
+    if !device.used_is_known {
+        figure += "<p class=\"note\">The driver never told the device’s use: the context and other processes are missing.</p>\n";
+    } else if !device.process_is_known {
+        figure += "<p class=\"note\">The driver does not tell processes apart here: others count as context.</p>\n";
+    }
+    figure += &device::fragmentation(names, device);
+    figure += "</div></div>\n</figure>\n";
+    figure
+}
+
+fn bar(when: &str, moment: &Moment, name: impl Fn(Category) -> &'static str) -> String {
+    let held: Vec<_> = moment.held.iter().filter(|(_, bytes)| *bytes > 0).collect();
+    let mut said: Vec<String> =
+        held.iter().map(|(category, bytes)| format!("{} {}", name(*category), size(*bytes))).collect();
+    if moment.free > 0 {
+        said.push(format!("free {}", size(moment.free)));
+    }
+    let mut bar = format!(
+        "<div class=\"moment\"><span class=\"when\">{when}</span><div class=\"bar\" role=\"img\" aria-label=\"{when}: {}\">",
+        markup(&said.join(", "))
+    );
+    let mut part = |class: &str, short: &str, letter: &str, said: &str, bytes: u64| {
+        let width = share(bytes, moment.whole);
+        let label = match width {
+            9.0.. => short.to_owned(),
+            1.5.. => letter.to_owned(),
+            _ => String::new(),
+        };
+        let _ = write!(
+            bar,
+            "<span class=\"{class}\" style=\"width:{width:.3}%\" data-b=\"{bytes}\" title=\"{}\">{label}</span>",
+            markup(said)
+        );
+    };
+    for (category, bytes) in held {
+        let index = category_index(*category);
+        let said = format!("{}: {}, {}", name(*category), size(*bytes), format::percent(*bytes, moment.whole));
+        part(&format!("c{index}"), category_names(*category).0, &LETTERS[index].to_string(), &said, *bytes);
+    }
+    if moment.free > 0 {
+        let said = format!("free: {}, {}", size(moment.free), format::percent(moment.free, moment.whole));
+        part("free", "free", "", &said, moment.free);
+    }
+    bar += "</div></div>\n";
+    bar
+}

@@ -1,0 +1,296 @@
+//! Tables that sort when their heads are clicked, each capped to what a page can carry.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use memlab_trace::{DeviceView, LayerView, Line};
+
+use super::super::sections::Names;
+use super::{markup, name, plural, share, size};
+use crate::format;
+
+/// The most rows of a table, of all devices together.
+const ROWS: usize = 800;
+
+/// The most rows of lines that grow, and of who took driver memory.
+const FEW: usize = 100;
+
+/// How many rows a table of one of `devices` may have.
+fn rows(devices: usize) -> usize {
+    (ROWS / devices.max(1)).max(50)
+}
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    /// Numbers: the first click sorts from the largest.
+    Number,
+    /// The same, and the table comes sorted by it.
+    Sorted,
+    /// Text.
+    Name,
+}
+
+/// A table under construction.
+struct Table {
+    html: String,
+    count: usize,
+}
+
+impl Table {
+    fn new(label: &str, head: &[(&str, Column)]) -> Self {
+        let mut html = format!("<div class=\"scroll\"><table class=\"sortable\" aria-label=\"{label}\">\n<thead><tr>");
+        for (title, column) in head {
+            let class = if *column == Column::Name { "name" } else { "num" };
+            let sort = if *column == Column::Sorted { "descending" } else { "none" };
+            let _ = write!(
+                html,
+                "<th scope=\"col\" class=\"{class}\" aria-sort=\"{sort}\"><button type=\"button\">{title}</button></th>"
+            );
+        }
+        html += "</tr></thead>\n<tbody>\n";
+        Self { html, count: 0 }
+    }
+
+    fn row(&mut self, cells: &[String]) {
+        let _ = writeln!(self.html, "<tr>{}</tr>", cells.concat());
+        self.count += 1;
+    }
+
+    /// The table; `rest`: what was left out, as a sentence. Nothing, if it has no rows.
+    fn finish(self, rest: Option<String>) -> String {
+        if self.count == 0 {
+            return String::new();
+        }
+        let rest = rest.map(|rest| format!("<p class=\"note\">{rest}</p>\n")).unwrap_or_default();
+        format!("{}</tbody>\n</table></div>\n{rest}", self.html)
+    }
+}
+
+/// A size; with a bar as long as its share of `most`, if there is one.
+fn bytes(bytes: u64, most: Option<u64>) -> String {
+    let heat = most.map(|most| format!(" heat\" style=\"--h:{:.1}%", share(bytes, most))).unwrap_or_default();
+    format!("<td class=\"num{heat}\" data-v=\"{bytes}\">{}</td>", size(bytes))
+}
+
+fn number(value: u64, text: &str) -> String {
+    format!("<td class=\"num\" data-v=\"{value}\">{}</td>", markup(text))
+}
+
+fn text(text: &str) -> String {
+    format!("<td class=\"name\">{}</td>", name(text))
+}
+
+/// A line: where it is, and in which function.
+fn place(names: &Names<'_>, line: Option<&Arc<Line>>) -> String {
+    let said = names.line(line);
+    match said.split_once("  ") {
+        Some((place, function)) => format!("<td class=\"name\"><b>{}</b> {}</td>", name(place), name(function)),
+        None => text(&said),
+    }
+}
+
+/// `and 12 more with 34.0 MiB`, of rows that are left out.
+fn rest(left_out: &[u64]) -> Option<String> {
+    let bytes = left_out.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+    (!left_out.is_empty())
+        .then(|| format!("and {} with {}: see --json", plural(left_out.len() as u64, "more row"), size(bytes)))
+}
+
+/// The lines that ever held something.
+pub(super) fn lines(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
+    let lines = names.model.lines(device.index);
+    let tree = names.model.calls(device.index);
+    let with_calls: HashMap<Arc<Line>, u64> =
+        tree.lines_inclusive().into_iter().map(|line| (line.line, line.inclusive.live_bytes_at_peak)).collect();
+    let mut table = Table::new(
+        "lines",
+        &[
+            ("at the peak", Column::Sorted),
+            ("%", Column::Number),
+            ("in backward", Column::Number),
+            ("with what it called", Column::Number),
+            ("most at once", Column::Number),
+            ("at the end", Column::Number),
+            ("blocks", Column::Number),
+            ("line", Column::Name),
+        ],
+    );
+    let cap = rows(devices);
+    let most = lines.first().map_or(0, |line| line.live_bytes_at_peak);
+    for line in lines.iter().take(cap) {
+        let at_peak = line.live_bytes_at_peak;
+        let inclusive = line.line.as_ref().and_then(|line| with_calls.get(line)).copied().unwrap_or(at_peak);
+        table.row(&[
+            bytes(at_peak, Some(most)),
+            number(at_peak, &format::percent(at_peak, device.peak_allocated_bytes)),
+            bytes(line.backward_bytes_at_peak, None),
+            bytes(inclusive, None),
+            bytes(line.peak_live_bytes, None),
+            bytes(line.live_bytes, None),
+            number(line.allocations, &format::grouped(line.allocations)),
+            place(names, line.line.as_ref()),
+        ]);
+    }
+    let left_out: Vec<u64> = lines.iter().skip(cap).map(|line| line.live_bytes_at_peak).collect();
+    table.finish(rest(&left_out))
+}
+
+/// The layers one by one, each with the most it held of each kind.
+pub(super) fn layers(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
+    let mut layers: Vec<LayerView> = names.model.layers(device.index);
+    layers.sort_by(|a, b| (b.live_bytes_at_peak, &a.name).cmp(&(a.live_bytes_at_peak, &b.name)));
+    let mut table = Table::new(
+        "layers",
+        &[
+            ("at the peak", Column::Sorted),
+            ("at the end", Column::Number),
+            ("most parameters", Column::Number),
+            ("most gradients", Column::Number),
+            ("most optimizer", Column::Number),
+            ("most activations", Column::Number),
+            ("allocated in forward", Column::Number),
+            ("in backward", Column::Number),
+            ("layer (without those inside it)", Column::Name),
+        ],
+    );
+    let cap = rows(devices);
+    let most = layers.first().map_or(0, |layer| layer.live_bytes_at_peak);
+    for layer in layers.iter().take(cap) {
+        table.row(&[
+            bytes(layer.live_bytes_at_peak, Some(most)),
+            bytes(layer.live_bytes, None),
+            bytes(layer.parameter_bytes, None),
+            bytes(layer.gradient_bytes, None),
+            bytes(layer.optimizer_state_bytes, None),
+            bytes(layer.activation_bytes, None),
+            bytes(layer.forward_bytes, None),
+            bytes(layer.backward_bytes, None),
+            text(&names.layer(layer)),
+        ]);
+    }
+    let left_out: Vec<u64> = layers.iter().skip(cap).map(|layer| layer.live_bytes_at_peak).collect();
+    table.finish(rest(&left_out))
+}
+
+/// The lines that hold more at the end of the last step than after warm-up.
+pub(super) fn growth(names: &Names<'_>, device: &DeviceView) -> String {
+    let ended: u64 = names.model.device_steps(device.index).iter().fold(0, |sum, step| sum.saturating_add(step.steps));
+    if ended < 2 {
+        return String::new();
+    }
+    let growth = names.model.growth(device.index);
+    let Some(first) = growth.first() else {
+        return format!("<p>No line held more after step {} than after warm-up.</p>\n", ended - 1);
+    };
+    let more: Vec<u64> = growth.iter().map(|line| line.to_bytes - line.from_bytes).collect();
+    let total = more.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+    let head = format!(
+        "<p>Between the ends of steps {} and {}: {} on {}.</p>\n",
+        first.from_step.saturating_sub(1),
+        first.to_step.saturating_sub(1),
+        size(total),
+        plural(growth.len() as u64, "line")
+    );
+    let mut table = Table::new(
+        "growth",
+        &[
+            ("more", Column::Sorted),
+            ("a step", Column::Number),
+            ("before", Column::Number),
+            ("at the last", Column::Number),
+            ("line", Column::Name),
+        ],
+    );
+    for (line, grown) in std::iter::zip(&growth, &more).take(FEW) {
+        table.row(&[
+            bytes(*grown, Some(more[0])),
+            bytes(line.bytes_per_step.max(0.0) as u64, None),
+            bytes(line.from_bytes, None),
+            bytes(line.to_bytes, None),
+            place(names, line.line.as_ref()),
+        ]);
+    }
+    head + &table.finish(rest(more.get(FEW..).unwrap_or_default()))
+}
+
+/// The optimizer steps: of more than fit, the first and the last.
+pub(super) fn steps(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
+    let steps = names.model.device_steps(device.index);
+    let mut table = Table::new(
+        "steps",
+        &[
+            ("step", Column::Number),
+            ("ended after", Column::Number),
+            ("took", Column::Number),
+            ("peak allocated", Column::Number),
+            ("allocated at its end", Column::Number),
+            ("change", Column::Number),
+        ],
+    );
+    let half = rows(devices) / 2;
+    let left_out = steps.len().saturating_sub(2 * half);
+    let most = steps.iter().map(|step| step.peak_allocated_bytes).max().unwrap_or(0);
+    let mut before: Option<&memlab_trace::StepView> = None;
+    for (index, step) in steps.iter().enumerate() {
+        let last = before.replace(step);
+        if left_out > 0 && (half..half + left_out).contains(&index) {
+            continue;
+        }
+        let took = step.end_time.saturating_sub(last.map_or(0, |last| last.end_time));
+        let number_text = match step.steps {
+            0 | 1 => format::grouped(step.index),
+            joined => format!("{} ({joined} joined)", format::grouped(step.index)),
+        };
+        let change =
+            i128::from(step.allocated_bytes_at_end) - last.map_or(0, |last| i128::from(last.allocated_bytes_at_end));
+        let sign = if change > 0 {
+            "+"
+        } else if change < 0 {
+            "−"
+        } else {
+            ""
+        };
+        let change_text = format!("{sign}{}", size(change.unsigned_abs().min(u128::from(u64::MAX)) as u64));
+        table.row(&[
+            number(step.index, &number_text),
+            number(step.end_time, &format::duration(step.end_time)),
+            if last.is_some() { number(took, &format::duration(took)) } else { number(0, "") },
+            bytes(step.peak_allocated_bytes, Some(most)),
+            bytes(step.allocated_bytes_at_end, None),
+            format!("<td class=\"num\" data-v=\"{change}\">{change_text}</td>"),
+        ]);
+    }
+    let rest = (left_out > 0).then(|| {
+        format!("{} between the first and the last {half} left out: see --json", plural(left_out as u64, "row"))
+    });
+    table.finish(rest)
+}
+
+/// Driver memory that is not PyTorch's.
+pub(super) fn driver(names: &Names<'_>, device: i32) -> String {
+    let held = names.model.driver_memory(device);
+    let mut table = Table::new(
+        "driver memory",
+        &[
+            ("at the end", Column::Sorted),
+            ("pieces", Column::Number),
+            ("kind", Column::Name),
+            ("function", Column::Name),
+            ("library", Column::Name),
+        ],
+    );
+    let most = held.iter().map(|held| held.live_bytes).max();
+    for view in held.iter().take(FEW) {
+        table.row(&[
+            bytes(view.live_bytes, most),
+            number(view.live_allocations, &format::grouped(view.live_allocations)),
+            text(view.kind.as_str()),
+            text(&view.call),
+            text(&view.library),
+        ]);
+    }
+    let left_out: Vec<u64> = held.iter().skip(FEW).map(|held| held.live_bytes).collect();
+    table.finish(rest(&left_out))
+}

@@ -1,0 +1,310 @@
+//! What grew between two steps: by category, by line and by layer, and what else is known of the later one.
+
+use std::collections::HashMap;
+
+use memlab_trace::StepView;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use super::lines::{directory, place};
+use super::pane::{fact, frame, put, put_right};
+use crate::app::changes::{Change, Changes, LayerName, total};
+use crate::app::{App, NO_LINE, step_at};
+use crate::format::{self, Units};
+use crate::snapshot::DeviceSnapshot;
+use crate::text;
+use crate::theme::{Theme, category_names};
+use crate::want::Comparison;
+
+/// Columns of a change, between it and the sizes, and of the arrow between those.
+const GAP: u16 = 2;
+
+/// Draws the pane.
+pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
+    if area.height < 3 || area.width < 24 {
+        return;
+    }
+    let theme = &app.theme;
+    let Some((device, wanted)) = app.device().zip(app.compared_steps()) else { return };
+    // Until what is wanted has been looked up, what was shown before stays, under its own title.
+    let latest = app.latest_comparison();
+    let (before, after) = latest.map_or(wanted, |(_, before, after)| (before, after));
+    let to = if theme.glyphs.unicode { "→" } else { "->" };
+    let title = match before {
+        Some(before) => format!("What grew: step {} {to} step {}", before.index, after.index),
+        None => format!("What grew: start {to} step {}", after.index),
+    };
+    // While steps come the latest one is always being looked up.
+    let is_latest = device.steps.last() == Some(&wanted.1);
+    let facts = if latest.is_some() && app.awaits_comparison() && !is_latest {
+        vec![fact(format!("looking up step {}", wanted.1.index), theme.dim)]
+    } else if app.marked_steps().is_some() {
+        vec![fact("marked", theme.key)]
+    } else {
+        Vec::new()
+    };
+    let inner = frame(buffer, area, &title, facts, theme);
+    let inner = Rect { x: inner.x + 1, width: inner.width.saturating_sub(2), ..inner };
+    let Some((comparison, ..)) = latest else {
+        let failure = app.process().and_then(|process| process.failure.as_deref());
+        let (words, style) = failure.map_or(("looking it up…", theme.dim), |failure| (failure, theme.bad));
+        put(buffer, inner.x, inner.y, inner.width, words, style, theme);
+        return;
+    };
+    let notes = notes(app, device, before, after, comparison);
+    // What is to be said of the step leaves most of the room to the tables.
+    let rows = (notes.len() as u16).min(inner.height / 4);
+    for (y, (words, style)) in (inner.y..inner.y + rows).zip(&notes) {
+        put(buffer, inner.x, y, inner.width, words, *style, theme);
+    }
+    let rest = Rect { y: inner.y + rows, height: inner.height - rows, ..inner };
+    draw_changes(buffer, rest, app, &Changes::between(&comparison.before, &comparison.after));
+}
+
+/// What is known of the later step, the most important first.
+fn notes(
+    app: &App,
+    device: &DeviceSnapshot,
+    before: Option<StepView>,
+    after: StepView,
+    comparison: &Comparison,
+) -> Vec<(String, Style)> {
+    let theme = &app.theme;
+    let size = |bytes| format::bytes(bytes, app.units);
+    let directory = directory(app);
+    let mut notes = Vec::new();
+    let is_gone = before.is_some_and(|before| comparison.before.time > before.end_time);
+    if is_gone || comparison.after.time > after.end_time {
+        let earliest = format::duration(comparison.before.time);
+        notes.push((format!("the trace no longer has that step: this is the earliest it has, {earliest}"), theme.warn));
+    }
+    let index = step_at(&device.steps, after.end_time);
+    let ooms = app.process().map_or(&[][..], |process| &process.ooms).iter();
+    let of_step = |time: u64| index.is_some() && step_at(&device.steps, time) == index;
+    if let Some(oom) = ooms.filter(|oom| oom.device == device.totals.index).find(|oom| of_step(oom.time)) {
+        let who = oom.line.as_ref().map(|line| format!(" by {}", place(line, &directory))).unwrap_or_default();
+        let words = format!("{} out of memory at {}", theme.glyphs.oom, format::duration(oom.time));
+        notes.push((format!("{words}: {} asked for{who}", size(oom.requested_bytes)), theme.bad));
+    }
+    if device.totals.peak_allocated_bytes > 0 && of_step(device.totals.peak_time) {
+        let mut lines: Vec<_> = device.lines.iter().filter(|row| row.own.live_bytes_at_peak > 0).collect();
+        lines.sort_by_key(|row| std::cmp::Reverse(row.own.live_bytes_at_peak));
+        let held = lines.iter().take(4).map(|row| {
+            let line = row.own.line.as_ref().map_or_else(|| NO_LINE.to_owned(), |line| place(line, &directory));
+            format!("{} {line}", size(row.own.live_bytes_at_peak))
+        });
+        let held = held.collect::<Vec<_>>().join(theme.glyphs.separator);
+        notes.push((format!("{} the peak is in it: {held}", theme.glyphs.peak), theme.text));
+    }
+    let leak = device.growth.iter().filter(|growth| growth.bytes_per_step >= 1.0).map(|growth| {
+        let line = growth.line.as_ref().map_or_else(|| NO_LINE.to_owned(), |line| place(line, &directory));
+        format!("over the run: {} a step by {line}", format::change(growth.bytes_per_step as i64, app.units))
+    });
+    notes.extend(leak.take(1).map(|words| (words, theme.warn)));
+    notes
+}
+
+/// A table of changes.
+struct Section {
+    title: &'static str,
+    /// What they sum to.
+    of: &'static str,
+    total: Change<()>,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    change: Change<()>,
+    name: String,
+    aside: String,
+}
+
+fn draw_changes(buffer: &mut Buffer, area: Rect, app: &App, changes: &Changes) {
+    let [categories, lines, layers] = sections(app, changes);
+    if area.height < 12 && area.width >= 60 || area.height < 24 && area.width >= 100 {
+        // Lines and layers side by side, the categories in one line above.
+        let rows = u16::from(area.height >= 4);
+        if rows > 0 {
+            draw_in_a_line(buffer, area, &categories, app);
+        }
+        let left = Rect { y: area.y + rows, height: area.height - rows, width: (area.width - 2) / 2, ..area };
+        let right = Rect { x: left.right() + 2, width: area.right() - left.right() - 2, ..left };
+        draw_section(buffer, left, &lines, app);
+        draw_section(buffer, right, &layers, app);
+        return;
+    }
+    let sections = [categories, lines, layers];
+    let gap = u16::from(area.height >= 16);
+    let wanted = sections.each_ref().map(|section| section.rows.len() as u16 + 1);
+    let mut y = area.y;
+    for (section, rows) in sections.iter().zip(share_rows(area.height.saturating_sub(2 * gap), wanted)) {
+        draw_section(buffer, Rect { y, height: rows, ..area }, section, app);
+        y += rows + gap;
+    }
+}
+
+fn sections(app: &App, changes: &Changes) -> [Section; 3] {
+    let directory = directory(app);
+    let row = |before: u64, after: u64, name: String, aside: String| Row {
+        change: Change { who: (), before, after },
+        name,
+        aside,
+    };
+    let category = |change: &Change<memlab_trace::Category>| {
+        row(change.before, change.after, category_names(change.who).0.to_owned(), String::new())
+    };
+    let line = |change: &Change<_>| {
+        let line: Option<&memlab_trace::Line> = Option::as_deref(&change.who);
+        let name = line.map_or_else(|| NO_LINE.to_owned(), |line| place(line, &directory));
+        row(change.before, change.after, name, line.map(|line| line.function.to_string()).unwrap_or_default())
+    };
+    let layers = app.device().map_or(&[][..], |device| &device.layers).iter();
+    let classes = layers.filter_map(|view| Some(((view.root, view.name.as_deref()), view.class.as_deref()?)));
+    let classes: HashMap<_, _> = classes.collect();
+    let layer = |change: &Change<LayerName>| {
+        let class = classes.get(&(change.who.root, change.who.name.as_deref())).copied().unwrap_or_default();
+        row(change.before, change.after, change.who.shown().to_owned(), class.to_owned())
+    };
+    [
+        Section {
+            title: "By category",
+            of: "in use",
+            total: total(&changes.categories),
+            rows: changes.categories.iter().map(category).collect(),
+        },
+        Section {
+            title: "By line",
+            of: "allocated",
+            total: total(&changes.lines),
+            rows: changes.lines.iter().map(line).collect(),
+        },
+        Section {
+            title: "By layer",
+            of: "allocated",
+            total: total(&changes.layers),
+            rows: changes.layers.iter().map(layer).collect(),
+        },
+    ]
+}
+
+/// Shares rows out: nobody gets more than wanted, and what one does not want the others get.
+fn share_rows(room: u16, wanted: [u16; 3]) -> [u16; 3] {
+    let mut given = [0; 3];
+    let mut left = room;
+    while left > 0 {
+        // A row to whoever has least of those who still want one.
+        let hungry = (0..3).filter(|index| given[*index] < wanted[*index]).min_by_key(|index| given[*index]);
+        let Some(index) = hungry else { break };
+        given[index] += 1;
+        left -= 1;
+    }
+    given
+}
+
+/// The sum and the rows, as far as there is room; the last one says how many there was none for.
+fn draw_section(buffer: &mut Buffer, area: Rect, section: &Section, app: &App) {
+    let theme = &app.theme;
+    if area.height == 0 {
+        return;
+    }
+    let sum = Row { change: section.total.clone(), name: section.title.to_owned(), aside: section.of.to_owned() };
+    draw_row(buffer, Rect { height: 1, ..area }, &sum, (theme.title, 0), app);
+    let room = usize::from(area.height - 1);
+    let shown = if section.rows.len() > room { room.saturating_sub(1) } else { section.rows.len() };
+    for (y, row) in (area.y + 1..area.bottom()).zip(&section.rows[..shown]) {
+        let style = if row.change.bytes() == 0 { theme.dim } else { theme.text };
+        draw_row(buffer, Rect { y, height: 1, ..area }, row, (style, 1), app);
+    }
+    if shown < section.rows.len() && room > 0 {
+        let rest = &section.rows[shown..];
+        let sum = |of: fn(&Row) -> u64| rest.iter().map(of).fold(0, u64::saturating_add);
+        let change = Change { who: (), before: sum(|row| row.change.before), after: sum(|row| row.change.after) };
+        let more = Row { change, name: format!("{} more", rest.len()), aside: String::new() };
+        let y = area.y + 1 + shown as u16;
+        draw_row(buffer, Rect { y, height: 1, ..area }, &more, (theme.dim, 1), app);
+    }
+}
+
+/// One change: by how much, from what to what where there is room, and who.
+fn draw_row(buffer: &mut Buffer, area: Rect, row: &Row, (style, indent): (Style, u16), app: &App) {
+    let theme = &app.theme;
+    let size = |bytes| format::bytes(bytes, app.units);
+    let columns = size_columns(app.units);
+    let change = row.change.bytes();
+    let mut x = area.x;
+    put_right(
+        buffer,
+        x + columns + 1,
+        area.y,
+        columns + 1,
+        &format::change(change, app.units),
+        tint(change, theme),
+        theme,
+    );
+    x += columns + 1 + GAP;
+    if area.width >= 4 * columns + 12 {
+        put_right(buffer, x + columns, area.y, columns, &size(row.change.before), theme.dim, theme);
+        put(buffer, x + columns + 1, area.y, 2, if theme.glyphs.unicode { "→" } else { "->" }, theme.dim, theme);
+        x += columns + 3;
+    }
+    let after = if style == theme.title { theme.text } else { style };
+    put_right(buffer, x + columns, area.y, columns, &size(row.change.after), after, theme);
+    x += columns + GAP + indent;
+    let room = area.right().saturating_sub(x);
+    let name = text::clean(&row.name);
+    let aside = text::clean(&row.aside);
+    // The end of a name matters most; what comes after it gets what is left.
+    let name = text::fit_end(&name, usize::from(room), theme.glyphs.ellipsis);
+    let used = put(buffer, x, area.y, room, &name, style, theme);
+    let left = room.saturating_sub(used + 1);
+    if left >= 10.min(text::width(&aside) as u16) {
+        put(buffer, x + used + 1, area.y, left, &aside, theme.dim, theme);
+    }
+}
+
+/// The changes of a section in one line.
+fn draw_in_a_line(buffer: &mut Buffer, area: Rect, section: &Section, app: &App) {
+    let theme = &app.theme;
+    let size = format::bytes(section.total.after, app.units);
+    let change = section.total.bytes();
+    let change = if change == 0 { "as before".to_owned() } else { format::change(change, app.units) };
+    let mut words = format!("{}: {size} {}, {change}", section.title, section.of);
+    for row in section.rows.iter().filter(|row| row.change.bytes() != 0) {
+        words += &format!("{}{} {}", theme.glyphs.separator, format::change(row.change.bytes(), app.units), row.name);
+    }
+    put(buffer, area.x, area.y, area.width, &words, theme.text, theme);
+}
+
+/// Columns of the longest size.
+fn size_columns(units: Units) -> u16 {
+    match units {
+        Units::Auto => 8,
+        Units::Mebibytes | Units::Gibibytes => 11,
+        Units::Bytes => 15,
+    }
+}
+
+/// The colour of a change: more is what one looks for.
+pub fn tint(change: i64, theme: &Theme) -> Style {
+    match change {
+        0 => theme.dim,
+        1.. => theme.warn,
+        _ => theme.good,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_shared_out() {
+        // Enough for all; too little for all; what one does not want goes to the others.
+        assert_eq!(share_rows(40, [5, 10, 12]), [5, 10, 12]);
+        assert_eq!(share_rows(9, [5, 10, 12]), [3, 3, 3]);
+        assert_eq!(share_rows(20, [3, 30, 30]), [3, 9, 8]);
+        assert_eq!(share_rows(1, [3, 30, 30]), [1, 0, 0]);
+        assert_eq!(share_rows(0, [3, 30, 30]), [0, 0, 0]);
+    }
+}

@@ -1,0 +1,82 @@
+//! What the screen wants to know beyond what every snapshot has. The background thread looks here before it makes one,
+//! so that what costs time is made only while somebody looks at it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use memlab_trace::{At, CategoryView, LayerView, LineView};
+
+/// What a screen needs in detail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detail {
+    /// Nothing.
+    #[default]
+    None,
+    /// The call trees.
+    Calls,
+    /// The memory maps.
+    Segments,
+    /// The latest events.
+    Events,
+}
+
+/// A moment of the past, chosen on the screen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// The trace it was chosen on.
+    pub trace: PathBuf,
+    /// The moment, in the events or the time of that trace.
+    pub at: At,
+    /// When that is, in nanoseconds since 1970: the same moment of the other processes.
+    pub unix_ns: u64,
+}
+
+/// Everything wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Want {
+    /// In detail.
+    pub detail: Detail,
+    /// Of the trace shown: others are only summed up.
+    pub trace: Option<PathBuf>,
+    /// The moment to show; `None`: the latest.
+    pub cursor: Option<Cursor>,
+    /// Two moments of one device to put side by side.
+    pub compare: Option<Compare>,
+}
+
+/// Two moments of one device of one trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compare {
+    /// The trace.
+    pub trace: PathBuf,
+    /// The device.
+    pub device: i32,
+    /// The earlier moment.
+    pub before: At,
+    /// The later one.
+    pub after: At,
+}
+
+/// Two moments side by side.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// What was asked.
+    pub of: Compare,
+    /// The earlier moment.
+    pub before: Arc<Holdings>,
+    /// The later one.
+    pub after: Arc<Holdings>,
+}
+
+/// Who held what at a moment.
+#[derive(Clone, Debug, Default)]
+pub struct Holdings {
+    /// When, in nanoseconds since the trace's start.
+    pub time: u64,
+    /// By category.
+    pub categories: Vec<CategoryView>,
+    /// By line.
+    pub lines: Vec<LineView>,
+    /// By layer.
+    pub layers: Vec<LayerView>,
+}

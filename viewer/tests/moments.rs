@@ -1,0 +1,395 @@
+//! Moments of the past, trees, filters and the mouse: what a person does with the dashboard, on traces in files.
+
+mod common;
+
+use common::{GIB, MIB, Opened, START, Story, trained};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use memlab_viewer::app::{App, Moment, Overlay, Screen};
+use memlab_viewer::theme::{Depth, Palette, Theme};
+use memlab_viewer::view;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+fn app() -> App {
+    let mut app = App::new(Theme::new(Palette::Dark, Depth::True, true), "waiting…");
+    app.on_tick(START + 7_000_000_000);
+    app
+}
+
+fn ended(steps: u64) -> Story {
+    let mut story = trained(steps);
+    story.end("0", "null");
+    story
+}
+
+fn press(app: &mut App, keys: &str) {
+    for key in keys.chars() {
+        let code = match key {
+            '\n' => KeyCode::Enter,
+            '←' => KeyCode::Left,
+            '→' => KeyCode::Right,
+            '⎋' => KeyCode::Esc,
+            key => KeyCode::Char(key),
+        };
+        app.on_key(KeyEvent::new(code, KeyModifiers::NONE));
+    }
+}
+
+fn draw(app: &mut App) -> Vec<String> {
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 120, 40));
+    view::draw(&mut buffer, app);
+    memlab_viewer::export::text_picture(&buffer).lines().map(str::to_owned).collect()
+}
+
+/// Where words are on the screen: column and row.
+fn find(screen: &[String], words: &str) -> (u16, u16) {
+    let row = screen.iter().position(|line| line.contains(words));
+    let row = row.unwrap_or_else(|| panic!("no {words:?} on\n{}", screen.join("\n")));
+    let byte = screen[row].find(words).expect("just found");
+    (screen[row][..byte].chars().count() as u16, row as u16)
+}
+
+fn mouse(app: &mut App, kind: MouseEventKind, (column, row): (u16, u16)) {
+    app.on_mouse(MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE });
+}
+
+fn click(app: &mut App, place: (u16, u16)) {
+    mouse(app, MouseEventKind::Down(MouseButton::Left), place);
+}
+
+/// What the tables say: allocated, the sum of the lines, of the layers, and of the categories.
+fn sums(app: &App) -> [u64; 4] {
+    let device = app.device().expect("there is one");
+    let lines = device.lines.iter().map(|row| row.own.live_bytes).sum();
+    let layers = device.layers.iter().map(|row| row.live_bytes).sum();
+    let categories = device.categories.iter().map(|view| view.bytes).sum();
+    [device.totals.allocated_bytes, lines, layers, categories]
+}
+
+#[test]
+fn every_screen_shows_the_moment_of_the_cursor() {
+    // GIVEN a run of four steps
+    let story = ended(4);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    let [at_end, ..] = sums(&app);
+    let steps = app.device().expect("there is one").steps.clone();
+    let peak = app.device().expect("there is one").totals.peak_allocated_bytes;
+    // WHEN the cursor goes to the end of a step
+    press(&mut app, "tstep 1\n");
+    assert!(app.is_seeking());
+    opened.show(&mut app);
+    // THEN what is allocated is what that step kept, and lines, layers and categories sum to it
+    let [allocated, lines, layers, categories] = sums(&app);
+    assert_eq!([allocated, lines, layers], [steps[1].allocated_bytes_at_end; 3]);
+    assert_eq!(categories, app.device().expect("there is one").totals.used_bytes);
+    assert_eq!(app.cursor_time(), Some(steps[1].end_time));
+    // AND what concerns the whole run stays
+    assert_eq!(app.device().expect("there is one").totals.peak_allocated_bytes, peak);
+    assert_eq!(app.device().expect("there is one").steps, steps);
+    // WHEN it goes a step on, and back THEN so it is there
+    press(&mut app, "n");
+    opened.show(&mut app);
+    assert_eq!(sums(&app)[0], steps[2].allocated_bytes_at_end);
+    press(&mut app, "NN");
+    opened.show(&mut app);
+    assert_eq!(sums(&app)[0], steps[0].allocated_bytes_at_end);
+    assert!(draw(&mut app)[1].contains(" at "), "{:?}", draw(&mut app)[1]);
+    // WHEN it is left THEN the end is shown again
+    press(&mut app, "⎋");
+    opened.show(&mut app);
+    assert_eq!((app.moment, sums(&app)[0]), (Moment::Now, at_end));
+}
+
+#[test]
+fn the_memory_map_at_the_peak_holds_what_was_allocated_then() {
+    // GIVEN a run whose addresses, which are never used twice here, all lie in its segment
+    let mut story = ended(4);
+    story.text = story.text.replace(&(30 * GIB).to_string(), &(300 * GIB).to_string());
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    press(&mut app, "4p");
+    opened.show(&mut app);
+    let map = app.segment_map().expect("it has come");
+    let blocks: u64 = map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).sum();
+    assert_eq!(blocks, app.device().expect("there is one").totals.peak_allocated_bytes);
+    // AND the events shown are those before it
+    press(&mut app, "6");
+    opened.show(&mut app);
+    let peak_time = app.device().expect("there is one").totals.peak_time;
+    assert!(app.event_items().iter().all(|item| item.event.time <= peak_time));
+    assert!(app.event_items().iter().any(|item| item.event.time == peak_time));
+}
+
+#[test]
+fn a_moment_can_be_typed_and_what_is_wrong_is_said() {
+    let story = ended(4);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    press(&mut app, "t1.5s\n");
+    assert_eq!(app.cursor_time(), Some(1_500_000_000));
+    press(&mut app, "tpeak\n");
+    assert_eq!((app.moment, app.cursor_time()), (Moment::Peak, None));
+    press(&mut app, "tstep 99\n");
+    let error = app.prompt.as_ref().and_then(|prompt| prompt.error.clone());
+    assert_eq!(error.as_deref(), Some("there is no step 99 in this trace: steps are 0–3"));
+    press(&mut app, "⎋tnoon\n");
+    let error = app.prompt.as_ref().and_then(|prompt| prompt.error.clone()).expect("noon is no moment");
+    assert!(error.contains("12.5s"), "{error}");
+    // AND nothing is sought beyond the run
+    press(&mut app, "⎋t99:00\n");
+    let error = app.prompt.as_ref().and_then(|prompt| prompt.error.clone()).expect("the run is shorter");
+    assert!(error.contains("later than the end"), "{error}");
+    press(&mut app, "⎋");
+    assert_eq!(app.moment, Moment::Peak);
+}
+
+#[test]
+fn arrows_move_by_columns_of_the_chart_and_the_mouse_goes_where_it_points() {
+    let story = ended(4);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    draw(&mut app);
+    let scale = app.spots.time_scale().expect("the chart was drawn");
+    let width = scale.width;
+    press(&mut app, "←");
+    let first = app.cursor_time().expect("there is a cursor");
+    press(&mut app, "←←→");
+    assert_eq!(app.cursor_time(), Some(first - width));
+    // WHEN somebody clicks into the chart, and drags
+    click(&mut app, (scale.left + 30, 10));
+    let clicked = app.cursor_time().expect("there is a cursor");
+    mouse(&mut app, MouseEventKind::Drag(MouseButton::Left), (scale.left + 40, 10));
+    assert_eq!(app.cursor_time(), Some(clicked + 10 * width));
+    opened.show(&mut app);
+    assert_eq!(sums(&app)[0], sums(&app)[1]);
+    // AND the same in the strip of another screen
+    press(&mut app, "2");
+    opened.show(&mut app);
+    let screen = draw(&mut app);
+    click(&mut app, (60, screen.len() as u16 - 2));
+    let there = app.cursor_time().expect("there is a cursor");
+    assert!(there > 2_000_000_000 && there < 4_000_000_000, "{there}");
+}
+
+#[test]
+fn the_mouse_chooses_tabs_rows_and_headings() {
+    let story = ended(3);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    let screen = draw(&mut app);
+    click(&mut app, find(&screen, "Lines"));
+    assert_eq!(app.screen, Screen::Lines);
+    opened.show(&mut app);
+    let screen = draw(&mut app);
+    let place = find(&screen, "gpt/model.py:74");
+    click(&mut app, place);
+    let row = app.lines.table.selected;
+    assert!(app.line_items()[row].line().is_some_and(|line| line.line == Some(74)));
+    // WHEN the row is clicked again THEN its source is asked for
+    click(&mut app, place);
+    assert!(matches!(&app.overlay, Some(Overlay::Source(source)) if source.line.line == Some(74)));
+    // AND a click beside what lies over the screen takes it away
+    draw(&mut app);
+    click(&mut app, (0, 0));
+    assert_eq!(app.overlay, None);
+    // WHEN a heading is clicked THEN the table is sorted by it
+    let screen = draw(&mut app);
+    click(&mut app, find(&screen, "its most"));
+    let most = |app: &App| app.line_items().iter().map(|item| item.figures.own.peak_live_bytes).collect::<Vec<_>>();
+    assert!(most(&app).is_sorted_by(|a, b| a >= b));
+    click(&mut app, find(&screen, "its most"));
+    assert!(most(&app).is_sorted());
+    // AND the wheel moves the cursor
+    app.lines.table.selected = 0;
+    mouse(&mut app, MouseEventKind::ScrollDown, (30, 10));
+    assert_eq!(app.lines.table.selected, 3);
+}
+
+#[test]
+fn a_line_opens_to_its_callers_and_the_tree_to_what_it_called() {
+    // GIVEN a line that two lines called
+    let mut story = Story::begin(4242, None);
+    story.device(0, 8 << 30);
+    for (stack, parent, frame) in [(51, 1, 4), (52, 5, 4)] {
+        story.line(&format!(r#"{{"stack":{stack},"parent":{parent},"frame":{frame}}}"#));
+    }
+    story.alloc(0, 3 * MIB, 51, 0, 0);
+    story.alloc(0, 5 * MIB, 52, 0, 0);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    app.screen = Screen::Lines;
+    opened.show(&mut app);
+    let shown = |app: &App| -> Vec<(u16, u32, u64)> {
+        let row = |item: &memlab_viewer::app::LineItem| {
+            (item.depth, item.line().and_then(|line| line.line).unwrap_or(0), item.live_bytes() / MIB)
+        };
+        app.line_items().iter().map(row).collect()
+    };
+    assert_eq!(shown(&app), [(0, 74, 8)]);
+    // WHEN it is opened THEN each caller has its part
+    press(&mut app, "l");
+    assert_eq!(shown(&app), [(0, 74, 8), (1, 88, 5), (1, 12, 3)]);
+    press(&mut app, "jh");
+    assert_eq!(app.lines.table.selected, 0);
+    press(&mut app, "h");
+    assert_eq!(shown(&app).len(), 1);
+    // WHEN the call tree is shown THEN it goes from the outermost call down, with all below
+    press(&mut app, "c");
+    let tree = shown(&app);
+    assert_eq!(tree[0], (0, 12, 8));
+    assert!(tree.contains(&(1, 74, 3)), "{tree:?}");
+    // AND a filter keeps what leads to what it finds
+    press(&mut app, "/line:88\n");
+    assert!(shown(&app).iter().any(|row| row.1 == 88) && shown(&app)[0].1 == 12, "{:?}", shown(&app));
+    assert!(!shown(&app).contains(&(1, 74, 3)));
+}
+
+#[test]
+fn the_tree_of_modules_opens_and_sums_up() {
+    let story = trained(2);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    app.screen = Screen::Layers;
+    opened.show(&mut app);
+    let names = |app: &App| app.layer_items().iter().map(|item| item.name().to_owned()).collect::<Vec<_>>();
+    // GIVEN the outermost module open, and what is in it closed over all inside
+    assert_eq!(names(&app), ["(outermost)", "h", "(outside any layer)"]);
+    let closed = app.layer_items()[1].figures().live_bytes;
+    press(&mut app, "jl");
+    assert_eq!(app.layer_items().len(), 7);
+    press(&mut app, "z");
+    // THEN all open, each with its own, they sum to what the closed one showed
+    let own: u64 = app
+        .layer_items()
+        .iter()
+        .filter(|item| item.name().starts_with('h'))
+        .map(|item| item.figures().live_bytes)
+        .sum();
+    assert_eq!(own, closed);
+    let all: u64 = app.layer_items().iter().map(|item| item.figures().live_bytes).sum();
+    assert_eq!(all, sums(&app)[0]);
+    // AND with what is inside, the outermost holds all its modules do
+    press(&mut app, "i");
+    let outermost =
+        app.layer_items().into_iter().find(|item| item.depth == 0 && item.key.1.is_some()).expect("there is one");
+    let outside =
+        app.layer_items().iter().find(|item| item.key.1.is_none()).map_or(0, |item| item.figures().live_bytes);
+    assert_eq!(outermost.figures().live_bytes + outside, all);
+}
+
+#[test]
+fn several_ranks_show_the_same_moment() {
+    // GIVEN two ranks, the second begun a second later
+    let mut first = Story::begin(4242, Some((0, 2)));
+    first.train(0, 3);
+    let mut second = Story::begin(4243, Some((1, 2)));
+    second.train(0, 3);
+    second.text = second.text.replace(&START.to_string(), &(START + 1_000_000_000).to_string());
+    let (mut opened, mut app) = (Opened::new(&[&first, &second]), app());
+    opened.show(&mut app);
+    // WHEN the cursor is put on the first
+    press(&mut app, "t2.5s\n");
+    opened.show(&mut app);
+    // THEN the second shows the same moment of its own time
+    let [first, second] = &app.shown.processes[..] else { panic!("two processes") };
+    let time = |process: &memlab_viewer::snapshot::ProcessSnapshot| process.shown_at.expect("a moment").time;
+    assert!(time(first) <= 2_500_000_000 && time(first) > 2_200_000_000);
+    assert!(time(second) <= 1_500_000_000 && time(second) > 1_200_000_000);
+}
+
+#[test]
+fn a_paused_display_still_answers_the_cursor() {
+    let story = ended(4);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    press(&mut app, " tstep 0\n");
+    opened.show(&mut app);
+    let step = app.device().expect("there is one").steps[0];
+    assert_eq!(sums(&app)[0], step.allocated_bytes_at_end);
+}
+
+#[test]
+fn a_paused_display_looks_up_what_another_screen_needs() {
+    // GIVEN a display that is paused at the end of the second step, while the run goes on
+    let mut story = trained(2);
+    story.text = story.text.replace(&(30 * GIB).to_string(), &(300 * GIB).to_string());
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    press(&mut app, " ");
+    let [allocated, ..] = sums(&app);
+    story.alloc(0, 5 * GIB, 3, 11, 5);
+    opened.rewrite(&[&story]);
+    opened.show(&mut app);
+    assert_eq!(sums(&app)[0], allocated);
+    // WHEN the memory map is shown THEN it is that of the moment the display stands at
+    press(&mut app, "4");
+    opened.show(&mut app);
+    let map = app.segment_map().expect("it was looked up");
+    let blocks: u64 = map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).sum();
+    assert_eq!((blocks, sums(&app)[0]), (allocated, allocated));
+    // AND when the display goes on, the new block is there
+    press(&mut app, " ");
+    opened.show(&mut app);
+    assert_eq!(sums(&app)[0], allocated + 5 * GIB);
+}
+
+#[test]
+fn times_that_are_out_of_order_do_not_move_a_moment() {
+    // GIVEN a thread whose allocation is later by its clock than the end of the step that follows in the trace
+    let mut story = Story::begin(4242, None);
+    story.device(0, 8 << 30);
+    story.line(r#"["a",1000000,1,0,4096,1048576,1,0,0]"#);
+    story.line(r#"["a",2000400,2,0,2097152,7340032,1,0,0]"#);
+    story.line(r#"["step",2000000,1,0]"#);
+    story.line(r#"["f",2500000,2,0,2097152]"#);
+    story.line(r#"["a",3000000,1,0,33554432,1048576,1,0,0]"#);
+    story.line(r#"["step",4000000,1,1]"#);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    // WHEN the step's end is shown THEN it is that of the table of steps
+    press(&mut app, "tstep 0\n");
+    opened.show(&mut app);
+    let kept = app.device().expect("there is one").steps[0].allocated_bytes_at_end;
+    assert_eq!((sums(&app)[0], kept), (8 * MIB, 8 * MIB));
+    // AND so is the comparison with the next
+    press(&mut app, "5");
+    opened.show(&mut app);
+    let comparison = app.comparison().expect("it has come");
+    let sum = |holdings: &memlab_viewer::want::Holdings| holdings.lines.iter().map(|line| line.live_bytes).sum::<u64>();
+    assert_eq!((sum(&comparison.before), sum(&comparison.after)), (8 * MIB, 2 * MIB));
+}
+
+#[test]
+fn the_source_is_shown_with_bytes_in_its_margin() {
+    // GIVEN a trace of a script that is on this machine
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let script = folder.path().join("train.py");
+    let source: String = (1..=100).map(|line| format!("line_{line} = {line}\n")).collect();
+    std::fs::write(&script, source).expect("written");
+    let mut story = trained(2);
+    story.text = story.text.replace("/home/ada/gpt/train.py", &script.to_string_lossy());
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    app.screen = Screen::Lines;
+    opened.show(&mut app);
+    press(&mut app, "\n");
+    let screen = draw(&mut app);
+    let (_, row) = find(&screen, "line_88 = 88");
+    assert!(screen[usize::from(row)].contains("GiB"), "{}", screen.join("\n"));
+    // AND a file that is not there, or none, is said
+    press(&mut app, "⎋/model.py:74\n\n");
+    assert!(draw(&mut app).join("\n").contains("not on this machine"));
+}
+
+#[test]
+fn an_out_of_memory_is_found() {
+    let mut story = trained(2);
+    story.out_of_memory(0);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    press(&mut app, "O");
+    assert_eq!(app.cursor_time(), app.process().map(|process| process.ooms[0].time));
+    let story = trained(1);
+    let (mut opened, mut app) = (Opened::new(&[&story]), self::app());
+    opened.show(&mut app);
+    press(&mut app, "O");
+    assert_eq!(app.notice.as_deref(), Some("there was no out-of-memory"));
+}

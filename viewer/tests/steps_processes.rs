@@ -1,0 +1,463 @@
+//! The steps, the processes, and what of both is on the overview.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{GIB, MIB, Opened, START, Story, hostile, trained};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
+use memlab_viewer::app::changes::{Changes, total};
+use memlab_viewer::app::{App, Moment, Screen};
+use memlab_viewer::snapshot::{ProcessSnapshot, Snapshot, State};
+use memlab_viewer::theme::{Depth, Palette, Theme};
+use memlab_viewer::{text, view};
+use proptest::prelude::*;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
+const SECOND: u64 = 1_000_000_000;
+
+fn app() -> App {
+    App::new(Theme::new(Palette::Dark, Depth::True, true), "waiting")
+}
+
+/// A dashboard on traces in files, which gets what it asks for.
+fn opened(screen: Screen, stories: &[&Story]) -> (App, Opened) {
+    let mut app = app();
+    app.screen = screen;
+    app.on_tick(START + (1 + stories.iter().map(|story| story.seconds()).max().unwrap_or(0)) * SECOND);
+    let mut opened = Opened::new(stories);
+    opened.show(&mut app);
+    (app, opened)
+}
+
+/// A dashboard on these processes as they are, a minute after their start.
+fn app_on(screen: Screen, processes: Vec<ProcessSnapshot>) -> App {
+    let mut app = app();
+    app.screen = screen;
+    app.on_snapshot(Arc::new(Snapshot { processes, ..Snapshot::default() }));
+    app.on_tick(START + 60 * SECOND);
+    app
+}
+
+/// A run of which every step leaves something behind that `data/loader.py` asked for, each more than the last one.
+fn leaking(steps: u64) -> Story {
+    let mut story = trained(steps);
+    let mut text = String::new();
+    for line in story.text.lines() {
+        if let Some((time, index)) =
+            line.strip_prefix(r#"["step","#).and_then(|rest| rest.trim_end_matches(']').split_once(",1,"))
+        {
+            let index: u64 = index.parse().expect("a number");
+            let (address, bytes) = (0x6000_0000_0000 + index * GIB, (index + 1) * 16 * MIB);
+            text += &format!("[\"a\",{time},1,0,{address},{bytes},6,0,0]\n");
+        }
+        text += line;
+        text.push('\n');
+    }
+    story.text = text;
+    story
+}
+
+/// A line of the trace before the end of a step.
+fn before_step(story: &mut Story, step: u64, line: impl Fn(&str) -> String) {
+    let ends = story.text.lines().find(|line| line.starts_with("[\"step\"") && line.ends_with(&format!(",{step}]")));
+    let ends = ends.expect("the step").to_owned();
+    let time = ends.split(',').nth(1).expect("its time");
+    story.text = story.text.replace(&ends, &format!("{}\n{ends}", line(time)));
+}
+
+fn press(app: &mut App, keys: &str) {
+    for key in keys.chars() {
+        app.on_key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE));
+    }
+}
+
+fn click(app: &mut App, column: u16, row: u16) {
+    let kind = MouseEventKind::Down(MouseButton::Left);
+    app.on_mouse(MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE });
+}
+
+fn draw(app: &mut App, (columns, rows): (u16, u16)) -> Terminal<TestBackend> {
+    let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a test backend does not fail");
+    terminal.draw(|frame| view::draw(frame.buffer_mut(), app)).expect("a test backend does not fail");
+    terminal
+}
+
+/// The rows of the screen as text.
+fn screen(app: &mut App, size: (u16, u16)) -> Vec<String> {
+    let terminal = draw(app, size);
+    let buffer = terminal.backend().buffer();
+    let row = |y| (0..size.0).map(|x| buffer[(x, y)].symbol()).collect();
+    (0..size.1).map(row).collect()
+}
+
+/// Where a text begins on the screen.
+fn find(rows: &[String], wanted: &str) -> (u16, u16) {
+    let hit = rows.iter().enumerate().find_map(|(y, row)| Some((row[..row.find(wanted)?].chars().count(), y)));
+    let (x, y) = hit.unwrap_or_else(|| panic!("{wanted:?} is not in\n{}", rows.join("\n")));
+    (x as u16, y as u16)
+}
+
+/// Compares the screen at all three sizes with what it was.
+fn assert_looks(name: &str, app: &mut App) {
+    insta::with_settings!({ snapshot_path => "screens", prepend_module_to_snapshot => false, omit_expression => true }, {
+        for size in SIZES {
+            let terminal = draw(app, size);
+            insta::assert_snapshot!(format!("{name}-{}x{}", size.0, size.1), terminal.backend());
+        }
+    });
+}
+
+#[test]
+fn no_step_has_ended() {
+    let mut story = Story::begin(4242, None);
+    story.device(0, 141 * GIB);
+    story.alloc(0, GIB, 3, 11, 5);
+    assert_looks("steps-none", &mut opened(Screen::Steps, &[&story]).0);
+}
+
+#[test]
+fn steps_of_a_live_run() {
+    assert_looks("steps-live", &mut opened(Screen::Steps, &[&leaking(40)]).0);
+}
+
+#[test]
+fn steps_before_the_comparison_has_come() {
+    let ended = State::Ended { code: Some(0), signal: None };
+    assert_looks("steps-ended", &mut app_on(Screen::Steps, vec![leaking(6).process(ended)]));
+}
+
+#[test]
+fn two_marked_steps_are_compared() {
+    // GIVEN steps of which two are marked, the later one first
+    let (mut app, mut files) = opened(Screen::Steps, &[&leaking(12)]);
+    press(&mut app, "jmjjjjm");
+    files.show(&mut app);
+    assert_looks("steps-marked", &mut app);
+    // THEN the comparison is of the two, the earlier one first
+    let (before, after) = app.compared_steps().expect("two steps");
+    assert_eq!((before.map(|before| before.index), after.index), (Some(6), 10));
+    // AND without marks it is of the one under the cursor and the one before it
+    press(&mut app, "M");
+    let (before, after) = app.compared_steps().expect("two steps");
+    assert_eq!((before.map(|before| before.index), after.index), (Some(5), 6));
+}
+
+#[test]
+fn the_first_step_is_compared_with_the_start() {
+    let (mut app, mut files) = opened(Screen::Steps, &[&leaking(5)]);
+    press(&mut app, "G");
+    draw(&mut app, (120, 40));
+    files.show(&mut app);
+    assert_looks("steps-first", &mut app);
+    let comparison = app.comparison().expect("it came");
+    assert_eq!(total(&Changes::between(&comparison.before, &comparison.after).lines).before, 0);
+}
+
+#[test]
+fn an_out_of_memory_stands_at_its_step() {
+    // GIVEN one that was survived in step 2, and one that ended the run in a step without an end
+    let mut story = trained(4);
+    before_step(&mut story, 2, |time| format!(r#"["oom",{time},1,0,{},{},{},4,22]"#, 130 * GIB, 29 * GIB, 30 * GIB));
+    story.out_of_memory(0);
+    let (mut app, mut files) = opened(Screen::Steps, &[&story]);
+    press(&mut app, "j");
+    // WHEN the cursor is on step 2 and the moment shown is the end of step 1
+    let end = app.device().expect("a device").steps[1].end_time;
+    app.go_to_time(end);
+    files.show(&mut app);
+    assert_looks("steps-oom", &mut app);
+}
+
+#[test]
+fn steps_without_colours_and_without_unicode() {
+    for (name, unicode) in [("steps-mono", true), ("steps-ascii", false)] {
+        let (mut app, mut files) = opened(Screen::Steps, &[&leaking(12)]);
+        press(&mut app, "jmjjjm");
+        files.show(&mut app);
+        app.theme = Theme::new(Palette::Mono, Depth::Ansi, unicode);
+        assert_looks(name, &mut app);
+        for screen in [Screen::Steps, Screen::Processes, Screen::Overview] {
+            app.screen = screen;
+            let beyond = |row: &String| !unicode && !row.is_ascii();
+            assert!(!self::screen(&mut app, (120, 40)).iter().any(beyond));
+        }
+    }
+}
+
+#[test]
+fn what_changed_sums_to_what_the_model_says() {
+    // GIVEN a run that leaks
+    let (mut app, mut files) = opened(Screen::Steps, &[&leaking(9)]);
+    for row in 0..9 {
+        // WHEN two neighbouring steps are compared
+        app.screen = Screen::Steps;
+        app.steps.table.selected = row;
+        draw(&mut app, (120, 40));
+        files.show(&mut app);
+        let (before, after) = app.compared_steps().expect("two steps");
+        let comparison = app.comparison().expect("it came");
+        let changes = Changes::between(&comparison.before, &comparison.after);
+        let (lines, layers, categories) = (total(&changes.lines), total(&changes.layers), total(&changes.categories));
+        // THEN lines and layers sum to what was allocated at the ends of the steps
+        let allocated = (before.map_or(0, |before| before.allocated_bytes_at_end), after.allocated_bytes_at_end);
+        assert_eq!((lines.before, lines.after), allocated);
+        assert_eq!((layers.before, layers.after), allocated);
+        // AND categories to what was in use, as the overview has it at that moment
+        app.go_to_time(after.end_time);
+        app.screen = Screen::Overview;
+        files.show(&mut app);
+        let totals = &app.device().expect("a device").totals;
+        assert_eq!((totals.allocated_bytes, totals.used_bytes), (lines.after, categories.after));
+        app.show(Moment::Now);
+    }
+}
+
+#[test]
+fn the_cursor_stays_on_its_step_while_others_come() {
+    let at = |steps: u64| {
+        Arc::new(Snapshot { processes: vec![trained(steps).process(State::Recording)], ..Snapshot::default() })
+    };
+    let mut app = app();
+    app.screen = Screen::Steps;
+    let selected = |app: &mut App| {
+        draw(app, (120, 40));
+        app.compared_steps().map(|(_, after)| after.index)
+    };
+    // GIVEN a cursor on top THEN it stays on the latest step
+    app.on_snapshot(at(5));
+    assert_eq!(selected(&mut app), Some(4));
+    app.on_snapshot(at(7));
+    assert_eq!(selected(&mut app), Some(6));
+    // GIVEN a cursor on a step WHEN others end THEN it stays there
+    press(&mut app, "jj");
+    assert_eq!(selected(&mut app), Some(4));
+    app.on_snapshot(at(20));
+    assert_eq!(app.compared_steps().map(|(_, after)| after.index), Some(4), "before it is drawn");
+    assert_eq!(selected(&mut app), Some(4));
+    // AND when they are sorted otherwise
+    press(&mut app, "S");
+    assert_eq!(selected(&mut app), Some(4));
+    press(&mut app, "j");
+    assert_eq!(selected(&mut app), Some(5));
+}
+
+#[test]
+fn enter_goes_to_the_end_of_the_step() {
+    let (mut app, _files) = opened(Screen::Steps, &[&leaking(6)]);
+    press(&mut app, "jj");
+    app.on_key(KeyCode::Enter.into());
+    assert_eq!(app.cursor_time(), Some(app.device().expect("a device").steps[3].end_time));
+}
+
+#[test]
+fn what_was_compared_stays_until_the_next_has_come() {
+    // GIVEN a comparison on the screen
+    let mut other = Story::begin(4243, None);
+    other.train(0, 3);
+    let (mut app, mut files) = opened(Screen::Steps, &[&leaking(6), &other]);
+    find(&screen(&mut app, (120, 40)), "What grew: step 4 → step 5");
+    // WHEN the cursor moves THEN it stays under its own title, and the screen says what is to come
+    press(&mut app, "jj");
+    let rows = screen(&mut app, (120, 40));
+    find(&rows, "What grew: step 4 → step 5");
+    find(&rows, "looking up step 3");
+    find(&rows, "18.3 GiB → 18.4 GiB  By line");
+    // AND then it is the next one
+    files.show(&mut app);
+    let rows = screen(&mut app, (120, 40));
+    find(&rows, "What grew: step 2 → step 3");
+    assert!(!rows.iter().any(|row| row.contains("looking up")));
+    // AND nothing of it is shown for another process
+    press(&mut app, "d");
+    let rows = screen(&mut app, (120, 40));
+    find(&rows, "looking it up…");
+}
+
+#[test]
+fn a_comparison_comes_while_paused() {
+    // GIVEN a paused dashboard WHEN another step is chosen THEN what grew is looked up all the same
+    let (mut app, mut files) = opened(Screen::Steps, &[&leaking(6)]);
+    press(&mut app, " jj");
+    assert!(app.awaits_comparison() && app.comparison().is_none());
+    files.show(&mut app);
+    assert!(app.paused && !app.awaits_comparison() && app.comparison().is_some());
+}
+
+/// Eight ranks on two hosts, unevenly filled; one lags, one was killed, one has a child, one cannot write all.
+fn eight_ranks() -> Vec<ProcessSnapshot> {
+    let mut processes = Vec::new();
+    for rank in 0..8 {
+        let mut story = Story::begin(5000 + rank, Some((rank, 8)));
+        let device = rank as i32 % 4;
+        story.train(device, if rank == 5 { 2 } else { 4 });
+        let extra = 0x6000_0000_0000_u64;
+        before_step(&mut story, 1, |time| {
+            let bytes = u64::from(rank) % 4 * 3 * GIB + 16 * GIB;
+            format!("[\"a\",{time},1,{device},{extra},{bytes},6,0,0]\n[\"f\",{time},1,{device},{extra}]")
+        });
+        if rank >= 4 {
+            story.text = story.text.replace("\"host\":\"gpu1\"", "\"host\":\"gpu2\"");
+        }
+        let state = match rank {
+            2 => State::Ended { code: None, signal: Some(9) },
+            6 => State::Stopped,
+            7 => State::Ended { code: Some(1), signal: None },
+            _ => State::Recording,
+        };
+        if rank == 7 {
+            story.out_of_memory(device);
+            story.line(r#"{"warning":"half of the events of the last second were not recorded"}"#);
+        }
+        let mut process = story.process(state);
+        process.path = format!("/home/ada/gpt/memlab-train-{rank}.jsonl").into();
+        process.skipped_lines = if rank == 7 { 12 } else { 0 };
+        processes.push(process);
+    }
+    let mut child = Story::begin(6001, None);
+    child.text = child.text.replace("\"parent_pid\":4200", "\"parent_pid\":5001");
+    child.device(1, 141 * GIB);
+    child.alloc(1, 300 * MIB, 3, 0, 0);
+    processes.push(child.process(State::Ended { code: Some(0), signal: None }));
+    processes
+}
+
+#[test]
+fn eight_ranks_and_a_child() {
+    let mut app = app_on(Screen::Processes, eight_ranks());
+    press(&mut app, "jj");
+    assert_looks("processes", &mut app);
+    // THEN the child stands below its parent, though it began after the last rank
+    let items = app.process_items();
+    let pids: Vec<_> = items.iter().map(|item| (item.pid, item.depth)).take(4).collect();
+    assert_eq!(pids, [(5000, 0), (5001, 0), (6001, 1), (5002, 0)]);
+    // AND the rank that went wrong says so in full
+    press(&mut app, "G");
+    assert_looks("processes-failed", &mut app);
+    // AND Enter shows it
+    app.on_key(KeyCode::Enter.into());
+    assert_eq!((app.screen, app.process().map(|process| process.header.pid)), (Screen::Overview, Some(5007)));
+}
+
+#[test]
+fn one_process() {
+    assert_looks("processes-one", &mut app_on(Screen::Processes, vec![trained(3).process(State::Recording)]));
+}
+
+#[test]
+fn ranks_side_by_side_on_the_overview() {
+    let mut app = app_on(Screen::Overview, eight_ranks());
+    assert_looks("overview-ranks", &mut app);
+    // WHEN one is clicked THEN it is shown, at any size
+    for size in SIZES {
+        app.set_target(0);
+        let (x, y) = find(&screen(&mut app, size), "rank 1");
+        click(&mut app, x + 3, y);
+        assert_eq!(app.process().and_then(|process| process.header.rank), Some(1), "{size:?}");
+    }
+    // AND the one shown is always among those seen
+    for target in 0..9 {
+        app.set_target(target);
+        let name = app
+            .process()
+            .and_then(|process| process.header.rank)
+            .map_or("6001 ".to_owned(), |rank| format!("rank {rank}"));
+        let rows = screen(&mut app, (80, 24));
+        assert!(rows[2..].iter().any(|row| row.contains(&name)), "{name}\n{}", rows.join("\n"));
+    }
+    // AND at the peak each shows its own
+    press(&mut app, "p");
+    let rows = screen(&mut app, (120, 40));
+    find(&rows, "Ranks, each at its peak");
+}
+
+#[test]
+fn a_step_on_the_overview_is_a_moment() {
+    // GIVEN many steps in two columns each
+    let (mut app, mut files) = opened(Screen::Overview, &[&leaking(150)]);
+    let rows = screen(&mut app, (120, 40));
+    let (_, top) = find(&rows, "Peak by step");
+    find(&rows, "steps 0 to 149, 2 a column");
+    // WHEN the third column is clicked THEN the moment shown is the end of the sixth step
+    click(&mut app, 1 + 10 + 2, top + 2);
+    assert_eq!(app.cursor_time(), Some(app.device().expect("a device").steps[5].end_time));
+    files.show(&mut app);
+    assert_looks("overview-steps", &mut app);
+}
+
+#[test]
+fn a_program_without_pytorch_has_a_peak_of_use() {
+    let mut story = Story::begin(4242, None);
+    story.device(0, 141 * GIB);
+    story.line(r#"["d+",5000000,1,0,4096,1073741824,"device","cudaMalloc","main",1,0,0]"#);
+    story.used(0, 2 * GIB, 141 * GIB, GIB);
+    let mut app = app_on(Screen::Overview, vec![story.process(State::Recording)]);
+    let rows = screen(&mut app, (120, 40));
+    find(&rows, "peak 2.00 GiB used at");
+}
+
+/// All states, for the tests that only want them drawn.
+fn any_app(state: usize) -> App {
+    match state {
+        0 => app_on(Screen::Steps, Vec::new()),
+        1 => opened(Screen::Steps, &[&leaking(7)]).0,
+        2 => opened(Screen::Steps, &[&hostile()]).0,
+        3 => app_on(Screen::Processes, eight_ranks()),
+        4 => app_on(Screen::Steps, vec![hostile().process(State::Killed), hostile().process(State::Recording)]),
+        _ => app_on(Screen::Processes, vec![ProcessSnapshot::default(), trained(2).process(State::Killed)]),
+    }
+}
+
+fn assert_harmless(buffer: &Buffer) {
+    for cell in &buffer.content {
+        assert!(!cell.symbol().chars().any(text::is_unsafe), "{:?}", cell.symbol());
+    }
+}
+
+#[test]
+fn small_screens_bring_nothing_down() {
+    for state in 0..6 {
+        let mut app = any_app(state);
+        for screen in [Screen::Overview, Screen::Steps, Screen::Processes] {
+            app.screen = screen;
+            for columns in (1..=46).step_by(3) {
+                for rows in 1..=26 {
+                    let mut buffer = Buffer::empty(Rect::new(0, 0, columns, rows));
+                    view::draw(&mut buffer, &mut app);
+                    assert_harmless(&buffer);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_size_and_any_keys_bring_nothing_down(
+        state in 0usize..6,
+        first in "[157]",
+        keys in "[157pnNOwsSTudDhjkgGmM ]{0,14}",
+        clicks in prop::collection::vec((0u16..320, 0u16..110), 0..4),
+        columns in 1u16..320,
+        rows in 1u16..110,
+    ) {
+        let mut app = any_app(state);
+        press(&mut app, &first);
+        let mut buffer = Buffer::empty(Rect::new(0, 0, columns, rows));
+        view::draw(&mut buffer, &mut app);
+        press(&mut app, &keys);
+        for (x, y) in clicks {
+            click(&mut app, x, y);
+        }
+        let _ = app.want();
+        buffer.reset();
+        view::draw(&mut buffer, &mut app);
+        assert_harmless(&buffer);
+    }
+}
