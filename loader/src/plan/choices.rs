@@ -116,14 +116,46 @@ impl<'a> Facts<'a> {
         resident
     }
 
-    /// Rings worth trying for what is streamed, the smallest first.
-    pub fn shapes(&self, streamed: &[bool]) -> Vec<Shape> {
-        let least = self.placer.least_ring(self.problem, streamed).0;
-        let all: u64 = self.movable.iter().filter(|&&unit| streamed[unit]).map(|&unit| self.placer.bytes[unit]).sum();
+    /// Every selection there is: for few units.
+    pub fn all_residents(&self) -> Vec<Vec<bool>> {
+        let selection = |mask: usize| {
+            let mut resident = self.problem.resident.clone();
+            self.movable.iter().enumerate().for_each(|(bit, &unit)| resident[unit] = mask >> bit & 1 == 1);
+            resident
+        };
+        (0..1 << self.movable.len()).map(selection).collect()
+    }
+}
+
+/// The rings that one selection of streamed units may have.
+pub struct Rings {
+    /// Streamed bytes of each point that has any, in order.
+    sizes: Vec<u64>,
+    /// What the ring needs at least.
+    pub least: u64,
+    /// What it needs for all of them.
+    pub all: u64,
+    /// Nothing is known of the compute: units are loaded ahead in any case.
+    ahead: bool,
+}
+
+impl Rings {
+    pub fn new(facts: &Facts, streamed: &[bool]) -> Self {
+        let of_point = |units: &Vec<usize>| -> u64 {
+            units.iter().filter(|&&unit| streamed[unit]).map(|&unit| facts.placer.bytes[unit]).sum()
+        };
+        let sizes = facts.problem.points.iter().map(|point| of_point(&point.units)).filter(|&bytes| bytes > 0).collect();
+        let all = facts.movable.iter().filter(|&&unit| streamed[unit]).map(|&unit| facts.placer.bytes[unit]).sum();
+        let ahead = facts.problem.points.iter().all(|point| point.compute_ns == 0);
+        Self { sizes, least: facts.placer.least_ring(facts.problem, streamed).0, all, ahead }
+    }
+
+    /// Rings worth trying, the smallest first.
+    pub fn shapes(&self) -> Vec<Shape> {
         let mut shapes = Vec::new();
-        for depth in DEPTHS {
-            let shape = self.shape(streamed, Pattern::Sequential, depth, least);
-            if shape.ring >= all {
+        for depth in DEPTHS.into_iter().skip(usize::from(self.ahead)) {
+            let shape = self.shape(Pattern::Sequential, depth);
+            if shape.ring >= self.all {
                 break;
             }
             if shapes.last().is_none_or(|last: &Shape| last.ring < shape.ring) {
@@ -136,12 +168,29 @@ impl<'a> Facts<'a> {
         shapes
     }
 
+    /// Every size that holds some row of units exactly.
+    pub fn all_shapes(&self) -> Vec<Shape> {
+        let count = self.sizes.len();
+        let mut rings = vec![self.least];
+        for begin in 0..count {
+            let mut ring = 0;
+            for row in 0..count {
+                ring += self.sizes[(begin + row) % count];
+                rings.push(ring);
+            }
+        }
+        let two = self.shape(Pattern::TwoEnded, 2);
+        let enough = if self.ahead { two.ring } else { self.least };
+        rings.sort_unstable();
+        rings.dedup();
+        rings.retain(|&ring| ring >= enough && ring < self.all);
+        let shapes = rings.into_iter().map(|ring| Shape { pattern: Pattern::Sequential, ring, seam: 0 });
+        shapes.chain([two].into_iter().filter(|two| two.ring < self.all)).collect()
+    }
+
     /// A ring that holds the units of so many points in a row, wherever the row begins.
-    pub fn shape(&self, streamed: &[bool], pattern: Pattern, depth: usize, least: u64) -> Shape {
-        let of_point = |units: &Vec<usize>| -> u64 {
-            units.iter().filter(|&&unit| streamed[unit]).map(|&unit| self.placer.bytes[unit]).sum()
-        };
-        let sizes: Vec<u64> = self.problem.points.iter().map(|point| of_point(&point.units)).filter(|&b| b > 0).collect();
+    pub fn shape(&self, pattern: Pattern, depth: usize) -> Shape {
+        let sizes = &self.sizes;
         let depth = depth.min(sizes.len());
         let mut window: u64 = sizes[..depth].iter().sum();
         let mut most = window;
@@ -150,6 +199,11 @@ impl<'a> Facts<'a> {
             window = window + sizes[behind] - sizes[behind - depth];
             most = most.max(window);
         }
-        Shape { pattern, ring: most.max(least), seam: 0 }
+        Shape { pattern, ring: most.max(self.least), seam: 0 }
+    }
+
+    /// How many points' units such a ring holds.
+    pub fn depth(&self, shape: Shape) -> usize {
+        (1..self.sizes.len()).find(|&depth| self.shape(shape.pattern, depth).ring >= shape.ring).unwrap_or(1)
     }
 }

@@ -1,23 +1,22 @@
 //! Local search around a candidate: units trade places between the device and the ring.
 
-use super::Point;
-use super::choices::Facts;
+use super::choices::{Facts, Rings};
 use super::place::{Pattern, Shape};
 use super::solve::{Choice, Evaluator, resident_bytes};
 
-/// Simulated points per refinement, whatever the length of the schedule.
-const EFFORT: usize = 20_000;
+/// Points simulated per refinement, about.
+const EFFORT: usize = 24_000;
 
 /// What a walk from the candidate comes upon, of any size. It depends on nothing but the candidate.
 pub fn refine(facts: &Facts, evaluator: &mut Evaluator, from: Choice, compute_ns: u64) -> Vec<Choice> {
     let mut found = Vec::new();
-    if from.time_ns <= compute_ns || facts.movable.is_empty() {
+    if compute_ns == 0 || from.time_ns <= compute_ns || facts.movable.is_empty() {
         return found;
     }
-    let budget = (EFFORT / facts.problem.points.len().max(1)).clamp(16, 400);
+    let budget = (EFFORT / facts.problem.points.len().max(1)).clamp(16, 1000);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let cap = from.bytes;
-    let mut depth = depth_of(facts, &from);
+    let mut depth = rings(facts, &from.resident).depth(from.shape);
     let mut now = from;
     for _ in 0..budget {
         let mut resident = now.resident.clone();
@@ -34,13 +33,12 @@ pub fn refine(facts: &Facts, evaluator: &mut Evaluator, from: Choice, compute_ns
                 deeper = if random.below(2) == 0 { depth + 1 } else { (depth - 1).max(1) };
             }
         }
-        let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
-        if !facts.movable.iter().any(|&unit| streamed[unit]) {
+        let rings = rings(facts, &resident);
+        if rings.all == 0 {
             continue;
         }
-        let least = facts.placer.least_ring(facts.problem, &streamed).0;
         let seam = if random.below(4) == 0 { random.below(facts.placer.order.len()) } else { now.shape.seam };
-        let mut shape = Shape { seam, ..facts.shape(&streamed, pattern, deeper, least) };
+        let mut shape = Shape { seam, ..rings.shape(pattern, deeper) };
         let stays = resident_bytes(facts.placer, &resident);
         if random.below(4) == 0 && pattern == Pattern::Sequential && stays + shape.ring < cap {
             shape.ring = cap - stays; // All that is left.
@@ -64,12 +62,9 @@ fn keep(found: &mut Vec<Choice>, choice: Choice) {
     found.push(choice);
 }
 
-fn depth_of(facts: &Facts, choice: &Choice) -> usize {
-    let streamed: Vec<bool> = choice.resident.iter().map(|resident| !resident).collect();
-    let streams = |point: &&Point| point.units.iter().any(|&unit| streamed[unit]);
-    let most = facts.problem.points.iter().filter(streams).count();
-    let deep = |depth: &usize| facts.shape(&streamed, choice.shape.pattern, *depth, 0).ring >= choice.shape.ring;
-    (1..most).find(deep).unwrap_or(1)
+fn rings(facts: &Facts, resident: &[bool]) -> Rings {
+    let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
+    Rings::new(facts, &streamed)
 }
 
 /// A resident unit and a streamed one, at most so far apart, take each other's part.

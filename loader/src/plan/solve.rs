@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::choices::Facts;
+use super::choices::{Facts, Rings};
 use super::place::{Pattern, Place, Placer, Shape};
 use super::refine::refine;
 use super::simulate::Program;
@@ -17,6 +17,8 @@ use super::{Plan, PlanError, Problem};
 const AS_GOOD: f64 = 1.02;
 /// Forwards that a candidate is simulated for.
 const FORWARDS: usize = 12;
+/// Up to so many units, every selection is tried.
+const FEW_UNITS: usize = 10;
 
 /// A layout and what it comes to.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -84,12 +86,15 @@ pub struct Search<'a> {
     refined: HashMap<usize, Vec<Choice>>,
     compute_ns: u64,
     scheduled_bytes: u64,
+    /// So few units that everything is tried.
+    exhaustive: bool,
     pub evaluations: usize,
 }
 
 impl<'a> Search<'a> {
     pub fn new(problem: &'a Problem) -> Self {
         let placer = Placer::new(problem);
+        let exhaustive = Facts::new(problem, &placer).movable.len() <= FEW_UNITS;
         let compute_ns = problem.points.iter().map(|point| point.compute_ns).sum();
         let mut used = vec![false; problem.unit_bytes.len()];
         problem.points.iter().flat_map(|point| &point.units).for_each(|&unit| used[unit] = true);
@@ -104,8 +109,14 @@ impl<'a> Search<'a> {
             refined: HashMap::new(),
             compute_ns,
             scheduled_bytes,
+            exhaustive,
             evaluations: 0,
         }
+    }
+
+    /// Never tries everything: how good the search is where that is out of reach shows where it is not.
+    pub fn heuristic(problem: &'a Problem) -> Self {
+        Self { exhaustive: false, ..Self::new(problem) }
     }
 
     fn enumerate(&mut self) {
@@ -113,11 +124,12 @@ impl<'a> Search<'a> {
             return;
         }
         let facts = Facts::new(self.problem, &self.placer);
-        let residents = facts.residents();
+        let residents = if self.exhaustive { facts.all_residents() } else { facts.residents() };
         for (number, resident) in residents.iter().enumerate() {
             let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
             let stays = resident_bytes(&self.placer, resident);
-            let shapes = facts.shapes(&streamed);
+            let rings = Rings::new(&facts, &streamed);
+            let shapes = if self.exhaustive { rings.all_shapes() } else { rings.shapes() };
             let of = |shape: Shape| Candidate { bytes: stays + shape.ring, resident: number, shape };
             self.candidates.extend(shapes.into_iter().map(of));
         }
@@ -162,16 +174,23 @@ impl<'a> Search<'a> {
         self.enumerate();
         let mut best: Option<Choice> = None;
         let cannot_win = |floor: u64, best: &Option<Choice>| best.as_ref().is_some_and(|best| floor >= best.time_ns);
-        let first = self.candidates.partition_point(|candidate| candidate.bytes > limit);
+        // What is somewhat too large may be refined to something that fits.
+        let reach = if self.exhaustive { 0 } else { self.placer.bytes.iter().copied().max().unwrap_or(0) };
+        let first = self.candidates.partition_point(|candidate| candidate.bytes > limit.saturating_add(reach));
         let mut known = Vec::new();
         for candidate in first..self.candidates.len() {
-            if cannot_win(self.floor_ns(self.candidates[candidate].bytes), &best) {
+            if cannot_win(self.floor_ns(self.candidates[candidate].bytes.min(limit)), &best) {
                 break;
             }
             if let Some(choice) = self.simulate(candidate) {
                 known.push((candidate, choice.clone()));
-                keep_better(&mut best, choice);
+                if choice.bytes <= limit {
+                    keep_better(&mut best, choice);
+                }
             }
+        }
+        if self.exhaustive {
+            return best;
         }
         // Refined is what nothing smaller beats. Whether that is so must not depend on the limit either.
         let mut frontier = Vec::new();
@@ -183,7 +202,7 @@ impl<'a> Search<'a> {
             }
         }
         for candidate in frontier.into_iter().rev() {
-            if cannot_win(self.floor_ns(self.candidates[candidate].bytes), &best) {
+            if cannot_win(self.floor_ns(self.candidates[candidate].bytes.min(limit)), &best) {
                 break;
             }
             for choice in self.refine(candidate) {
@@ -234,12 +253,12 @@ impl<'a> Search<'a> {
         let facts = Facts::new(self.problem, &self.placer);
         let resident = &self.problem.resident;
         let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
-        let least = self.placer.least_ring(self.problem, &streamed).0;
         let mut evaluator = Evaluator::new(self.problem, &self.placer);
-        let all: u64 = facts.movable.iter().map(|&unit| self.placer.bytes[unit]).sum();
+        let rings = Rings::new(&facts, &streamed);
+        let (least, all) = (rings.least, rings.all);
         let depths = [(2, Pattern::TwoEnded), (2, Pattern::Sequential), (1, Pattern::Sequential)];
         for (depth, pattern) in depths {
-            let shape = facts.shape(&streamed, pattern, depth, least);
+            let shape = rings.shape(pattern, depth);
             let found = if shape.ring >= all {
                 evaluator.evaluate(&vec![true; resident.len()], Shape { ring: 0, ..shape })
             } else {
