@@ -102,7 +102,10 @@ impl fmt::Display for PlanError {
         match self {
             Self::Invalid(what) => f.write_str(what),
             Self::TooSmall { limit, needed, resident, point } => {
-                write!(f, "the weights need at least {needed} bytes of device memory, and {limit} bytes are allowed: ")?;
+                write!(
+                    f,
+                    "the weights need at least {needed} bytes of device memory, and {limit} bytes are allowed: "
+                )?;
                 match point {
                     Some(point) => write!(f, "point {point} of the forward needs {} bytes at once", needed - resident)?,
                     None => write!(f, "the largest unit has {} bytes", needed - resident)?,
@@ -168,7 +171,8 @@ pub fn simulate(
         for (index, &unit) in point.units.iter().enumerate() {
             let mut others = point.units[..index].iter().filter(|&&other| other != unit);
             if let Some(other) = others.find(|&&other| places[other].overlaps(places[unit])) {
-                let what = format!("units {other} and {unit} are both needed at point {number}, and their places overlap");
+                let what =
+                    format!("units {other} and {unit} are both needed at point {number}, and their places overlap");
                 return Err(PlanError::Invalid(what));
             }
         }

@@ -101,7 +101,8 @@ impl<'a> Facts<'a> {
     fn by_compute(&self, first: &HashSet<usize>, fraction: f64) -> Vec<bool> {
         let mut resident = self.problem.resident.clone();
         let cost = |unit: usize| self.problem.bus.cost_ns(self.problem.unit_bytes[unit]) as f64;
-        let copies: f64 = self.paced.iter().filter(|(unit, _)| !first.contains(unit)).map(|&(unit, _)| cost(unit)).sum();
+        let copies: f64 =
+            self.paced.iter().filter(|(unit, _)| !first.contains(unit)).map(|&(unit, _)| cost(unit)).sum();
         let compute: f64 = self.paced.iter().map(|&(_, compute)| compute).sum();
         let pace = if compute > 0.0 { (1.0 - fraction) * copies / compute } else { 0.0 };
         let mut paid = 0.0;
@@ -144,7 +145,8 @@ impl Rings {
         let of_point = |units: &Vec<usize>| -> u64 {
             units.iter().filter(|&&unit| streamed[unit]).map(|&unit| facts.placer.bytes[unit]).sum()
         };
-        let sizes = facts.problem.points.iter().map(|point| of_point(&point.units)).filter(|&bytes| bytes > 0).collect();
+        let sizes =
+            facts.problem.points.iter().map(|point| of_point(&point.units)).filter(|&bytes| bytes > 0).collect();
         let all = facts.movable.iter().filter(|&&unit| streamed[unit]).map(|&unit| facts.placer.bytes[unit]).sum();
         let ahead = facts.problem.points.iter().all(|point| point.compute_ns == 0);
         Self { sizes, least: facts.placer.least_ring(facts.problem, streamed).0, all, ahead }
