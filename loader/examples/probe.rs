@@ -50,7 +50,7 @@ fn brute(p: &Problem, limit: u64) -> u64 {
             for pattern in [Pattern::Sequential] {
                 if let Some(_) = placer.place(Shape { pattern, ring, seam: 0 }, &streamed, &mut places) {
                     program.compile(&p.unit_bytes, &p.points, &places, &p.bus);
-                    best = best.min(program.run(None).period_ns);
+                    best = best.min(program.run().period_ns);
                 }
             }
         }

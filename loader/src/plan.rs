@@ -179,7 +179,7 @@ pub fn simulate(
     }
     let mut program = Program::default();
     program.compile(unit_bytes, points, &places, bus);
-    program.run(None);
+    program.run();
     Ok(program.times().collect())
 }
 

@@ -114,8 +114,8 @@ impl Program {
         Some(freed_by)
     }
 
-    /// Simulates forwards, from an idle bus and an empty ring, until the times repeat or for so many forwards.
-    pub fn run(&mut self, forwards: Option<usize>) -> Steady {
+    /// Simulates forwards, from an idle bus and an empty ring, until the times repeat.
+    pub fn run(&mut self) -> Steady {
         let points = self.compute.len();
         self.ends.clear();
         self.ends.resize(2 * points, 0);
@@ -127,7 +127,7 @@ impl Program {
         let (mut bus, mut earlier_period) = (0, 0);
         let mut period = 0;
         let mut settled = false;
-        for _ in 0..forwards.unwrap_or(MOST_FORWARDS) {
+        for _ in 0..MOST_FORWARDS {
             let (ended, bus_free) = self.forward(bus);
             (earlier_period, period) = (period, ended);
             // Times are kept relative to the end of the forward before.

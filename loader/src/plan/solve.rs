@@ -15,8 +15,6 @@ use super::{Plan, PlanError, Problem};
 
 /// A forward within this much of the best is as good.
 const AS_GOOD: f64 = 1.02;
-/// Forwards that a candidate is simulated for.
-const FORWARDS: usize = 12;
 /// Up to so many units, every selection is tried.
 const FEW_UNITS: usize = 10;
 
@@ -48,16 +46,12 @@ impl<'a> Evaluator<'a> {
 
     /// `None` where units needed together cannot be placed in such a ring.
     pub fn evaluate(&mut self, resident: &[bool], shape: Shape) -> Option<Choice> {
-        self.evaluate_for(resident, shape, Some(FORWARDS))
-    }
-
-    fn evaluate_for(&mut self, resident: &[bool], shape: Shape, forwards: Option<usize>) -> Option<Choice> {
         self.evaluations += 1;
         self.streamed.clear();
         self.streamed.extend(resident.iter().map(|resident| !resident));
         let ring = self.placer.place(shape, &self.streamed, &mut self.places)?;
         self.program.compile(&self.problem.unit_bytes, &self.problem.points, &self.places, &self.problem.bus);
-        let steady = self.program.run(forwards);
+        let steady = self.program.run();
         let bytes = ring + resident_bytes(self.placer, resident);
         Some(Choice { time_ns: steady.period_ns, bytes, shape, resident: resident.to_vec() })
     }
@@ -303,7 +297,7 @@ impl<'a> Search<'a> {
 
     pub fn plan_of(&self, choice: &Choice) -> Plan {
         let mut evaluator = Evaluator::new(self.problem, &self.placer);
-        let settled = evaluator.evaluate_for(&choice.resident, choice.shape, None);
+        let settled = evaluator.evaluate(&choice.resident, choice.shape);
         let streamed_bytes = evaluator.program.copied_bytes;
         let resident_bytes = resident_bytes(&self.placer, &choice.resident);
         let place = |(&stays, &place): (&bool, &Place)| if stays { None } else { Some(place) };
