@@ -8,9 +8,11 @@ pub mod arena;
 pub mod backend;
 pub mod driver;
 pub mod error;
+pub mod memory;
 pub mod pipeline;
 
 pub use arena::Arena;
 pub use backend::{Backend, Event, Stream, Transfer};
 pub use error::{Error, Result};
+pub use memory::DeviceMemory;
 pub use pipeline::{Configuration, Pipeline, Session};
