@@ -26,6 +26,17 @@ pub struct Transfer {
     pub bytes: u64,
 }
 
+/// What becomes of work that is queued on a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Capturing {
+    /// It is done.
+    No,
+    /// It becomes a part of a graph; captures are numbered.
+    Into(u64),
+    /// It was to become one, but the capture has failed and waits for its end.
+    Broken,
+}
+
 /// Copies and order. No call but [`synchronize`](Self::synchronize) and [`block`](Self::block) makes the host wait.
 pub trait Backend: Send + Sync {
     /// Makes the device current for this thread; says whether [`deactivate`](Self::deactivate) has to undo it.
@@ -67,9 +78,9 @@ pub trait Backend: Send + Sync {
     /// Nanoseconds between two timed marks; waits for the second.
     fn elapsed_ns(&self, from: Event, to: Event) -> Result<u64>;
 
-    /// Whether work queued on the stream is captured into a graph, not done.
-    fn is_capturing(&self, _stream: Stream) -> Result<bool> {
-        Ok(false)
+    /// Whether work queued on the stream is captured into a graph instead of being done.
+    fn capturing(&self, _stream: Stream) -> Result<Capturing> {
+        Ok(Capturing::No)
     }
 
     /// Lets this thread do, until dropped, what a capture under way forbids.

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::{Arc, OnceLock};
 use std::{mem, ptr};
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUstream};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphNode, CUstream};
 
 use crate::error::{Error, Result, size};
 
@@ -51,7 +51,8 @@ functions! {
     destroy_stream = c"cuStreamDestroy_v2" (CUstream);
     synchronize = c"cuStreamSynchronize" (CUstream);
     wait = c"cuStreamWaitEvent" (CUstream, CUevent, c_uint);
-    is_capturing = c"cuStreamIsCapturing" (CUstream, *mut c_int);
+    capture_of = c"cuStreamGetCaptureInfo_v2"
+        (CUstream, *mut c_int, *mut u64, *mut CUgraph, *mut *const CUgraphNode, *mut usize);
     capture_mode = c"cuThreadExchangeStreamCaptureMode" (*mut c_int);
     create_event = c"cuEventCreate" (*mut CUevent, c_uint);
     destroy_event = c"cuEventDestroy_v2" (CUevent);
@@ -226,14 +227,16 @@ impl Device {
         Ok(milliseconds)
     }
 
-    pub fn is_capturing(&self, stream: u64) -> Result<bool> {
+    /// Status (`CUstreamCaptureStatus`) and number of the capture that a stream is in.
+    pub fn capture_of(&self, stream: u64) -> Result<(c_int, u64)> {
         // The legacy stream cannot be captured, and asking about it while another is, is an error.
         if matches!(stream, 0 | 1) {
-            return Ok(false);
+            return Ok((0, 0));
         }
-        let mut status = 0;
-        call!(self.functions, is_capturing(stream as CUstream, &mut status))?;
-        Ok(status != 0)
+        let (mut status, mut id) = (0, 0);
+        let (graph, nodes, count) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        call!(self.functions, capture_of(stream as CUstream, &mut status, &mut id, graph, nodes, count))?;
+        Ok((status, id))
     }
 
     /// Sets what captures forbid this thread, and says what that was.

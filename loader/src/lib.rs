@@ -9,10 +9,12 @@ pub mod backend;
 pub mod checkpoint;
 pub mod driver;
 pub mod error;
+pub mod memory;
 pub mod pipeline;
 pub mod plan;
 
 pub use arena::Arena;
 pub use backend::{Backend, Event, Stream, Transfer};
 pub use error::{Error, Result};
+pub use memory::DeviceMemory;
 pub use pipeline::{Configuration, Pipeline, Session};

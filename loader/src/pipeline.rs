@@ -5,17 +5,20 @@
 //! place. A thread that comes to a point lets go of what it no longer needs, takes what it does, and has copies queued for what
 //! comes after, round into the next forward. Streams wait for each other by events; the host waits for nothing.
 
+mod capture;
 mod events;
 mod layout;
+mod marker;
+mod prefetch;
 mod ring;
 mod session;
+mod shared;
 mod timing;
+mod way;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
 
 pub use layout::Unit;
 pub use ring::Counters;
@@ -25,8 +28,7 @@ use crate::arena::{Arena, CHUNK};
 use crate::backend::{Active, Backend, Cuda, Host, Stream, Transfer};
 use crate::error::{Error, Result};
 use layout::Layout;
-use ring::Ring;
-use timing::Timing;
+use shared::{Shared, State};
 
 /// What is copied whereto, and when it is needed.
 #[derive(Clone, Default, Debug)]
@@ -48,85 +50,24 @@ pub struct Pipeline {
     shared: Arc<Shared>,
 }
 
-struct Shared {
-    backend: Box<dyn Backend>,
-    arena: Arc<Arena>,
-    state: Mutex<State>,
-    /// Somebody let go of something.
-    released: Condvar,
-    /// Copies keep the thread that asks for them.
-    stalls: AtomicBool,
-    waits: AtomicU64,
-    waited_ns: AtomicU64,
-}
-
-struct State {
-    layout: Arc<Layout>,
-    /// Goes up with each configuration.
-    generation: u64,
-    ring: Ring,
-    counters: Counters,
-    /// No forward has ended since the configuration.
-    fresh: bool,
-    /// Threads that wait for others to let go, in the order in which they came.
-    waiting: Vec<u64>,
-    tickets: u64,
-    sessions: u64,
-    timed: bool,
-    /// The last timed forward.
-    measured: Option<Timing>,
-}
-
-impl Shared {
-    fn notify(&self, state: &State) {
-        if !state.waiting.is_empty() {
-            self.released.notify_all();
-        }
-    }
-}
-
 impl Pipeline {
     /// On a CUDA device, or with `None` on the host, where copies may be given a pace.
     pub fn new(arena: Arc<Arena>, device: Option<i32>, bytes_per_second: Option<f64>) -> Result<Self> {
         match (device, bytes_per_second) {
             (Some(_), Some(_)) => Err(Error::Invalid("only copies on the host can be given a pace".into())),
-            (Some(device), None) => Self::with(arena, Box::new(Cuda::open(device)?), true),
-            (None, pace) => Self::with(arena, Box::new(Host::new(pace)?), false),
+            (Some(device), None) => Self::with(arena, Arc::new(Cuda::open(device)?), true),
+            (None, pace) => Self::with(arena, Arc::new(Host::new(pace)?), false),
         }
     }
 
     /// With a backend of the caller's.
-    pub fn with_backend(arena: Arc<Arena>, backend: Box<dyn Backend>) -> Result<Self> {
+    pub fn with_backend(arena: Arc<Arena>, backend: Arc<dyn Backend>) -> Result<Self> {
         Self::with(arena, backend, false)
     }
 
-    fn with(arena: Arc<Arena>, backend: Box<dyn Backend>, stalls: bool) -> Result<Self> {
-        let stream = {
-            let _active = Active::on(&*backend)?;
-            backend.create_stream()?
-        };
-        let state = State {
-            layout: Arc::default(),
-            generation: 0,
-            ring: Ring::new(stream, 0),
-            counters: Counters::default(),
-            fresh: true,
-            waiting: Vec::new(),
-            tickets: 0,
-            sessions: 0,
-            timed: false,
-            measured: None,
-        };
-        let shared = Shared {
-            backend,
-            arena,
-            state: Mutex::new(state),
-            released: Condvar::new(),
-            stalls: AtomicBool::new(stalls),
-            waits: AtomicU64::new(0),
-            waited_ns: AtomicU64::new(0),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+    fn with(arena: Arc<Arena>, backend: Arc<dyn Backend>, stalls: bool) -> Result<Self> {
+        let _active = Active::on(&*backend)?;
+        Ok(Self { shared: Arc::new(Shared::new(arena, Arc::clone(&backend), stalls)?) })
     }
 
     /// Begins anew with this configuration: waits for the copies of the one before, and for `stream`, on which the memory may be in
@@ -150,7 +91,7 @@ impl Pipeline {
         state.layout = Arc::default();
         backend.synchronize(state.ring.stream)?;
         state.ring.clear(layout.units());
-        self.wait_for_stream(&mut state.ring, stream)?;
+        state.fork(&**backend, stream)?;
         for unit in (0..layout.units() as Unit).filter(|&unit| layout.place(unit).is_none()) {
             state.ring.load(&**backend, &layout, unit)?;
         }
@@ -158,17 +99,6 @@ impl Pipeline {
         state.ring.all_done();
         state.layout = Arc::new(layout);
         Ok(())
-    }
-
-    /// Copies wait for what is queued on `stream`.
-    fn wait_for_stream(&self, ring: &mut Ring, stream: Stream) -> Result<()> {
-        let backend = &*self.shared.backend;
-        let event = ring.events.take(backend)?;
-        let ordered = backend
-            .record(ring.events.event(event), stream)
-            .and_then(|()| backend.wait(ring.stream, ring.events.event(event)));
-        ring.events.drop(event);
-        ordered.map(|_| ())
     }
 
     /// For one thread.
@@ -188,7 +118,7 @@ impl Pipeline {
         if unit as usize >= layout.units() {
             return Err(Error::Invalid(format!("there is no unit {unit}, only {}", layout.units())));
         }
-        if !ring.is_loaded(unit) {
+        if !ring.is_loaded(unit) && !ring.is_held(unit) {
             return Ok(());
         }
         counters.reloads += 1;
@@ -217,7 +147,7 @@ impl Pipeline {
         let _active = Active::on(&**backend)?;
         let mut state = self.shared.state.lock();
         state.ring.invalidate();
-        self.wait_for_stream(&mut state.ring, stream)?;
+        state.fork(&**backend, stream)?;
         let copies = state.ring.stream;
         let (begin, end) = (backend.create_event(true)?, backend.create_event(true)?);
         let measure = || {
@@ -281,23 +211,6 @@ impl Pipeline {
 impl Drop for Pipeline {
     /// No copy writes to the device's memory after this, whatever sessions are left.
     fn drop(&mut self) {
-        let Shared { backend, state, .. } = &*self.shared;
-        let _active = Active::on(&**backend);
-        let mut state = state.lock();
-        state.generation += 1;
-        state.layout = Arc::default();
-        backend.destroy_stream(state.ring.stream);
-        state.ring.clear(0);
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let _active = Active::on(&*self.backend);
-        let state = self.state.get_mut();
-        if let Some(timing) = &mut state.measured {
-            timing.destroy(&*self.backend);
-        }
-        state.ring.events.destroy(&*self.backend);
+        self.shared.close();
     }
 }

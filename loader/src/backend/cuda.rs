@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Backend, Event, Relaxed, Stream, Transfer};
+use super::{Backend, Capturing, Event, Relaxed, Stream, Transfer};
 use crate::driver::Device;
 use crate::error::{Result, size};
 
@@ -71,8 +71,14 @@ impl Backend for Cuda {
         Ok((f64::from(self.device.elapsed_ms(from.0, to.0)?) * 1e6).max(0.0) as u64)
     }
 
-    fn is_capturing(&self, stream: Stream) -> Result<bool> {
-        self.device.is_capturing(stream.0)
+    fn capturing(&self, stream: Stream) -> Result<Capturing> {
+        const NONE: i32 = 0;
+        const ACTIVE: i32 = 1;
+        Ok(match self.device.capture_of(stream.0)? {
+            (NONE, _) => Capturing::No,
+            (ACTIVE, id) => Capturing::Into(id),
+            _ => Capturing::Broken,
+        })
     }
 
     fn relax_captures(&self) -> Relaxed<'_> {

@@ -19,7 +19,9 @@ struct Mark {
 
 #[derive(Default)]
 struct State {
-    /// Its newest copy, if what lies in its place is this unit.
+    /// Its bytes are there, or on the way.
+    loaded: bool,
+    /// Set by its newest copy, if it is loaded and one was needed for that.
     ready: Option<Id>,
     /// Number of that copy.
     copy: u64,
@@ -87,7 +89,7 @@ impl Ring {
     }
 
     pub fn is_loaded(&self, unit: Unit) -> bool {
-        self.units[unit as usize].ready.is_some()
+        self.units[unit as usize].loaded
     }
 
     pub fn is_held(&self, unit: Unit) -> bool {
@@ -153,7 +155,7 @@ impl Ring {
         self.copies += 1;
         let state = &mut self.units[unit as usize];
         let before = state.ready.replace(ready);
-        state.copy = self.copies;
+        (state.loaded, state.copy) = (true, self.copies);
         if let Some(before) = before {
             self.events.drop(before);
         }
@@ -173,10 +175,7 @@ impl Ring {
             self.occupants.get(first).filter(|occupant| occupant.place.start < place.end)
         {
             self.wait_for_readers(backend, other)?;
-            if let Some(ready) = self.units[other as usize].ready.take() {
-                self.events.drop(ready);
-                *evicted = true;
-            }
+            *evicted |= self.forget(other);
             self.occupants.remove(first);
         }
         Ok(())
@@ -269,14 +268,35 @@ impl Ring {
         Ok((!ordered).then_some(event))
     }
 
+    /// What is queued on `later` from here on waits for what is queued on `earlier`.
+    pub fn order(&mut self, backend: &dyn Backend, earlier: Stream, later: Stream) -> Result<()> {
+        let id = self.events.take(backend)?;
+        let event = self.events.event(id);
+        let ordered = backend.record(event, earlier).and_then(|()| backend.wait(later, event));
+        self.events.drop(id);
+        ordered.map(|_| ())
+    }
+
     /// What lies in the ring is stale; readers of it are still waited for.
     pub fn invalidate(&mut self) {
-        for occupant in &self.occupants {
-            if let Some(ready) = self.units[occupant.unit as usize].ready.take() {
-                self.events.drop(ready);
-            }
+        for index in 0..self.occupants.len() {
+            self.forget(self.occupants[index].unit);
         }
         self.epoch += 1;
+    }
+
+    /// Its bytes are no longer there; says whether they were.
+    fn forget(&mut self, unit: Unit) -> bool {
+        let state = &mut self.units[unit as usize];
+        if let Some(ready) = state.ready.take() {
+            self.events.drop(ready);
+        }
+        std::mem::replace(&mut state.loaded, false)
+    }
+
+    /// Its bytes are there by somebody else's doing, and all streams know.
+    pub fn assume_loaded(&mut self, unit: Unit) {
+        self.units[unit as usize].loaded = true;
     }
 }
 

@@ -1,0 +1,73 @@
+//! A forward that is captured into a CUDA graph.
+//!
+//! What is captured is not done now but at each replay, when nobody knows what the ring holds. So a captured forward has a ring
+//! of its own, of which nothing is known at its begin, and a copying stream of its own, forked from the captured stream at the
+//! begin of the forward and joined to it at its end. From then on forwards that are not captured begin and end likewise: a replay
+//! on the caller's stream may have been in between.
+
+use std::sync::Arc;
+
+use super::layout::Unit;
+use super::shared::Shared;
+use super::way::Way;
+use crate::error::{Error, Result};
+
+/// One capture of one thread.
+pub struct Captured {
+    /// The driver's number of the capture.
+    pub id: u64,
+    /// Of the configuration that it was made for.
+    pub generation: u64,
+    pub shared: Shared,
+    pub way: Way,
+}
+
+impl Captured {
+    /// Prepares for capture `id`. May wait, for copies that are under way.
+    pub fn begin(shared: &Shared, id: u64) -> Result<Self> {
+        let backend = &shared.backend;
+        let _relaxed = backend.relax_captures();
+        let (layout, generation) = {
+            let mut state = shared.state.lock();
+            state.bounded = true;
+            // A replay would not wait for these.
+            backend.synchronize(state.ring.stream)?;
+            state.ring.all_done();
+            (Arc::clone(&state.layout), state.generation)
+        };
+        let captured = Shared::new(Arc::clone(&shared.arena), Arc::clone(backend), false)?;
+        {
+            let mut state = captured.state.lock();
+            state.bounded = true;
+            state.generation = 1;
+            state.ring.clear(layout.units());
+            for unit in (0..layout.units() as Unit).filter(|&unit| layout.place(unit).is_none()) {
+                state.ring.assume_loaded(unit);
+            }
+            state.layout = layout;
+        }
+        Ok(Self { id, generation, shared: captured, way: Way::new(1) })
+    }
+
+    /// The capture has failed, or ended in the middle of a forward: returns what the caller has to be told is released. Stream and
+    /// events stay until this is dropped, since the capture may not have ended.
+    pub fn abandon(&mut self) -> Vec<Unit> {
+        self.id = 0;
+        std::mem::replace(&mut self.way, Way::new(1)).told
+    }
+}
+
+impl Drop for Captured {
+    fn drop(&mut self) {
+        let _relaxed = self.shared.backend.relax_captures();
+        self.shared.close();
+    }
+}
+
+/// What a forward on a stream with a broken capture is told.
+#[cold]
+pub fn broken() -> Error {
+    Error::Failed(
+        "the CUDA graph capture under way on this stream has failed: end it, then run the forward again".into(),
+    )
+}

@@ -1,0 +1,58 @@
+//! Small sets of units.
+
+use super::layout::Unit;
+
+/// Differences of small sets of units.
+#[derive(Default)]
+pub struct Marker {
+    marks: Vec<u64>,
+    now: u64,
+}
+
+impl Marker {
+    fn mark(&mut self, set: &[Unit], units: usize) {
+        self.marks.resize(units.max(self.marks.len()), 0);
+        self.now += 1;
+        set.iter().for_each(|&unit| self.marks[unit as usize] = self.now);
+    }
+
+    fn has(&self, unit: Unit) -> bool {
+        self.marks[unit as usize] == self.now
+    }
+
+    /// What of `set` is not in `without`.
+    pub fn difference(&mut self, set: &[Unit], without: &[Unit], into: &mut Vec<Unit>, units: usize) {
+        self.mark(without, units);
+        into.clear();
+        into.extend(set.iter().filter(|&&unit| !self.has(unit)));
+    }
+
+    pub fn keep_common(&mut self, set: &mut Vec<Unit>, with: &[Unit], units: usize) {
+        self.mark(with, units);
+        set.retain(|&unit| self.has(unit));
+    }
+}
+
+/// Counts units loaded ahead, those held apart.
+pub struct Ahead<'a> {
+    seen: &'a mut Marker,
+    left: usize,
+}
+
+impl<'a> Ahead<'a> {
+    pub fn new(seen: &'a mut Marker, held: &[Unit], most: usize, units: usize) -> Self {
+        seen.mark(held, units);
+        Self { seen, left: most }
+    }
+
+    /// Whether the next unit may be ahead too.
+    pub fn admits(&mut self, unit: Unit) -> bool {
+        if self.seen.has(unit) {
+            return true;
+        }
+        let admitted = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        self.seen.marks[unit as usize] = self.seen.now;
+        admitted
+    }
+}

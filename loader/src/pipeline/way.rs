@@ -1,0 +1,311 @@
+//! Where a thread is in the schedule, what it holds, and how it gets from one point to the next.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::layout::{Layout, Target, Unit};
+use super::marker::Marker;
+use super::ring::{Holder, Ring};
+use super::timing::Timing;
+use super::{Outside, Shared, State};
+use crate::backend::{Event, Stream};
+use crate::error::{Error, Result};
+
+/// Where the thread is and what it holds.
+pub struct Way {
+    pub(super) id: Holder,
+    pub(super) generation: u64,
+    /// A forward has begun and not ended.
+    pub(super) running: bool,
+    /// The last point; `None` before the first.
+    pub(super) position: Option<usize>,
+    pub(super) held: Vec<Unit>,
+    /// What the caller knows to be held.
+    pub(super) told: Vec<Unit>,
+    /// That may be something else than what is: after an error, or while waiting for another thread.
+    pub(super) adrift: bool,
+    pub(super) stream: Stream,
+    /// The stream has waited for all copies up to this one.
+    pub(super) waited: u64,
+    /// So many uses after the position are loaded, as long as the ring's epoch is this.
+    pub(super) walked: usize,
+    pub(super) epoch: u64,
+    pub(super) timing: Option<Timing>,
+    pub(super) released: Vec<Unit>,
+    pub(super) acquired: Vec<Unit>,
+    pub(super) marker: Marker,
+}
+
+impl Way {
+    pub fn new(id: Holder) -> Self {
+        Self {
+            id,
+            generation: 0,
+            running: false,
+            position: None,
+            held: Vec::new(),
+            told: Vec::new(),
+            adrift: false,
+            stream: Stream(0),
+            waited: 0,
+            walked: 0,
+            epoch: 0,
+            timing: None,
+            released: Vec::new(),
+            acquired: Vec::new(),
+            marker: Marker::default(),
+        }
+    }
+
+    /// See [`Session::enter`](super::Session::enter); says whether something changed.
+    pub fn enter(&mut self, shared: &Shared, key: i64, stream: Stream, outside: Outside) -> Result<bool> {
+        let backend = &*shared.backend;
+        if let Some(timing) = &mut self.timing {
+            timing.end(backend, self.stream)?;
+        }
+        let mut state = shared.state.lock();
+        self.renew(&state);
+        let (target, expected) = state.layout.find(self.position, key).ok_or_else(|| unknown(&state, key))?;
+        if !expected && matches!(target, Target::Point(_)) {
+            state.counters.out_of_order += 1;
+        }
+        if !self.running {
+            self.begin(shared, &mut state, stream)?;
+        }
+        let pending = match self.change_over(shared, &mut state, target, stream) {
+            Ok(step) => step,
+            Err(error) => {
+                self.let_go_of_all(shared, &mut state);
+                return Err(error);
+            }
+        };
+        drop(state);
+        let mut outcome = Ok(());
+        match pending {
+            Step::Done(None) => {}
+            Step::Done(Some(event)) => outside(&mut || outcome = block(shared, event)),
+            Step::InUse => outside(&mut || outcome = self.wait_and_acquire(shared, target, stream)),
+        }
+        outcome?;
+        if let (Some(timing), Target::Point(point)) = (&mut self.timing, target) {
+            timing.begin(backend, point, stream)?;
+        }
+        Ok(!self.released.is_empty() || !self.acquired.is_empty())
+    }
+
+    /// After another configuration nothing of before is true.
+    fn renew(&mut self, state: &State) {
+        if self.generation != state.generation {
+            self.generation = state.generation;
+            self.position = None;
+            self.running = false;
+            self.held.clear();
+            self.told.clear();
+            self.adrift = false;
+            (self.waited, self.walked, self.epoch) = (0, 0, 0);
+        }
+    }
+
+    fn begin(&mut self, shared: &Shared, state: &mut State, stream: Stream) -> Result<()> {
+        self.stream = stream;
+        self.waited = 0;
+        if state.timed {
+            self.timing.get_or_insert_default().restart(state.layout.points());
+        } else if let Some(mut timing) = self.timing.take() {
+            timing.destroy(&*shared.backend);
+        }
+        if state.bounded {
+            state.ring.invalidate();
+            state.fork(&*shared.backend, stream)?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of what the target does not need and takes what it does.
+    fn change_over(&mut self, shared: &Shared, state: &mut State, target: Target, stream: Stream) -> Result<Step> {
+        let backend = &*shared.backend;
+        let layout = Arc::clone(&state.layout);
+        let needed = layout.needed(target);
+        self.marker.difference(&self.held, needed, &mut self.released, layout.units());
+        self.marker.difference(needed, &self.held, &mut self.acquired, layout.units());
+        if self.stream != stream {
+            self.change_stream(shared, state, stream)?;
+        } else {
+            state.ring.mark(backend, stream, &self.released)?;
+        }
+        if !self.released.is_empty() {
+            self.marker.keep_common(&mut self.held, needed, layout.units());
+            self.released.iter().for_each(|&unit| state.ring.let_go(unit, self.id));
+            shared.notify(state);
+        }
+        let queues = !self.running && !state.waiting.is_empty();
+        if queues || self.is_blocked(&state.ring, &layout) {
+            // Who waits holds nothing, else two could wait for each other.
+            state.ring.mark(backend, stream, &self.held)?;
+            self.held.iter().for_each(|&unit| state.ring.let_go(unit, self.id));
+            self.held.clear();
+            self.adrift = true;
+            shared.notify(state);
+            return Ok(Step::InUse);
+        }
+        let pending = self.acquire(shared, state, target, stream)?;
+        self.tell(layout.units());
+        Ok(Step::Done(pending))
+    }
+
+    /// The thread goes on on another stream: what it has used is in use on the old one until here.
+    fn change_stream(&mut self, shared: &Shared, state: &mut State, stream: Stream) -> Result<()> {
+        state.ring.mark(&*shared.backend, self.stream, &self.held)?;
+        state.ring.mark(&*shared.backend, stream, &self.released)?;
+        self.held.iter().for_each(|&unit| state.ring.move_hold(unit, self.id, stream));
+        (self.stream, self.waited) = (stream, 0);
+        Ok(())
+    }
+
+    /// Whether another thread holds what has to be overwritten.
+    fn is_blocked(&self, ring: &Ring, layout: &Layout) -> bool {
+        self.acquired.iter().any(|&unit| !ring.is_loaded(unit) && ring.is_in_use(layout, unit))
+    }
+
+    /// Loads and holds what is missing of the target, then what comes after. An event is returned if the thread has to wait.
+    fn acquire(&mut self, shared: &Shared, state: &mut State, target: Target, stream: Stream) -> Result<Option<Event>> {
+        let backend = &*shared.backend;
+        let State { layout, ring, counters, fresh, .. } = state;
+        for &unit in &self.acquired {
+            if !ring.is_loaded(unit) {
+                if ring.load(backend, layout, unit)? {
+                    ring.epoch += 1;
+                }
+                counters.copies += 1;
+                counters.copied_bytes += layout.bytes(unit);
+                counters.on_demand += u64::from(!*fresh);
+            }
+        }
+        for &unit in &self.acquired {
+            ring.hold(unit, self.id, stream);
+            self.held.push(unit);
+        }
+        self.running = true;
+        if let Target::Point(point) = target {
+            let uses = layout.uses_at(point);
+            let next = self.position.map_or(0, |position| position + 1);
+            self.walked = if point == next { self.walked.saturating_sub(uses) } else { 0 };
+            self.position = Some(point);
+        }
+        self.prefetch(shared, state)?;
+        state.ring.wait_for_copies(backend, stream, &self.held, &mut self.waited)
+    }
+
+    /// Waits until everything that the target needs can be had at once.
+    fn wait_and_acquire(&mut self, shared: &Shared, target: Target, stream: Stream) -> Result<()> {
+        let mut state = shared.state.lock();
+        let layout = Arc::clone(&state.layout);
+        self.acquired.clear();
+        self.acquired.extend_from_slice(layout.needed(target));
+        let begun = Instant::now();
+        let ticket = state.tickets;
+        state.tickets += 1;
+        state.waiting.push(ticket);
+        // Threads in the middle of a forward go first: those at its begin would only keep them from ending.
+        while !(self.running || state.waiting.first() == Some(&ticket)) || self.is_blocked(&state.ring, &layout) {
+            shared.released.wait(&mut state);
+        }
+        state.waiting.retain(|&other| other != ticket);
+        shared.notify(&state);
+        state.counters.waits += 1;
+        state.counters.waited += begun.elapsed();
+        match self.acquire(shared, &mut state, target, stream) {
+            Ok(pending) => {
+                self.tell(layout.units());
+                drop(state);
+                pending.map_or(Ok(()), |event| block(shared, event))
+            }
+            Err(error) => {
+                self.let_go_of_all(shared, &mut state);
+                Err(error)
+            }
+        }
+    }
+
+    /// What the caller is to be told: normally what was done.
+    fn tell(&mut self, units: usize) {
+        if std::mem::take(&mut self.adrift) {
+            self.marker.difference(&self.told, &self.held, &mut self.released, units);
+            self.marker.difference(&self.held, &self.told, &mut self.acquired, units);
+        }
+        self.told.clone_from(&self.held);
+    }
+
+    /// See [`Session::leave`](super::Session::leave).
+    pub fn leave(&mut self, shared: &Shared, stream: Stream) -> Result<()> {
+        let backend = &*shared.backend;
+        let mut state = shared.state.lock();
+        self.renew(&state);
+        self.released.clone_from(&self.told);
+        self.told.clear();
+        self.adrift = false;
+        if !self.running {
+            return Ok(());
+        }
+        if let Some(mut timing) = self.timing.take() {
+            let ended = timing.end(backend, self.stream);
+            self.timing = state.measured.replace(timing);
+            ended?;
+        }
+        let mut marked = state.ring.mark(backend, self.stream, &self.held);
+        if self.stream != stream {
+            marked = marked.and(state.ring.mark(backend, stream, &self.held));
+        }
+        self.held.iter().for_each(|&unit| state.ring.let_go(unit, self.id));
+        self.held.clear();
+        self.running = false;
+        if self.position.is_none_or(|position| position + 1 != state.layout.points()) {
+            self.walked = 0;
+        }
+        self.position = None;
+        state.counters.forwards += 1;
+        state.fresh = false;
+        shared.notify(&state);
+        marked?;
+        if state.bounded {
+            return state.join(backend, stream);
+        }
+        self.prefetch(shared, &mut state)
+    }
+
+    /// After an error: holds nothing, whatever else fails.
+    fn let_go_of_all(&mut self, shared: &Shared, state: &mut State) {
+        let _ = state.ring.mark(&*shared.backend, self.stream, &self.held);
+        self.held.iter().for_each(|&unit| state.ring.let_go(unit, self.id));
+        self.held.clear();
+        self.walked = 0;
+        self.adrift = true;
+        shared.notify(state);
+    }
+}
+
+/// How far a change went.
+enum Step {
+    /// The thread may have to wait for a copy.
+    Done(Option<Event>),
+    /// Another thread holds what has to be overwritten.
+    InUse,
+}
+
+fn block(shared: &Shared, event: Event) -> Result<()> {
+    let begun = Instant::now();
+    let outcome = shared.backend.block(event);
+    shared.waits.fetch_add(1, Ordering::Relaxed);
+    shared.waited_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    outcome
+}
+
+#[cold]
+fn unknown(state: &State, key: i64) -> Error {
+    Error::Invalid(if state.layout.units() == 0 {
+        "nothing is configured yet: a forward cannot begin".into()
+    } else {
+        format!("key {key} is neither in the schedule nor among the fallbacks")
+    })
+}

@@ -1,0 +1,317 @@
+//! On the host, with real bytes: whatever order the points come in, a held unit's bytes are those of the arena.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::model::{Model, models};
+use common::{enter, leave};
+use memlab_loader::{Arena, DeviceMemory, Pipeline, Session, Stream};
+use proptest::prelude::*;
+
+const STREAM: Stream = Stream(0);
+
+/// A pipeline, and what its unit's bytes have to be.
+struct Fixture {
+    model: Model,
+    /// Goes before the memory that it writes to.
+    pipeline: Pipeline,
+    arena: Arc<Arena>,
+    device: DeviceMemory,
+    weights: Vec<Vec<u8>>,
+}
+
+impl Fixture {
+    fn new(model: &Model) -> Self {
+        let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
+        let device = DeviceMemory::new(None, model.device_bytes()).unwrap();
+        let pipeline = Pipeline::new(Arc::clone(&arena), None, None).unwrap();
+        let weights =
+            model.bytes.iter().enumerate().map(|(unit, &bytes)| vec![unit as u8 + 1; bytes as usize]).collect();
+        let fixture = Self { model: model.clone(), arena, device, pipeline, weights };
+        (0..fixture.weights.len()).for_each(|unit| fixture.fill(unit));
+        // SAFETY: the memory goes after the pipeline.
+        unsafe { fixture.pipeline.configure(model.configuration(fixture.device.address()), STREAM) }.unwrap();
+        fixture
+    }
+
+    fn fill(&self, unit: usize) {
+        let weights = &self.weights[unit];
+        let offset = self.model.arena_offset(unit as u32);
+        // SAFETY: the vector lives and nobody writes to it.
+        unsafe { self.arena.fill(offset, weights.as_ptr() as u64, weights.len() as u64) }.unwrap();
+    }
+
+    fn assert_is_there(&self, unit: u32) {
+        let mut bytes = vec![0; self.weights[unit as usize].len()];
+        self.device.read(self.model.device_offset(unit), &mut bytes).unwrap();
+        assert_eq!(bytes, self.weights[unit as usize], "unit {unit} of {:?}", self.model);
+    }
+}
+
+/// What a thread does.
+#[derive(Clone, Debug)]
+enum Action {
+    /// The next point in order.
+    Next,
+    /// Any point, or what the schedule lacks.
+    Jump(usize),
+    Fallback(usize),
+    Leave,
+    /// The weights of a unit change.
+    Edit(usize),
+    Invalidate,
+    OtherStream,
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let action = prop_oneof![
+        20 => Just(Action::Next),
+        3 => any::<usize>().prop_map(Action::Jump),
+        2 => any::<usize>().prop_map(Action::Fallback),
+        2 => Just(Action::Leave),
+        2 => any::<usize>().prop_map(Action::Edit),
+        1 => Just(Action::Invalidate),
+        1 => Just(Action::OtherStream),
+    ];
+    prop::collection::vec(action, 1..60)
+}
+
+/// The rules once more, as plainly as can be: which point a key means, and what that changes.
+#[derive(Default)]
+struct Twin {
+    position: Option<usize>,
+    held: Vec<u32>,
+    out_of_order: u64,
+}
+
+impl Twin {
+    fn enter(&mut self, model: &Model, key: i64) -> (Vec<u32>, Vec<u32>) {
+        let points = model.points.len();
+        let begin = self.position.map_or(0, |position| position + 1);
+        let found = (begin..begin + points).map(|point| point % points).find(|&point| model.keys[point] == key);
+        let needed = match found {
+            Some(point) => {
+                self.out_of_order += u64::from(point != begin % points);
+                self.position = Some(point);
+                model.points[point].clone()
+            }
+            None => model.fallback().into_iter().find(|(fallback, _)| *fallback == key).unwrap().1,
+        };
+        let without = |these: &[u32], those: &[u32]| -> Vec<u32> {
+            these.iter().filter(|unit| !those.contains(unit)).copied().collect()
+        };
+        let change = (without(&self.held, &needed), without(&needed, &self.held));
+        self.held = needed;
+        change
+    }
+}
+
+fn sorted(mut units: Vec<u32>) -> Vec<u32> {
+    units.sort_unstable();
+    units
+}
+
+fn perform(fixture: &mut Fixture, session: &mut Session, actions: &[Action]) {
+    let model = fixture.model.clone();
+    let mut twin = Twin::default();
+    let mut stream = STREAM;
+    for action in actions {
+        let key = match action {
+            Action::Next => Some(model.keys[twin.position.map_or(0, |point| (point + 1) % model.keys.len())]),
+            Action::Jump(point) => Some(model.keys[point % model.keys.len()]),
+            Action::Fallback(unit) => Some(1000 + (unit % model.bytes.len()) as i64),
+            Action::Leave => {
+                assert_eq!(sorted(leave(session, stream).unwrap()), sorted(std::mem::take(&mut twin.held)));
+                twin.position = None;
+                None
+            }
+            Action::Edit(unit) => {
+                let unit = unit % model.bytes.len();
+                fixture.weights[unit].iter_mut().for_each(|byte| *byte = byte.wrapping_add(50));
+                fixture.fill(unit);
+                fixture.pipeline.reload(unit as u32, stream).unwrap();
+                None
+            }
+            // Only between forwards: what is held then would stay stale.
+            Action::Invalidate => {
+                fixture.pipeline.invalidate();
+                None
+            }
+            Action::OtherStream => {
+                stream = Stream(1 - stream.0);
+                None
+            }
+        };
+        if let Some(key) = key {
+            let expected = twin.enter(&model, key);
+            let (released, acquired) = enter(session, key, stream).unwrap().unwrap_or_default();
+            assert_eq!((sorted(released), acquired), (sorted(expected.0), expected.1));
+        }
+        twin.held.iter().for_each(|&unit| fixture.assert_is_there(unit));
+    }
+    assert_eq!(fixture.pipeline.counters().out_of_order, twin.out_of_order);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn what_is_held_is_right_in_any_order(model in models(), actions in actions()) {
+        // GIVEN any model, WHEN a thread goes through it in any order, edits weights and breaks off forwards, THEN after each step
+        // what it holds has the arena's bytes, and it was told exactly what changed.
+        let mut fixture = Fixture::new(&model);
+        let mut session = fixture.pipeline.session();
+        perform(&mut fixture, &mut session, &actions);
+        // AND a forward in order then is right.
+        leave(&mut session, STREAM).unwrap();
+        for (&key, units) in model.keys.iter().zip(&model.points) {
+            let target = units.clone();
+            enter(&mut session, key, STREAM).unwrap();
+            if model.keys.iter().filter(|&&other| other == key).count() == 1 {
+                target.iter().for_each(|&unit| fixture.assert_is_there(unit));
+            }
+        }
+        leave(&mut session, STREAM).unwrap();
+    }
+}
+
+/// Six layers of which one stays, in a ring for two.
+fn six_layers() -> Model {
+    Model {
+        bytes: vec![128; 6],
+        places: vec![Some(0), Some(128), None, Some(0), Some(128), Some(0)],
+        ring_bytes: 256,
+        points: (0..6).map(|layer| vec![layer]).collect(),
+        keys: (0..6).collect(),
+        lookahead: None,
+        compute: vec![0; 6],
+    }
+}
+
+#[test]
+fn a_forward_after_an_exception_is_right() {
+    // GIVEN a forward that breaks off in the middle
+    let fixture = Fixture::new(&six_layers());
+    let mut session = fixture.pipeline.session();
+    (0..3).for_each(|key| drop(enter(&mut session, key, STREAM).unwrap()));
+    assert_eq!(leave(&mut session, STREAM).unwrap(), [2]);
+    // WHEN the next one runs, THEN each layer finds its weights, none on demand that was to be expected.
+    for key in 0..6 {
+        enter(&mut session, key, STREAM).unwrap();
+        fixture.assert_is_there(key as u32);
+    }
+    assert_eq!(leave(&mut session, STREAM).unwrap(), [5]);
+    assert_eq!(fixture.pipeline.counters().on_demand, 0);
+    // AND leaving once more changes nothing.
+    assert!(leave(&mut session, STREAM).unwrap().is_empty());
+    assert_eq!(fixture.pipeline.counters().forwards, 2);
+}
+
+#[test]
+fn edited_weights_are_copied_where_they_are() {
+    // GIVEN one layer that stays, one that is in the ring, and one that is nowhere
+    let mut fixture = Fixture::new(&six_layers());
+    let mut session = fixture.pipeline.session();
+    enter(&mut session, 0, STREAM).unwrap();
+    let before = fixture.pipeline.counters();
+    // WHEN all three are edited
+    for unit in [0, 2, 5] {
+        fixture.weights[unit].fill(77);
+        fixture.fill(unit);
+        fixture.pipeline.reload(unit as u32, STREAM).unwrap();
+    }
+    // THEN the first two are copied again, and the third when it is needed
+    assert_eq!(fixture.pipeline.counters().reloads - before.reloads, 2);
+    fixture.assert_is_there(0);
+    fixture.assert_is_there(2);
+    for key in 1..6 {
+        enter(&mut session, key, STREAM).unwrap();
+        fixture.assert_is_there(key as u32);
+    }
+    // AND a unit that there is not is refused.
+    let error = fixture.pipeline.reload(6, STREAM).unwrap_err().to_string();
+    assert_eq!(error, "there is no unit 6, only 6");
+}
+
+#[test]
+fn a_model_that_fits_is_never_copied() {
+    // GIVEN layers that all stay, WHEN forwards run, THEN nothing is copied.
+    let mut model = six_layers();
+    model.places = vec![None; 6];
+    let fixture = Fixture::new(&model);
+    let mut session = fixture.pipeline.session();
+    for _ in 0..3 {
+        for key in 0..6 {
+            enter(&mut session, key, STREAM).unwrap();
+            fixture.assert_is_there(key as u32);
+        }
+        leave(&mut session, STREAM).unwrap();
+    }
+    let counters = fixture.pipeline.counters();
+    assert_eq!((counters.copies, counters.copied_bytes, counters.waits, counters.forwards), (0, 0, 0, 3));
+}
+
+#[test]
+fn configuring_again_begins_anew() {
+    // GIVEN a pipeline in use
+    let fixture = Fixture::new(&six_layers());
+    let mut session = fixture.pipeline.session();
+    enter(&mut session, 0, STREAM).unwrap();
+    // WHEN it is configured while a forward is under way, THEN it refuses
+    let mut model = six_layers();
+    model.points.reverse();
+    // SAFETY: the memory goes after the pipeline.
+    let configure = || unsafe { fixture.pipeline.configure(model.configuration(fixture.device.address()), STREAM) };
+    assert!(configure().unwrap_err().to_string().contains("under way"));
+    // WHEN none is, THEN the old session goes on with the new schedule.
+    leave(&mut session, STREAM).unwrap();
+    configure().unwrap();
+    for key in 0..6 {
+        assert_eq!(enter(&mut session, key, STREAM).unwrap().unwrap().1, [5 - key as u32]);
+        fixture.assert_is_there(5 - key as u32);
+    }
+    // WHEN a session is dropped in the middle, THEN it holds nothing any more.
+    drop(session);
+    configure().unwrap();
+}
+
+#[test]
+fn what_is_not_configured_says_so() {
+    // GIVEN a pipeline without a configuration, WHEN a forward begins, THEN the error says what is missing.
+    let arena = Arc::new(Arena::new(64).unwrap());
+    let pipeline = Pipeline::new(arena, None, None).unwrap();
+    let mut session = pipeline.session();
+    assert!(enter(&mut session, 0, STREAM).unwrap_err().to_string().contains("nothing is configured"));
+    // WHEN the pipeline is gone, THEN likewise.
+    drop(pipeline);
+    assert!(enter(&mut session, 0, STREAM).is_err());
+}
+
+#[test]
+fn compute_is_measured_per_point() {
+    // GIVEN a timed forward that computes at two points and leaves out the others
+    let fixture = Fixture::new(&six_layers());
+    let mut session = fixture.pipeline.session();
+    fixture.pipeline.timed(true);
+    for (key, ms) in [(1, 5), (3, 15)] {
+        enter(&mut session, key, STREAM).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(ms));
+    }
+    leave(&mut session, STREAM).unwrap();
+    // WHEN the times are read, THEN they are those.
+    let ms: Vec<u64> = fixture.pipeline.timings().unwrap().iter().map(|ns| ns / 1_000_000).collect();
+    assert!(ms[1] >= 5 && ms[3] >= 15 && ms[1] < ms[3], "{ms:?}");
+    assert_eq!([ms[0], ms[2], ms[4], ms[5]], [0; 4]);
+}
+
+#[test]
+fn a_pace_is_kept() {
+    // GIVEN copies at 100 MB/s, WHEN the bandwidth is measured, THEN it is that.
+    let arena = Arc::new(Arena::new(1 << 20).unwrap());
+    let device = DeviceMemory::new(None, 1 << 20).unwrap();
+    let pipeline = Pipeline::new(arena, None, Some(100e6)).unwrap();
+    // SAFETY: the memory goes after the pipeline.
+    let measured = unsafe { pipeline.bandwidth(device.address(), 1 << 20, STREAM) }.unwrap();
+    assert!((95e6..101e6).contains(&measured), "{measured}");
+}
