@@ -1,0 +1,1 @@
+"""memlab: where a PyTorch program's GPU memory went, and models bigger than the GPU."""
