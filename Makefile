@@ -30,7 +30,7 @@ wheel: all $(WHEEL_VENV)/.installed
 	trap 'rm -rf python/memlab/bin' EXIT && \
 	strip -o python/memlab/bin/memlab target/release/memlab && \
 	strip -o python/memlab/bin/libmemlab.so target/release/libmemlab.so && \
-	$(WHEEL_VENV)/bin/maturin build --quiet --release --compatibility $(WHEEL_PLATFORM) \
+	$(WHEEL_VENV)/bin/maturin build --quiet --release --locked --compatibility $(WHEEL_PLATFORM) \
 		--manifest-path python/Cargo.toml --target-dir target/wheel --out target/wheel/dist
 	@rm -f dist/memlab-*.whl && mv target/wheel/dist/memlab-*.whl dist/ && ls dist/memlab-*.whl
 
