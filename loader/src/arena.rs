@@ -1,0 +1,159 @@
+//! The host memory in which all weights lie, in one piece, in the order in which they are used.
+
+mod pin;
+mod read;
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+pub use read::Part;
+
+use crate::error::{Error, Result, size};
+use pin::Pinned;
+
+/// Pinned in pieces of so much: larger ones are refused by some systems. Copies never cross a border between two.
+pub const CHUNK: u64 = 1 << 30;
+
+/// One anonymous mapping. Pages come when they are written to.
+///
+/// Its bytes are shared with the pipeline's copies and with whoever was told the address, so they are reached by address
+/// only; who writes to it while a copy of the same bytes is under way has to have them copied again.
+pub struct Arena {
+    address: usize,
+    bytes: u64,
+    pinned: Mutex<Pinned>,
+}
+
+impl Arena {
+    /// Reserves address space for `bytes`.
+    pub fn new(bytes: u64) -> Result<Self> {
+        let refused = |why: String| {
+            Error::Memory(format!("the system gave no address space for an arena of {} ({why})", size(bytes)))
+        };
+        let length = usize::try_from(bytes).map_err(|_| refused("more than an address can say".into()))?.max(1);
+        // SAFETY: a fresh mapping, which nobody else knows; advice on it, which may be refused.
+        let address = unsafe {
+            let address = libc::mmap(
+                ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            );
+            if address == libc::MAP_FAILED {
+                return Err(refused(std::io::Error::last_os_error().to_string()));
+            }
+            libc::madvise(address, length, libc::MADV_HUGEPAGE);
+            address
+        };
+        Ok(Self { address: address.expose_provenance(), bytes, pinned: Mutex::default() })
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> u64 {
+        self.address as u64
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether all of it is pinned.
+    pub fn is_pinned(&self) -> bool {
+        self.pinned.lock().is_all
+    }
+
+    /// Why not all of it could be pinned, if that was tried.
+    pub fn refused(&self) -> Option<String> {
+        self.pinned.lock().refused.clone()
+    }
+
+    /// Copies `bytes` from host memory at `from` to `offset`, on several threads.
+    ///
+    /// # Safety
+    /// `from` is readable for `bytes`, and none of them are written to meanwhile.
+    pub unsafe fn fill(&self, offset: u64, from: u64, bytes: u64) -> Result<()> {
+        let to = self.at(offset, bytes)?.expose_provenance();
+        let pieces = pieces(bytes, PIECE);
+        in_parallel(pieces.len(), |index| {
+            let Range { start, end } = pieces[index].clone();
+            let source = ptr::with_exposed_provenance::<u8>((from + start) as usize);
+            let target = ptr::with_exposed_provenance_mut::<u8>(to + start as usize);
+            // SAFETY: the target is inside the mapping, the caller vouches for the source, and pieces do not overlap.
+            unsafe { ptr::copy(source, target, (end - start) as usize) };
+            Ok(())
+        })
+    }
+
+    /// Reads parts of files to where they belong, on several threads.
+    pub fn read(&self, parts: &[Part]) -> Result<()> {
+        read::read(self, parts)
+    }
+
+    /// The place of `bytes` at `offset`; an error in words when they are not inside.
+    pub(crate) fn at(&self, offset: u64, bytes: u64) -> Result<*mut u8> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(ptr::with_exposed_provenance_mut(self.address + offset as usize)),
+            _ => Err(Error::Invalid(format!(
+                "{bytes} bytes at offset {offset} are not inside the arena, which has {}",
+                self.bytes
+            ))),
+        }
+    }
+
+    /// What the system gave, in whole pages.
+    fn length(&self) -> usize {
+        (self.bytes as usize).max(1)
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.unpin();
+        // SAFETY: mapped in `new`; whoever copies from it holds an Arc to it.
+        unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.address), self.length()) };
+    }
+}
+
+/// What one thread does at a time: large enough to pay for itself, small enough to share out evenly.
+const PIECE: u64 = 8 << 20;
+
+/// Cuts `bytes` into pieces.
+fn pieces(bytes: u64, piece: u64) -> Vec<Range<u64>> {
+    (0..bytes.div_ceil(piece)).map(|i| i * piece..bytes.min((i + 1) * piece)).collect()
+}
+
+/// Does `count` jobs on as many threads as are good for memory; the first error ends it.
+fn in_parallel(count: usize, job: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS).min(count);
+    let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                break;
+            }
+            if let Err(error) = job(index) {
+                next.store(count, Ordering::Relaxed); // Nobody starts another.
+                failure.lock().get_or_insert(error);
+                break;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                break; // Fewer will do.
+            }
+        }
+        work();
+    });
+    failure.into_inner().map_or(Ok(()), Err)
+}
+
+/// A few threads saturate the memory of one socket.
+const MOST_THREADS: usize = 8;

@@ -1,0 +1,88 @@
+//! Pinning the arena, so that the device's copy engine reads it directly.
+
+use std::ptr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Arena, CHUNK, in_parallel, pieces};
+use crate::driver::Device;
+use crate::error::size;
+
+/// Which chunks are pinned, and by which device's context.
+#[derive(Default)]
+pub(super) struct Pinned {
+    device: Option<Arc<Device>>,
+    chunks: Vec<u64>,
+    pub is_all: bool,
+    pub refused: Option<String>,
+}
+
+impl Arena {
+    /// Pins all of it for all devices, in chunks; says whether that went. A refusal is no error: what stays pageable is
+    /// copied more slowly, and [`refused`](Self::refused) says why.
+    pub fn pin(&self, device: i32) -> bool {
+        let mut pinned = self.pinned.lock();
+        if pinned.is_all {
+            return true;
+        }
+        match Device::open(device) {
+            Ok(device) => self.pin_chunks(&mut pinned, device),
+            Err(error) => pinned.refused = Some(format!("nothing could be pinned: {error}")),
+        }
+        pinned.is_all
+    }
+
+    fn pin_chunks(&self, pinned: &mut Pinned, device: Arc<Device>) {
+        let missing: Vec<_> =
+            pieces(self.bytes, CHUNK).into_iter().filter(|chunk| !pinned.chunks.contains(&chunk.start)).collect();
+        let done = Mutex::new(Vec::new());
+        // Most of the time goes into handing out and zeroing pages, which several threads can do at once.
+        let outcome = in_parallel(missing.len(), |index| {
+            let chunk = &missing[index];
+            let address = self.address + chunk.start as usize;
+            let bytes = (chunk.end - chunk.start) as usize;
+            populate(address, bytes);
+            let _current = device.make_current()?;
+            device.pin(address as u64, bytes)?;
+            done.lock().push(chunk.start);
+            Ok(())
+        });
+        pinned.chunks.extend(done.into_inner());
+        pinned.device = Some(device);
+        if !pinned.chunks.is_empty() {
+            // Pages shared with a forked child would be copied on the next write, and the device would go on reading the old.
+            // SAFETY: advice on a mapping of our own.
+            unsafe {
+                libc::madvise(ptr::with_exposed_provenance_mut(self.address), self.length(), libc::MADV_DONTFORK);
+            }
+        }
+        match outcome {
+            Ok(()) => (pinned.is_all, pinned.refused) = (true, None),
+            Err(error) => {
+                let had: u64 = pinned.chunks.iter().map(|start| CHUNK.min(self.bytes - start)).sum();
+                pinned.refused = Some(format!(
+                    "the system pins no more than {} ({error}): {} stay pageable and are copied more slowly; \
+                     raise `ulimit -l` or the container's memory limit, or close programs that pin memory",
+                    size(had),
+                    size(self.bytes - had),
+                ));
+            }
+        }
+    }
+
+    pub(super) fn unpin(&self) {
+        let pinned = &mut *self.pinned.lock();
+        let Some(device) = pinned.device.take() else { return };
+        let Ok(_current) = device.make_current() else { return };
+        for start in pinned.chunks.drain(..) {
+            device.unpin(self.address as u64 + start);
+        }
+    }
+}
+
+/// Has the kernel hand out the pages; where it does not know how to do that at once, pinning does.
+fn populate(address: usize, bytes: usize) {
+    // SAFETY: advice on a mapping of our own.
+    unsafe { libc::madvise(ptr::with_exposed_provenance_mut(address), bytes, libc::MADV_POPULATE_WRITE) };
+}

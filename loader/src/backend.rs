@@ -1,0 +1,113 @@
+//! What moves the bytes and keeps the order: a device, or a thread of the host, or a test's clock.
+
+pub mod cuda;
+pub mod host;
+
+pub use cuda::Cuda;
+pub use host::Host;
+
+use crate::error::Result;
+
+/// A queue of work, as the backend numbers them. For CUDA a `CUstream`; 0 is the legacy default stream.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Stream(pub u64);
+
+/// A mark that is set in one stream and waited for in another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Event(pub u64);
+
+/// One copy from host to device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transfer {
+    /// Address in the arena.
+    pub from: u64,
+    /// Address on the device.
+    pub to: u64,
+    pub bytes: u64,
+}
+
+/// Copies and order. No call but [`synchronize`](Self::synchronize) and [`block`](Self::block) makes the host wait.
+pub trait Backend: Send + Sync {
+    /// Makes the device current for this thread; says whether [`deactivate`](Self::deactivate) has to undo it.
+    fn activate(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn deactivate(&self) {}
+
+    /// A stream for copies, which are done one after another.
+    fn create_stream(&self) -> Result<Stream>;
+
+    /// Ends it; no copy of it is under way afterwards, and what had not begun may be left undone.
+    fn destroy_stream(&self, stream: Stream);
+
+    /// An event; `timed` when [`elapsed_ns`](Self::elapsed_ns) is to be asked.
+    fn create_event(&self, timed: bool) -> Result<Event>;
+    fn destroy_event(&self, event: Event);
+
+    /// Sets the mark after all that was queued on the stream so far.
+    fn record(&self, event: Event, stream: Stream) -> Result<()>;
+
+    /// Has what is queued on the stream from here on wait for the mark as it is now. False when the stream is the calling thread
+    /// itself, which then has to call [`block`](Self::block).
+    fn wait(&self, stream: Stream, event: Event) -> Result<bool>;
+
+    /// Waits on the host.
+    fn block(&self, event: Event) -> Result<()>;
+
+    /// Queues a copy.
+    ///
+    /// # Safety
+    /// Both ranges stay valid until the copy is done, and who uses the target has ordered itself by events.
+    unsafe fn copy(&self, transfer: &Transfer, stream: Stream) -> Result<()>;
+
+    /// Waits on the host for all that is queued.
+    fn synchronize(&self, stream: Stream) -> Result<()>;
+
+    /// Nanoseconds between two timed marks; waits for the second.
+    fn elapsed_ns(&self, from: Event, to: Event) -> Result<u64>;
+
+    /// Whether work queued on the stream is captured into a graph, not done.
+    fn is_capturing(&self, _stream: Stream) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Lets this thread do, until dropped, what a capture under way forbids.
+    fn relax_captures(&self) -> Relaxed<'_> {
+        Relaxed(None)
+    }
+}
+
+/// What [`Backend::relax_captures`] undoes when dropped.
+pub struct Relaxed<'a>(Option<Box<dyn FnOnce() + 'a>>);
+
+impl<'a> Relaxed<'a> {
+    pub fn until_dropped(undo: impl FnOnce() + 'a) -> Self {
+        Self(Some(Box::new(undo)))
+    }
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        if let Some(undo) = self.0.take() {
+            undo();
+        }
+    }
+}
+
+/// The device is current for this thread while it lives.
+pub(crate) struct Active<'a>(Option<&'a dyn Backend>);
+
+impl<'a> Active<'a> {
+    pub fn on(backend: &'a dyn Backend) -> Result<Self> {
+        Ok(Self(backend.activate()?.then_some(backend)))
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        if let Some(backend) = self.0 {
+            backend.deactivate();
+        }
+    }
+}

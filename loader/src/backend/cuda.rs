@@ -1,0 +1,87 @@
+//! A CUDA device: its copy engine works while its multiprocessors do, and events keep the order.
+
+use std::sync::Arc;
+
+use super::{Backend, Event, Relaxed, Stream, Transfer};
+use crate::driver::Device;
+use crate::error::{Result, size};
+
+pub struct Cuda {
+    device: Arc<Device>,
+}
+
+impl Cuda {
+    pub fn open(ordinal: i32) -> Result<Self> {
+        Ok(Self { device: Device::open(ordinal)? })
+    }
+}
+
+impl Backend for Cuda {
+    fn activate(&self) -> Result<bool> {
+        self.device.push()
+    }
+
+    fn deactivate(&self) {
+        self.device.pop();
+    }
+
+    fn create_stream(&self) -> Result<Stream> {
+        self.device.create_stream().map(Stream)
+    }
+
+    fn destroy_stream(&self, stream: Stream) {
+        let _ = self.device.synchronize(stream.0);
+        self.device.destroy_stream(stream.0);
+    }
+
+    fn create_event(&self, timed: bool) -> Result<Event> {
+        self.device.create_event(timed).map(Event)
+    }
+
+    fn destroy_event(&self, event: Event) {
+        self.device.destroy_event(event.0);
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> Result<()> {
+        self.device.record(event.0, stream.0)
+    }
+
+    fn wait(&self, stream: Stream, event: Event) -> Result<bool> {
+        self.device.wait(stream.0, event.0)?;
+        Ok(true)
+    }
+
+    fn block(&self, event: Event) -> Result<()> {
+        self.device.wait_on_host(event.0)
+    }
+
+    unsafe fn copy(&self, transfer: &Transfer, stream: Stream) -> Result<()> {
+        let &Transfer { from, to, bytes } = transfer;
+        // SAFETY: the caller's promise.
+        unsafe { self.device.copy_to_device(to, from, bytes, stream.0) }
+            .map_err(|error| error.while_doing(|| format!("copying {} to device address {to:#x}", size(bytes))))
+    }
+
+    fn synchronize(&self, stream: Stream) -> Result<()> {
+        self.device.synchronize(stream.0)
+    }
+
+    fn elapsed_ns(&self, from: Event, to: Event) -> Result<u64> {
+        self.device.wait_on_host(to.0)?;
+        Ok((f64::from(self.device.elapsed_ms(from.0, to.0)?) * 1e6).max(0.0) as u64)
+    }
+
+    fn is_capturing(&self, stream: Stream) -> Result<bool> {
+        self.device.is_capturing(stream.0)
+    }
+
+    fn relax_captures(&self) -> Relaxed<'_> {
+        // Where the driver refuses, what follows says so.
+        let before = self.device.exchange_capture_mode(Device::RELAXED);
+        Relaxed::until_dropped(move || {
+            if let Ok(before) = before {
+                let _ = self.device.exchange_capture_mode(before);
+            }
+        })
+    }
+}

@@ -1,0 +1,284 @@
+//! Device memory that is host memory: a thread copies, at a given pace if one is given. For tests, and for machines without
+//! a device; the pipeline in front of it is the same.
+//!
+//! Compute happens on the calling threads, which therefore wait for copies themselves.
+
+use std::collections::VecDeque;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::{Backend, Event, Stream, Transfer};
+use crate::error::{Error, Result};
+
+pub struct Host {
+    queue: Arc<Queue>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// A forked child has no copying thread.
+    process: u32,
+}
+
+/// All streams of copies are one.
+const COPIES: Stream = Stream(u64::MAX);
+
+#[derive(Default)]
+struct Queue {
+    jobs: Mutex<Jobs>,
+    /// Something to do.
+    filled: Condvar,
+    /// Something done, and somebody waits for that.
+    advanced: Condvar,
+    /// Jobs done since the beginning.
+    completed: AtomicU64,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    /// Jobs queued since the beginning.
+    submitted: u64,
+    events: Vec<Mark>,
+    free: Vec<u64>,
+    sleeping: bool,
+    waiters: u32,
+    stop: bool,
+}
+
+enum Job {
+    Copy {
+        transfer: Transfer,
+        queued: Instant,
+    },
+    /// Sets the time of an event.
+    Mark(usize),
+}
+
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    timed: bool,
+    /// Set when so many jobs are done.
+    after: u64,
+    at: Option<Instant>,
+}
+
+impl Host {
+    /// With `bytes_per_second`, no copy is faster than that.
+    pub fn new(bytes_per_second: Option<f64>) -> Result<Self> {
+        if let Some(pace) = bytes_per_second
+            && !(pace.is_finite() && pace > 0.0)
+        {
+            return Err(Error::Invalid(format!("{pace} bytes per second is no pace: it has to be positive")));
+        }
+        let queue = Arc::new(Queue::default());
+        let copier = Copier { queue: Arc::clone(&queue), pace: bytes_per_second, free_at: None };
+        let thread = std::thread::Builder::new()
+            .name("memlab-copies".into())
+            .spawn(move || copier.run())
+            .map_err(|error| Error::Failed(format!("no thread for copies could be started ({error})")))?;
+        Ok(Self { queue, thread: Mutex::new(Some(thread)), process: std::process::id() })
+    }
+
+    /// Ends the thread after the copy that it is doing.
+    fn stop(&self) {
+        if std::process::id() != self.process {
+            return;
+        }
+        let mut jobs = self.queue.jobs.lock();
+        jobs.stop = true;
+        self.queue.filled.notify_one();
+        drop(jobs);
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+
+    fn wait_for(&self, after: u64) -> Result<()> {
+        // Most waits are for a copy about to end, and going to sleep takes longer than that.
+        for _ in 0..SPINS {
+            if self.queue.completed.load(Ordering::Acquire) >= after {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        if std::process::id() != self.process {
+            return Err(Error::Failed(
+                "this process was forked from the one that loads weights and cannot wait for copies: \
+                 make the model in the process that runs it"
+                    .into(),
+            ));
+        }
+        let mut jobs = self.queue.jobs.lock();
+        jobs.waiters += 1;
+        while self.queue.completed.load(Ordering::Acquire) < after && !jobs.stop {
+            self.queue.advanced.wait(&mut jobs);
+        }
+        jobs.waiters -= 1;
+        if self.queue.completed.load(Ordering::Acquire) < after {
+            return Err(Error::Failed("the pipeline was closed while a thread waited for its weights".into()));
+        }
+        Ok(())
+    }
+}
+
+const SPINS: u32 = 500;
+
+impl Backend for Host {
+    fn create_stream(&self) -> Result<Stream> {
+        Ok(COPIES)
+    }
+
+    fn destroy_stream(&self, _stream: Stream) {
+        self.stop();
+    }
+
+    fn create_event(&self, timed: bool) -> Result<Event> {
+        let mut jobs = self.queue.jobs.lock();
+        let mark = Mark { timed, ..Mark::default() };
+        match jobs.free.pop() {
+            Some(free) => {
+                jobs.events[free as usize] = mark;
+                Ok(Event(free))
+            }
+            None => {
+                jobs.events.push(mark);
+                Ok(Event(jobs.events.len() as u64 - 1))
+            }
+        }
+    }
+
+    fn destroy_event(&self, event: Event) {
+        self.queue.jobs.lock().free.push(event.0);
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> Result<()> {
+        let mut jobs = self.queue.jobs.lock();
+        let index = event.0 as usize;
+        let timed = jobs.events[index].timed;
+        if stream != COPIES {
+            // What the thread has computed is computed.
+            jobs.events[index] = Mark { timed, after: 0, at: timed.then(Instant::now) };
+            return Ok(());
+        }
+        if timed {
+            self.queue.submit(&mut jobs, Job::Mark(index));
+        }
+        jobs.events[index] = Mark { timed, after: jobs.submitted, at: None };
+        Ok(())
+    }
+
+    fn wait(&self, stream: Stream, event: Event) -> Result<bool> {
+        // Copies wait for nothing: marks of threads are set already, and those of copies come in order.
+        if stream == COPIES {
+            return Ok(true);
+        }
+        let after = self.queue.jobs.lock().events[event.0 as usize].after;
+        Ok(self.queue.completed.load(Ordering::Acquire) >= after)
+    }
+
+    fn block(&self, event: Event) -> Result<()> {
+        let after = self.queue.jobs.lock().events[event.0 as usize].after;
+        self.wait_for(after)
+    }
+
+    unsafe fn copy(&self, transfer: &Transfer, _stream: Stream) -> Result<()> {
+        let job = Job::Copy { transfer: *transfer, queued: Instant::now() };
+        self.queue.submit(&mut self.queue.jobs.lock(), job);
+        Ok(())
+    }
+
+    fn synchronize(&self, _stream: Stream) -> Result<()> {
+        let after = self.queue.jobs.lock().submitted;
+        self.wait_for(after)
+    }
+
+    fn elapsed_ns(&self, from: Event, to: Event) -> Result<u64> {
+        self.block(to)?;
+        let jobs = self.queue.jobs.lock();
+        let at = |event: Event| jobs.events[event.0 as usize].at;
+        match (at(from), at(to)) {
+            (Some(from), Some(to)) => Ok(to.saturating_duration_since(from).as_nanos() as u64),
+            _ => Err(Error::Failed("a time was asked of an event that was never recorded".into())),
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Queue {
+    fn submit(&self, jobs: &mut MutexGuard<Jobs>, job: Job) {
+        jobs.waiting.push_back(job);
+        jobs.submitted += 1;
+        if jobs.sleeping {
+            jobs.sleeping = false;
+            self.filled.notify_one();
+        }
+    }
+}
+
+/// The thread that copies.
+struct Copier {
+    queue: Arc<Queue>,
+    pace: Option<f64>,
+    /// When a bus of that pace would have ended the last copy.
+    free_at: Option<Instant>,
+}
+
+impl Copier {
+    fn run(mut self) {
+        // Else the kernel lets a thread sleep 50 µs longer than it asked for.
+        // SAFETY: sets a number of this thread.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
+        let queue = Arc::clone(&self.queue);
+        let mut jobs = queue.jobs.lock();
+        while !jobs.stop {
+            let Some(job) = jobs.waiting.pop_front() else {
+                jobs.sleeping = true;
+                queue.filled.wait(&mut jobs);
+                continue;
+            };
+            match job {
+                Job::Mark(event) => jobs.events[event].at = Some(Instant::now()),
+                Job::Copy { transfer, queued } => MutexGuard::unlocked(&mut jobs, || self.copy(&transfer, queued)),
+            }
+            queue.completed.fetch_add(1, Ordering::Release);
+            if jobs.waiters > 0 {
+                queue.advanced.notify_all();
+            }
+        }
+        // What is left will never be done.
+        queue.advanced.notify_all();
+    }
+
+    fn copy(&mut self, transfer: &Transfer, queued: Instant) {
+        let (from, to) = (transfer.from as usize, transfer.to as usize);
+        // SAFETY: who called `Backend::copy` vouches for both ranges.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                ptr::with_exposed_provenance::<u8>(from),
+                ptr::with_exposed_provenance_mut::<u8>(to),
+                transfer.bytes as usize,
+            );
+        }
+        let Some(pace) = self.pace else { return };
+        // From when it could have begun, not from when this thread woke up: late by microseconds again and again adds up.
+        let begun = self.free_at.map_or(queued, |free| free.max(queued));
+        let end = begun + Duration::from_secs_f64(transfer.bytes as f64 / pace);
+        let now = Instant::now();
+        if end > now {
+            let mut jobs = self.queue.jobs.lock();
+            while !jobs.stop && !self.queue.filled.wait_until(&mut jobs, end).timed_out() {}
+        }
+        // A host that copies more slowly than the pace must not make up for it afterwards.
+        self.free_at = Some(end.max(now.checked_sub(CATCH_UP).unwrap_or(now)));
+    }
+}
+
+const CATCH_UP: Duration = Duration::from_millis(1);

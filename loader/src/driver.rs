@@ -1,0 +1,288 @@
+//! The CUDA driver: the functions that loading needs, found at run time, with safe faces and errors in words.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::{Arc, OnceLock};
+use std::{mem, ptr};
+
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUstream};
+
+use crate::error::{Error, Result, size};
+
+/// A result of the driver; plain, since a newer driver may know more of them than an enumeration.
+type Code = c_int;
+
+macro_rules! functions {
+    ($($(#[$doc:meta])* $field:ident = $name:literal ($($type:ty),*);)*) => {
+        /// The driver's functions.
+        struct Functions {
+            $($(#[$doc])* $field: unsafe extern "C" fn($($type),*) -> Code,)*
+        }
+
+        impl Functions {
+            fn load() -> std::result::Result<Self, String> {
+                let library = open_library()?;
+                Ok(Self { $($field: {
+                    let address = find(library, $name)?;
+                    // SAFETY: the signature is that of cuda.h for this name.
+                    unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> Code>(address) }
+                },)* })
+            }
+        }
+
+        /// What errors call them.
+        #[allow(non_upper_case_globals, dead_code)]
+        mod names {
+            $(pub const $field: &std::ffi::CStr = $name;)*
+        }
+    };
+}
+
+functions! {
+    init = c"cuInit" (c_uint);
+    error_name = c"cuGetErrorName" (Code, *mut *const c_char);
+    device_count = c"cuDeviceGetCount" (*mut c_int);
+    retain = c"cuDevicePrimaryCtxRetain" (*mut CUcontext, CUdevice);
+    release = c"cuDevicePrimaryCtxRelease_v2" (CUdevice);
+    current = c"cuCtxGetCurrent" (*mut CUcontext);
+    push = c"cuCtxPushCurrent_v2" (CUcontext);
+    pop = c"cuCtxPopCurrent_v2" (*mut CUcontext);
+    priorities = c"cuCtxGetStreamPriorityRange" (*mut c_int, *mut c_int);
+    create_stream = c"cuStreamCreateWithPriority" (*mut CUstream, c_uint, c_int);
+    destroy_stream = c"cuStreamDestroy_v2" (CUstream);
+    synchronize = c"cuStreamSynchronize" (CUstream);
+    wait = c"cuStreamWaitEvent" (CUstream, CUevent, c_uint);
+    is_capturing = c"cuStreamIsCapturing" (CUstream, *mut c_int);
+    capture_mode = c"cuThreadExchangeStreamCaptureMode" (*mut c_int);
+    create_event = c"cuEventCreate" (*mut CUevent, c_uint);
+    destroy_event = c"cuEventDestroy_v2" (CUevent);
+    record = c"cuEventRecord" (CUevent, CUstream);
+    wait_on_host = c"cuEventSynchronize" (CUevent);
+    elapsed = c"cuEventElapsedTime" (*mut f32, CUevent, CUevent);
+    allocate = c"cuMemAlloc_v2" (*mut CUdeviceptr, usize);
+    free = c"cuMemFree_v2" (CUdeviceptr);
+    pin = c"cuMemHostRegister_v2" (*mut c_void, usize, c_uint);
+    unpin = c"cuMemHostUnregister" (*mut c_void);
+    copy_to_device = c"cuMemcpyHtoDAsync_v2" (CUdeviceptr, *const c_void, usize, CUstream);
+    copy_to_host = c"cuMemcpyDtoH_v2" (*mut c_void, CUdeviceptr, usize);
+}
+
+fn open_library() -> std::result::Result<*mut c_void, String> {
+    // SAFETY: opens, or finds, the driver under the name under which everybody does; its initialisers are the driver's own.
+    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+    if library.is_null() {
+        return Err("there is no CUDA driver here (libcuda.so.1 was not found)".into());
+    }
+    Ok(library)
+}
+
+fn find(library: *mut c_void, name: &CStr) -> std::result::Result<*mut c_void, String> {
+    // SAFETY: an open library, which is never closed, and a string that ends.
+    let address = unsafe { libc::dlsym(library, name.as_ptr()) };
+    if address.is_null() {
+        return Err(format!("the CUDA driver has no {}: install a newer driver", name.to_string_lossy()));
+    }
+    Ok(address)
+}
+
+fn functions() -> Result<&'static Functions> {
+    static FUNCTIONS: OnceLock<std::result::Result<Functions, String>> = OnceLock::new();
+    let load = || {
+        let functions = Functions::load()?;
+        // SAFETY: may be called any number of times.
+        match unsafe { (functions.init)(0) } {
+            0 => Ok(functions),
+            code => Err(text(&functions, names::init, code)),
+        }
+    };
+    FUNCTIONS.get_or_init(load).as_ref().map_err(|why| Error::Failed(why.clone()))
+}
+
+#[cold]
+fn text(functions: &Functions, call: &CStr, code: Code) -> String {
+    let mut name: *const c_char = ptr::null();
+    // SAFETY: the driver writes a pointer to a static string, or null.
+    let name = unsafe {
+        match (functions.error_name)(code, &mut name) {
+            0 if !name.is_null() => CStr::from_ptr(name).to_string_lossy().into_owned(),
+            _ => format!("CUDA error {code}"),
+        }
+    };
+    format!("{} failed with {name}", call.to_string_lossy())
+}
+
+/// Calls a function of `$functions`; an error names it.
+macro_rules! call {
+    ($functions:expr, $function:ident($($arg:expr),*)) => {{
+        let functions: &Functions = $functions;
+        // SAFETY: the signature is that of cuda.h; the driver checks handles, and what it writes to lives in the caller's frame.
+        match unsafe { (functions.$function)($($arg),*) } {
+            0 => Ok(()),
+            code => Err(Error::Failed(text(functions, names::$function, code))),
+        }
+    }};
+}
+
+/// A device's primary context, which PyTorch uses too.
+pub struct Device {
+    functions: &'static Functions,
+    ordinal: CUdevice,
+    context: CUcontext,
+}
+
+// SAFETY: a context's handle may be used by all threads.
+unsafe impl Send for Device {}
+// SAFETY: as above; the driver locks.
+unsafe impl Sync for Device {}
+
+impl Device {
+    pub fn open(ordinal: i32) -> Result<Arc<Self>> {
+        let functions = functions()?;
+        let mut count = 0;
+        call!(functions, device_count(&mut count))?;
+        if !(0..count).contains(&ordinal) {
+            return Err(Error::Invalid(format!("there is no CUDA device {ordinal}: the driver has {count}")));
+        }
+        let mut context = ptr::null_mut();
+        call!(functions, retain(&mut context, ordinal))
+            .map_err(|error| error.while_doing(|| format!("opening CUDA device {ordinal}")))?;
+        Ok(Arc::new(Self { functions, ordinal, context }))
+    }
+
+    /// Makes its context current on this thread unless it is; says whether [`pop`](Self::pop) has to undo it.
+    pub fn push(&self) -> Result<bool> {
+        let mut current = ptr::null_mut();
+        call!(self.functions, current(&mut current))?;
+        if current == self.context {
+            return Ok(false);
+        }
+        call!(self.functions, push(self.context))?;
+        Ok(true)
+    }
+
+    pub fn pop(&self) {
+        let mut popped = ptr::null_mut();
+        let _ = call!(self.functions, pop(&mut popped));
+    }
+
+    /// Its context is current on this thread until the answer is dropped.
+    pub fn make_current(&self) -> Result<Current<'_>> {
+        Ok(Current(self.push()?.then_some(self)))
+    }
+
+    /// Pins host memory for all contexts. All of these calls want the context current.
+    pub fn pin(&self, address: u64, bytes: usize) -> Result<()> {
+        const PORTABLE_DEVICEMAP: c_uint = 1 | 2;
+        call!(self.functions, pin(address as *mut c_void, bytes, PORTABLE_DEVICEMAP))
+    }
+
+    pub fn unpin(&self, address: u64) {
+        let _ = call!(self.functions, unpin(address as *mut c_void));
+    }
+
+    /// A stream that waits for no other, ahead of them where the device can choose.
+    pub fn create_stream(&self) -> Result<u64> {
+        const NON_BLOCKING: c_uint = 1;
+        let (mut least, mut greatest) = (0, 0);
+        call!(self.functions, priorities(&mut least, &mut greatest))?;
+        let mut stream = ptr::null_mut();
+        call!(self.functions, create_stream(&mut stream, NON_BLOCKING, greatest))?;
+        Ok(stream as u64)
+    }
+
+    pub fn destroy_stream(&self, stream: u64) {
+        let _ = call!(self.functions, destroy_stream(stream as CUstream));
+    }
+
+    pub fn synchronize(&self, stream: u64) -> Result<()> {
+        call!(self.functions, synchronize(stream as CUstream))
+    }
+
+    pub fn create_event(&self, timed: bool) -> Result<u64> {
+        const DISABLE_TIMING: c_uint = 2;
+        let mut event = ptr::null_mut();
+        call!(self.functions, create_event(&mut event, if timed { 0 } else { DISABLE_TIMING }))?;
+        Ok(event as u64)
+    }
+
+    pub fn destroy_event(&self, event: u64) {
+        let _ = call!(self.functions, destroy_event(event as CUevent));
+    }
+
+    pub fn record(&self, event: u64, stream: u64) -> Result<()> {
+        call!(self.functions, record(event as CUevent, stream as CUstream))
+    }
+
+    pub fn wait(&self, stream: u64, event: u64) -> Result<()> {
+        call!(self.functions, wait(stream as CUstream, event as CUevent, 0))
+    }
+
+    pub fn wait_on_host(&self, event: u64) -> Result<()> {
+        call!(self.functions, wait_on_host(event as CUevent))
+    }
+
+    pub fn elapsed_ms(&self, from: u64, to: u64) -> Result<f32> {
+        let mut milliseconds = 0.0;
+        call!(self.functions, elapsed(&mut milliseconds, from as CUevent, to as CUevent))?;
+        Ok(milliseconds)
+    }
+
+    pub fn is_capturing(&self, stream: u64) -> Result<bool> {
+        // The legacy stream cannot be captured, and asking about it while another is, is an error.
+        if matches!(stream, 0 | 1) {
+            return Ok(false);
+        }
+        let mut status = 0;
+        call!(self.functions, is_capturing(stream as CUstream, &mut status))?;
+        Ok(status != 0)
+    }
+
+    /// Sets what captures forbid this thread, and says what that was.
+    pub fn exchange_capture_mode(&self, mut mode: c_int) -> Result<c_int> {
+        call!(self.functions, capture_mode(&mut mode))?;
+        Ok(mode)
+    }
+
+    /// `CU_STREAM_CAPTURE_MODE_RELAXED`
+    pub const RELAXED: c_int = 2;
+
+    pub fn allocate(&self, bytes: u64) -> Result<u64> {
+        let mut address = 0;
+        call!(self.functions, allocate(&mut address, bytes as usize))
+            .map_err(|error| error.while_doing(|| format!("asking the device for {}", size(bytes))))?;
+        Ok(address)
+    }
+
+    pub fn free(&self, address: u64) {
+        let _ = call!(self.functions, free(address));
+    }
+
+    /// Queues a copy from host memory.
+    ///
+    /// # Safety
+    /// The host memory is readable until the copy is done.
+    pub unsafe fn copy_to_device(&self, to: u64, from: u64, bytes: u64, stream: u64) -> Result<()> {
+        call!(self.functions, copy_to_device(to, from as *const c_void, bytes as usize, stream as CUstream))
+    }
+
+    /// Reads device memory, waiting for it.
+    pub fn read(&self, from: u64, to: &mut [u8]) -> Result<()> {
+        call!(self.functions, copy_to_host(to.as_mut_ptr().cast(), from, to.len()))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = call!(self.functions, release(self.ordinal));
+    }
+}
+
+/// What [`Device::make_current`] undoes when dropped.
+pub struct Current<'a>(Option<&'a Device>);
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        if let Some(device) = self.0 {
+            device.pop();
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What can go wrong, in words: what happened, to what, and what to do next.
+
+use std::path::PathBuf;
+use std::{fmt, io};
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug)]
+pub enum Error {
+    /// An argument that cannot be right.
+    Invalid(String),
+    /// The system has no more memory to give.
+    Memory(String),
+    /// A file that could not be read.
+    File { path: PathBuf, error: io::Error },
+    /// A call of the driver or of the system that failed, or a state in which the call cannot be served.
+    Failed(String),
+}
+
+impl Error {
+    /// Adds what was being done to the failure of a call.
+    pub fn while_doing(self, what: impl FnOnce() -> String) -> Self {
+        match self {
+            Self::Failed(text) => Self::Failed(format!("{text}, while {}", what())),
+            other => other,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Invalid(text) | Self::Memory(text) | Self::Failed(text) => f.write_str(text),
+            Self::File { path, error } => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Bytes for people: "1.5 GiB".
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} bytes");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_are_said_in_binary_units() {
+        // GIVEN sizes at the borders of units, WHEN they are said, THEN in the unit that keeps them short.
+        assert_eq!(size(0), "0 bytes");
+        assert_eq!(size(1023), "1023 bytes");
+        assert_eq!(size(1536), "1.5 KiB");
+        assert_eq!(size((1 << 30) - 1), "1.0 GiB");
+        assert_eq!(size(3 << 40), "3.0 TiB");
+    }
+}

@@ -1,0 +1,303 @@
+//! The pipeline: copies weights to the device in the order of the forward pass, ahead of the compute.
+//!
+//! The forward is a circular schedule of points, each with the units that have to be there until the next. A unit either stays
+//! on the device, or has one place in the ring, so that its address never changes; loading it evicts whatever overlaps that
+//! place. A thread that comes to a point lets go of what it no longer needs, takes what it does, and has copies queued for what
+//! comes after, round into the next forward. Streams wait for each other by events; the host waits for nothing.
+
+mod events;
+mod layout;
+mod ring;
+mod session;
+mod timing;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+pub use layout::Unit;
+pub use ring::Counters;
+pub use session::{Change, Outside, Session};
+
+use crate::arena::{Arena, CHUNK};
+use crate::backend::{Active, Backend, Cuda, Host, Stream, Transfer};
+use crate::error::{Error, Result};
+use layout::Layout;
+use ring::Ring;
+use timing::Timing;
+
+/// What is copied whereto, and when it is needed.
+#[derive(Clone, Default, Debug)]
+pub struct Configuration {
+    /// Per unit: ranges (arena offset, device address, bytes).
+    pub units: Vec<Vec<(u64, u64, u64)>>,
+    /// Per unit: (offset, length) in the ring; `None` for a unit that stays, in memory of its own.
+    pub places: Vec<Option<(u64, u64)>>,
+    /// The points of a forward: (key, units needed from here to the next point).
+    pub schedule: Vec<(i64, Vec<Unit>)>,
+    /// Keys that the schedule lacks, and the units they need.
+    pub fallback: Vec<(i64, Vec<Unit>)>,
+    /// How many units may be loaded ahead; `None`: as many as the ring holds, 0: none.
+    pub lookahead: Option<usize>,
+}
+
+/// See the module.
+pub struct Pipeline {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    backend: Box<dyn Backend>,
+    arena: Arc<Arena>,
+    state: Mutex<State>,
+    /// Somebody let go of something.
+    released: Condvar,
+    /// Copies keep the thread that asks for them.
+    stalls: AtomicBool,
+    waits: AtomicU64,
+    waited_ns: AtomicU64,
+}
+
+struct State {
+    layout: Arc<Layout>,
+    /// Goes up with each configuration.
+    generation: u64,
+    ring: Ring,
+    counters: Counters,
+    /// No forward has ended since the configuration.
+    fresh: bool,
+    /// Threads that wait for others to let go, in the order in which they came.
+    waiting: Vec<u64>,
+    tickets: u64,
+    sessions: u64,
+    timed: bool,
+    /// The last timed forward.
+    measured: Option<Timing>,
+}
+
+impl Shared {
+    fn notify(&self, state: &State) {
+        if !state.waiting.is_empty() {
+            self.released.notify_all();
+        }
+    }
+}
+
+impl Pipeline {
+    /// On a CUDA device, or with `None` on the host, where copies may be given a pace.
+    pub fn new(arena: Arc<Arena>, device: Option<i32>, bytes_per_second: Option<f64>) -> Result<Self> {
+        match (device, bytes_per_second) {
+            (Some(_), Some(_)) => Err(Error::Invalid("only copies on the host can be given a pace".into())),
+            (Some(device), None) => Self::with(arena, Box::new(Cuda::open(device)?), true),
+            (None, pace) => Self::with(arena, Box::new(Host::new(pace)?), false),
+        }
+    }
+
+    /// With a backend of the caller's.
+    pub fn with_backend(arena: Arc<Arena>, backend: Box<dyn Backend>) -> Result<Self> {
+        Self::with(arena, backend, false)
+    }
+
+    fn with(arena: Arc<Arena>, backend: Box<dyn Backend>, stalls: bool) -> Result<Self> {
+        let stream = {
+            let _active = Active::on(&*backend)?;
+            backend.create_stream()?
+        };
+        let state = State {
+            layout: Arc::default(),
+            generation: 0,
+            ring: Ring::new(stream, 0),
+            counters: Counters::default(),
+            fresh: true,
+            waiting: Vec::new(),
+            tickets: 0,
+            sessions: 0,
+            timed: false,
+            measured: None,
+        };
+        let shared = Shared {
+            backend,
+            arena,
+            state: Mutex::new(state),
+            released: Condvar::new(),
+            stalls: AtomicBool::new(stalls),
+            waits: AtomicU64::new(0),
+            waited_ns: AtomicU64::new(0),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Begins anew with this configuration: waits for the copies of the one before, and for `stream`, on which the memory may be in
+    /// use, then copies the units that stay. No forward may be under way.
+    ///
+    /// # Safety
+    /// The device addresses are valid for as many bytes, and used for nothing else, until the next configuration or the
+    /// pipeline's end, and the places are where they say.
+    pub unsafe fn configure(&self, configuration: Configuration, stream: Stream) -> Result<()> {
+        let Shared { backend, arena, .. } = &*self.shared;
+        let layout = Layout::new(arena, configuration)?;
+        self.shared.stalls.fetch_and(!arena.is_pinned(), Ordering::Relaxed);
+        let _active = Active::on(&**backend)?;
+        let mut state = self.shared.state.lock();
+        let under_way = (0..state.layout.units() as Unit).any(|unit| state.ring.is_held(unit));
+        if under_way || !state.waiting.is_empty() {
+            return Err(Error::Failed("a forward is under way on another thread: let it end first".into()));
+        }
+        state.generation += 1;
+        state.fresh = true;
+        state.layout = Arc::default();
+        backend.synchronize(state.ring.stream)?;
+        state.ring.clear(layout.units());
+        self.wait_for_stream(&mut state.ring, stream)?;
+        for unit in (0..layout.units() as Unit).filter(|&unit| layout.place(unit).is_none()) {
+            state.ring.load(&**backend, &layout, unit)?;
+        }
+        backend.synchronize(state.ring.stream)?;
+        state.ring.all_done();
+        state.layout = Arc::new(layout);
+        Ok(())
+    }
+
+    /// Copies wait for what is queued on `stream`.
+    fn wait_for_stream(&self, ring: &mut Ring, stream: Stream) -> Result<()> {
+        let backend = &*self.shared.backend;
+        let event = ring.events.take(backend)?;
+        let ordered = backend
+            .record(ring.events.event(event), stream)
+            .and_then(|()| backend.wait(ring.stream, ring.events.event(event)));
+        ring.events.drop(event);
+        ordered.map(|_| ())
+    }
+
+    /// For one thread.
+    pub fn session(&self) -> Session {
+        let mut state = self.shared.state.lock();
+        state.sessions += 1;
+        Session::new(Arc::clone(&self.shared), state.sessions)
+    }
+
+    /// The bytes of a unit were changed in the arena: if it is on the device it is copied again, after those that read it now,
+    /// and `stream` goes on with the new bytes.
+    pub fn reload(&self, unit: Unit, stream: Stream) -> Result<()> {
+        let backend = &*self.shared.backend;
+        let _active = Active::on(backend)?;
+        let mut state = self.shared.state.lock();
+        let State { layout, ring, counters, .. } = &mut *state;
+        if unit as usize >= layout.units() {
+            return Err(Error::Invalid(format!("there is no unit {unit}, only {}", layout.units())));
+        }
+        if !ring.is_loaded(unit) {
+            return Ok(());
+        }
+        counters.reloads += 1;
+        let pending = ring.reload(backend, layout, unit, stream)?;
+        drop(state);
+        pending.map_or(Ok(()), |event| backend.block(event))
+    }
+
+    /// What is in the ring is stale: it is copied again when it is needed.
+    pub fn invalidate(&self) {
+        self.shared.state.lock().ring.invalidate();
+    }
+
+    /// Bytes per second of copies from the arena to `address`, the median of a few; what was there is overwritten.
+    ///
+    /// # Safety
+    /// The address is valid for so many bytes, and nobody but `stream` uses them.
+    pub unsafe fn bandwidth(&self, address: u64, bytes: u64, stream: Stream) -> Result<f64> {
+        const LONGEST: Duration = Duration::from_millis(50);
+        const MOST: usize = 9;
+        let Shared { backend, arena, .. } = &*self.shared;
+        let bytes = bytes.min(arena.bytes());
+        if bytes == 0 {
+            return Err(Error::Invalid("a bandwidth cannot be measured with no bytes".into()));
+        }
+        let _active = Active::on(&**backend)?;
+        let mut state = self.shared.state.lock();
+        state.ring.invalidate();
+        self.wait_for_stream(&mut state.ring, stream)?;
+        let copies = state.ring.stream;
+        let (begin, end) = (backend.create_event(true)?, backend.create_event(true)?);
+        let measure = || {
+            backend.record(begin, copies)?;
+            for offset in (0..bytes).step_by(CHUNK as usize) {
+                let transfer =
+                    Transfer { from: arena.address() + offset, to: address + offset, bytes: CHUNK.min(bytes - offset) };
+                // SAFETY: inside the arena, and what the caller vouches for; the copy has ended when this returns.
+                unsafe { backend.copy(&transfer, copies) }?;
+            }
+            backend.record(end, copies)?;
+            backend.synchronize(copies)?;
+            backend.elapsed_ns(begin, end)
+        };
+        let begun = Instant::now();
+        let mut measured = Vec::new();
+        let mut outcome = Ok(());
+        while outcome.is_ok() && measured.len() < MOST && (measured.is_empty() || begun.elapsed() < LONGEST) {
+            outcome = measure().map(|ns| measured.push(ns));
+        }
+        backend.destroy_event(begin);
+        backend.destroy_event(end);
+        outcome?;
+        if measured.len() > 1 {
+            measured.remove(0); // The first one warms up.
+        }
+        measured.sort_unstable();
+        Ok(bytes as f64 / (measured[measured.len() / 2].max(1) as f64 * 1e-9))
+    }
+
+    /// Whether forwards that begin from now on are timed.
+    pub fn timed(&self, on: bool) {
+        self.shared.state.lock().timed = on;
+    }
+
+    /// Nanoseconds of compute per point of the last timed forward, 0 for points it did not come to. Waits for its end.
+    pub fn timings(&self) -> Result<Vec<u64>> {
+        let backend = &*self.shared.backend;
+        let _active = Active::on(backend)?;
+        let state = self.shared.state.lock();
+        let points = state.layout.points();
+        state.measured.as_ref().map_or(Ok(vec![0; points]), |timing| timing.read(backend, points))
+    }
+
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.shared.state.lock().counters;
+        counters.waits += self.shared.waits.load(Ordering::Relaxed);
+        counters.waited += Duration::from_nanos(self.shared.waited_ns.load(Ordering::Relaxed));
+        counters
+    }
+
+    /// Waits for all copies.
+    pub fn synchronize(&self) -> Result<()> {
+        let backend = &*self.shared.backend;
+        let _active = Active::on(backend)?;
+        let stream = self.shared.state.lock().ring.stream;
+        backend.synchronize(stream)
+    }
+}
+
+impl Drop for Pipeline {
+    /// No copy writes to the device's memory after this, whatever sessions are left.
+    fn drop(&mut self) {
+        let Shared { backend, state, .. } = &*self.shared;
+        let _active = Active::on(&**backend);
+        let mut state = state.lock();
+        state.generation += 1;
+        state.layout = Arc::default();
+        backend.destroy_stream(state.ring.stream);
+        state.ring.clear(0);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _active = Active::on(&*self.backend);
+        let state = self.state.get_mut();
+        if let Some(timing) = &mut state.measured {
+            timing.destroy(&*self.backend);
+        }
+        state.ring.events.destroy(&*self.backend);
+    }
+}

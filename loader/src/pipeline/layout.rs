@@ -1,0 +1,281 @@
+//! A checked configuration: what a unit's copies are, where units lie, and in which order they are needed.
+
+use std::collections::HashMap;
+
+use super::Configuration;
+use crate::arena::{Arena, CHUNK};
+use crate::backend::Transfer;
+use crate::error::{Error, Result};
+
+pub type Unit = u32;
+
+/// A part of the ring: offsets `start..end`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Place {
+    pub fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+}
+
+/// Which units a thread needs now: those of a point of the schedule, or those of a key that the schedule lacks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    Point(usize),
+    Fallback(usize),
+}
+
+#[derive(Default)]
+pub struct Layout {
+    transfers: Vec<Vec<Transfer>>,
+    bytes: Vec<u64>,
+    places: Vec<Option<Place>>,
+    points: Vec<Vec<Unit>>,
+    keys: Vec<i64>,
+    /// Key → the points that have it, ascending.
+    points_of: HashMap<i64, Vec<usize>>,
+    fallbacks: Vec<Vec<Unit>>,
+    fallback_of: HashMap<i64, usize>,
+    /// The units of the ring in the order in which the schedule needs them, point after point.
+    uses: Vec<Unit>,
+    /// Point → where its uses begin; one more for the end.
+    first_use: Vec<usize>,
+    /// Unit → its uses, ascending.
+    uses_of: Vec<Vec<usize>>,
+    pub lookahead: Option<usize>,
+}
+
+impl Layout {
+    pub fn new(arena: &Arena, configuration: Configuration) -> Result<Self> {
+        let Configuration { units, places, schedule, fallback, lookahead } = configuration;
+        if units.len() != places.len() {
+            return Err(Error::Invalid(format!("{} units have {} places", units.len(), places.len())));
+        }
+        let transfers = (units.iter().enumerate())
+            .map(|(unit, ranges)| transfers(arena, ranges).map_err(|error| of_unit(unit, &error)))
+            .collect::<Result<Vec<_>>>()?;
+        let places = (places.iter().enumerate())
+            .map(|(unit, place)| {
+                // Nothing lies nowhere.
+                place
+                    .filter(|(_, length)| *length > 0)
+                    .map(|(start, length)| {
+                        let end = start.checked_add(length);
+                        let end = end.ok_or_else(|| of_unit(unit, &"its place ends beyond all addresses"))?;
+                        Ok(Place { start, end })
+                    })
+                    .transpose()
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let mut layout = Self {
+            bytes: transfers.iter().map(|all| all.iter().map(|transfer| transfer.bytes).sum()).collect(),
+            uses_of: vec![Vec::new(); transfers.len()],
+            transfers,
+            places,
+            first_use: vec![0],
+            lookahead,
+            ..Self::default()
+        };
+        for (point, (key, units)) in schedule.into_iter().enumerate() {
+            let units =
+                layout.checked(units).map_err(|why| Error::Invalid(format!("point {point} (key {key}): {why}")))?;
+            for &unit in units.iter().filter(|&&unit| layout.places[unit as usize].is_some()) {
+                layout.uses_of[unit as usize].push(layout.uses.len());
+                layout.uses.push(unit);
+            }
+            layout.first_use.push(layout.uses.len());
+            layout.points_of.entry(key).or_default().push(point);
+            layout.keys.push(key);
+            layout.points.push(units);
+        }
+        for (key, units) in fallback {
+            let units = layout.checked(units).map_err(|why| Error::Invalid(format!("key {key}: {why}")))?;
+            layout.fallback_of.insert(key, layout.fallbacks.len());
+            layout.fallbacks.push(units);
+        }
+        Ok(layout)
+    }
+
+    /// Units that are needed at the same time, each once; they must exist and lie apart.
+    fn checked(&self, mut units: Vec<Unit>) -> std::result::Result<Vec<Unit>, String> {
+        let mut seen = vec![false; self.transfers.len()];
+        if let Some(unknown) = units.iter().find(|&&unit| unit as usize >= seen.len()) {
+            return Err(format!("there is no unit {unknown}, only {}", seen.len()));
+        }
+        units.retain(|&unit| !std::mem::replace(&mut seen[unit as usize], true));
+        let mut places: Vec<(Place, Unit)> = units.iter().filter_map(|&unit| Some((self.place(unit)?, unit))).collect();
+        places.sort_unstable_by_key(|(place, _)| place.start);
+        match places.windows(2).find(|pair| pair[0].0.overlaps(pair[1].0)) {
+            Some(pair) => Err(format!(
+                "units {} and {} are needed at the same time and overlap in the ring",
+                pair[0].1, pair[1].1
+            )),
+            None => Ok(units),
+        }
+    }
+
+    pub fn units(&self) -> usize {
+        self.transfers.len()
+    }
+
+    pub fn points(&self) -> usize {
+        self.points.len()
+    }
+
+    pub fn transfers(&self, unit: Unit) -> &[Transfer] {
+        &self.transfers[unit as usize]
+    }
+
+    pub fn bytes(&self, unit: Unit) -> u64 {
+        self.bytes[unit as usize]
+    }
+
+    /// Where it lies in the ring; `None` for a unit that stays.
+    pub fn place(&self, unit: Unit) -> Option<Place> {
+        self.places[unit as usize]
+    }
+
+    pub fn needed(&self, target: Target) -> &[Unit] {
+        match target {
+            Target::Point(point) => &self.points[point],
+            Target::Fallback(index) => &self.fallbacks[index],
+        }
+    }
+
+    /// What a thread that was at `position` (`None`: before the first point) needs under `key`, and whether that was to be
+    /// expected.
+    pub fn find(&self, position: Option<usize>, key: i64) -> Option<(Target, bool)> {
+        let points = self.points();
+        let next = position.map_or(0, |position| if position + 1 < points { position + 1 } else { 0 });
+        if self.keys.get(next) == Some(&key) {
+            return Some((Target::Point(next), true));
+        }
+        if let Some(all) = self.points_of.get(&key) {
+            let later = all.partition_point(|&point| point < next);
+            return Some((Target::Point(*all.get(later).unwrap_or(&all[0])), false));
+        }
+        self.fallback_of.get(&key).map(|&index| (Target::Fallback(index), false))
+    }
+
+    /// The units of the ring in the order of the schedule.
+    pub fn uses(&self) -> &[Unit] {
+        &self.uses
+    }
+
+    /// Where the uses after `position` begin.
+    pub fn uses_after(&self, position: Option<usize>) -> usize {
+        position.map_or(0, |point| self.first_use[point + 1])
+    }
+
+    /// How many uses a point has.
+    pub fn uses_at(&self, point: usize) -> usize {
+        self.first_use[point + 1] - self.first_use[point]
+    }
+
+    /// How many uses lie between `from` and the next use of the unit, going round; all of them and more when it has none.
+    pub fn distance(&self, unit: Unit, from: usize) -> usize {
+        let uses = &self.uses_of[unit as usize];
+        let later = uses.partition_point(|&index| index < from);
+        match (uses.get(later), uses.first()) {
+            (Some(index), _) => index - from,
+            (None, Some(first)) => first + self.uses.len() - from,
+            (None, None) => usize::MAX,
+        }
+    }
+}
+
+fn of_unit(unit: usize, why: &dyn std::fmt::Display) -> Error {
+    Error::Invalid(format!("unit {unit}: {why}"))
+}
+
+/// Ranges that follow each other on both sides become one copy; copies end at the borders between chunks of pinned memory.
+fn transfers(arena: &Arena, ranges: &[(u64, u64, u64)]) -> Result<Vec<Transfer>> {
+    let mut merged: Vec<(u64, u64, u64)> = Vec::new();
+    for &(offset, to, bytes) in ranges {
+        arena.at(offset, bytes)?;
+        if to.checked_add(bytes).is_none() {
+            return Err(Error::Invalid(format!("{bytes} bytes at device address {to:#x} end beyond all addresses")));
+        }
+        match merged.last_mut() {
+            Some(last) if last.0 + last.2 == offset && last.1 + last.2 == to => last.2 += bytes,
+            _ if bytes == 0 => {}
+            _ => merged.push((offset, to, bytes)),
+        }
+    }
+    let mut transfers = Vec::with_capacity(merged.len());
+    for (mut offset, mut to, mut left) in merged {
+        while left > 0 {
+            let bytes = left.min(CHUNK - offset % CHUNK);
+            transfers.push(Transfer { from: arena.address() + offset, to, bytes });
+            (offset, to, left) = (offset + bytes, to + bytes, left - bytes);
+        }
+    }
+    Ok(transfers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_merged_where_they_can_be_and_end_at_borders() {
+        // GIVEN ranges of which the first two follow each other on both sides, the third only in the arena, and the last
+        // crosses a border between chunks
+        let arena = Arena::new(3 * CHUNK).unwrap();
+        let ranges = [(0, 5000, 512), (512, 5512, 512), (1024, 9000, 512), (7, 1, 0), (CHUNK - 1024, 20_000, 4096)];
+        // WHEN they are made into copies
+        let copies = transfers(&arena, &ranges).unwrap();
+        // THEN there is one for what belongs together, and two where the border is
+        let seen: Vec<_> = copies.iter().map(|copy| (copy.from - arena.address(), copy.to, copy.bytes)).collect();
+        let expected = [(0, 5000, 1024), (1024, 9000, 512), (CHUNK - 1024, 20_000, 1024), (CHUNK, 21_024, 3072)];
+        assert_eq!(seen, expected);
+    }
+
+    fn layout(schedule: &[(i64, &[Unit])], fallback: &[(i64, &[Unit])]) -> Result<Layout> {
+        let arena = Arena::new(4096).unwrap();
+        Layout::new(
+            &arena,
+            Configuration {
+                units: (0..4).map(|unit| vec![(unit * 512, unit * 512, 512)]).collect(),
+                places: vec![Some((0, 512)), Some((512, 512)), Some((0, 1024)), None],
+                schedule: schedule.iter().map(|(key, units)| (*key, units.to_vec())).collect(),
+                fallback: fallback.iter().map(|(key, units)| (*key, units.to_vec())).collect(),
+                lookahead: None,
+            },
+        )
+    }
+
+    #[test]
+    fn keys_are_looked_up_in_order() {
+        use Target::{Fallback, Point};
+        // GIVEN a schedule that has one key twice, and a key outside of it
+        let layout = layout(&[(10, &[0]), (11, &[1, 3]), (10, &[2]), (12, &[3])], &[(99, &[3])]).unwrap();
+        // WHEN keys come in order, THEN they are expected, also around the end
+        assert_eq!(layout.find(None, 10), Some((Point(0), true)));
+        assert_eq!(layout.find(Some(1), 10), Some((Point(2), true)));
+        assert_eq!(layout.find(Some(3), 10), Some((Point(0), true)));
+        // WHEN they do not, THEN the next of that key is meant, around the end if it has to be
+        assert_eq!(layout.find(None, 12), Some((Point(3), false)));
+        assert_eq!(layout.find(Some(0), 10), Some((Point(2), false)));
+        assert_eq!(layout.find(Some(2), 10), Some((Point(0), false)));
+        // WHEN the schedule lacks it, THEN the fallback's units are meant, or nobody's
+        assert_eq!(layout.find(Some(2), 99), Some((Fallback(0), false)));
+        assert_eq!(layout.find(Some(2), 98), None);
+        // THEN uses leave out what stays, and distances go round
+        assert_eq!(layout.uses(), [0, 1, 2]);
+        assert_eq!([layout.distance(0, 0), layout.distance(0, 1), layout.distance(3, 0)], [0, 2, usize::MAX]);
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_said() {
+        // GIVEN points that need what overlaps, or what there is not, WHEN they are checked, THEN the error names them.
+        let error = layout(&[(10, &[0, 2])], &[]).err().unwrap().to_string();
+        assert_eq!(error, "point 0 (key 10): units 0 and 2 are needed at the same time and overlap in the ring");
+        let error = layout(&[], &[(7, &[4])]).err().unwrap().to_string();
+        assert_eq!(error, "key 7: there is no unit 4, only 4");
+    }
+}

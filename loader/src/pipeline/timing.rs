@@ -1,0 +1,59 @@
+//! How long the compute between two points takes: events in the reader's stream, read when somebody asks.
+
+use crate::backend::{Backend, Event, Stream};
+use crate::error::Result;
+
+/// One forward's measurements.
+#[derive(Default)]
+pub struct Timing {
+    /// Point → events at its begin and end, and whether they were recorded in this forward.
+    points: Vec<Option<(Event, Event, bool)>>,
+    open: Option<usize>,
+}
+
+impl Timing {
+    /// A forward begins, with so many points.
+    pub fn restart(&mut self, points: usize) {
+        self.points.resize(points.max(self.points.len()), None);
+        self.points.iter_mut().flatten().for_each(|pair| pair.2 = false);
+        self.open = None;
+    }
+
+    /// The weights of a point are there.
+    pub fn begin(&mut self, backend: &dyn Backend, point: usize, stream: Stream) -> Result<()> {
+        let pair = match &mut self.points[point] {
+            Some(pair) => pair,
+            none => none.insert((backend.create_event(true)?, backend.create_event(true)?, false)),
+        };
+        backend.record(pair.0, stream)?;
+        self.open = Some(point);
+        Ok(())
+    }
+
+    /// The thread has come to the next point, or to the end.
+    pub fn end(&mut self, backend: &dyn Backend, stream: Stream) -> Result<()> {
+        if let Some(point) = self.open.take()
+            && let Some(pair) = &mut self.points[point]
+        {
+            backend.record(pair.1, stream)?;
+            pair.2 = true;
+        }
+        Ok(())
+    }
+
+    /// Nanoseconds per point, 0 for those that the forward did not come to. Waits for the last.
+    pub fn read(&self, backend: &dyn Backend, points: usize) -> Result<Vec<u64>> {
+        let of = |point: usize| match self.points.get(point) {
+            Some(&Some((begin, end, true))) => backend.elapsed_ns(begin, end).map(|ns| ns.max(1)),
+            _ => Ok(0),
+        };
+        (0..points).map(of).collect()
+    }
+
+    pub fn destroy(&mut self, backend: &dyn Backend) {
+        for (begin, end, _) in self.points.drain(..).flatten() {
+            backend.destroy_event(begin);
+            backend.destroy_event(end);
+        }
+    }
+}

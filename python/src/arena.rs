@@ -1,0 +1,70 @@
+//! `Arena`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use memlab_loader::arena::{self, Part};
+use pyo3::prelude::*;
+
+use crate::error::raised;
+
+/// Host memory in which all weights lie, in one piece. `nbytes` of address space; memory comes as it is written to, and is given
+/// back when this object and every pipeline on it are gone.
+#[pyclass(frozen, module = "memlab._native")]
+pub struct Arena {
+    pub inner: Arc<arena::Arena>,
+}
+
+#[pymethods]
+impl Arena {
+    #[new]
+    fn new(nbytes: u64) -> PyResult<Self> {
+        Ok(Self { inner: Arc::new(arena::Arena::new(nbytes).map_err(raised)?) })
+    }
+
+    /// Where it begins.
+    #[getter]
+    fn address(&self) -> u64 {
+        self.inner.address()
+    }
+
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.inner.bytes()
+    }
+
+    /// Whether all of it is pinned.
+    #[getter]
+    fn pinned(&self) -> bool {
+        self.inner.is_pinned()
+    }
+
+    /// Why not all of it could be pinned, if that was tried.
+    #[getter]
+    fn refused(&self) -> Option<String> {
+        self.inner.refused()
+    }
+
+    /// Copies `nbytes` from host memory at `address` to `offset`.
+    fn fill(&self, py: Python, offset: u64, address: u64, nbytes: u64) -> PyResult<()> {
+        // SAFETY: the caller, the rest of the package, has the memory from a tensor that lives.
+        py.detach(|| unsafe { self.inner.fill(offset, address, nbytes) }).map_err(raised)
+    }
+
+    /// Reads parts of files: (path, offset in the file, offset in the arena, bytes).
+    fn read(&self, py: Python, parts: Vec<(PathBuf, u64, u64, u64)>) -> PyResult<()> {
+        let part = |(path, file_offset, arena_offset, bytes)| Part { path, file_offset, arena_offset, bytes };
+        let parts: Vec<Part> = parts.into_iter().map(part).collect();
+        py.detach(|| self.inner.read(&parts)).map_err(raised)
+    }
+
+    /// Pins it, so that the device reads it directly; says whether all of it could be, and `refused` why not.
+    fn pin(&self, py: Python, device: i32) -> bool {
+        py.detach(|| self.inner.pin(device))
+    }
+
+    fn __repr__(&self) -> String {
+        let pinned = if self.inner.is_pinned() { ", pinned" } else { "" };
+        format!("<memlab Arena of {} bytes at {:#x}{pinned}>", self.inner.bytes(), self.inner.address())
+    }
+}

@@ -1,0 +1,162 @@
+//! `Pipeline` and `Session`.
+
+use std::collections::HashMap;
+
+use memlab_loader::pipeline::{self, Configuration};
+use memlab_loader::{Result, Stream};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::arena::Arena;
+use crate::error::raised;
+
+/// Copies weights from an arena to a device in the order of the forward pass, ahead of the compute. Without a `device` the
+/// host stands in for one: a thread copies, at most so many bytes per second.
+#[pyclass(frozen, module = "memlab._native")]
+pub struct Pipeline {
+    /// `None` once it is being dropped.
+    inner: Option<pipeline::Pipeline>,
+}
+
+impl Pipeline {
+    fn get(&self) -> PyResult<&pipeline::Pipeline> {
+        self.inner.as_ref().ok_or_else(|| PyRuntimeError::new_err("the pipeline is closed"))
+    }
+}
+
+#[pymethods]
+impl Pipeline {
+    #[new]
+    #[pyo3(signature = (arena, device, bytes_per_second = None))]
+    fn new(py: Python, arena: &Arena, device: Option<i32>, bytes_per_second: Option<f64>) -> PyResult<Self> {
+        let arena = arena.inner.clone();
+        let inner = py.detach(|| pipeline::Pipeline::new(arena, device, bytes_per_second)).map_err(raised)?;
+        Ok(Self { inner: Some(inner) })
+    }
+
+    /// Bytes per second of copies from the arena to `address`, measured; what is there is overwritten.
+    fn bandwidth(&self, py: Python, address: u64, nbytes: u64, stream: u64) -> PyResult<f64> {
+        let inner = self.get()?;
+        // SAFETY: the caller, the rest of the package, has the memory from a tensor that lives.
+        py.detach(|| unsafe { inner.bandwidth(address, nbytes, Stream(stream)) }).map_err(raised)
+    }
+
+    /// Begins anew: waits for `stream` and old copies, then loads what stays.
+    #[allow(clippy::too_many_arguments)]
+    fn configure(
+        &self,
+        py: Python,
+        units: Vec<Vec<(u64, u64, u64)>>,
+        places: Vec<Option<(u64, u64)>>,
+        schedule: Vec<(i64, Vec<u32>)>,
+        fallback: HashMap<i64, Vec<u32>>,
+        lookahead: Option<usize>,
+        stream: u64,
+    ) -> PyResult<()> {
+        let inner = self.get()?;
+        let fallback = fallback.into_iter().collect();
+        let configuration = Configuration { units, places, schedule, fallback, lookahead };
+        // SAFETY: the caller, the rest of the package, keeps the tensors whose addresses these are.
+        py.detach(|| unsafe { inner.configure(configuration, Stream(stream)) }).map_err(raised)
+    }
+
+    /// A thread's way through the schedule; each thread has its own.
+    fn session(&self, py: Python) -> PyResult<Session> {
+        let inner = self.get()?;
+        Ok(Session { inner: py.detach(|| inner.session()) })
+    }
+
+    /// The weights of a unit were changed in the arena: copies it again if it is on the device.
+    fn reload(&self, py: Python, unit: u32, stream: u64) -> PyResult<()> {
+        let inner = self.get()?;
+        py.detach(|| inner.reload(unit, Stream(stream))).map_err(raised)
+    }
+
+    /// What is in the ring is stale: it is loaded again when needed.
+    fn invalidate(&self, py: Python) -> PyResult<()> {
+        let inner = self.get()?;
+        py.detach(|| inner.invalidate());
+        Ok(())
+    }
+
+    /// Whether forwards that begin from now on are timed.
+    fn timed(&self, py: Python, on: bool) -> PyResult<()> {
+        let inner = self.get()?;
+        py.detach(|| inner.timed(on));
+        Ok(())
+    }
+
+    /// Nanoseconds of compute per point of the last timed forward, 0 where it did not come.
+    fn timings(&self, py: Python) -> PyResult<Vec<u64>> {
+        let inner = self.get()?;
+        py.detach(|| inner.timings()).map_err(raised)
+    }
+
+    /// Figures since the pipeline was made.
+    fn counters(&self, py: Python) -> PyResult<HashMap<&'static str, u64>> {
+        let inner = self.get()?;
+        let counters = py.detach(|| inner.counters());
+        Ok(HashMap::from([
+            ("forwards", counters.forwards),
+            ("copies", counters.copies),
+            ("copied_bytes", counters.copied_bytes),
+            ("on_demand", counters.on_demand),
+            ("out_of_order", counters.out_of_order),
+            ("reloads", counters.reloads),
+            ("waits", counters.waits),
+            ("waited_ns", counters.waited.as_nanos() as u64),
+        ]))
+    }
+
+    /// Waits for all copies.
+    fn synchronize(&self, py: Python) -> PyResult<()> {
+        let inner = self.get()?;
+        py.detach(|| inner.synchronize()).map_err(raised)
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        // Copies under way are waited for. At the interpreter's end there is no GIL to give back.
+        let inner = self.inner.take();
+        let _ = Python::try_attach(|py| py.detach(|| drop(inner)));
+    }
+}
+
+/// One thread's way through the schedule.
+#[pyclass(module = "memlab._native")]
+pub struct Session {
+    inner: pipeline::Session,
+}
+
+#[pymethods]
+impl Session {
+    /// The thread reached a point: (units released, units acquired), or `None` if it holds what it held. Work queued on `stream`
+    /// from here on may use the acquired units, and must not use the released ones.
+    fn enter(&mut self, py: Python, key: i64, stream: u64) -> PyResult<Option<(Vec<u32>, Vec<u32>)>> {
+        let inner = &mut self.inner;
+        if inner.may_stall() {
+            return py.detach(|| enter(inner, key, stream, &mut |wait| wait())).map_err(raised);
+        }
+        enter(inner, key, stream, &mut |wait| py.detach(wait)).map_err(raised)
+    }
+
+    /// The outermost forward ended, well or not: releases all, and loads the next forward's begin.
+    fn leave(&mut self, py: Python, stream: u64) -> PyResult<Vec<u32>> {
+        let inner = &mut self.inner;
+        let may_stall = inner.may_stall();
+        let mut leave = || Ok(inner.leave(Stream(stream))?.to_vec());
+        let left: Result<_> = if may_stall { py.detach(leave) } else { leave() };
+        left.map_err(raised)
+    }
+}
+
+fn enter(
+    session: &mut pipeline::Session,
+    key: i64,
+    stream: u64,
+    outside: pipeline::Outside,
+) -> Result<Option<(Vec<u32>, Vec<u32>)>> {
+    let change = session.enter(key, Stream(stream), outside)?;
+    Ok(change.map(|change| (change.released.to_vec(), change.acquired.to_vec())))
+}
