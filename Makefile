@@ -22,7 +22,8 @@ demo: all $(VENV)/.installed
 	@tests/demo.sh
 
 # The Python package with the library and the command in it: dist/memlab-*.whl. WHEEL_PLATFORM is what maturin checks it for
-# and names it by: `linux` for machines like this one; see CONTRIBUTING.md for all others.
+# and names it by: `linux` for machines like this one; see CONTRIBUTING.md for all others. maturin has a target folder of its
+# own: it configures pyo3 otherwise than `all` does, and each would build it again after the other.
 WHEEL_VENV := target/wheel-venv
 WHEEL_PLATFORM ?= linux
 wheel: all $(WHEEL_VENV)/.installed

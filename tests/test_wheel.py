@@ -49,9 +49,9 @@ def installed(wheel, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def with_torch(installed, tmp_path_factory):
-    """Its Python, which also finds the PyTorch of the environment the tests run in."""
+    """Its Python, which also finds PyTorch and mypy, where the tests have them."""
     (packages,) = (installed.folder / "lib").glob("python3.*/site-packages")
-    (packages / "torch-of-the-tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (packages / "of-the-tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return installed.python
 
 
@@ -59,7 +59,7 @@ def outcome(memlab, *command, **more):
     """What a command says that does not see the source tree."""
     environment = memlab.environment(PYTHONPATH="", **more)
     done = subprocess.run(command, cwd=memlab.folder, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -126,6 +126,11 @@ def test_command(memlab, installed):
     # AND the package and its native part can be imported, from there
     script = "import memlab, memlab._native as native; print(native.__file__, native.Arena, native.Pipeline, native.plan)"
     assert outcome(memlab, installed.python, "-c", script).startswith(str(installed.folder))
+
+
+def test_native_declarations(memlab, with_torch):
+    # GIVEN what _native.pyi declares; THEN it is what the native module has, by mypy's word
+    assert "Success" in outcome(memlab, with_torch, "-m", "mypy.stubtest", "memlab._native")
 
 
 def test_command_is_not_there(memlab, installed, tmp_path):

@@ -4,7 +4,9 @@ Addresses are of memory that the caller keeps alive. Sizes are bytes, times nano
 legacy default stream; ignored on the host backend).
 """
 
-from typing import TypedDict, final
+from typing import TypedDict, final, type_check_only
+
+__all__ = ["Arena", "Pipeline", "Session", "checkpoint_tensors", "plan", "simulate"]
 
 @final
 class Arena:
@@ -76,7 +78,7 @@ class Pipeline:
         """Nanoseconds of compute per point of the schedule in the last timed forward; 0: not seen. Waits for the device."""
 
     def counters(self) -> dict[str, int]:
-        """forwards, copies, copied_bytes, on_demand, out_of_order, reloads, and waited_ns on the host backend."""
+        """forwards, copies, copied_bytes, on_demand, out_of_order, reloads, waits, and on the host backend waited_ns."""
 
     def synchronize(self) -> None:
         """Waits until all copies are done."""
@@ -94,6 +96,7 @@ class Session:
     def leave(self, stream: int) -> list[int]:
         """The outermost forward ended, also by an exception: releases all units and says which."""
 
+@type_check_only
 class Plan(TypedDict):
     """What the planner found. The name is this file's own: at run time it is a dict."""
 
