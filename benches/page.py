@@ -1,23 +1,24 @@
-"""How fast a model runs that is bigger than its share of the GPU: memlab beside the resident model and beside what people use.
+"""How fast a model runs that is bigger than its share of the GPU: memlab beside the resident model and what people use.
 
     benches/page.py [--shapes A,B,D:4096:50,E,F,H] [--methods …] [--layers 8] [--rounds 2] [--json FILE] [--markdown FILE]
     benches/page.py --short [--seconds 420]      what a lent GPU has time for, the most important first
-    benches/page.py --schedule                   without a GPU: the pipeline against its recurrence, and what a unit costs the host
-    benches/page.py --scale small                tries the bench, on a simulated GPU (where outputs mean nothing) or without one
+    benches/page.py --schedule                   without a GPU: the pipeline against its recurrence; a unit's cost to the host
+    benches/page.py --scale small                tries the bench, on a simulated GPU (whose kernels do nothing) or without one
     benches/page.py --report FILE…               the tables of lines measured before
 
-Shapes are those of the reference: A bus-bound, B balanced, C compute-bound, D budgets, E many small layers, F an embedding, G a
-loop, H a zoo of models that are only compared. A letter stands for its default, `A:512` is A with 512 tokens, `D:4096:50` is D with
-4096 tokens and a budget of 50 % of the weights.
+Shapes are those of the reference: A bus-bound, B balanced, C compute-bound, D budgets, E many small layers, F an embedding,
+G a loop, H a zoo of models that are only compared. A letter stands for its default, `A:512` is A with 512 tokens,
+`D:4096:50` is D with 4096 tokens and a budget of 50 % of the weights.
 
-Each method runs in a process of its own, forked from one that has imported PyTorch and nothing else; rounds go there and back
-(ABBA). Each process makes the same weights in host memory, measures the ceiling of pinned copies, sets the method up, and runs
-forwards: the first, three more, and then at least twenty that are timed, or as many as --per-shape seconds allow. A forward lasts
-from the end of the one before to where its result is there. Without --no-resident each process first measures the resident model.
+Each method runs in a process of its own, forked from one that has imported PyTorch and nothing else; rounds go there and
+back (ABBA). Each process makes the same weights in host memory, measures the ceiling of pinned copies, sets the method up,
+and runs forwards: the first, three more, and then at least twenty that are timed, or as many as --per-shape seconds allow.
+A forward lasts from the end of the one before to where its result is there. Without --no-resident each process first
+measures the resident model.
 
-The floor is max(compute, bytes/ceiling): compute is the resident model's forward, bytes what has to be sent: all that a forward
-needs, less the budget where methods have one. `memlab` (budget=None) may keep what it wants: its floor is the resident time. GB/s
-are such bytes in the time taken. A method that is not installed or fails is a row that says why.
+The floor is max(compute, bytes/ceiling): compute is the resident model's forward, bytes what has to be sent: all that a
+forward needs, less the budget where methods have one. `memlab` (budget=None) may keep what it wants: its floor is the
+resident time. GB/s are such bytes in the time taken. A method that is not installed or fails is a row that says why.
 """
 
 import argparse
@@ -33,8 +34,8 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent / "paging"
 sys.path.insert(0, str(FOLDER))
 
-# (shapes, methods, in one process a method, layers, rounds): the promises first. Eight layers: the floor is in proportion, and a
-# peer's loss at each forward's start, once in so many layers, twice what it is with sixteen.
+# (shapes, methods, in one process a method, layers, rounds): the promises first. Eight layers: the floor is in proportion,
+# and what a peer loses at each forward's start counts twice what it does with sixteen.
 SHORT = [
     ("A:512,B,C", "resident,memlab-min,diffusers-block,diffusers-leaf,mmgp", True, 8, 1),
     ("B", "memlab,memlab-budget", False, 8, 1),
@@ -175,23 +176,30 @@ class Bench:
 
 
 def machine(device):
-    """What this is measured on, asked in a process of its own: a driver that is in use cannot be forked."""
+    """What this is measured on."""
     import worker
     from methods import versions
 
     facts = {"versions": versions(), "cpus": os.cpu_count(), "host_gib": worker.fields("/proc/meminfo")["MemTotal"] >> 30}
-    return facts | {"python": sys.version.split()[0], "device": device}
+    return facts | {"python": sys.version.split()[0], "gpu": device}
 
 
-def has_gpu():
+def gpu():
+    """The first card's name and memory, None without one. Asked in another process: a driver in use cannot be forked."""
     import torch
 
     reader, writer = os.pipe()
-    if os.fork() == 0:
-        os.write(writer, b"1" if torch.cuda.is_available() else b"0")
-        os._exit(0)
-    os.wait()
-    return os.read(reader, 1) == b"1"
+    child = os.fork()
+    if child == 0:
+        try:
+            card = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
+            os.write(writer, json.dumps(card and f"{card.name}, {card.total_memory >> 20} MiB").encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    said = os.read(reader, 4096)
+    os.waitpid(child, 0)
+    return json.loads(said or b"null")
 
 
 def report(args, lines, animals, left_out):
@@ -217,7 +225,9 @@ def arguments():
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--forwards", type=int, default=20, help="timed, at most; default: %(default)s")
-    parser.add_argument("--per-shape", type=float, default=15, metavar="S", help="seconds of timed forwards; default: %(default)s")
+    parser.add_argument(
+        "--per-shape", type=float, default=15, metavar="S", help="seconds of timed forwards; default: %(default)s"
+    )
     parser.add_argument("--timeout", type=float, default=300, metavar="S", help="for a process; default: %(default)s")
     parser.add_argument("--seconds", type=float, default=86400, metavar="S", help="for everything")
     parser.add_argument("--least", type=float, default=12, metavar="S", help="start no process with less of --seconds left")
@@ -238,9 +248,10 @@ def main():
         found = [json.loads(line) for path in args.report for line in Path(path).read_text().splitlines()]
         measured = [line for line in found if line.get("shape") not in (None, "H")]
         return report(args, measured, [line for line in found if line.get("shape") == "H"], [])
-    device = args.device
-    if device == "auto":
-        device = "cuda" if has_gpu() else "cpu"
+    card = gpu() if args.device != "cpu" else None
+    if args.device == "cuda" and card is None:
+        sys.exit("page: PyTorch finds no GPU here")
+    device = "cuda" if card else "cpu"
     if args.schedule:
         import schedule
 
@@ -249,7 +260,7 @@ def main():
         sys.exit("page: there is no GPU here. To try the bench: --scale small")
     with tempfile.TemporaryDirectory(prefix="memlab-page-") as folder:
         bench = Bench(args, folder, device)
-        facts = machine(device)
+        facts = machine(card)
         print(json.dumps(facts), flush=True)
         bench.write({"shape": None, "machine": facts})
         asked = args.methods.split(",") if args.methods else None

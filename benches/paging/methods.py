@@ -26,9 +26,12 @@ class Job:
 @dataclass(frozen=True)
 class Method:
     name: str
-    # "resident", "minimum": as little of the GPU's memory as it can, "budget": as much as the shape allows, "free": its own choice.
+    # How much of the GPU's memory for weights: "resident": all, "minimum": as little as it can, "budget": what the shape
+    # allows, "free": what it chooses itself.
     track: str
     start: Callable[[Job], Any]
+    # Imported before anything is timed.
+    package: str | None = None
     needs_gpu: bool = False
     # What it does depends on what it measures in the first forwards, so each shape wants a process.
     adapts: bool = False
@@ -134,18 +137,18 @@ METHODS = {
     method.name: method
     for method in (
         Method("resident", "resident", resident),
-        Method("memlab-min", "minimum", memlab_page("min")),
-        Method("memlab", "free", memlab_page(None), adapts=True),
-        Method("memlab-budget", "budget", memlab_page("shape"), adapts=True),
-        Method("memlab-chunk", "budget", memlab_chunk, adapts=True),
+        Method("memlab-min", "minimum", memlab_page("min"), "memlab"),
+        Method("memlab", "free", memlab_page(None), "memlab", adapts=True),
+        Method("memlab-budget", "budget", memlab_page("shape"), "memlab", adapts=True),
+        Method("memlab-chunk", "budget", memlab_chunk, "memlab", adapts=True),
         Method("prefix", "budget", leading_prefix, needs_gpu=True),
         Method("seed", "minimum", seed_page),
-        Method("accelerate-cpu", "minimum", accelerate_cpu),
-        Method("accelerate-dispatch", "budget", accelerate_dispatch, needs_gpu=True),
-        Method("diffusers-block", "minimum", diffusers_group("block_level")),
-        Method("diffusers-leaf", "minimum", diffusers_group("leaf_level")),
-        Method("mmgp", "minimum", mmgp_all(False), needs_gpu=True),
-        Method("mmgp-budget", "budget", mmgp_all(True), needs_gpu=True),
+        Method("accelerate-cpu", "minimum", accelerate_cpu, "accelerate"),
+        Method("accelerate-dispatch", "budget", accelerate_dispatch, "accelerate", needs_gpu=True),
+        Method("diffusers-block", "minimum", diffusers_group("block_level"), "diffusers.hooks"),
+        Method("diffusers-leaf", "minimum", diffusers_group("leaf_level"), "diffusers.hooks"),
+        Method("mmgp", "minimum", mmgp_all(False), "mmgp.offload", needs_gpu=True),
+        Method("mmgp-budget", "budget", mmgp_all(True), "mmgp.offload", needs_gpu=True),
     )
 }
 
@@ -156,7 +159,7 @@ def fitting(shape, asked):
         return [METHODS[name] for name in asked]
     if shape.percent is not None:
         return [method for method in METHODS.values() if method.track in ("resident", "budget")]
-    # Without a budget of its own the shape's is two blocks: what the peers take at least. memlab gets as much, for comparison.
+    # A shape without a budget has one of two blocks: what peers take at least. memlab gets as much, for comparison.
     return [method for method in METHODS.values() if method.track != "budget" or method.name == "memlab-budget"]
 
 
@@ -164,7 +167,7 @@ def versions():
     """Of the packages that are compared."""
     from importlib import metadata
 
-    found = {}
+    found: dict[str, str | None] = {}
     for name in ("torch", "memlab", "accelerate", "diffusers", "mmgp", "optimum-quanto", "transformers"):
         try:
             found[name] = metadata.version(name)

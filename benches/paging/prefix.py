@@ -1,7 +1,7 @@
 """What a leading prefix can do at its best: the first blocks stay on the GPU, the others come through two slots.
 
-Pinned, one copy a block, by events, the next forward's first blocks already while this one ends: all that memlab does, but for
-where the residents are. The difference between the two is what solving the residents is worth.
+Pinned, one copy a block, by events, the next forward's first blocks already while this one ends: all that memlab does, but
+for where the residents are. The difference between the two is what solving the residents is worth.
 """
 
 import torch

@@ -5,6 +5,7 @@ A shape is asked for by its letter (`B`), with its tokens (`A:512`), and with it
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import networks
 import torch
@@ -45,7 +46,7 @@ LANGUAGE = {"full": (8, (4096, 14336, 32, 8, 128256)), "small": (4, (128, 256, 4
 DIT = {"full": (48, (1152, 4608, 16, False)), "small": (12, (64, 256, 4, False))}
 VIDEO = {"full": (40, (5120, 13824, 40, True)), "small": (6, (128, 256, 4, True))}
 RESNET = {"full": ((3, 4, 23, 3), 64), "small": ((1, 2, 3, 1), 8)}
-TRANSFORMERS = {
+TRANSFORMERS: dict[str, Any] = {
     "decoder": (DECODER, networks.Decoder),
     "language": (LANGUAGE, networks.Language),
     "dit": (DIT, networks.Diffusion),
@@ -119,7 +120,7 @@ def must_be_sent(shape, model, call):
 
 
 def budget(shape, model):
-    """Bytes of the GPU's memory for weights: the shape's part, else what holds two blocks and all that is in none, as peers do."""
+    """Bytes of the GPU's memory for weights: the shape's part, else what holds two blocks and all that is in none."""
     total = networks.weight_bytes(model)
     if shape.percent is not None:
         return total * shape.percent // 100

@@ -13,7 +13,7 @@ HEAD = [
     "GB/s",
     "GPU peak, GiB (reserved)",
     "NVML, GiB",
-    "host, GiB (at setup)",
+    "host, GiB (RSS; at setup)",
     "set up, s",
     "first, s",
     "equal",
@@ -83,7 +83,8 @@ def row(method, lines, facts, simulated):
     apart = [statistics.median(line["times"]) for line in good]
     spread = f" ±{(max(apart) - min(apart)) / taken * 50:.0f} %" if len(apart) > 1 else ""
     sent = facts.sent(good[0])
-    pinned = median([line.get("host") for line in good])
+    host = median([line.get("host") for line in good])
+    rss = median([line.get("rss") for line in good])
     peak = median([line.get("host_peak_setup") for line in good])
     allocated = median([line["peak"].get("allocated") for line in good])
     reserved = median([line["peak"].get("reserved") for line in good])
@@ -94,7 +95,7 @@ def row(method, lines, facts, simulated):
         number(sent / taken if sent else None, 1, 1e-9),
         f"{number(allocated, 2, 1 / GIB)} ({number(reserved, 2, 1 / GIB)})",
         number(median([line.get("nvml") for line in good]), 2, 1 / GIB),
-        f"{number(pinned, 1, 1 / GIB)} ({number(peak, 1, 1 / GIB)})",
+        f"{number(host, 1, 1 / GIB)} ({number(rss, 1, 1 / GIB)}; {number(peak, 1, 1 / GIB)})",
         number(median([line["setup_seconds"] for line in good]), 2),
         number(median([line["first_seconds"] for line in good]), 2),
         "simulated" if simulated else equal(good),
@@ -102,17 +103,17 @@ def row(method, lines, facts, simulated):
 
 
 def title(key, facts, by_method):
-    name, layers, scale = key
+    name, _, scale = key
     if facts.weights is None:
         return f"{name}: nothing ran"
     blocks = next(line["blocks"] for lines in by_method.values() for line in lines if "error" not in line)
-    text = f"{name}: {facts.weights / 1e9:.2f} GB of weights in {blocks} blocks"
+    text = f"{name}: {facts.weights / 1e9:.3g} GB of weights in {blocks} blocks"
     if facts.needed != facts.weights:
-        text += f", of which a forward needs {facts.needed / 1e9:.2f}"
+        text += f", of which a forward needs {facts.needed / 1e9:.3g}"
     if facts.budget is not None:
-        text += f"; budget {facts.budget / 1e9:.2f} GB"
+        text += f"; budget {facts.budget / 1e9:.3g} GB"
     if facts.ceiling:
-        text += f"; ceiling {facts.ceiling:.1f} GB/s, all weights in {facts.needed / facts.ceiling / 1e6:.1f} ms"
+        text += f"; ceiling {facts.ceiling:.1f} GB/s: all that it needs in {facts.needed / facts.ceiling / 1e6:.1f} ms"
     if facts.compute:
         text += f"; resident {facts.compute * 1e3:.1f} ms"
     return text + (f"; scale {scale}: no figures" if scale == "small" else "")
@@ -136,7 +137,10 @@ def plain(lines):
         table = [HEAD, *(found for found in rows if found not in errors)]
         widths = [max(len(found[column]) for found in table) for column in range(len(HEAD))]
         out += [heading]
-        out += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(found, widths, strict=True)).rstrip() for found in table]
+        out += [
+            "  " + "  ".join(cell.ljust(width) for cell, width in zip(found, widths, strict=True)).rstrip()
+            for found in table
+        ]
         out += [f"  {found[0]}: {found[1]}" for found in errors] + [""]
     return "\n".join(out)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib
 import os
 import statistics
 import threading
@@ -250,19 +251,23 @@ def work(task, say):
         small = task["scale"] == "small"
         common["ceiling_gbs"] = device.ceiling(SMALL_CEILING_BYTES if small else CEILING_BYTES)
         device.clear()
+        method = methods.METHODS[task["method"]]
+        if method.needs_gpu and task["device"] == "cpu":
+            raise methods.Unfit("needs a GPU")
+        stage, start = "importing", time.perf_counter()
+        if method.package:
+            importlib.import_module(method.package)
+        common["import_seconds"] = time.perf_counter() - start
         stage, start = "making the weights", time.perf_counter()
         model = shapes.build(wanted[0], task["scale"], task["layers"])
         common["build_seconds"] = time.perf_counter() - start
         common |= {"weights": networks.weight_bytes(model), "blocks": len(shapes.blocks(model))}
-        method = methods.METHODS[task["method"]]
         calls = [shapes.inputs(shape, task["scale"], task["device"]) for shape in wanted]
         needed = [shapes.must_be_sent(shape, model, call) for shape, call in zip(wanted, calls, strict=True)]
         residents = [None] * len(wanted)
         if task["resident"] and task["device"] == "cuda" and method.track != "resident":
             stage = "the resident time"
             residents = [resident_seconds(model, call, device, task["seconds"]) for call in calls]
-        if method.needs_gpu and task["device"] == "cpu":
-            raise methods.Unfit("needs a GPU")
         stage = "setting up"
         budget = shapes.budget(wanted[0], model)
         job = methods.Job(model, shapes.blocks(model), task["device"], budget)
