@@ -1,10 +1,10 @@
 """How fast a model runs that is bigger than its share of the GPU: memlab beside the resident model and what people use.
 
     benches/page.py [--shapes A,B,D:4096:50,E,F,H] [--methods …] [--layers 8] [--rounds 2] [--json FILE] [--markdown FILE]
-    benches/page.py --short [--seconds 420]      what a lent GPU has time for, the most important first
-    benches/page.py --schedule                   without a GPU: the pipeline against its recurrence; a unit's cost to the host
-    benches/page.py --scale small                tries the bench, on a simulated GPU (whose kernels do nothing) or without one
-    benches/page.py --report FILE…               the tables of lines measured before
+    benches/page.py --short [--seconds 420]  what a lent GPU has time for, the most important first
+    benches/page.py --schedule               without a GPU: the pipeline against its recurrence; a unit's cost to the host
+    benches/page.py --scale small            tries the bench, on a simulated GPU (whose kernels do nothing) or without one
+    benches/page.py --report FILE…           the tables of lines measured before
 
 Shapes are those of the reference: A bus-bound, B balanced, C compute-bound, D budgets, E many small layers, F an embedding,
 G a loop, H a zoo of models that are only compared. A letter stands for its default, `A:512` is A with 512 tokens,
@@ -34,20 +34,24 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent / "paging"
 sys.path.insert(0, str(FOLDER))
 
-# (shapes, methods, in one process a method, layers, rounds): the promises first. Eight layers: the floor is in proportion,
-# and what a peer loses at each forward's start counts twice what it does with sixteen.
+# (shapes, methods, in one process a method, layers): the promises first. Eight layers: the floor is in proportion, and what a
+# peer loses at each forward's start counts twice what it does with sixteen. Those that copy serially show that with two.
 SHORT = [
-    ("A:512,B,C", "resident,memlab-min,diffusers-block,diffusers-leaf,mmgp", True, 8, 1),
-    ("B", "memlab,memlab-budget", False, 8, 1),
-    ("H", "memlab-min", False, None, 1),
-    ("D:4096:50", "resident,memlab-budget,memlab-chunk,prefix,accelerate-dispatch,mmgp-budget", False, 8, 1),
-    ("F", "resident,memlab-min,diffusers-block,diffusers-leaf,mmgp", False, None, 1),
-    ("E:1", "resident,memlab-min,seed,diffusers-leaf", False, None, 1),
-    ("E:1024", "resident,memlab-min,diffusers-block,diffusers-leaf,mmgp", False, None, 1),
-    ("A:512", "seed,accelerate-cpu", False, 8, 1),
-    ("H", "seed,accelerate-cpu,diffusers-leaf,diffusers-block,mmgp", False, None, 1),
-    ("A:1,A:4096", "memlab-min", True, 8, 1),
+    ("A:512,B", "resident,memlab-min,diffusers-block,diffusers-leaf,mmgp", True, 8),
+    ("B", "memlab,memlab-budget", False, 8),
+    ("H", "memlab-min", False, None),
+    ("C", "resident,memlab-min,diffusers-block,mmgp", False, 8),
+    ("D:4096:50", "resident,memlab-budget,memlab-chunk,prefix,mmgp-budget,accelerate-dispatch", False, 8),
+    ("E:1", "resident,memlab-min,seed,diffusers-leaf", False, None),
+    ("F", "resident,memlab-min,diffusers-leaf,mmgp", False, None),
+    ("A:512", "resident,seed,accelerate-cpu", False, 2),
+    ("E:1024", "resident,memlab-min,diffusers-block,mmgp", False, None),
+    ("H", "seed,accelerate-cpu,diffusers-leaf,mmgp", False, None),
+    ("A:1,A:4096", "resident,memlab-min", True, 8),
 ]
+# Seconds of timed forwards for each of these, unless --per-shape says something else.
+SHORT_PER_SHAPE = 8
+PER_SHAPE = 15
 
 
 class Bench:
@@ -239,7 +243,9 @@ def arguments():
     parser.add_argument("--markdown", metavar="FILE")
     parser.add_argument("--log", metavar="FILE", help="what the processes print")
     parser.add_argument("--report", metavar="FILE", nargs="+")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.per_shape = args.per_shape or (SHORT_PER_SHAPE if args.short else PER_SHAPE)
+    return args
 
 
 def main():
@@ -266,8 +272,8 @@ def main():
         asked = args.methods.split(",") if args.methods else None
         if args.short:
             args.no_resident = True
-            for text, methods, together, layers, rounds in SHORT:
-                bench.one(text, methods.split(","), together, layers, rounds)
+            for text, methods, together, layers in SHORT:
+                bench.one(text, methods.split(","), together, layers, 1)
         else:
             bench.one(args.shapes, asked, args.together, args.layers, args.rounds)
         report(args, bench.lines, bench.zoo, bench.left_out)

@@ -57,7 +57,7 @@ def memlab_page(budget):
 def memlab_chunk(job):
     import memlab
 
-    return memlab.chunk(job.model, job.device, f"{job.budget >> 20}MiB", rest="page")
+    return memlab.chunk(job.model, job.device, f"{job.budget >> 10}KiB", rest="page")
 
 
 def leading_prefix(job):

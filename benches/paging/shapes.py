@@ -27,7 +27,8 @@ class Shape:
     @property
     def name(self):
         more = f" {self.percent} %" if self.percent is not None else ""
-        return f"{self.letter} {self.tokens}{more}"
+        which = f"{self.model} " if self.letter == "E" else ""
+        return f"{self.letter} {which}{self.tokens}{more}"
 
 
 SHAPES = {

@@ -11,7 +11,7 @@ HEAD = [
     "forward, ms",
     "of the floor",
     "GB/s",
-    "GPU peak, GiB (reserved)",
+    "GPU peak, GiB (for weights; reserved)",
     "NVML, GiB",
     "host, GiB (RSS; at setup)",
     "set up, s",
@@ -44,6 +44,8 @@ class Facts:
         self.needed = median([line["needed"] for line in good])
         self.budget = median([line.get("budget") for line in good])
         alone = [time for line in by_method.get("resident", []) for time in line.get("times", [])]
+        most = median([line["peak"].get("allocated") for line in by_method.get("resident", []) if "peak" in line])
+        self.activations = None if most is None or self.weights is None else most - self.weights
         self.compute = median(alone) or median([line.get("resident_seconds") for line in good])
 
     def sent(self, line):
@@ -87,13 +89,14 @@ def row(method, lines, facts, simulated):
     rss = median([line.get("rss") for line in good])
     peak = median([line.get("host_peak_setup") for line in good])
     allocated = median([line["peak"].get("allocated") for line in good])
+    weights = None if allocated is None or facts.activations is None else allocated - facts.activations
     reserved = median([line["peak"].get("reserved") for line in good])
     return [
         method,
         f"{taken * 1e3:.1f} ({len(times)}){spread}",
         number(floor and floor / taken, 0, 100) + (" %" if floor else ""),
         number(sent / taken if sent else None, 1, 1e-9),
-        f"{number(allocated, 2, 1 / GIB)} ({number(reserved, 2, 1 / GIB)})",
+        f"{number(allocated, 2, 1 / GIB)} ({number(weights, 2, 1 / GIB)}; {number(reserved, 2, 1 / GIB)})",
         number(median([line.get("nvml") for line in good]), 2, 1 / GIB),
         f"{number(host, 1, 1 / GIB)} ({number(rss, 1, 1 / GIB)}; {number(peak, 1, 1 / GIB)})",
         number(median([line["setup_seconds"] for line in good]), 2),

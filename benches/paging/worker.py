@@ -174,8 +174,8 @@ def resident_seconds(model, call, device, seconds):
 class Reference:
     """The resident model's output, in a file: others are compared with it."""
 
-    def __init__(self, folder, shape):
-        self.path = os.path.join(folder, f"{shape.model}-{shape.tokens}.pt")
+    def __init__(self, folder, shape, layers):
+        self.path = os.path.join(folder, f"{shape.model}-{layers or 'all'}-{shape.tokens}.pt")
 
     def save(self, output):
         torch.save(output.cpu(), self.path)
@@ -205,7 +205,7 @@ def plan_of(model):
 def measure(task, shape, model, call, device, started, base):
     """One shape of a model that is set up already."""
     forward = lambda: model(*call)  # noqa: E731
-    reference = Reference(task["folder"], shape)
+    reference = Reference(task["folder"], shape, task["layers"])
     found: dict = {}
     device.reset_peaks()
     watch = HostPeak(base)
