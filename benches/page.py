@@ -35,7 +35,7 @@ FOLDER = Path(__file__).resolve().parent / "paging"
 sys.path.insert(0, str(FOLDER))
 
 # (shapes, methods, in one process a method, layers): the promises first. Eight layers: the floor is in proportion, and what
-# a peer loses at each forward's start counts twice what it does with sixteen. Two for those that copy serially: they are slow.
+# a peer loses at each forward's start counts twice what it does with sixteen. Two for what copies serially, and slowly.
 SHORT = [
     ("A:512,B", "resident,memlab-min,diffusers-block,diffusers-leaf,mmgp", True, 8),
     ("B", "memlab,memlab-budget", False, 8),
