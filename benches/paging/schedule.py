@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 LAYERS = 32
-BYTES = 4 << 20
-BYTES_PER_SECOND = 1e9
+BYTES = 16 << 20  # Smaller ones would be copied several together.
+BYTES_PER_SECOND = 2e9
 WANTED_PERCENT = 95
 # The system's own wake-up is later than that; the rest is waited for awake.
 AWAKE = 0.0003
@@ -78,7 +78,6 @@ def paced(ratio, residents):
     copy = BYTES / BYTES_PER_SECOND
     model = nn.Sequential(*(Layer(BYTES, copy * ratio) for _ in range(LAYERS))).eval()
     wanted = recurrence(copy, [copy * ratio] * LAYERS, spread(residents, LAYERS), 2)
-    # A few bytes more than the layers themselves: their places are aligned.
     budget = (residents + 2) * BYTES if residents else "min"
     memlab.page(model, device="cpu", budget=budget, _bytes_per_second=BYTES_PER_SECOND)
     x = torch.zeros(1)
@@ -90,23 +89,25 @@ def paced(ratio, residents):
 
 
 def overhead(device, budget):
-    """Microseconds that paging adds to each of many tiny layers."""
+    """Microseconds that paging adds to each of many tiny layers, and of how many units."""
     import memlab
 
     def make():
         return nn.Sequential(*(nn.Linear(16, 16) for _ in range(UNITS))).eval()
 
     x = torch.zeros(1, 16, device=device)
-    plain, model = make().to(device), memlab.page(make(), device=device, budget=budget)
-    without, paged = [], []
+    plain, model = make().to(device), memlab.page(make(), device, 16 * 17, budget=budget)
+    without: list[float] = []
+    paged: list[float] = []
     with torch.no_grad():
         for _ in range(4):
             forwards(plain, x, 5), forwards(model, x, 5)
         for _ in range(20):
             without += forwards(plain, x, 10)
             paged += forwards(model, x, 10)
+    units = len(model.memlab.units)
     memlab.unpage(model)
-    return (statistics.median(paged) - statistics.median(without)) / UNITS * 1e6
+    return units, (statistics.median(paged) - statistics.median(without)) / UNITS * 1e6
 
 
 def main(device):
@@ -123,6 +124,6 @@ def main(device):
         )
     print(f"{UNITS} layers of 1 KiB, what paging adds to each on device {device}:")
     for budget, what in (("1GiB", "all resident"), ("min", "through two slots, unpaced")):
-        cost = overhead(device, budget)
+        units, cost = overhead(device, budget)
         word = "" if cost <= WANTED_MICROSECONDS else f"   more than {WANTED_MICROSECONDS} µs"
-        print(f"  {what}: {cost:.1f} µs{word}", flush=True)
+        print(f"  {what}, {units} units: {cost:.1f} µs{word}", flush=True)

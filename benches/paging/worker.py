@@ -21,6 +21,9 @@ WARM_UP = 3
 # A forward that takes longer than this part of the time there is has shown itself with fewer.
 SLOW = 0.1
 FEWEST = 3
+# Of what memlab says about itself.
+PLAN = """predicted_ms achieved_ms gigabytes_per_second stage resident_bytes ring_bytes kept_bytes gathered_bytes streamed_bytes
+    host_bytes pinned bytes_per_second counters notes""".split()
 
 
 class Gpu:
@@ -198,8 +201,8 @@ def plan_of(model):
     plan = getattr(model, "memlab", None)
     if plan is None:
         return None
-    said = {name: getattr(plan, name, None) for name in ("predicted_ms", "achieved_ms", "gigabytes_per_second")}
-    return said | {"table": str(plan)}
+    said = {name: getattr(plan, name, None) for name in PLAN}
+    return said | {"units": len(plan.units), "table": str(plan)}
 
 
 def measure(task, shape, model, call, device, started, base):
