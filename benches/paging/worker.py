@@ -22,8 +22,8 @@ WARM_UP = 3
 SLOW = 0.1
 FEWEST = 3
 # Of what memlab says about itself.
-PLAN = """predicted_ms achieved_ms gigabytes_per_second stage resident_bytes ring_bytes kept_bytes gathered_bytes streamed_bytes
-    host_bytes pinned bytes_per_second counters notes""".split()
+PLAN = ["stage", "predicted_ms", "achieved_ms", "gigabytes_per_second", "bytes_per_second", "counters", "notes", "pinned"]
+PLAN += ["resident_bytes", "ring_bytes", "kept_bytes", "gathered_bytes", "streamed_bytes", "host_bytes"]
 
 
 class Gpu:
