@@ -33,6 +33,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "paging"
 sys.path.insert(0, str(FOLDER))
+sys.path.append(str(FOLDER.parent.parent / "python"))  # memlab as it is built here, unless one is installed.
 
 # (shapes, methods, in one process a method, layers): the promises first. Eight layers: the floor is in proportion, and what
 # a peer loses at each forward's start counts twice what it does with sixteen. Two for what copies serially, and slowly.
