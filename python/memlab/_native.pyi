@@ -124,6 +124,7 @@ def plan(
     budget: int | None,
     minimum: bool,
     capacity: int,
+    together: list[list[int]] = ...,
 ) -> Plan:
     """Which units stay on the device, and where in the ring the others go.
 
@@ -133,6 +134,7 @@ def plan(
     budget: the most device memory for weights; None: as little as still hides the transfer.
     minimum: the smallest ring that loads one unit while another is used.
     capacity: what the device can give at most.
+    together: sets of units that may be needed at the same time although no point of the schedule says so.
 
     ValueError when the budget is too small for one of the points; it says how much is needed.
     """
