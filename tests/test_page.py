@@ -27,6 +27,8 @@ WAYS = {
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
+    # Two test programs at a time on a small machine: threads of their own would only be in each other's way.
+    torch.set_num_threads(1)
     # The models here are small: units of a few layers, as large models have them.
     monkeypatch.setattr("memlab.units.SMALL_UNIT", 64 << 10)
     monkeypatch.setattr("memlab.units.SMALL_SHARED", 4 << 10)
@@ -390,15 +392,17 @@ def test_micro_batches():
             torch.testing.assert_close(call(model, (x,)), call(twin, (x,)))
 
 
-def test_compiled():
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_compiled(backend):
     # GIVEN a paged model that is compiled (its blocks are, between the points where weights are exchanged)
     twin = nn.Sequential(*(nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(3))).eval()
-    model = paged(copy.deepcopy(twin), budget="min")
-    compiled = torch.compile(model, backend="aot_eager")
+    model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
+    compiled = torch.compile(model, backend=backend)
     for _ in range(5):
         x = torch.randn(3, 64)
         with torch.no_grad():
             torch.testing.assert_close(compiled(x), twin(x))
+    assert model.memlab.stage == "settled"
 
 
 def test_autocast_and_inference_mode():

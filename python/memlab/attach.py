@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import inspect
 from collections.abc import Callable
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 MARK = "memlab"  # The attribute of the outermost module that holds the plan.
@@ -40,8 +43,7 @@ class Takeover:
         original = module.forward
         wrapped = wrapper(original)
         functools.update_wrapper(wrapped, original)
-        # torch.compile runs this function as it is and compiles what it calls.
-        wrapped._torchdynamo_disable = True  # type: ignore[attr-defined]
+        left_to_python(wrapped)
         self._set(module, "forward", wrapped)
 
     def unwrap(self, module: nn.Module) -> None:
@@ -90,6 +92,38 @@ def taken(model: nn.Module) -> Any:
         if getattr(guard, "memlab", False):
             return guard
     return None
+
+
+def left_to_python(function: Any) -> None:
+    """Has torch.compile run a function as it is, and compile only what it calls.
+
+    The marks are those that ``torch.compiler.disable(recursive=False)`` sets, which would import all of the compiler.
+    """
+    function._torchdynamo_disable = True
+    _skip(function.__code__)
+
+
+def _skip(code: CodeType) -> None:
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        actions = frames._FrameAction
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(actions.SKIP, actions.DEFAULT))
+    elif hasattr(frames, "skip_code"):  # PyTorch 2.6 and before.
+        frames.skip_code(code)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            _skip(inner)
+
+
+def modules_left_to_python(*modules: ModuleType) -> None:
+    """The same for all functions and methods of these modules."""
+    for module in modules:
+        for value in vars(module).values():
+            members = vars(value).values() if isinstance(value, type) else [value]
+            for member in members:
+                function = inspect.unwrap(getattr(member, "__func__", member)) if callable(member) else member
+                if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+                    left_to_python(function)
 
 
 def _refusal(what: str) -> Callable[..., Any]:

@@ -78,6 +78,21 @@ class Holder:
         self.homes: dict[str, Home] = {}
         module.__dict__[kind] = self.outside
 
+    def exchanged(self) -> list[tuple[Home, Any]]:
+        """Tensors of the module that were exchanged for others, or removed (None), since this was last asked."""
+        if not self.outside.changed:
+            return []
+        self.outside.changed = False
+        found = []
+        for key, home in self.homes.items():
+            now = dict.get(self.outside, key)
+            if now is not home.tensor:
+                found.append((home, now))
+        for key in [key for key in self.inside if key not in self.outside]:
+            del self.inside[key]
+        self.inside.update({key: dict.get(self.outside, key) for key in self.outside if key not in self.homes})
+        return found
+
     def take_over_loose(self) -> None:
         """What a forward assigned to the module (a counter, a cache) stays assigned."""
         if len(self.homes) == len(self.inside) == len(self.outside):

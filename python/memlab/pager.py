@@ -7,6 +7,7 @@ address changes any more.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from memlab import _native
-from memlab.attach import Takeover
+from memlab.attach import Takeover, modules_left_to_python
 from memlab.batching import in_micro_batches, repeated_blocks
 from memlab.clock import Clock
 from memlab.exchange import Exchange
@@ -113,7 +114,7 @@ class Pager:
         self.times: list[int] = []
         self.schedule = Schedule()
         self.saved_weights: SavedWeights | None = None
-        self.parameters = [h.tensor for w in weights for h in w.homes if isinstance(h.tensor, nn.Parameter)]
+        self.homes = [home for weight in weights for home in weight.homes]
         self.wrapped = [Wrapped(module, index) for index, module in enumerate(model.modules())]
         self.blocks = repeated_blocks(model) if settings.micro_batch else set()
         for weight in weights:
@@ -223,7 +224,7 @@ class Pager:
                         self.residence.end()
 
     def _refuse_training(self) -> None:
-        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters):
+        if torch.is_grad_enabled() and any(home.tensor.requires_grad for home in self.homes):
             raise RuntimeError(
                 "a paged model does not train its paged weights: run it under torch.no_grad() or torch.inference_mode(), "
                 "or freeze them (model.requires_grad_(False)) to train what goes through it, such as adapters"
@@ -347,3 +348,8 @@ def moved(value: Any, device: torch.device) -> Any:
     if type(value) in (list, tuple):
         return type(value)(moved(entry, device) for entry in value)
     return value
+
+
+# A compiled model calls all this between what is compiled of it.
+for _part in ("clock", "exchange", "frozen", "pager", "planning", "residence", "units", "weights"):
+    modules_left_to_python(sys.modules[f"memlab.{_part}"])

@@ -91,10 +91,10 @@ class Plan:
             ("ring", self.ring_bytes, f"{readable(self.streamed_bytes)} come through it per forward"),
             ("kept", self.kept_bytes, "buffers, and what is not paged"),
             ("gathered", self.gathered_bytes, "embeddings, read row by row from the host"),
-            ("host", self.host_bytes, "pinned" if self.pinned else "not pinned: copies are slower"),
+            ("host", self.host_bytes, "" if self.pinned or self.elsewhere == "cpu" else "not pinned: copies are slower"),
         ):
             if nbytes:
-                lines.append(f"  {label:<10}{readable(nbytes):>12}  {remark}")
+                lines.append(f"  {label:<10}{readable(nbytes):>12}  {remark}".rstrip())
         if self.bytes_per_second:
             lines.append(f"  {'bus':<10}{self.bytes_per_second / 1e9:>7.1f} GB/s")
         if self.predicted_ns:

@@ -49,6 +49,7 @@ def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: S
                 f"the budget of {readable(settings.budget)} is too small: buffers and what else is kept on the device take "
                 f"{readable(plan.kept_bytes)} alone"
             )
+    _check(units, schedule, capacity if budget is None else budget, settings)
     points = [(point.units, times[i] if times else 0) for i, point in enumerate(schedule.points)]
     found = _native.plan(
         [unit.nbytes for unit in units],
@@ -65,6 +66,22 @@ def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: S
     fitting = [unit for unit in unused if _place_unused(unit, placement, room if budget is not None else 0)]
     schedule.units = units + fitting
     return placement
+
+
+def _check(units: list[Unit], schedule: Schedule, allowed: int, settings: Settings) -> None:
+    """Raises ValueError if what is needed at the same time does not fit, by its names."""
+    staying = sum(unit.nbytes for unit in units if unit.must_stay)
+    for point in schedule.points:
+        together = [units[index] for index in point.units if not units[index].must_stay]
+        needed = staying + sum(unit.nbytes for unit in together)
+        if needed > allowed:
+            whose = (
+                f"the budget of {readable(settings.budget)}" if isinstance(settings.budget, int) else "the device's memory"
+            )
+            raise ValueError(
+                f"{whose} is too small: {' and '.join(unit.name for unit in together)} are needed at once, and with what "
+                f"stays on the device that takes {readable(needed)}, of {readable(max(allowed, 0))} there are for weights"
+            )
 
 
 def _place_unused(unit: Unit, placement: Placement, room: int) -> bool:

@@ -155,6 +155,9 @@ class Residence:
                 self._take_edit(index)
         touched = [holder for holder in self.exchange.holders.values() if holder.outside.touched]
         if touched:
+            for holder in touched:
+                for home, tensor in holder.exchanged():
+                    self._take_exchange(home, tensor)
             homes = {home for holder in touched for home in holder.homes.values()}
             for holder in touched:
                 holder.outside.touched = False
@@ -187,6 +190,15 @@ class Residence:
             )
         self._upload(index)
 
+    def _take_exchange(self, home: Home, tensor: Any) -> None:
+        """A module was given another Parameter for this one."""
+        if self.on_change == "error" or not isinstance(tensor, type(home.tensor)) or len(home.places) > 1:
+            raise RuntimeError(
+                f"{home.name} was exchanged for another tensor, or removed, after memlab.page: unpage the model before "
+                'changing what it is made of (on_change="upload" takes tensors of the same kind that are not shared)'
+            )
+        home.tensor = tensor
+
     @torch.no_grad()
     def _upload(self, index: int) -> None:
         for home in self.present[index].homes:
@@ -200,7 +212,8 @@ class Residence:
                         f"{tuple(source.shape)} of {source.dtype} now: unpage the model before changing shapes or dtypes"
                     )
                 view.copy_(source)
-                home.tensor.data = view
+                with torch.inference_mode(False):
+                    home.tensor.data = view
             home.remember()
         self.pipeline.reload(index, self.stream())
 
