@@ -12,8 +12,11 @@ __all__ = ["Arena", "Pipeline", "Session", "checkpoint_tensors", "plan", "simula
 class Arena:
     """Host memory that holds all weights. It is given back when this object and every `Pipeline` on it are gone."""
 
-    def __new__(cls, nbytes: int) -> Arena:
-        """Reserves addresses; memory is taken as it is written. MemoryError, in words, when the system refuses."""
+    def __new__(cls, nbytes: int, borders: list[int] | None = None) -> Arena:
+        """Reserves addresses; memory is taken as it is written. MemoryError, in words, when the system refuses.
+
+        It is pinned piece by piece; `borders` (multiples of 4096) says where pieces end, None for every GiB.
+        """
 
     @property
     def address(self) -> int: ...
@@ -30,6 +33,9 @@ class Arena:
 
     def read(self, parts: list[tuple[str, int, int, int]]) -> None:
         """Reads parts of files: (path, offset in the file, offset in the arena, bytes). OSError names the file."""
+
+    def unpin(self) -> None:
+        """Makes it ordinary memory again; no copy may be under way."""
 
     def pin(self, device: int) -> bool:
         """Registers the arena with CUDA, so that copies run beside the program. A refusal is no error: see `refused`."""

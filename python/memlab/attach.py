@@ -7,7 +7,6 @@ pickled or copied: a copy of a paged model is an ordinary model.
 
 from __future__ import annotations
 
-import copyreg
 import functools
 import inspect
 from collections.abc import Callable
@@ -144,11 +143,3 @@ def _state(module: nn.Module, takeover: Takeover) -> Any:
         return takeover.original_state(module, module.__dict__)
     state = method(module)
     return takeover.original_state(module, state) if isinstance(state, dict) and "_parameters" in state else state
-
-
-# The refusal and the partial are never pickled, as `_state` leaves them out; this says so if that should ever change.
-copyreg.pickle(Takeover, lambda _: (_no_takeover, ()))
-
-
-def _no_takeover() -> None:
-    return None

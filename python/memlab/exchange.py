@@ -117,8 +117,9 @@ class Exchange:
         if place.kind not in ("_parameters", "_buffers"):
             self.lists.append((place, home))
             return Slot(place.module.__dict__[place.kind], place.key, place.weakly)
-        holder = self.holders.setdefault((id(place.module), place.kind), None) or Holder(place.module, place.kind)
-        self.holders[id(place.module), place.kind] = holder
+        holder = self.holders.get((id(place.module), place.kind))
+        if holder is None:
+            holder = self.holders[id(place.module), place.kind] = Holder(place.module, place.kind)
         holder.homes[str(place.key)] = home
         return Slot(holder.inside, place.key)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from memlab import _native
 from memlab.paging import attach, refuse_twice, settings_of
-from memlab.weights import Bytes, Place, collect, lay_out, move_in, settle_in, tensors_of
+from memlab.weights import Bytes, Place, arena_for, collect, move_in, settle_in, tensors_of
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -81,7 +81,7 @@ def load(
     backed = _give_memory(model, sources, dtype, strict)
 
     weights, kept = collect(model)
-    memory = Bytes(_native.Arena(lay_out(weights)))
+    memory = Bytes(arena_for(weights))
     with torch.no_grad(), torch.inference_mode(False):
         straight = [w for w in weights if all(_straight(backed, home.tensor) for home in w.homes)]
         parts = []

@@ -327,6 +327,11 @@ class Pager:
         self.residence.clear()
         self.exchange.release()
         self.takeover.release()
+        for weight in self.weights:
+            weight.reachable_storage = None
+            for home in weight.homes:
+                home.resting = None
+        self.memory.arena.unpin()
 
 
 def _needed(points: list[Point], places: list[tuple[int, int] | None]) -> list[Point]:

@@ -8,13 +8,12 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from memlab import _native
 from memlab.attach import MARK, taken
 from memlab.pager import Pager
 from memlab.plan import Plan
 from memlab.planning import Settings
 from memlab.sizes import bytes_of, readable
-from memlab.weights import Bytes, Weight, collect, lay_out, move_in
+from memlab.weights import Bytes, Weight, arena_for, collect, move_in
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -70,7 +69,7 @@ def page(
     if not weights:
         raise ValueError("this model has no weights to page: move it to the device as it is")
     _check_budget(weights, settings)
-    memory = Bytes(_native.Arena(lay_out(weights)))
+    memory = Bytes(arena_for(weights))
     with torch.no_grad(), torch.inference_mode(False):
         move_in(weights, memory)
     attach(model, weights, [tensor for tensor, _ in kept], memory, settings)

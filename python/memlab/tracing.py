@@ -8,7 +8,6 @@ a module's own code does with the weights of others (``F.linear(x, self.embeddin
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,7 +133,11 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[T
     if not func._schema.is_mutable:
         return []
     found: list[Tensor] = []
-    remember: Callable[[Tensor], Tensor] = lambda tensor: (found.append(tensor), tensor)[1]  # noqa: E731
+
+    def remember(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[position] if position < len(args) else kwargs.get(argument.name)

@@ -24,6 +24,9 @@ from torch import Tensor, nn
 from memlab import _native
 
 ALIGNMENT = 512
+# What is pinned at a time, and what that begins at a multiple of.
+CHUNK = 1 << 30
+PAGE = 4096
 # Buffers below this stay on the device: running statistics, frequencies, masks. They may be written at any time.
 SMALL_BUFFER = 1 << 20
 
@@ -180,13 +183,20 @@ def _weight(index: int, group: list[tuple[str, Tensor, list[Place]]]) -> Weight:
     return weight
 
 
-def lay_out(weights: list[Weight]) -> int:
-    """Gives each weight its place in the arena, one after the other; the bytes that takes."""
-    offset = 0
+def arena_for(weights: list[Weight]) -> _native.Arena:
+    """Gives each weight its place, one after the other, in an arena made for them.
+
+    The system pins no more than a GiB or so at a time, and a copy across such a border is refused by the driver: borders
+    lie between weights.
+    """
+    offset, began, borders = 0, 0, []
     for weight in weights:
+        if offset > began and offset + weight.span - began > CHUNK:
+            offset = began = -(-offset // PAGE) * PAGE
+            borders.append(offset)
         weight.offset = offset
         offset += weight.span
-    return offset
+    return _native.Arena(offset, borders)
 
 
 class Bytes:

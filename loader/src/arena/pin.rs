@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Arena, CHUNK, in_parallel, pieces};
+use super::{Arena, in_parallel};
 use crate::driver::Device;
 use crate::error::size;
 
@@ -35,11 +35,11 @@ impl Arena {
 
     fn pin_chunks(&self, pinned: &mut Pinned, device: Arc<Device>) {
         let missing: Vec<_> =
-            pieces(self.bytes, CHUNK).into_iter().filter(|chunk| !pinned.chunks.contains(&chunk.start)).collect();
+            self.chunks.iter().filter(|chunk| !chunk.is_empty() && !pinned.chunks.contains(&chunk.start)).collect();
         let done = Mutex::new(Vec::new());
         // Most of the time goes into handing out and zeroing pages, which several threads can do at once.
         let outcome = in_parallel(missing.len(), |index| {
-            let chunk = &missing[index];
+            let chunk = missing[index];
             let address = self.address + chunk.start as usize;
             let bytes = (chunk.end - chunk.start) as usize;
             populate(address, bytes);
@@ -60,7 +60,7 @@ impl Arena {
         match outcome {
             Ok(()) => (pinned.is_all, pinned.refused) = (true, None),
             Err(error) => {
-                let had: u64 = pinned.chunks.iter().map(|start| CHUNK.min(self.bytes - start)).sum();
+                let had: u64 = pinned.chunks.iter().map(|&start| self.chunk_end(start) - start).sum();
                 pinned.refused = Some(format!(
                     "the system pins no more than {} ({error}): {} stay pageable and are copied more slowly; \
                      raise `ulimit -l` or the container's memory limit, or close programs that pin memory",
@@ -71,8 +71,10 @@ impl Arena {
         }
     }
 
-    pub(super) fn unpin(&self) {
+    /// Ordinary memory again. No copy may be under way.
+    pub fn unpin(&self) {
         let pinned = &mut *self.pinned.lock();
+        pinned.is_all = false;
         let Some(device) = pinned.device.take() else { return };
         let Ok(_current) = device.make_current() else { return };
         for start in pinned.chunks.drain(..) {
