@@ -74,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn plans_fit_and_nothing_overlaps(problem in problems(9), share in 0.0..1.2f64) {
+    fn plans_fit_and_nothing_overlaps(problem in prop_oneof![problems(14), chains(24)], share in 0.0..1.2f64) {
         // GIVEN any model and any budget
         let budget = (total(&problem) as f64 * share) as u64;
         // WHEN it is planned
@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn more_memory_is_never_slower(problem in problems(14), shares in prop::collection::vec(0.0..1.1f64, 2)) {
+    fn more_memory_is_never_slower(problem in prop_oneof![problems(14), chains(24)], shares in prop::collection::vec(0.0..1.1f64, 2)) {
         prop_assume!(problem.points.iter().any(|point| point.compute_ns > 0));
         // GIVEN a budget that suffices, and a larger one
         let (less, more) = (shares[0].min(shares[1]), shares[0].max(shares[1]));

@@ -238,7 +238,7 @@ impl<'a> Search<'a> {
             let found = if self.floor_ns(middle) > target { None } else { self.fastest(middle) };
             match found.filter(|choice| choice.time_ns <= target) {
                 Some(choice) => {
-                    enough = choice.bytes;
+                    enough = choice.bytes.min(middle);
                     best = choice;
                 }
                 None => too_small = middle,
