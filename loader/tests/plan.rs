@@ -217,7 +217,8 @@ fn the_search_comes_near_to_all_selections() {
             Search::heuristic(&problem).fastest(budget).unwrap().time_ns as f64 / best.max(1) as f64
         })
         .collect();
-    // THEN most find the same, and the worst is not far off: measured 1.003 on average, 1.02 at the 95th percentile
+    // THEN most find the same or better (it also moves the ring's seam), and the worst is not far off: measured 0.992 on
+    // average, 1.000 at the 95th percentile, 1.10 at worst
     ratios.sort_by(f64::total_cmp);
     let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
     eprintln!("mean {mean:.4}, p95 {:.4}, worst {:.4}", ratios[142], ratios[149]);
