@@ -92,7 +92,7 @@ pub enum PlanError {
         limit: u64,
         needed: u64,
         resident: u64,
-        /// The point that needs the most, if one does.
+        /// The point that needs that much, if one does by itself.
         point: Option<usize>,
     },
 }
@@ -108,7 +108,7 @@ impl fmt::Display for PlanError {
                 )?;
                 match point {
                     Some(point) => write!(f, "point {point} of the forward needs {} bytes at once", needed - resident)?,
-                    None => write!(f, "the largest unit has {} bytes", needed - resident)?,
+                    None => write!(f, "what is needed at once takes {} bytes", needed - resident)?,
                 }
                 if *resident > 0 {
                     write!(f, ", beside {resident} bytes that must stay on the device")?;
@@ -140,7 +140,8 @@ pub fn plan(problem: &Problem, wanted: Wanted, capacity: u64) -> Result<Plan, Pl
         // As long as nothing is known about the compute there is no saying what hides.
         Wanted::Hide | Wanted::Least => search.least(capacity),
     };
-    let Some(choice) = choice else { return Err(search.too_small(limit)) };
+    // Too little for loading ahead, or units that are hard to place: the smallest layout fits.
+    let choice = choice.unwrap_or_else(|| search.smallest());
     Ok(search.plan_of(&choice))
 }
 

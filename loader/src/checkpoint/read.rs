@@ -112,10 +112,7 @@ fn open_all(parts: &[Part]) -> Result<HashMap<&Path, (File, u64)>> {
     let mut files = HashMap::new();
     for Part { path, .. } in parts {
         if !files.contains_key(path.as_path()) {
-            let failed = |error| Error::File { path: path.clone(), error };
-            let file = File::open(path).map_err(failed)?;
-            let size = file.metadata().map_err(failed)?.len();
-            files.insert(path.as_path(), (file, size));
+            files.insert(path.as_path(), super::open(path)?);
         }
     }
     Ok(files)

@@ -18,6 +18,8 @@ pub struct Facts<'a> {
     pub movable: Vec<usize>,
     /// Units in order of first use, each with the compute since the one before.
     paced: Vec<(usize, f64)>,
+    /// Per unit: nanoseconds of a copy.
+    costs: Vec<f64>,
 }
 
 impl<'a> Facts<'a> {
@@ -41,7 +43,8 @@ impl<'a> Facts<'a> {
         }
         let unused = movable.iter().filter(|&&unit| !seen[unit]);
         paced.extend(unused.map(|&unit| (unit, 0.0)));
-        Self { problem, placer, movable, paced }
+        let costs = problem.unit_bytes.iter().map(|&bytes| problem.bus.cost_ns(bytes) as f64).collect();
+        Self { problem, placer, movable, paced, costs }
     }
 
     /// Resident parts: per unit whether it stays.
@@ -49,13 +52,21 @@ impl<'a> Facts<'a> {
         let bytes = |unit: usize| self.placer.bytes[unit];
         let total: u64 = self.movable.iter().map(|&unit| bytes(unit)).sum();
         let mean = total / (self.movable.len().max(1) as u64);
-        let small: HashSet<usize> = self.movable.iter().copied().filter(|&unit| bytes(unit) < mean / 8).collect();
-        let large: HashSet<usize> = self.movable.iter().copied().filter(|&unit| bytes(unit) > 2 * mean).collect();
-        let both = small.union(&large).copied().collect();
+        // What is small costs little to keep and a copy of its own to stream; what is large makes the ring large.
+        let mut forced: Vec<Vec<bool>> = Vec::new();
+        for (small, large) in [(false, false), (true, false), (false, true), (true, true)] {
+            let mut first = vec![false; self.placer.bytes.len()];
+            for &unit in &self.movable {
+                first[unit] = small && bytes(unit) < mean / 8 || large && bytes(unit) > 2 * mean;
+            }
+            if !forced.contains(&first) {
+                forced.push(first);
+            }
+        }
         let levels = self.movable.len().min(MOST_LEVELS);
         let mut all = HashSet::new();
-        for first in [&HashSet::new(), &small, &large, &both] {
-            let forced: u64 = first.iter().map(|&unit| bytes(unit)).sum();
+        for first in &forced {
+            let forced: u64 = self.movable.iter().filter(|&&unit| first[unit]).map(|&unit| bytes(unit)).sum();
             for level in 0..=levels {
                 let share = total as f64 * level as f64 / levels.max(1) as f64;
                 if forced as f64 > share {
@@ -75,13 +86,13 @@ impl<'a> Facts<'a> {
     }
 
     /// Every stretch of the order keeps the same fraction of its bytes.
-    fn by_bytes(&self, first: &HashSet<usize>, fraction: f64, phase: f64) -> Vec<bool> {
+    fn by_bytes(&self, first: &[bool], fraction: f64, phase: f64) -> Vec<bool> {
         let mut resident = self.problem.resident.clone();
         let mut owed = 0.0;
         let mut begun = false;
         for &unit in &self.movable {
             let bytes = self.placer.bytes[unit] as f64;
-            if first.contains(&unit) {
+            if first[unit] {
                 resident[unit] = true;
                 continue;
             }
@@ -98,17 +109,16 @@ impl<'a> Facts<'a> {
     }
 
     /// Streams a unit whenever the compute since the last one has paid for its copy.
-    fn by_compute(&self, first: &HashSet<usize>, fraction: f64) -> Vec<bool> {
+    fn by_compute(&self, first: &[bool], fraction: f64) -> Vec<bool> {
         let mut resident = self.problem.resident.clone();
-        let cost = |unit: usize| self.problem.bus.cost_ns(self.problem.unit_bytes[unit]) as f64;
-        let copies: f64 =
-            self.paced.iter().filter(|(unit, _)| !first.contains(unit)).map(|&(unit, _)| cost(unit)).sum();
+        let cost = |unit: usize| self.costs[unit];
+        let copies: f64 = self.paced.iter().filter(|(unit, _)| !first[*unit]).map(|&(unit, _)| cost(unit)).sum();
         let compute: f64 = self.paced.iter().map(|&(_, compute)| compute).sum();
         let pace = if compute > 0.0 { (1.0 - fraction) * copies / compute } else { 0.0 };
         let mut paid = 0.0;
         for &(unit, compute) in &self.paced {
             paid += compute * pace;
-            if first.contains(&unit) || paid < cost(unit) * 0.5 {
+            if first[unit] || paid < cost(unit) * 0.5 {
                 resident[unit] = true;
             } else {
                 paid -= cost(unit);

@@ -50,6 +50,8 @@ pub struct Placer {
     pub group: Vec<usize>,
     /// Per unit: those that must be there at the same time.
     together: Vec<Vec<usize>>,
+    /// Units that are in no set of them.
+    unused: Vec<usize>,
 }
 
 impl Placer {
@@ -74,20 +76,19 @@ impl Placer {
             set.dedup();
         }
         let sets = problem.points.len() + problem.together.len();
-        for unit in 0..units {
-            if group[unit] == usize::MAX {
-                group[unit] = sets + unit;
-                order.push(unit);
-            }
+        let unused: Vec<usize> = (0..units).filter(|&unit| group[unit] == usize::MAX).collect();
+        for &unit in &unused {
+            group[unit] = sets + unit;
+            order.push(unit);
         }
-        Self { bytes, order, group, together }
+        Self { bytes, order, group, together, unused }
     }
 
     /// The smallest ring for these units: each set that is needed together, and each unit, must fit.
     pub fn least_ring(&self, problem: &Problem, streamed: &[bool]) -> (u64, Option<usize>) {
         let sets = problem.points.iter().map(|point| &point.units).chain(&problem.together);
         let of_sets = sets.enumerate().map(|(point, set)| (self.sum(set.iter().copied(), streamed), Some(point)));
-        let alone = (0..self.bytes.len()).map(|unit| (self.sum([unit].into_iter(), streamed), None));
+        let alone = self.unused.iter().map(|&unit| (self.sum([unit].into_iter(), streamed), None));
         let points = problem.points.len();
         let most = of_sets.chain(alone).max_by_key(|&(bytes, point)| (bytes, point.map(std::cmp::Reverse)));
         most.map_or((0, None), |(bytes, point)| (bytes, point.filter(|&point| point < points)))

@@ -128,12 +128,13 @@ impl<'a> Search<'a> {
             self.candidates.extend(shapes.into_iter().map(of));
         }
         self.residents = residents;
-        // Everything on the device: nothing is copied.
-        let shape = Shape { pattern: Pattern::Sequential, ring: 0, seam: 0 };
-        let everything = vec![true; self.problem.unit_bytes.len()];
-        let bytes = resident_bytes(&self.placer, &everything);
-        self.candidates.push(Candidate { bytes, resident: self.residents.len(), shape });
-        self.residents.push(everything);
+        for Choice { bytes, shape, resident, .. } in [self.smallest(), self.all_resident()] {
+            // Where nothing is known of the compute, the smallest ring is not the fastest: nothing is loaded ahead.
+            if self.compute_ns > 0 || shape.ring == 0 {
+                self.candidates.push(Candidate { bytes, resident: self.residents.len(), shape });
+                self.residents.push(resident);
+            }
+        }
         self.candidates.sort_by_key(|candidate| std::cmp::Reverse((candidate.bytes, candidate.shape)));
     }
 
@@ -157,10 +158,14 @@ impl<'a> Search<'a> {
 
     /// All on the device, if it fits: nothing is copied.
     pub fn everything(&self, limit: u64) -> Option<Choice> {
+        Some(self.all_resident()).filter(|choice| choice.bytes <= limit)
+    }
+
+    fn all_resident(&self) -> Choice {
         let resident = vec![true; self.problem.unit_bytes.len()];
         let bytes = resident_bytes(&self.placer, &resident);
         let shape = Shape { pattern: Pattern::Sequential, ring: 0, seam: 0 };
-        Some(Choice { time_ns: self.compute_ns, bytes, shape, resident }).filter(|choice| choice.bytes <= limit)
+        Choice { time_ns: self.compute_ns, bytes, shape, resident }
     }
 
     /// The fastest found in so many bytes, of those the smallest.
@@ -233,7 +238,7 @@ impl<'a> Search<'a> {
             let found = if self.floor_ns(middle) > target { None } else { self.fastest(middle) };
             match found.filter(|choice| choice.time_ns <= target) {
                 Some(choice) => {
-                    enough = choice.bytes;
+                    enough = choice.bytes.min(middle);
                     best = choice;
                 }
                 None => too_small = middle,
@@ -249,7 +254,7 @@ impl<'a> Search<'a> {
         let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
         let mut evaluator = Evaluator::new(self.problem, &self.placer);
         let rings = Rings::new(&facts, &streamed);
-        let (least, all) = (rings.least, rings.all);
+        let all = rings.all;
         let depths = [(2, Pattern::TwoEnded), (2, Pattern::Sequential), (1, Pattern::Sequential)];
         for (depth, pattern) in depths {
             let shape = rings.shape(pattern, depth);
@@ -262,37 +267,37 @@ impl<'a> Search<'a> {
                 return Some(choice);
             }
         }
-        // Units that several points share may need more than the largest point.
-        let mut ring = least;
-        while ring < all {
-            ring = (ring + (ring / 16).next_multiple_of(512).max(512)).min(all);
-            let shape = Shape { pattern: Pattern::Sequential, ring, seam: 0 };
+        Some(self.smallest()).filter(|choice| choice.bytes <= capacity)
+    }
+
+    /// The smallest layout found. Units that several points share may need a larger ring than any point does.
+    pub fn smallest(&self) -> Choice {
+        let facts = Facts::new(self.problem, &self.placer);
+        let resident = &self.problem.resident;
+        let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
+        let rings = Rings::new(&facts, &streamed);
+        let mut evaluator = Evaluator::new(self.problem, &self.placer);
+        let mut shape = rings.shape(Pattern::Sequential, 1);
+        while shape.ring < rings.all {
             if let Some(choice) = evaluator.evaluate(resident, shape) {
-                return Some(choice).filter(|choice| choice.bytes <= capacity);
+                return choice;
             }
+            shape.ring += (shape.ring / 16).next_multiple_of(512).max(512);
         }
-        None
+        self.all_resident()
     }
 
-    /// Whether the least there is fits.
-    pub fn must_fit(&mut self, limit: u64) -> Result<(), PlanError> {
-        if self.needed().0 > limit { Err(self.too_small(limit)) } else { Ok(()) }
-    }
-
-    fn needed(&self) -> (u64, Option<usize>) {
-        let streamed: Vec<bool> = self.problem.resident.iter().map(|resident| !resident).collect();
-        let (ring, point) = self.placer.least_ring(self.problem, &streamed);
-        (ring + resident_bytes(&self.placer, &self.problem.resident), point)
-    }
-
-    pub fn too_small(&mut self, limit: u64) -> PlanError {
-        let resident = resident_bytes(&self.placer, &self.problem.resident);
-        let (mut needed, point) = self.needed();
+    /// The smallest layout, if it is larger than the limit.
+    pub fn must_fit(&self, limit: u64) -> Result<(), PlanError> {
+        let needed = self.smallest().bytes;
         if needed <= limit {
-            // Units shared between points did not fit beside each other.
-            needed = self.least(u64::MAX).map_or(needed, |choice| choice.bytes);
+            return Ok(());
         }
-        PlanError::TooSmall { limit, needed, resident, point }
+        let streamed: Vec<bool> = self.problem.resident.iter().map(|resident| !resident).collect();
+        let resident = resident_bytes(&self.placer, &self.problem.resident);
+        let (ring, point) = self.placer.least_ring(self.problem, &streamed);
+        let point = point.filter(|_| ring + resident == needed);
+        Err(PlanError::TooSmall { limit, needed, resident, point })
     }
 
     pub fn plan_of(&self, choice: &Choice) -> Plan {
