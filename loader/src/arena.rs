@@ -1,7 +1,6 @@
 //! The host memory in which all weights lie, in one piece, in the order in which they are used.
 
 mod pin;
-mod read;
 
 use std::ops::Range;
 use std::ptr;
@@ -9,8 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-pub use read::Part;
-
+use crate::checkpoint::{Part, read_parts};
 use crate::error::{Error, Result, size};
 use pin::Pinned;
 
@@ -119,7 +117,8 @@ impl Arena {
 
     /// Reads parts of files to where they belong, on several threads.
     pub fn read(&self, parts: &[Part]) -> Result<()> {
-        read::read(self, parts)
+        // SAFETY: the mapping, which the caller fills and does not use meanwhile.
+        unsafe { read_parts(parts, self.at(0, 0)?, self.bytes) }
     }
 
     /// The place of `bytes` at `offset`; an error in words when they are not inside.

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from memlab import _native
 from memlab.plan import Plan, PlannedUnit
@@ -60,6 +61,7 @@ def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: S
         budget,
         settings.budget == "min",
         max(capacity, 0),
+        _together(units),
     )
     placement = Placement(**found)
     room = (capacity if budget is None else budget) - placement.ring_bytes - placement.resident_bytes
@@ -82,6 +84,17 @@ def _check(units: list[Unit], schedule: Schedule, allowed: int, settings: Settin
                 f"{whose} is too small: {' and '.join(unit.name for unit in together)} are needed at once, and with what "
                 f"stays on the device that takes {readable(needed)}, of {readable(max(allowed, 0))} there are for weights"
             )
+
+
+def _together(units: list[Unit]) -> list[list[int]]:
+    """Units that hold tensors of one module: called at an unforeseen moment, it needs them at once."""
+    of_module: dict[nn.Module, dict[int, None]] = {}
+    for index, unit in enumerate(units):
+        for weight in unit.weights:
+            for home in weight.homes:
+                for place in home.places:
+                    of_module.setdefault(place.module, {})[index] = None
+    return [list(several) for several in of_module.values() if len(several) > 1]
 
 
 def _place_unused(unit: Unit, placement: Placement, room: int) -> bool:

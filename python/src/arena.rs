@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use memlab_loader::arena::{self, Part};
+use memlab_loader::arena;
+use memlab_loader::checkpoint::Part;
 use pyo3::prelude::*;
 
 use crate::error::raised;
@@ -59,7 +60,7 @@ impl Arena {
 
     /// Reads parts of files: (path, offset in the file, offset in the arena, bytes).
     fn read(&self, py: Python, parts: Vec<(PathBuf, u64, u64, u64)>) -> PyResult<()> {
-        let part = |(path, file_offset, arena_offset, bytes)| Part { path, file_offset, arena_offset, bytes };
+        let part = |(path, file_offset, offset, bytes)| Part { path, file_offset, offset, bytes };
         let parts: Vec<Part> = parts.into_iter().map(part).collect();
         py.detach(|| self.inner.read(&parts)).map_err(raised)
     }
