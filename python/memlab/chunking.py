@@ -109,7 +109,7 @@ class Chunk:
                     return self._from_outside(module, original, args, kwargs)
                 if self.tracer is not None:
                     self.tracer.boundary(2 * index)
-                    result = original(*args, **kwargs)
+                    result = original(*_cast(module, args), **kwargs)
                     self.tracer.boundary(2 * index + 1)
                     return result
                 if module in self.islands and now != self.cpu:
@@ -167,7 +167,7 @@ class Chunk:
         used = 0
         leading: set[Weight] = set()
         for weight in order:
-            used += weight.span
+            used += weight.nbytes
             if used > self.capacity:
                 break
             leading.add(weight)
@@ -212,7 +212,7 @@ class Chunk:
         plan = self.plan
         plan.stage = "settled"
         unused = [weight for weight in self.weights if weight not in order]
-        plan.units = [PlannedUnit(w.name, w.span, w not in rest, 0) for w in (*order, *unused)]
+        plan.units = [PlannedUnit(w.name, w.nbytes, w not in rest, 0) for w in (*order, *unused)]
         plan.resident_bytes = sum(unit.nbytes for unit in plan.units if unit.resident)
         plan.host_bytes = sum(unit.nbytes for unit in plan.units if not unit.resident)
         plan.pinned = False
