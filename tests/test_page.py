@@ -360,8 +360,34 @@ def test_round_trip_of_state():
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True))
 
 
+def test_layers_called_by_themselves():
+    # GIVEN a paged model of which some layers stay, some come and go, and one was never used
+    twin = mlp()
+    for budget in ("min", "1GiB"):
+        model = paged(copy.deepcopy(twin), budget=budget, max_layer_size=1)
+        x = torch.randn(3, 64)
+        for _ in range(4):
+            # WHEN single layers are called, THEN they compute what they did, and so does the model
+            for layer in (4, 1, 1, 5):
+                assert same(call(model[layer], (x,)), call(twin[layer], (x,)))
+            assert same(call(model, (x,)), call(twin, (x,)))
+
+
+def test_made_in_inference_mode():
+    with torch.inference_mode():
+        twin = mlp()
+        model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
+        for _ in range(4):
+            x = torch.randn(3, 64)
+            assert same(model(x), twin(x))
+        memlab.unpage(model)
+        assert same(model(x), twin(x))
+
+
 def test_what_cannot_be_done_is_said():
     model = paged(mlp())
+    with pytest.raises(RuntimeError, match=r"torch\.jit\.trace.*unpage"), torch.no_grad():
+        torch.jit.trace(model, torch.randn(1, 64))
     for again in (lambda: paged(model), lambda: paged(model[1]), lambda: paged(nn.Sequential(model, nn.Linear(64, 64)))):
         with pytest.raises(RuntimeError, match=r"paged or chunked already.*unpage"):
             again()

@@ -27,6 +27,7 @@ class Takeover:
         self.model = model
         self.what = what  # "paged", "chunked": for messages.
         self.before: dict[nn.Module, dict[str, Any]] = {}
+        self.kept: set[int] = set()  # Tensors that were moved to the device, by their ids.
 
     def guard(self) -> None:
         """Makes every module refuse to be moved or cast, and be copied as what it was."""
@@ -74,8 +75,15 @@ class Takeover:
             else:
                 state[name] = value
         for kind in ("_parameters", "_buffers"):
-            state[kind] = dict(state[kind])
+            state[kind] = {name: self._on_the_host(tensor) for name, tensor in state[kind].items()}
         return state
+
+    def _on_the_host(self, tensor: Any) -> Any:
+        """What stays on the device is on the host in a copy, as all the rest of it."""
+        if id(tensor) not in self.kept or tensor.device.type == "cpu":
+            return tensor
+        copy = tensor.detach().cpu()
+        return nn.Parameter(copy, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
 
 
 _ABSENT = object()

@@ -153,6 +153,11 @@ class Pager:
     def _from_outside(self, wrapped: Wrapped, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A call that comes from no other call of this model: a forward begins and ends with it."""
         self._refuse_training()
+        if torch.jit.is_tracing():
+            raise RuntimeError(
+                "torch.jit.trace would take the addresses at which a paged model's weights are just now for constants: "
+                "memlab.unpage(model) before tracing it"
+            )
         if self.stage is not SETTLED:
             with self.unsettled:
                 if self.stage is not SETTLED:
@@ -305,7 +310,9 @@ class Pager:
             wrapped.at_enter = wrapped.enter_key in scheduled
             wrapped.at_exit = wrapped.exit_key in scheduled
             wrapped.needs = frozenset(u for u in fallback.get(wrapped.enter_key, ()) if places[u] is not None)
-            if not (wrapped.at_enter or wrapped.at_exit or wrapped.needs or any(wrapped.module.children())):
+            # Modules without weights need no watching, unless a point is there, or they are called from outside.
+            holds = any(True for _ in wrapped.module.parameters()) or any(True for _ in wrapped.module.buffers())
+            if not (wrapped.at_enter or wrapped.at_exit or holds):
                 self.takeover.unwrap(wrapped.module)
         self.saved_weights = None
         self.stage = self.plan.stage = stage

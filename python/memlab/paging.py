@@ -91,7 +91,8 @@ def attach(model: nn.Module, weights: list[Weight], kept: list[torch.Tensor], me
         for weight in weights:
             if plan.pinned:
                 weight.reachable_storage = memory.on(settings.device, weight)
-        Pager(model, weights, memory, settings, plan)
+        pager = Pager(model, weights, memory, settings, plan)
+    pager.takeover.kept.update(id(tensor) for tensor in kept)
 
 
 def plan_of(model: nn.Module) -> Plan:

@@ -45,17 +45,17 @@ class Home:
     version: int = 0
     address: int = 0
 
-    def over(self, storage: torch.UntypedStorage, start: int = 0) -> Tensor:
-        """This tensor over other memory, whose byte `start` is the weight's first."""
+    def over(self, storage: torch.UntypedStorage) -> Tensor:
+        """This tensor over other memory, whose first byte is the weight's."""
         itemsize = self.tensor.element_size()
         empty = torch.empty(0, dtype=self.tensor.dtype, device=storage.device)
-        return empty.set_(storage, (start + self.byte_offset) // itemsize, self.tensor.shape, self.tensor.stride())
+        return empty.set_(storage, self.byte_offset // itemsize, self.tensor.shape, self.tensor.stride())
 
-    def clothed(self, storage: torch.UntypedStorage, start: int = 0) -> Tensor:
-        """The same as what the model holds: a Parameter (frozen) or a buffer, with the attributes people put on it."""
-        tensor = self.over(storage, start)
+    def clothed(self, storage: torch.UntypedStorage, requires_grad: bool = False) -> Tensor:
+        """The same as what the model holds: a Parameter or a buffer, with the attributes people put on it."""
+        tensor = self.over(storage)
         if isinstance(self.tensor, nn.Parameter):
-            tensor = nn.Parameter(tensor, requires_grad=False)
+            tensor = nn.Parameter(tensor, requires_grad=requires_grad)
         tensor.__dict__.update(self.tensor.__dict__)
         return tensor
 
@@ -108,7 +108,11 @@ class Place:
 
 
 def version_of(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    """What PyTorch counts up with each operation that writes to the tensor. Made in inference mode, it is not counted."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return 0
 
 
 def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, Place]]:
@@ -255,7 +259,13 @@ def settle_in(weight: Weight, memory: Bytes) -> None:
     """Makes the model's own tensors views of the arena."""
     weight.in_arena = memory.of(weight)
     for home in weight.homes:
-        home.tensor.data = home.over(weight.in_arena)
+        if home.tensor.is_inference():
+            # Its memory cannot be exchanged: another tensor of the same kind takes its places.
+            home.tensor = home.clothed(weight.in_arena, requires_grad=home.tensor.requires_grad)
+            for place in home.places:
+                place.put(home.tensor)
+        else:
+            home.tensor.data = home.over(weight.in_arena)
         home.remember()
 
 
