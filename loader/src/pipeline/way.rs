@@ -60,6 +60,19 @@ impl Way {
 
     /// See [`Session::enter`](super::Session::enter); says whether something changed.
     pub fn enter(&mut self, shared: &Shared, key: i64, stream: Stream, outside: Outside) -> Result<bool> {
+        match self.go_to(shared, key, stream, outside) {
+            Ok(()) => {
+                self.told.clone_from(&self.held);
+                Ok(!self.released.is_empty() || !self.acquired.is_empty())
+            }
+            Err(error) => {
+                self.let_go_of_all(shared);
+                Err(error)
+            }
+        }
+    }
+
+    fn go_to(&mut self, shared: &Shared, key: i64, stream: Stream, outside: Outside) -> Result<()> {
         let backend = &*shared.backend;
         if let Some(timing) = &mut self.timing {
             timing.end(backend, self.stream)?;
@@ -73,16 +86,10 @@ impl Way {
         if !self.running {
             self.begin(shared, &mut state, stream)?;
         }
-        let pending = match self.change_over(shared, &mut state, target, stream) {
-            Ok(step) => step,
-            Err(error) => {
-                self.let_go_of_all(shared, &mut state);
-                return Err(error);
-            }
-        };
+        let step = self.change_over(shared, &mut state, target, stream)?;
         drop(state);
         let mut outcome = Ok(());
-        match pending {
+        match step {
             Step::Done(None) => {}
             Step::Done(Some(event)) => outside(&mut || outcome = block(shared, event)),
             Step::InUse => outside(&mut || outcome = self.wait_and_acquire(shared, target, stream)),
@@ -91,7 +98,7 @@ impl Way {
         if let (Some(timing), Target::Point(point)) = (&mut self.timing, target) {
             timing.begin(backend, point, stream)?;
         }
-        Ok(!self.released.is_empty() || !self.acquired.is_empty())
+        Ok(())
     }
 
     /// After another configuration nothing of before is true.
@@ -200,6 +207,7 @@ impl Way {
     /// Waits until everything that the target needs can be had at once.
     fn wait_and_acquire(&mut self, shared: &Shared, target: Target, stream: Stream) -> Result<()> {
         let mut state = shared.state.lock();
+        self.check_generation(&state)?;
         let layout = Arc::clone(&state.layout);
         self.acquired.clear();
         self.acquired.extend_from_slice(layout.needed(target));
@@ -210,22 +218,23 @@ impl Way {
         // Threads in the middle of a forward go first: those at its begin would only keep them from ending.
         while !(self.running || state.waiting.first() == Some(&ticket)) || self.is_blocked(&state.ring, &layout) {
             shared.released.wait(&mut state);
+            self.check_generation(&state)?;
         }
         state.waiting.retain(|&other| other != ticket);
         shared.notify(&state);
         state.counters.waits += 1;
         state.counters.waited += begun.elapsed();
-        match self.acquire(shared, &mut state, target, stream) {
-            Ok(pending) => {
-                self.tell(layout.units());
-                drop(state);
-                pending.map_or(Ok(()), |event| block(shared, event))
-            }
-            Err(error) => {
-                self.let_go_of_all(shared, &mut state);
-                Err(error)
-            }
+        let pending = self.acquire(shared, &mut state, target, stream)?;
+        drop(state);
+        self.tell(layout.units());
+        pending.map_or(Ok(()), |event| block(shared, event))
+    }
+
+    fn check_generation(&self, state: &State) -> Result<()> {
+        if self.generation == state.generation {
+            return Ok(());
         }
+        Err(Error::Failed("the pipeline was closed, or configured anew, in the middle of a forward: run it again".into()))
     }
 
     /// What the caller is to be told: normally what was done.
@@ -234,7 +243,6 @@ impl Way {
             self.marker.difference(&self.told, &self.held, &mut self.released, units);
             self.marker.difference(&self.held, &self.told, &mut self.acquired, units);
         }
-        self.told.clone_from(&self.held);
     }
 
     /// See [`Session::leave`](super::Session::leave).
@@ -275,13 +283,15 @@ impl Way {
     }
 
     /// After an error: holds nothing, whatever else fails.
-    fn let_go_of_all(&mut self, shared: &Shared, state: &mut State) {
+    fn let_go_of_all(&mut self, shared: &Shared) {
+        let mut state = shared.state.lock();
+        self.renew(&state);
         let _ = state.ring.mark(&*shared.backend, self.stream, &self.held);
         self.held.iter().for_each(|&unit| state.ring.let_go(unit, self.id));
         self.held.clear();
         self.walked = 0;
         self.adrift = true;
-        shared.notify(state);
+        shared.notify(&state);
     }
 }
 
