@@ -107,7 +107,7 @@ proptest! {
 fn six_layers() -> Model {
     Model {
         bytes: vec![100; 6],
-        places: vec![Some(0), Some(100), None, Some(0), Some(100), Some(0)],
+        places: vec![Some(0), Some(100), Some(0), Some(100), Some(0), None],
         ring_bytes: 200,
         points: (0..6).map(|layer| vec![layer]).collect(),
         keys: (0..6).collect(),
@@ -128,7 +128,7 @@ fn a_capture_holds_each_streamed_unit_once() {
     fixture.forward(&mut session, 0..6, STREAM);
     let graph = fixture.clock.end_capture(STREAM).unwrap();
     assert_eq!(fixture.clock.copies().len(), before);
-    // AND each replay copies the five units of the ring, and none for the next forward
+    // AND each replay copies the five units of the ring, and none for the next forward, for which there would be room
     fixture.clock.replay(&graph, STREAM);
     assert_eq!(fixture.clock.copies().len(), before + 5);
     // AND so does a forward from here on.

@@ -195,3 +195,49 @@ fn a_limit_on_looking_ahead_is_kept() {
     leave(&mut session, READER).unwrap();
     assert_eq!(clock.copies().len(), before + 1);
 }
+
+#[test]
+fn what_was_evicted_out_of_order_is_loaded_ahead_again() {
+    // GIVEN nine layers in a ring for three, of which the first is in use and the next two are loaded ahead
+    let mut model = layers(9, |_| false, 1000);
+    (model.ring_bytes, model.places) = (3000, (0..9).map(|layer| Some(layer % 3 * 1000)).collect());
+    let (_clock, _arena, pipeline) = pipeline(&model);
+    let mut session = pipeline.session();
+    (0..9).for_each(|key| drop(enter(&mut session, key, READER).unwrap()));
+    leave(&mut session, READER).unwrap();
+    let on_demand = || pipeline.counters().on_demand;
+    enter(&mut session, 0, READER).unwrap();
+    // WHEN another layer takes the place of one of them, THEN it is on demand, and the one it evicted is not afterwards
+    enter(&mut session, 1008, READER).unwrap();
+    assert_eq!(on_demand(), 1);
+    (1..4).for_each(|key| drop(enter(&mut session, key, READER).unwrap()));
+    assert_eq!(on_demand(), 1);
+    // WHEN points are left out, THEN only the layer that comes too soon is
+    enter(&mut session, 7, READER).unwrap();
+    enter(&mut session, 8, READER).unwrap();
+    assert_eq!(on_demand(), 2);
+    // WHEN all in the ring is declared stale, THEN what comes next is loaded ahead again
+    pipeline.invalidate();
+    enter(&mut session, 8, READER).unwrap();
+    enter(&mut session, 0, READER).unwrap();
+    leave(&mut session, READER).unwrap();
+    enter(&mut session, 0, READER).unwrap();
+    assert_eq!(on_demand(), 2);
+}
+
+#[test]
+fn what_another_thread_evicted_is_loaded_ahead_again() {
+    // GIVEN a thread in a layer that stays, for which three more are loaded ahead, and a fifth in the place of the third
+    let mut model = layers(5, |_| false, 1000);
+    (model.ring_bytes, model.places) = (3000, vec![None, Some(0), Some(1000), Some(2000), Some(1000)]);
+    let (_clock, _arena, pipeline) = pipeline(&model);
+    let (mut session, mut other) = (pipeline.session(), pipeline.session());
+    enter(&mut session, 0, READER).unwrap();
+    leave(&mut session, READER).unwrap();
+    enter(&mut session, 0, READER).unwrap();
+    // WHEN another thread, at the fourth, has had the fifth loaded ahead, THEN the first thread finds the third all the same.
+    enter(&mut other, 3, READER).unwrap();
+    enter(&mut session, 1, READER).unwrap();
+    enter(&mut session, 2, READER).unwrap();
+    assert_eq!(pipeline.counters().on_demand, 0);
+}

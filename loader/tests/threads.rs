@@ -70,6 +70,9 @@ fn run_on_host(model: &Model, threads: u64, forwards: u64) -> u64 {
                             _ => key,
                         };
                         if let Some((released, acquired)) = enter(&mut session, key, Stream(thread)).unwrap() {
+                            // Also when what was kept had to be given up while the thread waited.
+                            assert!(released.iter().all(|unit| held.contains(unit)));
+                            assert!(acquired.iter().all(|unit| !held.contains(unit)));
                             held.retain(|unit| !released.contains(unit));
                             held.extend(acquired);
                         }
@@ -82,15 +85,13 @@ fn run_on_host(model: &Model, threads: u64, forwards: u64) -> u64 {
                             break;
                         }
                     }
-                    leave(&mut session, Stream(thread)).unwrap();
+                    assert_eq!(leave(&mut session, Stream(thread)).unwrap().len(), held.len());
                     held.clear();
                 }
             });
         }
     });
-    let counters = pipeline.counters();
-    assert_eq!(counters.forwards > 0, model.points.iter().any(|_| true));
-    counters.waits
+    pipeline.counters().waits
 }
 
 /// Layers of two units each, of which neighbours share one, in a ring that holds three units at a time.

@@ -151,7 +151,10 @@ impl Backend for Host {
     }
 
     fn destroy_event(&self, event: Event) {
-        self.queue.jobs.lock().free.push(event.0);
+        // In a forked child the lock may be held by a thread that is not there.
+        if std::process::id() == self.process {
+            self.queue.jobs.lock().free.push(event.0);
+        }
     }
 
     fn record(&self, event: Event, stream: Stream) -> Result<()> {

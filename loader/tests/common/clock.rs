@@ -4,10 +4,10 @@
 //! be captured into graphs, by CUDA's rules, and graphs replayed.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 
 use memlab_loader::backend::Capturing;
 use memlab_loader::{Backend, Error, Event, Result, Stream, Transfer};
+use parking_lot::Mutex;
 
 #[derive(Default)]
 pub struct Clock(Mutex<Inner>);
@@ -102,7 +102,7 @@ impl Clock {
 
     /// Computes for so long on `stream`, reading ranges (device address, arena address, bytes); when that began and ended.
     pub fn compute(&self, stream: Stream, ns: u64, ranges: &[(u64, u64, u64)]) -> (u64, u64) {
-        let mut inner = self.0.lock().unwrap();
+        let mut inner = self.0.lock();
         if let Some(capture) = inner.captures.iter_mut().find(|capture| capture.has(stream.0)) {
             capture.graph.work.push((stream.0, Work::Compute(ns, ranges.to_vec())));
             return (0, 0);
@@ -113,7 +113,7 @@ impl Clock {
     }
 
     pub fn begin_capture(&self, stream: Stream) {
-        let mut inner = self.0.lock().unwrap();
+        let mut inner = self.0.lock();
         inner.handles += 1;
         let id = inner.handles;
         inner.captures.push(Capture {
@@ -127,13 +127,13 @@ impl Clock {
 
     /// As a call that a capture forbids does.
     pub fn break_capture(&self, stream: Stream) {
-        let mut inner = self.0.lock().unwrap();
+        let mut inner = self.0.lock();
         inner.captures.iter_mut().find(|capture| capture.has(stream.0)).unwrap().is_broken = true;
     }
 
     /// An error when it is broken or a stream was not joined.
     pub fn end_capture(&self, stream: Stream) -> Result<Graph> {
-        let mut inner = self.0.lock().unwrap();
+        let mut inner = self.0.lock();
         let index = inner.captures.iter().position(|capture| capture.graph.origin == stream.0).unwrap();
         let capture = inner.captures.swap_remove(index);
         if capture.is_broken {
@@ -146,7 +146,7 @@ impl Clock {
     }
 
     pub fn replay(&self, graph: &Graph, stream: Stream) {
-        let mut inner = self.0.lock().unwrap();
+        let mut inner = self.0.lock();
         let (begin, _) = inner.advance(stream.0, 0);
         let (mut streams, mut events) = (HashMap::new(), HashMap::new());
         for (on, work) in &graph.work {
@@ -172,12 +172,12 @@ impl Clock {
     }
 
     pub fn copies(&self) -> Vec<Copied> {
-        self.0.lock().unwrap().copies.clone()
+        self.0.lock().copies.clone()
     }
 
     /// Panics if a read met other bytes than it should have, or bytes that were being written.
     pub fn assert_all_reads_right(&self) {
-        let inner = self.0.lock().unwrap();
+        let inner = self.0.lock();
         for read in &inner.reads {
             let touching = inner.copies.iter().filter(|copy| {
                 copy.transfer.to < read.at + read.bytes && read.at < copy.transfer.to + copy.transfer.bytes
@@ -198,7 +198,7 @@ impl Clock {
 
 impl Backend for Clock {
     fn create_stream(&self) -> Result<Stream> {
-        let mut inner = self.0.lock().unwrap();
+        let mut inner = self.0.lock();
         inner.handles += 1;
         Ok(Stream(FIRST_COPIES + inner.handles))
     }
@@ -206,17 +206,17 @@ impl Backend for Clock {
     fn destroy_stream(&self, _stream: Stream) {}
 
     fn create_event(&self, _timed: bool) -> Result<Event> {
-        let mut inner = self.0.lock().unwrap();
+        let mut inner = self.0.lock();
         inner.handles += 1;
         Ok(Event(inner.handles))
     }
 
     fn destroy_event(&self, event: Event) {
-        self.0.lock().unwrap().events.remove(&event.0);
+        self.0.lock().events.remove(&event.0);
     }
 
     fn record(&self, event: Event, stream: Stream) -> Result<()> {
-        let mut inner = self.0.lock().unwrap();
+        let mut inner = self.0.lock();
         for capture in &mut inner.captures {
             capture.events.remove(&event.0);
         }
@@ -232,7 +232,7 @@ impl Backend for Clock {
     }
 
     fn wait(&self, stream: Stream, event: Event) -> Result<bool> {
-        let mut inner = self.0.lock().unwrap();
+        let mut inner = self.0.lock();
         let of_stream = inner.captures.iter().position(|capture| capture.has(stream.0));
         let of_event = inner.captures.iter().position(|capture| capture.events.contains_key(&event.0));
         match (of_stream, of_event) {
@@ -263,7 +263,7 @@ impl Backend for Clock {
     }
 
     unsafe fn copy(&self, transfer: &Transfer, stream: Stream) -> Result<()> {
-        let mut inner = self.0.lock().unwrap();
+        let mut inner = self.0.lock();
         if let Some(capture) = inner.captures.iter_mut().find(|capture| capture.has(stream.0)) {
             capture.graph.work.push((stream.0, Work::Copy(*transfer)));
             return Ok(());
@@ -274,7 +274,7 @@ impl Backend for Clock {
     }
 
     fn synchronize(&self, stream: Stream) -> Result<()> {
-        let mut inner = self.0.lock().unwrap();
+        let mut inner = self.0.lock();
         if inner.captures.iter().any(|capture| capture.has(stream.0)) {
             return forbidden("to wait for it");
         }
@@ -283,7 +283,7 @@ impl Backend for Clock {
     }
 
     fn capturing(&self, stream: Stream) -> Result<Capturing> {
-        let inner = self.0.lock().unwrap();
+        let inner = self.0.lock();
         Ok(match inner.captures.iter().find(|capture| capture.has(stream.0)) {
             None => Capturing::No,
             Some(capture) if capture.is_broken => Capturing::Broken,
@@ -292,7 +292,7 @@ impl Backend for Clock {
     }
 
     fn elapsed_ns(&self, from: Event, to: Event) -> Result<u64> {
-        let inner = self.0.lock().unwrap();
+        let inner = self.0.lock();
         Ok(inner.events[&to.0].saturating_sub(inner.events[&from.0]))
     }
 }
