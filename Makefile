@@ -6,23 +6,46 @@ PYTHON ?= python3
 CARGO ?= cargo
 SIMGPU := tests/simgpu/simgpu
 MEMLAB := target/release/memlab
+NATIVE := python/memlab/_native.abi3.so
 
-.PHONY: all demo test test-rust test-python lint bench bench-overhead bench-append bench-gate bench-move bench-replay bench-viewer fuzz clean
+.PHONY: all demo wheel test test-rust test-python lint bench bench-overhead bench-append bench-gate bench-move bench-replay bench-viewer fuzz clean
 
+# The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
+# place: a Python that runs has the old one mapped.
 all:
 	$(CARGO) build --release --workspace
+	@cmp -s target/release/lib_native.so $(NATIVE) || \
+		{ cp target/release/lib_native.so $(NATIVE).$$$$ && mv -f $(NATIVE).$$$$ $(NATIVE); }
 
 # A training under memlab, on the GPU if there is one, else on the simulated one.
 demo: all $(VENV)/.installed
 	@tests/demo.sh
+
+# The Python package with the library and the command in it: dist/memlab-*.whl. WHEEL_PLATFORM is what maturin checks it for
+# and names it by: `linux` for machines like this one; see CONTRIBUTING.md for all others. maturin has a target folder of its
+# own: it configures pyo3 otherwise than `all` does, and each would build it again after the other.
+WHEEL_VENV := target/wheel-venv
+WHEEL_PLATFORM ?= linux
+wheel: all $(WHEEL_VENV)/.installed
+	@rm -rf target/wheel/dist python/memlab/bin && mkdir -p dist python/memlab/bin
+	trap 'rm -rf python/memlab/bin' EXIT && \
+	strip -o python/memlab/bin/memlab target/release/memlab && \
+	strip -o python/memlab/bin/libmemlab.so target/release/libmemlab.so && \
+	$(WHEEL_VENV)/bin/maturin build --quiet --release --locked --compatibility $(WHEEL_PLATFORM) \
+		--manifest-path python/Cargo.toml --target-dir target/wheel --out target/wheel/dist
+	@rm -f dist/memlab-*.whl && mv target/wheel/dist/memlab-*.whl dist/ && ls dist/memlab-*.whl
+
+$(WHEEL_VENV)/.installed: python/requirements.txt
+	tests/venv.sh $(WHEEL_VENV) $< $(PYTHON)
+	touch $@
 
 test: test-rust test-python
 
 test-rust: all $(VENV)/.installed
 	$(CARGO) test --workspace --release --quiet --no-fail-fast
 
-test-python: all $(VENV)/.installed $(VENV)/.chromium
-	$(VENV)/bin/python -m pytest -q -n 2 tests
+test-python: all wheel $(VENV)/.installed $(VENV)/.chromium
+	PYTHONPATH=$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH} $(VENV)/bin/python -m pytest -q -n 2 tests
 
 lint:
 	$(CARGO) fmt --all --check
@@ -90,4 +113,4 @@ $(VENV)/.chromium: tests/chromium.sh | $(VENV)/.installed
 
 clean:
 	$(CARGO) clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(NATIVE)* python/memlab/bin dist

@@ -1,7 +1,6 @@
 //! The host memory in which all weights lie, in one piece, in the order in which they are used.
 
 mod pin;
-mod read;
 
 use std::ops::Range;
 use std::ptr;
@@ -9,13 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-pub use read::Part;
-
+use crate::checkpoint::{Part, read_parts};
 use crate::error::{Error, Result, size};
 use pin::Pinned;
 
-/// Pinned in pieces of so much: larger ones are refused by some systems. Copies never cross a border between two.
+/// Pinned in pieces of about so much: larger ones are refused by some systems. Copies never cross a border between two.
 pub const CHUNK: u64 = 1 << 30;
+
+/// Borders lie between pages: a page can be pinned once only.
+const PAGE: u64 = 4096;
 
 /// One anonymous mapping. Pages come when they are written to.
 ///
@@ -24,12 +25,31 @@ pub const CHUNK: u64 = 1 << 30;
 pub struct Arena {
     address: usize,
     bytes: u64,
+    chunks: Vec<Range<u64>>,
     pinned: Mutex<Pinned>,
 }
 
 impl Arena {
     /// Reserves address space for `bytes`.
     pub fn new(bytes: u64) -> Result<Self> {
+        Self::with_borders(bytes, &(CHUNK..bytes).step_by(CHUNK as usize).collect::<Vec<_>>())
+    }
+
+    /// The same with the borders between pinned chunks where the caller wants them, at multiples of 4096: a copy that somebody
+    /// else makes across one is refused by the driver, so they best lie between tensors.
+    pub fn with_borders(bytes: u64, borders: &[u64]) -> Result<Self> {
+        let mut chunks = Vec::with_capacity(borders.len() + 1);
+        let mut start = 0;
+        for &border in borders {
+            if border <= start || border >= bytes || border % PAGE != 0 {
+                return Err(Error::Invalid(format!(
+                    "border {border} of an arena of {bytes} bytes is not a multiple of {PAGE} after the one before"
+                )));
+            }
+            chunks.push(start..border);
+            start = border;
+        }
+        chunks.push(start..bytes);
         let refused = |why: String| {
             Error::Memory(format!("the system gave no address space for an arena of {} ({why})", size(bytes)))
         };
@@ -50,7 +70,7 @@ impl Arena {
             libc::madvise(address, length, libc::MADV_HUGEPAGE);
             address
         };
-        Ok(Self { address: address.expose_provenance(), bytes, pinned: Mutex::default() })
+        Ok(Self { address: address.expose_provenance(), bytes, chunks, pinned: Mutex::default() })
     }
 
     /// Where it begins.
@@ -60,6 +80,12 @@ impl Arena {
 
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Where the pinned chunk around `offset` ends.
+    pub(crate) fn chunk_end(&self, offset: u64) -> u64 {
+        let after = self.chunks.partition_point(|chunk| chunk.end <= offset);
+        self.chunks.get(after).map_or(self.bytes, |chunk| chunk.end)
     }
 
     /// Whether all of it is pinned.
@@ -91,7 +117,8 @@ impl Arena {
 
     /// Reads parts of files to where they belong, on several threads.
     pub fn read(&self, parts: &[Part]) -> Result<()> {
-        read::read(self, parts)
+        // SAFETY: the mapping, which the caller fills and does not use meanwhile.
+        unsafe { read_parts(parts, self.at(0, 0)?, self.bytes) }
     }
 
     /// The place of `bytes` at `offset`; an error in words when they are not inside.

@@ -6,10 +6,12 @@
 
 pub mod arena;
 pub mod backend;
+pub mod checkpoint;
 pub mod driver;
 pub mod error;
 pub mod memory;
 pub mod pipeline;
+pub mod plan;
 
 pub use arena::Arena;
 pub use backend::{Backend, Event, Stream, Transfer};

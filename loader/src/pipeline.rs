@@ -24,8 +24,8 @@ pub use layout::Unit;
 pub use ring::Counters;
 pub use session::{Change, Outside, Session};
 
-use crate::arena::{Arena, CHUNK};
-use crate::backend::{Active, Backend, Cuda, Host, Stream, Transfer};
+use crate::arena::Arena;
+use crate::backend::{Active, Backend, Cuda, Host, Stream};
 use crate::error::{Error, Result};
 use layout::Layout;
 use shared::{Shared, State};
@@ -144,6 +144,7 @@ impl Pipeline {
         if bytes == 0 {
             return Err(Error::Invalid("a bandwidth cannot be measured with no bytes".into()));
         }
+        let transfers = layout::transfers(arena, &[(0, address, bytes)])?;
         let _active = Active::on(&**backend)?;
         let mut state = self.shared.state.lock();
         state.ring.invalidate();
@@ -152,11 +153,9 @@ impl Pipeline {
         let (begin, end) = (backend.create_event(true)?, backend.create_event(true)?);
         let measure = || {
             backend.record(begin, copies)?;
-            for offset in (0..bytes).step_by(CHUNK as usize) {
-                let transfer =
-                    Transfer { from: arena.address() + offset, to: address + offset, bytes: CHUNK.min(bytes - offset) };
+            for transfer in &transfers {
                 // SAFETY: inside the arena, and what the caller vouches for; the copy has ended when this returns.
-                unsafe { backend.copy(&transfer, copies) }?;
+                unsafe { backend.copy(transfer, copies) }?;
             }
             backend.record(end, copies)?;
             backend.synchronize(copies)?;

@@ -189,7 +189,10 @@ fn story_of_a_call_that_fails() {
     let mut session = fixture.pipeline.session();
     let failed = (0..6).find_map(|key| enter(&mut session, key, Stream(0)).err()).unwrap().to_string();
     // WHEN a forward comes to it, THEN the error names the call, its error, and what was being done
-    assert!(failed.starts_with("cuMemcpyHtoDAsync_v2 failed with CUDA_ERROR_LAUNCH_FAILED, while copying 4.0 KiB"), "{failed}");
+    assert!(
+        failed.starts_with("cuMemcpyHtoDAsync_v2 failed with CUDA_ERROR_LAUNCH_FAILED, while copying 4.0 KiB"),
+        "{failed}"
+    );
     assert!(failed.contains("while loading unit"), "{failed}");
     // AND the next forward is right.
     leave(&mut session, Stream(0)).unwrap();

@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use memlab_loader::arena::{self, Part};
+use memlab_loader::arena;
+use memlab_loader::checkpoint::Part;
 use pyo3::prelude::*;
 
 use crate::error::raised;
 
 /// Host memory in which all weights lie, in one piece. `nbytes` of address space; memory comes as it is written to, and is given
-/// back when this object and every pipeline on it are gone.
+/// back when this object and every pipeline on it are gone. `borders` are offsets at which the pieces that are pinned one by one
+/// end: copies by others than the pipeline must not cross them.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct Arena {
     pub inner: Arc<arena::Arena>,
@@ -18,8 +20,13 @@ pub struct Arena {
 #[pymethods]
 impl Arena {
     #[new]
-    fn new(nbytes: u64) -> PyResult<Self> {
-        Ok(Self { inner: Arc::new(arena::Arena::new(nbytes).map_err(raised)?) })
+    #[pyo3(signature = (nbytes, borders=None))]
+    fn new(nbytes: u64, borders: Option<Vec<u64>>) -> PyResult<Self> {
+        let made = match borders {
+            Some(borders) => arena::Arena::with_borders(nbytes, &borders),
+            None => arena::Arena::new(nbytes),
+        };
+        Ok(Self { inner: Arc::new(made.map_err(raised)?) })
     }
 
     /// Where it begins.
@@ -53,7 +60,7 @@ impl Arena {
 
     /// Reads parts of files: (path, offset in the file, offset in the arena, bytes).
     fn read(&self, py: Python, parts: Vec<(PathBuf, u64, u64, u64)>) -> PyResult<()> {
-        let part = |(path, file_offset, arena_offset, bytes)| Part { path, file_offset, arena_offset, bytes };
+        let part = |(path, file_offset, offset, bytes)| Part { path, file_offset, offset, bytes };
         let parts: Vec<Part> = parts.into_iter().map(part).collect();
         py.detach(|| self.inner.read(&parts)).map_err(raised)
     }
@@ -61,6 +68,11 @@ impl Arena {
     /// Pins it, so that the device reads it directly; says whether all of it could be, and `refused` why not.
     fn pin(&self, py: Python, device: i32) -> bool {
         py.detach(|| self.inner.pin(device))
+    }
+
+    /// Makes it ordinary memory again.
+    fn unpin(&self, py: Python) {
+        py.detach(|| self.inner.unpin());
     }
 
     fn __repr__(&self) -> String {

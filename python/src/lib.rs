@@ -1,8 +1,10 @@
 //! `memlab._native`: the loader, for Python. Says in Python what `memlab-loader` says in Rust, and nothing else.
 
 mod arena;
+mod checkpoint;
 mod error;
 mod pipeline;
+mod plan;
 
 use pyo3::prelude::*;
 
@@ -11,5 +13,8 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<arena::Arena>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<pipeline::Session>()?;
+    module.add_function(wrap_pyfunction!(plan::plan, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(checkpoint::checkpoint_tensors, module)?)?;
     Ok(())
 }

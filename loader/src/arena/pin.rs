@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Arena, CHUNK, in_parallel, pieces};
+use super::{Arena, in_parallel};
 use crate::driver::Device;
 use crate::error::size;
 
@@ -35,11 +35,11 @@ impl Arena {
 
     fn pin_chunks(&self, pinned: &mut Pinned, device: Arc<Device>) {
         let missing: Vec<_> =
-            pieces(self.bytes, CHUNK).into_iter().filter(|chunk| !pinned.chunks.contains(&chunk.start)).collect();
+            self.chunks.iter().filter(|chunk| !chunk.is_empty() && !pinned.chunks.contains(&chunk.start)).collect();
         let done = Mutex::new(Vec::new());
         // Most of the time goes into handing out and zeroing pages, which several threads can do at once.
         let outcome = in_parallel(missing.len(), |index| {
-            let chunk = &missing[index];
+            let chunk = missing[index];
             let address = self.address + chunk.start as usize;
             let bytes = (chunk.end - chunk.start) as usize;
             populate(address, bytes);
@@ -52,15 +52,12 @@ impl Arena {
         pinned.device = Some(device);
         if !pinned.chunks.is_empty() {
             // Pages shared with a forked child would be copied on the next write, and the device would go on reading the old.
-            // SAFETY: advice on a mapping of our own.
-            unsafe {
-                libc::madvise(ptr::with_exposed_provenance_mut(self.address), self.length(), libc::MADV_DONTFORK);
-            }
+            self.advise(libc::MADV_DONTFORK);
         }
         match outcome {
             Ok(()) => (pinned.is_all, pinned.refused) = (true, None),
             Err(error) => {
-                let had: u64 = pinned.chunks.iter().map(|start| CHUNK.min(self.bytes - start)).sum();
+                let had: u64 = pinned.chunks.iter().map(|&start| self.chunk_end(start) - start).sum();
                 pinned.refused = Some(format!(
                     "the system pins no more than {} ({error}): {} stay pageable and are copied more slowly; \
                      raise `ulimit -l` or the container's memory limit, or close programs that pin memory",
@@ -71,13 +68,21 @@ impl Arena {
         }
     }
 
-    pub(super) fn unpin(&self) {
+    /// Ordinary memory again. No copy may be under way.
+    pub fn unpin(&self) {
         let pinned = &mut *self.pinned.lock();
+        pinned.is_all = false;
         let Some(device) = pinned.device.take() else { return };
         let Ok(_current) = device.make_current() else { return };
         for start in pinned.chunks.drain(..) {
             device.unpin(self.address as u64 + start);
         }
+        self.advise(libc::MADV_DOFORK);
+    }
+
+    fn advise(&self, advice: libc::c_int) {
+        // SAFETY: advice on a mapping of our own, which changes no byte of it.
+        unsafe { libc::madvise(ptr::with_exposed_provenance_mut(self.address), self.length(), advice) };
     }
 }
 

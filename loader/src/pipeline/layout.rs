@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::Configuration;
-use crate::arena::{Arena, CHUNK};
+use crate::arena::Arena;
 use crate::backend::Transfer;
 use crate::error::{Error, Result};
 
@@ -193,7 +193,7 @@ fn of_unit(unit: usize, why: &dyn std::fmt::Display) -> Error {
 }
 
 /// Ranges that follow each other on both sides become one copy; copies end at the borders between chunks of pinned memory.
-fn transfers(arena: &Arena, ranges: &[(u64, u64, u64)]) -> Result<Vec<Transfer>> {
+pub(super) fn transfers(arena: &Arena, ranges: &[(u64, u64, u64)]) -> Result<Vec<Transfer>> {
     let mut merged: Vec<(u64, u64, u64)> = Vec::new();
     for &(offset, to, bytes) in ranges {
         arena.at(offset, bytes)?;
@@ -209,7 +209,7 @@ fn transfers(arena: &Arena, ranges: &[(u64, u64, u64)]) -> Result<Vec<Transfer>>
     let mut transfers = Vec::with_capacity(merged.len());
     for (mut offset, mut to, mut left) in merged {
         while left > 0 {
-            let bytes = left.min(CHUNK - offset % CHUNK);
+            let bytes = left.min(arena.chunk_end(offset) - offset);
             transfers.push(Transfer { from: arena.address() + offset, to, bytes });
             (offset, to, left) = (offset + bytes, to + bytes, left - bytes);
         }
@@ -220,6 +220,7 @@ fn transfers(arena: &Arena, ranges: &[(u64, u64, u64)]) -> Result<Vec<Transfer>>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arena::CHUNK;
 
     #[test]
     fn copies_are_merged_where_they_can_be_and_end_at_borders() {

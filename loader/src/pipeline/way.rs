@@ -234,7 +234,9 @@ impl Way {
         if self.generation == state.generation {
             return Ok(());
         }
-        Err(Error::Failed("the pipeline was closed, or configured anew, in the middle of a forward: run it again".into()))
+        Err(Error::Failed(
+            "the pipeline was closed, or configured anew, in the middle of a forward: run it again".into(),
+        ))
     }
 
     /// What the caller is to be told: normally what was done.

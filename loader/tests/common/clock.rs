@@ -99,7 +99,6 @@ impl Inner {
 }
 
 impl Clock {
-
     /// Computes for so long on `stream`, reading ranges (device address, arena address, bytes); when that began and ended.
     pub fn compute(&self, stream: Stream, ns: u64, ranges: &[(u64, u64, u64)]) -> (u64, u64) {
         let mut inner = self.0.lock();

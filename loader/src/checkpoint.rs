@@ -1,0 +1,199 @@
+//! Checkpoints in the safetensors format: which tensor lies where in which file, and reading many parts at once.
+//!
+//! Nothing that a file says is trusted: what a header promises is compared with the file's size before it is believed, and
+//! an index may only name files of its own folder.
+
+mod read;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Component, Path, PathBuf};
+
+use safetensors::tensor::Metadata;
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+
+pub use read::{Part, read_parts};
+
+/// A tensor of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tensor {
+    pub name: String,
+    pub path: PathBuf,
+    /// As the format spells it: "BF16".
+    pub dtype: String,
+    pub shape: Vec<usize>,
+    /// Of its first byte in the file.
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// The format's own limit.
+const LARGEST_HEADER: u64 = 100_000_000;
+const SUFFIX: &str = ".safetensors";
+const INDEX_SUFFIX: &str = ".safetensors.index.json";
+
+/// All tensors of a checkpoint, in the order in which they lie in its files: a `.safetensors` file, an index of several
+/// (`.safetensors.index.json`), or a folder that holds either.
+pub fn tensors(path: &Path) -> Result<Vec<Tensor>> {
+    let status = fs::metadata(path).map_err(|error| unreadable(path, error))?;
+    if status.is_dir() {
+        let inside = in_folder(path)?;
+        return if names_index(&inside) { of_index(&inside) } else { of_file(&inside) };
+    }
+    if names_index(path) { of_index(path) } else { of_file(path) }
+}
+
+fn names_index(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+/// The checkpoint of a folder: its index, else its one file; of several the one that is named as the default is.
+fn in_folder(folder: &Path) -> Result<PathBuf> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|error| unreadable(folder, error))? {
+        let entry = entry.map_err(|error| unreadable(folder, error))?;
+        names.extend(entry.file_name().into_string());
+    }
+    names.sort_unstable();
+    for suffix in [INDEX_SUFFIX, SUFFIX] {
+        let fitting: Vec<&String> = names.iter().filter(|name| name.ends_with(suffix)).collect();
+        let default = fitting.iter().find(|name| name.strip_suffix(suffix) == Some("model"));
+        match (default, fitting.as_slice()) {
+            (Some(name), _) | (None, [name]) => return Ok(folder.join(name)),
+            (None, []) => {}
+            (None, [first, second, ..]) => {
+                return Err(malformed(
+                    folder,
+                    format!("holds several checkpoints ({first}, {second} …): name one of them"),
+                ));
+            }
+        }
+    }
+    Err(malformed(
+        folder,
+        format!("holds no *{SUFFIX} and no *{INDEX_SUFFIX}: name the folder of a safetensors checkpoint"),
+    ))
+}
+
+#[derive(Deserialize)]
+struct Index {
+    /// Tensor → file.
+    weight_map: BTreeMap<String, String>,
+}
+
+fn of_index(path: &Path) -> Result<Vec<Tensor>> {
+    let (mut file, bytes) = open(path)?;
+    if bytes > LARGEST_HEADER {
+        return Err(malformed(path, format!("has {bytes} bytes: an index has {LARGEST_HEADER} at most")));
+    }
+    let index: Index = serde_json::from_slice(&exactly(&mut file, path, bytes)?)
+        .map_err(|error| malformed(path, format!("is no index of a safetensors checkpoint: {error}")))?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut wanted: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (tensor, name) in &index.weight_map {
+        wanted.entry(name).or_default().push(tensor);
+    }
+    let mut all = Vec::with_capacity(index.weight_map.len());
+    for (name, wanted) in wanted {
+        let inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+        if !inside || name.is_empty() {
+            return Err(malformed(path, format!("names {name:?}: an index names files of its own folder only")));
+        }
+        let mut there: HashMap<String, Tensor> =
+            of_file(&folder.join(name))?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+        let first = all.len();
+        for tensor in wanted {
+            let Some(found) = there.remove(tensor) else {
+                return Err(malformed(
+                    path,
+                    format!("says that {tensor} is in {name}, and it is not: fetch the checkpoint again"),
+                ));
+            };
+            all.push(found);
+        }
+        all[first..].sort_by(in_file);
+    }
+    Ok(all)
+}
+
+fn of_file(path: &Path) -> Result<Vec<Tensor>> {
+    let (mut file, bytes) = open(path)?;
+    let mut length = [0; 8];
+    if bytes < 8 {
+        return Err(malformed(path, format!("has {bytes} bytes: it is no safetensors file, or was cut short")));
+    }
+    file.read_exact(&mut length).map_err(|error| unreadable(path, error))?;
+    let length = u64::from_le_bytes(length);
+    if length > LARGEST_HEADER {
+        let what =
+            format!("begins with a header of {length} bytes ({LARGEST_HEADER} at most): it is no safetensors file");
+        return Err(malformed(path, what));
+    }
+    if length > bytes - 8 {
+        return Err(malformed(
+            path,
+            format!("has {bytes} bytes, and a header of {length}: it was cut short, fetch it again"),
+        ));
+    }
+    let header: Metadata = serde_json::from_slice(&exactly(&mut file, path, length)?)
+        .map_err(|error| malformed(path, format!("has a header that cannot be right: {error}")))?;
+    let data = 8 + length;
+    let end = data.checked_add(header.data_len() as u64);
+    if end != Some(bytes) {
+        let promised = end.map_or("more than there can be".to_string(), |end| end.to_string());
+        let what =
+            format!("has {bytes} bytes, and its header says {promised}: it was cut short or damaged, fetch it again");
+        return Err(malformed(path, what));
+    }
+    let mut all: Vec<Tensor> = header
+        .tensors()
+        .into_iter()
+        .map(|(name, info)| Tensor {
+            name,
+            path: path.to_owned(),
+            dtype: format!("{:?}", info.dtype),
+            shape: info.shape.clone(),
+            // The header's were found to follow one another up to the file's end.
+            offset: data + info.data_offsets.0 as u64,
+            bytes: (info.data_offsets.1 - info.data_offsets.0) as u64,
+        })
+        .collect();
+    all.sort_by(in_file);
+    Ok(all)
+}
+
+fn in_file(one: &Tensor, other: &Tensor) -> std::cmp::Ordering {
+    (one.offset, one.bytes, &one.name).cmp(&(other.offset, other.bytes, &other.name))
+}
+
+/// A regular file and its size: a pipe would be waited for without end, a device has none.
+fn open(path: &Path) -> Result<(File, u64)> {
+    let status = fs::metadata(path).map_err(|error| unreadable(path, error))?;
+    if !status.is_file() {
+        return Err(malformed(
+            path,
+            "is no regular file: name a .safetensors file, its index, or their folder".to_string(),
+        ));
+    }
+    let file = File::open(path).map_err(|error| unreadable(path, error))?;
+    let bytes = file.metadata().map_err(|error| unreadable(path, error))?.len();
+    Ok((file, bytes))
+}
+
+/// So many bytes, of which the caller knows that the file has them.
+fn exactly(file: &mut File, path: &Path, bytes: u64) -> Result<Vec<u8>> {
+    let mut buffer = Vec::new();
+    file.take(bytes).read_to_end(&mut buffer).map_err(|error| unreadable(path, error))?;
+    if buffer.len() as u64 == bytes { Ok(buffer) } else { Err(unreadable(path, io::ErrorKind::UnexpectedEof.into())) }
+}
+
+fn unreadable(path: &Path, error: io::Error) -> Error {
+    Error::File { path: path.to_owned(), error }
+}
+
+fn malformed(path: &Path, what: String) -> Error {
+    Error::Invalid(format!("{} {what}", path.display()))
+}

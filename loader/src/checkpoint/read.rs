@@ -1,0 +1,124 @@
+//! Parts of files to memory, on several threads.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use crate::error::{Error, Result};
+
+/// Bytes of a file, and where they go.
+#[derive(Clone, Debug)]
+pub struct Part {
+    pub path: PathBuf,
+    pub file_offset: u64,
+    /// From the beginning of the destination.
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// Read by one thread in one call: long enough for a disk, short enough to share out.
+const CHUNK: u64 = 16 << 20;
+/// A disk is fastest with several requests waiting, also where there are few cores.
+const LEAST_THREADS: usize = 8;
+const MOST_THREADS: usize = 16;
+
+struct Job<'a> {
+    file: &'a File,
+    path: &'a Path,
+    file_offset: u64,
+    offset: u64,
+    bytes: u64,
+}
+
+/// Reads all parts to where they belong in the destination, which has `length` bytes. What it holds after an error is
+/// undefined: some parts may be there.
+///
+/// # Safety
+/// Nobody else reads or writes the destination meanwhile.
+pub unsafe fn read_parts(parts: &[Part], destination: *mut u8, length: u64) -> Result<()> {
+    apart(parts, length)?;
+    let files = open_all(parts)?;
+    let mut jobs = Vec::new();
+    for part in parts {
+        let (file, size) = &files[part.path.as_path()];
+        if part.file_offset.checked_add(part.bytes).is_none_or(|end| end > *size) {
+            return Err(cut_short(&part.path, *size, part.file_offset, part.bytes));
+        }
+        let path = part.path.as_path();
+        jobs.extend((0..part.bytes).step_by(CHUNK as usize).map(|done| {
+            let bytes = CHUNK.min(part.bytes - done);
+            Job { file, path, file_offset: part.file_offset + done, offset: part.offset + done, bytes }
+        }));
+    }
+    let destination = destination.expose_provenance();
+    let next = AtomicUsize::new(0);
+    let failure = Mutex::new(None);
+    let work = || {
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let target = std::ptr::with_exposed_provenance_mut(destination + job.offset as usize);
+            // SAFETY: inside the destination and apart from all other jobs, as `apart` found; the caller keeps others out.
+            let target = unsafe { std::slice::from_raw_parts_mut(target, job.bytes as usize) };
+            if let Err(error) = job.file.read_exact_at(target, job.file_offset) {
+                next.store(jobs.len(), Ordering::Relaxed); // Nobody begins another.
+                let error = match error.kind() {
+                    // It was long enough when it was opened.
+                    io::ErrorKind::UnexpectedEof => cut_short(job.path, job.file_offset, job.file_offset, job.bytes),
+                    _ => Error::File { path: job.path.to_owned(), error },
+                };
+                failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
+            }
+        }
+    };
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let helpers = cores.clamp(LEAST_THREADS, MOST_THREADS).min(jobs.len()).saturating_sub(1);
+    thread::scope(|scope| {
+        for _ in 0..helpers {
+            if thread::Builder::new().name("memlab-read".to_string()).spawn_scoped(scope, work).is_err() {
+                break; // Fewer will do.
+            }
+        }
+        work();
+    });
+    failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
+}
+
+/// Every part lies in the destination, and no two on the same bytes.
+fn apart(parts: &[Part], length: u64) -> Result<()> {
+    let mut places: Vec<(u64, u64)> = Vec::with_capacity(parts.len());
+    for Part { offset, bytes, path, .. } in parts {
+        match offset.checked_add(*bytes) {
+            Some(end) if end <= length && end <= isize::MAX as u64 => places.push((*offset, end)),
+            _ => {
+                let what = format!("{bytes} bytes of {} do not fit at {offset} of {length} bytes", path.display());
+                return Err(Error::Invalid(what));
+            }
+        }
+    }
+    places.retain(|(begin, end)| begin < end);
+    places.sort_unstable();
+    match places.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+        Some(pair) => Err(Error::Invalid(format!("two parts go to the same place, at {}", pair[1].0))),
+        None => Ok(()),
+    }
+}
+
+/// Each file once, with its size.
+fn open_all(parts: &[Part]) -> Result<HashMap<&Path, (File, u64)>> {
+    let mut files = HashMap::new();
+    for Part { path, .. } in parts {
+        if !files.contains_key(path.as_path()) {
+            files.insert(path.as_path(), super::open(path)?);
+        }
+    }
+    Ok(files)
+}
+
+fn cut_short(path: &Path, size: u64, offset: u64, bytes: u64) -> Error {
+    let what = format!("it ends before the {bytes} bytes at {offset} (at {size}): it was cut short, fetch it again");
+    Error::File { path: path.to_owned(), error: io::Error::new(io::ErrorKind::UnexpectedEof, what) }
+}

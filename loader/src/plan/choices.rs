@@ -1,0 +1,221 @@
+//! Candidates for what stays on the device: spread evenly over the forward, by bytes or in step with the compute.
+
+use std::collections::HashSet;
+
+use super::Problem;
+use super::place::{Pattern, Placer, Shape};
+
+/// Fractions of the weights that are tried as resident part. Fewer where a model has fewer units.
+const MOST_LEVELS: usize = 256;
+/// How many points' units the ring holds.
+const DEPTHS: [usize; 9] = [1, 2, 3, 4, 5, 6, 8, 12, 16];
+
+/// Per unit facts that the candidates are made from.
+pub struct Facts<'a> {
+    pub problem: &'a Problem,
+    pub placer: &'a Placer,
+    /// Units that may stay or be streamed, in order of first use.
+    pub movable: Vec<usize>,
+    /// Units in order of first use, each with the compute since the one before.
+    paced: Vec<(usize, f64)>,
+    /// Per unit: nanoseconds of a copy.
+    costs: Vec<f64>,
+}
+
+impl<'a> Facts<'a> {
+    pub fn new(problem: &'a Problem, placer: &'a Placer) -> Self {
+        let is_movable = |unit: usize| !problem.resident[unit] && placer.bytes[unit] > 0;
+        let movable: Vec<usize> = placer.order.iter().copied().filter(|&unit| is_movable(unit)).collect();
+        let mut seen = vec![false; placer.bytes.len()];
+        let mut paced = Vec::new();
+        let mut compute = 0.0;
+        for point in &problem.points {
+            for &unit in point.units.iter().filter(|&&unit| is_movable(unit)) {
+                if !std::mem::replace(&mut seen[unit], true) {
+                    paced.push((unit, compute));
+                    compute = 0.0;
+                }
+            }
+            compute += point.compute_ns as f64;
+        }
+        if let Some(first) = paced.first_mut() {
+            first.1 += compute; // The forward goes round.
+        }
+        let unused = movable.iter().filter(|&&unit| !seen[unit]);
+        paced.extend(unused.map(|&unit| (unit, 0.0)));
+        let costs = problem.unit_bytes.iter().map(|&bytes| problem.bus.cost_ns(bytes) as f64).collect();
+        Self { problem, placer, movable, paced, costs }
+    }
+
+    /// Resident parts: per unit whether it stays.
+    pub fn residents(&self) -> Vec<Vec<bool>> {
+        let bytes = |unit: usize| self.placer.bytes[unit];
+        let total: u64 = self.movable.iter().map(|&unit| bytes(unit)).sum();
+        let mean = total / (self.movable.len().max(1) as u64);
+        // What is small costs little to keep and a copy of its own to stream; what is large makes the ring large.
+        let mut forced: Vec<Vec<bool>> = Vec::new();
+        for (small, large) in [(false, false), (true, false), (false, true), (true, true)] {
+            let mut first = vec![false; self.placer.bytes.len()];
+            for &unit in &self.movable {
+                first[unit] = small && bytes(unit) < mean / 8 || large && bytes(unit) > 2 * mean;
+            }
+            if !forced.contains(&first) {
+                forced.push(first);
+            }
+        }
+        let levels = self.movable.len().min(MOST_LEVELS);
+        let mut all = HashSet::new();
+        for first in &forced {
+            let forced: u64 = self.movable.iter().filter(|&&unit| first[unit]).map(|&unit| bytes(unit)).sum();
+            for level in 0..=levels {
+                let share = total as f64 * level as f64 / levels.max(1) as f64;
+                if forced as f64 > share {
+                    continue;
+                }
+                let fraction = (share - forced as f64) / (total - forced).max(1) as f64;
+                for phase in [0.0, 0.5, 0.999] {
+                    all.insert(self.by_bytes(first, fraction, phase));
+                }
+                all.insert(self.by_compute(first, fraction));
+            }
+        }
+        // In an order that does not change from run to run.
+        let mut all: Vec<_> = all.into_iter().collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Every stretch of the order keeps the same fraction of its bytes.
+    fn by_bytes(&self, first: &[bool], fraction: f64, phase: f64) -> Vec<bool> {
+        let mut resident = self.problem.resident.clone();
+        let mut owed = 0.0;
+        let mut begun = false;
+        for &unit in &self.movable {
+            let bytes = self.placer.bytes[unit] as f64;
+            if first[unit] {
+                resident[unit] = true;
+                continue;
+            }
+            if !std::mem::replace(&mut begun, true) {
+                owed = phase * bytes;
+            }
+            owed += fraction * bytes;
+            if owed >= bytes * (1.0 - 1e-9) {
+                resident[unit] = true;
+                owed -= bytes;
+            }
+        }
+        resident
+    }
+
+    /// Streams a unit whenever the compute since the last one has paid for its copy.
+    fn by_compute(&self, first: &[bool], fraction: f64) -> Vec<bool> {
+        let mut resident = self.problem.resident.clone();
+        let cost = |unit: usize| self.costs[unit];
+        let copies: f64 = self.paced.iter().filter(|(unit, _)| !first[*unit]).map(|&(unit, _)| cost(unit)).sum();
+        let compute: f64 = self.paced.iter().map(|&(_, compute)| compute).sum();
+        let pace = if compute > 0.0 { (1.0 - fraction) * copies / compute } else { 0.0 };
+        let mut paid = 0.0;
+        for &(unit, compute) in &self.paced {
+            paid += compute * pace;
+            if first[unit] || paid < cost(unit) * 0.5 {
+                resident[unit] = true;
+            } else {
+                paid -= cost(unit);
+            }
+        }
+        resident
+    }
+
+    /// Every selection there is: for few units.
+    pub fn all_residents(&self) -> Vec<Vec<bool>> {
+        let selection = |mask: usize| {
+            let mut resident = self.problem.resident.clone();
+            self.movable.iter().enumerate().for_each(|(bit, &unit)| resident[unit] = mask >> bit & 1 == 1);
+            resident
+        };
+        (0..1 << self.movable.len()).map(selection).collect()
+    }
+}
+
+/// The rings that one selection of streamed units may have.
+pub struct Rings {
+    /// Streamed bytes of each point that has any, in order.
+    sizes: Vec<u64>,
+    /// What the ring needs at least.
+    pub least: u64,
+    /// What it needs for all of them.
+    pub all: u64,
+    /// Nothing is known of the compute: units are loaded ahead in any case.
+    ahead: bool,
+}
+
+impl Rings {
+    pub fn new(facts: &Facts, streamed: &[bool]) -> Self {
+        let of_point = |units: &Vec<usize>| -> u64 {
+            units.iter().filter(|&&unit| streamed[unit]).map(|&unit| facts.placer.bytes[unit]).sum()
+        };
+        let sizes =
+            facts.problem.points.iter().map(|point| of_point(&point.units)).filter(|&bytes| bytes > 0).collect();
+        let all = facts.movable.iter().filter(|&&unit| streamed[unit]).map(|&unit| facts.placer.bytes[unit]).sum();
+        let ahead = facts.problem.points.iter().all(|point| point.compute_ns == 0);
+        Self { sizes, least: facts.placer.least_ring(facts.problem, streamed).0, all, ahead }
+    }
+
+    /// Rings worth trying, the smallest first.
+    pub fn shapes(&self) -> Vec<Shape> {
+        let mut shapes = Vec::new();
+        for depth in DEPTHS.into_iter().skip(usize::from(self.ahead)) {
+            let shape = self.shape(Pattern::Sequential, depth);
+            if shape.ring >= self.all {
+                break;
+            }
+            if shapes.last().is_none_or(|last: &Shape| last.ring < shape.ring) {
+                shapes.push(shape);
+            }
+            if depth == 2 {
+                shapes.push(Shape { pattern: Pattern::TwoEnded, ..shape });
+            }
+        }
+        shapes
+    }
+
+    /// Every size that holds some row of units exactly.
+    pub fn all_shapes(&self) -> Vec<Shape> {
+        let count = self.sizes.len();
+        let mut rings = vec![self.least];
+        for begin in 0..count {
+            let mut ring = 0;
+            for row in 0..count {
+                ring += self.sizes[(begin + row) % count];
+                rings.push(ring);
+            }
+        }
+        let two = self.shape(Pattern::TwoEnded, 2);
+        let enough = if self.ahead { two.ring } else { self.least };
+        rings.sort_unstable();
+        rings.dedup();
+        rings.retain(|&ring| ring >= enough && ring < self.all);
+        let shapes = rings.into_iter().map(|ring| Shape { pattern: Pattern::Sequential, ring, seam: 0 });
+        shapes.chain([two].into_iter().filter(|two| two.ring < self.all)).collect()
+    }
+
+    /// A ring that holds the units of so many points in a row, wherever the row begins.
+    pub fn shape(&self, pattern: Pattern, depth: usize) -> Shape {
+        let sizes = &self.sizes;
+        let depth = depth.min(sizes.len());
+        let mut window: u64 = sizes[..depth].iter().sum();
+        let mut most = window;
+        // Not round the end: there the layout begins anew.
+        for behind in depth..sizes.len() {
+            window = window + sizes[behind] - sizes[behind - depth];
+            most = most.max(window);
+        }
+        Shape { pattern, ring: most.max(self.least), seam: 0 }
+    }
+
+    /// How many points' units such a ring holds.
+    pub fn depth(&self, shape: Shape) -> usize {
+        (1..self.sizes.len()).find(|&depth| self.shape(shape.pattern, depth).ring >= shape.ring).unwrap_or(1)
+    }
+}

@@ -1,0 +1,326 @@
+//! The search for the fastest layout that fits, and for the smallest one that is fast enough.
+//!
+//! What a limit may choose from does not depend on the limit: a fixed set of candidates, and what a refinement of the best
+//! of them comes upon. So more memory is never slower. Candidates are taken from the largest down, and what cannot win is
+//! never simulated: no forward that keeps `b` bytes of weights `W` on the device takes less than
+//! `max(compute, (W - b) / bandwidth)`.
+
+use std::collections::HashMap;
+
+use super::choices::{Facts, Rings};
+use super::place::{Pattern, Place, Placer, Shape};
+use super::refine::refine;
+use super::simulate::Program;
+use super::{Plan, PlanError, Problem};
+
+/// A forward within this much of the best is as good.
+const AS_GOOD: f64 = 1.02;
+/// Up to so many units, every selection is tried.
+const FEW_UNITS: usize = 10;
+
+/// A layout and what it comes to.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Choice {
+    pub time_ns: u64,
+    /// Residents and ring.
+    pub bytes: u64,
+    pub shape: Shape,
+    pub resident: Vec<bool>,
+}
+
+/// Simulates layouts of one problem.
+pub struct Evaluator<'a> {
+    pub problem: &'a Problem,
+    pub placer: &'a Placer,
+    pub program: Program,
+    places: Vec<Place>,
+    streamed: Vec<bool>,
+    pub evaluations: usize,
+}
+
+impl<'a> Evaluator<'a> {
+    fn new(problem: &'a Problem, placer: &'a Placer) -> Self {
+        let (program, places, streamed) = Default::default();
+        Self { problem, placer, program, places, streamed, evaluations: 0 }
+    }
+
+    /// `None` where units needed together cannot be placed in such a ring.
+    pub fn evaluate(&mut self, resident: &[bool], shape: Shape) -> Option<Choice> {
+        self.evaluations += 1;
+        self.streamed.clear();
+        self.streamed.extend(resident.iter().map(|resident| !resident));
+        let ring = self.placer.place(shape, &self.streamed, &mut self.places)?;
+        self.program.compile(&self.problem.unit_bytes, &self.problem.points, &self.places, &self.problem.bus);
+        let steady = self.program.run();
+        let bytes = ring + resident_bytes(self.placer, resident);
+        Some(Choice { time_ns: steady.period_ns, bytes, shape, resident: resident.to_vec() })
+    }
+}
+
+pub fn resident_bytes(placer: &Placer, resident: &[bool]) -> u64 {
+    placer.bytes.iter().zip(resident).filter(|&(_, &resident)| resident).map(|(bytes, _)| bytes).sum()
+}
+
+/// A candidate before it is simulated.
+struct Candidate {
+    /// At most; less where the layout does not fill its ring.
+    bytes: u64,
+    resident: usize,
+    shape: Shape,
+}
+
+/// One problem's search. What was simulated for one limit is remembered for the next.
+pub struct Search<'a> {
+    problem: &'a Problem,
+    placer: Placer,
+    residents: Vec<Vec<bool>>,
+    /// The largest first.
+    candidates: Vec<Candidate>,
+    simulated: HashMap<usize, Option<Choice>>,
+    refined: HashMap<usize, Vec<Choice>>,
+    compute_ns: u64,
+    scheduled_bytes: u64,
+    /// So few units that everything is tried.
+    exhaustive: bool,
+    pub evaluations: usize,
+}
+
+impl<'a> Search<'a> {
+    pub fn new(problem: &'a Problem) -> Self {
+        let placer = Placer::new(problem);
+        let exhaustive = Facts::new(problem, &placer).movable.len() <= FEW_UNITS;
+        let compute_ns = problem.points.iter().map(|point| point.compute_ns).sum();
+        let mut used = vec![false; problem.unit_bytes.len()];
+        problem.points.iter().flat_map(|point| &point.units).for_each(|&unit| used[unit] = true);
+        let scheduled = (0..used.len()).filter(|&unit| used[unit]);
+        let scheduled_bytes = scheduled.map(|unit| problem.unit_bytes[unit]).sum();
+        Self {
+            problem,
+            placer,
+            residents: Vec::new(),
+            candidates: Vec::new(),
+            simulated: HashMap::new(),
+            refined: HashMap::new(),
+            compute_ns,
+            scheduled_bytes,
+            exhaustive,
+            evaluations: 0,
+        }
+    }
+
+    /// Never tries everything: how good the search is where that is out of reach shows where it is not.
+    pub fn heuristic(problem: &'a Problem) -> Self {
+        Self { exhaustive: false, ..Self::new(problem) }
+    }
+
+    fn enumerate(&mut self) {
+        if !self.candidates.is_empty() {
+            return;
+        }
+        let facts = Facts::new(self.problem, &self.placer);
+        let residents = if self.exhaustive { facts.all_residents() } else { facts.residents() };
+        for (number, resident) in residents.iter().enumerate() {
+            let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
+            let stays = resident_bytes(&self.placer, resident);
+            let rings = Rings::new(&facts, &streamed);
+            let shapes = if self.exhaustive { rings.all_shapes() } else { rings.shapes() };
+            let of = |shape: Shape| Candidate { bytes: stays + shape.ring, resident: number, shape };
+            self.candidates.extend(shapes.into_iter().map(of));
+        }
+        self.residents = residents;
+        for Choice { bytes, shape, resident, .. } in [self.smallest(), self.all_resident()] {
+            // Where nothing is known of the compute, the smallest ring is not the fastest: nothing is loaded ahead.
+            if self.compute_ns > 0 || shape.ring == 0 {
+                self.candidates.push(Candidate { bytes, resident: self.residents.len(), shape });
+                self.residents.push(resident);
+            }
+        }
+        self.candidates.sort_by_key(|candidate| std::cmp::Reverse((candidate.bytes, candidate.shape)));
+    }
+
+    /// No layout of so many bytes is faster.
+    fn floor_ns(&self, bytes: u64) -> u64 {
+        let streamed = self.scheduled_bytes.saturating_sub(bytes);
+        self.compute_ns.max((streamed as f64 * 1e9 / self.problem.bus.bytes_per_second) as u64)
+    }
+
+    fn simulate(&mut self, candidate: usize) -> Option<Choice> {
+        if let Some(known) = self.simulated.get(&candidate) {
+            return known.clone();
+        }
+        let Candidate { resident, shape, .. } = self.candidates[candidate];
+        let mut evaluator = Evaluator::new(self.problem, &self.placer);
+        let choice = evaluator.evaluate(&self.residents[resident], shape);
+        self.evaluations += 1;
+        self.simulated.insert(candidate, choice.clone());
+        choice
+    }
+
+    /// All on the device, if it fits: nothing is copied.
+    pub fn everything(&self, limit: u64) -> Option<Choice> {
+        Some(self.all_resident()).filter(|choice| choice.bytes <= limit)
+    }
+
+    fn all_resident(&self) -> Choice {
+        let resident = vec![true; self.problem.unit_bytes.len()];
+        let bytes = resident_bytes(&self.placer, &resident);
+        let shape = Shape { pattern: Pattern::Sequential, ring: 0, seam: 0 };
+        Choice { time_ns: self.compute_ns, bytes, shape, resident }
+    }
+
+    /// The fastest found in so many bytes, of those the smallest.
+    pub fn fastest(&mut self, limit: u64) -> Option<Choice> {
+        self.enumerate();
+        let mut best: Option<Choice> = None;
+        let cannot_win = |floor: u64, best: &Option<Choice>| best.as_ref().is_some_and(|best| floor >= best.time_ns);
+        // What is somewhat too large may be refined to something that fits.
+        let reach = if self.exhaustive { 0 } else { self.placer.bytes.iter().copied().max().unwrap_or(0) };
+        let first = self.candidates.partition_point(|candidate| candidate.bytes > limit.saturating_add(reach));
+        let mut known = Vec::new();
+        for candidate in first..self.candidates.len() {
+            if cannot_win(self.floor_ns(self.candidates[candidate].bytes.min(limit)), &best) {
+                break;
+            }
+            if let Some(choice) = self.simulate(candidate) {
+                known.push((candidate, choice.clone()));
+                if choice.bytes <= limit {
+                    keep_better(&mut best, choice);
+                }
+            }
+        }
+        if self.exhaustive {
+            return best;
+        }
+        // Refined is what nothing smaller beats. Whether that is so must not depend on the limit either.
+        let mut frontier = Vec::new();
+        let mut least = u64::MAX;
+        for (candidate, choice) in known.into_iter().rev() {
+            if choice.time_ns < least {
+                least = choice.time_ns;
+                frontier.push(candidate);
+            }
+        }
+        for candidate in frontier.into_iter().rev() {
+            if cannot_win(self.floor_ns(self.candidates[candidate].bytes.min(limit)), &best) {
+                break;
+            }
+            for choice in self.refine(candidate) {
+                if choice.bytes <= limit {
+                    keep_better(&mut best, choice.clone());
+                }
+            }
+        }
+        best
+    }
+
+    fn refine(&mut self, candidate: usize) -> &[Choice] {
+        if !self.refined.contains_key(&candidate) {
+            let mut found = Vec::new();
+            if let Some(choice) = self.simulate(candidate) {
+                let facts = Facts::new(self.problem, &self.placer);
+                let mut evaluator = Evaluator::new(self.problem, &self.placer);
+                found = refine(&facts, &mut evaluator, choice, self.compute_ns);
+                self.evaluations += evaluator.evaluations;
+            }
+            self.refined.insert(candidate, found);
+        }
+        &self.refined[&candidate]
+    }
+
+    /// The smallest found that is as good as the fastest in so many bytes.
+    pub fn smallest_that_hides(&mut self, capacity: u64) -> Option<Choice> {
+        let mut best = self.fastest(capacity)?;
+        let target = (best.time_ns as f64 * AS_GOOD) as u64;
+        let (mut too_small, mut enough) = (0, best.bytes);
+        // Nothing that is too small by its floor needs a try.
+        while enough > too_small + (enough / 256).max(512) {
+            let middle = too_small + (enough - too_small) / 2;
+            let found = if self.floor_ns(middle) > target { None } else { self.fastest(middle) };
+            match found.filter(|choice| choice.time_ns <= target) {
+                Some(choice) => {
+                    enough = choice.bytes.min(middle);
+                    best = choice;
+                }
+                None => too_small = middle,
+            }
+        }
+        Some(best)
+    }
+
+    /// The smallest ring in which neighbouring points' units do not overlap, or a smaller one where that does not fit.
+    pub fn least(&mut self, capacity: u64) -> Option<Choice> {
+        let facts = Facts::new(self.problem, &self.placer);
+        let resident = &self.problem.resident;
+        let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
+        let mut evaluator = Evaluator::new(self.problem, &self.placer);
+        let rings = Rings::new(&facts, &streamed);
+        let all = rings.all;
+        let depths = [(2, Pattern::TwoEnded), (2, Pattern::Sequential), (1, Pattern::Sequential)];
+        for (depth, pattern) in depths {
+            let shape = rings.shape(pattern, depth);
+            let found = if shape.ring >= all {
+                evaluator.evaluate(&vec![true; resident.len()], Shape { ring: 0, ..shape })
+            } else {
+                evaluator.evaluate(resident, shape)
+            };
+            if let Some(choice) = found.filter(|choice| choice.bytes <= capacity) {
+                return Some(choice);
+            }
+        }
+        Some(self.smallest()).filter(|choice| choice.bytes <= capacity)
+    }
+
+    /// The smallest layout found. Units that several points share may need a larger ring than any point does.
+    pub fn smallest(&self) -> Choice {
+        let facts = Facts::new(self.problem, &self.placer);
+        let resident = &self.problem.resident;
+        let streamed: Vec<bool> = resident.iter().map(|resident| !resident).collect();
+        let rings = Rings::new(&facts, &streamed);
+        let mut evaluator = Evaluator::new(self.problem, &self.placer);
+        let mut shape = rings.shape(Pattern::Sequential, 1);
+        while shape.ring < rings.all {
+            if let Some(choice) = evaluator.evaluate(resident, shape) {
+                return choice;
+            }
+            shape.ring += (shape.ring / 16).next_multiple_of(512).max(512);
+        }
+        self.all_resident()
+    }
+
+    /// The smallest layout, if it is larger than the limit.
+    pub fn must_fit(&self, limit: u64) -> Result<(), PlanError> {
+        let needed = self.smallest().bytes;
+        if needed <= limit {
+            return Ok(());
+        }
+        let streamed: Vec<bool> = self.problem.resident.iter().map(|resident| !resident).collect();
+        let resident = resident_bytes(&self.placer, &self.problem.resident);
+        let (ring, point) = self.placer.least_ring(self.problem, &streamed);
+        let point = point.filter(|_| ring + resident == needed);
+        Err(PlanError::TooSmall { limit, needed, resident, point })
+    }
+
+    pub fn plan_of(&self, choice: &Choice) -> Plan {
+        let mut evaluator = Evaluator::new(self.problem, &self.placer);
+        let settled = evaluator.evaluate(&choice.resident, choice.shape);
+        let streamed_bytes = evaluator.program.copied_bytes;
+        let resident_bytes = resident_bytes(&self.placer, &choice.resident);
+        let place = |(&stays, &place): (&bool, &Place)| if stays { None } else { Some(place) };
+        Plan {
+            places: choice.resident.iter().zip(&evaluator.places).map(place).collect(),
+            resident: choice.resident.clone(),
+            ring_bytes: choice.bytes - resident_bytes,
+            resident_bytes,
+            predicted_ns: settled.map_or(choice.time_ns, |settled| settled.time_ns),
+            floor_ns: self.compute_ns.max(self.problem.bus.transfer_ns(streamed_bytes)),
+            compute_ns: self.compute_ns,
+            streamed_bytes,
+        }
+    }
+}
+
+fn keep_better(best: &mut Option<Choice>, choice: Choice) {
+    if best.as_ref().is_none_or(|best| choice < *best) {
+        *best = Some(choice);
+    }
+}

@@ -1,0 +1,331 @@
+//! The planner: against the pipeline's rules played in slow motion, and against every selection there is.
+
+mod twin;
+
+use memlab_loader::plan::{
+    Bus, Pattern, Place, Placer, Plan, PlanError, Point, Problem, Program, Search, Shape, Wanted, plan, simulate,
+};
+use proptest::prelude::*;
+use twin::BUS;
+
+const PLENTY: u64 = 1 << 50;
+
+/// One unit per point.
+fn chain(bytes: Vec<u64>, compute: Vec<u64>) -> Problem {
+    let points = compute.iter().enumerate().map(|(unit, &ns)| Point { units: vec![unit], compute_ns: ns }).collect();
+    let resident = vec![false; bytes.len()];
+    Problem { unit_bytes: bytes, points, together: Vec::new(), resident, bus: BUS }
+}
+
+fn bytes_of(plan: &Plan) -> u64 {
+    plan.ring_bytes + plan.resident_bytes
+}
+
+/// What any plan must keep to.
+fn assert_sound(problem: &Problem, plan: &Plan) {
+    for (unit, place) in plan.places.iter().enumerate() {
+        assert_eq!(place.is_none(), plan.resident[unit]);
+        assert!(plan.resident[unit] || !problem.resident[unit], "unit {unit} must stay");
+        if let Some(place) = place {
+            assert!(place.end() <= plan.ring_bytes && place.offset % 512 == 0, "unit {unit} is at {place:?}");
+            assert!(place.bytes >= problem.unit_bytes[unit]);
+        }
+    }
+    for set in problem.points.iter().map(|point| &point.units).chain(&problem.together) {
+        for (index, &unit) in set.iter().enumerate() {
+            for &other in set[..index].iter().filter(|&&other| other != unit) {
+                if let (Some(one), Some(another)) = (plan.places[unit], plan.places[other]) {
+                    assert!(!one.overlaps(another), "units {unit} and {other} overlap");
+                }
+            }
+        }
+    }
+    assert!(plan.predicted_ns >= plan.floor_ns);
+    assert!(plan.floor_ns >= plan.compute_ns);
+}
+
+prop_compose! {
+    /// Units of one to eight blocks, points that use one to three of them, some more than once, and idle points.
+    fn problems(most_units: usize)(units in 1..=most_units)(
+        blocks in prop::collection::vec(1u64..9, units),
+        points in prop::collection::vec((prop::collection::vec(0..units, 0..4), 0u64..60), 1..10),
+        together in prop::collection::vec(prop::collection::vec(0..units, 2..3), 0..2),
+        resident in prop::collection::vec(prop::bool::weighted(0.1), units),
+    ) -> Problem {
+        let points = points.into_iter().map(|(units, compute_ns)| Point { units, compute_ns }).collect();
+        Problem { unit_bytes: blocks.iter().map(|blocks| blocks * 512).collect(), points, together, resident, bus: BUS }
+    }
+}
+
+prop_compose! {
+    fn chains(most_units: usize)(units in 2..=most_units)(
+        blocks in prop::collection::vec(1u64..9, units),
+        compute in prop::collection::vec(0u64..40, units),
+    ) -> Problem {
+        chain(blocks.iter().map(|blocks| blocks * 512).collect(), compute)
+    }
+}
+
+fn total(problem: &Problem) -> u64 {
+    problem.unit_bytes.iter().sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn plans_fit_and_nothing_overlaps(problem in prop_oneof![problems(14), chains(24)], share in 0.0..1.2f64) {
+        // GIVEN any model and any budget
+        let budget = (total(&problem) as f64 * share) as u64;
+        // WHEN it is planned
+        for wanted in [Wanted::Budget(budget), Wanted::Hide, Wanted::Least] {
+            match plan(&problem, wanted, budget) {
+                // THEN the plan keeps to the budget and to the rules,
+                Ok(plan) => {
+                    assert!(bytes_of(&plan) <= budget);
+                    assert_sound(&problem, &plan);
+                }
+                // or it is said how much is needed, which then suffices
+                Err(PlanError::TooSmall { needed, .. }) => {
+                    assert!(needed > budget);
+                    let enough = plan(&problem, Wanted::Budget(needed), PLENTY);
+                    assert_sound(&problem, &enough.unwrap());
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn simulation_is_what_the_rules_say(problem in problems(7), share in 0.2..1.0f64, overhead in 0u64..5) {
+        // GIVEN a layout
+        let problem = Problem { bus: Bus { copy_overhead_ns: overhead, ..BUS }, ..problem };
+        let Ok(plan) = plan(&problem, Wanted::Budget((total(&problem) as f64 * share) as u64), PLENTY) else { return Ok(()) };
+        // WHEN it is simulated by the recurrence, and nanosecond after nanosecond
+        let times = simulate(&problem.unit_bytes, &problem.points, &plan.places, &problem.bus).unwrap();
+        let twin = twin::last_forwards(&problem.unit_bytes, &problem.points, &plan.places, &problem.bus, 200);
+        // THEN every point starts and ends at the same time
+        prop_assert!(twin.contains(&times), "{times:?}, and not {twin:?}");
+    }
+
+    #[test]
+    fn simulation_of_any_places_is_what_the_rules_say(
+        units in prop::collection::vec((1u64..6, 0u64..10), 1..7),
+        points in prop::collection::vec((0usize..6, 0u64..40), 1..9),
+    ) {
+        // GIVEN units anywhere in a ring, one per point
+        let unit_bytes: Vec<u64> = units.iter().map(|(blocks, _)| blocks * 512).collect();
+        let places: Vec<_> = units.iter().map(|(blocks, at)| Some(Place { offset: at * 512, bytes: blocks * 512 })).collect();
+        let points: Vec<Point> =
+            points.into_iter().map(|(unit, compute_ns)| Point { units: vec![unit % units.len()], compute_ns }).collect();
+        // WHEN it is simulated both ways
+        let times = simulate(&unit_bytes, &points, &places, &BUS).unwrap();
+        let twin = twin::last_forwards(&unit_bytes, &points, &places, &BUS, 200);
+        // THEN every point starts and ends at the same time
+        prop_assert!(twin.contains(&times), "{times:?}, and not {twin:?}");
+    }
+
+    #[test]
+    fn more_memory_is_never_slower(problem in prop_oneof![problems(14), chains(24)], share in 0.0..1.0f64) {
+        prop_assume!(problem.points.iter().any(|point| point.compute_ns > 0));
+        // GIVEN budgets that grow by little
+        let budgets = (0..6).map(|step| (total(&problem) as f64 * share) as u64 + step * 700);
+        // WHEN each is planned
+        let times: Vec<u64> = budgets
+            .filter_map(|budget| plan(&problem, Wanted::Budget(budget), PLENTY).ok())
+            .map(|plan| plan.predicted_ns)
+            .collect();
+        // THEN none is slower than the one before
+        prop_assert!(times.is_sorted_by(|less, more| less >= more), "{times:?}");
+    }
+
+    #[test]
+    fn hiding_takes_little_memory_and_loses_little_time(problem in chains(12), share in 0.3..1.0f64) {
+        prop_assume!(problem.points.iter().any(|point| point.compute_ns > 0));
+        // GIVEN what the device can give
+        let capacity = (total(&problem) as f64 * share) as u64;
+        let Ok(best) = plan(&problem, Wanted::Budget(capacity), capacity) else { return Ok(()) };
+        // WHEN as little as still hides the transfer is asked for
+        let small = plan(&problem, Wanted::Hide, capacity).unwrap();
+        // THEN it is within 2 %, and with a few per cent less the planner itself finds nothing as good
+        prop_assert!(small.predicted_ns as f64 <= 1.02 * best.predicted_ns as f64);
+        prop_assert!(bytes_of(&small) <= bytes_of(&best));
+        if let Ok(smaller) = plan(&problem, Wanted::Budget((bytes_of(&small) * 63 / 64).saturating_sub(512)), capacity) {
+            prop_assert!(smaller.predicted_ns as f64 > 1.02 * best.predicted_ns as f64 - 1.0, "{smaller:?}, not {small:?}");
+        }
+    }
+}
+
+/// Every selection of residents with every size of ring that holds some row of units.
+fn best_of_all(problem: &Problem, budget: u64) -> u64 {
+    let units = problem.unit_bytes.len();
+    let (placer, mut program, mut places) = (Placer::new(problem), Program::default(), Vec::new());
+    let mut best = u64::MAX;
+    for mask in 0u32..1 << units {
+        let streamed: Vec<bool> = (0..units).map(|unit| mask >> unit & 1 == 1).collect();
+        let (out, stay): (Vec<usize>, Vec<usize>) = (0..units).partition(|&unit| streamed[unit]);
+        let stays: u64 = stay.iter().map(|&unit| problem.unit_bytes[unit]).sum();
+        let row = |from: usize, count: usize| (0..count).map(move |i| from + i);
+        let rows = (0..out.len()).flat_map(|from| (1..=out.len()).map(move |count| row(from, count)));
+        let sum =
+            |row: std::iter::Map<_, _>| Iterator::map(row, |i: usize| problem.unit_bytes[out[i % out.len()]]).sum();
+        let rings: Vec<u64> = rows.map(sum).chain([0]).collect();
+        for ring in rings.into_iter().filter(|ring| stays + ring <= budget) {
+            if placer.place(Shape { pattern: Pattern::Sequential, ring, seam: 0 }, &streamed, &mut places).is_some() {
+                program.compile(&problem.unit_bytes, &problem.points, &places, &problem.bus);
+                best = best.min(program.run().period_ns);
+            }
+        }
+    }
+    best
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn few_units_are_planned_as_well_as_can_be(problem in chains(8), share in 0.0..1.0f64) {
+        // GIVEN few units, and a budget for at least one
+        let largest = problem.unit_bytes.iter().max().unwrap();
+        let budget = largest + ((total(&problem) - largest) as f64 * share) as u64;
+        // WHEN all selections are tried THEN none is faster than the plan
+        let known = problem.points.iter().any(|point| point.compute_ns > 0);
+        let plan = plan(&problem, Wanted::Budget(budget), PLENTY).unwrap();
+        prop_assert!(!known || plan.predicted_ns <= best_of_all(&problem, budget), "{plan:?}");
+    }
+}
+
+#[test]
+fn the_search_comes_near_to_all_selections() {
+    // GIVEN 150 models of eight units of any sizes and computes, and the search that is for more units
+    let mut random = 0x2545_f491_4f6c_dd1du64;
+    let mut below = |count: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 11) % count
+    };
+    let mut ratios: Vec<f64> = (0..150)
+        .map(|_| {
+            let bytes: Vec<u64> = (0..8).map(|_| 512 * (1 + below(8))).collect();
+            let ratio = 1 + below(20);
+            let problem = chain(bytes.clone(), bytes.iter().map(|bytes| bytes / 512 * ratio * below(4) / 3).collect());
+            let largest = bytes.iter().max().unwrap();
+            let budget = largest + below(total(&problem) - largest);
+            // WHEN both search
+            let best = Search::new(&problem).fastest(budget).unwrap().time_ns;
+            Search::heuristic(&problem).fastest(budget).unwrap().time_ns as f64 / best.max(1) as f64
+        })
+        .collect();
+    // THEN most find the same or better (it also moves the ring's seam), and the worst is not far off: measured 0.992 on
+    // average, 1.000 at the 95th percentile, 1.10 at worst
+    ratios.sort_by(f64::total_cmp);
+    let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+    eprintln!("mean {mean:.4}, p95 {:.4}, worst {:.4}", ratios[142], ratios[149]);
+    assert!(mean <= 1.01, "on average {mean}");
+    assert!(ratios[142] <= 1.05, "{} at the 95th percentile", ratios[142]);
+    assert!(ratios[149] <= 1.25, "{} at worst", ratios[149]);
+}
+
+#[test]
+fn interleaved_residents_beat_a_leading_prefix() {
+    // GIVEN 32 equal layers with a copy of 1000 ns, and the compute, residents and times of the reference's table
+    for (compute, residents, interleaved, prefix) in
+        [(250, 24, 8_000, 12_500), (500, 16, 16_000, 23_000), (750, 8, 26_000, 29_500), (1000, 0, 32_000, 32_000)]
+    {
+        let mut problem = chain(vec![512_000; 32], vec![compute; 32]);
+        problem.bus.bytes_per_second = 512e9;
+        // WHEN it is planned with the memory of as many residents and two slots
+        let plan = plan(&problem, Wanted::Budget((residents + 2) * 512_000), PLENTY).unwrap();
+        // THEN it is at least as fast as the interleaved layout there,
+        assert!(plan.predicted_ns <= interleaved, "{compute}: {}", plan.predicted_ns);
+        // and a leading part of the same size comes to what the table says
+        let place =
+            |unit: u64| Some(Place { offset: unit % 2 * 512_000, bytes: 512_000 }).filter(|_| unit >= residents);
+        let places: Vec<_> = (0..32).map(place).collect();
+        let leading = simulate(&problem.unit_bytes, &problem.points, &places, &problem.bus).unwrap();
+        assert_eq!(leading[31].1, prefix);
+    }
+}
+
+#[test]
+fn what_fits_stays() {
+    // GIVEN a model smaller than the budget WHEN it is planned THEN all stays, and nothing is copied
+    let plan = plan(&chain(vec![5000, 600], vec![1, 1]), Wanted::Budget(5120 + 1024), PLENTY).unwrap();
+    assert_eq!((plan.resident, plan.ring_bytes, plan.streamed_bytes, plan.predicted_ns), (vec![true; 2], 0, 0, 2));
+}
+
+#[test]
+fn one_units_worth_is_enough() {
+    // GIVEN memory for one unit WHEN it is planned THEN copies and compute take turns
+    let plan = plan(&chain(vec![5120; 4], vec![40; 4]), Wanted::Budget(5120), PLENTY).unwrap();
+    assert_eq!((plan.ring_bytes, plan.predicted_ns), (5120, 4 * (40 + 40)));
+}
+
+#[test]
+fn the_least_is_two_units() {
+    // GIVEN units of several sizes, of which neighbours have at most 9 blocks
+    let problem = chain([4, 2, 6, 3, 5, 1, 7, 1].map(|blocks| blocks * 512).to_vec(), vec![9; 8]);
+    // WHEN the least is asked for
+    let plan = plan(&problem, Wanted::Least, PLENTY).unwrap();
+    // THEN it is as much as two neighbours have, and neighbours do not overlap
+    assert_eq!((plan.ring_bytes, plan.resident_bytes), (9 * 512, 0));
+    let overlap = |pair: &[Option<Place>]| pair[0].unwrap().overlaps(pair[1].unwrap());
+    assert!(!plan.places.windows(2).any(overlap));
+}
+
+#[test]
+fn a_budget_that_is_too_small_says_how_much_is_needed() {
+    // GIVEN a point that needs two units at once, and a unit that must stay
+    let mut problem = chain(vec![512, 1024, 2048, 4096], vec![1; 4]);
+    problem.points[2].units = vec![1, 2];
+    problem.resident[3] = true;
+    // WHEN the budget is one byte short
+    let error = plan(&problem, Wanted::Budget(3072 + 4095), PLENTY).unwrap_err();
+    // THEN the error names what is needed and where, and with that it works
+    assert_eq!(error, PlanError::TooSmall { limit: 7167, needed: 7168, resident: 4096, point: Some(2) });
+    assert!(error.to_string().contains("at least 7168 bytes") && error.to_string().contains("point 2"), "{error}");
+    assert!(plan(&problem, Wanted::Budget(7168), PLENTY).is_ok());
+}
+
+#[test]
+fn unknown_compute_still_loads_ahead() {
+    // GIVEN a model of which no time was measured yet
+    let problem = chain(vec![5120; 12], vec![0; 12]);
+    // WHEN it is planned with room for six units
+    let with_budget = plan(&problem, Wanted::Budget(6 * 5120), PLENTY).unwrap();
+    // THEN the ring has two, and without a budget there is nothing else
+    assert_eq!(with_budget.ring_bytes, 2 * 5120);
+    assert_eq!(bytes_of(&plan(&problem, Wanted::Hide, PLENTY).unwrap()), 2 * 5120);
+}
+
+#[test]
+fn nonsense_is_refused_in_words() {
+    // GIVEN problems that make no sense WHEN they are planned THEN the error says what is wrong
+    let good = chain(vec![512; 2], vec![1; 2]);
+    let mut unknown_unit = good.clone();
+    unknown_unit.points[1].units = vec![2];
+    let no_bus = Problem { bus: Bus { bytes_per_second: 0.0, ..BUS }, ..good.clone() };
+    let endless = chain(vec![512; 2], vec![u64::MAX; 2]);
+    let huge = chain(vec![u64::MAX; 2], vec![1; 2]);
+    let short = Problem { resident: vec![], ..good };
+    for (problem, word) in
+        [(unknown_unit, "unit 2"), (no_bus, "bus"), (endless, "2^60"), (huge, "2^60"), (short, "resident")]
+    {
+        let error = plan(&problem, Wanted::Hide, PLENTY).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn a_thousand_units_are_planned_at_once() {
+    // GIVEN a thousand units of as many sizes
+    let bytes: Vec<u64> = (0..1000u64).map(|unit| 512 * (1 + unit * 7919 % 1009)).collect();
+    let problem = chain(bytes.clone(), bytes.iter().map(|bytes| bytes / 512 * 2).collect());
+    // WHEN they are planned in half their bytes
+    let begun = std::time::Instant::now();
+    let plan = plan(&problem, Wanted::Budget(total(&problem) / 2), PLENTY).unwrap();
+    // THEN it is near the limit, and done soon: measured 0.2 s
+    assert!(plan.predicted_ns as f64 <= 1.05 * plan.compute_ns as f64, "{} of {}", plan.predicted_ns, plan.compute_ns);
+    assert!(begun.elapsed().as_secs() < 3);
+}

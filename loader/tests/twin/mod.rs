@@ -1,0 +1,106 @@
+//! The pipeline's rules, played one nanosecond after another on a ring of bytes: slow, and written from the rules alone.
+
+use memlab_loader::plan::{Bus, Place, Point};
+
+/// Small times, so that a forward has few nanoseconds: 512 bytes take 4.
+pub const BUS: Bus = Bus { bytes_per_second: 128e9, copy_overhead_ns: 0 };
+const BLOCK: u64 = 512;
+
+struct Twin<'a> {
+    points: &'a [Point],
+    places: &'a [Option<Place>],
+    /// Who is in each block of the ring.
+    ring: Vec<Option<usize>>,
+    /// The copy under way, and when it ends.
+    copying: Option<(usize, u64)>,
+    /// The forward and the point that is computed or waited for.
+    at: (usize, usize),
+    /// When its compute ends, once it has started.
+    computing: Option<u64>,
+}
+
+/// When each point's compute started and ended in the last two forwards of so many, from the end of the forward before.
+pub fn last_forwards(
+    unit_bytes: &[u64],
+    points: &[Point],
+    places: &[Option<Place>],
+    bus: &Bus,
+    forwards: usize,
+) -> [Vec<(u64, u64)>; 2] {
+    let blocks = places.iter().flatten().map(|place| place.end().div_ceil(BLOCK)).max().unwrap_or(0);
+    let ring = vec![None; blocks as usize];
+    let mut twin = Twin { points, places, ring, copying: None, at: (0, 0), computing: None };
+    let mut times = vec![Vec::new(); forwards];
+    let mut now = 0;
+    while twin.at.0 < forwards {
+        // What ends at this time lets other things begin, and what takes no time ends at once.
+        while twin.step(now, unit_bytes, bus, &mut times) {}
+        now += 1;
+    }
+    let relative = |forward: usize| {
+        let before = times[forward - 1].last().map_or(0, |&(_, end): &(u64, u64)| end);
+        times[forward].iter().map(|&(start, end)| (start - before, end - before)).collect()
+    };
+    [relative(forwards - 2), relative(forwards - 1)]
+}
+
+impl Twin<'_> {
+    fn step(&mut self, now: u64, unit_bytes: &[u64], bus: &Bus, times: &mut [Vec<(u64, u64)>]) -> bool {
+        if let Some((unit, _)) = self.copying.filter(|&(_, end)| end <= now) {
+            let blocks = self.blocks(unit);
+            self.ring[blocks].fill(Some(unit));
+            self.copying = None;
+            return true;
+        }
+        let (forward, point) = self.at;
+        if forward == times.len() {
+            return false;
+        }
+        if self.computing.is_some_and(|end| end <= now) {
+            self.computing = None;
+            self.at = if point + 1 == self.points.len() { (forward + 1, 0) } else { (forward, point + 1) };
+            return true;
+        }
+        if self.computing.is_none() && self.points[point].units.iter().all(|&unit| self.is_there(unit)) {
+            let end = now + self.points[point].compute_ns;
+            self.computing = Some(end);
+            times[forward].push((now, end));
+            return true;
+        }
+        if self.copying.is_none()
+            && let Some(unit) = self.next_copy()
+        {
+            let blocks = self.blocks(unit);
+            self.ring[blocks].fill(None);
+            self.copying = Some((unit, now + bus.cost_ns(unit_bytes[unit])));
+            return true;
+        }
+        false
+    }
+
+    fn blocks(&self, unit: usize) -> std::ops::Range<usize> {
+        let place = self.places[unit].unwrap_or_default();
+        (place.offset / BLOCK) as usize..place.end().div_ceil(BLOCK) as usize
+    }
+
+    fn is_there(&self, unit: usize) -> bool {
+        let whole = self.ring[self.blocks(unit)].iter().all(|&owner| owner == Some(unit));
+        whole && self.copying.is_none_or(|(copied, _)| copied != unit)
+    }
+
+    /// In the order of need: the first unit that is not there, unless it overwrites what is needed sooner.
+    fn next_copy(&self) -> Option<usize> {
+        let mut sooner = vec![false; self.ring.len()];
+        for ahead in 0..=self.points.len() {
+            let units = &self.points[(self.at.1 + ahead) % self.points.len()].units;
+            for &unit in units {
+                if !self.is_there(unit) {
+                    return Some(unit).filter(|&unit| !sooner[self.blocks(unit)].contains(&true));
+                }
+                let blocks = self.blocks(unit);
+                sooner[blocks].fill(true);
+            }
+        }
+        None
+    }
+}

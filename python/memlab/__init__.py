@@ -1,0 +1,41 @@
+"""memlab: run models bigger than the GPU, and see where GPU memory goes.
+
+    model = memlab.page(model)                      # weights come over the bus while the GPU computes
+    model = memlab.chunk(model, "cuda", "6GiB")     # what fits stays on the GPU, the rest runs on the CPU or is paged
+    model = memlab.load("weights.safetensors", model)
+    print(model.memlab)                             # the plan: units, what stays, predicted and achieved time
+    model = memlab.unpage(model)                    # the model as it was, on the CPU
+
+The ``memlab`` command (``memlab run -- python train.py``) is part of the same package. See the user guide.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memlab.chunking import chunk
+    from memlab.loading import load, skeleton
+    from memlab.paging import page, plan_of, unpage
+    from memlab.plan import Plan
+
+__version__ = "0.1.0"
+__all__ = ["Plan", "chunk", "load", "page", "plan_of", "skeleton", "unpage"]
+
+# The command comes through this file too, and must not wait two seconds for PyTorch: parts are imported when asked for.
+_HOMES = {
+    "Plan": "plan",
+    "chunk": "chunking",
+    "load": "loading",
+    "page": "paging",
+    "plan_of": "paging",
+    "skeleton": "loading",
+    "unpage": "paging",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'memlab' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"memlab.{_HOMES[name]}"), name)

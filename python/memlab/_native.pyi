@@ -1,0 +1,155 @@
+"""The Rust part: host memory for weights, the pipeline that copies them, the planner, and checkpoints.
+
+Addresses are of memory that the caller keeps alive. Sizes are bytes, times nanoseconds, streams CUDA's handles (0: the
+legacy default stream; ignored on the host backend).
+"""
+
+from typing import TypedDict, final, type_check_only
+
+__all__ = ["Arena", "Pipeline", "Session", "checkpoint_tensors", "plan", "simulate"]
+
+@final
+class Arena:
+    """Host memory that holds all weights. It is given back when this object and every `Pipeline` on it are gone."""
+
+    def __new__(cls, nbytes: int, borders: list[int] | None = None) -> Arena:
+        """Reserves addresses; memory is taken as it is written. MemoryError, in words, when the system refuses.
+
+        It is pinned piece by piece; `borders` (multiples of 4096) says where pieces end, None for every GiB.
+        """
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def pinned(self) -> bool: ...
+    @property
+    def refused(self) -> str | None:
+        """Why the system refused to pin, in words."""
+
+    def fill(self, offset: int, address: int, nbytes: int) -> None:
+        """Copies host memory into the arena, with several threads and without the GIL."""
+
+    def read(self, parts: list[tuple[str, int, int, int]]) -> None:
+        """Reads parts of files: (path, offset in the file, offset in the arena, bytes). OSError names the file."""
+
+    def unpin(self) -> None:
+        """Makes it ordinary memory again; no copy may be under way."""
+
+    def pin(self, device: int) -> bool:
+        """Registers the arena with CUDA, so that copies run beside the program. A refusal is no error: see `refused`."""
+
+@final
+class Pipeline:
+    """Copies units of an arena to the device ahead of their use."""
+
+    def __new__(cls, arena: Arena, device: int | None, bytes_per_second: float | None = None) -> Pipeline:
+        """`device` None: the host backend, whose copies `bytes_per_second` paces."""
+
+    def bandwidth(self, address: int, nbytes: int, stream: int) -> float:
+        """Bytes per second of copies from the arena to `address`, measured; waits for the device."""
+
+    def configure(
+        self,
+        units: list[list[tuple[int, int, int]]],
+        places: list[tuple[int, int] | None],
+        schedule: list[tuple[int, list[int]]],
+        fallback: dict[int, list[int]],
+        lookahead: int | None,
+        stream: int,
+    ) -> None:
+        """Starts anew with these units, once `stream` is done with the device memory, and loads the resident ones.
+
+        units: per unit its ranges (offset in the arena, address on the device, bytes).
+        places: per unit its place in the ring (offset, bytes), or None: resident.
+        schedule: the points of a forward in order: (key, units needed from here to the next point).
+        fallback: for a key that the schedule lacks, the units it needs.
+        lookahead: how many units may be loaded ahead; None: as many as the ring holds; 0: only on demand.
+        """
+
+    def session(self) -> Session:
+        """What a thread tells the pipeline through. One for each thread."""
+
+    def reload(self, unit: int, stream: int) -> None:
+        """Copies a unit whose weights were edited again, after its readers; `stream` waits for the copy."""
+
+    def invalidate(self) -> None:
+        """Nothing in the ring is valid any more: all is loaded again when it is needed."""
+
+    def timed(self, on: bool) -> None:
+        """Whether to measure what each point of the schedule computes."""
+
+    def timings(self) -> list[int]:
+        """Nanoseconds of compute per point of the schedule in the last timed forward; 0: not seen. Waits for the device."""
+
+    def counters(self) -> dict[str, int]:
+        """forwards, copies, copied_bytes, on_demand, out_of_order, reloads, waits, and on the host backend waited_ns."""
+
+    def synchronize(self) -> None:
+        """Waits until all copies are done."""
+
+@final
+class Session:
+    """A thread's way through the schedule."""
+
+    def enter(self, key: int, stream: int) -> tuple[list[int], list[int]] | None:
+        """The thread reached a point: (units released, units acquired), or None where nothing changes.
+
+        Work queued on `stream` after it may use the acquired units.
+        """
+
+    def leave(self, stream: int) -> list[int]:
+        """The outermost forward ended, also by an exception: releases all units and says which."""
+
+@type_check_only
+class Plan(TypedDict):
+    """What the planner found. The name is this file's own: at run time it is a dict."""
+
+    resident: list[bool]
+    places: list[tuple[int, int] | None]
+    ring_bytes: int
+    resident_bytes: int
+    predicted_ns: int
+    floor_ns: int
+    compute_ns: int
+    streamed_bytes: int
+
+def checkpoint_tensors(path: str) -> list[tuple[str, str, str, list[int], int, int]]:
+    """The tensors of a .safetensors file, of a sharded index, or of a folder that holds one of them.
+
+    Each: (name, file, dtype as safetensors spells it, shape, offset in the file, bytes). ValueError or OSError, in words.
+    """
+
+def plan(
+    unit_bytes: list[int],
+    schedule: list[tuple[list[int], int]],
+    resident: list[bool],
+    bytes_per_second: float,
+    copy_overhead_ns: int,
+    budget: int | None,
+    minimum: bool,
+    capacity: int,
+    together: list[list[int]] = ...,
+) -> Plan:
+    """Which units stay on the device, and where in the ring the others go.
+
+    unit_bytes: bytes per unit, multiples of 512.
+    schedule: per point the units needed and the nanoseconds of compute; 0: unknown.
+    resident: the units that must stay on the device.
+    budget: the most device memory for weights; None: as little as still hides the transfer.
+    minimum: the smallest ring that loads one unit while another is used.
+    capacity: what the device can give at most.
+    together: sets of units that may be needed at the same time although no point of the schedule says so.
+
+    ValueError when the budget is too small for one of the points; it says how much is needed.
+    """
+
+def simulate(
+    unit_bytes: list[int],
+    schedule: list[tuple[list[int], int]],
+    places: list[tuple[int, int] | None],
+    bytes_per_second: float,
+    copy_overhead_ns: int,
+) -> list[tuple[int, int]]:
+    """When each point's compute begins and ends, once forwards repeat themselves."""

@@ -1,0 +1,360 @@
+"""What runs during the forwards of a paged model.
+
+The first forward is traced: eagerly, with each weight copied for the operation that uses it. From the trace come units,
+points and a first plan; the next forward runs with them and is timed; the plan made of the times is final, and no
+address changes any more.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from memlab import _native
+from memlab.attach import Takeover, modules_left_to_python
+from memlab.batching import in_micro_batches, repeated_blocks
+from memlab.clock import Clock
+from memlab.exchange import Exchange
+from memlab.frozen import SavedWeights
+from memlab.plan import Plan
+from memlab.planning import Settings, describe, make_placement
+from memlab.residence import Residence
+from memlab.tracing import Segment, Trace, Tracer
+from memlab.units import LayerOf, Point, Schedule, schedule_of
+from memlab.weights import Bytes, Weight
+
+UNTRACED, MEASURING, SETTLED = "untraced", "measuring", "settled"
+
+
+class Wrapped:
+    """A module whose calls are seen."""
+
+    def __init__(self, module: nn.Module, index: int) -> None:
+        self.module = module
+        self.enter_key = 2 * index
+        self.exit_key = 2 * index + 1
+        # Whether a point of the schedule lies at the beginning, at the end of a call. While tracing all do.
+        self.at_enter = True
+        self.at_exit = True
+        self.needs: frozenset[int] = frozenset()  # Units with weights that the module itself holds.
+
+
+class Visit:
+    """One thread in a forward."""
+
+    def __init__(self, residence: Residence, session: _native.Session) -> None:
+        self.residence = residence
+        self.session = session
+        self.held: set[int] = set()
+
+    def reach(self, key: int) -> None:
+        changed = self.session.enter(key, self.residence.stream())
+        if changed is not None:
+            released, acquired = changed
+            for unit in released:
+                self.held.discard(unit)
+                self.residence.rest(unit)
+            for unit in acquired:
+                self.held.add(unit)
+                self.residence.appear(unit)
+
+    def leave(self) -> None:
+        for unit in self.session.leave(self.residence.stream()):
+            if unit in self.held:
+                self.residence.rest(unit)
+        self.held.clear()
+
+
+class TracedVisit:
+    """The thread in a forward that is traced: notes where it is."""
+
+    held: frozenset[int] = frozenset()
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.reach = tracer.boundary
+
+    def leave(self) -> None:
+        """Nothing is held."""
+
+
+class _Thread(threading.local):
+    visit: Visit | TracedVisit | None = None
+    session: _native.Session | None = None
+
+
+class Pager:
+    """A paged model: its weights, its plan, and the way each forward takes."""
+
+    def __init__(self, model: nn.Module, weights: list[Weight], memory: Bytes, settings: Settings, plan: Plan) -> None:
+        self.model = model
+        self.weights = weights
+        self.memory = memory
+        self.settings = settings
+        self.plan = plan
+        self.takeover = Takeover(model, "paged")
+        self.exchange = Exchange(weights)
+        device = settings.device
+        index = None if device.type == "cpu" else device.index
+        pipeline = _native.Pipeline(memory.arena, index, settings.bytes_per_second)
+        self.residence = Residence(memory, self.exchange, device, settings.on_change, pipeline)
+        self.clock = Clock(device)
+        self.thread = _Thread()
+        self.stage = UNTRACED
+        self.unsettled = threading.RLock()
+        self.counting = threading.Lock()
+        self.inside = 0  # Threads in a forward.
+        self.trace = Trace()
+        self.seen: set[Wrapped] = set()  # Called from outside in this stage.
+        self.times: list[int] = []
+        self.schedule = Schedule()
+        self.saved_weights: SavedWeights | None = None
+        self.homes = [home for weight in weights for home in weight.homes]
+        self.wrapped = [Wrapped(module, index) for index, module in enumerate(model.modules())]
+        self.blocks = repeated_blocks(model) if settings.micro_batch else set()
+        for weight in weights:
+            for home in weight.homes:
+                if weight.reachable_storage is not None:
+                    home.resting = home.clothed(weight.reachable_storage)
+                    self.exchange.set_inside(home, home.resting)
+        for wrapped in self.wrapped:
+            self.takeover.wrap(wrapped.module, self._wrapper(wrapped))
+        self.takeover.guard()
+        self.takeover.mark(plan)
+        plan.measure = lambda: self.residence.counters() | {"forward_ns": self.clock.last_ns()}
+        plan.accept = self.residence.accept
+        plan.release = self.release
+
+    def _wrapper(self, wrapped: Wrapped) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+            if wrapped.module in self.blocks:
+                original = in_micro_batches(original, self.settings.micro_batch or 0)
+
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                visit = self.thread.visit
+                if visit is None:
+                    return self._from_outside(wrapped, original, args, kwargs)
+                if wrapped.at_enter or not wrapped.needs <= visit.held:
+                    visit.reach(wrapped.enter_key)
+                result = original(*args, **kwargs)
+                if wrapped.at_exit:
+                    visit.reach(wrapped.exit_key)
+                return result
+
+            return forward
+
+        return wrapper
+
+    def _from_outside(self, wrapped: Wrapped, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A call that comes from no other call of this model: a forward begins and ends with it."""
+        self._refuse_training()
+        if self.stage is not SETTLED:
+            with self.unsettled:
+                if self.stage is not SETTLED:
+                    return self._unsettled_forward(wrapped, original, args, kwargs)
+        return self._forward(wrapped, original, args, kwargs)
+
+    def _unsettled_forward(self, wrapped: Wrapped, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A forward from which is learned; others wait."""
+        if self.settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "a paged model plans in its first two forwards: run the model three times before capturing it in a CUDA "
+                f"graph (stage: {self.stage})"
+            )
+        if wrapped in self.seen:
+            # It begins anew: what came before was all of a forward.
+            self._advance()
+        result = self._forward(wrapped, original, args, kwargs)
+        self.seen.add(wrapped)
+        if self.stage is UNTRACED and self._all_seen():
+            self._advance()
+        elif self.stage is MEASURING:
+            times = self.residence.pipeline.timings()
+            self.times = [new or old for new, old in zip(times, self.times or times, strict=True)]
+            if all(self.times):
+                self._advance()
+        return result
+
+    def _forward(self, wrapped: Wrapped, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        device = self.settings.device
+        if device.type != "cpu":
+            args, kwargs = moved(args, device), moved(kwargs, device)
+        frozen = self._frozen() if torch.is_grad_enabled() else nullcontext()
+        with self._in_forward() as visit, frozen:
+            if wrapped.at_enter or not wrapped.needs <= visit.held:
+                visit.reach(wrapped.enter_key)
+            return original(*args, **kwargs)
+
+    @contextmanager
+    def _in_forward(self) -> Iterator[Visit | TracedVisit]:
+        with self.counting:
+            if self.inside == 0:
+                self.residence.begin()
+                self.exchange.enter()
+            self.inside += 1
+        visit: Visit | TracedVisit
+        tracer = None
+        if self.stage is UNTRACED:
+            tracer = Tracer(self.weights, self.settings.device, gathers=self.memory.arena.pinned)
+            visit = TracedVisit(tracer)
+        else:
+            if self.thread.session is None:
+                self.thread.session = self.residence.pipeline.session()
+            visit = Visit(self.residence, self.thread.session)
+        self.thread.visit = visit
+        try:
+            with tracer or nullcontext(), self.clock:
+                yield visit
+                if tracer is not None:
+                    self.trace.extend(tracer.trace)
+        finally:
+            self.thread.visit = None
+            try:
+                visit.leave()
+            finally:
+                with self.counting:
+                    self.inside -= 1
+                    if self.inside == 0:
+                        self.exchange.leave()
+                        self.residence.end()
+
+    def _refuse_training(self) -> None:
+        if torch.is_grad_enabled() and any(home.tensor.requires_grad for home in self.homes):
+            raise RuntimeError(
+                "a paged model does not train its paged weights: run it under torch.no_grad() or torch.inference_mode(), "
+                "or freeze them (model.requires_grad_(False)) to train what goes through it, such as adapters"
+            )
+
+    def _frozen(self) -> SavedWeights:
+        if self.saved_weights is None:
+            self.saved_weights = SavedWeights(self.weights, self.settings.device)
+        return self.saved_weights
+
+    def _all_seen(self) -> bool:
+        used = {weight for segment in self.trace.segments for weight in segment.weights}
+        return len(used) == len(self.weights)
+
+    def _advance(self) -> None:
+        """From what the last forwards have shown to the next stage."""
+        if self.stage is UNTRACED:
+            self._keep_written()
+            budget = self.settings.budget if isinstance(self.settings.budget, int) else None
+            self.schedule = schedule_of(self.trace, self._paged(), self._layer_of(), budget)
+            self._place(MEASURING)
+            self.residence.pipeline.timed(True)
+        else:
+            self.residence.pipeline.timed(False)
+            self._place(SETTLED)
+        self.seen.clear()
+
+    def _paged(self) -> list[Weight]:
+        """The weights that are copied: not those that operations write to, nor tables of which few rows are read."""
+        trace = self.trace
+        gathered = {
+            weight
+            for weight, read in trace.gathered.items()
+            if weight not in trace.computed and weight.reachable_storage is not None and read * 4 < weight.nbytes
+        }
+        self.plan.gathered_bytes = sum(weight.span for weight in gathered)
+        return [weight for weight in self.weights if weight not in gathered and weight not in trace.written]
+
+    def _keep_written(self) -> None:
+        """What the forward writes to lives on the device from now on, as it would without paging."""
+        for weight in self.trace.written:
+            for home in weight.homes:
+                with torch.no_grad(), torch.inference_mode(False):
+                    home.tensor.data = home.tensor.detach().to(self.settings.device, copy=True)
+                home.resting = home.tensor
+                self.exchange.set_inside(home, home.tensor)
+            self.plan.kept_bytes += weight.span
+
+    def _layer_of(self) -> LayerOf | None:
+        """Which calls are one unit: blocks if they are run in micro-batches, modules of at most `max_layer_size`."""
+        most, modules = self.settings.max_layer_size, [w.module for w in self.wrapped]
+        if not self.blocks and most < 0:
+            return None
+        sizes = [sum(p.numel() for p in module.parameters()) for module in modules]
+
+        def layer_of(segment: Segment) -> int | None:
+            for call in segment.calls:
+                module = self.trace.modules[call]
+                if modules[module] in self.blocks or 0 <= sizes[module] <= most:
+                    return call
+            return segment.calls[-1] if segment.calls and most >= 0 else None
+
+        return layer_of
+
+    def _place(self, stage: str) -> None:
+        residence, schedule = self.residence, self.schedule
+        residence.clear()
+        if not self.plan.bytes_per_second:
+            largest = max((unit.nbytes for unit in schedule.units), default=0)
+            self.plan.bytes_per_second = residence.bandwidth(largest) if largest else 0.0
+        placement = make_placement(schedule, self.times, self.plan, self.settings, self.trace.activations)
+        units, places = schedule.units, placement.places
+        points = schedule.points if stage is MEASURING else _needed(schedule.points, places)
+        fallback = self._fallback(places)
+        residence.place(units, placement, points, fallback, self.settings.lookahead)
+        scheduled = {point.key for point in points}
+        for wrapped in self.wrapped:
+            wrapped.at_enter = wrapped.enter_key in scheduled
+            wrapped.at_exit = wrapped.exit_key in scheduled
+            wrapped.needs = frozenset(u for u in fallback.get(wrapped.enter_key, ()) if places[u] is not None)
+            if not (wrapped.at_enter or wrapped.at_exit or wrapped.needs or any(wrapped.module.children())):
+                self.takeover.unwrap(wrapped.module)
+        self.saved_weights = None
+        self.stage = self.plan.stage = stage
+        describe(self.plan, schedule, placement, self.times)
+
+    def _fallback(self, places: list[tuple[int, int] | None]) -> dict[int, list[int]]:
+        """The units that a module's own tensors are in: what is loaded when it is called at an unforeseen moment."""
+        unit_of = self.schedule.unit_of()
+        number = {wrapped.module: wrapped.enter_key for wrapped in self.wrapped}
+        fallback: dict[int, dict[int, None]] = {}
+        for weight, unit in unit_of.items():
+            for home in weight.homes:
+                for place in home.places:
+                    fallback.setdefault(number[place.module], {})[unit] = None
+        return {key: list(units) for key, units in fallback.items()}
+
+    def release(self) -> None:
+        """Everything off the model again; its tensors stay views of the arena, which lives as long as they do."""
+        self.residence.clear()
+        self.exchange.release()
+        self.takeover.release()
+        for weight in self.weights:
+            weight.reachable_storage = None
+            for home in weight.homes:
+                home.resting = None
+        self.memory.arena.unpin()
+
+
+def _needed(points: list[Point], places: list[tuple[int, int] | None]) -> list[Point]:
+    """The points at which something is loaded or given up: where only residents follow residents there is nothing to do."""
+    needed: list[Point] = []
+    for point in points:
+        streamed = [unit for unit in point.units if places[unit] is not None]
+        if streamed or (needed and needed[-1].units):
+            needed.append(Point(point.key, streamed))
+    return needed
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Arguments with their tensors on the device; scalars may stay where they are, as PyTorch allows it."""
+    if isinstance(value, Tensor):
+        return value if value.device == device or value.dim() == 0 else value.to(device)
+    if type(value) is dict:
+        return {key: moved(entry, device) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(moved(entry, device) for entry in value)
+    return value
+
+
+# A compiled model calls all this between what is compiled of it.
+for _part in ("clock", "exchange", "frozen", "pager", "planning", "residence", "units", "weights"):
+    modules_left_to_python(sys.modules[f"memlab.{_part}"])

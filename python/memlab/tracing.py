@@ -1,0 +1,145 @@
+"""One forward watched from below: which weight is used by which operation, and between which module calls.
+
+The first forward runs eagerly under a dispatch mode that sees every operation with its real tensors. Module boundaries
+(a call begins, a call ends) cut it into segments; a segment's weights must be loaded from its boundary to the next. What
+a module's own code does with the weights of others (``F.linear(x, self.embedding.weight)``, attention that reads
+``out_proj.weight`` without calling ``out_proj``) is so seen where it happens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from memlab.weights import Weight, all_bytes
+
+EMBEDDINGS = {torch.ops.aten.embedding.default, torch.ops.aten._embedding_bag.default}
+
+
+@dataclass
+class Segment:
+    """What runs between two module boundaries."""
+
+    key: int  # Of the boundary it begins with: 2 × the module's number when its call begins, one more when it ends.
+    calls: tuple[int, ...]  # The modules being called, outermost first, as numbers of calls.
+    weights: dict[Weight, None] = field(default_factory=dict)
+
+
+@dataclass
+class Trace:
+    """What one forward did with the model's weights."""
+
+    segments: list[Segment] = field(default_factory=list)
+    modules: list[int] = field(default_factory=list)  # Per call: the module that was called.
+    written: set[Weight] = field(default_factory=set)
+    gathered: dict[Weight, int] = field(default_factory=dict)  # Bytes read by embedding lookups at most.
+    computed: set[Weight] = field(default_factory=set)  # Used by anything else than a lookup.
+    activations: int = 0  # Most bytes that the forward held on the GPU beside what was there before.
+
+    def extend(self, later: Trace) -> None:
+        """Adds a forward that came after: a model may be run in parts, the encoder first."""
+        before = len(self.modules)
+        for segment in later.segments:
+            segment.calls = tuple(call + before for call in segment.calls)
+        self.segments.extend(later.segments)
+        self.modules.extend(later.modules)
+        self.written |= later.written
+        self.computed |= later.computed
+        for weight, read in later.gathered.items():
+            self.gathered[weight] = max(self.gathered.get(weight, 0), read)
+        self.activations = max(self.activations, later.activations)
+
+
+class Tracer(TorchDispatchMode):
+    """Records a `Trace`. On a GPU, operations are given copies of the weights they use, which are freed at once."""
+
+    def __init__(self, weights: list[Weight], device: torch.device, gathers: bool) -> None:
+        super().__init__()
+        self.trace = Trace()
+        self.device = device
+        self.gathers = gathers
+        self.weights = {(w.reachable_storage or w.in_arena)._cdata: w for w in weights}  # type: ignore[union-attr]
+        self.copies: dict[Weight, torch.UntypedStorage] = {}
+        self.calls: list[int] = []
+        self.before = self._allocated()
+
+    def boundary(self, key: int) -> None:
+        module, ends = divmod(key, 2)
+        if ends:
+            # A call that an exception ended has said nothing: its callers' ends say it.
+            while self.calls and self.trace.modules[self.calls.pop()] != module:
+                pass
+        else:
+            self.calls.append(len(self.trace.modules))
+            self.trace.modules.append(module)
+        self.trace.segments.append(Segment(key, tuple(self.calls)))
+        self.copies.clear()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        views = _is_view(func)
+        written = _written(func, args, kwargs)
+
+        def seen(tensor: Tensor) -> Tensor:
+            weight = self._weight(tensor)
+            if weight is None or views:
+                return tensor
+            self.trace.segments[-1].weights[weight] = None
+            if any(tensor is other for other in written):
+                self.trace.written.add(weight)
+                return tensor
+            if func in EMBEDDINGS and tensor is args[0]:
+                read = args[1].numel() * tensor.stride(0) * tensor.element_size()
+                self.trace.gathered[weight] = max(self.trace.gathered.get(weight, 0), read)
+                return tensor if self.gathers else self._on_device(weight, tensor)
+            self.trace.computed.add(weight)
+            return self._on_device(weight, tensor)
+
+        result = func(*tree_map_only(Tensor, seen, args), **tree_map_only(Tensor, seen, kwargs))
+        self.trace.activations = max(self.trace.activations, self._allocated() - self.before)
+        return result
+
+    def _weight(self, tensor: Tensor) -> Weight | None:
+        try:
+            return self.weights.get(tensor.untyped_storage()._cdata)
+        except (NotImplementedError, RuntimeError):  # A tensor without memory of its own: sparse, or a subclass.
+            return None
+
+    def _on_device(self, weight: Weight, tensor: Tensor) -> Tensor:
+        if self.device.type == "cpu":
+            return tensor
+        if weight not in self.copies:
+            assert weight.in_arena is not None
+            self.copies[weight] = all_bytes(weight.in_arena).to(self.device).untyped_storage()
+        empty = torch.empty(0, dtype=tensor.dtype, device=self.device)
+        return empty.set_(self.copies[weight], tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def _allocated(self) -> int:
+        return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0
+
+
+def _is_view(func: Any) -> bool:
+    """Whether an operation only looks at its argument from another side: it reads nothing."""
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors that an operation writes to."""
+    if not func._schema.is_mutable:
+        return []
+    found: list[Tensor] = []
+
+    def remember(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[position] if position < len(args) else kwargs.get(argument.name)
+            tree_map_only(Tensor, remember, given)
+    return found

@@ -1,0 +1,264 @@
+"""What of a model is paged: its weights, the tensors that are views of them, and where modules hold these.
+
+A **weight** is a storage: the bytes that are copied together. Tied parameters are one tensor held in two places, shared
+ones two tensors over one weight; both come out right because the weight is what is looked at. Each tensor that the
+model holds (`Home`) has up to three forms, swapped where modules hold them:
+
+* *home*: the model's own Parameter, on the CPU, its bytes in the arena. What is there outside of a forward, so that
+  ``state_dict``, ``named_parameters``, edits, pickling and copies work on the truth.
+* *reachable*: the same bytes as a tensor of the device (the arena is pinned, so a GPU can read it over the bus). What
+  is there during a forward while the weight is not loaded: right for whoever reads it unexpectedly, but slow.
+* *here*: the same at its place in device memory. What is there while the weight is loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from memlab import _native
+
+ALIGNMENT = 512
+# What is pinned at a time, and what that begins at a multiple of.
+CHUNK = 1 << 30
+PAGE = 4096
+# Buffers below this stay on the device: running statistics, frequencies, masks. They may be written at any time.
+SMALL_BUFFER = 1 << 20
+
+
+@dataclass(eq=False)
+class Home:
+    """A tensor of the model, and every place that holds it."""
+
+    name: str
+    tensor: Tensor
+    weight: Weight
+    byte_offset: int  # From the weight's first byte.
+    places: list[Place]
+    resting: Tensor | None = None  # What a forward finds while the weight is not loaded: reachable, or here if it stays.
+    here: Tensor | None = None
+    version: int = 0
+    address: int = 0
+
+    def over(self, storage: torch.UntypedStorage, start: int = 0) -> Tensor:
+        """This tensor over other memory, whose byte `start` is the weight's first."""
+        itemsize = self.tensor.element_size()
+        empty = torch.empty(0, dtype=self.tensor.dtype, device=storage.device)
+        return empty.set_(storage, (start + self.byte_offset) // itemsize, self.tensor.shape, self.tensor.stride())
+
+    def clothed(self, storage: torch.UntypedStorage, start: int = 0) -> Tensor:
+        """The same as what the model holds: a Parameter (frozen) or a buffer, with the attributes people put on it."""
+        tensor = self.over(storage, start)
+        if isinstance(self.tensor, nn.Parameter):
+            tensor = nn.Parameter(tensor, requires_grad=False)
+        tensor.__dict__.update(self.tensor.__dict__)
+        return tensor
+
+    def remember(self) -> None:
+        """Takes the present content for what is known."""
+        self.version = version_of(self.tensor)
+        self.address = self.tensor.data_ptr()
+
+    def changed(self) -> bool:
+        """Whether it was written, or given other memory, since `remember`."""
+        return version_of(self.tensor) != self.version or self.tensor.data_ptr() != self.address
+
+
+@dataclass(eq=False)
+class Weight:
+    """A storage of the model: bytes that live in the arena and are copied as one."""
+
+    index: int
+    nbytes: int
+    homes: list[Home] = field(default_factory=list)
+    offset: int = 0  # In the arena.
+    in_arena: torch.UntypedStorage | None = None  # Its bytes, as memory of the CPU.
+    reachable_storage: torch.UntypedStorage | None = None  # The same as memory of the device, if that can reach it.
+
+    @property
+    def name(self) -> str:
+        return self.homes[0].name
+
+    @property
+    def span(self) -> int:
+        """Bytes taken in the arena and on the device."""
+        return -(-self.nbytes // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def parameters(self) -> int:
+        return max((home.tensor.numel() for home in self.homes), default=0)
+
+
+@dataclass(eq=False)
+class Place:
+    """Where a module holds a tensor: an entry of `_parameters` or `_buffers`, or of a list among its attributes."""
+
+    module: nn.Module
+    kind: str  # "_parameters", "_buffers", or the name of an attribute that is a list.
+    key: str | int
+    weakly: bool = False  # nn.LSTM keeps weak references, to find out whether its weights were exchanged.
+
+    def put(self, tensor: Tensor) -> None:
+        self.module.__dict__[self.kind][self.key] = weakref.ref(tensor) if self.weakly else tensor
+
+
+def version_of(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, Place]]:
+    """Every parameter and buffer with each of its places."""
+    for prefix, module in model.named_modules():
+        dot = prefix + "." if prefix else ""
+        for kind in ("_parameters", "_buffers"):
+            for key, tensor in module.__dict__[kind].items():
+                if tensor is not None:
+                    yield dot + key, tensor, Place(module, kind, key)
+        # nn.LSTM and its kin hold their parameters in lists as well.
+        for attribute, held in list(module.__dict__.items()):
+            if type(held) is list:
+                for index, entry in enumerate(held):
+                    weakly = isinstance(entry, weakref.ref)
+                    tensor = entry() if weakly else entry
+                    if isinstance(tensor, nn.Parameter):
+                        yield f"{dot}{attribute}.{index}", tensor, Place(module, attribute, index, weakly)
+
+
+def pageable(tensor: Tensor) -> bool:
+    """Whether a tensor is plain memory: not a subclass that hides what it holds (quantized, distributed), not sparse."""
+    return type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """First and last byte (exclusive) that a tensor uses of its storage."""
+    if tensor.numel() == 0:
+        return 0, 0
+    first = tensor.storage_offset()
+    last = first + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return first * tensor.element_size(), last * tensor.element_size()
+
+
+def collect(model: nn.Module) -> tuple[list[Weight], list[tuple[Tensor, list[Place]]]]:
+    """The weights to be paged, in the order of registration, and the tensors that are kept on the device instead.
+
+    Kept are small buffers, tensors that are not plain memory, and, in a model of which a part is frozen, the parameters
+    that train.
+    """
+    places: dict[int, tuple[str, Tensor, list[Place]]] = {}
+    for name, tensor, place in tensors_of(model):
+        places.setdefault(id(tensor), (name, tensor, []))[2].append(place)
+    parameters = [tensor for _, tensor, _ in places.values() if isinstance(tensor, nn.Parameter)]
+    adapters = any(p.requires_grad for p in parameters) and any(not p.requires_grad for p in parameters)
+
+    by_storage: dict[int, list[tuple[str, Tensor, list[Place]]]] = {}
+    kept = []
+    for name, tensor, where in places.values():
+        buffer = not isinstance(tensor, nn.Parameter)
+        if tensor.is_meta:
+            raise ValueError(f"{name} has no values (it is on the meta device): give the model weights with memlab.load")
+        if (
+            not pageable(tensor)
+            or tensor.numel() == 0
+            or (buffer and tensor.nbytes < SMALL_BUFFER)
+            or (adapters and tensor.requires_grad)
+        ):
+            kept.append((tensor, where))
+        else:
+            by_storage.setdefault(tensor.untyped_storage()._cdata, []).append((name, tensor, where))
+    return [_weight(index, group) for index, group in enumerate(by_storage.values())], kept
+
+
+def _weight(index: int, group: list[tuple[str, Tensor, list[Place]]]) -> Weight:
+    extents = [extent(tensor) for _, tensor, _ in group]
+    # Views keep their alignment: the first byte is one of a multiple of what any element takes.
+    first = min(first for first, _ in extents) // ALIGNMENT * ALIGNMENT
+    weight = Weight(index, max(last for _, last in extents) - first)
+    for (name, tensor, where), (start, _) in zip(group, extents, strict=True):
+        weight.homes.append(Home(name, tensor, weight, start - first, where))
+    return weight
+
+
+def arena_for(weights: list[Weight]) -> _native.Arena:
+    """Gives each weight its place, one after the other, in an arena made for them.
+
+    The system pins no more than a GiB or so at a time, and a copy across such a border is refused by the driver: borders
+    lie between weights.
+    """
+    offset, began, borders = 0, 0, []
+    for weight in weights:
+        if offset > began and offset + weight.span - began > CHUNK:
+            offset = began = -(-offset // PAGE) * PAGE
+            borders.append(offset)
+        weight.offset = offset
+        offset += weight.span
+    return _native.Arena(offset, borders)
+
+
+class Bytes:
+    """The arena as storages: of the CPU, and, where the system has pinned it, of the GPU that reads it over the bus."""
+
+    def __init__(self, arena: _native.Arena) -> None:
+        self.arena = arena
+        memory = (ctypes.c_char * max(arena.nbytes, 1)).from_address(arena.address)
+        memory.arena = arena  # type: ignore[attr-defined]  # The storage keeps its memory alive.
+        self.storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+
+    def of(self, weight: Weight) -> torch.UntypedStorage:
+        """A weight's bytes as a storage of their own, so that saving one tensor does not save them all."""
+        return self.storage[weight.offset : weight.offset + weight.span]
+
+    def on(self, device: torch.device, weight: Weight) -> torch.UntypedStorage:
+        """The same bytes as the device sees them; needs a pinned arena unless the device is the CPU."""
+        if device.type == "cpu":
+            return self.of(weight)
+        window = _Window(self.arena, self.arena.address + weight.offset, weight.span)
+        return torch.as_tensor(window, device=device).untyped_storage()
+
+
+class _Window:
+    """Pinned host memory, in the words in which PyTorch takes memory of other libraries."""
+
+    def __init__(self, arena: _native.Arena, address: int, nbytes: int) -> None:
+        self.arena = arena
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "version": 3,
+            "strides": None,
+        }
+
+
+def move_in(weights: list[Weight], memory: Bytes) -> None:
+    """Moves the weights' bytes into the arena, one after the other, so that the host never holds them twice."""
+    for weight in weights:
+        storage = memory.of(weight)
+        for home in weight.homes:
+            source = home.tensor.detach()
+            if source.device.type != "cpu":
+                source = source.cpu()
+            view = home.over(storage)
+            if source.is_contiguous() and view.is_contiguous():
+                start = storage.data_ptr() - memory.arena.address + home.byte_offset
+                memory.arena.fill(start, source.data_ptr(), source.nbytes)
+            else:
+                view.copy_(source)
+        settle_in(weight, memory)
+
+
+def settle_in(weight: Weight, memory: Bytes) -> None:
+    """Makes the model's own tensors views of the arena."""
+    weight.in_arena = memory.of(weight)
+    for home in weight.homes:
+        home.tensor.data = home.over(weight.in_arena)
+        home.remember()
+
+
+def all_bytes(storage: torch.UntypedStorage) -> Tensor:
+    """A storage as a tensor of bytes."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),), (1,))

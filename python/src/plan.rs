@@ -1,0 +1,75 @@
+//! The planner.
+
+use memlab_loader::plan as planner;
+use memlab_loader::plan::{Bus, Place, PlanError, Point, Problem, Wanted};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// Chooses which units stay on the device and where the others go in the ring.
+///
+/// `unit_bytes`: bytes per unit. `schedule`: per point of a forward the units needed and the compute in ns (0 = unknown).
+/// `resident`: units that must stay. `budget`: device bytes for residents and ring; `None`: as few as still hide the
+/// transfer; `minimum`: two units. `capacity`: what the device can give at most. `together`: sets of units that may be needed
+/// at the same time although no point of the schedule says so.
+#[pyfunction]
+#[pyo3(signature = (unit_bytes, schedule, resident, bytes_per_second, copy_overhead_ns, budget, minimum, capacity, together = vec![]))]
+#[allow(clippy::too_many_arguments)] // Python names them.
+pub fn plan<'py>(
+    py: Python<'py>,
+    unit_bytes: Vec<u64>,
+    schedule: Vec<(Vec<usize>, u64)>,
+    resident: Vec<bool>,
+    bytes_per_second: f64,
+    copy_overhead_ns: u64,
+    budget: Option<u64>,
+    minimum: bool,
+    capacity: u64,
+    together: Vec<Vec<usize>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let bus = Bus { bytes_per_second, copy_overhead_ns };
+    let problem = Problem { unit_bytes, points: points(schedule), together, resident, bus };
+    // "Two units" of a smaller budget: what fits of them.
+    let (wanted, capacity) = match (budget, minimum) {
+        (budget, true) => (Wanted::Least, budget.map_or(capacity, |budget| budget.min(capacity))),
+        (Some(budget), false) => (Wanted::Budget(budget), capacity),
+        (None, false) => (Wanted::Hide, capacity),
+    };
+    let plan = py.detach(|| planner::plan(&problem, wanted, capacity)).map_err(raised)?;
+    let places: Vec<Option<(u64, u64)>> =
+        plan.places.iter().map(|place| place.map(|place| (place.offset, place.bytes))).collect();
+    let dict = PyDict::new(py);
+    dict.set_item("resident", plan.resident)?;
+    dict.set_item("places", places)?;
+    dict.set_item("ring_bytes", plan.ring_bytes)?;
+    dict.set_item("resident_bytes", plan.resident_bytes)?;
+    dict.set_item("predicted_ns", plan.predicted_ns)?;
+    dict.set_item("floor_ns", plan.floor_ns)?;
+    dict.set_item("compute_ns", plan.compute_ns)?;
+    dict.set_item("streamed_bytes", plan.streamed_bytes)?;
+    Ok(dict)
+}
+
+/// When each point's compute starts and ends in steady state, in ns from the end of the forward before.
+#[pyfunction]
+pub fn simulate(
+    py: Python,
+    unit_bytes: Vec<u64>,
+    schedule: Vec<(Vec<usize>, u64)>,
+    places: Vec<Option<(u64, u64)>>,
+    bytes_per_second: f64,
+    copy_overhead_ns: u64,
+) -> PyResult<Vec<(u64, u64)>> {
+    let bus = Bus { bytes_per_second, copy_overhead_ns };
+    let place = |place: Option<(u64, u64)>| place.map(|(offset, bytes)| Place { offset, bytes });
+    let places: Vec<_> = places.into_iter().map(place).collect();
+    py.detach(|| planner::simulate(&unit_bytes, &points(schedule), &places, &bus)).map_err(raised)
+}
+
+fn points(schedule: Vec<(Vec<usize>, u64)>) -> Vec<Point> {
+    schedule.into_iter().map(|(units, compute_ns)| Point { units, compute_ns }).collect()
+}
+
+fn raised(error: PlanError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}

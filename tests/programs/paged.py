@@ -1,0 +1,176 @@
+"""Models of the zoo, paged on a GPU: whenever a unit is to be used, its bytes on the device are those of the arena.
+
+On a real GPU results are compared with the unpaged model's as well, which a simulated one, whose kernels do nothing,
+cannot. Prints one JSON line per model. The zoo and the package are found through PYTHONPATH=tests:python.
+"""
+
+import argparse
+import copy
+import json
+import threading
+
+import memlab
+import memlab.residence
+import memlab.units
+import memlab.weights
+import torch
+from paging.zoo import ZOO, build, call
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+compared = 0
+
+
+def check_what_appears():
+    """Compares each unit's bytes, on the stream that will use them."""
+    appear = memlab.residence.Residence.appear
+
+    def checked(self, index):
+        appear(self, index)
+        global compared
+        for home in self.present[index].homes:
+            ours, theirs = home.here.cpu().contiguous(), home.tensor.detach().contiguous()
+            assert torch.equal(ours.view(-1).view(torch.uint8), theirs.view(-1).view(torch.uint8)), home.name
+            compared += home.tensor.nbytes
+
+    memlab.residence.Residence.appear = checked
+
+
+def run(name, budget, real):
+    """One model: paged forwards beside unpaged ones."""
+    global compared
+    compared = 0
+    torch.manual_seed(1)
+    twin, model = build(name), build(name)
+    model.load_state_dict(twin.state_dict())
+    inputs = tree_map_only(torch.Tensor, lambda t: t.cuda(), ZOO[name].inputs())
+    if real:
+        twin = copy.deepcopy(twin).cuda()
+    memlab.page(model, "cuda", budget=budget)
+    equal = True
+    for _ in range(5):
+        ours = tree_flatten(call(model, inputs))[0]
+        if real:
+            theirs = tree_flatten(call(twin, inputs))[0]
+            equal &= all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True) if isinstance(a, torch.Tensor))
+    plan = memlab.plan_of(model)
+    said = {"model": name, "stage": plan.stage, "equal": equal, "compared": compared, "pinned": plan.pinned}
+    said |= {"streamed": plan.streamed_bytes, "notes": plan.notes} | plan.counters
+    memlab.unpage(model)
+    same = zip(model.state_dict().values(), twin.state_dict().values(), strict=True)
+    said["state"] = all(torch.equal(a, b.cpu()) for a, b in same)
+    print(json.dumps(said), flush=True)
+
+
+def layers(real):
+    """A stack of layers on the GPU, unpaged and paged."""
+    torch.manual_seed(2)
+    width = 2048 if real else 64
+    twin = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(8))).cuda().eval()
+    model = memlab.page(copy.deepcopy(twin), "cuda", max_layer_size=width * width * 2, budget="min")
+    inputs = [torch.randn(16, width, device="cuda") for _ in range(6)]
+    with torch.no_grad():
+        return twin, model, inputs, [twin(x) for x in inputs]
+
+
+def graph(real):
+    """A forward captured in a CUDA graph, replayed between eager ones."""
+    _, model, inputs, wanted = layers(real)
+    x = inputs[0].clone()
+    with torch.no_grad():
+        for _ in range(4):
+            model(x)
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            result = model(x)
+        good = []
+        for turn in range(30):
+            which = turn % len(inputs)
+            x.copy_(inputs[which])
+            captured.replay()
+            good.append(torch.equal(result, wanted[which]))
+            if turn % 3 == 0:
+                good.append(torch.equal(model(inputs[which]), wanted[which]))
+    return {"equal": all(good), "count": len(good)}
+
+
+def threads(real):
+    """Several threads, each on a stream of its own."""
+    _, model, inputs, wanted = layers(real)
+    with torch.no_grad():
+        for x in inputs[:3]:
+            model(x)
+    wrong = []
+    torch.cuda.synchronize()
+
+    def work(which):
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(40):
+                if not torch.equal(model(inputs[which]), wanted[which]):
+                    wrong.append(which)
+
+    running = [threading.Thread(target=work, args=(which,)) for which in range(4)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    return {"equal": not wrong, "count": 160}
+
+
+def compiled(real):
+    """torch.compile over a paged model."""
+    _, model, inputs, wanted = layers(real)
+    fast = torch.compile(model, backend="inductor" if real else "eager")
+    with torch.no_grad():
+        good = [torch.allclose(fast(x), y, atol=1e-4) for x, y in zip(inputs, wanted, strict=True)]
+    return {"equal": all(good), "count": len(good)}
+
+
+def frozen(real):
+    """Gradients through frozen weights."""
+    twin, model, inputs, _ = layers(real)
+    twin.requires_grad_(False)
+    model.requires_grad_(False)
+    good = []
+    for x in inputs:
+        ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        model(ours).square().sum().backward()
+        twin(theirs).square().sum().backward()
+        good.append(torch.equal(ours.grad, theirs.grad))
+    return {"equal": all(good), "count": len(good)}
+
+
+def chunked(real):
+    """The leading half on the GPU, the rest on the CPU."""
+    _, model, inputs, wanted = layers(real)
+    memlab.unpage(model)
+    memlab.chunk(model, "cuda", sum(p.numel() for p in model.parameters()) // 2)
+    with torch.no_grad():
+        results = [model(x) for x in inputs]
+    good = [torch.allclose(x, y, atol=1e-3) and x.device == y.device for x, y in zip(results, wanted, strict=True)]
+    halves = {p.device.type for p in model.parameters()}
+    return {"equal": all(good) or not real, "count": len(good), "halves": sorted(halves)}
+
+
+HOW = {"graph": graph, "threads": threads, "compiled": compiled, "frozen": frozen, "chunked": chunked}
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("what", nargs="*", default=[*ZOO, *HOW])
+    arguments.add_argument("--budget", default="min")
+    arguments.add_argument("--real", action="store_true")
+    arguments = arguments.parse_args()
+    torch.set_num_threads(1)
+    # Small models, cut as finely as large ones.
+    memlab.units.SMALL_UNIT = 64 << 10
+    memlab.units.SMALL_SHARED = 4 << 10
+    memlab.weights.SMALL_BUFFER = 64 << 10
+    if arguments.real:
+        torch.backends.cudnn.deterministic = True
+    for name in arguments.what:
+        if name in HOW:
+            print(json.dumps({"model": name} | HOW[name](arguments.real)), flush=True)
+    check_what_appears()
+    for name in arguments.what:
+        if name in ZOO:
+            run(name, arguments.budget, arguments.real)

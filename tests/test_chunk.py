@@ -1,0 +1,88 @@
+"""Chunked models: the leading part on the device, the rest on the CPU or paged; results as of the whole."""
+
+import copy
+
+import memlab
+import pytest
+import torch
+from paging.zoo import ZOO, build, call
+from test_page import between, mlp, same
+from torch import nn
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("rest", ["cpu", "page"])
+@pytest.mark.parametrize("name", ZOO)
+def test_zoo(name, rest):
+    # GIVEN a model of which half is to stay on the device
+    torch.manual_seed(1)
+    inputs = [ZOO[name].inputs() for _ in range(4)]
+    twin, model = build(name), build(name)
+    model.load_state_dict(twin.state_dict())
+    half = between(copy.deepcopy(twin), inputs) if rest == "page" else sum(p.nbytes for p in model.parameters()) // 2
+    # WHEN it is chunked, THEN it computes the same
+    assert memlab.chunk(model, "cpu", f"{half}B", rest=rest) is model
+    for one in inputs:
+        assert same(call(model, one), call(twin, one))
+    assert memlab.plan_of(model).stage == "settled"
+    # AND is given back
+    memlab.unpage(model)
+    assert same(call(model, inputs[0]), call(twin, inputs[0]))
+    assert "forward" not in vars(model)
+
+
+def test_the_leading_part_is_in_the_order_of_execution():
+    # GIVEN a model whose layers run in another order than they were made in
+    class Backwards(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
+
+        def forward(self, x):
+            for layer in reversed(self.layers):
+                x = layer(x)
+            return x
+
+    # WHEN as many parameters as three layers have may stay on the device (in parameters, as optimem had it)
+    model = memlab.chunk(Backwards(), "cpu", 3 * (64 * 64 + 64))
+    assert "first forward" in str(model.memlab)
+    call(model, (torch.randn(2, 64),))
+    # THEN those that run first do
+    resident = {unit.name for unit in model.memlab.units if unit.resident}
+    assert resident == {f"layers.{n}.{kind}" for n in (5, 4, 3) for kind in ("weight", "bias")}
+    assert "3 parts run on the CPU" in str(model.memlab)
+
+
+def test_what_is_tied_stays_together():
+    # GIVEN a model that begins and ends with one weight, and room for little more than that
+    model = build("tied")
+    memlab.chunk(model, "cpu", "13KiB")
+    call(model, ZOO["tied"].inputs())
+    # THEN the weight is in one place
+    assert [unit.name for unit in model.memlab.units if unit.resident] == ["emb.weight"]
+
+
+def test_layers_that_want_their_own_type():
+    # GIVEN a model of which only the part on the device was made smaller
+    model = nn.Sequential(nn.Linear(64, 64).bfloat16(), nn.Linear(64, 64))
+    memlab.chunk(model, "cpu", 64 * 64 + 64)
+    # WHEN its activations cross, THEN they come in the type that each part has
+    for _ in range(3):
+        assert call(model, (torch.randn(2, 64),)).dtype == torch.float32
+
+
+def test_errors():
+    model = memlab.chunk(mlp(), "cpu")
+    with pytest.raises(RuntimeError, match="paged or chunked already"):
+        memlab.chunk(model, "cpu")
+    with pytest.raises(RuntimeError, match=r"chunked by memlab.*cannot be moved"):
+        model.double()
+    with pytest.raises(ValueError, match="rest"):
+        memlab.chunk(mlp(), "cpu", rest="disk")
+    with pytest.raises(ValueError, match="no size"):
+        memlab.chunk(mlp(), "cpu", "half")
+    assert same(call(copy.deepcopy(model), (torch.ones(1, 64),)), call(model, (torch.ones(1, 64),)))

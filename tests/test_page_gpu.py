@@ -1,0 +1,48 @@
+"""Paging on a GPU, a simulated one: its copies and addresses are real, its kernels do nothing."""
+
+import json
+
+import pytest
+from conftest import PROGRAMS, ROOT
+from paging.zoo import ZOO
+
+
+def lines(run):
+    assert run.code == 0, run.errors[-3000:]
+    return [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
+
+
+def environment():
+    return {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests'}"}
+
+
+def test_on_a_gpu(memlab):
+    # GIVEN the zoo on a (simulated) GPU, whose copies are real and whose kernels do nothing
+    names = [name for name in ZOO if name != "branches"]
+    found = lines(memlab.python(PROGRAMS / "paged.py", *names, preload=False, env=environment()))
+    # THEN whenever a unit is used, its bytes are on the device, and the model comes back whole
+    assert [one["model"] for one in found] == names
+    for one in found:
+        assert one["stage"] == "settled" and one["state"] and one["pinned"] and one["compared"] > 0, one
+
+
+def test_ways_to_run_on_a_gpu(memlab):
+    # GIVEN forwards in a CUDA graph, compiled, through frozen weights, and in two parts
+    ways = ["graph", "threads", "compiled", "frozen", "chunked"]
+    found = lines(memlab.python(PROGRAMS / "paged.py", *ways, preload=False, env=environment()))
+    # THEN all of them run (what they compute is looked at on a real GPU, with --real)
+    assert [one["model"] for one in found] == ways
+    assert found[-1]["halves"] == ["cpu", "cuda"]
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_pinning_refused(memlab, nth):
+    # GIVEN a system that pins no memory
+    env = environment() | {"SIMGPU_FAIL": f"cuMemHostRegister_v2:712@{nth}", "PYTHONWARNINGS": "always"}
+    run = memlab.python(PROGRAMS / "paged.py", "resnet101", "llama", preload=False, env=env)
+    # THEN the model runs from memory that is not pinned, which is said, with what to do, and every byte is right
+    found = lines(run)
+    refused = [one for one in found if not one["pinned"]]
+    assert len(refused) == 1
+    assert "pins no more than" in refused[0]["notes"][0] and "ulimit -l" in run.errors
+    assert all(one["state"] and one["compared"] > 0 for one in found)

@@ -1,0 +1,268 @@
+"""The wheel that `make wheel` left in dist/: what is in it, and each part of it in an environment of its own."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from types import SimpleNamespace
+
+import pytest
+from conftest import ROOT
+
+PACKAGE = ROOT / "python" / "memlab"
+VERSION = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
+BINARIES = ["memlab/_native.abi3.so", "memlab/bin/libmemlab.so", "memlab/bin/memlab"]
+
+
+@pytest.fixture(scope="module")
+def wheel():
+    wheels = list((ROOT / "dist").glob("memlab-*.whl"))
+    assert wheels, "build first: make wheel"
+    (wheel,) = wheels
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel, tmp_path_factory):
+    """The wheel's files as zip members say they are."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+        modes = {entry.filename: entry.external_attr >> 16 for entry in archive.infolist()}
+    return SimpleNamespace(folder=folder, modes=modes, about=folder / f"memlab-{VERSION}.dist-info")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """An environment with the wheel and nothing else, and what to start in it."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = folder / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", wheel]
+    subprocess.run(install, check=True)
+    return SimpleNamespace(folder=folder, python=python, command=folder / "bin" / "memlab")
+
+
+@pytest.fixture(scope="module")
+def with_torch(installed, tmp_path_factory):
+    """Its Python, which also finds PyTorch and mypy, where the tests have them."""
+    (packages,) = (installed.folder / "lib").glob("python3.*/site-packages")
+    (packages / "of-the-tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return installed.python
+
+
+def outcome(memlab, *command, **more):
+    """What a command says that does not see the source tree."""
+    environment = memlab.environment(PYTHONPATH="", **more)
+    done = subprocess.run(command, cwd=memlab.folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def readelf(what, file):
+    return subprocess.run(["readelf", "-W", what, file], check=True, capture_output=True, text=True).stdout
+
+
+def test_contents(unpacked):
+    # GIVEN the wheel's files
+    names = set(unpacked.modes)
+    # THEN they are the package as it is here, what was built, and what says what it is
+    sources = {f"memlab/{file.relative_to(PACKAGE)}" for file in PACKAGE.rglob("*.py*") if "__pycache__" not in file.parts}
+    about = {f"memlab-{VERSION}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
+    licences = {f"memlab-{VERSION}.dist-info/licenses/{name}" for name in ("LICENSE-MIT", "LICENSE-APACHE")}
+    assert names == sources | {"memlab/py.typed", *BINARIES} | about | licences
+    for name in sources:
+        assert (unpacked.folder / name).read_bytes() == (ROOT / "python" / name).read_bytes(), f"{name}: make wheel again"
+    for licence in licences:
+        assert (unpacked.folder / licence).read_text() == (ROOT / os.path.basename(licence)).read_text()
+    # AND the program can be executed
+    assert unpacked.modes["memlab/bin/memlab"] & stat.S_IXUSR
+
+
+def test_says_what_it_is(wheel, unpacked):
+    # GIVEN what the wheel says of itself
+    metadata = (unpacked.about / "METADATA").read_text().partition("\n\n")[0].splitlines()
+    # THEN it is for every CPython from 3.10 on, and for machines like this one
+    assert re.fullmatch(rf"memlab-{re.escape(VERSION)}-cp310-abi3-(many)?linux\w*_x86_64\.whl", wheel.name)
+    tags = re.findall(r"^Tag: (.*)$", (unpacked.about / "WHEEL").read_text(), re.MULTILINE)
+    assert tags and all(tag.startswith("cp310-abi3-") for tag in tags)
+    assert "Requires-Python: >=3.10" in metadata
+    assert "License-Expression: MIT OR Apache-2.0" in metadata
+    # AND it installs nothing else: above all no other PyTorch than the one that is there
+    required = [line for line in metadata if line.startswith("Requires-Dist:")]
+    assert required == ["Requires-Dist: torch>=2.6 ; extra == 'torch'"]
+
+
+@pytest.mark.parametrize("name", BINARIES)
+def test_binaries(wheel, unpacked, name):
+    # GIVEN a program or library of the wheel
+    file = unpacked.folder / name
+    # THEN it was stripped
+    sections = readelf("--section-headers", file)
+    assert ".dynsym" in sections
+    assert not re.search(r"\.debug_(info|line|str)|\.symtab", sections)
+    assert file.stat().st_size < 16 << 20
+    # AND it needs nothing but the C library, in no newer version than the wheel's name says
+    needed = set(re.findall(r"NEEDED.*\[(.*)\]", readelf("--dynamic", file)))
+    assert needed <= {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
+    platform = re.search(r"manylinux_2_(\d+)_", wheel.name)
+    versions = {int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", readelf("--version-info", file))}
+    assert platform is None or max(versions) <= int(platform[1])
+
+
+def test_command(memlab, installed):
+    # GIVEN an environment without PyTorch
+    # THEN the command says its version, by its own name and as a module
+    assert outcome(memlab, installed.command, "--version") == f"memlab {VERSION}\n"
+    assert outcome(memlab, installed.python, "-m", "memlab", "--version") == f"memlab {VERSION}\n"
+    # AND it can do what the one can that was built here
+    help = outcome(memlab, installed.command, "--help")
+    assert help == outcome(memlab, memlab.command, "--help")
+    assert re.search(r"^ +offload ", help, re.MULTILINE)
+    # AND the package and its native part can be imported, from there
+    script = "import memlab, memlab._native as native; print(native.__file__, native.Arena, native.Pipeline, native.plan)"
+    assert outcome(memlab, installed.python, "-c", script).startswith(str(installed.folder))
+
+
+def test_native_declarations(memlab, with_torch):
+    # GIVEN what _native.pyi declares; THEN it is what the native module has, by mypy's word
+    assert "Success" in outcome(memlab, with_torch, "-m", "mypy.stubtest", "memlab._native")
+
+
+def test_command_is_not_there(memlab, installed, tmp_path):
+    # GIVEN the package without its program, as in a source tree
+    (tmp_path / "memlab").mkdir()
+    for name in ("__init__.py", "__main__.py", "_command.py"):
+        (tmp_path / "memlab" / name).write_bytes((PACKAGE / name).read_bytes())
+    # WHEN the command is called
+    environment = memlab.environment(PYTHONPATH=tmp_path)
+    command = [installed.python, "-m", "memlab", "ps"]
+    done = subprocess.run(command, cwd=memlab.folder, env=environment, capture_output=True, text=True)
+    # THEN it says what is missing and what to do, without a traceback
+    assert done.returncode == 127
+    assert re.fullmatch(r"memlab: \S+/memlab/bin/memlab is missing: .*`make`.*\n", done.stderr)
+    # AND likewise when the system does not let it start
+    (tmp_path / "memlab" / "bin").mkdir()
+    (tmp_path / "memlab" / "bin" / "memlab").write_text("")
+    done = subprocess.run(command, cwd=memlab.folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 126
+    assert re.fullmatch(r"memlab: \S+/memlab/bin/memlab cannot be started: Permission denied: .*\n", done.stderr)
+
+
+def test_programs_run_as_without_it(memlab, installed):
+    # GIVEN what a program finds ignored that is started by itself
+    program = ["grep", "SigIgn", "/proc/self/status"]
+    by_itself = outcome(memlab, *program)
+    # THEN it finds the same under the installed command, although that began as Python
+    assert outcome(memlab, installed.command, "run", "--no-live", "--", *program) == by_itself
+    # AND its exit code arrives
+    command = [installed.command, "run", "--no-live", "--", "sh", "-c", "exit 7"]
+    assert subprocess.run(command, cwd=memlab.folder, env=memlab.environment(PYTHONPATH="")).returncode == 7
+
+
+PROGRAM = """
+import torch
+layer = torch.nn.Linear(1024, 1024, device="cuda")
+layer(torch.ones(1024, 1024, device="cuda"))
+"""
+
+
+def test_records(memlab, installed, with_torch):
+    # GIVEN a program, and the installed command with nothing that says where the library is
+    (memlab.folder / "program.py").write_text(PROGRAM)
+    # WHEN it runs under memlab on the (simulated) GPU
+    run = memlab.run(
+        *[installed.command, "run", "--no-live", "-o", "program.jsonl", "--", with_torch, "program.py"],
+        preload=False,
+        env={"PYTHONPATH": ""},
+    )
+    # THEN there is a trace, which the installed command reads
+    assert run.code == 0, run.errors
+    report = json.loads(outcome(memlab, installed.command, "report", run.trace, "--json"))
+    assert report["warnings"] == []
+    (device,) = report["devices"]
+    assert device["peak_allocated_bytes"] >= 12 << 20
+    assert any(line["file"].endswith("program.py") for line in report["lines"])
+
+
+LOADED_LATE = """
+import ctypes, pathlib, torch, memlab
+ctypes.CDLL(pathlib.Path(memlab.__file__).parent / "bin" / "libmemlab.so")
+torch.ones(1 << 20, device="cuda")
+"""
+
+
+def test_records_when_loaded(memlab, with_torch):
+    # GIVEN a program that loads the package's library itself, as a notebook does
+    run = memlab.run(with_torch, "-c", LOADED_LATE, preload=False, env={"PYTHONPATH": ""})
+    # THEN it leaves a trace
+    assert run.code == 0, run.errors
+    assert memlab.report(run.trace)["devices"][0]["peak_allocated_bytes"] == 4 << 20
+
+
+MODEL = """
+import copy, sys
+import torch, memlab
+from torch import nn
+
+torch.manual_seed(0)
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(32)
+        self.wide = nn.Linear(32, 128)
+        self.narrow = nn.Linear(128, 32)
+
+    def forward(self, x):
+        return x + self.narrow(torch.relu(self.wide(self.norm(x))))
+
+model = nn.Sequential(*(Block() for _ in range(6))).eval()
+x = torch.randn(4, 32)
+with torch.no_grad():
+    expected = model(x)
+"""
+
+PAGE = f"""{MODEL}
+with torch.no_grad():
+    assert memlab.page(model, device="cpu", budget="min") is model
+    for _ in range(3):
+        assert torch.equal(model(x), expected)
+print(model.memlab)
+memlab.unpage(model)
+with torch.no_grad():
+    assert torch.equal(model(x), expected)
+"""
+
+CHUNK = f"""{MODEL}
+half = sum(parameter.numel() for parameter in model.parameters()) // 2
+for rest in ("cpu", "page"):
+    part = copy.deepcopy(model)
+    with torch.no_grad():
+        assert memlab.chunk(part, device="cpu", max_capacity=half, rest=rest) is part
+        for _ in range(3):
+            assert torch.equal(part(x), expected)
+print("chunked")
+"""
+
+LOAD = f"""{MODEL}
+from safetensors.torch import save_file
+save_file(model.state_dict(), "model.safetensors")
+with torch.device("meta"):
+    empty = nn.Sequential(*(Block() for _ in range(6))).eval()
+with torch.no_grad():
+    loaded = memlab.load("model.safetensors", empty, device="cpu")
+    assert torch.equal(loaded(x), expected)
+print("loaded")
+"""
+
+
+@pytest.mark.parametrize("script", [PAGE, CHUNK, LOAD], ids=["page", "chunk", "load"])
+def test_bigger_than_the_gpu(memlab, with_torch, script):
+    # GIVEN a small model; WHEN the installed package pages it, keeps a part of it, or loads it, with no GPU there
+    # THEN its results are what they were, to the bit
+    assert outcome(memlab, with_torch, "-c", script).strip()
