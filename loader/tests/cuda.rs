@@ -47,6 +47,11 @@ fn a_thread_that_has_another_context() {
 }
 
 #[test]
+fn a_captured_forward() {
+    tell("story_of_a_captured_forward", &[]);
+}
+
+#[test]
 fn no_driver_is_said() {
     // GIVEN no driver at all, WHEN a device is asked for, THEN the error says that; WHEN pinning is tried, THEN the refusal does.
     if let Err(error) = Device::open(0) {
@@ -211,4 +216,57 @@ fn story_of_a_thread_that_has_another_context() {
     fixture.forward(Stream(0));
     assert!(!device.push().unwrap(), "it was current before, and is now");
     device.pop();
+}
+
+/// A function of the driver that only a program that captures needs.
+fn driver_function(name: &std::ffi::CStr) -> *mut std::ffi::c_void {
+    // SAFETY: opens what is open already, and looks up a name.
+    let function = unsafe { libc::dlsym(libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
+    assert!(!function.is_null(), "{name:?}");
+    function
+}
+
+type BeginCapture = unsafe extern "C" fn(stream: u64, mode: i32) -> i32;
+type EndCapture = unsafe extern "C" fn(stream: u64, graph: *mut u64) -> i32;
+type GraphNodes = unsafe extern "C" fn(graph: u64, nodes: *mut u64, count: *mut usize) -> i32;
+
+/// How many nodes the graph has that this captures in the strictest mode.
+fn capture(stream: Stream, work: impl FnOnce()) -> usize {
+    let (mut graph, mut nodes) = (0, 0);
+    // SAFETY: signatures as in cuda.h; what is written to lives here.
+    unsafe {
+        let begin: BeginCapture = std::mem::transmute(driver_function(c"cuStreamBeginCapture_v2"));
+        let end: EndCapture = std::mem::transmute(driver_function(c"cuStreamEndCapture"));
+        let count: GraphNodes = std::mem::transmute(driver_function(c"cuGraphGetNodes"));
+        assert_eq!(begin(stream.0, 0), 0);
+        work();
+        assert_eq!(end(stream.0, &mut graph), 0, "the capture could not be ended");
+        assert_eq!(count(graph, std::ptr::null_mut(), &mut nodes), 0);
+    }
+    nodes
+}
+
+#[test]
+#[ignore = "told by `a_captured_forward`"]
+fn story_of_a_captured_forward() {
+    // GIVEN a model that has run
+    let fixture = Fixture::new(six_layers(4096));
+    let device = Device::open(0).unwrap();
+    let _current = device.make_current().unwrap();
+    let stream = Stream(device.create_stream().unwrap());
+    fixture.forward(stream);
+    let before = fixture.pipeline.counters();
+    // WHEN forwards are captured, THEN nothing forbidden is done, all is joined, and each has one copy per streamed unit
+    let mut session = fixture.pipeline.session();
+    let mut forward = || {
+        (0..6).for_each(|key| drop(enter(&mut session, key, stream).unwrap()));
+        assert_eq!(leave(&mut session, stream).unwrap(), [5]);
+    };
+    assert_eq!(capture(stream, &mut forward), 5);
+    assert_eq!(capture(stream, || (0..2).for_each(|_| forward())), 10);
+    assert_eq!(fixture.pipeline.counters(), before);
+    // AND forwards that are not captured are right again.
+    fixture.forward(stream);
+    fixture.forward(Stream(0));
+    assert_eq!(fixture.pipeline.counters().on_demand, 0);
 }

@@ -4,6 +4,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use common::model::models;
 use common::{enter, leave};
@@ -55,9 +56,9 @@ impl Backend for Faulty {
         self.host.wait(stream, event)
     }
 
-    fn block(&self, event: Event) -> Result<()> {
+    fn block(&self, event: Event, longest: Duration) -> Result<bool> {
         self.may("block")?;
-        self.host.block(event)
+        self.host.block(event, longest)
     }
 
     unsafe fn copy(&self, transfer: &Transfer, stream: Stream) -> Result<()> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::clock::Clock;
 use common::model::{Model, models};
 use common::{enter, leave};
-use memlab_loader::{Arena, DeviceMemory, Pipeline, Stream};
+use memlab_loader::{Arena, DeviceMemory, Error, Pipeline, Stream};
 use proptest::prelude::*;
 
 /// Numbers that are random enough.
@@ -114,6 +114,48 @@ fn two_threads_and_eight() {
     for threads in [2, 8] {
         in_time(move || assert!(run_on_host(&sharing_layers(), threads, 300) > 0));
     }
+}
+
+#[test]
+fn a_wait_can_be_given_up() {
+    // GIVEN a ring for one layer, which a thread holds
+    let mut model = sharing_layers();
+    (model.ring_bytes, model.places) = (64, vec![Some(0); 9]);
+    model.points = (0..8).map(|layer| vec![layer]).collect();
+    let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
+    let device = DeviceMemory::new(None, model.device_bytes()).unwrap();
+    let pipeline = Pipeline::new(arena, None, None).unwrap();
+    // SAFETY: the memory goes after the pipeline.
+    unsafe { pipeline.configure(model.configuration(device.address()), Stream(0)) }.unwrap();
+    let (mut first, mut second) = (pipeline.session(), pipeline.session());
+    enter(&mut first, 0, Stream(0)).unwrap();
+    // WHEN another waits for it and then does not want to, THEN it holds nothing and nobody waits for it
+    let mut asked = 0;
+    let given_up = second.enter(1, Stream(1), &mut |wait| {
+        while !wait() {
+            asked += 1;
+            if asked == 2 {
+                return Err(Error::Failed("no longer".into()));
+            }
+        }
+        Ok(())
+    });
+    assert_eq!(given_up.unwrap_err().to_string(), "no longer");
+    assert!(leave(&mut second, Stream(1)).unwrap().is_empty());
+    // AND both can go on.
+    leave(&mut first, Stream(0)).unwrap();
+    for session in [&mut second, &mut first] {
+        enter(session, 1, Stream(0)).unwrap();
+        leave(session, Stream(0)).unwrap();
+    }
+    // WHEN the pipeline is gone while one waits, THEN that is what it is told.
+    enter(&mut first, 0, Stream(0)).unwrap();
+    let waiting = std::thread::spawn(move || enter(&mut second, 1, Stream(1)).unwrap_err().to_string());
+    std::thread::sleep(Duration::from_millis(50));
+    drop(pipeline);
+    assert!(waiting.join().unwrap().contains("closed"));
+    // AND who held something is rid of it.
+    assert!(leave(&mut first, Stream(0)).unwrap().is_empty());
 }
 
 proptest! {

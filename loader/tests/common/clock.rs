@@ -4,6 +4,7 @@
 //! be captured into graphs, by CUDA's rules, and graphs replayed.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use memlab_loader::backend::Capturing;
 use memlab_loader::{Backend, Error, Event, Result, Stream, Transfer};
@@ -257,7 +258,7 @@ impl Backend for Clock {
         Ok(true)
     }
 
-    fn block(&self, _event: Event) -> Result<()> {
+    fn block(&self, _event: Event, _longest: Duration) -> Result<bool> {
         panic!("a device's streams wait themselves")
     }
 
