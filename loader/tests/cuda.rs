@@ -155,7 +155,7 @@ fn story_of_an_arena_pinned_in_chunks() {
     assert!(arena.pin(0) && arena.pin(0) && arena.is_pinned());
     // AND the unit gets there, in copies that stay inside the chunks.
     let device = DeviceMemory::new(Some(0), 4096).unwrap();
-    let pipeline = Pipeline::new(arena, Some(0), None).unwrap();
+    let pipeline = Pipeline::new(Arc::clone(&arena), Some(0), None).unwrap();
     let configuration = memlab_loader::Configuration {
         units: vec![vec![(chunk - 2048, device.address(), 4096)]],
         places: vec![None],
@@ -166,7 +166,28 @@ fn story_of_an_arena_pinned_in_chunks() {
     let mut bytes = vec![0; 4096];
     device.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, weights);
+    // WHEN it is ordinary memory again, THEN also for forked children, and it can be pinned once more.
     drop(pipeline);
+    assert!(!is_inherited(arena.address()));
+    arena.unpin();
+    assert!(is_inherited(arena.address()) && !arena.is_pinned());
+    assert!(arena.pin(0));
+}
+
+/// Whether a forked child would have the memory too (`dc` in the kernel's flags: do not copy).
+fn is_inherited(address: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_here = false;
+    for line in maps.lines() {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let bound = |text| u64::from_str_radix(text, 16).ok();
+        if let Some((start, end)) = range.and_then(|(start, end)| Some((bound(start)?, bound(end)?))) {
+            is_here = (start..end).contains(&address);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_here) {
+            return !flags.split_whitespace().any(|flag| flag == "dc");
+        }
+    }
+    panic!("{address:#x} is not mapped");
 }
 
 #[test]
