@@ -100,9 +100,7 @@ class Residence:
             start += weight.span
             for home in weight.homes:
                 home.here = home.clothed(own)
-                resting = home.here
-                if not stays:
-                    resting = home.clothed(weight.reachable_storage) if weight.reachable_storage else home.tensor
+                resting = home.here if stays else self._unloaded(home)
                 home.resting = resting
                 self.exchange.set_inside(home, resting)
                 present.homes.append(home)
@@ -112,6 +110,11 @@ class Residence:
         self.present[index] = present
         return ranges
 
+    def _unloaded(self, home: Home) -> Tensor:
+        """What a forward finds while the weight is not on the device: its bytes on the host, as the device sees them."""
+        storage = home.weight.reachable_storage
+        return home.tensor if storage is None else home.clothed(storage)
+
     def clear(self) -> None:
         """Gives the device memory back, once nothing uses it any more."""
         self.pipeline.synchronize()
@@ -119,7 +122,10 @@ class Residence:
             torch.cuda.synchronize(self.device)
         for present in self.present.values():
             for home in present.homes:
-                home.here = home.resting = None
+                home.here = None
+                home.resting = self._unloaded(home)
+                self.exchange.set_inside(home, home.resting)
+            present.slots.clear()
         self.present = {}
         self.blocks = []
 
