@@ -32,7 +32,10 @@ pub struct Arena {
 impl Arena {
     /// Reserves address space for `bytes`.
     pub fn new(bytes: u64) -> Result<Self> {
-        Self::with_borders(bytes, &(CHUNK..bytes).step_by(CHUNK as usize).collect::<Vec<_>>())
+        let address = reserve(bytes)?;
+        let starts = (0..bytes.max(1)).step_by(CHUNK as usize);
+        let chunks = starts.map(|start| start..bytes.min(start + CHUNK)).collect();
+        Ok(Self { address, bytes, chunks, pinned: Mutex::default() })
     }
 
     /// The same with the borders between pinned chunks where the caller wants them, at multiples of 4096: a copy that somebody
@@ -50,27 +53,7 @@ impl Arena {
             start = border;
         }
         chunks.push(start..bytes);
-        let refused = |why: String| {
-            Error::Memory(format!("the system gave no address space for an arena of {} ({why})", size(bytes)))
-        };
-        let length = usize::try_from(bytes).map_err(|_| refused("more than an address can say".into()))?.max(1);
-        // SAFETY: a fresh mapping, which nobody else knows; advice on it, which may be refused.
-        let address = unsafe {
-            let address = libc::mmap(
-                ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            );
-            if address == libc::MAP_FAILED {
-                return Err(refused(std::io::Error::last_os_error().to_string()));
-            }
-            libc::madvise(address, length, libc::MADV_HUGEPAGE);
-            address
-        };
-        Ok(Self { address: address.expose_provenance(), bytes, chunks, pinned: Mutex::default() })
+        Ok(Self { address: reserve(bytes)?, bytes, chunks, pinned: Mutex::default() })
     }
 
     /// Where it begins.
@@ -143,6 +126,30 @@ impl Drop for Arena {
         self.unpin();
         // SAFETY: mapped in `new`; whoever copies from it holds an Arc to it.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.address), self.length()) };
+    }
+}
+
+/// A fresh mapping of so much, without memory behind it yet.
+fn reserve(bytes: u64) -> Result<usize> {
+    let refused = |why: String| {
+        Error::Memory(format!("the system gave no address space for an arena of {} ({why})", size(bytes)))
+    };
+    let length = usize::try_from(bytes).map_err(|_| refused("more than an address can say".into()))?.max(1);
+    // SAFETY: a fresh mapping, which nobody else knows; advice on it, which may be refused.
+    unsafe {
+        let address = libc::mmap(
+            ptr::null_mut(),
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        );
+        if address == libc::MAP_FAILED {
+            return Err(refused(std::io::Error::last_os_error().to_string()));
+        }
+        libc::madvise(address, length, libc::MADV_HUGEPAGE);
+        Ok(address.expose_provenance())
     }
 }
 

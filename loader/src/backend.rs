@@ -6,6 +6,8 @@ pub mod host;
 pub use cuda::Cuda;
 pub use host::Host;
 
+use std::time::Duration;
+
 use crate::error::Result;
 
 /// A queue of work, as the backend numbers them. For CUDA a `CUstream`; 0 is the legacy default stream.
@@ -63,8 +65,8 @@ pub trait Backend: Send + Sync {
     /// itself, which then has to call [`block`](Self::block).
     fn wait(&self, stream: Stream, event: Event) -> Result<bool>;
 
-    /// Waits on the host.
-    fn block(&self, event: Event) -> Result<()>;
+    /// Waits on the host, for so long at most; says whether the mark was set.
+    fn block(&self, event: Event, longest: Duration) -> Result<bool>;
 
     /// Queues a copy.
     ///

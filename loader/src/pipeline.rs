@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 pub use layout::Unit;
 pub use ring::Counters;
-pub use session::{Change, Outside, Session};
+pub use session::{Change, Outside, Session, anywhere};
 
 use crate::arena::Arena;
 use crate::backend::{Active, Backend, Cuda, Host, Stream};
@@ -124,7 +124,10 @@ impl Pipeline {
         counters.reloads += 1;
         let pending = ring.reload(backend, layout, unit, stream)?;
         drop(state);
-        pending.map_or(Ok(()), |event| backend.block(event))
+        pending.map_or(Ok(()), |event| {
+            while !backend.block(event, Duration::MAX)? {}
+            Ok(())
+        })
     }
 
     /// What is in the ring is stale: it is copied again when it is needed.

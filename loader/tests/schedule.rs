@@ -36,8 +36,6 @@ struct Run {
 fn run(model: &Model, forwards: usize) -> Run {
     let (clock, arena, pipeline) = pipeline(model);
     let residents: u64 = (0..model.bytes.len()).filter(|&u| model.places[u].is_none()).map(|u| model.bytes[u]).sum();
-    // The configuration has waited for what stays; so does the test.
-    clock.compute(READER, residents, &[]);
     let mut session = pipeline.session();
     let mut times = Vec::new();
     for _ in 0..forwards {
@@ -196,4 +194,48 @@ fn a_limit_on_looking_ahead_is_kept() {
     enter(&mut session, 0, READER).unwrap();
     leave(&mut session, READER).unwrap();
     assert_eq!(clock.copies().len(), before + 1);
+}
+
+#[test]
+fn what_was_evicted_out_of_order_is_loaded_ahead_again() {
+    // GIVEN nine layers in a ring for three, of which the first is in use and the next two are loaded ahead
+    let mut model = layers(9, |_| false, 1000);
+    (model.ring_bytes, model.places) = (3000, (0..9).map(|layer| Some(layer % 3 * 1000)).collect());
+    let (_clock, _arena, pipeline) = pipeline(&model);
+    let mut session = pipeline.session();
+    (0..9).for_each(|key| drop(enter(&mut session, key, READER).unwrap()));
+    leave(&mut session, READER).unwrap();
+    let on_demand = || pipeline.counters().on_demand;
+    enter(&mut session, 0, READER).unwrap();
+    // WHEN another layer takes the place of one of them, THEN it is on demand, and the one it evicted is not afterwards
+    enter(&mut session, 1008, READER).unwrap();
+    assert_eq!(on_demand(), 1);
+    (1..4).for_each(|key| drop(enter(&mut session, key, READER).unwrap()));
+    assert_eq!(on_demand(), 1);
+    // WHEN a point is left out, THEN what comes next is loaded ahead
+    (5..8).for_each(|key| drop(enter(&mut session, key, READER).unwrap()));
+    assert_eq!(on_demand(), 1);
+    // WHEN all in the ring is declared stale, THEN only the next layer is on demand, and none of the next forward.
+    pipeline.invalidate();
+    enter(&mut session, 8, READER).unwrap();
+    leave(&mut session, READER).unwrap();
+    (0..9).for_each(|key| drop(enter(&mut session, key, READER).unwrap()));
+    assert_eq!(on_demand(), 2);
+}
+
+#[test]
+fn what_another_thread_evicted_is_loaded_ahead_again() {
+    // GIVEN a thread in a layer that stays, for which three more are loaded ahead, and a fifth in the place of the third
+    let mut model = layers(5, |_| false, 1000);
+    (model.ring_bytes, model.places) = (3000, vec![None, Some(0), Some(1000), Some(2000), Some(1000)]);
+    let (_clock, _arena, pipeline) = pipeline(&model);
+    let (mut session, mut other) = (pipeline.session(), pipeline.session());
+    enter(&mut session, 0, READER).unwrap();
+    leave(&mut session, READER).unwrap();
+    enter(&mut session, 0, READER).unwrap();
+    // WHEN another thread, at the fourth, has had the fifth loaded ahead, THEN the first thread finds the third all the same.
+    enter(&mut other, 3, READER).unwrap();
+    enter(&mut session, 1, READER).unwrap();
+    enter(&mut session, 2, READER).unwrap();
+    assert_eq!(pipeline.counters().on_demand, 0);
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use memlab_loader::pipeline::{self, Configuration};
-use memlab_loader::{Result, Stream};
+use memlab_loader::{Error, Result, Stream};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -136,9 +136,19 @@ impl Session {
     fn enter(&mut self, py: Python, key: i64, stream: u64) -> PyResult<Option<(Vec<u32>, Vec<u32>)>> {
         let inner = &mut self.inner;
         if inner.may_stall() {
-            return py.detach(|| enter(inner, key, stream, &mut |wait| wait())).map_err(raised);
+            return py.detach(|| enter(inner, key, stream, &mut pipeline::anywhere)).map_err(raised);
         }
-        enter(inner, key, stream, &mut |wait| py.detach(wait)).map_err(raised)
+        let mut interrupted = None;
+        let entered = enter(inner, key, stream, &mut |wait| {
+            while !py.detach(&mut *wait) {
+                if let Err(signal) = py.check_signals() {
+                    interrupted = Some(signal);
+                    return Err(Error::Failed("interrupted".into()));
+                }
+            }
+            Ok(())
+        });
+        entered.map_err(|error| interrupted.unwrap_or_else(|| raised(error)))
     }
 
     /// The outermost forward ended, well or not: releases all, and loads the next forward's begin.

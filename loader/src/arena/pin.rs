@@ -52,10 +52,7 @@ impl Arena {
         pinned.device = Some(device);
         if !pinned.chunks.is_empty() {
             // Pages shared with a forked child would be copied on the next write, and the device would go on reading the old.
-            // SAFETY: advice on a mapping of our own.
-            unsafe {
-                libc::madvise(ptr::with_exposed_provenance_mut(self.address), self.length(), libc::MADV_DONTFORK);
-            }
+            self.advise(libc::MADV_DONTFORK);
         }
         match outcome {
             Ok(()) => (pinned.is_all, pinned.refused) = (true, None),
@@ -80,6 +77,12 @@ impl Arena {
         for start in pinned.chunks.drain(..) {
             device.unpin(self.address as u64 + start);
         }
+        self.advise(libc::MADV_DOFORK);
+    }
+
+    fn advise(&self, advice: libc::c_int) {
+        // SAFETY: advice on a mapping of our own, which changes no byte of it.
+        unsafe { libc::madvise(ptr::with_exposed_provenance_mut(self.address), self.length(), advice) };
     }
 }
 

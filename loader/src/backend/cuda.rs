@@ -1,6 +1,7 @@
 //! A CUDA device: its copy engine works while its multiprocessors do, and events keep the order.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Backend, Capturing, Event, Relaxed, Stream, Transfer};
 use crate::driver::Device;
@@ -51,8 +52,8 @@ impl Backend for Cuda {
         Ok(true)
     }
 
-    fn block(&self, event: Event) -> Result<()> {
-        self.device.wait_on_host(event.0)
+    fn block(&self, event: Event, _longest: Duration) -> Result<bool> {
+        self.device.wait_on_host(event.0).map(|()| true)
     }
 
     unsafe fn copy(&self, transfer: &Transfer, stream: Stream) -> Result<()> {

@@ -96,11 +96,12 @@ impl Host {
         }
     }
 
-    fn wait_for(&self, after: u64) -> Result<()> {
+    /// Waits until so many jobs are done, or for so long; says whether they are.
+    fn wait_for(&self, after: u64, longest: Duration) -> Result<bool> {
         // Most waits are for a copy about to end, and going to sleep takes longer than that.
         for _ in 0..SPINS {
             if self.queue.completed.load(Ordering::Acquire) >= after {
-                return Ok(());
+                return Ok(true);
             }
             std::hint::spin_loop();
         }
@@ -111,16 +112,22 @@ impl Host {
                     .into(),
             ));
         }
+        let until = Instant::now().checked_add(longest);
+        let is_done = || self.queue.completed.load(Ordering::Acquire) >= after;
         let mut jobs = self.queue.jobs.lock();
         jobs.waiters += 1;
-        while self.queue.completed.load(Ordering::Acquire) < after && !jobs.stop {
-            self.queue.advanced.wait(&mut jobs);
+        while !is_done() && !jobs.stop {
+            match until {
+                Some(until) if self.queue.advanced.wait_until(&mut jobs, until).timed_out() => break,
+                Some(_) => {}
+                None => self.queue.advanced.wait(&mut jobs),
+            }
         }
         jobs.waiters -= 1;
-        if self.queue.completed.load(Ordering::Acquire) < after {
+        if jobs.stop && !is_done() {
             return Err(Error::Failed("the pipeline was closed while a thread waited for its weights".into()));
         }
-        Ok(())
+        Ok(is_done())
     }
 }
 
@@ -151,7 +158,10 @@ impl Backend for Host {
     }
 
     fn destroy_event(&self, event: Event) {
-        self.queue.jobs.lock().free.push(event.0);
+        // In a forked child the lock may be held by a thread that is not there.
+        if std::process::id() == self.process {
+            self.queue.jobs.lock().free.push(event.0);
+        }
     }
 
     fn record(&self, event: Event, stream: Stream) -> Result<()> {
@@ -179,9 +189,9 @@ impl Backend for Host {
         Ok(self.queue.completed.load(Ordering::Acquire) >= after)
     }
 
-    fn block(&self, event: Event) -> Result<()> {
+    fn block(&self, event: Event, longest: Duration) -> Result<bool> {
         let after = self.queue.jobs.lock().events[event.0 as usize].after;
-        self.wait_for(after)
+        self.wait_for(after, longest)
     }
 
     unsafe fn copy(&self, transfer: &Transfer, _stream: Stream) -> Result<()> {
@@ -192,11 +202,12 @@ impl Backend for Host {
 
     fn synchronize(&self, _stream: Stream) -> Result<()> {
         let after = self.queue.jobs.lock().submitted;
-        self.wait_for(after)
+        while !self.wait_for(after, Duration::MAX)? {}
+        Ok(())
     }
 
     fn elapsed_ns(&self, from: Event, to: Event) -> Result<u64> {
-        self.block(to)?;
+        while !self.block(to, Duration::MAX)? {}
         let jobs = self.queue.jobs.lock();
         let at = |event: Event| jobs.events[event.0 as usize].at;
         match (at(from), at(to)) {

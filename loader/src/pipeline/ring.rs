@@ -308,7 +308,8 @@ pub struct Counters {
     /// Units copied, apart from those that stay.
     pub copies: u64,
     pub copied_bytes: u64,
-    /// Of those, units that were needed and neither there nor on the way; the first forward does not count.
+    /// Of those, units that were needed and neither there nor on the way, apart from where that cannot be otherwise: in the first
+    /// forward, and once something was captured at the begin of each.
     pub on_demand: u64,
     /// Points that came in another order than the schedule says.
     pub out_of_order: u64,

@@ -11,9 +11,15 @@ use super::way::Way;
 use crate::backend::{Active, Capturing, Stream};
 use crate::error::Result;
 
-/// Runs what may make the thread wait, in a setting in which waiting is allowed: for Python, without the GIL. No lock is held
-/// when it is called or when it returns.
-pub type Outside<'a> = &'a mut dyn FnMut(&mut (dyn FnMut() + Send));
+/// Calls what it is given, which waits for a while and says whether that was enough, until it was; in a setting in which waiting
+/// is allowed: for Python, without the GIL. An error of its own ends the wait. No lock is held when it is called.
+pub type Outside<'a> = &'a mut dyn FnMut(&mut (dyn FnMut() -> bool + Send)) -> Result<()>;
+
+/// The [`Outside`] of a thread that may wait wherever it is.
+pub fn anywhere(wait: &mut (dyn FnMut() -> bool + Send)) -> Result<()> {
+    while !wait() {}
+    Ok(())
+}
 
 /// What [`Session::enter`] changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +69,10 @@ impl Session {
         let generation = shared.state.lock().generation;
         if known.as_ref().is_none_or(|known| known.id != id || known.generation != generation) {
             let mut begun = None;
-            outside(&mut || begun = Some(Captured::begin(shared, id)));
+            outside(&mut || {
+                begun = Some(Captured::begin(shared, id));
+                true
+            })?;
             let begun = begun.unwrap_or_else(|| Err(broken()))?;
             *known = Some(Box::new(begun));
         }

@@ -85,6 +85,8 @@ impl Shared {
         state.layout = Arc::default();
         self.backend.destroy_stream(state.ring.stream);
         state.ring.clear(0);
+        state.waiting.clear();
+        self.released.notify_all();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::layout::{Layout, Target, Unit};
 use super::marker::Marker;
@@ -60,6 +60,19 @@ impl Way {
 
     /// See [`Session::enter`](super::Session::enter); says whether something changed.
     pub fn enter(&mut self, shared: &Shared, key: i64, stream: Stream, outside: Outside) -> Result<bool> {
+        match self.go_to(shared, key, stream, outside) {
+            Ok(()) => {
+                self.told.clone_from(&self.held);
+                Ok(!self.released.is_empty() || !self.acquired.is_empty())
+            }
+            Err(error) => {
+                self.let_go_of_all(shared);
+                Err(error)
+            }
+        }
+    }
+
+    fn go_to(&mut self, shared: &Shared, key: i64, stream: Stream, outside: Outside) -> Result<()> {
         let backend = &*shared.backend;
         if let Some(timing) = &mut self.timing {
             timing.end(backend, self.stream)?;
@@ -73,25 +86,19 @@ impl Way {
         if !self.running {
             self.begin(shared, &mut state, stream)?;
         }
-        let pending = match self.change_over(shared, &mut state, target, stream) {
-            Ok(step) => step,
-            Err(error) => {
-                self.let_go_of_all(shared, &mut state);
-                return Err(error);
-            }
-        };
+        let step = self.change_over(shared, &mut state, target, stream)?;
         drop(state);
-        let mut outcome = Ok(());
-        match pending {
-            Step::Done(None) => {}
-            Step::Done(Some(event)) => outside(&mut || outcome = block(shared, event)),
-            Step::InUse => outside(&mut || outcome = self.wait_and_acquire(shared, target, stream)),
+        let pending = match step {
+            Step::Done(pending) => pending,
+            Step::InUse => self.wait_and_acquire(shared, target, stream, outside)?,
+        };
+        if let Some(event) = pending {
+            block(shared, event, outside)?;
         }
-        outcome?;
         if let (Some(timing), Target::Point(point)) = (&mut self.timing, target) {
             timing.begin(backend, point, stream)?;
         }
-        Ok(!self.released.is_empty() || !self.acquired.is_empty())
+        Ok(())
     }
 
     /// After another configuration nothing of before is true.
@@ -171,7 +178,8 @@ impl Way {
     /// Loads and holds what is missing of the target, then what comes after. An event is returned if the thread has to wait.
     fn acquire(&mut self, shared: &Shared, state: &mut State, target: Target, stream: Stream) -> Result<Option<Event>> {
         let backend = &*shared.backend;
-        let State { layout, ring, counters, fresh, .. } = state;
+        let State { layout, ring, counters, fresh, bounded, .. } = state;
+        let is_expected = *fresh || (*bounded && self.position.is_none());
         for &unit in &self.acquired {
             if !ring.is_loaded(unit) {
                 if ring.load(backend, layout, unit)? {
@@ -179,7 +187,7 @@ impl Way {
                 }
                 counters.copies += 1;
                 counters.copied_bytes += layout.bytes(unit);
-                counters.on_demand += u64::from(!*fresh);
+                counters.on_demand += u64::from(!is_expected);
             }
         }
         for &unit in &self.acquired {
@@ -197,35 +205,80 @@ impl Way {
         state.ring.wait_for_copies(backend, stream, &self.held, &mut self.waited)
     }
 
-    /// Waits until everything that the target needs can be had at once.
-    fn wait_and_acquire(&mut self, shared: &Shared, target: Target, stream: Stream) -> Result<()> {
-        let mut state = shared.state.lock();
-        let layout = Arc::clone(&state.layout);
-        self.acquired.clear();
-        self.acquired.extend_from_slice(layout.needed(target));
-        let begun = Instant::now();
-        let ticket = state.tickets;
-        state.tickets += 1;
-        state.waiting.push(ticket);
-        // Threads in the middle of a forward go first: those at its begin would only keep them from ending.
-        while !(self.running || state.waiting.first() == Some(&ticket)) || self.is_blocked(&state.ring, &layout) {
-            shared.released.wait(&mut state);
-        }
-        state.waiting.retain(|&other| other != ticket);
-        shared.notify(&state);
-        state.counters.waits += 1;
-        state.counters.waited += begun.elapsed();
-        match self.acquire(shared, &mut state, target, stream) {
-            Ok(pending) => {
-                self.tell(layout.units());
-                drop(state);
-                pending.map_or(Ok(()), |event| block(shared, event))
+    /// Waits until everything that the target needs can be had at once, and takes it.
+    fn wait_and_acquire(
+        &mut self,
+        shared: &Shared,
+        target: Target,
+        stream: Stream,
+        outside: Outside,
+    ) -> Result<Option<Event>> {
+        let ticket = {
+            let mut state = shared.state.lock();
+            self.check_generation(&state)?;
+            self.acquired.clear();
+            self.acquired.extend_from_slice(state.layout.needed(target));
+            state.counters.waits += 1;
+            state.tickets += 1;
+            let ticket = state.tickets;
+            state.waiting.push(ticket);
+            ticket
+        };
+        let mut outcome = Ok(None);
+        let waited = outside(&mut || match self.wait_a_while(shared, target, stream, ticket) {
+            Ok(None) => false,
+            Ok(Some(pending)) => {
+                outcome = Ok(pending);
+                true
             }
             Err(error) => {
-                self.let_go_of_all(shared, &mut state);
-                Err(error)
+                outcome = Err(error);
+                true
+            }
+        });
+        if waited.is_err() || outcome.is_err() {
+            let mut state = shared.state.lock();
+            state.waiting.retain(|&other| other != ticket);
+            shared.notify(&state);
+        }
+        waited.and(outcome)
+    }
+
+    /// Takes what the target needs, if that can be had within a while; an event is returned with it if there is one to wait for.
+    fn wait_a_while(
+        &mut self,
+        shared: &Shared,
+        target: Target,
+        stream: Stream,
+        ticket: u64,
+    ) -> Result<Option<Option<Event>>> {
+        let begun = Instant::now();
+        let mut state = shared.state.lock();
+        self.check_generation(&state)?;
+        // Threads in the middle of a forward go first: those at its begin would only keep them from ending.
+        while !(self.running || state.waiting.first() == Some(&ticket)) || self.is_blocked(&state.ring, &state.layout) {
+            let is_over = shared.released.wait_until(&mut state, begun + A_WHILE).timed_out();
+            self.check_generation(&state)?;
+            if is_over {
+                state.counters.waited += begun.elapsed();
+                return Ok(None);
             }
         }
+        state.counters.waited += begun.elapsed();
+        let pending = self.acquire(shared, &mut state, target, stream)?;
+        state.waiting.retain(|&other| other != ticket);
+        shared.notify(&state);
+        self.tell(state.layout.units());
+        Ok(Some(pending))
+    }
+
+    fn check_generation(&self, state: &State) -> Result<()> {
+        if self.generation == state.generation {
+            return Ok(());
+        }
+        Err(Error::Failed(
+            "the pipeline was closed, or configured anew, in the middle of a forward: run it again".into(),
+        ))
     }
 
     /// What the caller is to be told: normally what was done.
@@ -234,7 +287,6 @@ impl Way {
             self.marker.difference(&self.told, &self.held, &mut self.released, units);
             self.marker.difference(&self.held, &self.told, &mut self.acquired, units);
         }
-        self.told.clone_from(&self.held);
     }
 
     /// See [`Session::leave`](super::Session::leave).
@@ -275,13 +327,15 @@ impl Way {
     }
 
     /// After an error: holds nothing, whatever else fails.
-    fn let_go_of_all(&mut self, shared: &Shared, state: &mut State) {
+    fn let_go_of_all(&mut self, shared: &Shared) {
+        let mut state = shared.state.lock();
+        self.renew(&state);
         let _ = state.ring.mark(&*shared.backend, self.stream, &self.held);
         self.held.iter().for_each(|&unit| state.ring.let_go(unit, self.id));
         self.held.clear();
         self.walked = 0;
         self.adrift = true;
-        shared.notify(state);
+        shared.notify(&state);
     }
 }
 
@@ -293,12 +347,19 @@ enum Step {
     InUse,
 }
 
-fn block(shared: &Shared, event: Event) -> Result<()> {
+/// The caller is asked this often whether it still wants to wait.
+const A_WHILE: Duration = Duration::from_millis(100);
+
+fn block(shared: &Shared, event: Event, outside: Outside) -> Result<()> {
     let begun = Instant::now();
-    let outcome = shared.backend.block(event);
+    let mut outcome = Ok(true);
+    let waited = outside(&mut || {
+        outcome = shared.backend.block(event, A_WHILE);
+        !matches!(outcome, Ok(false))
+    });
     shared.waits.fetch_add(1, Ordering::Relaxed);
     shared.waited_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
-    outcome
+    waited.and(outcome.map(|_| ()))
 }
 
 #[cold]

@@ -4,13 +4,12 @@
 pub mod clock;
 pub mod model;
 
-use memlab_loader::pipeline::Outside;
+use memlab_loader::pipeline::anywhere;
 use memlab_loader::{Result, Session, Stream};
 
 /// Enters where waiting is allowed anyway; what was released and acquired.
 pub fn enter(session: &mut Session, key: i64, stream: Stream) -> Result<Option<(Vec<u32>, Vec<u32>)>> {
-    let outside: Outside = &mut |wait| wait();
-    let change = session.enter(key, stream, outside)?;
+    let change = session.enter(key, stream, &mut anywhere)?;
     Ok(change.map(|change| (change.released.to_vec(), change.acquired.to_vec())))
 }
 

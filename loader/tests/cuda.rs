@@ -1,0 +1,293 @@
+//! The CUDA backend, on the simulated GPU. Its copies are real and its events are checked, but all work is done when it is
+//! submitted: that the events keep the order is what `threads.rs` and `schedule.rs` show.
+//!
+//! The stories marked as ignored are told in processes of their own, which have the simulated driver.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::model::Model;
+use common::{enter, leave};
+use memlab_loader::driver::Device;
+use memlab_loader::{Arena, DeviceMemory, Pipeline, Stream};
+
+/// Runs one of the stories below on simulated cards; `variables` tell them what to do wrong.
+fn tell(story: &str, variables: &[(&str, &str)]) -> String {
+    let mut command = simgpu_tests::simgpu();
+    command.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", "--nocapture", story]);
+    let out = simgpu_tests::succeed(command.envs(variables.iter().copied()));
+    assert!(out.contains("1 passed"), "{out}");
+    out
+}
+
+#[test]
+fn forwards() {
+    tell("story_of_forwards", &[]);
+}
+
+#[test]
+fn an_arena_pinned_in_chunks() {
+    tell("story_of_an_arena_pinned_in_chunks", &[]);
+}
+
+#[test]
+fn pinning_refused() {
+    tell("story_of_pinning_refused", &[("SIMGPU_FAIL", "cuMemHostRegister_v2:2@2+")]);
+}
+
+#[test]
+fn a_call_that_fails() {
+    tell("story_of_a_call_that_fails", &[("SIMGPU_FAIL", "cuMemcpyHtoDAsync:719@6")]);
+}
+
+#[test]
+fn a_thread_that_has_another_context() {
+    tell("story_of_a_thread_that_has_another_context", &[]);
+}
+
+#[test]
+fn a_captured_forward() {
+    tell("story_of_a_captured_forward", &[]);
+}
+
+#[test]
+fn no_driver_is_said() {
+    // GIVEN no driver at all, WHEN a device is asked for, THEN the error says that; WHEN pinning is tried, THEN the refusal does.
+    if let Err(error) = Device::open(0) {
+        assert!(error.to_string().contains("libcuda.so.1"), "{error}");
+        let arena = Arena::new(4096).unwrap();
+        assert!(!arena.pin(0) && arena.refused().unwrap().contains("libcuda.so.1"));
+    }
+}
+
+/// Six layers of which one stays, in a ring for two.
+fn six_layers(bytes: u64) -> Model {
+    Model {
+        bytes: vec![bytes; 6],
+        places: vec![Some(0), Some(bytes), None, Some(0), Some(bytes), Some(0)],
+        ring_bytes: 2 * bytes,
+        points: (0..6).map(|layer| vec![layer]).collect(),
+        keys: (0..6).collect(),
+        lookahead: None,
+        compute: vec![0; 6],
+    }
+}
+
+struct Fixture {
+    pipeline: Pipeline,
+    arena: Arc<Arena>,
+    device: DeviceMemory,
+    model: Model,
+}
+
+impl Fixture {
+    fn new(model: Model) -> Self {
+        let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
+        let device = DeviceMemory::new(Some(0), model.device_bytes()).unwrap();
+        for (unit, &bytes) in model.bytes.iter().enumerate() {
+            let weights = vec![unit as u8 + 1; bytes as usize];
+            // SAFETY: the vector lives and nobody writes to it.
+            unsafe { arena.fill(model.arena_offset(unit as u32), weights.as_ptr() as u64, bytes) }.unwrap();
+        }
+        arena.pin(0);
+        let pipeline = Pipeline::new(Arc::clone(&arena), Some(0), None).unwrap();
+        // SAFETY: the memory goes after the pipeline.
+        unsafe { pipeline.configure(model.configuration(device.address()), Stream(0)) }.unwrap();
+        Self { pipeline, arena, device, model }
+    }
+
+    fn assert_is_there(&self, unit: u32) {
+        let mut bytes = vec![0; self.model.bytes[unit as usize] as usize];
+        self.device.read(self.model.device_offset(unit), &mut bytes).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == unit as u8 + 1), "unit {unit}");
+    }
+
+    fn forward(&self, stream: Stream) {
+        let mut session = self.pipeline.session();
+        for key in 0..6 {
+            enter(&mut session, key, stream).unwrap();
+            self.assert_is_there(key as u32);
+        }
+        leave(&mut session, stream).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "told by `forwards`"]
+fn story_of_forwards() {
+    // GIVEN a model on the device, and a thread without a context
+    let fixture = Fixture::new(six_layers(4096));
+    assert!(fixture.arena.is_pinned());
+    // WHEN forwards run on the default stream and on one of the program's, THEN each layer finds its weights
+    let device = Device::open(0).unwrap();
+    let own = {
+        let _current = device.make_current().unwrap();
+        Stream(device.create_stream().unwrap())
+    };
+    for stream in [Stream(0), own, Stream(0)] {
+        fixture.forward(stream);
+    }
+    let counters = fixture.pipeline.counters();
+    assert_eq!((counters.forwards, counters.on_demand, counters.out_of_order, counters.waits), (3, 0, 0, 0));
+    // AND figures can be measured.
+    fixture.pipeline.timed(true);
+    fixture.forward(own);
+    assert!(fixture.pipeline.timings().unwrap().iter().all(|&ns| ns > 0));
+    // SAFETY: the memory is the fixture's.
+    let bandwidth = unsafe { fixture.pipeline.bandwidth(fixture.device.address(), 8192, own) }.unwrap();
+    assert!(bandwidth > 0.0);
+    fixture.forward(own);
+    fixture.pipeline.synchronize().unwrap();
+}
+
+#[test]
+#[ignore = "told by `an_arena_pinned_in_chunks`"]
+fn story_of_an_arena_pinned_in_chunks() {
+    // GIVEN an arena of more than one chunk, and a unit that lies across the border between two
+    let chunk = memlab_loader::arena::CHUNK;
+    let arena = Arc::new(Arena::new(chunk + (1 << 20)).unwrap());
+    let weights = vec![9u8; 4096];
+    // SAFETY: the vector lives and nobody writes to it.
+    unsafe { arena.fill(chunk - 2048, weights.as_ptr() as u64, 4096) }.unwrap();
+    assert!(!arena.is_pinned() && arena.refused().is_none());
+    // WHEN it is pinned, THEN all of it is, however often that is asked
+    assert!(arena.pin(0) && arena.pin(0) && arena.is_pinned());
+    // AND the unit gets there, in copies that stay inside the chunks.
+    let device = DeviceMemory::new(Some(0), 4096).unwrap();
+    let pipeline = Pipeline::new(Arc::clone(&arena), Some(0), None).unwrap();
+    let configuration = memlab_loader::Configuration {
+        units: vec![vec![(chunk - 2048, device.address(), 4096)]],
+        places: vec![None],
+        ..Default::default()
+    };
+    // SAFETY: the memory goes after the pipeline.
+    unsafe { pipeline.configure(configuration, Stream(0)) }.unwrap();
+    let mut bytes = vec![0; 4096];
+    device.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, weights);
+    // WHEN it is ordinary memory again, THEN also for forked children, and it can be pinned once more.
+    drop(pipeline);
+    assert!(!is_inherited(arena.address()));
+    arena.unpin();
+    assert!(is_inherited(arena.address()) && !arena.is_pinned());
+    assert!(arena.pin(0));
+}
+
+/// Whether a forked child would have the memory too (`dc` in the kernel's flags: do not copy).
+fn is_inherited(address: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_here = false;
+    for line in maps.lines() {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let bound = |text| u64::from_str_radix(text, 16).ok();
+        if let Some((start, end)) = range.and_then(|(start, end)| Some((bound(start)?, bound(end)?))) {
+            is_here = (start..end).contains(&address);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_here) {
+            return !flags.split_whitespace().any(|flag| flag == "dc");
+        }
+    }
+    panic!("{address:#x} is not mapped");
+}
+
+#[test]
+#[ignore = "told by `pinning_refused`"]
+fn story_of_pinning_refused() {
+    // GIVEN a system that pins one chunk and no second, WHEN an arena of two is pinned, THEN the refusal says what that means
+    let large = Arena::new(memlab_loader::arena::CHUNK + (1 << 20)).unwrap();
+    assert!(!large.pin(0) && !large.is_pinned());
+    let refused = large.refused().unwrap();
+    assert!(refused.contains("the system pins no more than") && refused.contains("ulimit -l"), "{refused}");
+    assert!(refused.contains("cuMemHostRegister_v2 failed with CUDA_ERROR_OUT_OF_MEMORY"), "{refused}");
+    // WHEN a model lies in one that is not pinned at all, THEN its forwards are right all the same.
+    let fixture = Fixture::new(six_layers(4096));
+    assert!(fixture.arena.refused().unwrap().contains("no more than 0 bytes"));
+    assert!(fixture.pipeline.session().may_stall());
+    fixture.forward(Stream(0));
+    fixture.forward(Stream(0));
+}
+
+#[test]
+#[ignore = "told by `a_call_that_fails`"]
+fn story_of_a_call_that_fails() {
+    // GIVEN a driver of which the sixth copy fails
+    let fixture = Fixture::new(six_layers(4096));
+    let mut session = fixture.pipeline.session();
+    let failed = (0..6).find_map(|key| enter(&mut session, key, Stream(0)).err()).unwrap().to_string();
+    // WHEN a forward comes to it, THEN the error names the call, its error, and what was being done
+    assert!(
+        failed.starts_with("cuMemcpyHtoDAsync_v2 failed with CUDA_ERROR_LAUNCH_FAILED, while copying 4.0 KiB"),
+        "{failed}"
+    );
+    assert!(failed.contains("while loading unit"), "{failed}");
+    // AND the next forward is right.
+    leave(&mut session, Stream(0)).unwrap();
+    fixture.forward(Stream(0));
+}
+
+#[test]
+#[ignore = "told by `a_thread_that_has_another_context`"]
+fn story_of_a_thread_that_has_another_context() {
+    // GIVEN a thread on which no context is current, and one on which it is
+    let fixture = Fixture::new(six_layers(4096));
+    let device = Device::open(0).unwrap();
+    // WHEN forwards run on each, THEN afterwards it is with them as it was before.
+    fixture.forward(Stream(0));
+    assert!(device.push().unwrap(), "no context was current before, and none is now");
+    fixture.forward(Stream(0));
+    assert!(!device.push().unwrap(), "it was current before, and is now");
+    device.pop();
+}
+
+/// A function of the driver that only a program that captures needs.
+fn driver_function(name: &std::ffi::CStr) -> *mut std::ffi::c_void {
+    // SAFETY: opens what is open already, and looks up a name.
+    let function = unsafe { libc::dlsym(libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
+    assert!(!function.is_null(), "{name:?}");
+    function
+}
+
+type BeginCapture = unsafe extern "C" fn(stream: u64, mode: i32) -> i32;
+type EndCapture = unsafe extern "C" fn(stream: u64, graph: *mut u64) -> i32;
+type GraphNodes = unsafe extern "C" fn(graph: u64, nodes: *mut u64, count: *mut usize) -> i32;
+
+/// How many nodes the graph has that this captures in the strictest mode.
+fn capture(stream: Stream, work: impl FnOnce()) -> usize {
+    let (mut graph, mut nodes) = (0, 0);
+    // SAFETY: signatures as in cuda.h; what is written to lives here.
+    unsafe {
+        let begin: BeginCapture = std::mem::transmute(driver_function(c"cuStreamBeginCapture_v2"));
+        let end: EndCapture = std::mem::transmute(driver_function(c"cuStreamEndCapture"));
+        let count: GraphNodes = std::mem::transmute(driver_function(c"cuGraphGetNodes"));
+        assert_eq!(begin(stream.0, 0), 0);
+        work();
+        assert_eq!(end(stream.0, &mut graph), 0, "the capture could not be ended");
+        assert_eq!(count(graph, std::ptr::null_mut(), &mut nodes), 0);
+    }
+    nodes
+}
+
+#[test]
+#[ignore = "told by `a_captured_forward`"]
+fn story_of_a_captured_forward() {
+    // GIVEN a model that has run
+    let fixture = Fixture::new(six_layers(4096));
+    let device = Device::open(0).unwrap();
+    let _current = device.make_current().unwrap();
+    let stream = Stream(device.create_stream().unwrap());
+    fixture.forward(stream);
+    let before = fixture.pipeline.counters();
+    // WHEN forwards are captured, THEN nothing forbidden is done, all is joined, and each has one copy per streamed unit
+    let mut session = fixture.pipeline.session();
+    let mut forward = || {
+        (0..6).for_each(|key| drop(enter(&mut session, key, stream).unwrap()));
+        assert_eq!(leave(&mut session, stream).unwrap(), [5]);
+    };
+    assert_eq!(capture(stream, &mut forward), 5);
+    assert_eq!(capture(stream, || (0..2).for_each(|_| forward())), 10);
+    assert_eq!(fixture.pipeline.counters(), before);
+    // AND forwards that are not captured are right again.
+    fixture.forward(stream);
+    fixture.forward(Stream(0));
+    assert_eq!(fixture.pipeline.counters().on_demand, 0);
+}

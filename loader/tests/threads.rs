@@ -1,0 +1,219 @@
+//! Several threads in one ring: what one holds is never overwritten, and none waits for ever.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::clock::Clock;
+use common::model::{Model, models};
+use common::{enter, leave};
+use memlab_loader::{Arena, DeviceMemory, Error, Pipeline, Stream};
+use proptest::prelude::*;
+
+/// Numbers that are random enough.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+/// Fails when the work takes so long that something must be stuck.
+fn in_time(work: impl FnOnce() + Send + 'static) {
+    let (ended, end) = mpsc::channel();
+    let worker = std::thread::spawn(move || {
+        work();
+        let _ = ended.send(());
+    });
+    match end.recv_timeout(Duration::from_secs(60)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the threads wait for each other"),
+        _ => worker.join().unwrap(),
+    }
+}
+
+/// Each thread runs forwards, some broken off, some out of order, and looks at what it holds at the begin and the end of its
+/// compute. How many waits for others there were.
+fn run_on_host(model: &Model, threads: u64, forwards: u64) -> u64 {
+    let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
+    let device = DeviceMemory::new(None, model.device_bytes()).unwrap();
+    for (unit, &bytes) in model.bytes.iter().enumerate() {
+        let weights = vec![unit as u8 + 1; bytes as usize];
+        // SAFETY: the vector lives and nobody writes to it.
+        unsafe { arena.fill(model.arena_offset(unit as u32), weights.as_ptr() as u64, bytes) }.unwrap();
+    }
+    let pipeline = Pipeline::new(arena, None, None).unwrap();
+    // SAFETY: the memory goes after the pipeline.
+    unsafe { pipeline.configure(model.configuration(device.address()), Stream(0)) }.unwrap();
+    let is_there = |unit: u32| {
+        let mut bytes = vec![0; model.bytes[unit as usize] as usize];
+        device.read(model.device_offset(unit), &mut bytes).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == unit as u8 + 1), "unit {unit} of {model:?}: {bytes:?}");
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (pipeline, is_there) = (&pipeline, &is_there);
+            scope.spawn(move || {
+                let mut random = Random(0x9e37_79b9_7f4a_7c15 * (thread + 1));
+                let mut session = pipeline.session();
+                let mut held: Vec<u32> = Vec::new();
+                for _ in 0..forwards {
+                    for &key in &model.keys {
+                        let key = match random.below(20) {
+                            0 => 1000 + random.below(model.bytes.len() as u64) as i64,
+                            1 => continue,
+                            _ => key,
+                        };
+                        if let Some((released, acquired)) = enter(&mut session, key, Stream(thread)).unwrap() {
+                            // Also when what was kept had to be given up while the thread waited.
+                            assert!(released.iter().all(|unit| held.contains(unit)));
+                            assert!(acquired.iter().all(|unit| !held.contains(unit)));
+                            held.retain(|unit| !released.contains(unit));
+                            held.extend(acquired);
+                        }
+                        held.iter().for_each(|&unit| is_there(unit));
+                        if random.below(3) == 0 {
+                            std::thread::yield_now();
+                        }
+                        held.iter().for_each(|&unit| is_there(unit));
+                        if random.below(40) == 0 {
+                            break;
+                        }
+                    }
+                    assert_eq!(leave(&mut session, Stream(thread)).unwrap().len(), held.len());
+                    held.clear();
+                }
+            });
+        }
+    });
+    pipeline.counters().waits
+}
+
+/// Layers of two units each, of which neighbours share one, in a ring that holds three units at a time.
+fn sharing_layers() -> Model {
+    Model {
+        bytes: vec![64; 9],
+        places: (0..9).map(|unit| Some(unit % 3 * 64)).collect(),
+        ring_bytes: 192,
+        points: (0..8).map(|layer| vec![layer, layer + 1]).collect(),
+        keys: (0..8).collect(),
+        lookahead: None,
+        compute: vec![100; 8],
+    }
+}
+
+#[test]
+fn two_threads_and_eight() {
+    // GIVEN a ring so small that threads are in each other's way, WHEN two or eight run forwards, THEN each finds its own weights at
+    // any time, and all come to an end.
+    for threads in [2, 8] {
+        in_time(move || assert!(run_on_host(&sharing_layers(), threads, 300) > 0));
+    }
+}
+
+#[test]
+fn a_wait_can_be_given_up() {
+    // GIVEN a ring for one layer, which a thread holds
+    let mut model = sharing_layers();
+    (model.ring_bytes, model.places) = (64, vec![Some(0); 9]);
+    model.points = (0..8).map(|layer| vec![layer]).collect();
+    let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
+    let device = DeviceMemory::new(None, model.device_bytes()).unwrap();
+    let pipeline = Pipeline::new(arena, None, None).unwrap();
+    // SAFETY: the memory goes after the pipeline.
+    unsafe { pipeline.configure(model.configuration(device.address()), Stream(0)) }.unwrap();
+    let (mut first, mut second) = (pipeline.session(), pipeline.session());
+    enter(&mut first, 0, Stream(0)).unwrap();
+    // WHEN another waits for it and then does not want to, THEN it holds nothing and nobody waits for it
+    let mut asked = 0;
+    let given_up = second.enter(1, Stream(1), &mut |wait| {
+        while !wait() {
+            asked += 1;
+            if asked == 2 {
+                return Err(Error::Failed("no longer".into()));
+            }
+        }
+        Ok(())
+    });
+    assert_eq!(given_up.unwrap_err().to_string(), "no longer");
+    assert!(leave(&mut second, Stream(1)).unwrap().is_empty());
+    // AND both can go on.
+    leave(&mut first, Stream(0)).unwrap();
+    for session in [&mut second, &mut first] {
+        enter(session, 1, Stream(0)).unwrap();
+        leave(session, Stream(0)).unwrap();
+    }
+    // WHEN the pipeline is gone while one waits, THEN that is what it is told.
+    enter(&mut first, 0, Stream(0)).unwrap();
+    let waiting = std::thread::spawn(move || enter(&mut second, 1, Stream(1)).unwrap_err().to_string());
+    std::thread::sleep(Duration::from_millis(50));
+    drop(pipeline);
+    assert!(waiting.join().unwrap().contains("closed"));
+    // AND who held something is rid of it.
+    assert!(leave(&mut first, Stream(0)).unwrap().is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn no_threads_wait_for_each_other_for_ever(model in models(), threads in 2u64..6) {
+        in_time(move || {
+            run_on_host(&model, threads, 20);
+        });
+    }
+
+    #[test]
+    fn streams_of_several_threads_are_ordered(model in models(), threads in 2u64..6) {
+        // GIVEN a device that is ahead of nobody and behind all, and a stream per thread, WHEN they run forwards, THEN by the events
+        // alone no copy comes while somebody reads what it overwrites, and each reader meets its own bytes.
+        in_time(move || run_on_clocks(&model, threads));
+    }
+}
+
+const DEVICE: u64 = 1 << 40;
+
+fn run_on_clocks(model: &Model, threads: u64) {
+    let clock = Arc::new(Clock::default());
+    let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
+    let pipeline = Pipeline::with_backend(Arc::clone(&arena), clock.clone()).unwrap();
+    // SAFETY: clocks write nowhere.
+    unsafe { pipeline.configure(model.configuration(DEVICE), Stream(0)) }.unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (pipeline, clock, arena) = (&pipeline, &clock, &arena);
+            scope.spawn(move || {
+                let mut random = Random(0x2545_f491_4f6c_dd1d * (thread + 1));
+                let mut session = pipeline.session();
+                let mut stream = Stream(thread * 2);
+                for _ in 0..10 {
+                    for (point, &key) in model.keys.iter().enumerate() {
+                        if random.below(8) == 0 {
+                            stream = Stream(stream.0 ^ 1);
+                        }
+                        if model.keys[..point].contains(&key) || random.below(10) == 0 {
+                            continue; // Which of two points of one key comes, is not the question here.
+                        }
+                        enter(&mut session, key, stream).unwrap();
+                        let range = |&unit: &u32| {
+                            let of = arena.address() + model.arena_offset(unit);
+                            (DEVICE + model.device_offset(unit), of, model.bytes[unit as usize])
+                        };
+                        let ranges: Vec<_> = model.points[point].iter().map(range).collect();
+                        clock.compute(stream, model.compute[point] + 1, &ranges);
+                        if random.below(3) == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                    leave(&mut session, stream).unwrap();
+                }
+            });
+        }
+    });
+    clock.assert_all_reads_right();
+}
