@@ -2,7 +2,7 @@
 # Everything that only a real GPU can show: one command, below nine minutes, for a machine with an NVIDIA card and PyTorch.
 # Nothing is built here but C: `cargo build --release --workspace --lib --bins --examples` elsewhere makes what it needs, which is
 #
-#     target/release/{memlab,libmemlab.so,examples/libcupti_truth.so}     tests/     benches/
+#     target/release/{memlab,libmemlab.so,examples/libcupti_truth.so}     python/memlab (with _native.abi3.so)     tests/     benches/
 #
 #     benches/on_gpu.sh                                results in ./on_gpu_results, or where $OUT says
 #     benches/on_gpu.sh exact layers                   only the checks whose names begin so

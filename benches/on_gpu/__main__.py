@@ -11,6 +11,7 @@ import device
 import exact
 import interception
 import offload
+import paging
 import speed
 import truth
 from harness import LIBRARY, MEMLAB, Failed, Harness
@@ -73,6 +74,9 @@ def alone():
     yield "moving commands", offload.check_commands
     yield "moving limit", offload.check_limit
     yield "moving speed", offload.check_speed
+    for budget in paging.BUDGETS:
+        yield f"paging zoo {budget}", paging.check_zoo, budget
+    yield "paging ways", paging.check_ways
     yield "speed step", speed.check_step
     yield "speed append", speed.check_append
     yield "speed overhead", speed.check_overhead

@@ -128,6 +128,9 @@ class Residence:
             present.slots.clear()
         self.present = {}
         self.blocks = []
+        if self.device.type == "cuda":
+            # What the last placement and the traced forward left in PyTorch's cache is not of the sizes needed next.
+            torch.cuda.empty_cache()
 
     def appear(self, index: int) -> None:
         """A unit was loaded for this thread: modules hold its tensors on the device from here on."""

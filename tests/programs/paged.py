@@ -47,14 +47,18 @@ def run(name, budget, real):
     if real:
         twin = copy.deepcopy(twin).cuda()
     memlab.page(model, "cuda", budget=budget)
-    equal = True
+    equal, largest = True, 0.0
     for _ in range(5):
         ours = tree_flatten(call(model, inputs))[0]
         if real:
             theirs = tree_flatten(call(twin, inputs))[0]
-            equal &= all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True) if isinstance(a, torch.Tensor))
+            for a, b in zip(ours, theirs, strict=True):
+                if isinstance(a, torch.Tensor):
+                    equal &= torch.equal(a, b)
+                    largest = max(largest, float((a.double() - b.double()).abs().max()))
     plan = memlab.plan_of(model)
     said = {"model": name, "stage": plan.stage, "equal": equal, "compared": compared, "pinned": plan.pinned}
+    said["largest_difference"] = largest
     said |= {"streamed": plan.streamed_bytes, "notes": plan.notes} | plan.counters
     memlab.unpage(model)
     same = zip(model.state_dict().values(), twin.state_dict().values(), strict=True)
