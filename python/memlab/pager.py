@@ -311,7 +311,7 @@ class Pager:
             wrapped.at_exit = wrapped.exit_key in scheduled
             wrapped.needs = frozenset(u for u in fallback.get(wrapped.enter_key, ()) if places[u] is not None)
             # Modules without weights need no watching, unless a point is there, or they are called from outside.
-            holds = any(True for _ in wrapped.module.parameters()) or any(True for _ in wrapped.module.buffers())
+            holds = any(module._parameters or module._buffers for module in wrapped.module.modules())
             if not (wrapped.at_enter or wrapped.at_exit or holds):
                 self.takeover.unwrap(wrapped.module)
         self.saved_weights = None

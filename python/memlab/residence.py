@@ -84,6 +84,8 @@ class Residence:
             block = resident if place is None else ring
             ranges.append(self._settle(index, unit, block, start if place is None else place[0], place is None))
             start += unit.nbytes if place is None else 0
+        for holder in self.exchange.holders.values():
+            holder.outside.touched = False  # Whatever was edited until now is copied now.
         schedule = [(point.key, point.units) for point in points]
         self.pipeline.configure(ranges, placement.places, schedule, fallback, lookahead, self.stream())
 

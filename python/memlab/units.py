@@ -23,15 +23,11 @@ class Unit:
     weights: list[Weight]
     must_stay: bool = False
     traced: bool = True
+    name: str = ""
 
     @property
     def nbytes(self) -> int:
         return sum(weight.span for weight in self.weights)
-
-    @property
-    def name(self) -> str:
-        first, last = self.weights[0].name, self.weights[-1].name
-        return first if first == last else f"{first} … {last}"
 
 
 @dataclass
@@ -84,6 +80,7 @@ def schedule_of(trace: Trace, paged: list[Weight], layer_of: LayerOf | None, bud
                 schedule.units.append(Unit([weight], must_stay=weight.span < SMALL_SHARED))
         schedule.points.extend(_points(group, number))
     _add_unseen(schedule, paged, number)
+    _name(schedule.units, paged)
     return schedule
 
 
@@ -135,3 +132,21 @@ def _add_unseen(schedule: Schedule, paged: list[Weight], number: dict[Weight, in
             by_module.setdefault(id(weight.homes[0].places[0].module), []).append(weight)
     for weights in by_module.values():
         schedule.units.append(Unit(weights, traced=False))
+
+
+def _name(units: list[Unit], paged: list[Weight]) -> None:
+    """Calls a unit by the module that it is all of, else by its first and last weight."""
+    under = Counter(module for weight in paged for module in _modules(weight))
+    for unit in units:
+        first, last = unit.weights[0], unit.weights[-1]
+        unit.name = first.name if first is last else f"{first.name} … {last.name}"
+        shared = set(_modules(first)).intersection(*(_modules(weight) for weight in unit.weights))
+        whole = [module for module in _modules(first) if module in shared and under[module] == len(unit.weights)]
+        if len(unit.weights) > 1 and whole:
+            unit.name = whole[0]
+
+
+def _modules(weight: Weight) -> list[str]:
+    """The names of the modules around a weight, outermost first."""
+    parts = weight.name.split(".")[:-1]
+    return [".".join(parts[: index + 1]) for index in range(len(parts))]
