@@ -9,71 +9,128 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-MARK = "memlab"  # The attribute of the outermost module that holds the plan.
-OURS = ("forward", "_apply", "__getstate__", MARK)
+from memlab.plan import Plan
+
+MARK = "_memlab_plan"  # The attribute of the outermost module that holds the plan.
+_ABSENT = object()
+
+
+class Replaced:
+    """What stands in a module's attribute for its method. In a copy of the module it becomes the method again.
+
+    Most copies do not take it along (see `Takeover.state`); those of parametrized modules copy all attributes.
+    """
+
+    def __init__(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
+        self.module = weakref.ref(module)
+        self.name = name
+        self.function = function
+        functools.update_wrapper(self, function)
+        # The module's own signature is what people (transformers among them) ask for.
+        self._torchdynamo_disable = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        owner = memo.get(id(self.module()))
+        return MethodType(getattr(type(owner), self.name), owner) if owner is not None else self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("memlab's part of a paged module cannot be pickled by itself: pickle the model")
 
 
 class Takeover:
     """The attributes that were put on a model's modules, so that they can be taken off again."""
 
-    def __init__(self, model: nn.Module, what: str) -> None:
+    def __init__(self, model: nn.Module, what: str, outside: Callable[[nn.Module], dict[str, Any]]) -> None:
         self.model = model
         self.what = what  # "paged", "chunked": for messages.
-        self.before: dict[nn.Module, dict[str, Any]] = {}
+        self.outside = outside  # A module's dictionaries as they are outside of forwards.
+        self.put: dict[nn.Module, dict[str, tuple[Any, Any]]] = {}  # What was there before, and what was put there.
         self.kept: set[int] = set()  # Tensors that were moved to the device, by their ids.
 
     def guard(self) -> None:
-        """Makes every module refuse to be moved or cast, and be copied as what it was."""
+        """Makes every module refuse to be moved or cast, and be copied and saved as what it was."""
         for module in self.model.modules():
-            self._set(module, "_apply", _refusal(self.what))
-            self._set(module, "__getstate__", functools.partial(_state, module, self))
+            self._set(module, "_apply", Replaced(module, "_apply", self._refuse))
+            self._set(module, "__getstate__", Replaced(module, "__getstate__", functools.partial(self.state, module)))
+            save = functools.partial(self._save_to_state_dict, module)
+            self._set(module, "_save_to_state_dict", Replaced(module, "_save_to_state_dict", save))
 
-    def mark(self, plan: Any) -> None:
+    def mark(self, plan: Plan) -> None:
+        """Puts the plan on the model, as `memlab` too unless that is a name of its own."""
+        plan.owner = weakref.ref(self.model)
         self._set(self.model, MARK, plan)
+        if not hasattr(self.model, "memlab"):
+            self._set(self.model, "memlab", plan)
 
     def wrap(self, module: nn.Module, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Puts `wrapper(forward)` where `module.forward` is looked up."""
         original = module.forward
         wrapped = wrapper(original)
-        functools.update_wrapper(wrapped, original)
         left_to_python(wrapped)
-        self._set(module, "forward", wrapped)
+        functools.update_wrapper(wrapped, original)
+        self._set(module, "forward", Replaced(module, "forward", wrapped))
 
     def unwrap(self, module: nn.Module) -> None:
         self._restore(module, "forward")
 
     def release(self) -> None:
         """Takes everything off again."""
-        for module, before in list(self.before.items()):
-            for name in list(before):
+        for module, names in list(self.put.items()):
+            for name in list(names):
                 self._restore(module, name)
 
     def _set(self, module: nn.Module, name: str, value: Any) -> None:
-        self.before.setdefault(module, {}).setdefault(name, module.__dict__.get(name, _ABSENT))
+        before, _ = self.put.setdefault(module, {}).get(name, (module.__dict__.get(name, _ABSENT), None))
+        self.put[module][name] = before, value
         module.__dict__[name] = value
 
     def _restore(self, module: nn.Module, name: str) -> None:
-        value = self.before[module].pop(name, _UNKNOWN)
-        if value is _ABSENT:
+        before, ours = self.put[module].pop(name, (None, None))
+        if ours is None or module.__dict__.get(name) is not ours:
+            return  # Somebody else has put something of theirs there since.
+        if before is _ABSENT:
             module.__dict__.pop(name, None)
-        elif value is not _UNKNOWN:
-            module.__dict__[name] = value
+        else:
+            module.__dict__[name] = before
 
-    def original_state(self, module: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
-        """A module's attributes as they were before."""
-        state = dict(state)
-        for name, value in self.before.get(module, {}).items():
-            if value is _ABSENT:
-                state.pop(name, None)
-            else:
-                state[name] = value
+    def _refuse(self, *_args: Any, **_kwargs: Any) -> Any:
+        raise RuntimeError(
+            f"this model is {self.what} by memlab: it runs on its device already, and its weights cannot be moved or cast. "
+            "Give it back with memlab.unpage(model) first."
+        )
+
+    def _save_to_state_dict(self, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        """`state_dict` of one module, of the true values, also while a forward is under way."""
+        twin = object.__new__(type(module))
+        twin.__dict__.update(module.__dict__)
+        twin.__dict__.update(self.outside(module))
+        type(module)._save_to_state_dict(twin, *args, **kwargs)
+
+    def state(self, module: nn.Module) -> Any:
+        """What pickle and copy are given: the module as it would be without memlab."""
+        method = getattr(type(module), "__getstate__", None)
+        state = module.__dict__
+        if method is not None and method is not getattr(object, "__getstate__", None):
+            state = method(module)
+            if not isinstance(state, dict) or "_parameters" not in state:
+                return state
+        state = state | self.outside(module)
+        for name, (before, ours) in self.put.get(module, {}).items():
+            if state.get(name) is ours:
+                state[name] = before
+                if before is _ABSENT:
+                    del state[name]
         for kind in ("_parameters", "_buffers"):
             state[kind] = {name: self._on_the_host(tensor) for name, tensor in state[kind].items()}
         return state
@@ -82,23 +139,23 @@ class Takeover:
         """What stays on the device is on the host in a copy, as all the rest of it."""
         if id(tensor) not in self.kept or tensor.device.type == "cpu":
             return tensor
-        copy = tensor.detach().cpu()
+        copy: Tensor = tensor.detach().cpu()
         return nn.Parameter(copy, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
 
 
-_ABSENT = object()
-_UNKNOWN = object()
+def plan_on(model: nn.Module) -> Plan | None:
+    """The plan of a model that is paged or chunked itself."""
+    plan = model.__dict__.get(MARK)
+    return plan if isinstance(plan, Plan) and plan.owner is not None and plan.owner() is model else None
 
 
-def taken(model: nn.Module) -> Any:
-    """The plan of a model (or of the part of it, or the whole around it) that is paged or chunked already, or None."""
+def taken(model: nn.Module) -> bool:
+    """Whether a model, a part of it, or the whole around it is paged or chunked."""
     for module in model.modules():
-        if MARK in module.__dict__:
-            return module.__dict__[MARK]
         guard = module.__dict__.get("_apply")
-        if getattr(guard, "memlab", False):
-            return guard
-    return None
+        if isinstance(guard, Replaced) and guard.module() is module:
+            return True
+    return False
 
 
 def left_to_python(function: Any) -> None:
@@ -133,21 +190,4 @@ def modules_left_to_python(*modules: ModuleType) -> None:
                     left_to_python(function)
 
 
-def _refusal(what: str) -> Callable[..., Any]:
-    def refuse(*_args: Any, **_kwargs: Any) -> Any:
-        raise RuntimeError(
-            f"this model is {what} by memlab: it runs on its device already, and its weights cannot be moved or cast. "
-            "Give it back with memlab.unpage(model) first."
-        )
-
-    refuse.memlab = True  # type: ignore[attr-defined]
-    return refuse
-
-
-def _state(module: nn.Module, takeover: Takeover) -> Any:
-    """What pickle and copy are given: the module as it would be without memlab."""
-    method = getattr(type(module), "__getstate__", None)
-    if method is None or method is getattr(object, "__getstate__", None):
-        return takeover.original_state(module, module.__dict__)
-    state = method(module)
-    return takeover.original_state(module, state) if isinstance(state, dict) and "_parameters" in state else state
+left_to_python(Replaced.__call__)

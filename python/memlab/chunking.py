@@ -9,16 +9,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from memlab.arguments import device_of_first, moved
 from memlab.attach import Takeover
-from memlab.pager import moved
 from memlab.paging import device_of, page, refuse_twice
 from memlab.plan import Plan, PlannedUnit
 from memlab.sizes import bytes_of, readable
 from memlab.tracing import Trace, Tracer
-from memlab.weights import Weight, collect
+from memlab.weights import Weight, collect, move_together
 
 Model = TypeVar("Model", bound=nn.Module)
 
+_KINDS = ("_parameters", "_buffers")
 # Modules of PyTorch's own that want their input in the type of their weights, and would raise otherwise.
 _CASTING = (nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.MultiheadAttention, nn.RNNBase)
 
@@ -54,7 +55,7 @@ def chunk(
     capacity = _capacity(weights, where, max_capacity)
     if rest == "page":
         return page(model, where, budget=capacity, _bytes_per_second=_bytes_per_second)
-    Chunk(model, weights, [tensor for tensor, _ in kept], where, capacity)
+    Chunk(model, weights, kept, where, capacity)
     return model
 
 
@@ -77,12 +78,13 @@ class Chunk:
     """A model in two parts."""
 
     def __init__(
-        self, model: nn.Module, weights: list[Weight], kept: list[Tensor], device: torch.device, capacity: int
+        self, model: nn.Module, weights: list[Weight], kept: list[list[Tensor]], device: torch.device, capacity: int
     ) -> None:
         self.model = model
         self.weights = weights
         self.device = device
         self.capacity = capacity
+        self.kept = kept
         self.cpu = torch.device("cpu")
         self.modules = list(model.modules())
         self.islands: set[nn.Module] = {model}  # Outermost modules that run on the CPU, with all that is in them.
@@ -94,7 +96,7 @@ class Chunk:
             model.to("cpu")
         for weight in weights:
             weight.in_arena = weight.homes[0].tensor.untyped_storage()
-        self.takeover = Takeover(model, "chunked")
+        self.takeover = Takeover(model, "chunked", lambda module: {kind: dict(module.__dict__[kind]) for kind in _KINDS})
         for index, module in enumerate(self.modules):
             self.takeover.wrap(module, self._wrapper(module, index))
         self.takeover.guard()
@@ -132,7 +134,7 @@ class Chunk:
 
     def _from_outside(self, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self.thread.now = None
-        came_from = _device_of((args, kwargs))
+        came_from = device_of_first((args, kwargs))
         if self.plan.stage == "untraced":
             with self.settling:
                 if self.plan.stage == "untraced":
@@ -174,16 +176,14 @@ class Chunk:
         rest = set(self.weights) - leading
         self.islands = self._islands(frames, rest)
         on_cpu = {inner for island in self.islands for inner in island.modules()}
+        here = {id(t) for m in on_cpu for kind in _KINDS for t in m.__dict__[kind].values() if t is not None}
         for weight in self.weights:
-            if weight not in rest:
-                for home in weight.homes:
-                    home.tensor.data = home.tensor.detach().to(self.device)
             weight.in_arena = None
-        mine = {id(home.tensor) for weight in self.weights for home in weight.homes}
-        for module in self.modules:
-            for tensor in (*module._parameters.values(), *module._buffers.values()):
-                if tensor is not None and id(tensor) not in mine and module not in on_cpu:
-                    tensor.data = tensor.detach().to(self.device)
+            if weight not in rest:
+                move_together([home.tensor for home in weight.homes], self.device)
+        for tensors in self.kept:
+            if not all(id(tensor) in here for tensor in tensors):
+                move_together(tensors, self.device)
         self._describe(order, rest)
 
     def _islands(self, frames: dict[nn.Module, set[Weight]], rest: set[Weight]) -> set[nn.Module]:
@@ -217,17 +217,6 @@ class Chunk:
         plan.host_bytes = sum(unit.nbytes for unit in plan.units if not unit.resident)
         plan.pinned = False
         plan.notes = [f"capacity {readable(self.capacity)}; {len(self.islands)} parts run on the CPU"]
-
-
-def _device_of(value: Any) -> torch.device | None:
-    """Where the first tensor among the arguments is."""
-    if isinstance(value, Tensor):
-        return value.device
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (list, tuple)):
-        return None
-    return next((found for entry in value if (found := _device_of(entry)) is not None), None)
 
 
 def _cast(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
 """The exchange of tensors where modules hold them: home outside of a forward, of the device within.
 
-Whole dictionaries change places when a forward begins and ends; within, single entries do when a unit is loaded.
+Whole dictionaries change places when a forward begins and ends; within, single entries do when a unit is loaded. In lists
+(nn.LSTM keeps its parameters in one as well) tensors are found by what they are, as models turn and empty lists.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class Watched(dict[str, Any]):
         self.touched = True
         return super().__getitem__(key)
 
+    def __iter__(self) -> Any:
+        # Defined, so that dict(this) and {**this} come through `keys` and `__getitem__`.
+        return super().__iter__()
+
     def get(self, key: str, default: Any = None) -> Any:
         self.touched = True
         return super().get(key, default)
@@ -44,8 +49,10 @@ class Watched(dict[str, Any]):
         return super().values()
 
     def copy(self) -> dict[str, Any]:
-        self.touched = True
-        return dict(self)
+        return self.plain()
+
+    def __or__(self, other: Any) -> Any:
+        return self.plain() | other
 
     def __setitem__(self, key: str, value: Any) -> None:
         self.touched = self.changed = True
@@ -59,12 +66,33 @@ class Watched(dict[str, Any]):
         self.touched = self.changed = True
         return super().pop(*arguments)
 
+    def popitem(self) -> Any:
+        self.touched = self.changed = True
+        return super().popitem()
+
+    def setdefault(self, *arguments: Any) -> Any:
+        self.touched = self.changed = True
+        return super().setdefault(*arguments)
+
+    def clear(self) -> None:
+        self.touched = self.changed = True
+        super().clear()
+
     def update(self, *arguments: Any, **more: Any) -> None:
         self.touched = self.changed = True
         super().update(*arguments, **more)
 
+    def __ior__(self, other: Any) -> Any:
+        self.update(other)
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """An ordinary dictionary of the same."""
+        self.touched = True
+        return dict(super().items())
+
     def __reduce__(self) -> Any:
-        return dict, (dict(self),)
+        return dict, (self.plain(),)
 
 
 class Holder:
@@ -74,24 +102,20 @@ class Holder:
         self.module = module
         self.kind = kind
         self.outside = Watched(module.__dict__[kind])
-        self.inside: dict[str, Any] = dict(self.outside)
+        self.inside: dict[str, Any] = dict(module.__dict__[kind])
         self.homes: dict[str, Home] = {}
         module.__dict__[kind] = self.outside
 
-    def exchanged(self) -> list[tuple[Home, Any]]:
-        """Tensors of the module that were exchanged for others, or removed (None), since this was last asked."""
+    def exchanged(self) -> list[tuple[str, Home, Any]]:
+        """Tensors of the module that were exchanged for others, or removed (None): by name."""
         if not self.outside.changed:
             return []
-        self.outside.changed = False
-        found = []
-        for key, home in self.homes.items():
-            now = dict.get(self.outside, key)
-            if now is not home.tensor:
-                found.append((home, now))
         for key in [key for key in self.inside if key not in self.outside]:
             del self.inside[key]
-        self.inside.update({key: dict.get(self.outside, key) for key in self.outside if key not in self.homes})
-        return found
+        for key in self.outside.keys() - self.homes.keys():
+            self.inside[key] = dict.get(self.outside, key)
+        now = ((key, home, dict.get(self.outside, key)) for key, home in self.homes.items())
+        return [(key, home, tensor) for key, home, tensor in now if tensor is not home.tensor]
 
     def take_over_loose(self) -> None:
         """What a forward assigned to the module (a counter, a cache) stays assigned."""
@@ -102,62 +126,97 @@ class Holder:
                 dict.__setitem__(self.outside, key, tensor)
 
 
+class Slot:
+    """An entry of a dictionary, as a forward sees it."""
+
+    __slots__ = ("container", "key")
+
+    def __init__(self, container: dict[str, Any], key: str) -> None:
+        self.container = container
+        self.key = key
+
+    def put(self, tensor: Tensor) -> None:
+        self.container[self.key] = tensor
+
+
+class ListSlot:
+    """A list among a module's attributes that holds a tensor, wherever in it."""
+
+    __slots__ = ("attribute", "home", "module")
+
+    def __init__(self, place: Place, home: Home) -> None:
+        self.module = place.module
+        self.attribute = place.kind
+        self.home = home
+
+    def put(self, tensor: Tensor) -> None:
+        held = self.module.__dict__.get(self.attribute)
+        if type(held) is not list:
+            return
+        forms = self.home.forms()
+        for index, entry in enumerate(held):
+            weakly = isinstance(entry, weakref.ref)
+            present = entry() if weakly else entry
+            if any(present is form for form in forms) and present is not tensor:
+                held[index] = weakref.ref(tensor) if weakly else tensor
+
+
 class Exchange:
     """All the places of a model's paged tensors."""
 
     def __init__(self, weights: list[Weight]) -> None:
         self.holders: dict[tuple[int, str], Holder] = {}
-        self.lists: list[tuple[Place, Home]] = []
-        self.slots: dict[Home, list[Slot]] = {}
+        self.lists: list[ListSlot] = []
+        self.slots: dict[Home, list[Slot | ListSlot]] = {}
         for weight in weights:
             for home in weight.homes:
                 self.slots[home] = [self._slot(place, home) for place in home.places]
 
-    def _slot(self, place: Place, home: Home) -> Slot:
+    def _slot(self, place: Place, home: Home) -> Slot | ListSlot:
         if place.kind not in ("_parameters", "_buffers"):
-            self.lists.append((place, home))
-            return Slot(place.module.__dict__[place.kind], place.key, place.weakly)
+            self.lists.append(ListSlot(place, home))
+            return self.lists[-1]
         holder = self.holders.get((id(place.module), place.kind))
         if holder is None:
             holder = self.holders[id(place.module), place.kind] = Holder(place.module, place.kind)
         holder.homes[str(place.key)] = home
-        return Slot(holder.inside, place.key)
+        return Slot(holder.inside, str(place.key))
 
     def set_inside(self, home: Home, tensor: Tensor) -> None:
         """What a forward finds from now on."""
         for slot in self.slots[home]:
-            if not slot.in_list:
+            if isinstance(slot, Slot):
                 slot.put(tensor)
+
+    def assigned(self, home: Home) -> Tensor | None:
+        """What a forward has put in a tensor's place, if it has."""
+        forms = home.forms()
+        for slot in self.slots[home]:
+            if isinstance(slot, Slot):
+                now = slot.container.get(slot.key)
+                if isinstance(now, Tensor) and not any(now is form for form in forms):
+                    return now
+        return None
+
+    def outside(self, module: nn.Module) -> dict[str, dict[str, Any]]:
+        """A module's dictionaries as they are outside of forwards, by their names."""
+        holders = (self.holders.get((id(module), kind)) for kind in ("_parameters", "_buffers"))
+        return {holder.kind: holder.outside.plain() for holder in holders if holder is not None}
 
     def enter(self) -> None:
         for holder in self.holders.values():
             holder.module.__dict__[holder.kind] = holder.inside
-        for place, home in self.lists:
-            place.put(home.tensor if home.resting is None else home.resting)
+        for slot in self.lists:
+            slot.put(slot.home.tensor if slot.home.resting is None else slot.home.resting)
 
     def leave(self) -> None:
         for holder in self.holders.values():
             holder.take_over_loose()
             holder.module.__dict__[holder.kind] = holder.outside
-        for place, home in self.lists:
-            place.put(home.tensor)
+        for slot in self.lists:
+            slot.put(slot.home.tensor)
 
     def release(self) -> None:
         """Ordinary dictionaries again."""
         for holder in self.holders.values():
-            holder.module.__dict__[holder.kind] = dict(holder.outside)
-
-
-class Slot:
-    """A place as a forward sees it: a dictionary or a list, and the key in it."""
-
-    __slots__ = ("container", "in_list", "key", "weakly")
-
-    def __init__(self, container: Any, key: Any, weakly: bool = False) -> None:
-        self.container = container
-        self.key = key
-        self.weakly = weakly
-        self.in_list = isinstance(container, list)
-
-    def put(self, tensor: Tensor) -> None:
-        self.container[self.key] = weakref.ref(tensor) if self.weakly else tensor
+            holder.module.__dict__[holder.kind] = holder.outside.plain()

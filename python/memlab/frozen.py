@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from memlab.weights import Weight, all_bytes
+from memlab.weights import Weight, all_bytes, version_of
 
 
 @dataclass
@@ -15,39 +18,80 @@ class _Saved:
     """A view of a weight, as autograd wanted to save it."""
 
     weight: Weight
+    versions: tuple[int, ...]  # Of the weight's tensors: an edit before the backward would falsify it.
     dtype: torch.dtype
     byte_offset: int
     shape: torch.Size
     stride: tuple[int, ...]
 
 
+@dataclass
+class _Theirs:
+    """What hooks that were there before ours (checkpointing, offloading) made of a tensor."""
+
+    packed: Any
+    unpack: Callable[[Any], Tensor]
+
+
 class SavedWeights(torch.autograd.graph.saved_tensors_hooks):
-    """Keeps views of paged weights out of autograd's hands: their memory holds something else in the backward."""
+    """Keeps views of paged weights out of autograd's hands: their memory holds something else in the backward.
+
+    Where others hook what is saved (in the recomputation of a checkpointed block, say) everything goes on to them, weights
+    as copies.
+    """
 
     def __init__(self, weights: list[Weight], device: torch.device) -> None:
-        by_storage: dict[int, Weight] = {}
+        super().__init__(self._pack, self._unpack)
+        self.device = device
+        self.thread = threading.local()
+        self.by_storage: dict[int, Weight] = {}
         for weight in weights:
             for home in weight.homes:
                 for form in (home.here, home.resting):
                     if form is not None:
-                        by_storage[form.untyped_storage()._cdata] = weight
+                        self.by_storage[form.untyped_storage()._cdata] = weight
 
-        def pack(tensor: Tensor) -> Tensor | _Saved:
-            try:
-                weight = by_storage[tensor.untyped_storage()._cdata]
-            except (KeyError, NotImplementedError, RuntimeError):
-                return tensor
-            start = tensor.storage_offset() * tensor.element_size()
-            return _Saved(weight, tensor.dtype, start, tensor.shape, tensor.stride())
+    def __enter__(self) -> None:
+        self.thread.__dict__.setdefault("before", []).append(torch._C._autograd._top_saved_tensors_default_hooks(True))
+        super().__enter__()
 
-        def unpack(saved: Tensor | _Saved) -> Tensor:
-            if isinstance(saved, Tensor):
-                return saved
-            assert saved.weight.in_arena is not None
-            storage = saved.weight.in_arena
-            if device.type != "cpu":
-                storage = all_bytes(storage).to(device).untyped_storage()
-            empty = torch.empty(0, dtype=saved.dtype, device=device)
-            return empty.set_(storage, saved.byte_offset // saved.dtype.itemsize, saved.shape, saved.stride)
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        self.thread.before.pop()
 
-        super().__init__(pack, unpack)
+    def _pack(self, tensor: Tensor) -> Tensor | _Saved | _Theirs:
+        weight = self._weight(tensor)
+        theirs = self.thread.before[-1]
+        if theirs is not None:
+            pack, unpack = theirs
+            return _Theirs(pack(tensor if weight is None else tensor.clone()), unpack)
+        if weight is None:
+            return tensor
+        start = tensor.storage_offset() * tensor.element_size()
+        return _Saved(weight, _versions(weight), tensor.dtype, start, tensor.shape, tensor.stride())
+
+    def _unpack(self, saved: Tensor | _Saved | _Theirs) -> Tensor:
+        if isinstance(saved, Tensor):
+            return saved
+        if isinstance(saved, _Theirs):
+            return saved.unpack(saved.packed)
+        if _versions(saved.weight) != saved.versions:
+            raise RuntimeError(
+                f"{saved.weight.name} was edited in place between a forward and its backward, whose gradient would be wrong"
+            )
+        storage = saved.weight.in_arena
+        assert storage is not None
+        if self.device.type != "cpu":
+            storage = all_bytes(storage).to(self.device).untyped_storage()
+        empty = torch.empty(0, dtype=saved.dtype, device=self.device)
+        return empty.set_(storage, saved.byte_offset // saved.dtype.itemsize, saved.shape, saved.stride)
+
+    def _weight(self, tensor: Tensor) -> Weight | None:
+        try:
+            return self.by_storage.get(tensor.untyped_storage()._cdata)
+        except (NotImplementedError, RuntimeError):
+            return None
+
+
+def _versions(weight: Weight) -> tuple[int, ...]:
+    return tuple(version_of(home.tensor) for home in weight.homes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -97,9 +98,10 @@ def load(
                 for home in weight.homes:
                     _read_apart(backed, home.tensor)
                 move_in([weight], memory)
-        for tensor, _ in kept:
-            _read_apart(backed, tensor)
-    attach(model, weights, [tensor for tensor, _ in kept], memory, settings)
+        for tensors in kept:
+            for tensor in tensors:
+                _read_apart(backed, tensor)
+    attach(model, weights, kept, memory, settings)
     return model
 
 
@@ -111,12 +113,16 @@ def skeleton() -> Iterator[None]:
     of rotary embeddings, would be lost.)
     """
     register = nn.Module.register_parameter
+    made: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}  # What is tied stays tied.
 
     def without_memory(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
         if param is not None and not param.is_meta:
-            attributes = dict(param.__dict__)
-            param = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
-            param.__dict__.update(attributes)
+            known = made.get(id(param))
+            if known is None or known[0]() is not param:
+                skeleton = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+                skeleton.__dict__.update(param.__dict__)
+                made[id(param)] = weakref.ref(param), skeleton
+            param = made[id(param)][1]
         register(module, name, param)
 
     nn.Module.register_parameter = without_memory  # type: ignore[method-assign]
@@ -142,7 +148,7 @@ def _give_memory(model: nn.Module, sources: dict[str, Source], dtype: torch.dtyp
         places.append(place)
     if strict:
         _compare(model, groups, sources)
-    backed: dict[int, Source] = {}
+    found: list[tuple[Tensor, list[Place], Source]] = []
     for tensor, names, places in groups.values():
         source = next((sources[name] for name in names if name in sources), None)
         if source is None:
@@ -154,13 +160,15 @@ def _give_memory(model: nn.Module, sources: dict[str, Source], dtype: torch.dtyp
             continue
         if tuple(tensor.shape) != source.shape:
             raise ValueError(f"{source.name}: the model has {tuple(tensor.shape)}, the file {source.shape}")
+        found.append((tensor, places, source))
+    backed: dict[int, Source] = {}
+    for tensor, places, source in found:
         wanted = dtype if dtype is not None and source.dtype.is_floating_point else source.dtype
         if tensor.is_meta or tensor.dtype != wanted:
-            attributes = dict(tensor.__dict__)
             made: Tensor = torch.empty(source.shape, dtype=wanted)
             if isinstance(tensor, nn.Parameter):
                 made = nn.Parameter(made, requires_grad=tensor.requires_grad and wanted.is_floating_point)
-            made.__dict__.update(attributes)
+            made.__dict__.update(tensor.__dict__)
             for place in places:
                 place.put(made)
             tensor = made

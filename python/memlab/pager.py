@@ -7,6 +7,7 @@ address changes any more.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,9 +15,10 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from memlab import _native
+from memlab.arguments import moved
 from memlab.attach import Takeover, modules_left_to_python
 from memlab.batching import in_micro_batches, repeated_blocks
 from memlab.clock import Clock
@@ -27,7 +29,7 @@ from memlab.planning import Settings, describe, make_placement
 from memlab.residence import Residence
 from memlab.tracing import Segment, Trace, Tracer
 from memlab.units import LayerOf, Point, Schedule, schedule_of
-from memlab.weights import Bytes, Weight
+from memlab.weights import Bytes, Weight, all_bytes
 
 UNTRACED, MEASURING, SETTLED = "untraced", "measuring", "settled"
 
@@ -48,12 +50,17 @@ class Wrapped:
 class Visit:
     """One thread in a forward."""
 
-    def __init__(self, residence: Residence, session: _native.Session) -> None:
-        self.residence = residence
+    def __init__(self, pager: Pager, session: _native.Session) -> None:
+        self.pager = pager
+        self.residence = pager.residence
         self.session = session
         self.held: set[int] = set()
+        self.keepers: dict[int, _native.Session] = {}  # Of units whose memory is looked at beyond their points.
 
     def reach(self, key: int) -> None:
+        self._before_release()
+        if self.keepers:
+            self._refuse_overlap(key)
         changed = self.session.enter(key, self.residence.stream())
         if changed is not None:
             released, acquired = changed
@@ -65,10 +72,36 @@ class Visit:
                 self.residence.appear(unit)
 
     def leave(self) -> None:
+        self._before_release()
         for unit in self.session.leave(self.residence.stream()):
             if unit in self.held:
                 self.residence.rest(unit)
         self.held.clear()
+
+    def _before_release(self) -> None:
+        """Saves what may be lost with the next step. A unit of which a view is alive stays where it is until the end."""
+        for unit in self.held:
+            if self.residence.before_release(unit) and unit not in self.keepers:
+                keeper = self.residence.pipeline.session()
+                keeper.enter(unit_key(unit), self.residence.stream())
+                self.keepers[unit] = keeper
+
+    def _refuse_overlap(self, key: int) -> None:
+        """Rather than wait for ever for memory that this thread keeps itself."""
+        for kept in self.keepers:
+            if not self.residence.overlapping[kept].isdisjoint(self.pager.needed_at(key)):
+                name = self.residence.units[kept].name
+                self.pager.kept_from_now_on.add(kept)
+                raise RuntimeError(
+                    f"a view of {name} is still in use after the layer that it belongs to, which it was not in the forward "
+                    "that was traced, and its memory is needed for the next one. It stays on the device from the next "
+                    "forward on: run this one again."
+                )
+
+
+def unit_key(unit: int) -> int:
+    """A key that stands for one unit alone."""
+    return -1 - unit
 
 
 class TracedVisit:
@@ -78,6 +111,7 @@ class TracedVisit:
 
     def __init__(self, tracer: Tracer) -> None:
         self.reach = tracer.boundary
+        self.keepers: dict[int, _native.Session] = {}
 
     def leave(self) -> None:
         """Nothing is held."""
@@ -97,26 +131,30 @@ class Pager:
         self.memory = memory
         self.settings = settings
         self.plan = plan
-        self.takeover = Takeover(model, "paged")
+        self.blocks = repeated_blocks(model) if settings.micro_batch else set()
         self.exchange = Exchange(weights)
+        self.takeover = Takeover(model, "paged", self.exchange.outside)
         device = settings.device
         index = None if device.type == "cpu" else device.index
         pipeline = _native.Pipeline(memory.arena, index, settings.bytes_per_second)
-        self.residence = Residence(memory, self.exchange, device, settings.on_change, pipeline)
+        self.homes = [home for weight in weights for home in weight.homes]
+        self.residence = Residence(self.homes, memory, self.exchange, device, settings.on_change, pipeline)
         self.clock = Clock(device)
         self.thread = _Thread()
         self.stage = UNTRACED
         self.unsettled = threading.RLock()
         self.counting = threading.Lock()
-        self.inside = 0  # Threads in a forward.
+        self.inside: dict[int, Visit | TracedVisit] = {}  # By thread: those in a forward.
+        self.kept: dict[int, _native.Session] = {}  # Units whose memory is looked at after their forward.
+        self.kept_from_now_on: set[int] = set()
+        self.needs_at: dict[int, set[int]] = {}  # By key: units of all its points.
+        self.process = os.getpid()
         self.trace = Trace()
         self.seen: set[Wrapped] = set()  # Called from outside in this stage.
         self.times: list[int] = []
         self.schedule = Schedule()
         self.saved_weights: SavedWeights | None = None
-        self.homes = [home for weight in weights for home in weight.homes]
         self.wrapped = [Wrapped(module, index) for index, module in enumerate(model.modules())]
-        self.blocks = repeated_blocks(model) if settings.micro_batch else set()
         for weight in weights:
             for home in weight.homes:
                 if weight.reachable_storage is not None:
@@ -153,6 +191,11 @@ class Pager:
     def _from_outside(self, wrapped: Wrapped, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A call that comes from no other call of this model: a forward begins and ends with it."""
         self._refuse_training()
+        if os.getpid() != self.process:
+            raise RuntimeError(
+                "this process was forked from the one that paged the model, and the threads that copy its weights are "
+                "not here: memlab.unpage(model) in this process, or page it here"
+            )
         if torch.jit.is_tracing():
             raise RuntimeError(
                 "torch.jit.trace would take the addresses at which a paged model's weights are just now for constants: "
@@ -189,44 +232,70 @@ class Pager:
         device = self.settings.device
         if device.type != "cpu":
             args, kwargs = moved(args, device), moved(kwargs, device)
-        frozen = self._frozen() if torch.is_grad_enabled() else nullcontext()
-        with self._in_forward() as visit, frozen:
-            if wrapped.at_enter or not wrapped.needs <= visit.held:
+        frozen = nullcontext() if torch.is_inference_mode_enabled() else self._frozen()
+        with self._in_forward(), frozen:
+            visit = self.thread.visit
+            if visit is not None and (wrapped.at_enter or not wrapped.needs <= visit.held):
                 visit.reach(wrapped.enter_key)
             return original(*args, **kwargs)
 
     @contextmanager
-    def _in_forward(self) -> Iterator[Visit | TracedVisit]:
-        with self.counting:
-            if self.inside == 0:
-                self.residence.begin()
-                self.exchange.enter()
-            self.inside += 1
-        visit: Visit | TracedVisit
+    def _in_forward(self) -> Iterator[None]:
         tracer = None
+        visit: Visit | TracedVisit
         if self.stage is UNTRACED:
             tracer = Tracer(self.weights, self.settings.device, gathers=self.memory.arena.pinned)
             visit = TracedVisit(tracer)
         else:
             if self.thread.session is None:
                 self.thread.session = self.residence.pipeline.session()
-            visit = Visit(self.residence, self.thread.session)
-        self.thread.visit = visit
+            visit = Visit(self, self.thread.session)
         try:
+            self._arrive(visit)
+            self.thread.visit = visit
             with tracer or nullcontext(), self.clock:
-                yield visit
-                if tracer is not None:
-                    self.trace.extend(tracer.trace)
+                yield
+            if tracer is not None:
+                self.trace.extend(tracer.finish())
         finally:
             self.thread.visit = None
             try:
                 visit.leave()
             finally:
-                with self.counting:
-                    self.inside -= 1
-                    if self.inside == 0:
-                        self.exchange.leave()
-                        self.residence.end()
+                self._depart(visit)
+
+    def _arrive(self, visit: Visit | TracedVisit) -> None:
+        thread = threading.get_ident()
+        with self.counting:
+            # A forward that Ctrl-C ended at its very end may not have departed.
+            self.inside.pop(thread, None)
+            if not self.inside:
+                self.exchange.leave()
+                self._keep_looked_at()
+                self.residence.begin()
+            self.inside[thread] = visit
+            self.exchange.enter()
+
+    def _depart(self, visit: Visit | TracedVisit) -> None:
+        with self.counting:
+            self.inside = {thread: other for thread, other in self.inside.items() if other is not visit}
+            for unit, keeper in visit.keepers.items():
+                if self.residence.looked_at(unit):
+                    self.kept.setdefault(unit, keeper)
+                else:
+                    keeper.leave(self.residence.stream())
+            if not self.inside:
+                self.exchange.leave()
+                self.residence.end()
+
+    def _keep_looked_at(self) -> None:
+        """Units of which somebody keeps a view (the model returned it, or remembers it) stay on the device from now on."""
+        if self.kept or self.kept_from_now_on:
+            self._place(self.stage)
+
+    def needed_at(self, key: int) -> set[int]:
+        """The units that may be needed from a boundary on."""
+        return self.needs_at.get(key, set())
 
     def _refuse_training(self) -> None:
         if torch.is_grad_enabled() and any(home.tensor.requires_grad for home in self.homes):
@@ -237,7 +306,8 @@ class Pager:
 
     def _frozen(self) -> SavedWeights:
         if self.saved_weights is None:
-            self.saved_weights = SavedWeights(self.weights, self.settings.device)
+            paged = [weight for weight in self.weights if weight not in self.trace.written]
+            self.saved_weights = SavedWeights(paged, self.settings.device)
         return self.saved_weights
 
     def _all_seen(self) -> bool:
@@ -271,11 +341,16 @@ class Pager:
     def _keep_written(self) -> None:
         """What the forward writes to lives on the device from now on, as it would without paging."""
         for weight in self.trace.written:
-            for home in weight.homes:
-                with torch.no_grad(), torch.inference_mode(False):
-                    home.tensor.data = home.tensor.detach().to(self.settings.device, copy=True)
-                home.resting = home.tensor
-                self.exchange.set_inside(home, home.tensor)
+            storage = weight.in_arena
+            if storage is None:
+                continue
+            with torch.no_grad(), torch.inference_mode(False):
+                moved_storage = all_bytes(storage).to(self.settings.device, copy=True).untyped_storage()
+                for home in weight.homes:
+                    home.tensor.data = home.over(moved_storage)
+                    home.resting = home.tensor
+                    home.remember()
+                    self.exchange.set_inside(home, home.tensor)
             self.plan.kept_bytes += weight.span
 
     def _layer_of(self) -> LayerOf | None:
@@ -296,6 +371,12 @@ class Pager:
 
     def _place(self, stage: str) -> None:
         residence, schedule = self.residence, self.schedule
+        for keeper in self.kept.values():
+            keeper.leave(residence.stream())
+        for unit in self.kept_from_now_on | self.kept.keys():
+            schedule.units[unit].must_stay = True
+        self.kept.clear()
+        self.kept_from_now_on.clear()
         residence.clear()
         if not self.plan.bytes_per_second:
             largest = max((unit.nbytes for unit in schedule.units), default=0)
@@ -306,6 +387,9 @@ class Pager:
         fallback = self._fallback(places)
         residence.place(units, placement, points, fallback, self.settings.lookahead)
         scheduled = {point.key for point in points}
+        self.needs_at = {key: set(needed) for key, needed in fallback.items()}
+        for point in points:
+            self.needs_at.setdefault(point.key, set()).update(point.units)
         for wrapped in self.wrapped:
             wrapped.at_enter = wrapped.enter_key in scheduled
             wrapped.at_exit = wrapped.exit_key in scheduled
@@ -327,7 +411,8 @@ class Pager:
             for home in weight.homes:
                 for place in home.places:
                     fallback.setdefault(number[place.module], {})[unit] = None
-        return {key: list(units) for key, units in fallback.items()}
+        own = {unit_key(unit): [unit] for unit in range(len(self.schedule.units))}
+        return own | {key: list(units) for key, units in fallback.items()}
 
     def release(self) -> None:
         """Everything off the model again; its tensors stay views of the arena, which lives as long as they do."""
@@ -349,17 +434,6 @@ def _needed(points: list[Point], places: list[tuple[int, int] | None]) -> list[P
         if streamed or (needed and needed[-1].units):
             needed.append(Point(point.key, streamed))
     return needed
-
-
-def moved(value: Any, device: torch.device) -> Any:
-    """Arguments with their tensors on the device; scalars may stay where they are, as PyTorch allows it."""
-    if isinstance(value, Tensor):
-        return value if value.device == device or value.dim() == 0 else value.to(device)
-    if type(value) is dict:
-        return {key: moved(entry, device) for key, entry in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(moved(entry, device) for entry in value)
-    return value
 
 
 # A compiled model calls all this between what is compiled of it.

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from types import NoneType
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from memlab.attach import MARK, taken
+from memlab.attach import plan_on, taken
+from memlab.batching import repeated_blocks
 from memlab.pager import Pager
 from memlab.plan import Plan
 from memlab.planning import Settings
 from memlab.sizes import bytes_of, readable
-from memlab.weights import Bytes, Weight, arena_for, collect, move_in
+from memlab.weights import Bytes, Weight, arena_for, collect, move_in, move_together
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -65,6 +67,8 @@ def page(
         _bytes_per_second=_bytes_per_second,
     )
     refuse_twice(model)
+    if micro_batch is not None:
+        repeated_blocks(model)  # Raises before anything is moved.
     weights, kept = collect(model)
     if not weights:
         raise ValueError("this model has no weights to page: move it to the device as it is")
@@ -72,7 +76,7 @@ def page(
     memory = Bytes(arena_for(weights))
     with torch.no_grad(), torch.inference_mode(False):
         move_in(weights, memory)
-    attach(model, weights, [tensor for tensor, _ in kept], memory, settings)
+    attach(model, weights, kept, memory, settings)
     return model
 
 
@@ -85,19 +89,19 @@ def attach(model: nn.Module, weights: list[Weight], kept: list[torch.Tensor], me
             plan.notes.append(f"not pinned: {memory.arena.refused}")
             warnings.warn(f"memlab: {memory.arena.refused}", RuntimeWarning, stacklevel=3)
     with torch.no_grad(), torch.inference_mode(False):
-        for tensor in kept:
-            tensor.data = tensor.detach().to(settings.device)
-            plan.kept_bytes += tensor.nbytes
+        for tensors in kept:
+            move_together(tensors, settings.device)
+            plan.kept_bytes += max(tensor.nbytes for tensor in tensors)
         for weight in weights:
             if plan.pinned:
                 weight.reachable_storage = memory.on(settings.device, weight)
         pager = Pager(model, weights, memory, settings, plan)
-    pager.takeover.kept.update(id(tensor) for tensor in kept)
+    pager.takeover.kept.update(id(tensor) for tensors in kept for tensor in tensors)
 
 
 def plan_of(model: nn.Module) -> Plan:
     """The plan of a paged or chunked model (the same as ``model.memlab``)."""
-    plan = model.__dict__.get(MARK)
+    plan = plan_on(model)
     if plan is None:
         raise RuntimeError("this model is not paged: memlab.page(model) first")
     return plan
@@ -112,7 +116,7 @@ def unpage(model: Model) -> Model:
 
 
 def refuse_twice(model: nn.Module) -> None:
-    if taken(model) is not None:
+    if taken(model):
         raise RuntimeError(
             "this model, or a part of it, is paged or chunked already: memlab.unpage(model) it first to do it differently"
         )
@@ -134,16 +138,20 @@ def settings_of(
     def refuse(name: str, value: Any, wanted: str) -> ValueError:
         return ValueError(f"{name}={value!r}: must be {wanted}")
 
-    if prefetch != "auto" and (isinstance(prefetch, str) or prefetch < 0):
+    if prefetch != "auto" and (not isinstance(prefetch, int) or prefetch < 0):
         raise refuse("prefetch", prefetch, '"auto" or a number of units')
     if order != "traced":
         raise refuse("order", order, '"traced"')
     if on_change not in ("error", "upload"):
         raise refuse("on_change", on_change, '"error" or "upload"')
-    if micro_batch is not None and micro_batch < 1:
+    if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
         raise refuse("micro_batch", micro_batch, "a number of samples, or None")
     if isinstance(budget, str) and budget != "min":
         budget = bytes_of(budget)
+    elif isinstance(budget, float) and budget.is_integer():
+        budget = int(budget)
+    if isinstance(budget, bool) or not isinstance(budget, (int, str, NoneType)):
+        raise refuse("budget", budget, 'bytes, a size such as "8GiB", "min" or None')
     return Settings(
         device=device_of(device),
         max_layer_size=int(max_layer_size),

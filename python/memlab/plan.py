@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,10 @@ class Plan:
     measure: Callable[[], dict[str, Any]] = field(default=dict, repr=False)
     accept: Callable[[], None] = field(default=lambda: None, repr=False)
     release: Callable[[], None] = field(default=lambda: None, repr=False)  # memlab.unpage
+    owner: weakref.ref[Any] | None = field(default=None, repr=False)  # The model.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        return self
 
     @property
     def device_bytes(self) -> int:

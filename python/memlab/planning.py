@@ -64,8 +64,10 @@ def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: S
         _together(units),
     )
     placement = Placement(**found)
-    room = (capacity if budget is None else budget) - placement.ring_bytes - placement.resident_bytes
-    fitting = [unit for unit in unused if _place_unused(unit, placement, room if budget is not None else 0)]
+    allowed = capacity if budget is None else budget
+    fitting = [
+        unit for unit in unused if _place_unused(unit, placement, allowed - placement.ring_bytes - placement.resident_bytes)
+    ]
     schedule.units = units + fitting
     return placement
 
@@ -99,11 +101,11 @@ def _together(units: list[Unit]) -> list[list[int]]:
 
 def _place_unused(unit: Unit, placement: Placement, room: int) -> bool:
     """A place for what the traced forward did not use. Without one it is read where it is, over the bus."""
-    if unit.nbytes <= placement.ring_bytes:
+    if unit.nbytes <= placement.ring_bytes and not unit.must_stay:
         placement.places.append((0, unit.nbytes))
         placement.resident.append(False)
         return True
-    if placement.ring_bytes == 0 and unit.nbytes <= room - placement.resident_bytes:
+    if (placement.ring_bytes == 0 or unit.must_stay) and unit.nbytes <= room:
         placement.places.append(None)
         placement.resident.append(True)
         placement.resident_bytes += unit.nbytes

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from memlab import _native
-from memlab.exchange import Exchange, Slot
+from memlab.exchange import Exchange, ListSlot, Slot
 from memlab.units import Point, Unit
 from memlab.weights import Bytes, Home, version_of
 
@@ -36,9 +37,11 @@ class _Present:
     """A unit's tensors while it is placed on the device."""
 
     homes: list[Home]
-    slots: list[tuple[Slot, Tensor, Tensor]]  # Where, what when loaded, what when not.
-    versions: list[int]  # Of the tensors on the device: an operation that writes one changes its version.
     resident: bool
+    slots: list[tuple[Slot | ListSlot, Tensor, Tensor]] = field(default_factory=list)  # Where, what loaded, what not.
+    here_versions: list[int] = field(default_factory=list)  # An operation that writes a tensor changes its version.
+    resting_versions: list[int] = field(default_factory=list)
+    storages: list[tuple[int, int]] = field(default_factory=list)  # And how many tensors look at each.
     users: int = 0
 
 
@@ -46,6 +49,7 @@ class _Present:
 class Residence:
     """Owns the device memory. The tensors over it keep their addresses until the next `place`."""
 
+    homes: list[Home]
     memory: Bytes
     exchange: Exchange
     device: torch.device
@@ -55,6 +59,7 @@ class Residence:
     present: dict[int, _Present] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     blocks: list[Tensor] = field(default_factory=list)
+    overlapping: list[set[int]] = field(default_factory=list)  # Per unit: those whose place is partly the same.
 
     def stream(self) -> int:
         """The calling thread's stream on the device, as CUDA names it; 0 on the CPU."""
@@ -86,6 +91,9 @@ class Residence:
             start += unit.nbytes if place is None else 0
         for holder in self.exchange.holders.values():
             holder.outside.touched = False  # Whatever was edited until now is copied now.
+        for present in self.present.values():
+            present.storages = [(own, torch._C._storage_Use_Count(own)) for own, _ in present.storages]
+        self.overlapping = _overlapping(placement.places)
         schedule = [(point.key, point.units) for point in points]
         self.pipeline.configure(ranges, placement.places, schedule, fallback, lookahead, self.stream())
 
@@ -94,7 +102,7 @@ class Residence:
 
     def _settle(self, index: int, unit: Unit, block: Tensor, start: int, stays: bool) -> list[tuple[int, int, int]]:
         storage = block.untyped_storage()
-        present = _Present([], [], [], stays)
+        present = _Present([home for weight in unit.weights for home in weight.homes], stays)
         ranges = []
         for weight in unit.weights:
             own = storage[start : start + weight.span]
@@ -102,13 +110,13 @@ class Residence:
             start += weight.span
             for home in weight.homes:
                 home.here = home.clothed(own)
-                resting = home.here if stays else self._unloaded(home)
-                home.resting = resting
-                self.exchange.set_inside(home, resting)
-                present.homes.append(home)
-                present.versions.append(version_of(home.here))
+                home.resting = home.here if stays else self._unloaded(home)
+                self.exchange.set_inside(home, home.resting)
+                present.here_versions.append(version_of(home.here))
+                present.resting_versions.append(version_of(home.resting))
                 if not stays:
-                    present.slots.extend((slot, home.here, resting) for slot in self.exchange.slots[home])
+                    present.slots.extend((slot, home.here, home.resting) for slot in self.exchange.slots[home])
+            present.storages.append((own._cdata, 0))
         self.present[index] = present
         return ranges
 
@@ -137,6 +145,7 @@ class Residence:
     def appear(self, index: int) -> None:
         """A unit was loaded for this thread: modules hold its tensors on the device from here on."""
         present = self.present[index]
+        self._take_assigned(present)
         with self.lock:
             present.users += 1
             if present.users == 1:
@@ -148,11 +157,23 @@ class Residence:
                     self._take_edit(index)
                     break
 
+    def before_release(self, index: int) -> bool:
+        """Saves what was written to a unit, while it is still there. Whether somebody goes on looking at its memory."""
+        present = self.present[index]
+        if present.resident:
+            return False
+        self._keep_writes(present)
+        return present.users == 1 and self.looked_at(index)
+
+    def looked_at(self, index: int) -> bool:
+        """Whether there are views of a unit's memory beside the tensors that modules hold."""
+        count = torch._C._storage_Use_Count
+        return any(count(storage) > known for storage, known in self.present[index].storages)
+
     def rest(self, index: int) -> None:
         """This thread needs the unit no longer."""
         present = self.present[index]
-        if not present.resident:
-            self._keep_writes(present)
+        self._take_assigned(present)
         with self.lock:
             present.users -= 1
             if present.users == 0:
@@ -160,59 +181,110 @@ class Residence:
                     slot.put(resting)
 
     def begin(self) -> None:
-        """Before a forward: edits of what stays on the device, and of what was asked for since the last forward."""
+        """Before a forward, with no other under way: what was edited, or may have been, since the last one."""
+        placed: set[Home] = set()
+        touched = self._touched()
         for index, present in self.present.items():
-            if present.resident and any(home.changed() for home in present.homes):
+            placed.update(present.homes)
+            if any(home.changed() for home in present.homes):
                 self._take_edit(index)
-        touched = [holder for holder in self.exchange.holders.values() if holder.outside.touched]
-        if touched:
-            for holder in touched:
-                for home, tensor in holder.exchanged():
-                    self._take_exchange(home, tensor)
-            homes = {home for holder in touched for home in holder.homes.values()}
-            for holder in touched:
-                holder.outside.touched = False
-            for index, present in self.present.items():
-                if not homes.isdisjoint(present.homes):
-                    if any(home.changed() for home in present.homes):
-                        self._take_edit(index)
-                    else:
-                        self.pipeline.reload(index, self.stream())
+            elif not touched.isdisjoint(present.homes) or any(home.held_elsewhere() for home in present.homes):
+                self.pipeline.reload(index, self.stream())
+        for home in self.homes:
+            # (What forwards write to is on the device itself, and an edit of it needs nothing.)
+            if home not in placed and home.resting is not home.tensor and home.changed():
+                self._take_edit(None, home)
+        for holder in self.exchange.holders.values():
+            holder.outside.touched = holder.outside.changed = False
+
+    def _touched(self) -> set[Home]:
+        """Tensors that were asked for since the last forward, those exchanged for others among them."""
+        touched: set[Home] = set()
+        for holder in self.exchange.holders.values():
+            if holder.outside.touched:
+                for name, home, tensor in holder.exchanged():
+                    self._take_exchange(name, home, tensor)
+                touched.update(holder.homes.values())
+        return touched
 
     def end(self) -> None:
-        """After a forward: what it wrote to weights that stay on the device is their value from now on."""
-        for present in self.present.values():
+        """After a forward, with no other under way: what it wrote is the weights' value from now on."""
+        for index, present in self.present.items():
+            self._take_assigned(present)
             if present.resident:
                 self._keep_writes(present)
+            elif self._resting_written(present):
+                self.pipeline.reload(index, self.stream())
+        for home in self.homes:
+            if home.here is None and not isinstance(home.tensor, nn.Parameter):
+                self._take_assigned_to(home)
 
     def accept(self) -> None:
         """Edits made in place are what the weights are from now on."""
         for index, present in self.present.items():
             if any(home.changed() for home in present.homes):
-                self._upload(index)
+                self._upload(index, present.homes)
+        self._upload(None, [home for home in self.homes if home.changed()])
 
-    def _take_edit(self, index: int) -> None:
+    def _take_edit(self, index: int | None, *homes: Home) -> None:
+        edited = homes if index is None else tuple(self.present[index].homes)
         if self.on_change == "error":
-            names = [home.name for home in self.present[index].homes if home.changed()]
+            names = [home.name for home in edited if home.changed()]
             raise RuntimeError(
                 f"{', '.join(names)} changed after memlab.page: an edit in place, or load_state_dict. Say "
                 'memlab.page(..., on_change="upload") to have edits taken to the device, model.memlab.refresh() to take '
                 "this one, or unpage the model before editing it."
             )
-        self._upload(index)
+        self._upload(index, edited)
 
-    def _take_exchange(self, home: Home, tensor: Any) -> None:
+    def _take_exchange(self, name: str, home: Home, tensor: Any) -> None:
         """A module was given another Parameter for this one."""
         if self.on_change == "error" or not isinstance(tensor, type(home.tensor)) or len(home.places) > 1:
             raise RuntimeError(
                 f"{home.name} was exchanged for another tensor, or removed, after memlab.page: unpage the model before "
-                'changing what it is made of (on_change="upload" takes tensors of the same kind that are not shared)'
+                'changing what it is made of (on_change="upload" takes tensors of the same kind that are not shared), and '
+                "before torch.func.functional_call or torch.export, which exchange its tensors"
             )
+        with torch.no_grad(), torch.inference_mode(False):
+            home.tensor.data = home.tensor.detach().clone()  # Whoever has it keeps its value.
         home.tensor = tensor
 
+    def _take_assigned(self, present: _Present) -> None:
+        for home in present.homes:
+            if not isinstance(home.tensor, nn.Parameter):
+                self._take_assigned_to(home)
+
     @torch.no_grad()
-    def _upload(self, index: int) -> None:
-        for home in self.present[index].homes:
+    def _take_assigned_to(self, home: Home) -> None:
+        """A forward put another tensor in a buffer's place: that is the buffer's value from now on."""
+        tensor = self.exchange.assigned(home)
+        if tensor is None:
+            return
+        if tensor.shape != home.tensor.shape or tensor.dtype != home.tensor.dtype:
+            raise RuntimeError(
+                f"a forward assigned {tuple(tensor.shape)} of {tensor.dtype} to {home.name}, which was "
+                f"{tuple(home.tensor.shape)} of {home.tensor.dtype} when the model was paged: such a buffer cannot be paged"
+            )
+        home.tensor.copy_(tensor)
+        home.remember()
+        for slot in self._slots(home):
+            slot.put(home.resting if home.resting is not None else home.tensor)
+        for index, present in self.present.items():
+            if home in present.homes:
+                self.pipeline.reload(index, self.stream())
+
+    def _slots(self, home: Home) -> list[Slot]:
+        return [slot for slot in self.exchange.slots[home] if isinstance(slot, Slot)]
+
+    def _resting_written(self, present: _Present) -> bool:
+        """Whether a forward wrote to a weight while it was not loaded: it is in the arena, but not in the ring."""
+        now = [version_of(home.resting) for home in present.homes if home.resting is not None]
+        written, present.resting_versions = now != present.resting_versions, now
+        return written
+
+    @torch.no_grad()
+    def _upload(self, index: int | None, homes: Iterable[Home]) -> None:
+        for home in homes:
             if home.tensor.data_ptr() != home.address:  # It was given other memory: back into the arena with it.
                 source = home.tensor.detach()
                 assert home.weight.in_arena is not None
@@ -226,15 +298,16 @@ class Residence:
                 with torch.inference_mode(False):
                     home.tensor.data = view
             home.remember()
-        self.pipeline.reload(index, self.stream())
+        if index is not None:
+            self.pipeline.reload(index, self.stream())
 
     @torch.no_grad()
     def _keep_writes(self, present: _Present) -> None:
         for position, home in enumerate(present.homes):
             assert home.here is not None
             version = version_of(home.here)
-            if version != present.versions[position]:
-                present.versions[position] = version
+            if version != present.here_versions[position]:
+                present.here_versions[position] = version
                 home.tensor.copy_(home.here)
                 home.remember()
 
@@ -246,3 +319,16 @@ class Residence:
 
     def counters(self) -> dict[str, Any]:
         return self.pipeline.counters()
+
+
+def _overlapping(places: list[tuple[int, int] | None]) -> list[set[int]]:
+    taken = [(place[0], place[0] + place[1], unit) for unit, place in enumerate(places) if place is not None]
+    taken.sort()
+    overlapping: list[set[int]] = [set() for _ in places]
+    for position, (_, end, unit) in enumerate(taken):
+        for start, _, other in taken[position + 1 :]:
+            if start >= end:
+                break
+            overlapping[unit].add(other)
+            overlapping[other].add(unit)
+    return overlapping

@@ -79,6 +79,8 @@ def schedule_of(trace: Trace, paged: list[Weight], layer_of: LayerOf | None, bud
                 number[weight] = len(schedule.units)
                 schedule.units.append(Unit([weight], must_stay=weight.span < SMALL_SHARED))
         schedule.points.extend(_points(group, number))
+    for weight in trace.looked_at & number.keys():
+        schedule.units[number[weight]].must_stay = True
     _add_unseen(schedule, paged, number)
     _name(schedule.units, paged)
     return schedule

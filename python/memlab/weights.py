@@ -14,6 +14,7 @@ model holds (`Home`) has up to three forms, swapped where modules hold them:
 from __future__ import annotations
 
 import ctypes
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -59,6 +60,18 @@ class Home:
         tensor.__dict__.update(self.tensor.__dict__)
         return tensor
 
+    def forms(self) -> tuple[Tensor | None, ...]:
+        """All that modules may hold of it."""
+        return self.tensor, self.resting, self.here
+
+    def held_elsewhere(self) -> bool:
+        """Whether somebody but the model holds the tensor or its memory, and may write to it without a trace."""
+        storage = self.weight.in_arena
+        assert storage is not None
+        known = sum(not place.weakly for place in self.places) + 2  # And `self.tensor`, and the argument of the call.
+        others = torch._C._storage_Use_Count(storage._cdata) > self.weight.users
+        return others or sys.getrefcount(self.tensor) > known
+
     def remember(self) -> None:
         """Takes the present content for what is known."""
         self.version = version_of(self.tensor)
@@ -78,6 +91,7 @@ class Weight:
     homes: list[Home] = field(default_factory=list)
     offset: int = 0  # In the arena.
     in_arena: torch.UntypedStorage | None = None  # Its bytes, as memory of the CPU.
+    users: int = 0  # Of that storage: what the model's own tensors come to.
     reachable_storage: torch.UntypedStorage | None = None  # The same as memory of the device, if that can reach it.
 
     @property
@@ -135,7 +149,11 @@ def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, Place]]:
 
 def pageable(tensor: Tensor) -> bool:
     """Whether a tensor is plain memory: not a subclass that hides what it holds (quantized, distributed), not sparse."""
-    return type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.layout is torch.strided and not tensor.is_quantized
+    plain = type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.layout is torch.strided
+    if not plain or tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.numel() == 0:
+        return False
+    # Expanded: several elements are one, which cannot be written to.
+    return all(stride > 0 or size == 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def extent(tensor: Tensor) -> tuple[int, int]:
@@ -147,11 +165,11 @@ def extent(tensor: Tensor) -> tuple[int, int]:
     return first * tensor.element_size(), last * tensor.element_size()
 
 
-def collect(model: nn.Module) -> tuple[list[Weight], list[tuple[Tensor, list[Place]]]]:
+def collect(model: nn.Module) -> tuple[list[Weight], list[list[Tensor]]]:
     """The weights to be paged, in the order of registration, and the tensors that are kept on the device instead.
 
     Kept are small buffers, tensors that are not plain memory, and, in a model of which a part is frozen, the parameters
-    that train.
+    that train. Tensors that share their memory share its fate, and come in one list.
     """
     places: dict[int, tuple[str, Tensor, list[Place]]] = {}
     for name, tensor, place in tensors_of(model):
@@ -160,21 +178,44 @@ def collect(model: nn.Module) -> tuple[list[Weight], list[tuple[Tensor, list[Pla
     adapters = any(p.requires_grad for p in parameters) and any(not p.requires_grad for p in parameters)
 
     by_storage: dict[int, list[tuple[str, Tensor, list[Place]]]] = {}
-    kept = []
+    kept: list[list[Tensor]] = []
     for name, tensor, where in places.values():
-        buffer = not isinstance(tensor, nn.Parameter)
+        if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
+            raise ValueError(f"{name} is not initialized yet: run a lazy module once before it is paged")
         if tensor.is_meta:
             raise ValueError(f"{name} has no values (it is on the meta device): give the model weights with memlab.load")
-        if (
-            not pageable(tensor)
-            or tensor.numel() == 0
-            or (buffer and tensor.nbytes < SMALL_BUFFER)
-            or (adapters and tensor.requires_grad)
-        ):
-            kept.append((tensor, where))
-        else:
+        if pageable(tensor):
             by_storage.setdefault(tensor.untyped_storage()._cdata, []).append((name, tensor, where))
-    return [_weight(index, group) for index, group in enumerate(by_storage.values())], kept
+        else:
+            kept.append([tensor])
+    weights: list[Weight] = []
+    for group in by_storage.values():
+        tensors = [tensor for _, tensor, _ in group]
+        buffers = all(not isinstance(tensor, nn.Parameter) for tensor in tensors)
+        small = buffers and max(tensor.untyped_storage().nbytes() for tensor in tensors) < SMALL_BUFFER
+        if small or (adapters and any(tensor.requires_grad for tensor in tensors)):
+            kept.append(tensors)
+        else:
+            weights.append(_weight(len(weights), group))
+    return weights, kept
+
+
+def move_together(tensors: list[Tensor], device: torch.device) -> None:
+    """Moves tensors that share their memory, which they go on doing. In place; gradients come along."""
+    if not pageable(tensors[0]):
+        for tensor in tensors:
+            tensor.data = tensor.detach().to(device)
+    else:
+        storage = tensors[0].untyped_storage()
+        if storage.device == device:
+            return
+        moved = all_bytes(storage).to(device).untyped_storage()
+        for tensor in tensors:
+            empty = torch.empty(0, dtype=tensor.dtype, device=device)
+            tensor.data = empty.set_(moved, tensor.storage_offset(), tensor.shape, tensor.stride())
+    for tensor in tensors:
+        if tensor.is_leaf and tensor.grad is not None:
+            tensor.grad = tensor.grad.to(device)
 
 
 def _weight(index: int, group: list[tuple[str, Tensor, list[Place]]]) -> Weight:
@@ -267,6 +308,7 @@ def settle_in(weight: Weight, memory: Bytes) -> None:
         else:
             home.tensor.data = home.over(weight.in_arena)
         home.remember()
+    weight.users = torch._C._storage_Use_Count(weight.in_arena._cdata)
 
 
 def all_bytes(storage: torch.UntypedStorage) -> Tensor:
