@@ -8,11 +8,15 @@ batch apart from each other (everything but BatchNorm in training).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
+
+# Where a block may be run once more, or None if it need not be checked.
+Check = Callable[[], AbstractContextManager[None] | None]
 
 
 def repeated_blocks(model: nn.Module) -> set[nn.Module]:
@@ -32,20 +36,34 @@ def repeated_blocks(model: nn.Module) -> set[nn.Module]:
     return blocks
 
 
-def in_micro_batches(forward: Callable[..., Any], size: int) -> Callable[..., Any]:
-    """`forward` called for `size` samples at a time, its results joined."""
+def in_micro_batches(block: nn.Module, forward: Callable[..., Any], size: int, check: Check) -> Callable[..., Any]:
+    """`forward` called for `size` samples at a time, its results joined.
+
+    `check` gives, in the forward that is traced, a context in which the block may be run once more: whole and in pieces it
+    has to give the same, or it is refused with ValueError.
+    """
 
     def pieces(*args: Any, **kwargs: Any) -> Any:
         leaves, shape = tree_flatten((args, kwargs))
         batch = next((leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0), 0)
         if batch <= size or torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        for leaf in leaves:
-            if not isinstance(leaf, Tensor) and "Cache" in type(leaf).__name__:
-                raise RuntimeError(
-                    f"micro_batch cannot cut a {type(leaf).__name__} into pieces: call the model with use_cache=False, or "
-                    "page it without micro_batch"
+        _refuse(block, leaves)
+        aside = check()
+        if aside is not None:
+            whole = forward(*args, **kwargs)
+            with aside:
+                same = tree_flatten((args, kwargs))[1] == shape and _alike(in_pieces(leaves, shape, batch), whole)
+            if not same:
+                raise ValueError(
+                    f"micro_batch: {type(block).__name__} does not give the same for {batch} samples at once as for {size} "
+                    "at a time: an argument that is no batch is as long as one, or samples depend on each other. Page it "
+                    "without micro_batch."
                 )
+            return whole
+        return in_pieces(leaves, shape, batch)
+
+    def in_pieces(leaves: list[Any], shape: Any, batch: int) -> Any:
         results = []
         for start in range(0, batch, size):
             piece = [_cut(leaf, batch, start, size) for leaf in leaves]
@@ -54,6 +72,40 @@ def in_micro_batches(forward: Callable[..., Any], size: int) -> Callable[..., An
         return _join(results, size)
 
     return pieces
+
+
+def _refuse(block: nn.Module, leaves: list[Any]) -> None:
+    """Raises RuntimeError for what pieces of a batch cannot share."""
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor) and "Cache" in type(leaf).__name__:
+            raise RuntimeError(
+                f"micro_batch cannot cut a {type(leaf).__name__} into pieces: call the model with use_cache=False, or page "
+                "it without micro_batch"
+            )
+    for module in block.modules():
+        if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise RuntimeError("micro_batch: BatchNorm in training mixes the samples of a batch; model.eval() first")
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two results are the same but for rounding."""
+    ours, shape = tree_flatten(one)
+    theirs, other_shape = tree_flatten(other)
+    if shape != other_shape:
+        return False
+    for a, b in zip(ours, theirs, strict=True):
+        if not isinstance(a, Tensor):
+            if type(a) is not type(b) or (isinstance(a, (int, float, str)) and a != b):
+                return False
+        elif a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        elif a.numel() and a.is_floating_point():
+            difference, size = (a.double() - b.double()).norm(), b.double().norm()
+            if not bool(difference <= 0.02 * size + 1e-12):
+                return False
+        elif not torch.equal(a, b):
+            return False
+    return True
 
 
 def _cut(leaf: Any, batch: int, start: int, size: int) -> Any:

@@ -64,7 +64,10 @@ class SavedWeights(torch.autograd.graph.saved_tensors_hooks):
         theirs = self.thread.before[-1]
         if theirs is not None:
             pack, unpack = theirs
-            return _Theirs(pack(tensor if weight is None else tensor.clone()), unpack)
+            if weight is not None:
+                # Of the view not even this frame keeps a reference: checkpointing ends here with an exception.
+                tensor = tensor.clone()
+            return _Theirs(pack(tensor), unpack)
         if weight is None:
             return tensor
         start = tensor.storage_offset() * tensor.element_size()

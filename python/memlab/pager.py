@@ -11,11 +11,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from memlab import _native
 from memlab.arguments import moved
@@ -117,8 +118,17 @@ class TracedVisit:
         """Nothing is held."""
 
 
+class Unseen:
+    """A thread that runs part of a traced forward once more."""
+
+    held: frozenset[int] = frozenset()
+
+    def reach(self, key: int) -> None:
+        """Nothing is loaded, nothing noted."""
+
+
 class _Thread(threading.local):
-    visit: Visit | TracedVisit | None = None
+    visit: Visit | TracedVisit | Unseen | None = None
     session: _native.Session | None = None
 
 
@@ -171,7 +181,7 @@ class Pager:
     def _wrapper(self, wrapped: Wrapped) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
             if wrapped.module in self.blocks:
-                original = in_micro_batches(original, self.settings.micro_batch or 0)
+                original = in_micro_batches(wrapped.module, original, self.settings.micro_batch or 0, self._aside)
 
             def forward(*args: Any, **kwargs: Any) -> Any:
                 visit = self.thread.visit
@@ -187,6 +197,21 @@ class Pager:
             return forward
 
         return wrapper
+
+    def _aside(self) -> AbstractContextManager[None] | None:
+        """In the traced forward: a context in which nothing is traced. Weights that are not loaded have to be reachable."""
+        if self.stage is not UNTRACED or any(home.resting is None for home in self.homes) or self.model.training:
+            return None
+        return self._untraced()
+
+    @contextmanager
+    def _untraced(self) -> Iterator[None]:
+        visit, self.thread.visit = self.thread.visit, Unseen()
+        try:
+            with _disable_current_modes():
+                yield
+        finally:
+            self.thread.visit = visit
 
     def _from_outside(self, wrapped: Wrapped, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A call that comes from no other call of this model: a forward begins and ends with it."""
