@@ -80,7 +80,7 @@ class Plan:
     @property
     def counters(self) -> dict[str, int]:
         """Forwards, copies, copied_bytes, on_demand (not prefetched in time), out_of_order, reloads."""
-        return {name: value for name, value in self.measure().items() if name != "forward_ns"}
+        return {name: value for name, value in sorted(self.measure().items()) if name != "forward_ns"}
 
     def refresh(self) -> None:
         """Takes weights that were edited in place as they are now (``on_change="error"`` refuses them otherwise)."""
