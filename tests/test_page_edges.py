@@ -308,3 +308,22 @@ def test_names_and_numbers():
     with pytest.raises(ValueError, match="made of blocks"):
         paged(alone, micro_batch=2)
     assert "forward" not in vars(alone) and type(vars(alone)["_parameters"]) is dict
+
+
+@pytest.mark.parametrize("way", ["page", "chunk"])
+def test_again_and_again(way):
+    # GIVEN a model that is paged, given back, and paged anew
+    twin = mlp()
+    model = copy.deepcopy(twin)
+    x = (torch.randn(2, 64),)
+    for budget in ("1GiB", "60KiB", "1GiB", "40KiB"):
+        if way == "page":
+            paged(model, budget=budget, max_layer_size=1)
+        else:
+            memlab.chunk(model, "cpu", budget, rest="page")
+        for _ in range(4):
+            assert same(call(model, x), call(twin, x))
+        # THEN nothing is copied again because of what the one before has left
+        assert model.memlab.counters["reloads"] == 0
+        memlab.unpage(model)
+        assert same(call(model, x), call(twin, x))

@@ -54,6 +54,8 @@ def chunk(
     weights, kept = collect(model)
     capacity = _capacity(weights, where, max_capacity)
     if rest == "page":
+        for weight in weights:
+            weight.homes.clear()  # Lest these references be taken for somebody's who may edit the weights.
         return page(model, where, budget=capacity, _bytes_per_second=_bytes_per_second)
     Chunk(model, weights, kept, where, capacity)
     return model

@@ -220,3 +220,5 @@ class Exchange:
         """Ordinary dictionaries again."""
         for holder in self.holders.values():
             holder.module.__dict__[holder.kind] = holder.outside.plain()
+            dict.clear(holder.outside)
+            holder.inside.clear()

@@ -445,9 +445,11 @@ class Pager:
         self.exchange.release()
         self.takeover.release()
         for weight in self.weights:
-            weight.reachable_storage = None
-            for home in weight.homes:
-                home.resting = None
+            weight.reachable_storage = weight.in_arena = None
+        for home in self.homes:
+            # The next pager would take references from here for somebody's who may edit the weights.
+            home.resting = None
+            home.tensor = torch.empty(0)
         self.memory.arena.unpin()
 
 
