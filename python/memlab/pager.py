@@ -30,6 +30,7 @@ from memlab.planning import Settings, describe, make_placement
 from memlab.residence import Residence
 from memlab.tracing import Segment, Trace, Tracer
 from memlab.units import LayerOf, Point, Schedule, schedule_of
+from memlab.visits import Thread, TracedVisit, Unseen, Visit, unit_key
 from memlab.weights import Bytes, Weight, all_bytes
 
 UNTRACED, MEASURING, SETTLED = "untraced", "measuring", "settled"
@@ -46,90 +47,6 @@ class Wrapped:
         self.at_enter = True
         self.at_exit = True
         self.needs: frozenset[int] = frozenset()  # Units with weights that the module itself holds.
-
-
-class Visit:
-    """One thread in a forward."""
-
-    def __init__(self, pager: Pager, session: _native.Session) -> None:
-        self.pager = pager
-        self.residence = pager.residence
-        self.session = session
-        self.held: set[int] = set()
-        self.keepers: dict[int, _native.Session] = {}  # Of units whose memory is looked at beyond their points.
-
-    def reach(self, key: int) -> None:
-        self._before_release()
-        if self.keepers:
-            self._refuse_overlap(key)
-        changed = self.session.enter(key, self.residence.stream())
-        if changed is not None:
-            released, acquired = changed
-            for unit in released:
-                self.held.discard(unit)
-                self.residence.rest(unit)
-            for unit in acquired:
-                self.held.add(unit)
-                self.residence.appear(unit)
-
-    def leave(self) -> None:
-        self._before_release()
-        for unit in self.session.leave(self.residence.stream()):
-            if unit in self.held:
-                self.residence.rest(unit)
-        self.held.clear()
-
-    def _before_release(self) -> None:
-        """Saves what may be lost with the next step. A unit of which a view is alive stays where it is until the end."""
-        for unit in self.held:
-            if self.residence.before_release(unit) and unit not in self.keepers:
-                keeper = self.residence.pipeline.session()
-                keeper.enter(unit_key(unit), self.residence.stream())
-                self.keepers[unit] = keeper
-
-    def _refuse_overlap(self, key: int) -> None:
-        """Rather than wait for ever for memory that this thread keeps itself."""
-        for kept in self.keepers:
-            if not self.residence.overlapping[kept].isdisjoint(self.pager.needed_at(key)):
-                name = self.residence.units[kept].name
-                self.pager.kept_from_now_on.add(kept)
-                raise RuntimeError(
-                    f"a view of {name} is still in use after the layer that it belongs to, which it was not in the forward "
-                    "that was traced, and its memory is needed for the next one. It stays on the device from the next "
-                    "forward on: run this one again."
-                )
-
-
-def unit_key(unit: int) -> int:
-    """A key that stands for one unit alone."""
-    return -1 - unit
-
-
-class TracedVisit:
-    """The thread in a forward that is traced: notes where it is."""
-
-    held: frozenset[int] = frozenset()
-
-    def __init__(self, tracer: Tracer) -> None:
-        self.reach = tracer.boundary
-        self.keepers: dict[int, _native.Session] = {}
-
-    def leave(self) -> None:
-        """Nothing is held."""
-
-
-class Unseen:
-    """A thread that runs part of a traced forward once more."""
-
-    held: frozenset[int] = frozenset()
-
-    def reach(self, key: int) -> None:
-        """Nothing is loaded, nothing noted."""
-
-
-class _Thread(threading.local):
-    visit: Visit | TracedVisit | Unseen | None = None
-    session: _native.Session | None = None
 
 
 class Pager:
@@ -150,7 +67,7 @@ class Pager:
         self.homes = [home for weight in weights for home in weight.homes]
         self.residence = Residence(self.homes, memory, self.exchange, device, settings.on_change, pipeline)
         self.clock = Clock(device)
-        self.thread = _Thread()
+        self.thread = Thread()
         self.stage = UNTRACED
         self.unsettled = threading.RLock()
         self.counting = threading.Lock()
@@ -464,5 +381,5 @@ def _needed(points: list[Point], places: list[tuple[int, int] | None]) -> list[P
 
 
 # A compiled model calls all this between what is compiled of it.
-for _part in ("clock", "exchange", "frozen", "pager", "planning", "residence", "units", "weights"):
+for _part in ("clock", "exchange", "frozen", "pager", "planning", "residence", "units", "visits", "weights"):
     modules_left_to_python(sys.modules[f"memlab.{_part}"])
