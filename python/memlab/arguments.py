@@ -40,6 +40,20 @@ def moved(value: Any, device: torch.device) -> Any:
     return value
 
 
+def exchanged(value: Any, others: dict[int, Tensor]) -> Any:
+    """A result in which certain tensors, known by their ids, are others."""
+    if isinstance(value, Tensor):
+        return others.get(id(value), value)
+    if type(value) in (list, tuple) and any(id(entry) in others for entry in value):
+        return type(value)(others.get(id(entry), entry) for entry in value)
+    if isinstance(value, dict) and any(id(entry) in others for entry in value.values()):
+        there = copy.copy(value)
+        for key, entry in value.items():
+            there[key] = others.get(id(entry), entry)
+        return there
+    return value
+
+
 def device_of_first(value: Any) -> torch.device | None:
     """Where the first tensor among the arguments is."""
     if isinstance(value, Tensor):

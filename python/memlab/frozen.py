@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +18,9 @@ from memlab.weights import Weight, all_bytes, version_of
 class _Saved:
     """A view of a weight, as autograd wanted to save it."""
 
-    weight: Weight
-    versions: tuple[int, ...]  # Of the weight's tensors: an edit before the backward would falsify it.
+    name: str
+    storage: torch.UntypedStorage  # The weight's bytes in the arena.
+    versions: list[tuple[weakref.ref[Tensor], int]]  # Of its tensors: an edit before the backward would falsify it.
     dtype: torch.dtype
     byte_offset: int
     shape: torch.Size
@@ -68,22 +70,22 @@ class SavedWeights(torch.autograd.graph.saved_tensors_hooks):
                 # Of the view not even this frame keeps a reference: checkpointing ends here with an exception.
                 tensor = tensor.clone()
             return _Theirs(pack(tensor), unpack)
-        if weight is None:
+        if weight is None or weight.in_arena is None:
             return tensor
         start = tensor.storage_offset() * tensor.element_size()
-        return _Saved(weight, _versions(weight), tensor.dtype, start, tensor.shape, tensor.stride())
+        return _Saved(weight.name, weight.in_arena, _versions(weight), tensor.dtype, start, tensor.shape, tensor.stride())
 
     def _unpack(self, saved: Tensor | _Saved | _Theirs) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
         if isinstance(saved, _Theirs):
             return saved.unpack(saved.packed)
-        if _versions(saved.weight) != saved.versions:
+        edited = (home() for home, version in saved.versions if (there := home()) is None or version_of(there) != version)
+        if any(tensor is not None for tensor in edited):
             raise RuntimeError(
-                f"{saved.weight.name} was edited in place between a forward and its backward, whose gradient would be wrong"
+                f"{saved.name} was edited in place between a forward and its backward, whose gradient would be wrong"
             )
-        storage = saved.weight.in_arena
-        assert storage is not None
+        storage = saved.storage
         if self.device.type != "cpu":
             storage = all_bytes(storage).to(self.device).untyped_storage()
         empty = torch.empty(0, dtype=saved.dtype, device=self.device)
@@ -96,5 +98,5 @@ class SavedWeights(torch.autograd.graph.saved_tensors_hooks):
             return None
 
 
-def _versions(weight: Weight) -> tuple[int, ...]:
-    return tuple(version_of(home.tensor) for home in weight.homes)
+def _versions(weight: Weight) -> list[tuple[weakref.ref[Tensor], int]]:
+    return [(weakref.ref(home.tensor), version_of(home.tensor)) for home in weight.homes]

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memlab import _native
-from memlab.arguments import moved
+from memlab.arguments import exchanged, moved
 from memlab.attach import Takeover, modules_left_to_python
 from memlab.batching import in_micro_batches, repeated_blocks
 from memlab.clock import Clock
@@ -74,6 +74,8 @@ class Pager:
         self.inside: dict[int, Visit | TracedVisit] = {}  # By thread: those in a forward.
         self.kept: dict[int, _native.Session] = {}  # Units whose memory is looked at after their forward.
         self.kept_from_now_on: set[int] = set()
+        self.keeping: dict[int, None] = {}  # Units that some thread keeps, or `kept` does.
+        self.released = False
         self.needs_at: dict[int, set[int]] = {}  # By key: units of all its points.
         self.process = os.getpid()
         self.trace = Trace()
@@ -102,6 +104,8 @@ class Pager:
 
             def forward(*args: Any, **kwargs: Any) -> Any:
                 visit = self.thread.visit
+                if self.released:  # Somebody has wrapped this wrapper, and calls it still.
+                    return original(*args, **kwargs)
                 if visit is None:
                     return self._from_outside(wrapped, original, args, kwargs)
                 if wrapped.at_enter or not wrapped.needs <= visit.held:
@@ -174,12 +178,13 @@ class Pager:
         device = self.settings.device
         if device.type != "cpu":
             args, kwargs = moved(args, device), moved(kwargs, device)
-        frozen = nullcontext() if torch.is_inference_mode_enabled() else self._frozen()
-        with self._in_forward(), frozen:
+        # What is saved for backward depends on the placement, which may be another when the forward has begun.
+        with self._in_forward(), nullcontext() if torch.is_inference_mode_enabled() else self._frozen():
             visit = self.thread.visit
             if visit is not None and (wrapped.at_enter or not wrapped.needs <= visit.held):
                 visit.reach(wrapped.enter_key)
-            return original(*args, **kwargs)
+            # A weight that is returned as it is, is so from where it always is.
+            return exchanged(original(*args, **kwargs), self.residence.returned)
 
     @contextmanager
     def _in_forward(self) -> Iterator[None]:
@@ -197,6 +202,7 @@ class Pager:
             self.thread.visit = visit
             with tracer or nullcontext(), self.clock:
                 yield
+            visit.ended = True
             if tracer is not None:
                 self.trace.extend(tracer.finish())
         finally:
@@ -222,9 +228,11 @@ class Pager:
         with self.counting:
             self.inside = {thread: other for thread, other in self.inside.items() if other is not visit}
             for unit, keeper in visit.keepers.items():
-                if self.residence.looked_at(unit):
+                # (After an exception it is its traceback that still looks.)
+                if visit.ended and self.residence.looked_at(unit):
                     self.kept.setdefault(unit, keeper)
                 else:
+                    self.keeping.pop(unit, None)
                     keeper.leave(self.residence.stream())
             if not self.inside:
                 self.exchange.leave()
@@ -232,6 +240,9 @@ class Pager:
 
     def _keep_looked_at(self) -> None:
         """Units of which somebody keeps a view (the model returned it, or remembers it) stay on the device from now on."""
+        for unit in [unit for unit in self.kept if not self.residence.looked_at(unit)]:
+            self.keeping.pop(unit, None)
+            self.kept.pop(unit).leave(self.residence.stream())
         if self.kept or self.kept_from_now_on:
             self._place(self.stage)
 
@@ -315,20 +326,32 @@ class Pager:
         residence, schedule = self.residence, self.schedule
         for keeper in self.kept.values():
             keeper.leave(residence.stream())
-        for unit in self.kept_from_now_on | self.kept.keys():
-            schedule.units[unit].must_stay = True
+        kept = [schedule.units[unit] for unit in self.kept_from_now_on | self.kept.keys()]
+        for unit in kept:
+            unit.must_stay = True
         self.kept.clear()
         self.kept_from_now_on.clear()
+        self.keeping.clear()
         residence.clear()
         if not self.plan.bytes_per_second:
             largest = max((unit.nbytes for unit in schedule.units), default=0)
             self.plan.bytes_per_second = residence.bandwidth(largest) if largest else 0.0
-        placement = make_placement(schedule, self.times, self.plan, self.settings, self.trace.activations)
+        placing = (schedule, self.times, self.plan, self.settings, self.trace.activations)
+        try:
+            placement = make_placement(*placing)
+        except ValueError:
+            if not kept:
+                raise
+            # There is no room for them to stay. Whoever looks at them looks at the memory of the last placement.
+            for unit in kept:
+                unit.must_stay = False
+            placement = make_placement(*placing)
         units, places = schedule.units, placement.places
         points = schedule.points if stage is MEASURING else _needed(schedule.points, places)
         fallback = self._fallback(places)
         residence.place(units, placement, points, fallback, self.settings.lookahead)
         scheduled = {point.key for point in points}
+        foreseen = {point.key for point in schedule.points}  # Another placement may have points there.
         self.needs_at = {key: set(needed) for key, needed in fallback.items()}
         for point in points:
             self.needs_at.setdefault(point.key, set()).update(point.units)
@@ -338,7 +361,7 @@ class Pager:
             wrapped.needs = frozenset(u for u in fallback.get(wrapped.enter_key, ()) if places[u] is not None)
             # Modules without weights need no watching, unless a point is there, or they are called from outside.
             holds = any(module._parameters or module._buffers for module in wrapped.module.modules())
-            if not (wrapped.at_enter or wrapped.at_exit or holds):
+            if not (holds or wrapped.enter_key in foreseen or wrapped.exit_key in foreseen):
                 self.takeover.unwrap(wrapped.module)
         self.saved_weights = None
         self.stage = self.plan.stage = stage
@@ -358,6 +381,7 @@ class Pager:
 
     def release(self) -> None:
         """Everything off the model again; its tensors stay views of the arena, which lives as long as they do."""
+        self.released = True
         self.residence.clear()
         self.exchange.release()
         self.takeover.release()

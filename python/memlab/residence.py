@@ -59,6 +59,10 @@ class Residence:
     present: dict[int, _Present] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     blocks: list[Tensor] = field(default_factory=list)
+    returned: dict[int, Tensor] = field(
+        default_factory=dict
+    )  # By id: what a forward returns for a tensor that comes and goes.
+    returned: dict[int, Tensor] = field(default_factory=dict)  # By id: what forwards return for what comes and goes.
     overlapping: list[set[int]] = field(default_factory=list)  # Per unit: those whose place is partly the same.
 
     def stream(self) -> int:
@@ -94,6 +98,8 @@ class Residence:
         for present in self.present.values():
             present.storages = [(own, torch._C._storage_Use_Count(own)) for own, _ in present.storages]
         self.overlapping = _overlapping(placement.places)
+        streamed = (home for present in self.present.values() if not present.resident for home in present.homes)
+        self.returned = {id(home.here): home.resting for home in streamed if home.resting is not None}
         schedule = [(point.key, point.units) for point in points]
         self.pipeline.configure(ranges, placement.places, schedule, fallback, lookahead, self.stream())
 
@@ -128,6 +134,9 @@ class Residence:
     def clear(self) -> None:
         """Gives the device memory back, once nothing uses it any more."""
         self.pipeline.synchronize()
+        if self.present:
+            # Nothing may be copied to what is given back, should there be no other placement.
+            self.pipeline.configure([], [], [], {}, None, self.stream())
         if self.device.type == "cuda" and self.blocks:
             torch.cuda.synchronize(self.device)
         for present in self.present.values():
@@ -173,12 +182,14 @@ class Residence:
     def rest(self, index: int) -> None:
         """This thread needs the unit no longer."""
         present = self.present[index]
-        self._take_assigned(present)
-        with self.lock:
-            present.users -= 1
-            if present.users == 0:
-                for slot, _, resting in present.slots:
-                    slot.put(resting)
+        try:
+            self._take_assigned(present)
+        finally:
+            with self.lock:
+                present.users -= 1
+                if present.users == 0:
+                    for slot, _, resting in present.slots:
+                        slot.put(resting)
 
     def begin(self) -> None:
         """Before a forward, with no other under way: what was edited, or may have been, since the last one."""
@@ -261,6 +272,7 @@ class Residence:
         if tensor is None:
             return
         if tensor.shape != home.tensor.shape or tensor.dtype != home.tensor.dtype:
+            self.exchange.set_inside(home, home.tensor if home.resting is None else home.resting)
             raise RuntimeError(
                 f"a forward assigned {tuple(tensor.shape)} of {tensor.dtype} to {home.name}, which was "
                 f"{tuple(home.tensor.shape)} of {home.tensor.dtype} when the model was paged: such a buffer cannot be paged"
@@ -324,6 +336,9 @@ class Residence:
 def _overlapping(places: list[tuple[int, int] | None]) -> list[set[int]]:
     taken = [(place[0], place[0] + place[1], unit) for unit, place in enumerate(places) if place is not None]
     taken.sort()
+    returned: dict[int, Tensor] = field(
+        default_factory=dict
+    )  # By id: what a forward returns for a tensor that comes and goes.
     overlapping: list[set[int]] = [set() for _ in places]
     for position, (_, end, unit) in enumerate(taken):
         for start, _, other in taken[position + 1 :]:

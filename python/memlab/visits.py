@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from typing import Any, Protocol
 
 from memlab import _native
 from memlab.residence import Residence
@@ -15,6 +15,8 @@ class Forwards(Protocol):
 
     residence: Residence
     kept_from_now_on: set[int]  # Units that stay on the device from the next forward on.
+    keeping: dict[int, None]  # Units that somebody keeps where they are.
+    inside: dict[int, Any]  # The threads in a forward.
 
     def needed_at(self, key: int) -> set[int]:
         """The units that may be needed from a boundary on."""
@@ -28,11 +30,12 @@ class Visit:
         self.residence = pager.residence
         self.session = session
         self.held: set[int] = set()
+        self.ended = False  # And not by an exception.
         self.keepers: dict[int, _native.Session] = {}  # Of units whose memory is looked at beyond their points.
 
     def reach(self, key: int) -> None:
-        self._before_release()
-        if self.keepers:
+        self._before_release(self.pager.needed_at(key))
+        if self.pager.keeping:
             self._refuse_overlap(key)
         changed = self.session.enter(key, self.residence.stream())
         if changed is not None:
@@ -45,31 +48,46 @@ class Visit:
                 self.residence.appear(unit)
 
     def leave(self) -> None:
-        self._before_release()
+        refused = None
+        try:
+            self._before_release(None)
+        except RuntimeError as error:
+            refused = error
         for unit in self.session.leave(self.residence.stream()):
             if unit in self.held:
+                self.held.discard(unit)
                 self.residence.rest(unit)
         self.held.clear()
+        if refused is not None and self.ended:
+            raise refused
 
-    def _before_release(self) -> None:
+    def _before_release(self, needed: set[int] | None) -> None:
         """Saves what may be lost with the next step. A unit of which a view is alive stays where it is until the end."""
         for unit in self.held:
-            if self.residence.before_release(unit) and unit not in self.keepers:
+            looked_at = self.residence.before_release(unit)
+            if looked_at and unit not in (needed or ()) and unit not in self.keepers:
+                if len(self.pager.inside) > 1:
+                    # Others may be waiting for this memory, and would do so for as long as the view lives.
+                    raise self._unforeseen(unit)
                 keeper = self.residence.pipeline.session()
                 keeper.enter(unit_key(unit), self.residence.stream())
                 self.keepers[unit] = keeper
+                self.pager.keeping[unit] = None
 
     def _refuse_overlap(self, key: int) -> None:
-        """Rather than wait for ever for memory that this thread keeps itself."""
-        for kept in self.keepers:
+        """Rather than wait for ever for memory that is kept, by this thread or another."""
+        for kept in list(self.pager.keeping):
             if not self.residence.overlapping[kept].isdisjoint(self.pager.needed_at(key)):
-                name = self.residence.units[kept].name
-                self.pager.kept_from_now_on.add(kept)
-                raise RuntimeError(
-                    f"a view of {name} is still in use after the layer that it belongs to, which it was not in the forward "
-                    "that was traced, and its memory is needed for the next one. It stays on the device from the next "
-                    "forward on: run this one again."
-                )
+                raise self._unforeseen(kept)
+
+    def _unforeseen(self, kept: int) -> RuntimeError:
+        name = self.residence.units[kept].name
+        self.pager.kept_from_now_on.add(kept)
+        return RuntimeError(
+            f"a view of {name} is still in use after the layer that it belongs to, which it was not in the forward "
+            "that was traced, and its memory is needed for the next one. It stays on the device from the next "
+            "forward on: run this one again."
+        )
 
 
 def unit_key(unit: int) -> int:
@@ -84,6 +102,7 @@ class TracedVisit:
 
     def __init__(self, tracer: Tracer) -> None:
         self.reach = tracer.boundary
+        self.ended = False
         self.keepers: dict[int, _native.Session] = {}
 
     def leave(self) -> None:

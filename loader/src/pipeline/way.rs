@@ -315,7 +315,7 @@ impl Way {
         if self.position.is_none_or(|position| position + 1 != state.layout.points()) {
             self.walked = 0;
         }
-        self.position = None;
+        let foreseen = self.position.take().is_some();
         state.counters.forwards += 1;
         state.fresh = false;
         shared.notify(&state);
@@ -323,7 +323,8 @@ impl Way {
         if state.bounded {
             return state.join(backend, stream);
         }
-        self.prefetch(shared, &mut state)
+        // What never came to a point of the schedule was no forward that another one follows.
+        if foreseen { self.prefetch(shared, &mut state) } else { Ok(()) }
     }
 
     /// After an error: holds nothing, whatever else fails.
