@@ -336,9 +336,6 @@ class Residence:
 def _overlapping(places: list[tuple[int, int] | None]) -> list[set[int]]:
     taken = [(place[0], place[0] + place[1], unit) for unit, place in enumerate(places) if place is not None]
     taken.sort()
-    returned: dict[int, Tensor] = field(
-        default_factory=dict
-    )  # By id: what a forward returns for a tensor that comes and goes.
     overlapping: list[set[int]] = [set() for _ in places]
     for position, (_, end, unit) in enumerate(taken):
         for start, _, other in taken[position + 1 :]:
