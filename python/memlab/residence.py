@@ -59,9 +59,6 @@ class Residence:
     present: dict[int, _Present] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     blocks: list[Tensor] = field(default_factory=list)
-    returned: dict[int, Tensor] = field(
-        default_factory=dict
-    )  # By id: what a forward returns for a tensor that comes and goes.
     returned: dict[int, Tensor] = field(default_factory=dict)  # By id: what forwards return for what comes and goes.
     overlapping: list[set[int]] = field(default_factory=list)  # Per unit: those whose place is partly the same.
 
