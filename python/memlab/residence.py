@@ -37,6 +37,7 @@ class _Present:
     """A unit's tensors while it is placed on the device."""
 
     homes: list[Home]
+    buffers: list[Home]
     resident: bool
     slots: list[tuple[Slot | ListSlot, Tensor, Tensor]] = field(default_factory=list)  # Where, what loaded, what not.
     here_versions: list[int] = field(default_factory=list)  # An operation that writes a tensor changes its version.
@@ -105,7 +106,8 @@ class Residence:
 
     def _settle(self, index: int, unit: Unit, block: Tensor, start: int, stays: bool) -> list[tuple[int, int, int]]:
         storage = block.untyped_storage()
-        present = _Present([home for weight in unit.weights for home in weight.homes], stays)
+        homes = [home for weight in unit.weights for home in weight.homes]
+        present = _Present(homes, [home for home in homes if not isinstance(home.tensor, nn.Parameter)], stays)
         ranges = []
         for weight in unit.weights:
             own = storage[start : start + weight.span]
@@ -258,9 +260,8 @@ class Residence:
         home.tensor = tensor
 
     def _take_assigned(self, present: _Present) -> None:
-        for home in present.homes:
-            if not isinstance(home.tensor, nn.Parameter):
-                self._take_assigned_to(home)
+        for home in present.buffers:
+            self._take_assigned_to(home)
 
     @torch.no_grad()
     def _take_assigned_to(self, home: Home) -> None:
@@ -310,14 +311,14 @@ class Residence:
         if index is not None:
             self.pipeline.reload(index, self.stream())
 
-    @torch.no_grad()
     def _keep_writes(self, present: _Present) -> None:
         for position, home in enumerate(present.homes):
             assert home.here is not None
             version = version_of(home.here)
             if version != present.here_versions[position]:
                 present.here_versions[position] = version
-                home.tensor.copy_(home.here)
+                with torch.no_grad():
+                    home.tensor.copy_(home.here)
                 home.remember()
 
     def bandwidth(self, wanted: int) -> float:
