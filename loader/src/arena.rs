@@ -4,12 +4,12 @@ mod pin;
 
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::checkpoint::{Part, read_parts};
 use crate::error::{Error, Result, size};
+use crate::parallel::{cores, in_parallel, pieces};
 use pin::Pinned;
 
 /// Pinned in pieces of about so much: larger ones are refused by some systems. Copies never cross a border between two.
@@ -87,8 +87,8 @@ impl Arena {
     /// `from` is readable for `bytes`, and none of them are written to meanwhile.
     pub unsafe fn fill(&self, offset: u64, from: u64, bytes: u64) -> Result<()> {
         let to = self.at(offset, bytes)?.expose_provenance();
-        let pieces = pieces(bytes, PIECE);
-        in_parallel(pieces.len(), |index| {
+        let pieces: Vec<_> = pieces(bytes, PIECE).collect();
+        in_parallel(threads(), pieces.len(), |index| {
             let Range { start, end } = pieces[index].clone();
             let source = ptr::with_exposed_provenance::<u8>((from + start) as usize);
             let target = ptr::with_exposed_provenance_mut::<u8>(to + start as usize);
@@ -156,38 +156,9 @@ fn reserve(bytes: u64) -> Result<usize> {
 /// What one thread does at a time: large enough to pay for itself, small enough to share out evenly.
 const PIECE: u64 = 8 << 20;
 
-/// Cuts `bytes` into pieces.
-fn pieces(bytes: u64, piece: u64) -> Vec<Range<u64>> {
-    (0..bytes.div_ceil(piece)).map(|i| i * piece..bytes.min((i + 1) * piece)).collect()
-}
-
-/// Does `count` jobs on as many threads as are good for memory; the first error ends it.
-fn in_parallel(count: usize, job: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS).min(count);
-    let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
-    let work = || {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= count {
-                break;
-            }
-            if let Err(error) = job(index) {
-                next.store(count, Ordering::Relaxed); // Nobody starts another.
-                failure.lock().get_or_insert(error);
-                break;
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
-                break; // Fewer will do.
-            }
-        }
-        work();
-    });
-    failure.into_inner().map_or(Ok(()), Err)
-}
-
 /// A few threads saturate the memory of one socket.
 const MOST_THREADS: usize = 8;
+
+fn threads() -> usize {
+    cores().min(MOST_THREADS)
+}

@@ -45,6 +45,7 @@ pub mod checkpoint;
 pub mod driver;
 pub mod error;
 pub mod memory;
+mod parallel;
 pub mod pipeline;
 pub mod plan;
 

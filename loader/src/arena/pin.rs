@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Arena, in_parallel};
+use super::{Arena, threads};
 use crate::driver::Device;
 use crate::error::size;
+use crate::parallel::in_parallel;
 
 /// Which chunks are pinned, and by which device's context.
 #[derive(Default)]
@@ -38,7 +39,7 @@ impl Arena {
             self.chunks.iter().filter(|chunk| !chunk.is_empty() && !pinned.chunks.contains(&chunk.start)).collect();
         let done = Mutex::new(Vec::new());
         // Most of the time goes into handing out and zeroing pages, which several threads can do at once.
-        let outcome = in_parallel(missing.len(), |index| {
+        let outcome = in_parallel(threads(), missing.len(), |index| {
             let chunk = missing[index];
             let address = self.address + chunk.start as usize;
             let bytes = (chunk.end - chunk.start) as usize;

@@ -5,11 +5,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use crate::error::{Error, Result};
+use crate::parallel::{cores, in_parallel, pieces};
 
 /// Bytes of a file, and where they go.
 #[derive(Clone, Debug)]
@@ -50,41 +48,26 @@ pub unsafe fn read_parts(parts: &[Part], destination: *mut u8, length: u64) -> R
             return Err(cut_short(&part.path, *size, part.file_offset, part.bytes));
         }
         let path = part.path.as_path();
-        jobs.extend((0..part.bytes).step_by(CHUNK as usize).map(|done| {
-            let bytes = CHUNK.min(part.bytes - done);
-            Job { file, path, file_offset: part.file_offset + done, offset: part.offset + done, bytes }
+        jobs.extend(pieces(part.bytes, CHUNK).map(|piece| Job {
+            file,
+            path,
+            file_offset: part.file_offset + piece.start,
+            offset: part.offset + piece.start,
+            bytes: piece.end - piece.start,
         }));
     }
     let destination = destination.expose_provenance();
-    let next = AtomicUsize::new(0);
-    let failure = Mutex::new(None);
-    let work = || {
-        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let target = std::ptr::with_exposed_provenance_mut(destination + job.offset as usize);
-            // SAFETY: inside the destination and apart from all other jobs, as `apart` found; the caller keeps others out.
-            let target = unsafe { std::slice::from_raw_parts_mut(target, job.bytes as usize) };
-            if let Err(error) = job.file.read_exact_at(target, job.file_offset) {
-                next.store(jobs.len(), Ordering::Relaxed); // Nobody begins another.
-                let error = match error.kind() {
-                    // It was long enough when it was opened.
-                    io::ErrorKind::UnexpectedEof => cut_short(job.path, job.file_offset, job.file_offset, job.bytes),
-                    _ => Error::File { path: job.path.to_owned(), error },
-                };
-                failure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(error);
-            }
-        }
-    };
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let helpers = cores.clamp(LEAST_THREADS, MOST_THREADS).min(jobs.len()).saturating_sub(1);
-    thread::scope(|scope| {
-        for _ in 0..helpers {
-            if thread::Builder::new().name("memlab-read".to_string()).spawn_scoped(scope, work).is_err() {
-                break; // Fewer will do.
-            }
-        }
-        work();
-    });
-    failure.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()).map_or(Ok(()), Err)
+    in_parallel(cores().clamp(LEAST_THREADS, MOST_THREADS), jobs.len(), |index| {
+        let job = &jobs[index];
+        let target = std::ptr::with_exposed_provenance_mut(destination + job.offset as usize);
+        // SAFETY: inside the destination and apart from all other jobs, as `apart` found; the caller keeps others out.
+        let target = unsafe { std::slice::from_raw_parts_mut(target, job.bytes as usize) };
+        job.file.read_exact_at(target, job.file_offset).map_err(|error| match error.kind() {
+            // It was long enough when it was opened.
+            io::ErrorKind::UnexpectedEof => cut_short(job.path, job.file_offset, job.file_offset, job.bytes),
+            _ => Error::File { path: job.path.to_owned(), error },
+        })
+    })
 }
 
 /// Every part lies in the destination, and no two on the same bytes.

@@ -1,0 +1,46 @@
+//! Jobs shared out among a few threads.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use parking_lot::Mutex;
+
+use crate::error::Result;
+
+/// How many threads of this process can run at once.
+pub fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Cuts `bytes` into pieces.
+pub fn pieces(bytes: u64, piece: u64) -> impl Iterator<Item = Range<u64>> {
+    (0..bytes.div_ceil(piece)).map(move |i| i * piece..bytes.min((i + 1) * piece))
+}
+
+/// Does `count` jobs on at most so many threads, this one among them; the first error ends it.
+pub fn in_parallel(threads: usize, count: usize, job: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                break;
+            }
+            if let Err(error) = job(index) {
+                next.store(count, Ordering::Relaxed); // Nobody starts another.
+                failure.lock().get_or_insert(error);
+                break;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(count) {
+            if thread::Builder::new().name("memlab-load".to_owned()).spawn_scoped(scope, work).is_err() {
+                break; // Fewer will do.
+            }
+        }
+        work();
+    });
+    failure.into_inner().map_or(Ok(()), Err)
+}
