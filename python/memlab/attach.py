@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from memlab.plan import Plan
+from memlab.weights import KINDS
 
 MARK = "_memlab_plan"  # The attribute of the outermost module that holds the plan.
 _ABSENT = object()
@@ -131,7 +132,7 @@ class Takeover:
                 state[name] = before
                 if before is _ABSENT:
                     del state[name]
-        for kind in ("_parameters", "_buffers"):
+        for kind in KINDS:
             state[kind] = {name: self._on_the_host(tensor) for name, tensor in state[kind].items()}
         return state
 

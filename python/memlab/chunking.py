@@ -15,11 +15,10 @@ from memlab.paging import device_of, page, refuse_twice
 from memlab.plan import Plan, PlannedUnit
 from memlab.sizes import bytes_of, readable
 from memlab.tracing import Trace, Tracer
-from memlab.weights import Weight, collect, move_together
+from memlab.weights import KINDS, Weight, collect, move_together
 
 Model = TypeVar("Model", bound=nn.Module)
 
-_KINDS = ("_parameters", "_buffers")
 # Modules of PyTorch's own that want their input in the type of their weights, and would raise otherwise.
 _CASTING = (nn.Linear, nn.modules.conv._ConvNd, nn.Bilinear, nn.MultiheadAttention, nn.RNNBase)
 
@@ -98,7 +97,7 @@ class Chunk:
             model.to("cpu")
         for weight in weights:
             weight.in_arena = weight.homes[0].tensor.untyped_storage()
-        self.takeover = Takeover(model, "chunked", lambda module: {kind: dict(module.__dict__[kind]) for kind in _KINDS})
+        self.takeover = Takeover(model, "chunked", lambda module: {kind: dict(module.__dict__[kind]) for kind in KINDS})
         for index, module in enumerate(self.modules):
             self.takeover.wrap(module, self._wrapper(module, index))
         self.takeover.guard()
@@ -178,7 +177,7 @@ class Chunk:
         rest = set(self.weights) - leading
         self.islands = self._islands(frames, rest)
         on_cpu = {inner for island in self.islands for inner in island.modules()}
-        here = {id(t) for m in on_cpu for kind in _KINDS for t in m.__dict__[kind].values() if t is not None}
+        here = {id(t) for m in on_cpu for kind in KINDS for t in m.__dict__[kind].values() if t is not None}
         for weight in self.weights:
             weight.in_arena = None
             if weight not in rest:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from memlab.weights import Home, Place, Weight
+from memlab.weights import KINDS, Home, Place, Weight
 
 
 class Watched(dict[str, Any]):
@@ -173,7 +173,7 @@ class Exchange:
                 self.slots[home] = [self._slot(place, home) for place in home.places]
 
     def _slot(self, place: Place, home: Home) -> Slot | ListSlot:
-        if place.kind not in ("_parameters", "_buffers"):
+        if place.kind not in KINDS:
             self.lists.append(ListSlot(place, home))
             return self.lists[-1]
         holder = self.holders.get((id(place.module), place.kind))
@@ -200,7 +200,7 @@ class Exchange:
 
     def outside(self, module: nn.Module) -> dict[str, dict[str, Any]]:
         """A module's dictionaries as they are outside of forwards, by their names."""
-        holders = (self.holders.get((id(module), kind)) for kind in ("_parameters", "_buffers"))
+        holders = (self.holders.get((id(module), kind)) for kind in KINDS)
         return {holder.kind: holder.outside.plain() for holder in holders if holder is not None}
 
     def enter(self) -> None:

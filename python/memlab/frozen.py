@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memlab.weights import Weight, all_bytes, version_of
+from memlab.weights import Weight, all_bytes, version_of, view_of
 
 
 @dataclass
@@ -88,8 +88,7 @@ class SavedWeights(torch.autograd.graph.saved_tensors_hooks):
         storage = saved.storage
         if self.device.type != "cpu":
             storage = all_bytes(storage).to(self.device).untyped_storage()
-        empty = torch.empty(0, dtype=saved.dtype, device=self.device)
-        return empty.set_(storage, saved.byte_offset // saved.dtype.itemsize, saved.shape, saved.stride)
+        return view_of(storage, saved.dtype, saved.byte_offset // saved.dtype.itemsize, saved.shape, saved.stride)
 
     def _weight(self, tensor: Tensor) -> Weight | None:
         try:

@@ -29,7 +29,7 @@ from memlab.plan import Plan
 from memlab.planning import Settings, describe, make_placement
 from memlab.residence import Residence
 from memlab.tracing import Segment, Trace, Tracer
-from memlab.units import LayerOf, Point, Schedule, schedule_of
+from memlab.units import LayerOf, Point, Schedule, schedule_of, units_by_module
 from memlab.visits import Thread, TracedVisit, Unseen, Visit, unit_key
 from memlab.weights import Bytes, Weight, all_bytes
 
@@ -93,7 +93,7 @@ class Pager:
             self.takeover.wrap(wrapped.module, self._wrapper(wrapped))
         self.takeover.guard()
         self.takeover.mark(plan)
-        plan.measure = lambda: self.residence.counters() | {"forward_ns": self.clock.last_ns()}
+        plan.measure = lambda: pipeline.counters() | {"forward_ns": self.clock.last_ns()}
         plan.accept = self.residence.accept
         plan.release = self.release
 
@@ -348,7 +348,7 @@ class Pager:
             placement = make_placement(*placing)
         units, places = schedule.units, placement.places
         points = schedule.points if stage is MEASURING else _needed(schedule.points, places)
-        fallback = self._fallback(places)
+        fallback = self._fallback()
         residence.place(units, placement, points, fallback, self.settings.lookahead)
         scheduled = {point.key for point in points}
         foreseen = {point.key for point in schedule.points}  # Another placement may have points there.
@@ -367,17 +367,11 @@ class Pager:
         self.stage = self.plan.stage = stage
         describe(self.plan, schedule, placement, self.times)
 
-    def _fallback(self, places: list[tuple[int, int] | None]) -> dict[int, list[int]]:
-        """The units that a module's own tensors are in: what is loaded when it is called at an unforeseen moment."""
-        unit_of = self.schedule.unit_of()
+    def _fallback(self) -> dict[int, list[int]]:
+        """What is loaded for a key that the schedule lacks: a module's own units, or the unit that the key stands for."""
         number = {wrapped.module: wrapped.enter_key for wrapped in self.wrapped}
-        fallback: dict[int, dict[int, None]] = {}
-        for weight, unit in unit_of.items():
-            for home in weight.homes:
-                for place in home.places:
-                    fallback.setdefault(number[place.module], {})[unit] = None
-        own = {unit_key(unit): [unit] for unit in range(len(self.schedule.units))}
-        return own | {key: list(units) for key, units in fallback.items()}
+        of_modules = {number[module]: units for module, units in units_by_module(self.schedule.units).items()}
+        return {unit_key(unit): [unit] for unit in range(len(self.schedule.units))} | of_modules
 
     def release(self) -> None:
         """Everything off the model again; its tensors stay views of the arena, which lives as long as they do."""

@@ -6,13 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from memlab import _native
 from memlab.plan import Plan, PlannedUnit
 from memlab.residence import OnChange, Placement
 from memlab.sizes import readable
-from memlab.units import Schedule, Unit
+from memlab.units import Schedule, Unit, units_by_module
 
 # What asking for one copy costs, so that many small units are not taken for free.
 COPY_OVERHEAD_NS = 3_000
@@ -29,7 +28,6 @@ class Settings:
     budget: int | str | None = None  # Bytes, "min", or None: as small as still hides the transfer.
     lookahead: int | None = None
     micro_batch: int | None = None
-    traced: bool = True
     on_change: OnChange = "error"
     bytes_per_second: float | None = None  # Paces the copies of the host backend.
 
@@ -50,7 +48,8 @@ def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: S
                 f"the budget of {readable(settings.budget)} is too small: buffers and what else is kept on the device take "
                 f"{readable(plan.kept_bytes)} alone"
             )
-    _check(units, schedule, capacity if budget is None else budget, settings)
+    allowed = capacity if budget is None else budget
+    _check(units, schedule, allowed, settings)
     points = [(point.units, times[i] if times else 0) for i, point in enumerate(schedule.points)]
     found = _native.plan(
         [unit.nbytes for unit in units],
@@ -61,10 +60,9 @@ def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: S
         budget,
         settings.budget == "min",
         max(capacity, 0),
-        _together(units),
+        [several for several in units_by_module(units).values() if len(several) > 1],
     )
     placement = Placement(**found)
-    allowed = capacity if budget is None else budget
     fitting = [
         unit for unit in unused if _place_unused(unit, placement, allowed - placement.ring_bytes - placement.resident_bytes)
     ]
@@ -86,17 +84,6 @@ def _check(units: list[Unit], schedule: Schedule, allowed: int, settings: Settin
                 f"{whose} is too small: {' and '.join(unit.name for unit in together)} are needed at once, and with what "
                 f"stays on the device that takes {readable(needed)}, of {readable(max(allowed, 0))} there are for weights"
             )
-
-
-def _together(units: list[Unit]) -> list[list[int]]:
-    """Units that hold tensors of one module: called at an unforeseen moment, it needs them at once."""
-    of_module: dict[nn.Module, dict[int, None]] = {}
-    for index, unit in enumerate(units):
-        for weight in unit.weights:
-            for home in weight.homes:
-                for place in home.places:
-                    of_module.setdefault(place.module, {})[index] = None
-    return [list(several) for several in of_module.values() if len(several) > 1]
 
 
 def _place_unused(unit: Unit, placement: Placement, room: int) -> bool:

@@ -60,8 +60,12 @@ class Residence:
     present: dict[int, _Present] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     blocks: list[Tensor] = field(default_factory=list)
+    unplaced: list[Home] = field(init=False)  # Those that no unit is made of, or that of a unit left out.
     returned: dict[int, Tensor] = field(default_factory=dict)  # By id: what forwards return for what comes and goes.
     overlapping: list[set[int]] = field(default_factory=list)  # Per unit: those whose place is partly the same.
+
+    def __post_init__(self) -> None:
+        self.unplaced = self.homes
 
     def stream(self) -> int:
         """The calling thread's stream on the device, as CUDA names it; 0 on the CPU."""
@@ -79,8 +83,7 @@ class Residence:
         fallback: dict[int, list[int]],
         lookahead: int | None,
     ) -> None:
-        """Takes device memory for a placement, gives back what was there before, and starts the pipeline on it."""
-        self.clear()
+        """Takes device memory for a placement, and starts the pipeline on it. What was there before is cleared already."""
         self.units = units
         resident = self._block(sum(u.nbytes for u, place in zip(units, placement.places, strict=True) if place is None))
         ring = self._block(placement.ring_bytes)
@@ -95,6 +98,7 @@ class Residence:
             holder.outside.touched = False  # Whatever was edited until now is copied now.
         for present in self.present.values():
             present.storages = [(own, torch._C._storage_Use_Count(own)) for own, _ in present.storages]
+        self.unplaced = [home for home in self.homes if home.here is None]
         self.overlapping = _overlapping(placement.places)
         streamed = (home for present in self.present.values() if not present.resident for home in present.homes)
         self.returned = {id(home.here): home.resting for home in streamed if home.resting is not None}
@@ -145,6 +149,7 @@ class Residence:
                 self.exchange.set_inside(home, home.resting)
             present.slots.clear()
         self.present = {}
+        self.unplaced = self.homes
         self.blocks = []
         if self.device.type == "cuda":
             # What the last placement and the traced forward left in PyTorch's cache is not of the sizes needed next.
@@ -192,17 +197,15 @@ class Residence:
 
     def begin(self) -> None:
         """Before a forward, with no other under way: what was edited, or may have been, since the last one."""
-        placed: set[Home] = set()
         touched = self._touched()
         for index, present in self.present.items():
-            placed.update(present.homes)
             if any(home.changed() for home in present.homes):
                 self._take_edit(index)
             elif not touched.isdisjoint(present.homes) or any(home.held_elsewhere() for home in present.homes):
                 self.pipeline.reload(index, self.stream())
-        for home in self.homes:
+        for home in self.unplaced:
             # (What forwards write to is on the device itself, and an edit of it needs nothing.)
-            if home not in placed and home.resting is not home.tensor and home.changed():
+            if home.resting is not home.tensor and home.changed():
                 self._take_edit(None, home)
         for holder in self.exchange.holders.values():
             holder.outside.touched = holder.outside.changed = False
@@ -225,8 +228,8 @@ class Residence:
                 self._keep_writes(present)
             elif self._resting_written(present):
                 self.pipeline.reload(index, self.stream())
-        for home in self.homes:
-            if home.here is None and not isinstance(home.tensor, nn.Parameter):
+        for home in self.unplaced:
+            if not isinstance(home.tensor, nn.Parameter):
                 self._take_assigned_to(home)
 
     def accept(self) -> None:
@@ -270,21 +273,20 @@ class Residence:
         if tensor is None:
             return
         if tensor.shape != home.tensor.shape or tensor.dtype != home.tensor.dtype:
-            self.exchange.set_inside(home, home.tensor if home.resting is None else home.resting)
+            self._put_resting(home)
             raise RuntimeError(
                 f"a forward assigned {tuple(tensor.shape)} of {tensor.dtype} to {home.name}, which was "
                 f"{tuple(home.tensor.shape)} of {home.tensor.dtype} when the model was paged: such a buffer cannot be paged"
             )
         home.tensor.copy_(tensor)
         home.remember()
-        for slot in self._slots(home):
-            slot.put(home.resting if home.resting is not None else home.tensor)
+        self._put_resting(home)
         for index, present in self.present.items():
             if home in present.homes:
                 self.pipeline.reload(index, self.stream())
 
-    def _slots(self, home: Home) -> list[Slot]:
-        return [slot for slot in self.exchange.slots[home] if isinstance(slot, Slot)]
+    def _put_resting(self, home: Home) -> None:
+        self.exchange.set_inside(home, home.tensor if home.resting is None else home.resting)
 
     def _resting_written(self, present: _Present) -> bool:
         """Whether a forward wrote to a weight while it was not loaded: it is in the arena, but not in the ring."""
@@ -326,9 +328,6 @@ class Residence:
         nbytes = min(max(wanted, 1 << 20), self.memory.arena.nbytes, 256 << 20)
         target = self._block(nbytes)
         return self.pipeline.bandwidth(target.data_ptr(), nbytes, self.stream())
-
-    def counters(self) -> dict[str, Any]:
-        return self.pipeline.counters()
 
 
 def _overlapping(places: list[tuple[int, int] | None]) -> list[set[int]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from memlab.weights import Weight, all_bytes
+from memlab.weights import Weight, all_bytes, view_of
 
 EMBEDDINGS = {torch.ops.aten.embedding.default, torch.ops.aten._embedding_bag.default}
 
@@ -168,8 +168,7 @@ class Tracer(TorchDispatchMode):
         if weight not in self.copies:
             assert weight.in_arena is not None
             self.copies[weight] = all_bytes(weight.in_arena).to(self.device).untyped_storage()
-        empty = torch.empty(0, dtype=tensor.dtype, device=self.device)
-        return empty.set_(self.copies[weight], tensor.storage_offset(), tensor.shape, tensor.stride())
+        return view_of(self.copies[weight], tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def _allocated(self) -> int:
         return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from torch import nn
+
 from memlab.tracing import Segment, Trace
 from memlab.weights import Weight
 
@@ -49,8 +51,16 @@ class Schedule:
     units: list[Unit] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
 
-    def unit_of(self) -> dict[Weight, int]:
-        return {weight: index for index, unit in enumerate(self.units) for weight in unit.weights}
+
+def units_by_module(units: list[Unit]) -> dict[nn.Module, list[int]]:
+    """The units that a module's own tensors are in: what it needs at once when it is called at an unforeseen moment."""
+    needed: dict[nn.Module, dict[int, None]] = {}
+    for index, unit in enumerate(units):
+        for weight in unit.weights:
+            for home in weight.homes:
+                for place in home.places:
+                    needed.setdefault(place.module, {})[index] = None
+    return {module: list(several) for module, several in needed.items()}
 
 
 def schedule_of(trace: Trace, paged: list[Weight], layer_of: LayerOf | None, budget: int | None) -> Schedule:

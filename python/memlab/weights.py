@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,6 +24,8 @@ from torch import Tensor, nn
 
 from memlab import _native
 
+# The dictionaries in which a module holds its tensors.
+KINDS = ("_parameters", "_buffers")
 ALIGNMENT = 512
 # What is pinned at a time, and what that begins at a multiple of.
 CHUNK = 1 << 30
@@ -48,9 +50,8 @@ class Home:
 
     def over(self, storage: torch.UntypedStorage) -> Tensor:
         """This tensor over other memory, whose first byte is the weight's."""
-        itemsize = self.tensor.element_size()
-        empty = torch.empty(0, dtype=self.tensor.dtype, device=storage.device)
-        return empty.set_(storage, self.byte_offset // itemsize, self.tensor.shape, self.tensor.stride())
+        tensor = self.tensor
+        return view_of(storage, tensor.dtype, self.byte_offset // tensor.element_size(), tensor.shape, tensor.stride())
 
     def clothed(self, storage: torch.UntypedStorage, requires_grad: bool = False) -> Tensor:
         """The same as what the model holds: a Parameter or a buffer, with the attributes people put on it."""
@@ -133,7 +134,7 @@ def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, Place]]:
     """Every parameter and buffer with each of its places."""
     for prefix, module in model.named_modules():
         dot = prefix + "." if prefix else ""
-        for kind in ("_parameters", "_buffers"):
+        for kind in KINDS:
             for key, tensor in module.__dict__[kind].items():
                 if tensor is not None:
                     yield dot + key, tensor, Place(module, kind, key)
@@ -211,8 +212,7 @@ def move_together(tensors: list[Tensor], device: torch.device) -> None:
             return
         moved = all_bytes(storage).to(device).untyped_storage()
         for tensor in tensors:
-            empty = torch.empty(0, dtype=tensor.dtype, device=device)
-            tensor.data = empty.set_(moved, tensor.storage_offset(), tensor.shape, tensor.stride())
+            tensor.data = view_of(moved, tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride())
     for tensor in tensors:
         if tensor.is_leaf and tensor.grad is not None:
             tensor.grad = tensor.grad.to(device)
@@ -311,6 +311,13 @@ def settle_in(weight: Weight, memory: Bytes) -> None:
     weight.users = torch._C._storage_Use_Count(weight.in_arena._cdata)
 
 
+def view_of(
+    storage: torch.UntypedStorage, dtype: torch.dtype, offset: int, shape: Sequence[int], stride: Sequence[int]
+) -> Tensor:
+    """A tensor over memory that is there; `offset` counts elements."""
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, tuple(shape), tuple(stride))
+
+
 def all_bytes(storage: torch.UntypedStorage) -> Tensor:
     """A storage as a tensor of bytes."""
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),), (1,))
+    return view_of(storage, torch.uint8, 0, (storage.nbytes(),), (1,))
