@@ -18,7 +18,8 @@ measures the resident model.
 
 The floor is max(compute, bytes/ceiling): compute is the resident model's forward, bytes what has to be sent: all that a
 forward needs, less the budget where methods have one. `memlab` (budget=None) may keep what it wants: its floor is the
-resident time. GB/s are such bytes in the time taken. A method that is not installed or fails is a row that says why.
+resident time. With --cap, methods meet at equal memory: each may reserve so much for everything, weights and activations
+(--no-resident then: the resident model cannot be measured below its size). GB/s are such bytes in the time taken. A method that is not installed or fails is a row that says why.
 """
 
 import argparse
@@ -124,6 +125,7 @@ class Bench:
             "forwards": self.args.forwards,
             "seconds": self.args.per_shape,
             "resident": not self.args.no_resident,
+            "cap": self.args.cap and int(self.args.cap * (1 << 30)),
         }
 
         def each(line):
@@ -236,6 +238,7 @@ def arguments():
     parser.add_argument("--timeout", type=float, default=300, metavar="S", help="for a process; default: %(default)s")
     parser.add_argument("--seconds", type=float, default=86400, metavar="S", help="for everything")
     parser.add_argument("--least", type=float, default=12, metavar="S", help="start no process with less of --seconds left")
+    parser.add_argument("--cap", type=float, metavar="GIB", help="what PyTorch may reserve on the card, whatever the method")
     parser.add_argument("--no-resident", action="store_true", help="measure the resident model in its own processes only")
     parser.add_argument("--together", action="store_true", help="one process a method and model, for all its shapes")
     parser.add_argument("--short", action="store_true")

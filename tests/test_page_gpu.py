@@ -35,6 +35,13 @@ def test_ways_to_run_on_a_gpu(memlab):
     assert found[-1]["halves"] == ["cpu", "cuda"]
 
 
+def test_share_of_the_card(memlab):
+    # GIVEN a process that PyTorch allows 448 MiB of the card, a model of 512 MiB, and a budget of more than that
+    (found,) = lines(memlab.python(PROGRAMS / "paged.py", "share", preload=False, env=environment()))
+    # THEN the plan keeps to what the process may have, and uses it
+    assert 100 << 20 < found["resident"] < found["reserved"] <= found["allowed"]
+
+
 @pytest.mark.parametrize("nth", [1, 2])
 def test_pinning_refused(memlab, nth):
     # GIVEN a system that pins no memory

@@ -5,7 +5,7 @@ import sys
 
 from harness import PROGRAMS, ROOT, Failed
 
-WAYS = ["graph", "threads", "compiled", "frozen", "chunked"]
+WAYS = ["graph", "threads", "compiled", "frozen", "chunked", "share"]
 BUDGETS = ["min", "3MiB"]
 # Kernels that are given other memory may round otherwise; so much and no more.
 ROUNDING = {"recurrent": 1e-4}

@@ -27,9 +27,11 @@ PLAN += ["resident_bytes", "ring_bytes", "kept_bytes", "gathered_bytes", "stream
 
 
 class Gpu:
-    def __init__(self):
+    def __init__(self, cap):
         torch.cuda.init()
         self.stream = torch.cuda.current_stream()
+        if cap is not None:
+            torch.cuda.set_per_process_memory_fraction(min(1.0, cap / torch.cuda.get_device_properties(0).total_memory))
 
     def wait(self):
         """Until the forward is done: not for what is copied meanwhile for the next."""
@@ -250,7 +252,7 @@ def work(task, say):
     wanted = list(task["shapes"])
     common = {"method": task["method"], "round": task["round"]}
     try:
-        device = Gpu() if task["device"] == "cuda" else Cpu()
+        device = Gpu(task["cap"]) if task["device"] == "cuda" else Cpu()
         small = task["scale"] == "small"
         common["ceiling_gbs"] = device.ceiling(SMALL_CEILING_BYTES if small else CEILING_BYTES)
         device.clear()

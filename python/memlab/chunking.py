@@ -13,6 +13,7 @@ from memlab.arguments import device_of_first, moved
 from memlab.attach import Takeover
 from memlab.paging import device_of, page, refuse_twice
 from memlab.plan import Plan, PlannedUnit
+from memlab.planning import free_memory
 from memlab.sizes import bytes_of, readable
 from memlab.tracing import Trace, Tracer
 from memlab.weights import KINDS, Weight, collect, move_together
@@ -71,8 +72,7 @@ def _capacity(weights: list[Weight], device: torch.device, most: float | str | N
         return int(most * nbytes / max(sum(weight.parameters for weight in weights), 1))
     if device.type == "cpu":
         return nbytes
-    free, _ = torch.cuda.mem_get_info(device)
-    return free * 8 // 10  # What is left is for activations, which nobody has seen yet.
+    return free_memory(device) * 8 // 10  # What is left is for activations, which nobody has seen yet.
 
 
 class Chunk:

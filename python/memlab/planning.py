@@ -106,9 +106,20 @@ def _capacity(device: torch.device, activations: int) -> int:
         with open("/proc/meminfo") as lines:
             available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
         return available * 3 // 4
-    free, _ = torch.cuda.mem_get_info(device)
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return free + cached - activations * 11 // 10 - SPARED
+    return free_memory(device) - activations * 11 // 10 - SPARED
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that PyTorch may still allocate on a GPU: free on the card or cached, within the process's share of the card.
+
+    The share is what ``torch.cuda.set_per_process_memory_fraction`` says.
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
+    if hasattr(torch.cuda, "get_per_process_memory_fraction"):  # From PyTorch 2.8 on.
+        share = int(total * torch.cuda.get_per_process_memory_fraction(device))
+        free = min(free, max(share - reserved, 0))
+    return free + reserved - allocated
 
 
 def describe(plan: Plan, schedule: Schedule, placement: Placement, times: list[int]) -> None:

@@ -156,7 +156,27 @@ def chunked(real):
     return {"equal": all(good) or not real, "count": len(good), "halves": sorted(halves)}
 
 
-HOW = {"graph": graph, "threads": threads, "compiled": compiled, "frozen": frozen, "chunked": chunked}
+def share(real):
+    """A process that may have less of the card than the weights take, and a budget that says more."""
+    width, allowed = 2048, 448 << 20
+    twin = nn.Sequential(*(nn.Linear(width, width) for _ in range(32))).eval()
+    x = torch.randn(16, width, device="cuda")
+    with torch.no_grad():
+        wanted = copy.deepcopy(twin).cuda()(x) if real else None
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(allowed / total)
+    model = memlab.page(twin, "cuda", budget="2GiB")
+    with torch.no_grad():
+        results = [model(x) for _ in range(5)]
+    reserved = torch.cuda.memory_reserved()
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    good = [torch.equal(result, wanted) for result in results] if real else [True]
+    said = {"equal": all(good), "count": len(good), "reserved": reserved, "allowed": allowed}
+    return said | {"resident": model.memlab.resident_bytes}
+
+
+HOW = {"graph": graph, "threads": threads, "compiled": compiled, "frozen": frozen, "chunked": chunked, "share": share}
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser()
