@@ -18,8 +18,10 @@ measures the resident model.
 
 The floor is max(compute, bytes/ceiling): compute is the resident model's forward, bytes what has to be sent: all that a
 forward needs, less the budget where methods have one. `memlab` (budget=None) may keep what it wants: its floor is the
-resident time. With --cap, methods meet at equal memory: each may reserve so much for everything, weights and activations
-(--no-resident then: the resident model cannot be measured below its size). GB/s are such bytes in the time taken. A method that is not installed or fails is a row that says why.
+resident time. GB/s are such bytes in the time taken. A method that is not installed or fails is a row that says why.
+
+With --cap, methods meet at equal memory: PyTorch may reserve so much for weights, activations and all (--no-resident then:
+a cap below the model's size leaves the resident model out).
 """
 
 import argparse

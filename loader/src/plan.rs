@@ -64,7 +64,8 @@ pub enum Wanted {
     Budget(u64),
     /// As few as still give a forward within 2 % of the fastest that the device's capacity allows.
     Hide,
-    /// Two units' worth: the smallest ring in which one point's units are copied while those before are used.
+    /// As many as two units take (the smallest ring in which one point's units are copied while those before are used), for
+    /// the fastest forward.
     Least,
 }
 
@@ -137,6 +138,7 @@ pub fn plan(problem: &Problem, wanted: Wanted, capacity: u64) -> Result<Plan, Pl
     let choice = match wanted {
         Wanted::Budget(_) => search.everything(limit).or_else(|| search.fastest(limit)),
         Wanted::Hide if !unknown => search.smallest_that_hides(capacity),
+        Wanted::Least if !unknown => search.fastest_in_the_least(capacity),
         // As long as nothing is known about the compute there is no saying what hides.
         Wanted::Hide | Wanted::Least => search.least(capacity),
     };

@@ -264,14 +264,29 @@ fn one_units_worth_is_enough() {
 
 #[test]
 fn the_least_is_two_units() {
-    // GIVEN units of several sizes, of which neighbours have at most 9 blocks
-    let problem = chain([4, 2, 6, 3, 5, 1, 7, 1].map(|blocks| blocks * 512).to_vec(), vec![9; 8]);
+    // GIVEN units of several sizes, of which neighbours have at most 9 blocks, and no time measured yet
+    let problem = chain([4, 2, 6, 3, 5, 1, 7, 1].map(|blocks| blocks * 512).to_vec(), vec![0; 8]);
     // WHEN the least is asked for
     let plan = plan(&problem, Wanted::Least, PLENTY).unwrap();
     // THEN it is as much as two neighbours have, and neighbours do not overlap
     assert_eq!((plan.ring_bytes, plan.resident_bytes), (9 * 512, 0));
     let overlap = |pair: &[Option<Place>]| pair[0].unwrap().overlaps(pair[1].unwrap());
     assert!(!plan.places.windows(2).any(overlap));
+}
+
+#[test]
+fn the_least_memory_is_well_used() {
+    // GIVEN blocks of a few large weights and several small ones, whose compute takes as long as their copies
+    let block = [2, 128, 16, 16, 128, 2, 448, 448, 448].map(|blocks| blocks * 512);
+    let bytes = block.repeat(4);
+    let compute = bytes.iter().map(|&bytes| BUS.cost_ns(bytes)).collect::<Vec<_>>();
+    let problem = chain(bytes, compute.clone());
+    // WHEN the least is asked for
+    let least = plan(&problem, Wanted::Least, PLENTY).unwrap();
+    // THEN it takes two large ones' memory, and small ones are loaded while large ones compute
+    assert!(bytes_of(&least) <= 2 * 448 * 512, "{least:?}");
+    let floor = compute.iter().sum::<u64>();
+    assert!(least.predicted_ns * 90 <= floor * 100, "{} of {floor}", least.predicted_ns);
 }
 
 #[test]

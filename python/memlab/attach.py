@@ -24,22 +24,22 @@ MARK = "_memlab_plan"  # The attribute of the outermost module that holds the pl
 _ABSENT = object()
 
 
-class Replaced:
+class Replaced(functools.partial[Any]):
     """What stands in a module's attribute for its method. In a copy of the module it becomes the method again.
 
-    Most copies do not take it along (see `Takeover.state`); those of parametrized modules copy all attributes.
+    Most copies do not take it along (see `Takeover.state`); those of parametrized modules copy all attributes. A partial
+    is called without a step in Python: some models call hundreds of modules in a few milliseconds.
     """
+
+    def __new__(cls, _module: nn.Module, _name: str, function: Callable[..., Any]) -> Replaced:
+        return super().__new__(cls, function)
 
     def __init__(self, module: nn.Module, name: str, function: Callable[..., Any]) -> None:
         self.module = weakref.ref(module)
         self.name = name
-        self.function = function
         functools.update_wrapper(self, function)
         # The module's own signature is what people (transformers among them) ask for.
         self._torchdynamo_disable = True
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         owner = memo.get(id(self.module()))
@@ -189,6 +189,3 @@ def modules_left_to_python(*modules: ModuleType) -> None:
                 function = inspect.unwrap(getattr(member, "__func__", member)) if callable(member) else member
                 if isinstance(function, FunctionType) and function.__module__ == module.__name__:
                     left_to_python(function)
-
-
-left_to_python(Replaced.__call__)

@@ -119,8 +119,6 @@ class Holder:
 
     def take_over_loose(self) -> None:
         """What a forward assigned to the module (a counter, a cache) stays assigned."""
-        if len(self.homes) == len(self.inside) == len(self.outside):
-            return
         for key, tensor in self.inside.items():
             if key not in self.homes and dict.get(self.outside, key, self) is not tensor:
                 dict.__setitem__(self.outside, key, tensor)
@@ -168,9 +166,11 @@ class Exchange:
         self.holders: dict[tuple[int, str], Holder] = {}
         self.lists: list[ListSlot] = []
         self.slots: dict[Home, list[Slot | ListSlot]] = {}
+        self.entered = False
         for weight in weights:
             for home in weight.homes:
                 self.slots[home] = [self._slot(place, home) for place in home.places]
+        self.outsides = [holder.outside for holder in self.holders.values()]
 
     def _slot(self, place: Place, home: Home) -> Slot | ListSlot:
         if place.kind not in KINDS:
@@ -190,11 +190,12 @@ class Exchange:
 
     def assigned(self, home: Home) -> Tensor | None:
         """What a forward has put in a tensor's place, if it has."""
-        forms = home.forms()
         for slot in self.slots[home]:
             if isinstance(slot, Slot):
                 now = slot.container.get(slot.key)
-                if isinstance(now, Tensor) and not any(now is form for form in forms):
+                if now is home.resting or now is home.here or now is home.tensor:
+                    continue
+                if isinstance(now, Tensor):
                     return now
         return None
 
@@ -204,17 +205,30 @@ class Exchange:
         return {holder.kind: holder.outside.plain() for holder in holders if holder is not None}
 
     def enter(self) -> None:
+        self.entered = True
         for holder in self.holders.values():
             holder.module.__dict__[holder.kind] = holder.inside
         for slot in self.lists:
             slot.put(slot.home.tensor if slot.home.resting is None else slot.home.resting)
 
     def leave(self) -> None:
+        if not self.entered:
+            return
         for holder in self.holders.values():
-            holder.take_over_loose()
+            if not len(holder.homes) == len(holder.inside) == len(holder.outside):
+                holder.take_over_loose()
             holder.module.__dict__[holder.kind] = holder.outside
         for slot in self.lists:
             slot.put(slot.home.tensor)
+        self.entered = False
+
+    def touched(self) -> bool:
+        """Whether somebody has asked a module for one of its tensors since the last forward."""
+        return any(outside.touched for outside in self.outsides)
+
+    def forget_touches(self) -> None:
+        for outside in self.outsides:
+            outside.touched = outside.changed = False
 
     def release(self) -> None:
         """Ordinary dictionaries again."""

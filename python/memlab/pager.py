@@ -104,9 +104,9 @@ class Pager:
 
             def forward(*args: Any, **kwargs: Any) -> Any:
                 visit = self.thread.visit
-                if self.released:  # Somebody has wrapped this wrapper, and calls it still.
-                    return original(*args, **kwargs)
                 if visit is None:
+                    if self.released:  # Somebody has wrapped this wrapper, and calls it still.
+                        return original(*args, **kwargs)
                     return self._from_outside(wrapped, original, args, kwargs)
                 if wrapped.at_enter or not wrapped.needs <= visit.held:
                     visit.reach(wrapped.enter_key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from memlab import _native
-from memlab.exchange import Exchange, ListSlot, Slot
+from memlab.exchange import Exchange, ListSlot
 from memlab.units import Point, Unit
-from memlab.weights import Bytes, Home, version_of
+from memlab.weights import Bytes, Home, versions_of
 
 OnChange = str  # "error" or "upload"
 
@@ -39,11 +41,36 @@ class _Present:
     homes: list[Home]
     buffers: list[Home]
     resident: bool
-    slots: list[tuple[Slot | ListSlot, Tensor, Tensor]] = field(default_factory=list)  # Where, what loaded, what not.
+    # Where modules hold them, what when loaded, and what when not: in dictionaries, and in lists.
+    entries: list[tuple[dict[str, Any], str, Tensor, Tensor]] = field(default_factory=list)
+    lists: list[tuple[ListSlot, Tensor, Tensor]] = field(default_factory=list)
+    here: list[Tensor] = field(default_factory=list)
     here_versions: list[int] = field(default_factory=list)  # An operation that writes a tensor changes its version.
+    resting: list[Tensor] = field(default_factory=list)
     resting_versions: list[int] = field(default_factory=list)
-    storages: list[tuple[int, int]] = field(default_factory=list)  # And how many tensors look at each.
+    storages: list[int] = field(default_factory=list)
+    lookers: list[int] = field(default_factory=list)  # How many tensors look at each of them.
     users: int = 0
+
+    def looked_at(self) -> bool:
+        lookers = list(map(torch._C._storage_Use_Count, self.storages))
+        return lookers != self.lookers and any(map(operator.gt, lookers, self.lookers))
+
+    def put_here(self) -> None:
+        for container, key, here, _ in self.entries:
+            container[key] = here
+        for slot, here, _ in self.lists:
+            slot.put(here)
+
+    def put_resting(self) -> None:
+        for container, key, _, resting in self.entries:
+            container[key] = resting
+        for slot, _, resting in self.lists:
+            slot.put(resting)
+
+
+# What of tensors shows that they were edited, or may be: versions, addresses, and how many hold them and their storages.
+Evidence = tuple[list[int], list[int], list[int], list[int]]
 
 
 @dataclass
@@ -63,6 +90,10 @@ class Residence:
     unplaced: list[Home] = field(init=False)  # Those that no unit is made of, or that of a unit left out.
     returned: dict[int, Tensor] = field(default_factory=dict)  # By id: what forwards return for what comes and goes.
     overlapping: list[set[int]] = field(default_factory=list)  # Per unit: those whose place is partly the same.
+    in_arena: list[int] = field(default_factory=list)  # The units' storages there.
+    untouched: Evidence | None = None  # How it was when a look at each tensor found nothing to do.
+    written: list[Tensor] = field(default_factory=list)  # Those that are looked at after each forward.
+    written_versions: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.unplaced = self.homes
@@ -94,10 +125,15 @@ class Residence:
             block = resident if place is None else ring
             ranges.append(self._settle(index, unit, block, start if place is None else place[0], place is None))
             start += unit.nbytes if place is None else 0
-        for holder in self.exchange.holders.values():
-            holder.outside.touched = False  # Whatever was edited until now is copied now.
+        for outside in self.exchange.outsides:
+            outside.touched = False  # Whatever was edited until now is copied now.
         for present in self.present.values():
-            present.storages = [(own, torch._C._storage_Use_Count(own)) for own, _ in present.storages]
+            present.lookers = list(map(torch._C._storage_Use_Count, present.storages))
+        in_arena = [weight.in_arena for unit in units for weight in unit.weights]
+        self.in_arena = [storage._cdata for storage in in_arena if storage is not None]
+        self.untouched = None
+        self.written = [t for p in self.present.values() for t in (p.here if p.resident else p.resting)]
+        self.written_versions = versions_of(self.written)
         self.unplaced = [home for home in self.homes if home.here is None]
         self.overlapping = _overlapping(placement.places)
         streamed = (home for present in self.present.values() if not present.resident for home in present.homes)
@@ -121,11 +157,16 @@ class Residence:
                 home.here = home.clothed(own)
                 home.resting = home.here if stays else self._unloaded(home)
                 self.exchange.set_inside(home, home.resting)
-                present.here_versions.append(version_of(home.here))
-                present.resting_versions.append(version_of(home.resting))
-                if not stays:
-                    present.slots.extend((slot, home.here, home.resting) for slot in self.exchange.slots[home])
-            present.storages.append((own._cdata, 0))
+                present.here.append(home.here)
+                present.resting.append(home.resting)
+                for slot in () if stays else self.exchange.slots[home]:
+                    if isinstance(slot, ListSlot):
+                        present.lists.append((slot, home.here, home.resting))
+                    else:
+                        present.entries.append((slot.container, slot.key, home.here, home.resting))
+            present.storages.append(own._cdata)
+        present.here_versions = versions_of(present.here)
+        present.resting_versions = versions_of(present.resting)
         self.present[index] = present
         return ranges
 
@@ -147,8 +188,8 @@ class Residence:
                 home.here = None
                 home.resting = self._unloaded(home)
                 self.exchange.set_inside(home, home.resting)
-            present.slots.clear()
         self.present = {}
+        self.written = []
         self.unplaced = self.homes
         self.blocks = []
         if self.device.type == "cuda":
@@ -158,12 +199,12 @@ class Residence:
     def appear(self, index: int) -> None:
         """A unit was loaded for this thread: modules hold its tensors on the device from here on."""
         present = self.present[index]
-        self._take_assigned(present)
+        if present.buffers:
+            self._take_assigned(present)
         with self.lock:
             present.users += 1
             if present.users == 1:
-                for slot, here, _ in present.slots:
-                    slot.put(here)
+                present.put_here()
         if not present.resident:
             for home in present.homes:
                 if home.changed():
@@ -175,40 +216,59 @@ class Residence:
         present = self.present[index]
         if present.resident:
             return False
-        self._keep_writes(present)
-        return present.users == 1 and self.looked_at(index)
+        if versions_of(present.here) != present.here_versions:
+            self._keep_writes(present)
+        return present.users == 1 and present.looked_at()
 
     def looked_at(self, index: int) -> bool:
         """Whether there are views of a unit's memory beside the tensors that modules hold."""
-        count = torch._C._storage_Use_Count
-        return any(count(storage) > known for storage, known in self.present[index].storages)
+        return self.present[index].looked_at()
 
     def rest(self, index: int) -> None:
         """This thread needs the unit no longer."""
         present = self.present[index]
         try:
-            self._take_assigned(present)
+            if present.buffers:
+                self._take_assigned(present)
         finally:
             with self.lock:
                 present.users -= 1
                 if present.users == 0:
-                    for slot, _, resting in present.slots:
-                        slot.put(resting)
+                    present.put_resting()
 
     def begin(self) -> None:
         """Before a forward, with no other under way: what was edited, or may have been, since the last one."""
+        evidence = self._evidence()
+        if evidence == self.untouched and not self.exchange.touched():
+            return
+        self.untouched = None
         touched = self._touched()
+        found = bool(touched)
         for index, present in self.present.items():
             if any(home.changed() for home in present.homes):
+                found = True
                 self._take_edit(index)
             elif not touched.isdisjoint(present.homes) or any(home.held_elsewhere() for home in present.homes):
+                found = True
                 self.pipeline.reload(index, self.stream())
         for home in self.unplaced:
             # (What forwards write to is on the device itself, and an edit of it needs nothing.)
             if home.resting is not home.tensor and home.changed():
+                found = True
                 self._take_edit(None, home)
-        for holder in self.exchange.holders.values():
-            holder.outside.touched = holder.outside.changed = False
+        self.exchange.forget_touches()
+        if not found:
+            self.untouched = evidence
+
+    def _evidence(self) -> Evidence:
+        """Of all tensors at once: a look at each is a good part of what paging costs the host."""
+        tensors = [home.tensor for home in self.homes]
+        return (
+            versions_of(tensors),
+            [tensor.data_ptr() for tensor in tensors],
+            list(map(sys.getrefcount, tensors)),
+            list(map(torch._C._storage_Use_Count, self.in_arena)),
+        )
 
     def _touched(self) -> set[Home]:
         """Tensors that were asked for since the last forward, those exchanged for others among them."""
@@ -222,12 +282,16 @@ class Residence:
 
     def end(self) -> None:
         """After a forward, with no other under way: what it wrote is the weights' value from now on."""
-        for index, present in self.present.items():
-            self._take_assigned(present)
-            if present.resident:
-                self._keep_writes(present)
-            elif self._resting_written(present):
-                self.pipeline.reload(index, self.stream())
+        for present in self.present.values():
+            if present.buffers:
+                self._take_assigned(present)
+        if versions_of(self.written) != self.written_versions:
+            for index, present in self.present.items():
+                if present.resident:
+                    self._keep_writes(present)
+                elif self._resting_written(present):
+                    self.pipeline.reload(index, self.stream())
+            self.written_versions = versions_of(self.written)
         for home in self.unplaced:
             if not isinstance(home.tensor, nn.Parameter):
                 self._take_assigned_to(home)
@@ -290,7 +354,7 @@ class Residence:
 
     def _resting_written(self, present: _Present) -> bool:
         """Whether a forward wrote to a weight while it was not loaded: it is in the arena, but not in the ring."""
-        now = [version_of(home.resting) for home in present.homes if home.resting is not None]
+        now = versions_of(present.resting)
         written, present.resting_versions = now != present.resting_versions, now
         return written
 
@@ -314,14 +378,13 @@ class Residence:
             self.pipeline.reload(index, self.stream())
 
     def _keep_writes(self, present: _Present) -> None:
-        for position, home in enumerate(present.homes):
-            assert home.here is not None
-            version = version_of(home.here)
-            if version != present.here_versions[position]:
-                present.here_versions[position] = version
+        now = versions_of(present.here)
+        for home, here, before, version in zip(present.homes, present.here, present.here_versions, now, strict=True):
+            if version != before:
                 with torch.no_grad():
-                    home.tensor.copy_(home.here)
+                    home.tensor.copy_(here)
                 home.remember()
+        present.here_versions = now
 
     def bandwidth(self, wanted: int) -> float:
         """Bytes a second that copies to the device make, measured."""

@@ -34,18 +34,20 @@ class Visit:
         self.keepers: dict[int, _native.Session] = {}  # Of units whose memory is looked at beyond their points.
 
     def reach(self, key: int) -> None:
-        self._before_release(self.pager.needed_at(key))
+        residence, held = self.residence, self.held
+        if held:
+            self._before_release(self.pager.needed_at(key))
         if self.pager.keeping:
             self._refuse_overlap(key)
-        changed = self.session.enter(key, self.residence.stream())
+        changed = self.session.enter(key, residence.stream())
         if changed is not None:
             released, acquired = changed
             for unit in released:
-                self.held.discard(unit)
-                self.residence.rest(unit)
+                held.discard(unit)
+                residence.rest(unit)
             for unit in acquired:
-                self.held.add(unit)
-                self.residence.appear(unit)
+                held.add(unit)
+                residence.appear(unit)
 
     def leave(self) -> None:
         refused = None

@@ -130,6 +130,14 @@ def version_of(tensor: Tensor) -> int:
         return 0
 
 
+def versions_of(tensors: list[Tensor]) -> list[int]:
+    """`version_of` each, at a twentieth of a microsecond."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:
+        return [version_of(tensor) for tensor in tensors]
+
+
 def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, Place]]:
     """Every parameter and buffer with each of its places."""
     for prefix, module in model.named_modules():

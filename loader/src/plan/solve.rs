@@ -270,6 +270,16 @@ impl<'a> Search<'a> {
         Some(self.smallest()).filter(|choice| choice.bytes <= capacity)
     }
 
+    /// The fastest in the memory of the smallest ring in which neighbours do not overlap: where units are of many sizes, what
+    /// that ring leaves free beside the small ones holds more of them.
+    pub fn fastest_in_the_least(&mut self, capacity: u64) -> Option<Choice> {
+        let mut best = self.least(capacity);
+        if let Some(found) = best.as_ref().map(|least| least.bytes).and_then(|bytes| self.fastest(bytes)) {
+            keep_better(&mut best, found);
+        }
+        best
+    }
+
     /// The smallest layout found. Units that several points share may need a larger ring than any point does.
     pub fn smallest(&self) -> Choice {
         let facts = Facts::new(self.problem, &self.placer);
