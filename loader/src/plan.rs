@@ -57,15 +57,30 @@ pub struct Problem {
     pub bus: Bus,
 }
 
+impl Problem {
+    /// The same with compute that takes as long as all the copies.
+    fn balanced(&self) -> Self {
+        let of = |point: &Point| point.units.iter().map(|&unit| self.bus.cost_ns(self.unit_bytes[unit])).sum::<u64>();
+        let copies: u64 = self.points.iter().map(of).sum();
+        let compute: u64 = self.points.iter().map(|point| point.compute_ns).sum();
+        let mut balanced = self.clone();
+        for point in &mut balanced.points {
+            point.compute_ns = (point.compute_ns as f64 * copies as f64 / compute as f64).round() as u64;
+        }
+        balanced
+    }
+}
+
 /// How much device memory the weights may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wanted {
-    /// So many bytes, for the fastest forward.
+    /// So many bytes, for the fastest forward; of those as fast, one that copies little.
     Budget(u64),
     /// As few as still give a forward within 2 % of the fastest that the device's capacity allows.
     Hide,
     /// As many as two units take (the smallest ring in which one point's units are copied while those before are used), for
-    /// the fastest forward.
+    /// the fastest forward when copies and compute take equally long: there overlapping them is worth most, and a layout
+    /// that is good there is good for a forward over fewer inputs or more.
     Least,
 }
 
@@ -136,9 +151,11 @@ pub fn plan(problem: &Problem, wanted: Wanted, capacity: u64) -> Result<Plan, Pl
     search.must_fit(limit)?;
     let unknown = problem.points.iter().all(|point| point.compute_ns == 0);
     let choice = match wanted {
-        Wanted::Budget(_) => search.everything(limit).or_else(|| search.fastest(limit)),
+        Wanted::Budget(_) => {
+            search.everything(limit).or_else(|| search.fastest(limit).map(|best| search.most_resident(limit, best)))
+        }
         Wanted::Hide if !unknown => search.smallest_that_hides(capacity),
-        Wanted::Least if !unknown => search.fastest_in_the_least(capacity),
+        Wanted::Least if !unknown => Search::new(&problem.balanced()).fastest_in_the_least(capacity),
         // As long as nothing is known about the compute there is no saying what hides.
         Wanted::Hide | Wanted::Least => search.least(capacity),
     };

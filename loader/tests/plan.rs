@@ -290,6 +290,15 @@ fn the_least_memory_is_well_used() {
 }
 
 #[test]
+fn what_is_allowed_is_used() {
+    // GIVEN twenty units whose compute hides all copies WHEN they are planned with room for ten
+    let plan = plan(&chain(vec![5120; 20], vec![100; 20]), Wanted::Budget(10 * 5120), PLENTY).unwrap();
+    // THEN nothing waits, and all stays but what the ring is for: a forward with less to compute will need that
+    assert_eq!(plan.predicted_ns, plan.compute_ns);
+    assert!(plan.resident_bytes >= 7 * 5120 && bytes_of(&plan) <= 10 * 5120, "{plan:?}");
+}
+
+#[test]
 fn a_budget_that_is_too_small_says_how_much_is_needed() {
     // GIVEN a point that needs two units at once, and a unit that must stay
     let mut problem = chain(vec![512, 1024, 2048, 4096], vec![1; 4]);
