@@ -40,6 +40,8 @@ def test_share_of_the_card(memlab):
     (found,) = lines(memlab.python(PROGRAMS / "paged.py", "share", preload=False, env=environment()))
     # THEN the plan keeps to what the process may have, and uses it
     assert 100 << 20 < found["resident"] < found["reserved"] <= found["allowed"]
+    # AND the memory in which it was measured is given back before the final one is taken
+    assert len(found["cleared"]) == 2 and max(found["cleared"]) < 32 << 20
 
 
 @pytest.mark.parametrize("nth", [1, 2])

@@ -183,11 +183,10 @@ class Residence:
             self.pipeline.configure([], [], [], {}, None, self.stream())
         if self.device.type == "cuda" and self.blocks:
             torch.cuda.synchronize(self.device)
-        for present in self.present.values():
-            for home in present.homes:
-                home.here = None
-                home.resting = self._unloaded(home)
-                self.exchange.set_inside(home, home.resting)
+        for home in [home for present in self.present.values() for home in present.homes]:
+            home.here = None
+            home.resting = self._unloaded(home)
+            self.exchange.set_inside(home, home.resting)
         self.present = {}
         self.written = []
         self.unplaced = self.homes

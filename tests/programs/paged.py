@@ -158,6 +158,14 @@ def chunked(real):
 
 def share(real):
     """A process that may have less of the card than the weights take, and a budget that says more."""
+    cleared = []  # What PyTorch has of the card when nothing is placed.
+    clear = memlab.residence.Residence.clear
+
+    def clear_and_note(self):
+        clear(self)
+        cleared.append(torch.cuda.memory_reserved())
+
+    memlab.residence.Residence.clear = clear_and_note
     width, allowed = 2048, 448 << 20
     twin = nn.Sequential(*(nn.Linear(width, width) for _ in range(32))).eval()
     x = torch.randn(16, width, device="cuda")
@@ -173,7 +181,7 @@ def share(real):
     torch.cuda.set_per_process_memory_fraction(1.0)
     good = [torch.equal(result, wanted) for result in results] if real else [True]
     said = {"equal": all(good), "count": len(good), "reserved": reserved, "allowed": allowed}
-    return said | {"resident": model.memlab.resident_bytes}
+    return said | {"resident": model.memlab.resident_bytes, "cleared": cleared}
 
 
 HOW = {"graph": graph, "threads": threads, "compiled": compiled, "frozen": frozen, "chunked": chunked, "share": share}
