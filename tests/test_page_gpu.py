@@ -26,6 +26,15 @@ def test_on_a_gpu(memlab):
         assert one["stage"] == "settled" and one["state"] and one["pinned"] and one["compared"] > 0, one
 
 
+def test_recurrent_weights_lie_as_cudnn_wants_them(memlab):
+    # GIVEN an LSTM and a GRU, whose weights PyTorch copies together before each call unless they lie in one piece
+    env = environment() | {"PYTHONWARNINGS": "always"}
+    run = memlab.python(PROGRAMS / "paged.py", "recurrent", preload=False, env=env)
+    # THEN it finds them so, and does not warn
+    assert lines(run)[0]["state"]
+    assert "contiguous chunk" not in run.errors
+
+
 def test_ways_to_run_on_a_gpu(memlab):
     # GIVEN forwards in a CUDA graph, compiled, through frozen weights, and in two parts
     ways = ["graph", "threads", "compiled", "frozen", "chunked"]

@@ -185,6 +185,9 @@ class Chunk:
         for tensors in self.kept:
             if not all(id(tensor) in here for tensor in tensors):
                 move_together(tensors, self.device)
+        for module in self.modules:
+            if isinstance(module, nn.RNNBase) and module not in on_cpu:
+                module.flatten_parameters()  # As it does whenever such a module is moved to a GPU.
         self._describe(order, rest)
 
     def _islands(self, frames: dict[nn.Module, set[Weight]], rest: set[Weight]) -> set[nn.Module]:

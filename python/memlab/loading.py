@@ -81,7 +81,7 @@ def load(
     sources = {source.name: source for source in _sources(path_or_index)}
     backed = _give_memory(model, sources, dtype, strict)
 
-    weights, kept = collect(model)
+    weights, kept = collect(model, settings.device)
     memory = Bytes(arena_for(weights))
     with torch.no_grad(), torch.inference_mode(False):
         straight = [w for w in weights if all(_straight(backed, home.tensor) for home in w.homes)]

@@ -69,7 +69,7 @@ def page(
     refuse_twice(model)
     if micro_batch is not None:
         repeated_blocks(model)  # Raises before anything is moved.
-    weights, kept = collect(model)
+    weights, kept = collect(model, settings.device)
     if not weights:
         raise ValueError("this model has no weights to page: move it to the device as it is")
     _check_budget(weights, settings)

@@ -16,13 +16,15 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from memlab import _native
+from memlab.recurrent import layout, weights_of
 
 # The dictionaries in which a module holds its tensors.
 KINDS = ("_parameters", "_buffers")
@@ -174,11 +176,12 @@ def extent(tensor: Tensor) -> tuple[int, int]:
     return first * tensor.element_size(), last * tensor.element_size()
 
 
-def collect(model: nn.Module) -> tuple[list[Weight], list[list[Tensor]]]:
+def collect(model: nn.Module, laid_out_for: torch.device | None = None) -> tuple[list[Weight], list[list[Tensor]]]:
     """The weights to be paged, in the order of registration, and the tensors that are kept on the device instead.
 
     Kept are small buffers, tensors that are not plain memory, and, in a model of which a part is frozen, the parameters
-    that train. Tensors that share their memory share its fate, and come in one list.
+    that train. Tensors that share their memory share its fate, and come in one list. Those of an LSTM, which share none
+    on the CPU, are one weight in the layout that a device wants them in.
     """
     places: dict[int, tuple[str, Tensor, list[Place]]] = {}
     for name, tensor, place in tensors_of(model):
@@ -197,16 +200,40 @@ def collect(model: nn.Module) -> tuple[list[Weight], list[list[Tensor]]]:
             by_storage.setdefault(tensor.untyped_storage()._cdata, []).append((name, tensor, where))
         else:
             kept.append([tensor])
+    flat = _lay_out_recurrent(model, laid_out_for, by_storage, adapters) if laid_out_for is not None else {}
     weights: list[Weight] = []
-    for group in by_storage.values():
+    for key, group in by_storage.items():
         tensors = [tensor for _, tensor, _ in group]
         buffers = all(not isinstance(tensor, nn.Parameter) for tensor in tensors)
         small = buffers and max(tensor.untyped_storage().nbytes() for tensor in tensors) < SMALL_BUFFER
         if small or (adapters and any(tensor.requires_grad for tensor in tensors)):
             kept.append(tensors)
         else:
-            weights.append(_weight(len(weights), group))
+            weights.append(flat[key](len(weights)) if key in flat else _weight(len(weights), group))
     return weights, kept
+
+
+def _lay_out_recurrent(
+    model: nn.Module, device: torch.device, by_storage: dict[int, list[tuple[str, Tensor, list[Place]]]], adapters: bool
+) -> dict[int, Callable[[int], Weight]]:
+    """Has the tensors of each LSTM, GRU and RNN be one weight, as cuDNN wants them. By storage: what makes it."""
+    flat: dict[int, Callable[[int], Weight]] = {}
+    for module in model.modules():
+        if not isinstance(module, nn.RNNBase):
+            continue
+        keys = [tensor.untyped_storage()._cdata for tensor in weights_of(module)]
+        if not keys or any(len(by_storage.get(key, ())) != 1 for key in keys):
+            continue  # Shared with others, or laid out so already.
+        group = [by_storage[key][0] for key in keys]
+        if adapters and any(tensor.requires_grad for _, tensor, _ in group):
+            continue
+        found = layout(module, device)
+        if found is not None:
+            for key in keys[1:]:
+                del by_storage[key]
+            by_storage[keys[0]] = group
+            flat[keys[0]] = partial(_weight, group=group, layout=found)
+    return flat
 
 
 def move_together(tensors: list[Tensor], device: torch.device) -> None:
@@ -226,13 +253,17 @@ def move_together(tensors: list[Tensor], device: torch.device) -> None:
             tensor.grad = tensor.grad.to(device)
 
 
-def _weight(index: int, group: list[tuple[str, Tensor, list[Place]]]) -> Weight:
-    extents = [extent(tensor) for _, tensor, _ in group]
-    # Views keep their alignment: the first byte is one of a multiple of what any element takes.
-    first = min(first for first, _ in extents) // ALIGNMENT * ALIGNMENT
-    weight = Weight(index, max(last for _, last in extents) - first)
-    for (name, tensor, where), (start, _) in zip(group, extents, strict=True):
-        weight.homes.append(Home(name, tensor, weight, start - first, where))
+def _weight(index: int, group: list[tuple[str, Tensor, list[Place]]], layout: tuple[list[int], int] | None = None) -> Weight:
+    """Tensors that are views of one storage, or are to become that: where each begins, and bytes in all."""
+    if layout is None:
+        extents = [extent(tensor) for _, tensor, _ in group]
+        # Views keep their alignment: the first byte is one of a multiple of what any element takes.
+        first = min(first for first, _ in extents) // ALIGNMENT * ALIGNMENT
+        layout = [start - first for start, _ in extents], max(last for _, last in extents) - first
+    starts, nbytes = layout
+    weight = Weight(index, nbytes)
+    for (name, tensor, where), start in zip(group, starts, strict=True):
+        weight.homes.append(Home(name, tensor, weight, start, where))
     return weight
 
 
