@@ -281,6 +281,33 @@ def test_gradients_where_they_are_rarely_asked_for():
         y.backward()
 
 
+class Telling(nn.Linear):
+    """Says in its forwards whether its weight requires a gradient, as PyTorch's operations look at it to choose kernels."""
+
+    def __init__(self):
+        super().__init__(64, 64)
+        self.told = []
+
+    def forward(self, x):
+        self.told.append(self.weight.requires_grad)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("budget", ["min", "1GiB"])
+def test_what_requires_a_gradient_does_so_in_forwards(budget):
+    # GIVEN a model that trains elsewhere, run without gradients, then frozen, then not
+    model = paged(nn.Sequential(*(Telling() for _ in range(4))).eval(), budget=budget, max_layer_size=1)
+    expected = []
+    kept = model[2].weight
+    for requires in [True, True, True, False, False, True, True]:
+        model[1].requires_grad_(requires)
+        kept.requires_grad_(requires)
+        call(model, (torch.randn(2, 64),))
+        expected.append(requires)
+    # THEN its forwards see what they would see unpaged, each time
+    assert model[1].told == model[2].told == expected and model[0].told == [True] * len(expected)
+
+
 def test_copies_of_parametrized_models():
     # GIVEN a model whose copies PyTorch makes attribute by attribute
     twin = mlp()

@@ -67,6 +67,9 @@ def together():
 def alone():
     """Checks that want the card, or the time, for themselves."""
     yield "categories", device.check_categories
+    for budget in paging.BUDGETS:
+        yield f"paging zoo {budget}", paging.check_zoo, budget
+    yield "paging ways", paging.check_ways
     for way in offload.WAYS:
         yield f"moving {way}", offload.check_cycles, way
     yield "moving parts", offload.check_parts
@@ -74,9 +77,6 @@ def alone():
     yield "moving commands", offload.check_commands
     yield "moving limit", offload.check_limit
     yield "moving speed", offload.check_speed
-    for budget in paging.BUDGETS:
-        yield f"paging zoo {budget}", paging.check_zoo, budget
-    yield "paging ways", paging.check_ways
     yield "speed step", speed.check_step
     yield "speed append", speed.check_append
     yield "speed overhead", speed.check_overhead

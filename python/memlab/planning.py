@@ -39,17 +39,20 @@ def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: S
     """
     units = [unit for unit in schedule.units if unit.traced]
     unused = [unit for unit in schedule.units if not unit.traced]
-    capacity = _capacity(settings.device, activations) - plan.kept_bytes
-    budget = None
+    capacity = max(_capacity(settings.device, activations), 0)
+    budget, whose = None, "the device's memory"
     if isinstance(settings.budget, int):
-        budget = min(settings.budget - plan.kept_bytes, capacity)
+        budget = settings.budget - plan.kept_bytes
         if budget < 0:
             raise ValueError(
                 f"the budget of {readable(settings.budget)} is too small: buffers and what else is kept on the device take "
                 f"{readable(plan.kept_bytes)} alone"
             )
+        if budget < capacity:
+            whose = f"the budget of {readable(settings.budget)}"
+        budget = min(budget, capacity)
     allowed = capacity if budget is None else budget
-    _check(units, schedule, allowed, settings)
+    _check(units, schedule, allowed, whose)
     points = [(point.units, times[i] if times else 0) for i, point in enumerate(schedule.points)]
     found = _native.plan(
         [unit.nbytes for unit in units],
@@ -59,7 +62,7 @@ def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: S
         COPY_OVERHEAD_NS,
         budget,
         settings.budget == "min",
-        max(capacity, 0),
+        capacity,
         [several for several in units_by_module(units).values() if len(several) > 1],
     )
     placement = Placement(**found)
@@ -70,19 +73,16 @@ def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: S
     return placement
 
 
-def _check(units: list[Unit], schedule: Schedule, allowed: int, settings: Settings) -> None:
+def _check(units: list[Unit], schedule: Schedule, allowed: int, whose: str) -> None:
     """Raises ValueError if what is needed at the same time does not fit, by its names."""
     staying = sum(unit.nbytes for unit in units if unit.must_stay)
     for point in schedule.points:
         together = [units[index] for index in point.units if not units[index].must_stay]
         needed = staying + sum(unit.nbytes for unit in together)
         if needed > allowed:
-            whose = (
-                f"the budget of {readable(settings.budget)}" if isinstance(settings.budget, int) else "the device's memory"
-            )
             raise ValueError(
                 f"{whose} is too small: {' and '.join(unit.name for unit in together)} are needed at once, and with what "
-                f"stays on the device that takes {readable(needed)}, of {readable(max(allowed, 0))} there are for weights"
+                f"stays on the device that takes {readable(needed)}, of {readable(allowed)} there are for weights"
             )
 
 

@@ -255,6 +255,8 @@ class Residence:
             if home.resting is not home.tensor and home.changed():
                 found = True
                 self._take_edit(None, home)
+        for home in self.homes:
+            home.require_alike()
         self.exchange.forget_touches()
         if not found:
             self.untouched = evidence

@@ -55,17 +55,28 @@ class Home:
         tensor = self.tensor
         return view_of(storage, tensor.dtype, self.byte_offset // tensor.element_size(), tensor.shape, tensor.stride())
 
-    def clothed(self, storage: torch.UntypedStorage, requires_grad: bool = False) -> Tensor:
-        """The same as what the model holds: a Parameter or a buffer, with the attributes people put on it."""
+    def clothed(self, storage: torch.UntypedStorage) -> Tensor:
+        """The same as what the model holds: a Parameter or a buffer, with the attributes people put on it.
+
+        Whether it requires a gradient decides of kernels, and so of the last bits, also where no gradient is computed
+        (``torch.matmul`` folds batches for a weight that does).
+        """
         tensor = self.over(storage)
         if isinstance(self.tensor, nn.Parameter):
-            tensor = nn.Parameter(tensor, requires_grad=requires_grad)
+            tensor = nn.Parameter(tensor, requires_grad=self.tensor.requires_grad)
         tensor.__dict__.update(self.tensor.__dict__)
         return tensor
 
     def forms(self) -> tuple[Tensor | None, ...]:
         """All that modules may hold of it."""
         return self.tensor, self.resting, self.here
+
+    def require_alike(self) -> None:
+        """All forms require a gradient if the model's own does (`requires_grad_` may have been called since)."""
+        required = self.tensor.requires_grad
+        for form in (self.resting, self.here):
+            if form is not None and form.requires_grad != required:
+                form.requires_grad_(required)
 
     def held_elsewhere(self) -> bool:
         """Whether somebody but the model holds the tensor or its memory, and may write to it without a trace."""
@@ -341,7 +352,7 @@ def settle_in(weight: Weight, memory: Bytes) -> None:
     for home in weight.homes:
         if home.tensor.is_inference():
             # Its memory cannot be exchanged: another tensor of the same kind takes its places.
-            home.tensor = home.clothed(weight.in_arena, requires_grad=home.tensor.requires_grad)
+            home.tensor = home.clothed(weight.in_arena)
             for place in home.places:
                 place.put(home.tensor)
         else:

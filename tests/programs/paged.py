@@ -166,12 +166,14 @@ def share(real):
         cleared.append(torch.cuda.memory_reserved())
 
     memlab.residence.Residence.clear = clear_and_note
-    width, allowed = 2048, 448 << 20
+    width = 2048
     twin = nn.Sequential(*(nn.Linear(width, width) for _ in range(32))).eval()
     x = torch.randn(16, width, device="cuda")
     with torch.no_grad():
         wanted = copy.deepcopy(twin).cuda()(x) if real else None
     torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    allowed = before + (448 << 20)
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(allowed / total)
     model = memlab.page(twin, "cuda", budget="2GiB")
@@ -181,6 +183,7 @@ def share(real):
     torch.cuda.set_per_process_memory_fraction(1.0)
     good = [torch.equal(result, wanted) for result in results] if real else [True]
     said = {"equal": all(good), "count": len(good), "reserved": reserved, "allowed": allowed}
+    cleared = [nbytes - before for nbytes in cleared]
     return said | {"resident": model.memlab.resident_bytes, "cleared": cleared}
 
 
