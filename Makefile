@@ -8,7 +8,7 @@ SIMGPU := tests/simgpu/simgpu
 MEMLAB := target/release/memlab
 NATIVE := python/memlab/_native.abi3.so
 
-.PHONY: all demo wheel test test-rust test-python lint bench bench-overhead bench-append bench-gate bench-move bench-replay bench-viewer fuzz clean
+.PHONY: all demo wheel test test-rust test-python lint bench bench-overhead bench-append bench-gate bench-move bench-page bench-replay bench-schedule bench-viewer fuzz clean
 
 # The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
 # place: a Python that runs has the old one mapped.
@@ -53,7 +53,7 @@ lint:
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-bench: bench-append bench-gate bench-replay bench-overhead bench-viewer
+bench: bench-append bench-gate bench-replay bench-overhead bench-schedule bench-viewer
 
 # What memlab adds to a block event, beside PyTorch's own recorder.
 bench-overhead: all $(VENV)/.installed
@@ -75,6 +75,12 @@ bench-gate: all
 # How fast memory leaves a GPU and comes back, beside what people use instead. Needs a GPU.
 bench-move: all
 	$(PYTHON) benches/move.py
+
+bench-page: all
+	$(PYTHON) benches/page.py
+
+bench-schedule: all $(VENV)/.installed
+	$(VENV)/bin/python benches/page.py --schedule
 
 bench-replay: all
 	$(CARGO) run --release --quiet --package memlab-trace --example replay_bench
