@@ -281,6 +281,129 @@ def test_gradients_where_they_are_rarely_asked_for():
         y.backward()
 
 
+class Inner(nn.Module):
+    """Computes gradients in its forward, whoever calls it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = mlp()
+
+    @torch.enable_grad()
+    def forward(self, x):
+        return self.layers(x)
+
+
+def test_gradients_of_weights_asked_for_within_a_forward():
+    # GIVEN a model that computes with gradients though it is called without
+    model = paged(Inner().eval(), budget="min", max_layer_size=1)
+    for _ in range(4):
+        loss = call(model, (torch.randn(2, 64),)).square().sum()
+        # THEN no gradient goes where nobody finds it
+        with pytest.raises(RuntimeError, match=r"a gradient was asked for a weight.*freeze"):
+            loss.backward()
+    # AND one of its input is to be had
+    for _ in range(2):
+        x = torch.randn(2, 64, requires_grad=True)
+        loss = call(model, (x,)).square().sum()
+        assert torch.autograd.grad(loss, x)[0].abs().sum() > 0
+
+
+def test_activations_with_gradients_written_to_a_buffer():
+    # GIVEN a frozen model that keeps activations, through which gradients go, in a buffer
+    twin, model = pair(Bank().requires_grad_(False))
+    for turn in range(7):
+        x = torch.randn(2, 64)
+        kept = []
+        for one in (model, twin):
+            with torch.set_grad_enabled(turn == 3):
+                kept.append(one(x.clone().requires_grad_(turn == 3), "write" if turn == 3 else "read"))
+        assert torch.equal(*kept)
+        if turn == 3:
+            twin.bank = twin.bank.detach()
+
+
+@pytest.mark.parametrize("when", range(5))
+def test_weights_exchanged_at_any_time(when):
+    # GIVEN a weight that is exchanged before the first forward, or between any two
+    for on_change in ("error", "upload"):
+        twin, model = pair(mlp(), on_change=on_change)
+        for turn in range(6):
+            if turn == when:
+                new = torch.randn(64, 64)
+                twin[2].weight, model[2].weight = nn.Parameter(new.clone()), nn.Parameter(new.clone())
+            x = (torch.randn(2, 64),)
+            if turn == when and on_change == "error":
+                with pytest.raises(RuntimeError, match=r"2\.weight was exchanged"):
+                    call(model, x)
+                break
+            # THEN it is used from then on, or refused
+            assert same(call(model, x), call(twin, x))
+
+
+@pytest.mark.parametrize("budget", ["min", "1GiB"])
+@pytest.mark.parametrize("hold", [lambda w: w, lambda w: w.data, lambda w: w.detach().numpy()])
+def test_edited_by_who_held_it_and_let_go(budget, hold):
+    # GIVEN somebody who holds a weight during a forward, edits it without a trace, and lets go
+    twin, model = pair(mlp(), budget=budget, on_change="upload")
+    x = (torch.randn(2, 64),)
+    for _ in range(3):
+        call(model, x)
+    held = [hold(one[2].weight) for one in (twin, model)]
+    call(model, x)
+    for one in held:
+        (one.data if isinstance(one, torch.Tensor) else one)[:] *= 2
+    del held, one
+    # THEN the next forward uses the new value, and those after it
+    for _ in range(3):
+        assert same(call(model, x), call(twin, x))
+
+
+def transpose_data(weight):
+    weight.data = weight.data.t()
+
+
+@pytest.mark.parametrize("edit", [transpose_data, torch.Tensor.t_])
+@pytest.mark.parametrize("on_change", ["error", "upload"])
+def test_other_strides_at_the_same_address(edit, on_change):
+    _, model = pair(mlp(), on_change=on_change)
+    x = (torch.randn(2, 64),)
+    for _ in range(3):
+        call(model, x)
+    with torch.no_grad():
+        edit(model[2].weight)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"2\.weight (changed|was .* with strides \(64, 1\))"):
+            call(model, x)
+
+
+def test_memory_that_somebody_keeps_is_not_overwritten():
+    # GIVEN averaged weights tried out as is often done: the pointers exchanged, the former kept to go back to
+    _, model = pair(mlp(), on_change="upload")
+    x = (torch.randn(2, 64),)
+    call(model, x)
+    former, value = model[2].weight.data, model[2].weight.detach().clone()
+    model[2].weight.data = torch.zeros(64, 64)
+    # THEN that is refused, rather than the former weights lost
+    with pytest.raises(RuntimeError, match=r"2\.weight was given other memory.*clone"):
+        call(model, x)
+    assert torch.equal(former, value)
+
+
+@pytest.mark.parametrize("before", range(3))
+def test_unpaged_in_the_middle_of_a_forward(before):
+    twin, model = pair(mlp())
+    x = (torch.randn(2, 64),)
+    for _ in range(before):
+        call(model, x)
+    handle = model[2].register_forward_pre_hook(lambda *_: memlab.unpage(model))
+    with pytest.raises(RuntimeError, match="a forward of this model is under way"):
+        call(model, x)
+    handle.remove()
+    # THEN the model is as it was, and can be unpaged afterwards
+    behave_alike(twin, model, [x] * 3)
+    behave_alike(twin, memlab.unpage(model), [x])
+
+
 class Telling(nn.Linear):
     """Says in its forwards whether its weight requires a gradient, as PyTorch's operations look at it to choose kernels."""
 

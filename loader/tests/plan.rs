@@ -298,6 +298,24 @@ fn what_is_allowed_is_used() {
     assert!(plan.resident_bytes >= 7 * 5120 && bytes_of(&plan) <= 10 * 5120, "{plan:?}");
 }
 
+proptest! {
+    #[test]
+    fn what_keeps_more_is_as_fast(problem in problems(16), percent in 20u64..100) {
+        // GIVEN the fastest layout in so much memory
+        let limit = problem.unit_bytes.iter().sum::<u64>() * percent / 100;
+        let mut search = Search::heuristic(&problem);
+        let Some(best) = search.fastest(limit) else { return Ok(()) };
+        // WHEN one is looked for that keeps more on the device
+        let more = search.most_resident(limit, best.clone());
+        // THEN it does, or is the same; it fits, and is as fast
+        let kept = |resident: &[bool]| -> u64 {
+            resident.iter().zip(&problem.unit_bytes).filter(|(stays, _)| **stays).map(|(_, bytes)| bytes).sum()
+        };
+        prop_assert!(more == best || kept(&more.resident) > kept(&best.resident));
+        prop_assert!(more.time_ns <= best.time_ns && more.bytes <= limit);
+    }
+}
+
 #[test]
 fn a_budget_that_is_too_small_says_how_much_is_needed() {
     // GIVEN a point that needs two units at once, and a unit that must stay

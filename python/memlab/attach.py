@@ -82,6 +82,10 @@ class Takeover:
         functools.update_wrapper(wrapped, original)
         self._set(module, "forward", Replaced(module, "forward", wrapped))
 
+    def silence(self, module: nn.Module, name: str) -> None:
+        """Has a method do nothing."""
+        self._set(module, name, Replaced(module, name, lambda: None))
+
     def unwrap(self, module: nn.Module) -> None:
         self._restore(module, "forward")
 

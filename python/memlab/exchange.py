@@ -205,6 +205,8 @@ class Exchange:
         return {holder.kind: holder.outside.plain() for holder in holders if holder is not None}
 
     def enter(self) -> None:
+        if self.entered:
+            return  # Another thread is in a forward, and has units loaded.
         self.entered = True
         for holder in self.holders.values():
             holder.module.__dict__[holder.kind] = holder.inside

@@ -31,7 +31,7 @@ from memlab.residence import Residence
 from memlab.tracing import Segment, Trace, Tracer
 from memlab.units import LayerOf, Point, Schedule, schedule_of, units_by_module
 from memlab.visits import Thread, TracedVisit, Unseen, Visit, unit_key
-from memlab.weights import Bytes, Weight, all_bytes
+from memlab.weights import Bytes, Weight, all_bytes, view_of
 
 UNTRACED, MEASURING, SETTLED = "untraced", "measuring", "settled"
 
@@ -91,6 +91,9 @@ class Pager:
                     self.exchange.set_inside(home, home.resting)
         for wrapped in self.wrapped:
             self.takeover.wrap(wrapped.module, self._wrapper(wrapped))
+            if isinstance(wrapped.module, nn.RNNBase):
+                # Models call it in their forwards. It would give the weights memory of PyTorch's own.
+                self.takeover.silence(wrapped.module, "flatten_parameters")
         self.takeover.guard()
         self.takeover.mark(plan)
         plan.measure = lambda: pipeline.counters() | {"forward_ns": self.clock.last_ns()}
@@ -375,11 +378,19 @@ class Pager:
 
     def release(self) -> None:
         """Everything off the model again; its tensors stay views of the arena, which lives as long as they do."""
+        # (A forward of this thread that Ctrl-C ended may not have departed.)
+        if self.thread.visit is not None or self.inside.keys() - {threading.get_ident()}:
+            raise RuntimeError("a forward of this model is under way: memlab.unpage(model) when it has ended")
         self.released = True
         self.residence.clear()
         self.exchange.release()
         self.takeover.release()
         for weight in self.weights:
+            if weight.apart:
+                for home in weight.homes:
+                    home.tensor.data = view_of(
+                        self.memory.of_home(home), home.tensor.dtype, 0, home.tensor.shape, home.tensor.stride()
+                    )
             weight.reachable_storage = weight.in_arena = None
         for home in self.homes:
             # The next pager would take references from here for somebody's who may edit the weights.

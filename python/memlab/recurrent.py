@@ -21,7 +21,7 @@ def weights_of(module: nn.RNNBase) -> list[Tensor]:
 def layout(module: nn.RNNBase, device: torch.device) -> tuple[list[int], int] | None:
     """Where on a GPU each of `weights_of` begins, in bytes, and how many bytes they take in all; None if it is not cuDNN's.
 
-    It is read off a module of the same sizes, which takes their memory on the device for a moment.
+    It is read off a module of the same sizes, which takes twice their memory on the device for a moment.
     """
     weights = weights_of(module)
     if device.type != "cuda" or not weights:

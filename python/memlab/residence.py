@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from memlab import _native
 from memlab.exchange import Exchange, ListSlot
 from memlab.units import Point, Unit
-from memlab.weights import Bytes, Home, versions_of
+from memlab.weights import Bytes, Home, Layout, layout_of, versions_of
 
 OnChange = str  # "error" or "upload"
 
@@ -91,6 +91,7 @@ class Residence:
     returned: dict[int, Tensor] = field(default_factory=dict)  # By id: what forwards return for what comes and goes.
     overlapping: list[set[int]] = field(default_factory=list)  # Per unit: those whose place is partly the same.
     in_arena: list[int] = field(default_factory=list)  # The units' storages there.
+    held: set[int] = field(default_factory=set)  # Units of which somebody held tensors when the last forward began.
     untouched: Evidence | None = None  # How it was when a look at each tensor found nothing to do.
     written: list[Tensor] = field(default_factory=list)  # Those that are looked at after each forward.
     written_versions: list[int] = field(default_factory=list)
@@ -126,7 +127,7 @@ class Residence:
             ranges.append(self._settle(index, unit, block, start if place is None else place[0], place is None))
             start += unit.nbytes if place is None else 0
         for outside in self.exchange.outsides:
-            outside.touched = False  # Whatever was edited until now is copied now.
+            outside.touched = outside.changed  # Whatever was edited until now is copied now; not what was exchanged.
         for present in self.present.values():
             present.lookers = list(map(torch._C._storage_Use_Count, present.storages))
         in_arena = [weight.in_arena for unit in units for weight in unit.weights]
@@ -243,16 +244,20 @@ class Residence:
         self.untouched = None
         touched = self._touched()
         found = bool(touched)
+        held_before, self.held = self.held, set()
         for index, present in self.present.items():
-            if any(home.changed() for home in present.homes):
+            if any(home.held_elsewhere() for home in present.homes):
+                self.held.add(index)
+            if any(home.changed() or home.laid_out_anew() for home in present.homes):
                 found = True
                 self._take_edit(index)
-            elif not touched.isdisjoint(present.homes) or any(home.held_elsewhere() for home in present.homes):
+            elif index in held_before or index in self.held or not touched.isdisjoint(present.homes):
+                # (Who held it at the last forward's begin may have edited it since, and let go.)
                 found = True
                 self.pipeline.reload(index, self.stream())
         for home in self.unplaced:
             # (What forwards write to is on the device itself, and an edit of it needs nothing.)
-            if home.resting is not home.tensor and home.changed():
+            if home.resting is not home.tensor and (home.changed() or home.laid_out_anew()):
                 found = True
                 self._take_edit(None, home)
         for home in self.homes:
@@ -300,14 +305,14 @@ class Residence:
     def accept(self) -> None:
         """Edits made in place are what the weights are from now on."""
         for index, present in self.present.items():
-            if any(home.changed() for home in present.homes):
+            if any(home.changed() or home.laid_out_anew() for home in present.homes):
                 self._upload(index, present.homes)
-        self._upload(None, [home for home in self.homes if home.changed()])
+        self._upload(None, [home for home in self.homes if home.changed() or home.laid_out_anew()])
 
     def _take_edit(self, index: int | None, *homes: Home) -> None:
         edited = homes if index is None else tuple(self.present[index].homes)
         if self.on_change == "error":
-            names = [home.name for home in edited if home.changed()]
+            names = [home.name for home in edited if home.changed() or home.laid_out_anew()]
             raise RuntimeError(
                 f"{', '.join(names)} changed after memlab.page: an edit in place, or load_state_dict. Say "
                 'memlab.page(..., on_change="upload") to have edits taken to the device, model.memlab.refresh() to take '
@@ -362,21 +367,32 @@ class Residence:
     @torch.no_grad()
     def _upload(self, index: int | None, homes: Iterable[Home]) -> None:
         for home in homes:
+            if home.laid_out_anew():
+                raise RuntimeError(
+                    f"{home.name} was {_in_words(home.layout)} when the model was paged, and is "
+                    f"{_in_words(layout_of(home.tensor))} now: unpage the model before changing types, shapes or strides"
+                )
             if home.tensor.data_ptr() != home.address:  # It was given other memory: back into the arena with it.
-                source = home.tensor.detach()
+                self._refuse_overwriting(home)
                 assert home.weight.in_arena is not None
                 view = home.over(home.weight.in_arena)
-                if source.shape != view.shape or source.dtype != view.dtype:
-                    raise RuntimeError(
-                        f"{home.name} was {tuple(view.shape)} of {view.dtype} when the model was paged, and is "
-                        f"{tuple(source.shape)} of {source.dtype} now: unpage the model before changing shapes or dtypes"
-                    )
-                view.copy_(source)
+                view.copy_(home.tensor.detach())
                 with torch.inference_mode(False):
                     home.tensor.data = view
             home.remember()
         if index is not None:
             self.pipeline.reload(index, self.stream())
+
+    def _refuse_overwriting(self, home: Home) -> None:
+        """Raises if somebody holds the memory that a tensor had, and may want what is in it."""
+        storage = home.weight.in_arena
+        assert storage is not None
+        given_other = sum(other.tensor.data_ptr() != other.address for other in home.weight.homes)
+        if torch._C._storage_Use_Count(storage._cdata) > home.weight.users - given_other:
+            raise RuntimeError(
+                f"{home.name} was given other memory (`.data = …`), which is to be copied to where it was, and somebody "
+                "still holds that: memlab would overwrite it. Keep a copy of it instead (`.data.clone()`)."
+            )
 
     def _keep_writes(self, present: _Present) -> None:
         now = versions_of(present.here)
@@ -392,6 +408,12 @@ class Residence:
         nbytes = min(max(wanted, 1 << 20), self.memory.arena.nbytes, 256 << 20)
         target = self._block(nbytes)
         return self.pipeline.bandwidth(target.data_ptr(), nbytes, self.stream())
+
+
+def _in_words(layout: Layout | None) -> str:
+    assert layout is not None
+    dtype, shape, stride = layout
+    return f"{tuple(shape)} of {dtype} with strides {tuple(stride)}"
 
 
 def _overlapping(places: list[tuple[int, int] | None]) -> list[set[int]]:

@@ -35,6 +35,8 @@ PAGE = 4096
 # Buffers below this stay on the device: running statistics, frequencies, masks. They may be written at any time.
 SMALL_BUFFER = 1 << 20
 
+Layout = tuple[torch.dtype, Sequence[int], Sequence[int]]  # Type, shape and strides of a tensor.
+
 
 @dataclass(eq=False)
 class Home:
@@ -49,11 +51,12 @@ class Home:
     here: Tensor | None = None
     version: int = 0
     address: int = 0
+    layout: Layout | None = None  # When the model was paged.
 
     def over(self, storage: torch.UntypedStorage) -> Tensor:
-        """This tensor over other memory, whose first byte is the weight's."""
-        tensor = self.tensor
-        return view_of(storage, tensor.dtype, self.byte_offset // tensor.element_size(), tensor.shape, tensor.stride())
+        """This tensor, as it was when the model was paged, over other memory, whose first byte is the weight's."""
+        dtype, shape, stride = self.layout or layout_of(self.tensor)
+        return view_of(storage, dtype, self.byte_offset // dtype.itemsize, shape, stride)
 
     def clothed(self, storage: torch.UntypedStorage) -> Tensor:
         """The same as what the model holds: a Parameter or a buffer, with the attributes people put on it.
@@ -64,6 +67,8 @@ class Home:
         tensor = self.over(storage)
         if isinstance(self.tensor, nn.Parameter):
             tensor = nn.Parameter(tensor, requires_grad=self.tensor.requires_grad)
+            if tensor.requires_grad:
+                tensor.register_hook(_refuse_gradient)
         tensor.__dict__.update(self.tensor.__dict__)
         return tensor
 
@@ -75,8 +80,12 @@ class Home:
         """All forms require a gradient if the model's own does (`requires_grad_` may have been called since)."""
         required = self.tensor.requires_grad
         for form in (self.resting, self.here):
-            if form is not None and form.requires_grad != required:
-                form.requires_grad_(required)
+            # (What a forward has written to with a gradient is no leaf any more, and requires one by that.)
+            if form is None or form is self.tensor or form.requires_grad == required or not form.is_leaf:
+                continue
+            form.requires_grad_(required)
+            if required and not form._backward_hooks:
+                form.register_hook(_refuse_gradient)
 
     def held_elsewhere(self) -> bool:
         """Whether somebody but the model holds the tensor or its memory, and may write to it without a trace."""
@@ -90,10 +99,19 @@ class Home:
         """Takes the present content for what is known."""
         self.version = version_of(self.tensor)
         self.address = self.tensor.data_ptr()
+        self.layout = self.layout or layout_of(self.tensor)
 
     def changed(self) -> bool:
         """Whether it was written, or given other memory, since `remember`."""
         return version_of(self.tensor) != self.version or self.tensor.data_ptr() != self.address
+
+    def laid_out_anew(self) -> bool:
+        """Whether it has another type, shape or other strides than it had, as after ``w.data = w.data.t()``."""
+        assert self.layout is not None
+        (dtype, shape, stride), (now, shape_now, stride_now) = self.layout, layout_of(self.tensor)
+        # (The stride of a dimension of one element means nothing.)
+        strides = zip(shape, stride, stride_now, strict=True)
+        return dtype != now or shape != shape_now or any(size > 1 and one != other for size, one, other in strides)
 
 
 @dataclass(eq=False)
@@ -106,6 +124,7 @@ class Weight:
     offset: int = 0  # In the arena.
     in_arena: torch.UntypedStorage | None = None  # Its bytes, as memory of the CPU.
     users: int = 0  # Of that storage: what the model's own tensors come to.
+    apart: bool = False  # Its tensors share no memory where the model is not paged.
     reachable_storage: torch.UntypedStorage | None = None  # The same as memory of the device, if that can reach it.
 
     @property
@@ -133,6 +152,17 @@ class Place:
 
     def put(self, tensor: Tensor) -> None:
         self.module.__dict__[self.kind][self.key] = weakref.ref(tensor) if self.weakly else tensor
+
+
+def layout_of(tensor: Tensor) -> Layout:
+    return tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _refuse_gradient(_: Tensor) -> None:
+    raise RuntimeError(
+        "a gradient was asked for a weight of a paged model, which is not where its owner would find it: freeze the "
+        "weights (model.requires_grad_(False)), or unpage the model to train it"
+    )
 
 
 def version_of(tensor: Tensor) -> int:
@@ -266,13 +296,14 @@ def move_together(tensors: list[Tensor], device: torch.device) -> None:
 
 def _weight(index: int, group: list[tuple[str, Tensor, list[Place]]], layout: tuple[list[int], int] | None = None) -> Weight:
     """Tensors that are views of one storage, or are to become that: where each begins, and bytes in all."""
+    apart = layout is not None
     if layout is None:
         extents = [extent(tensor) for _, tensor, _ in group]
         # Views keep their alignment: the first byte is one of a multiple of what any element takes.
         first = min(first for first, _ in extents) // ALIGNMENT * ALIGNMENT
         layout = [start - first for start, _ in extents], max(last for _, last in extents) - first
     starts, nbytes = layout
-    weight = Weight(index, nbytes)
+    weight = Weight(index, nbytes, apart=apart)
     for (name, tensor, where), start in zip(group, starts, strict=True):
         weight.homes.append(Home(name, tensor, weight, start, where))
     return weight
@@ -306,6 +337,11 @@ class Bytes:
     def of(self, weight: Weight) -> torch.UntypedStorage:
         """A weight's bytes as a storage of their own, so that saving one tensor does not save them all."""
         return self.storage[weight.offset : weight.offset + weight.span]
+
+    def of_home(self, home: Home) -> torch.UntypedStorage:
+        """A tensor's bytes by themselves."""
+        start = home.weight.offset + home.byte_offset
+        return self.storage[start : start + home.tensor.nbytes]
 
     def on(self, device: torch.device, weight: Weight) -> torch.UntypedStorage:
         """The same bytes as the device sees them; needs a pinned arena unless the device is the CPU."""

@@ -160,6 +160,7 @@ class Recurrent(nn.Module):
         self.out = nn.Linear(32, 8)
 
     def forward(self, x):
+        self.lstm.flatten_parameters()  # As many models do in each forward.
         x, (hidden, cell) = self.lstm(x)
         x, _ = self.gru(x)
         return self.out(x), hidden, cell

@@ -29,6 +29,7 @@ def check_what_appears():
         appear(self, index)
         global compared
         for home in self.present[index].homes:
+            assert any(block.data_ptr() <= home.here.data_ptr() < block.data_ptr() + block.nbytes for block in self.blocks)
             ours, theirs = home.here.cpu().contiguous(), home.tensor.detach().contiguous()
             assert torch.equal(ours.view(-1).view(torch.uint8), theirs.view(-1).view(torch.uint8)), home.name
             compared += home.tensor.nbytes
