@@ -168,7 +168,8 @@ class Tracer(TorchDispatchMode):
         if weight not in self.copies:
             assert weight.in_arena is not None
             self.copies[weight] = all_bytes(weight.in_arena).to(self.device).untyped_storage()
-        return view_of(self.copies[weight], tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride())
+        copy = view_of(self.copies[weight], tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride())
+        return copy.requires_grad_(tensor.requires_grad)  # In inference mode `matmul` comes here whole (see `clothed`).
 
     def _allocated(self) -> int:
         return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0
