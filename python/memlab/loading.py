@@ -154,8 +154,8 @@ def _give_memory(model: nn.Module, sources: dict[str, Source], dtype: torch.dtyp
         if source is None:
             if tensor.is_meta:
                 raise ValueError(
-                    f"{names[0]} is on the meta device and not in the file: build the model under memlab.skeleton(), which "
-                    "keeps buffers real, or give it a value"
+                    f"{names[0]} is on the meta device and not in the file: take a file that holds it, or give it a value "
+                    "before (a buffer keeps its own in a model built under memlab.skeleton())"
                 )
             continue
         if tuple(tensor.shape) != source.shape:

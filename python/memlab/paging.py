@@ -152,6 +152,8 @@ def settings_of(
         budget = int(budget)
     if isinstance(budget, bool) or not isinstance(budget, (int, str, NoneType)):
         raise refuse("budget", budget, 'bytes, a size such as "8GiB", "min" or None')
+    if isinstance(max_layer_size, bool) or not isinstance(max_layer_size, (int, float)):
+        raise refuse("max_layer_size", max_layer_size, "a number of parameters, or -1")
     return Settings(
         device=device_of(device),
         max_layer_size=int(max_layer_size),

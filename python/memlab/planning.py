@@ -80,8 +80,9 @@ def _check(units: list[Unit], schedule: Schedule, allowed: int, whose: str) -> N
         together = [units[index] for index in point.units if not units[index].must_stay]
         needed = staying + sum(unit.nbytes for unit in together)
         if needed > allowed:
+            verb = "are needed at once" if len(together) > 1 else "is needed as one"
             raise ValueError(
-                f"{whose} is too small: {' and '.join(unit.name for unit in together)} are needed at once, and with what "
+                f"{whose} is too small: {' and '.join(unit.name for unit in together)} {verb}, and with what "
                 f"stays on the device that takes {readable(needed)}, of {readable(allowed)} there are for weights"
             )
 

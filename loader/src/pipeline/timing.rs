@@ -9,6 +9,8 @@ pub struct Timing {
     /// Point → events at its begin and end, and whether they were recorded in this forward.
     points: Vec<Option<(Event, Event, bool)>>,
     open: Option<usize>,
+    /// The point that was left last.
+    last: Option<usize>,
 }
 
 impl Timing {
@@ -16,18 +18,20 @@ impl Timing {
     pub fn restart(&mut self, points: usize) {
         self.points.resize(points.max(self.points.len()), None);
         self.points.iter_mut().flatten().for_each(|pair| pair.2 = false);
-        self.open = None;
+        (self.open, self.last) = (None, None);
     }
 
-    /// The weights of a point are there.
+    /// The weights of a point are there. Who comes to the same point again goes on computing at it.
     pub fn begin(&mut self, backend: &dyn Backend, point: usize, stream: Stream) -> Result<()> {
         let pair = match &mut self.points[point] {
             Some(pair) => pair,
             none => none.insert((backend.create_event(true)?, backend.create_event(true)?, false)),
         };
-        backend.record(pair.0, stream)?;
         self.open = Some(point);
-        Ok(())
+        if pair.2 && self.last == Some(point) {
+            return Ok(());
+        }
+        backend.record(pair.0, stream)
     }
 
     /// The thread has come to the next point, or to the end.
@@ -37,6 +41,7 @@ impl Timing {
         {
             backend.record(pair.1, stream)?;
             pair.2 = true;
+            self.last = Some(point);
         }
         Ok(())
     }
