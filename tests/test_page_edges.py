@@ -281,6 +281,17 @@ def test_gradients_where_they_are_rarely_asked_for():
         y.backward()
 
 
+def test_a_model_made_in_inference_mode_trains_when_unpaged():
+    # GIVEN parameters whose memory cannot be exchanged, so that others take their places
+    with torch.inference_mode():
+        model = mlp()
+    paged(model, budget="min", max_layer_size=1)
+    call(model, (torch.randn(2, 64),))
+    # WHEN it is given back THEN they are ordinary ones
+    memlab.unpage(model)(torch.randn(2, 64)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 class Inner(nn.Module):
     """Computes gradients in its forward, whoever calls it."""
 

@@ -87,7 +87,7 @@ class Pager:
         for weight in weights:
             for home in weight.homes:
                 if weight.reachable_storage is not None:
-                    home.resting = home.clothed(weight.reachable_storage)
+                    home.resting = home.form(weight.reachable_storage)
                     self.exchange.set_inside(home, home.resting)
         for wrapped in self.wrapped:
             self.takeover.wrap(wrapped.module, self._wrapper(wrapped))

@@ -14,11 +14,11 @@ def weights_of(module: nn.RNNBase) -> list[Tensor]:
     """Its weights in PyTorch's order, none if they are not plain parameters (of a parametrization, pruned)."""
     weights = [module._parameters.get(name) for name in module._flat_weights_names]
     found = [weight for weight in weights if weight is not None and weight.is_contiguous()]
-    alike = {(weight.dtype, id(weight)) for weight in found}
-    return found if len(alike) == len(weights) and len({dtype for dtype, _ in alike}) == 1 else []
+    each_once = len({id(weight) for weight in found}) == len(weights)
+    return found if each_once and len({weight.dtype for weight in found}) == 1 else []
 
 
-def layout(module: nn.RNNBase, device: torch.device) -> tuple[list[int], int] | None:
+def cudnn_layout(module: nn.RNNBase, device: torch.device) -> tuple[list[int], int] | None:
     """Where on a GPU each of `weights_of` begins, in bytes, and how many bytes they take in all; None if it is not cuDNN's.
 
     It is read off a module of the same sizes, which takes twice their memory on the device for a moment.

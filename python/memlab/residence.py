@@ -91,7 +91,7 @@ class Residence:
     returned: dict[int, Tensor] = field(default_factory=dict)  # By id: what forwards return for what comes and goes.
     overlapping: list[set[int]] = field(default_factory=list)  # Per unit: those whose place is partly the same.
     in_arena: list[int] = field(default_factory=list)  # The units' storages there.
-    held: set[int] = field(default_factory=set)  # Units of which somebody held tensors when the last forward began.
+    held: set[Home] = field(default_factory=set)  # What somebody held when the last forward began.
     untouched: Evidence | None = None  # How it was when a look at each tensor found nothing to do.
     written: list[Tensor] = field(default_factory=list)  # Those that are looked at after each forward.
     written_versions: list[int] = field(default_factory=list)
@@ -130,8 +130,8 @@ class Residence:
             outside.touched = outside.changed  # Whatever was edited until now is copied now; not what was exchanged.
         for present in self.present.values():
             present.lookers = list(map(torch._C._storage_Use_Count, present.storages))
-        in_arena = [weight.in_arena for unit in units for weight in unit.weights]
-        self.in_arena = [storage._cdata for storage in in_arena if storage is not None]
+        weights = (weight for unit in units for weight in unit.weights)
+        self.in_arena = [weight.in_arena._cdata for weight in weights if weight.in_arena is not None]
         self.untouched = None
         self.written = [t for p in self.present.values() for t in (p.here if p.resident else p.resting)]
         self.written_versions = versions_of(self.written)
@@ -155,7 +155,7 @@ class Residence:
             ranges.append((weight.offset, own.data_ptr(), weight.span))
             start += weight.span
             for home in weight.homes:
-                home.here = home.clothed(own)
+                home.here = home.form(own)
                 home.resting = home.here if stays else self._unloaded(home)
                 self.exchange.set_inside(home, home.resting)
                 present.here.append(home.here)
@@ -174,7 +174,7 @@ class Residence:
     def _unloaded(self, home: Home) -> Tensor:
         """What a forward finds while the weight is not on the device: its bytes on the host, as the device sees them."""
         storage = home.weight.reachable_storage
-        return home.tensor if storage is None else home.clothed(storage)
+        return home.tensor if storage is None else home.form(storage)
 
     def clear(self) -> None:
         """Gives the device memory back, once nothing uses it any more."""
@@ -242,22 +242,20 @@ class Residence:
         if evidence == self.untouched and not self.exchange.touched():
             return
         self.untouched = None
-        touched = self._touched()
-        found = bool(touched)
-        held_before, self.held = self.held, set()
+        # (Who held something at the last forward's begin may have edited it since, and let go.)
+        held_before = self.held
+        self.held = {home for present in self.present.values() for home in present.homes if home.held_elsewhere()}
+        suspects = self._touched() | held_before | self.held
+        found = bool(suspects)
         for index, present in self.present.items():
-            if any(home.held_elsewhere() for home in present.homes):
-                self.held.add(index)
-            if any(home.changed() or home.laid_out_anew() for home in present.homes):
+            if any(home.edited() for home in present.homes):
                 found = True
                 self._take_edit(index)
-            elif index in held_before or index in self.held or not touched.isdisjoint(present.homes):
-                # (Who held it at the last forward's begin may have edited it since, and let go.)
-                found = True
+            elif not suspects.isdisjoint(present.homes):
                 self.pipeline.reload(index, self.stream())
         for home in self.unplaced:
             # (What forwards write to is on the device itself, and an edit of it needs nothing.)
-            if home.resting is not home.tensor and (home.changed() or home.laid_out_anew()):
+            if home.resting is not home.tensor and home.edited():
                 found = True
                 self._take_edit(None, home)
         for home in self.homes:
@@ -305,14 +303,14 @@ class Residence:
     def accept(self) -> None:
         """Edits made in place are what the weights are from now on."""
         for index, present in self.present.items():
-            if any(home.changed() or home.laid_out_anew() for home in present.homes):
+            if any(home.edited() for home in present.homes):
                 self._upload(index, present.homes)
-        self._upload(None, [home for home in self.homes if home.changed() or home.laid_out_anew()])
+        self._upload(None, [home for home in self.homes if home.edited()])
 
     def _take_edit(self, index: int | None, *homes: Home) -> None:
         edited = homes if index is None else tuple(self.present[index].homes)
         if self.on_change == "error":
-            names = [home.name for home in edited if home.changed() or home.laid_out_anew()]
+            names = [home.name for home in edited if home.edited()]
             raise RuntimeError(
                 f"{', '.join(names)} changed after memlab.page: an edit in place, or load_state_dict. Say "
                 'memlab.page(..., on_change="upload") to have edits taken to the device, model.memlab.refresh() to take '

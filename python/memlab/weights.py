@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from memlab import _native
-from memlab.recurrent import layout, weights_of
+from memlab.recurrent import cudnn_layout, weights_of
 
 # The dictionaries in which a module holds its tensors.
 KINDS = ("_parameters", "_buffers")
@@ -67,9 +67,13 @@ class Home:
         tensor = self.over(storage)
         if isinstance(self.tensor, nn.Parameter):
             tensor = nn.Parameter(tensor, requires_grad=self.tensor.requires_grad)
-            if tensor.requires_grad:
-                tensor.register_hook(_refuse_gradient)
         tensor.__dict__.update(self.tensor.__dict__)
+        return tensor
+
+    def form(self, storage: torch.UntypedStorage) -> Tensor:
+        """The same for forwards to find: one whose gradient nobody would look for."""
+        tensor = self.clothed(storage)
+        _refuse_gradient(tensor)
         return tensor
 
     def forms(self) -> tuple[Tensor | None, ...]:
@@ -84,8 +88,7 @@ class Home:
             if form is None or form is self.tensor or form.requires_grad == required or not form.is_leaf:
                 continue
             form.requires_grad_(required)
-            if required and not form._backward_hooks:
-                form.register_hook(_refuse_gradient)
+            _refuse_gradient(form)
 
     def held_elsewhere(self) -> bool:
         """Whether somebody but the model holds the tensor or its memory, and may write to it without a trace."""
@@ -112,6 +115,10 @@ class Home:
         # (The stride of a dimension of one element means nothing.)
         strides = zip(shape, stride, stride_now, strict=True)
         return dtype != now or shape != shape_now or any(size > 1 and one != other for size, one, other in strides)
+
+    def edited(self) -> bool:
+        """Whether anything of it is other than it was."""
+        return self.changed() or self.laid_out_anew()
 
 
 @dataclass(eq=False)
@@ -158,7 +165,13 @@ def layout_of(tensor: Tensor) -> Layout:
     return tensor.dtype, tensor.shape, tensor.stride()
 
 
-def _refuse_gradient(_: Tensor) -> None:
+def _refuse_gradient(tensor: Tensor) -> None:
+    """Has whoever computes a gradient of it be told."""
+    if tensor.requires_grad and not tensor._backward_hooks:
+        tensor.register_hook(_refused)
+
+
+def _refused(_: Tensor) -> None:
     raise RuntimeError(
         "a gradient was asked for a weight of a paged model, which is not where its owner would find it: freeze the "
         "weights (model.requires_grad_(False)), or unpage the model to train it"
@@ -268,7 +281,7 @@ def _lay_out_recurrent(
         group = [by_storage[key][0] for key in keys]
         if adapters and any(tensor.requires_grad for _, tensor, _ in group):
             continue
-        found = layout(module, device)
+        found = cudnn_layout(module, device)
         if found is not None:
             for key in keys[1:]:
                 del by_storage[key]

@@ -28,7 +28,7 @@ impl Timing {
             none => none.insert((backend.create_event(true)?, backend.create_event(true)?, false)),
         };
         self.open = Some(point);
-        if pair.2 && self.last == Some(point) {
+        if self.last == Some(point) {
             return Ok(());
         }
         backend.record(pair.0, stream)

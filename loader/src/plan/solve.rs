@@ -218,19 +218,19 @@ impl<'a> Search<'a> {
     /// One that is as fast and keeps more on the device, if there is one: a forward over fewer inputs has less compute to
     /// hide copies behind, and what is allowed may as well be used.
     pub fn most_resident(&mut self, limit: u64, best: Choice) -> Choice {
-        let stays = |candidate: &Candidate| resident_bytes(&self.placer, &self.residents[candidate.resident]);
         let already = resident_bytes(&self.placer, &best.resident);
-        let fits = |&number: &usize| {
-            let candidate = &self.candidates[number];
-            candidate.bytes <= limit && stays(candidate) > already
-        };
-        let mut more: Vec<usize> = (0..self.candidates.len()).filter(fits).collect();
-        more.sort_by_cached_key(|&number| {
-            std::cmp::Reverse((stays(&self.candidates[number]), self.candidates[number].shape))
-        });
+        let fitting = self.candidates.iter().enumerate().filter(|(_, candidate)| candidate.bytes <= limit);
+        let mut more: Vec<_> = fitting
+            .map(|(number, candidate)| {
+                let stays = resident_bytes(&self.placer, &self.residents[candidate.resident]);
+                (std::cmp::Reverse((stays, candidate.shape)), number)
+            })
+            .filter(|(std::cmp::Reverse((stays, _)), _)| *stays > already)
+            .collect();
+        more.sort_unstable();
         let step = more.len().div_ceil(MOST_TRIED).max(1);
         let as_fast = |choice: &Choice| choice.time_ns <= best.time_ns;
-        more.into_iter().step_by(step).find_map(|number| self.simulate(number).filter(as_fast)).unwrap_or(best)
+        more.into_iter().step_by(step).find_map(|(_, number)| self.simulate(number).filter(as_fast)).unwrap_or(best)
     }
 
     fn refine(&mut self, candidate: usize) -> &[Choice] {
