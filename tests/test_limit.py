@@ -129,7 +129,7 @@ def test_threads_at_the_border(memlab, on_limit):
     room = 512 * MIB - CONTEXT - first
     assert free == f"{room} of {512 * MIB}"
     if on_limit == "oom":
-        assert room * 0.6 < int(most) <= room  # How near they come depends on how many run at once.
+        assert room * 0.9 < int(most) <= room
     else:
         # AND where they may spill, all of it is had, and only what exceeds the limit is the host's
         assert int(most) > room
