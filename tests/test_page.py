@@ -10,6 +10,7 @@ import weakref
 import memlab
 import pytest
 import torch
+from memlab.plan import SMALL_BUFFERS, WRITTEN
 from paging.zoo import ZOO, build, call
 from torch import nn
 from torch.utils._pytree import tree_flatten
@@ -81,6 +82,8 @@ def test_zoo(name, way):
     for one, wanted in zip(inputs, expected, strict=True):
         assert same(call(model, one), wanted)
     assert memlab.plan_of(model).stage == "settled"
+    # AND all of it is paged, whether it would train or is frozen
+    assert memlab.plan_of(model).kept.keys() <= {SMALL_BUFFERS, WRITTEN}
     # AND is the same model: Parameters, and what it would save
     assert [(name, id(parameter)) for name, parameter in model.named_parameters()] == before
     state = model.state_dict()

@@ -44,6 +44,18 @@ def test_ways_to_run_on_a_gpu(memlab):
     assert found[-1]["halves"] == ["cpu", "cuda"]
 
 
+def test_what_trains_is_on_the_gpu(memlab):
+    # GIVEN a model run without gradients, then trained in part: an LSTM, and a head that is the embedding's weight
+    run = memlab.python(PROGRAMS / "paged.py", "trained", preload=False, env=environment() | {"PYTHONWARNINGS": "always"})
+    (found,) = lines(run)
+    # THEN all of it is paged first, and afterwards what trains is where an optimizer wants it, in one piece
+    wanted = {"paged": ["cpu"], "trained": ["cuda"], "base": ["cpu"], "copied": ["cpu"], "back": ["cpu"]}
+    assert found["where"] == wanted
+    assert "contiguous chunk" not in run.errors
+    # AND in copies of it too, what is tied is one tensor
+    assert found["tied"]
+
+
 def test_share_of_the_card(memlab):
     # GIVEN a process that PyTorch allows 448 MiB of the card, a model of 512 MiB, and a budget of more than that
     (found,) = lines(memlab.python(PROGRAMS / "paged.py", "share", preload=False, env=environment()))

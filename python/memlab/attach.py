@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from memlab.plan import Plan
-from memlab.weights import KINDS
+from memlab.weights import KINDS, version_of
 
 MARK = "_memlab_plan"  # The attribute of the outermost module that holds the plan.
 _ABSENT = object()
@@ -58,6 +58,7 @@ class Takeover:
         self.outside = outside  # A module's dictionaries as they are outside of forwards.
         self.put: dict[nn.Module, dict[str, tuple[Any, Any]]] = {}  # What was there before, and what was put there.
         self.kept: set[int] = set()  # Tensors that were moved to the device, by their ids.
+        self.copies: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # Of those, on the host, and of which version.
 
     def guard(self) -> None:
         """Makes every module refuse to be moved or cast, and be copied and saved as what it was."""
@@ -144,8 +145,15 @@ class Takeover:
         """What stays on the device is on the host in a copy, as all the rest of it."""
         if id(tensor) not in self.kept or tensor.device.type == "cpu":
             return tensor
-        copy: Tensor = tensor.detach().cpu()
-        return nn.Parameter(copy, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
+        # Two modules that share it do so in the copy: that lives, while it is made, with whoever copies or pickles.
+        known, version = self.copies.get(id(tensor), (None, 0))
+        copy: Tensor | None = known() if known is not None else None
+        if copy is None or version != version_of(tensor):
+            copy = tensor.detach().cpu()
+            if isinstance(tensor, nn.Parameter):
+                copy = nn.Parameter(copy, requires_grad=tensor.requires_grad)
+            self.copies[id(tensor)] = weakref.ref(copy), version_of(tensor)
+        return copy
 
 
 def plan_on(model: nn.Module) -> Plan | None:

@@ -182,6 +182,16 @@ class Exchange:
         holder.homes[str(place.key)] = home
         return Slot(holder.inside, str(place.key))
 
+    def forget(self, weight: Weight) -> None:
+        """Leaves a weight's tensors where modules hold them, inside of forwards as well. (To be called outside.)"""
+        for home in weight.homes:
+            for place, slot in zip(home.places, self.slots.pop(home), strict=True):
+                if isinstance(slot, ListSlot):
+                    self.lists.remove(slot)
+                else:
+                    slot.put(home.tensor)
+                    del self.holders[id(place.module), place.kind].homes[slot.key]
+
     def set_inside(self, home: Home, tensor: Tensor) -> None:
         """What a forward finds from now on."""
         for slot in self.slots[home]:

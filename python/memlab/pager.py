@@ -25,13 +25,14 @@ from memlab.batching import in_micro_batches, repeated_blocks
 from memlab.clock import Clock
 from memlab.exchange import Exchange
 from memlab.frozen import SavedWeights
-from memlab.plan import Plan
+from memlab.plan import TRAINED, WRITTEN, Plan
 from memlab.planning import Settings, describe, make_placement
 from memlab.residence import Residence
 from memlab.tracing import Segment, Trace, Tracer
-from memlab.units import LayerOf, Point, Schedule, schedule_of, units_by_module
+from memlab.training import refuse_training, warn_of_training
+from memlab.units import LayerOf, Point, Schedule, Unit, schedule_of, units_by_module, without
 from memlab.visits import Thread, TracedVisit, Unseen, Visit, unit_key
-from memlab.weights import Bytes, Weight, all_bytes, view_of
+from memlab.weights import Bytes, Weight, all_bytes, move_together, view_of
 
 UNTRACED, MEASURING, SETTLED = "untraced", "measuring", "settled"
 
@@ -64,8 +65,8 @@ class Pager:
         device = settings.device
         index = None if device.type == "cpu" else device.index
         pipeline = _native.Pipeline(memory.arena, index, settings.bytes_per_second)
-        self.homes = [home for weight in weights for home in weight.homes]
-        self.residence = Residence(self.homes, memory, self.exchange, device, settings.on_change, pipeline)
+        homes = [home for weight in weights for home in weight.homes]
+        self.residence = Residence(homes, memory, self.exchange, device, settings.on_change, pipeline)
         self.clock = Clock(device)
         self.thread = Thread()
         self.stage = UNTRACED
@@ -124,7 +125,8 @@ class Pager:
 
     def _aside(self) -> AbstractContextManager[None] | None:
         """In the traced forward: a context in which nothing is traced. Weights that are not loaded have to be reachable."""
-        if self.stage is not UNTRACED or any(home.resting is None for home in self.homes) or self.model.training:
+        unreachable = any(home.resting is None for home in self.residence.homes)
+        if self.stage is not UNTRACED or unreachable or self.model.training:
             return None
         return self._untraced()
 
@@ -139,7 +141,6 @@ class Pager:
 
     def _from_outside(self, wrapped: Wrapped, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A call that comes from no other call of this model: a forward begins and ends with it."""
-        self._refuse_training()
         if os.getpid() != self.process:
             raise RuntimeError(
                 "this process was forked from the one that paged the model, and the threads that copy its weights are "
@@ -178,6 +179,7 @@ class Pager:
         return result
 
     def _forward(self, wrapped: Wrapped, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._keep_trained()
         device = self.settings.device
         if device.type != "cpu":
             args, kwargs = moved(args, device), moved(kwargs, device)
@@ -253,12 +255,42 @@ class Pager:
         """The units that may be needed from a boundary on."""
         return self.needs_at.get(key, set())
 
-    def _refuse_training(self) -> None:
-        if torch.is_grad_enabled() and any(home.tensor.requires_grad for home in self.homes):
-            raise RuntimeError(
-                "a paged model does not train its paged weights: run it under torch.no_grad() or torch.inference_mode(), "
-                "or freeze them (model.requires_grad_(False)) to train what goes through it, such as adapters"
-            )
+    def _keep_trained(self) -> None:
+        """What a forward trains lives on the device from then on, where an optimizer finds it."""
+        if not torch.is_grad_enabled() or not any(home.tensor.requires_grad for home in self.residence.homes):
+            return
+        with self.counting:
+            trained = [weight for weight in self.weights if weight.trains]
+            if not trained:
+                return  # Another thread has been here.
+            others = bool(self.inside.keys() - {threading.get_ident()})
+            refuse_training(self.model, trained, self.plan, self.settings, others)
+            self.exchange.leave()  # (A forward that Ctrl-C ended may not have.)
+            kept = self._give_up_placement()
+            gone: set[Weight] = set()
+            try:
+                for weight in trained:
+                    self._keep_one_trained(weight)
+                    gone.add(weight)
+            finally:
+                # Without memory for all of them the model still is what it was, in part.
+                self.weights = [weight for weight in self.weights if weight not in gone]
+                self.saved_weights = None
+                if self.stage is not UNTRACED:
+                    self.schedule = without(self.schedule, gone, self._paged())
+                    self._place(self.stage, [unit for unit in kept if unit.weights])
+        if self.plan.kept[TRAINED] * 2 > self.plan.host_bytes:
+            warn_of_training(self.plan)
+
+    def _keep_one_trained(self, weight: Weight) -> None:
+        tensors = [home.tensor for home in weight.homes]
+        with torch.no_grad(), torch.inference_mode(False):
+            move_together(tensors, self.settings.device)
+        self.residence.forget(weight)
+        self.takeover.kept.update(map(id, tensors))
+        if weight in self.trace.written and self.stage is not UNTRACED:
+            self.plan.kept[WRITTEN] -= weight.span
+        self.plan.keep(TRAINED, weight.span)
 
     def _frozen(self) -> SavedWeights:
         if self.saved_weights is None:
@@ -268,7 +300,7 @@ class Pager:
 
     def _all_seen(self) -> bool:
         used = {weight for segment in self.trace.segments for weight in segment.weights}
-        return len(used) == len(self.weights)
+        return used.issuperset(self.weights)
 
     def _advance(self) -> None:
         """From what the last forwards have shown to the next stage."""
@@ -307,7 +339,7 @@ class Pager:
                     home.resting = home.tensor
                     home.remember()
                     self.exchange.set_inside(home, home.tensor)
-            self.plan.kept_bytes += weight.span
+            self.plan.keep(WRITTEN, weight.span)
 
     def _layer_of(self) -> LayerOf | None:
         """Which calls are one unit: blocks if they are run in micro-batches, modules of at most `max_layer_size`."""
@@ -325,17 +357,23 @@ class Pager:
 
         return layer_of
 
-    def _place(self, stage: str) -> None:
-        residence, schedule = self.residence, self.schedule
+    def _give_up_placement(self) -> list[Unit]:
+        """Gives the device memory back. Returns the units that stay in the next placement, as somebody looks at them."""
         for keeper in self.kept.values():
-            keeper.leave(residence.stream())
-        kept = [schedule.units[unit] for unit in self.kept_from_now_on | self.kept.keys()]
+            keeper.leave(self.residence.stream())
+        kept = [self.schedule.units[unit] for unit in self.kept_from_now_on | self.kept.keys()]
         for unit in kept:
             unit.must_stay = True
         self.kept.clear()
         self.kept_from_now_on.clear()
         self.keeping.clear()
-        residence.clear()
+        self.residence.clear()
+        return kept
+
+    def _place(self, stage: str, looked_at: list[Unit] | None = None) -> None:
+        """Plans, and takes device memory for the plan. `looked_at`: units that stay if there is room for it."""
+        residence, schedule = self.residence, self.schedule
+        kept = self._give_up_placement() + (looked_at or [])
         if not self.plan.bytes_per_second:
             largest = max((unit.nbytes for unit in schedule.units), default=0)
             self.plan.bytes_per_second = residence.bandwidth(largest) if largest else 0.0
@@ -391,11 +429,7 @@ class Pager:
                     home.tensor.data = view_of(
                         self.memory.of_home(home), home.tensor.dtype, 0, home.tensor.shape, home.tensor.stride()
                     )
-            weight.reachable_storage = weight.in_arena = None
-        for home in self.homes:
-            # The next pager would take references from here for somebody's who may edit the weights.
-            home.resting = None
-            home.tensor = torch.empty(0)
+            weight.let_go()
         self.memory.arena.unpin()
 
 
@@ -410,5 +444,5 @@ def _needed(points: list[Point], places: list[tuple[int, int] | None]) -> list[P
 
 
 # A compiled model calls all this between what is compiled of it.
-for _part in ("clock", "exchange", "frozen", "pager", "planning", "residence", "units", "visits", "weights"):
+for _part in ("clock", "exchange", "frozen", "pager", "planning", "residence", "training", "units", "visits", "weights"):
     modules_left_to_python(sys.modules[f"memlab.{_part}"])

@@ -12,10 +12,10 @@ from torch import nn
 from memlab.attach import plan_on, taken
 from memlab.batching import repeated_blocks
 from memlab.pager import Pager
-from memlab.plan import Plan
+from memlab.plan import NO_PLAIN_MEMORY, SMALL_BUFFERS, Plan
 from memlab.planning import Settings
 from memlab.sizes import bytes_of, readable
-from memlab.weights import Bytes, Weight, arena_for, collect, move_in, move_together
+from memlab.weights import Bytes, Weight, arena_for, collect, move_in, move_together, pageable
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -53,7 +53,7 @@ def page(
     Returns: the model.
 
     Raises:
-        RuntimeError: it is paged already, or training reaches it (see the guide).
+        RuntimeError: it is paged already.
         ValueError: an argument is off, or the budget is too small for one unit; says how much is needed.
     """
     settings = settings_of(
@@ -91,7 +91,14 @@ def attach(model: nn.Module, weights: list[Weight], kept: list[torch.Tensor], me
     with torch.no_grad(), torch.inference_mode(False):
         for tensors in kept:
             move_together(tensors, settings.device)
-            plan.kept_bytes += max(tensor.nbytes for tensor in tensors)
+            plan.keep(SMALL_BUFFERS if pageable(tensors[0]) else NO_PLAIN_MEMORY, max(tensor.nbytes for tensor in tensors))
+        if plan.kept.get(NO_PLAIN_MEMORY, 0) > plan.host_bytes:
+            warnings.warn(
+                f"memlab: of this model's weights {readable(plan.host_bytes)} are paged and "
+                f"{readable(plan.kept[NO_PLAIN_MEMORY])} stay on the device: {NO_PLAIN_MEMORY}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         for weight in weights:
             if plan.pinned:
                 weight.reachable_storage = memory.on(settings.device, weight)

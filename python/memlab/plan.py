@@ -9,6 +9,12 @@ from typing import Any
 
 from memlab.sizes import milliseconds, readable
 
+# Why weights are on the device all the time.
+SMALL_BUFFERS = "small buffers"
+NO_PLAIN_MEMORY = "no plain memory: quantized, sparse, or another subclass of torch.Tensor"
+WRITTEN = "written to in forwards"
+TRAINED = "trained: they required gradients in a forward with gradients enabled"
+
 
 @dataclass(frozen=True)
 class PlannedUnit:
@@ -38,7 +44,7 @@ class Plan:
     points: int = 0
     resident_bytes: int = 0
     ring_bytes: int = 0
-    kept_bytes: int = 0  # Small buffers and what else is no weight to page: on the device all the time.
+    kept: dict[str, int] = field(default_factory=dict)  # On the device all the time: bytes by the reason.
     gathered_bytes: int = 0  # Embeddings of which only the rows asked for are read, from the host.
     streamed_bytes: int = 0  # Copied in each forward.
     host_bytes: int = 0  # The arena.
@@ -56,6 +62,15 @@ class Plan:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         return self
+
+    def keep(self, reason: str, nbytes: int) -> None:
+        """Counts what is on the device all the time."""
+        self.kept[reason] = self.kept.get(reason, 0) + nbytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is on the device all the time, for whichever reason."""
+        return sum(self.kept.values())
 
     @property
     def device_bytes(self) -> int:
@@ -94,7 +109,7 @@ class Plan:
         for label, nbytes, remark in (
             ("resident", self.resident_bytes, f"{sum(u.resident for u in self.units)} of {len(self.units)} units"),
             ("ring", self.ring_bytes, f"{readable(self.streamed_bytes)} come through it per forward"),
-            ("kept", self.kept_bytes, "buffers, and what is not paged"),
+            *(("kept", nbytes, reason) for reason, nbytes in self.kept.items()),
             ("gathered", self.gathered_bytes, "embeddings, read row by row from the host"),
             ("host", self.host_bytes, "" if self.pinned or self.elsewhere == "cpu" else "not pinned: copies are slower"),
         ):

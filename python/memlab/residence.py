@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from memlab import _native
 from memlab.exchange import Exchange, ListSlot
 from memlab.units import Point, Unit
-from memlab.weights import Bytes, Home, Layout, layout_of, versions_of
+from memlab.weights import Bytes, Home, Layout, Weight, layout_of, versions_of
 
 OnChange = str  # "error" or "upload"
 
@@ -195,6 +195,14 @@ class Residence:
         if self.device.type == "cuda":
             # What the last placement and the traced forward left in PyTorch's cache is not of the sizes needed next.
             torch.cuda.empty_cache()
+
+    def forget(self, weight: Weight) -> None:
+        """A weight is not paged any more. (To be called when nothing is placed.)"""
+        self.exchange.forget(weight)
+        self.homes = self.unplaced = [home for home in self.homes if home.weight is not weight]
+        self.held.difference_update(weight.homes)
+        self.untouched = None
+        weight.let_go()
 
     def appear(self, index: int) -> None:
         """A unit was loaded for this thread: modules hold its tensors on the device from here on."""

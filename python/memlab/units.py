@@ -96,6 +96,20 @@ def schedule_of(trace: Trace, paged: list[Weight], layer_of: LayerOf | None, bud
     return schedule
 
 
+def without(schedule: Schedule, gone: set[Weight], paged: list[Weight]) -> Schedule:
+    """The same for a model of which some weights are no longer copied. Points stay, with what was measured at them."""
+    number: dict[int, int] = {}
+    units: list[Unit] = []
+    for index, unit in enumerate(schedule.units):
+        unit.weights = [weight for weight in unit.weights if weight not in gone]
+        if unit.weights:
+            number[index] = len(units)
+            units.append(unit)
+    _name(units, paged)
+    points = [Point(point.key, [number[unit] for unit in point.units if unit in number]) for point in schedule.points]
+    return Schedule(units, points)
+
+
 def _groups(
     segments: list[tuple[Segment, list[Weight]]], layer_of: LayerOf | None, small: int
 ) -> list[list[tuple[Segment, list[Weight]]]]:

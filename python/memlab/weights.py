@@ -144,6 +144,19 @@ class Weight:
         return -(-self.nbytes // ALIGNMENT) * ALIGNMENT
 
     @property
+    def trains(self) -> bool:
+        """Whether a gradient of it would be computed, were they enabled."""
+        # (A buffer that a forward has written to with a gradient requires one as well, and is no leaf.)
+        return any(home.tensor.requires_grad and home.tensor.is_leaf for home in self.homes)
+
+    def let_go(self) -> None:
+        """Drops all references to the model's tensors and to memory, which a next pager would take for somebody's."""
+        for home in self.homes:
+            home.resting = home.here = None
+            home.tensor = torch.empty(0)
+        self.reachable_storage = self.in_arena = None
+
+    @property
     def parameters(self) -> int:
         return max((home.tensor.numel() for home in self.homes), default=0)
 
@@ -174,7 +187,8 @@ def _refuse_gradient(tensor: Tensor) -> None:
 def _refused(_: Tensor) -> None:
     raise RuntimeError(
         "a gradient was asked for a weight of a paged model, which is not where its owner would find it: freeze the "
-        "weights (model.requires_grad_(False)), or unpage the model to train it"
+        "weights (model.requires_grad_(False)), call the model with gradients enabled if these train beside frozen ones, or "
+        "unpage the model to train it"
     )
 
 
@@ -233,15 +247,12 @@ def extent(tensor: Tensor) -> tuple[int, int]:
 def collect(model: nn.Module, laid_out_for: torch.device | None = None) -> tuple[list[Weight], list[list[Tensor]]]:
     """The weights to be paged, in the order of registration, and the tensors that are kept on the device instead.
 
-    Kept are small buffers, tensors that are not plain memory, and, in a model of which a part is frozen, the parameters
-    that train. Tensors that share their memory share its fate, and come in one list. Those of an LSTM, which share none
-    on the CPU, are one weight in the layout that a device wants them in.
+    Kept are small buffers and tensors that are not plain memory. Tensors that share their memory share its fate, and come
+    in one list. Those of an LSTM, which share none on the CPU, are one weight in the layout that a device wants them in.
     """
     places: dict[int, tuple[str, Tensor, list[Place]]] = {}
     for name, tensor, place in tensors_of(model):
         places.setdefault(id(tensor), (name, tensor, []))[2].append(place)
-    parameters = [tensor for _, tensor, _ in places.values() if isinstance(tensor, nn.Parameter)]
-    adapters = any(p.requires_grad for p in parameters) and any(not p.requires_grad for p in parameters)
 
     by_storage: dict[int, list[tuple[str, Tensor, list[Place]]]] = {}
     kept: list[list[Tensor]] = []
@@ -254,13 +265,12 @@ def collect(model: nn.Module, laid_out_for: torch.device | None = None) -> tuple
             by_storage.setdefault(tensor.untyped_storage()._cdata, []).append((name, tensor, where))
         else:
             kept.append([tensor])
-    flat = _lay_out_recurrent(model, laid_out_for, by_storage, adapters) if laid_out_for is not None else {}
+    flat = _lay_out_recurrent(model, laid_out_for, by_storage) if laid_out_for is not None else {}
     weights: list[Weight] = []
     for key, group in by_storage.items():
         tensors = [tensor for _, tensor, _ in group]
         buffers = all(not isinstance(tensor, nn.Parameter) for tensor in tensors)
-        small = buffers and max(tensor.untyped_storage().nbytes() for tensor in tensors) < SMALL_BUFFER
-        if small or (adapters and any(tensor.requires_grad for tensor in tensors)):
+        if buffers and max(tensor.untyped_storage().nbytes() for tensor in tensors) < SMALL_BUFFER:
             kept.append(tensors)
         else:
             weights.append(flat[key](len(weights)) if key in flat else _weight(len(weights), group))
@@ -268,7 +278,7 @@ def collect(model: nn.Module, laid_out_for: torch.device | None = None) -> tuple
 
 
 def _lay_out_recurrent(
-    model: nn.Module, device: torch.device, by_storage: dict[int, list[tuple[str, Tensor, list[Place]]]], adapters: bool
+    model: nn.Module, device: torch.device, by_storage: dict[int, list[tuple[str, Tensor, list[Place]]]]
 ) -> dict[int, Callable[[int], Weight]]:
     """Has the tensors of each LSTM, GRU and RNN be one weight, as cuDNN wants them. By storage: what makes it."""
     flat: dict[int, Callable[[int], Weight]] = {}
@@ -279,8 +289,6 @@ def _lay_out_recurrent(
         if not keys or any(len(by_storage.get(key, ())) != 1 for key in keys):
             continue  # Shared with others, or laid out so already.
         group = [by_storage[key][0] for key in keys]
-        if adapters and any(tensor.requires_grad for _, tensor, _ in group):
-            continue
         found = cudnn_layout(module, device)
         if found is not None:
             for key in keys[1:]:

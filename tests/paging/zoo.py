@@ -226,6 +226,29 @@ def t5():
     return T5ForConditionalGeneration(config)
 
 
+def whisper():
+    """One of its parameters is frozen as it comes: the encoder's positions."""
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    small = {f"{part}_{what}": size for part in ("encoder", "decoder") for what, size in SMALL_LAYERS.items()}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    frames = {"num_mel_bins": 16, "max_source_positions": 24, "max_target_positions": 32}
+    return WhisperForConditionalGeneration(WhisperConfig(vocab_size=200, d_model=64, **frames, **small, **tokens))
+
+
+def detr():
+    """Its backbone is frozen in part as it comes."""
+    from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
+
+    small = {f"{part}_{what}": size for part in ("encoder", "decoder") for what, size in SMALL_LAYERS.items()}
+    stages = {"embedding_size": 16, "hidden_sizes": [16, 32, 64, 128], "depths": [1, 1, 1, 1], "out_features": ["stage4"]}
+    backbone = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone_config": ResNetConfig(**stages)}
+    return DetrForObjectDetection(DetrConfig(d_model=64, num_queries=10, **backbone, **small))
+
+
+SMALL_LAYERS = {"layers": 2, "attention_heads": 4, "ffn_dim": 128}
+
+
 def ids(*shape):
     return torch.randint(0, 50, shape)
 
@@ -256,6 +279,8 @@ ZOO = {
     "gpt2": Animal(gpt2, lambda: {"input_ids": ids(2, 12)}),
     "llama": Animal(llama, lambda: {"input_ids": ids(2, 12), "attention_mask": torch.ones(2, 12, dtype=torch.int64)}),
     "t5": Animal(t5, lambda: {"input_ids": ids(2, 12), "decoder_input_ids": ids(2, 6)}),
+    "whisper": Animal(whisper, lambda: {"input_features": torch.randn(2, 16, 48), "decoder_input_ids": ids(2, 6)}),
+    "detr": Animal(detr, lambda: {"pixel_values": torch.randn(1, 3, 64, 64)}),
 }
 
 

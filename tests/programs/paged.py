@@ -145,6 +145,54 @@ def frozen(real):
     return {"equal": all(good), "count": len(good)}
 
 
+class Tied(nn.Module):
+    """An LSTM and a head that is the embedding's weight, all trained; layers around them are frozen."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.emb = nn.Embedding(256, width)
+        self.before = nn.Sequential(*(nn.Linear(width, width) for _ in range(4))).requires_grad_(False)
+        self.lstm = nn.LSTM(width, width, batch_first=True)
+        self.after = nn.Sequential(*(nn.Linear(width, width) for _ in range(4))).requires_grad_(False)
+        self.head = nn.Linear(width, 256)
+        self.head.weight = self.emb.weight
+
+    def forward(self, ids):
+        return self.head(self.after(self.lstm(self.before(self.emb(ids)))[0]))
+
+
+def trained(real):
+    """What trains beside frozen weights, after forwards in which all of it was paged."""
+    torch.manual_seed(4)
+    twin = Tied(512 if real else 64)
+    model = memlab.page(copy.deepcopy(twin), "cuda", budget="min")
+    twin.cuda()
+    ids = torch.randint(0, 256, (8, 16), device="cuda")
+    with torch.inference_mode():
+        for _ in range(4):
+            model(ids)
+    paged = {p.device.type for p in model.parameters()}
+    optimizers = [torch.optim.AdamW([p for p in one.parameters() if p.requires_grad]) for one in (model, twin)]
+    good = []
+    for _ in range(6):
+        losses = []
+        for one, optimizer in zip((model, twin), optimizers, strict=True):
+            losses.append(one(ids).square().mean())
+            losses[-1].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        good.append(torch.equal(*losses))
+    copied = copy.deepcopy(model)
+    devices = [{p.device.type for p in one.parameters() if p.requires_grad} for one in (model, copied)]
+    base = {p.device.type for p in model.parameters() if not p.requires_grad}
+    tied = copied.head.weight is copied.emb.weight
+    memlab.unpage(model)
+    same = all(torch.equal(a, b.cpu()) for a, b in zip(model.parameters(), twin.parameters(), strict=True)) or not real
+    back = {p.device.type for p in model.parameters()}
+    where = {"paged": paged, "trained": devices[0], "copied": devices[1], "base": base, "back": back}
+    return {"equal": all(good) and same, "tied": tied, "where": {what: sorted(which) for what, which in where.items()}}
+
+
 def chunked(real):
     """The leading half on the GPU, the rest on the CPU."""
     _, model, inputs, wanted = layers(real)
@@ -188,7 +236,8 @@ def share(real):
     return said | {"resident": model.memlab.resident_bytes, "cleared": cleared}
 
 
-HOW = {"graph": graph, "threads": threads, "compiled": compiled, "frozen": frozen, "chunked": chunked, "share": share}
+HOW = {"graph": graph, "threads": threads, "compiled": compiled, "frozen": frozen, "trained": trained}
+HOW |= {"chunked": chunked, "share": share}
 
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser()

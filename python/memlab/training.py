@@ -1,0 +1,75 @@
+"""What of a paged model trains: refused where nothing is frozen, else said, as it stays on the device from then on."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import torch
+from torch import nn
+
+from memlab.plan import TRAINED, Plan
+from memlab.planning import Settings, free_memory
+from memlab.sizes import readable
+from memlab.weights import Weight
+
+
+def refuse_training(model: nn.Module, trained: list[Weight], plan: Plan, settings: Settings, others: bool) -> None:
+    """Raises in words where weights cannot leave the paging for the device now.
+
+    `others` is whether other threads are in forwards of the model.
+
+    Raises: RuntimeError; ValueError if they do not fit in the budget or on the device.
+    """
+    if all(parameter.requires_grad for parameter in model.parameters()):
+        raise RuntimeError(
+            "a paged model does not train its paged weights, and all of this one's require gradients: run it under "
+            "torch.no_grad() or torch.inference_mode(), or freeze them (model.requires_grad_(False)) to train what goes "
+            "through it, such as adapters"
+        )
+    what = f"{_named(trained)} would be trained in this forward, and so be moved to the device for good"
+    if others:
+        raise RuntimeError(
+            f"{what}, while other threads are in forwards of the model: let the first forward with gradients enabled run "
+            "when no other does"
+        )
+    if settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(f"{what}, which a CUDA graph cannot capture: run such a forward once before")
+    nbytes = sum(weight.span for weight in trained)
+    allowed, whose = sys.maxsize, "the device's memory"
+    if isinstance(settings.budget, int):
+        allowed, whose = settings.budget - plan.kept_bytes, f"the budget of {readable(settings.budget)}"
+    if settings.device.type == "cuda":
+        free = free_memory(settings.device) + plan.resident_bytes + plan.ring_bytes
+        if free < allowed:
+            allowed, whose = free, "the device's memory"
+    if nbytes > allowed:
+        raise ValueError(
+            f"{whose} is too small: {what}, which takes {readable(nbytes)}. Run it under torch.no_grad() or "
+            "torch.inference_mode() if it is not to be trained, or freeze what is not"
+        )
+
+
+def warn_of_training(plan: Plan) -> None:
+    """Says that most of the model is not paged."""
+    kept = plan.kept.get(TRAINED, 0)
+    warnings.warn(
+        f"memlab: a forward with gradients enabled was run, and {readable(kept)} of the {readable(plan.host_bytes)} of "
+        "weights require them: these stay on the device from now on, where an optimizer finds them, and are not paged. Run "
+        "the model under torch.no_grad() or torch.inference_mode() if it is not to be trained, or freeze what is not.",
+        RuntimeWarning,
+        stacklevel=_callers_level(),
+    )
+
+
+def _named(weights: list[Weight]) -> str:
+    first = weights[0].name
+    return first if len(weights) == 1 else f"{first} and {len(weights) - 1} more"
+
+
+def _callers_level() -> int:
+    """The `stacklevel` of the call of `warnings.warn` that names whoever called the model."""
+    level, frame = 0, sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("memlab", "torch"):
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    return level + 1
