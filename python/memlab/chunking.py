@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from memlab.arguments import device_of_first, moved
 from memlab.attach import Takeover
+from memlab.models import require_model
 from memlab.paging import device_of, page, refuse_twice
 from memlab.plan import Plan, PlannedUnit
 from memlab.planning import free_memory
@@ -45,10 +47,13 @@ def chunk(
         max_capacity: a number of parameters, or device memory as "4GiB"; None for what is free.
         rest: "cpu" or "page".
 
-    Raises: RuntimeError if it is paged or chunked already; ValueError if an argument is off.
+    Raises: RuntimeError if it is paged or chunked already; ValueError or TypeError if an argument is off.
     """
+    require_model("chunk", model)
     if rest not in ("cpu", "page"):
         raise ValueError(f'rest={rest!r}: must be "cpu" or "page"')
+    if isinstance(max_capacity, bool) or not isinstance(max_capacity, (int, float, str, NoneType)):
+        raise TypeError(f'max_capacity={max_capacity!r}: must be a number of parameters, a size such as "8GiB", or None')
     refuse_twice(model)
     where = device_of(device)
     weights, kept = collect(model)
@@ -67,8 +72,8 @@ def _capacity(weights: list[Weight], device: torch.device, most: float | str | N
         return bytes_of(most)
     nbytes = sum(weight.nbytes for weight in weights)
     if most is not None:
-        if most < 0:
-            raise ValueError(f"max_capacity={most!r}: must not be negative")
+        if not 0 <= most < float("inf"):
+            raise ValueError(f"max_capacity={most!r}: must be a number of parameters, 0 or more")
         return int(most * nbytes / max(sum(weight.parameters for weight in weights), 1))
     if device.type == "cpu":
         return nbytes

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from memlab import _native
-from memlab.paging import attach, refuse_twice, settings_of
+from memlab.models import a_or_an, require_model
+from memlab.paging import attach, page, refuse_twice, settings_of
 from memlab.weights import Bytes, Place, arena_for, collect, move_in, settle_in, tensors_of
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -75,10 +78,19 @@ def load(
         KeyError: tensors are missing or left over; names them.
         ValueError: a shape differs, the file is broken, or a tensor is on the meta device and not in the file.
         OSError: a file cannot be read; names it.
+        TypeError: what was given is no path or no model; says what to give.
     """
+    path = _path(path_or_index, model)
+    require_model("load", model)
+    if not isinstance(dtype, (torch.dtype, NoneType)):
+        raise TypeError(f"dtype={dtype!r}: must be a type such as torch.bfloat16, or None for that in the file")
+    known = list(inspect.signature(page).parameters)[2:]
+    for name in options.keys() - known:
+        listed = ", ".join(name for name in known if not name.startswith("_"))
+        raise TypeError(f"memlab.load has no option {name!r}: it takes dtype, strict, {listed}")
     settings = settings_of(device, **options)
     refuse_twice(model)
-    sources = {source.name: source for source in _sources(path_or_index)}
+    sources = {source.name: source for source in _sources(path)}
     backed = _give_memory(model, sources, dtype, strict)
 
     weights, kept = collect(model, settings.device)
@@ -132,8 +144,23 @@ def skeleton() -> Iterator[None]:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
-def _sources(path: str | os.PathLike[str]) -> Iterator[Source]:
-    for name, file, kind, shape, offset, nbytes in _native.checkpoint_tensors(os.fspath(path)):
+def _path(given: Any, model: Any) -> str:
+    """Where the files are. Raises TypeError that says what to give."""
+    if isinstance(given, (str, bytes, os.PathLike)):
+        return os.fsdecode(given)
+    if isinstance(given, nn.Module):
+        raise TypeError(
+            "memlab.load takes the path first and the model second: "
+            + ("these are the other way round" if isinstance(model, (str, os.PathLike)) else "load(path, model)")
+        )
+    raise TypeError(
+        "memlab.load takes the path of a .safetensors file, of its .index.json, or of their folder, and was given "
+        f"{'None' if given is None else a_or_an(type(given).__name__)}"
+    )
+
+
+def _sources(path: str) -> Iterator[Source]:
+    for name, file, kind, shape, offset, nbytes in _native.checkpoint_tensors(path):
         if kind not in _TYPES:
             raise ValueError(f"{name} in {file} is of type {kind}, which PyTorch has no name for")
         yield Source(name, file, _TYPES[kind], tuple(shape), offset, nbytes)

@@ -11,6 +11,7 @@ from torch import nn
 
 from memlab.attach import plan_on, taken
 from memlab.batching import repeated_blocks
+from memlab.models import require_model
 from memlab.pager import Pager
 from memlab.plan import NO_PLAIN_MEMORY, SMALL_BUFFERS, Plan
 from memlab.planning import Settings
@@ -54,8 +55,10 @@ def page(
 
     Raises:
         RuntimeError: it is paged already.
+        TypeError: what was given is no model; says what to give.
         ValueError: an argument is off, or the budget is too small for one unit; says how much is needed.
     """
+    require_model("page", model)
     settings = settings_of(
         device,
         max_layer_size,
@@ -108,7 +111,16 @@ def attach(model: nn.Module, weights: list[Weight], kept: list[torch.Tensor], me
 
 def plan_of(model: nn.Module) -> Plan:
     """The plan of a paged or chunked model (the same as ``model.memlab``)."""
+    require_model("plan_of", model)
+    return _known_plan(model)
+
+
+def _known_plan(model: nn.Module) -> Plan:
     plan = plan_on(model)
+    if plan is None and taken(model):
+        raise RuntimeError(
+            f"this {type(model).__name__} is a part of a paged or chunked model, or has one in it: give that which was paged"
+        )
     if plan is None:
         raise RuntimeError("this model is not paged: memlab.page(model) first")
     return plan
@@ -116,7 +128,8 @@ def plan_of(model: nn.Module) -> Plan:
 
 def unpage(model: Model) -> Model:
     """Gives the original model back, its parameters and buffers on the CPU, as ordinary as before."""
-    plan_of(model).release()
+    require_model("unpage", model)
+    _known_plan(model).release()
     with torch.no_grad(), torch.inference_mode(False):
         model.to("cpu")
     return model
@@ -145,13 +158,13 @@ def settings_of(
     def refuse(name: str, value: Any, wanted: str) -> ValueError:
         return ValueError(f"{name}={value!r}: must be {wanted}")
 
-    if prefetch != "auto" and (not isinstance(prefetch, int) or prefetch < 0):
+    if prefetch != "auto" and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):
         raise refuse("prefetch", prefetch, '"auto" or a number of units')
     if order != "traced":
         raise refuse("order", order, '"traced"')
     if on_change not in ("error", "upload"):
         raise refuse("on_change", on_change, '"error" or "upload"')
-    if micro_batch is not None and (not isinstance(micro_batch, int) or micro_batch < 1):
+    if micro_batch is not None and (isinstance(micro_batch, bool) or not isinstance(micro_batch, int) or micro_batch < 1):
         raise refuse("micro_batch", micro_batch, "a number of samples, or None")
     if isinstance(budget, str) and budget != "min":
         budget = bytes_of(budget)
@@ -173,8 +186,14 @@ def settings_of(
 
 
 def device_of(device: torch.device | str) -> torch.device:
-    """The device by its full name. Raises RuntimeError where there is no such, ValueError for other kinds."""
-    device = torch.device(device)
+    """The device by its full name. Raises RuntimeError where there is no such, ValueError or TypeError for what is none."""
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError):
+        wanted = f'device={device!r}: must be a device, such as "cuda" or "cuda:1"'
+        if isinstance(device, str) and not device[:1].isdigit():
+            raise ValueError(wanted) from None
+        raise TypeError(f'{wanted}. Sizes are given by name: budget="8GiB", max_capacity="8GiB"') from None
     if device.type == "cpu":
         return device
     if device.type != "cuda":

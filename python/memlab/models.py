@@ -1,0 +1,46 @@
+"""What memlab's functions take for a model, and what they say when they are given something else."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+
+from memlab.plan import Plan
+
+
+def require_model(function: str, given: Any) -> None:
+    """Raises TypeError unless it is a module whose ``forward`` is run by Python; says what to give instead."""
+    if isinstance(given, torch.jit.ScriptModule):
+        raise TypeError(
+            f"memlab.{function} was given a model compiled by torch.jit, which runs without asking where its weights are: "
+            "give the nn.Module that it was made from"
+        )
+    if not isinstance(given, nn.Module):
+        raise TypeError(f"memlab.{function} takes a model (a torch.nn.Module), and was given {_advice(given)}")
+
+
+def _advice(given: Any) -> str:
+    if isinstance(given, type):
+        made = issubclass(given, nn.Module)
+        return f"the class {given.__name__}" + (f": give a model made of it, {given.__name__}(…)" if made else "")
+    if isinstance(given, Plan):
+        return "a plan: give the model that it is of"
+    if isinstance(given, (str, os.PathLike)):
+        return f"{given!r}: memlab.load(path, model) reads weights from files"
+    if isinstance(given, dict):
+        return f"{a_or_an(type(given).__name__)}: give the model, with its weights loaded (model.load_state_dict)"
+    if isinstance(given, (list, tuple)) and any(isinstance(entry, nn.Module) for entry in given):
+        return f"{a_or_an(type(given).__name__)} of models: give them one by one, or as one model (nn.ModuleList)"
+    if isinstance(getattr(given, "__self__", None), nn.Module):
+        return f"the method {given.__name__} of a model: give the {type(given.__self__).__name__} itself"
+    if callable(given) and hasattr(given, "__name__"):
+        what = "a lambda" if given.__name__ == "<lambda>" else f"the function {given.__name__}"
+        return f"{what}: give the model that it calls"
+    return "None" if given is None else a_or_an(type(given).__name__)
+
+
+def a_or_an(name: str) -> str:
+    return ("an " if name[:1].lower() in "aeiou" else "a ") + name

@@ -1,0 +1,70 @@
+"""What is no model, device or path is refused before anything is moved, with what to give instead."""
+
+import memlab
+import pytest
+import torch
+from test_page import mlp, paged, small_units  # noqa: F401 (a fixture)
+from torch import nn
+
+MODEL = mlp()
+
+NO_MODEL = {
+    "lambda": (lambda x: x, "a lambda: give the model that it calls"),
+    "method": (MODEL.forward, "the method forward of a model: give the Sequential itself"),
+    "function": (mlp, "the function mlp: give the model"),
+    "class": (nn.Linear, r"the class Linear: give a model made of it, Linear\("),
+    "other-class": (dict, "the class dict$"),
+    "state": (MODEL.state_dict(), "an OrderedDict: give the model, with its weights loaded"),
+    "list": ([MODEL], "a list of models: .*one by one"),
+    "path": ("model.safetensors", r"'model\.safetensors': memlab\.load\(path, model\)"),
+    "parameters": (MODEL.parameters(), "a generator$"),
+    "nothing": (None, "None$"),
+}
+
+
+@pytest.mark.parametrize("given", NO_MODEL)
+def test_what_is_no_model(given):
+    model, words = NO_MODEL[given]
+    for name in ("page", "chunk", "unpage", "plan_of"):
+        with pytest.raises(TypeError, match=rf"memlab\.{name} takes a model.*was given {words}"):
+            getattr(memlab, name)(model)
+    with pytest.raises(TypeError, match=rf"memlab\.load takes a model.*was given {words}"):
+        memlab.load("weights", model)
+
+
+def test_models_that_are_not_the_one():
+    model = paged(mlp())
+    with pytest.raises(TypeError, match=r"unpage takes a model.*a plan: give the model that it is of"):
+        memlab.unpage(model.memlab)
+    for other in (model[0], nn.Sequential(model)):
+        with pytest.raises(RuntimeError, match=r"is a part of a paged.*give that which was paged"):
+            memlab.unpage(other)
+    with pytest.raises(RuntimeError, match=r"not paged: memlab\.page\(model\) first"):
+        memlab.unpage(mlp())
+    with pytest.raises(TypeError, match=r"compiled by torch\.jit.*give the nn\.Module"):
+        paged(torch.jit.script(mlp()))
+
+
+WRONG = [
+    (lambda: memlab.page(mlp(), "8GiB"), TypeError, r"device='8GiB': must be a device.*budget=\"8GiB\""),
+    (lambda: memlab.page(mlp(), None), TypeError, "device=None: must be a device"),
+    (lambda: memlab.page(mlp(), "gpu"), ValueError, "device='gpu': must be a device"),
+    (lambda: paged(mlp(), prefetch=True), ValueError, "prefetch=True: must be"),
+    (lambda: paged(mlp(), micro_batch=True), ValueError, "micro_batch=True: must be"),
+    (lambda: memlab.chunk(mlp(), "8GiB"), TypeError, "device='8GiB'.*max_capacity"),
+    (lambda: memlab.chunk(mlp(), "cpu", [1]), TypeError, r"max_capacity=\[1\]: must be a number of parameters, a size"),
+    (lambda: memlab.chunk(mlp(), "cpu", True), TypeError, "max_capacity=True: must be"),
+    (lambda: memlab.chunk(mlp(), "cpu", float("nan")), ValueError, "max_capacity=nan: must be"),
+    (lambda: memlab.load(mlp(), "weights/", "cpu"), TypeError, "path first and the model second.*other way round"),
+    (lambda: memlab.load(None, mlp(), "cpu"), TypeError, "takes the path of a .safetensors file.*was given None"),
+    (lambda: memlab.load(3, mlp(), "cpu"), TypeError, "was given an int"),
+    (lambda: memlab.load("x", mlp(), "cpu", dtype="float16"), TypeError, "dtype='float16': must be a type such as torch"),
+    (lambda: memlab.load("x", mlp(), "cpu", bugdet=1), TypeError, "no option 'bugdet': it takes .*budget"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_wrong_arguments(number):
+    call, kind, words = WRONG[number]
+    with pytest.raises(kind, match=words):
+        call()
