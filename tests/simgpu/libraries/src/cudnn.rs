@@ -1,12 +1,27 @@
 //! cuDNN handles, tensor and filter descriptors, and the sizes that programs allocate by.
 
 use std::ffi::{CStr, c_char};
+use std::sync::LazyLock;
 
 use crate::table::{Table, new_handle};
-use crate::{CUDNN_BAD_PARAM, SUCCESS, answer, api};
+use crate::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
 
-/// 9.26.0: at least what every torch since 2.6 was compiled with.
-const VERSION: usize = 92_600;
+/// The version that stands where the program has loaded cuDNN 8, as torch up to 2.3 does: it wants the major version that it
+/// was compiled with, in which thousands are the major and hundreds the minor version.
+const VERSION_8: [usize; 3] = [8, 9, 7];
+
+/// That of all others: at least what every torch since 2.4 was compiled with.
+const VERSION_9: [usize; 3] = [9, 26, 0];
+
+/// Major, minor and patch version.
+fn version() -> [usize; 3] {
+    static VERSION: LazyLock<[usize; 3]> = LazyLock::new(|| {
+        // SAFETY: a name that ends in NUL; nothing is loaded that is not loaded yet.
+        let loaded = unsafe { libc::dlopen(c"libcudnn.so.8".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if loaded.is_null() { VERSION_9 } else { VERSION_8 }
+    });
+    *VERSION
+}
 
 /// A tensor or filter as its descriptor has it.
 #[derive(Clone, Default)]
@@ -197,9 +212,10 @@ api! {
     }
 
     fn cudnnGetProperty(which: i32, to: *mut i32) {
-        let parts = [VERSION / 10_000, VERSION / 100 % 100, VERSION % 100];
-        let Some(part) = usize::try_from(which).ok().and_then(|which| parts.get(which)) else { return CUDNN_BAD_PARAM };
-        answer(to, *part as i32);
+        let Some(part) = usize::try_from(which).ok().and_then(|which| version().get(which).copied()) else {
+            return CUDNN_BAD_PARAM;
+        };
+        answer(to, part as i32);
         SUCCESS
     }
 
@@ -250,7 +266,8 @@ api! {
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudnnGetVersion() -> usize {
-    VERSION
+    let [major, minor, patch] = version();
+    major * if major < 9 { 1000 } else { 10_000 } + minor * 100 + patch
 }
 
 /// The version of the runtime it was built with.
@@ -266,6 +283,7 @@ extern "C" fn cudnnGetErrorString(status: i32) -> *const c_char {
     let text: &CStr = match status {
         SUCCESS => c"CUDNN_STATUS_SUCCESS",
         CUDNN_BAD_PARAM => c"CUDNN_STATUS_BAD_PARAM",
+        CUDNN_8_NOT_SUPPORTED => c"CUDNN_STATUS_NOT_SUPPORTED (simgpu has no recurrent networks of cuDNN 8)",
         _ => c"CUDNN_STATUS_INTERNAL_ERROR",
     };
     text.as_ptr()

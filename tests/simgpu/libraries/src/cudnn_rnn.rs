@@ -2,7 +2,7 @@
 
 use crate::cudnn::{SHAPES, Shape, element_bytes};
 use crate::table::Table;
-use crate::{CUDNN_BAD_PARAM, SUCCESS, answer, api};
+use crate::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
 
 /// An RNN descriptor.
 #[derive(Clone, Copy, Default)]
@@ -104,6 +104,14 @@ fn describe(descriptor: usize, kind: i32, rows: usize, columns: usize) {
 
 fn network(descriptor: usize) -> Option<Network> {
     NETWORKS.get(descriptor, |network| *network)
+}
+
+/// How torch up to 2.3 begins with a recurrent network. The calls that follow are another interface, which is not here; the
+/// real library would take this one's descriptors for its own.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+extern "C" fn cudnnSetRNNDescriptor_v6() -> i32 {
+    CUDNN_8_NOT_SUPPORTED
 }
 
 api! {

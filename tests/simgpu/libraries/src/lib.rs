@@ -51,6 +51,9 @@ const CUBLAS_INVALID_VALUE: i32 = 7;
 /// `CUDNN_STATUS_BAD_PARAM` of cuDNN 9.
 const CUDNN_BAD_PARAM: i32 = 2000;
 
+/// `CUDNN_STATUS_NOT_SUPPORTED` of cuDNN 8.
+const CUDNN_8_NOT_SUPPORTED: i32 = 9;
+
 /// What a status of no library means success.
 const INTERNAL_ERROR: i32 = 14;
 

@@ -34,6 +34,16 @@ fn processes_share_a_card() {
     run_program("processes");
 }
 
+#[test]
+fn cudnn_is_of_the_version_that_the_program_loaded() {
+    let program = compile("cudnn_version", &[]);
+    let empty = program.with_file_name("libcudnn.so.8");
+    let link = ["-shared", "-x", "c", "/dev/null", "-Wl,-soname,libcudnn.so.8", "-o"];
+    succeed(std::process::Command::new("cc").args(link).arg(&empty));
+    assert_eq!(succeed(simgpu().arg(&program)), "92600 9\n");
+    assert_eq!(succeed(simgpu().arg(&program).arg(&empty)), "8907 8\n");
+}
+
 /// What the four allocations of `failures.c` returned.
 fn allocations(variable: &str, value: &str) -> Vec<String> {
     let out = succeed(simgpu().arg(compile("failures", &[])).env(variable, value));
