@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from conftest import PROGRAMS
@@ -72,3 +73,56 @@ def test_an_interrupted_agent_ends_its_work(memlab, moment):
     assert sorted(layer["name"] for layer in trace.layers.values()) == ["", "body", "body.0", "body.1", "head"]
     tagged = {event[7] for event in trace.events if event[0] == "tag"}
     assert tagged == {"body.0.weight", "body.0.bias", "head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize("what", ["traced", "transformed", "moded", "odd"])
+def test_nobody_sees_the_agent(memlab, what):
+    # GIVEN models that are called for the first time while something records what PyTorch is asked to do (a JIT trace, an
+    # export, a transform, a mode, a profiler), or that say themselves what they are asked
+    run = memlab.python(PROGRAMS / "watched.py", what)
+    alone = memlab.python(PROGRAMS / "watched.py", what, preload=False)
+    # THEN all that is seen is what is seen without memlab
+    assert alone.code == 0, alone.errors
+    assert run.code == 0, run.errors
+    assert run.output == alone.output
+    assert "memlab" not in run.errors
+    # AND layers and tensors have their names, since what was put off is done later
+    trace = Trace(run.trace)
+    assert {None} != {layer["name"] for layer in trace.layers.values()} >= {"", {"odd": "parts.0"}.get(what, "1.1")}
+    wanted = {"odd": {"inner.weight", "parts.0.bias", "talking", "wrapped"}}.get(
+        what, {"0.weight", "1.1.running_mean", "2.bias"}
+    )
+    assert {event[7] for event in trace.events if event[0] == "tag"} >= wanted
+
+
+OWN = f"{['a', 'b'] * 4} [0, 1]\n"
+LAST = f"{['last'] * 4}\n"
+
+
+@pytest.mark.parametrize(
+    ("when", "output", "steps"),
+    [
+        ("own", OWN, range(4, 5)),
+        ("thread", LAST, range(2, 3)),
+        ("inside", LAST, range(2, 5)),
+        ("forked", "child ['last']\nparent ['last']\n0\n", range(3, 4)),
+    ],
+)
+def test_hooks_of_the_program_are_called(memlab, when, output, steps):
+    # GIVEN a program with hooks of its own after steps, and memlab, which wants to know of steps too
+    run = memlab.python(PROGRAMS / "stepping.py", when)
+    # THEN PyTorch calls all of them
+    assert (run.code, run.errors) == (0, "")
+    assert sorted(run.output.splitlines()) == sorted(output.splitlines())
+    # AND steps are counted
+    assert sum(event[0] == "step" for event in Trace(run.trace).events) in steps
+
+
+def test_two_memlabs(memlab):
+    # GIVEN a program that has two copies of memlab in it
+    copy = memlab.folder / "libmemlab.so"
+    shutil.copy(memlab.library, copy)
+    env = {"LD_PRELOAD": f"{memlab.library}:{copy}"}
+    run = memlab.python(PROGRAMS / "stepping.py", "own", preload=False, env=env)
+    # THEN its own hooks are called
+    assert (run.code, run.output) == (0, OWN), run.errors

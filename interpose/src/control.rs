@@ -53,6 +53,9 @@ fn run(recorder: &'static Recorder) {
         if let Some(nvml) = nvml.as_ref().filter(|_| is_settled) {
             recorder.sampler.sample(recorder, nvml, ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES));
         }
+        if !recorder.is_finished() {
+            recorder.python.ask_again();
+        }
         condense::if_large(recorder);
         crate::late::patch_what_is_new();
         ticks = ticks.wrapping_add(1);

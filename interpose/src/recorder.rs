@@ -256,6 +256,11 @@ impl Recorder {
         self.finished.store(true, Ordering::Relaxed);
     }
 
+    /// Whether Python is being torn down, or the process.
+    pub fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Relaxed)
+    }
+
     /// An optimizer step ended on the calling thread.
     pub fn step(&self, thread: u32) {
         let index = self.steps.fetch_add(1, Ordering::Relaxed);

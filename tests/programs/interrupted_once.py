@@ -8,12 +8,13 @@ MOMENT: naming or tagging. Ends with os._exit, so that the agent has no last wor
 import os
 import signal
 import sys
+import weakref
 
 import torch
 import torch.nn as nn
 
 moment = sys.argv[1]
-interrupted = 0
+interrupted = left = 0
 
 
 def agent_runs():
@@ -23,11 +24,20 @@ def agent_runs():
     return frame is not None
 
 
-def interrupting(of, things):
-    for index, thing in enumerate(things):
-        if moment == of and index == 2 and not interrupted and agent_runs():
-            signal.raise_signal(signal.SIGINT)
-        yield thing
+def interrupting(function, calls):
+    """Like the function, but the agent is interrupted when it has called it so often."""
+
+    def call(*arguments):
+        global left
+        if agent_runs():
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return function(*arguments)
+
+    global left
+    left = calls
+    return call
 
 
 class Model(nn.Module):
@@ -39,13 +49,11 @@ class Model(nn.Module):
     def forward(self, x):
         return self.head(self.body(x))
 
-    def modules(self):
-        return interrupting("naming", super().modules())
 
-    def named_parameters(self, *args, **kwargs):
-        return interrupting("tagging", super().named_parameters(*args, **kwargs))
-
-
+if moment == "naming":
+    weakref.ref = interrupting(weakref.ref, 3)
+else:
+    torch._C.DisableTorchFunction = interrupting(torch._C.DisableTorchFunction, 1)
 model = Model().cuda()
 x = torch.ones(4, 8, device="cuda")
 for _ in range(2):

@@ -1,14 +1,16 @@
 """What memlab knows only with Python's help: the names of modules, parameters, gradients and optimizer state.
 
 Embedded in libmemlab.so and run inside the traced program, on its main thread, when it has called modules memlab has
-not met before. It must not keep anything of the program alive, change it, or raise: the program must not notice.
+not met before, and after optimizers' steps. It must not keep anything of the program alive, change it, or raise: the program
+must not notice. Names are read without PyTorch's help. Tags need it, and wait while anyone might see that (`reader.py`).
 
 `native` has: layer(id, name, class or ""), frame(id, file, line, function), tag(device, address, category, bytes, root,
-name), step(), forget(address), when_dead(address), take_dead(), software(name, version, root), warn(text), run_again(),
-finish().
+name), step_hook(), add_step_hook(hooks, key, code), forget(address), when_dead(address), take_dead(),
+software(name, version, root), warn(text), run_again(), run_later(), finish(), and `reader`, the module.
 """
 
 import atexit
+import collections
 import functools
 import gc
 import itertools
@@ -19,6 +21,7 @@ import sys
 import threading
 import time
 import weakref
+from typing import Any
 
 _CATEGORIES = ("parameter", "gradient", "optimizer_state", "buffer")
 _PARAMETER, _GRADIENT, _OPTIMIZER_STATE, _BUFFER = range(4)
@@ -75,6 +78,10 @@ class _Harmless:
         return True
 
 
+def _described(error):
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 def _nobody():
     """A reference to nothing."""
     return None
@@ -84,6 +91,7 @@ class Agent:
     def __init__(self, native, torch):
         self.native = native
         self.torch = torch
+        self.reader = native.reader.Reader(torch)
         self.pid = os.getpid()  # A forked child has an agent of its own.
         self.layers = {}  # layer id -> (weak module, root layer id, qualified name)
         self.layers_of = {}  # id(module) -> its layer ids
@@ -98,22 +106,42 @@ class Agent:
         self.warned = False
         native.software("python", sys.version.split()[0], os.path.dirname(os.__file__))
         native.software("torch", str(torch.__version__), os.path.dirname(os.path.abspath(torch.__file__)))
-        # Not an attribute of `torch.optim`, which deletes the name; absent before PyTorch 2.1.
-        optimizer = sys.modules.get("torch.optim.optimizer")
-        self.register = getattr(optimizer, "register_optimizer_step_post_hook", None)
-        self.hook = None
-        self.hidden_from_dynamo = False
+        self.hears_steps = False
 
     def attach(self):
-        if self.register is not None:
-            self.hook = self.register(self.after_step)
-        self.hide_from_dynamo()
+        self.hear_steps()
         atexit.register(self.at_exit)
 
     def detach(self):
         atexit.unregister(self.at_exit)
-        if self.hook is not None:
-            self.hook.remove()
+
+    def hear_steps(self):
+        """Has PyTorch call a function of the library's after each optimizer's step. It is registered once in a process and
+        never taken back.
+
+        PyTorch raises in the program if hooks come or go while it calls them, be it on another thread. The library
+        therefore adds the hook only to an empty dictionary or while no thread is in a step; else it is tried later.
+        """
+        # Not an attribute of `torch.optim`, which deletes the name.
+        module: Any = sys.modules.get("torch.optim.optimizer")
+        hooks = getattr(module, "_global_optimizer_post_hooks", None)  # Absent before PyTorch 2.1.
+        if self.hears_steps or type(hooks) is not collections.OrderedDict:
+            return
+        hook = self.native.step_hook()
+        known = dict.copy(hooks)
+        if any(value is hook for value in known.values()):  # By the process this one was forked from.
+            self.hears_steps = True
+            return
+        # PyTorch counts up from 0 and shows the program its numbers, so none is taken from there.
+        key = next(number for number in itertools.count(-1, -1) if number not in known)
+        step = next(
+            constant
+            for constant in module.Optimizer.profile_hook_step.__code__.co_consts
+            if getattr(constant, "co_name", None) == "wrapper"
+        )
+        self.hears_steps = self.native.add_step_hook(hooks, key, step)
+        if not self.hears_steps:
+            self.native.run_later()
 
     # Modules ---------------------------------------------------------------------------------------------------------
 
@@ -126,10 +154,11 @@ class Agent:
         """
         try:
             self.name_all(unnamed)
+            with _Harmless():
+                self.hear_steps()
             # After all names: it may take long. Models that are made all the time are tagged as seldom as optimizers.
             if self.untagged and (len(self.roots) <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= self.next_tagging):
-                with _Harmless(self.warn_once):
-                    self.tag_all([])
+                self.tag_all([])
         except BaseException as error:
             if _interrupted(error):
                 self.native.run_again()
@@ -138,12 +167,11 @@ class Agent:
     def name_all(self, unnamed):
         graph_modules: dict = {}
         found: dict = {}  # Holds them until they have their names.
-        with _Harmless(self.warn_once):
-            self.hide_from_dynamo()
+        with _Harmless():
             self.bury()
             found.update(self.found_on_heap(unnamed))
-        for layer, parent, module, address, generated, line, _ in unnamed:
-            with _Harmless(self.warn_once):
+        for layer, parent, module, address, generated, line, kind in unnamed:
+            with _Harmless(functools.partial(self.warn_once, f"a layer keeps its class name, {kind}")):
                 if module is None:
                     module = self.alive_at(address)
                 if generated and module is None:
@@ -154,7 +182,7 @@ class Agent:
                         self.name_node(layer, parent, module, None)
                 elif generated:
                     self.name_generated(layer, parent, module, generated, line)
-                elif isinstance(module, self.torch.nn.Module):
+                elif module is not None and self.reader.is_module(module):
                     self.name_module(layer, parent, module)
                 else:
                     self.native.forget(address)  # Died before it could be asked; its class name stands.
@@ -167,12 +195,12 @@ class Agent:
                 self.know(layer, module, self.layers[parent][1], name)
                 self.native.layer(layer, name, "")
             return
-        for submodule in module.modules():
+        for _, submodule in self.reader.parts(module):
             self.watch(submodule)
         self.know(layer, module, layer, "")
         self.roots[layer] = weakref.ref(module)
         # Losses and the like are made anew at every step: what has no tensors needs no tags.
-        if any(True for _ in itertools.chain(module.parameters(), module.buffers())):
+        if self.reader.has_tensors(module):
             self.untagged = True
         self.native.layer(layer, "", "")
 
@@ -180,25 +208,10 @@ class Agent:
         self.layers[layer] = (weakref.ref(module), root, name)
         self.layers_of.setdefault(id(module), []).append(layer)
 
-    def warn_once(self, error):
+    def warn_once(self, what, error):
         if not self.warned:
             self.warned = True
-            self.native.warn(f"some layers keep their class names ({type(error).__name__}: {error})")
-
-    def hide_from_dynamo(self):
-        """Has torch.compile, once it is there, leave the hook after an optimizer's step alone."""
-        dynamo = sys.modules.get("torch._dynamo")
-        if (
-            self.hidden_from_dynamo
-            or self.hook is None
-            or self.register is None
-            or dynamo is None
-            or not hasattr(dynamo, "disable")
-        ):
-            return
-        self.hidden_from_dynamo = True
-        self.hook.remove()
-        self.hook = self.register(dynamo.disable(self.after_step))
+            self.native.warn(f"{what} ({_described(error)})")
 
     def found_on_heap(self, unnamed):
         """Modules by address that nobody knows and no thread is inside of any more: threads called them while the main one
@@ -215,10 +228,12 @@ class Agent:
             found = {
                 id(thing): thing
                 for thing in gc.get_objects()
-                if wanted.get(id(thing)) == type(thing).__name__ and issubclass(type(thing), self.torch.nn.Module)
+                if id(thing) in wanted
+                and self.reader.is_module(thing)
+                and wanted[id(thing)] == self.reader.class_name(type(thing))
             }
             for module in found.values():
-                for part in module.modules():
+                for _, part in self.reader.parts(module):
                     self.watch(part)
         finally:  # One that a signal handler cut short is not begun again at once, to be cut short again.
             after = time.monotonic()
@@ -230,14 +245,15 @@ class Agent:
     def find_graph_modules(self):
         """Graph modules by address. A search of the whole heap, but only for code run by autograd's own threads."""
         kind = self.torch.fx.GraphModule
-        return {id(thing): thing for thing in gc.get_objects() if issubclass(type(thing), kind)}
+        return {id(thing): thing for thing in gc.get_objects() if self.reader.is_kind(thing, kind)}
 
     def name_generated(self, layer, parent, module, frame, line):
         """The line of generated code belongs to the module and the source line that its graph node was traced from."""
-        if not isinstance(module, self.torch.fx.GraphModule):
+        if not self.reader.is_kind(module, self.torch.fx.GraphModule):
             return
-        index = (getattr(module, "_lineno_map", None) or {}).get(line - (getattr(module, "_prologue_start", None) or 0))
-        node = next(itertools.islice(module.graph.nodes, index, None), None) if index is not None else None
+        lines, prologue = (self.reader.attribute(module, name) for name in ("_lineno_map", "_prologue_start"))
+        index = self.reader.copied(lines).get(line - (prologue or 0))
+        node = next(itertools.islice(self.nodes_of(module), index, None), None) if index is not None else None
         if node is None:
             return
         source = _SOURCE_LINE.findall(node.meta.get("stack_trace") or "")
@@ -246,9 +262,13 @@ class Agent:
             self.native.frame(frame, file, int(line), function)
         self.name_node(layer, parent, node, module)
 
+    def nodes_of(self, module):
+        graph = self.reader.attribute(module, "_graph")
+        return () if graph is None else graph.nodes
+
     def graph_part_at(self, address, graph_modules):
         """The graph module, or the node of one, that lies at the address."""
-        nodes = (node for module in graph_modules.values() for node in module.graph.nodes)
+        nodes = (node for module in graph_modules.values() for node in self.nodes_of(module))
         return graph_modules.get(address) or next((node for node in nodes if id(node) == address), None)
 
     def name_node(self, layer, parent, node, module):
@@ -259,7 +279,7 @@ class Agent:
                 caller, root, name = self.layers[parent]
                 if caller() is not None:
                     self.know(layer, caller(), root, name)
-                    self.native.layer(layer, name, type(caller()).__name__)
+                    self.native.layer(layer, name, self.reader.class_name(type(caller())))
             return
         address, (path, kind) = next(reversed(modules.items()))
         traced = self.alive_at(int(address)) if str(address).isdigit() else None
@@ -283,16 +303,16 @@ class Agent:
         caller = reference()
         if caller is None:
             return None
-        relative = next((name for name, child in caller._modules.items() if child is module), None)
+        relative = next((name for name, child in self.reader.children(caller) if child is module), None)
         if relative is None:
-            relative = next((name for name, child in caller.named_modules() if child is module), None)
+            relative = self.reader.name_in(caller, module)
         if relative is None:  # Not registered in its caller: held in a list, or passed as an argument.
             root = self.roots.get(root_layer, _nobody)()
             if root is not None:
-                found = next((name for name, child in root.named_modules() if child is module), None)
+                found = self.reader.name_in(root, module)
                 if found is not None:
                     return found
-            relative = f"({type(module).__name__})"
+            relative = f"({self.reader.class_name(type(module))})"
         return f"{caller_name}.{relative}" if caller_name else relative
 
     def watch(self, module):
@@ -318,32 +338,30 @@ class Agent:
     # Tensors ---------------------------------------------------------------------------------------------------------
 
     def tag(self, tensor, category, root, name):
-        tensor = getattr(tensor, "_local_tensor", tensor)  # A DTensor's share of this rank.
         with _Harmless():  # It may be fake, meta, quantised or otherwise without memory of its own.
-            if tensor.is_cuda:
-                size = tensor.numel() * tensor.element_size()
-                self.native.tag(tensor.device.index or 0, tensor.data_ptr(), category, size, root, name)
-
-    def tag_gradient(self, parameter, root, name):
-        # PyTorch warns whoever asks anything else for its gradient.
-        if (parameter.is_leaf or parameter.retains_grad) and parameter.grad is not None:
-            self.tag(parameter.grad, _GRADIENT, root, name)
+            for device, address, size in self.reader.memory(tensor):
+                self.native.tag(device, address, category, size, root, name)
 
     def tag_all(self, optimizers):
-        """Tags modules, and of these optimizers gradients and state.
+        """Tags modules, and of these optimizers gradients and state. Puts that off while anyone might see it.
 
         Gradients are only asked for where no backward can be under way: autograd's threads replace them without the GIL,
         and another thread's model may be in the midst of that.
         """
-        self.bury()
-        before = time.monotonic()
-        with self.torch._C.DisableTorchFunction():
-            names = self.tag_modules()
-            self.untagged = False
-            for optimizer in optimizers:
-                self.tag_optimizer(optimizer, names)
-        after = time.monotonic()
-        self.next_tagging = after + max((after - before) / _TAGGING_SHARE, _TAGGING_GROWTH * (after - self.started))
+        with _Harmless(functools.partial(self.warn_once, "parameters are not known by name")):
+            if self.reader.is_watched():
+                self.untagged = True
+                self.native.run_later()
+                return
+            self.bury()
+            before = time.monotonic()
+            with self.torch._C.DisableTorchFunction():
+                names = self.tag_modules()
+                self.untagged = False
+                for optimizer in optimizers:
+                    self.tag_optimizer(optimizer, names)
+            after = time.monotonic()
+            self.next_tagging = after + max((after - before) / _TAGGING_SHARE, _TAGGING_GROWTH * (after - self.started))
 
     def tag_modules(self):
         """Tags what belongs to modules; returns parameters by id: (root layer, name)."""
@@ -351,7 +369,7 @@ class Agent:
         for root, reference in list(self.roots.items()):
             module = reference()
             if module is not None:
-                roots.append((root, list(module.named_parameters()), list(module.named_buffers())))
+                roots.append((root, *(self.reader.tensors(module, kind) for kind in ("_parameters", "_buffers"))))
         # A module that was also called by itself, before the whole: the whole names its parameters.
         roots.sort(key=lambda known: len(known[1]) + len(known[2]), reverse=True)
         names: dict = {}
@@ -368,32 +386,22 @@ class Agent:
         return names
 
     def tag_optimizer(self, optimizer, names):
-        for group_index, group in enumerate(optimizer.param_groups):
-            for index, parameter in enumerate(group["params"]):
-                known = names.get(id(parameter))
-                if known is None:  # Optimized, but of no module that was called.
-                    known = (0, f"param_groups.{group_index}.{index}")
-                    self.tag(parameter, _PARAMETER, *known)
-                self.tag_gradient(parameter, *known)
-                # Indexing `state` would make an entry.
-                state = optimizer.state.get(parameter, {})
-                for key, value in state.items() if hasattr(state, "items") else ():
-                    for suffix, tensor in self.tensors_in(value):
-                        self.tag(tensor, _OPTIMIZER_STATE, known[0], f"{known[1]}:{key}{suffix}")
+        for group, index, parameter, state in self.reader.optimized(optimizer):
+            known = names.get(id(parameter))
+            if known is None:  # Optimized, but of no module that was called.
+                known = (0, f"param_groups.{group}.{index}")
+                self.tag(parameter, _PARAMETER, *known)
+            with _Harmless():
+                gradient = self.reader.gradient_of(parameter)
+                if gradient is not None:
+                    self.tag(gradient, _GRADIENT, *known)
+            for key, value in state.items():
+                for suffix, tensor in self.reader.tensors_in(value):
+                    self.tag(tensor, _OPTIMIZER_STATE, known[0], f"{known[1]}:{key}{suffix}")
 
-    def tensors_in(self, value):
-        if isinstance(value, self.torch.Tensor):
-            return (("", value),)
-        if isinstance(value, (list, tuple)):
-            return tuple((f".{i}", item) for i, item in enumerate(value) if isinstance(item, self.torch.Tensor))
-        return ()
-
-    def after_step(self, optimizer, args, kwargs):
-        if os.getpid() != self.pid:
-            return
+    def after_step(self, optimizer):
+        """Called by the library, on the thread that has stepped."""
         with _Harmless():
-            self.native.step()
-            self.hide_from_dynamo()
             known = self.optimizers.get(id(optimizer))
             if known is None or known[0]() is not optimizer:
                 known = self.optimizers[id(optimizer)] = [weakref.ref(optimizer), 0, 0.0]
@@ -417,7 +425,7 @@ class Agent:
 
 def start(native):
     torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "optim") or not hasattr(torch, "nn"):
+    if torch is None or not {"optim", "nn"} <= vars(torch).keys():  # Still being imported.
         return None
     agent = None
     try:
@@ -430,5 +438,5 @@ def start(native):
         if _interrupted(error):
             native.run_again()
             raise
-        native.warn(f"layers keep their class names ({type(error).__name__}: {error})")
+        native.warn(f"layers keep their class names ({_described(error)})")
         return None

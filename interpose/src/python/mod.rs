@@ -1,8 +1,11 @@
 //! The Python in this process: whose stacks are read, and in which a small agent names what was seen.
 
 pub mod agent;
+mod api;
 pub mod layout;
 pub mod lines;
+mod native;
+mod step_hook;
 pub mod walk;
 
 use std::ptr;
@@ -21,8 +24,10 @@ pub struct Python {
     trusted: AtomicPtr<Interpreter>,
     /// The interpreter has been asked to run the agent and has not done so yet.
     pub(self) scheduled: AtomicBool,
-    /// The agent was broken off by what a signal handler of the program raised, and has more to do.
+    /// The agent has more to do: it was broken off by what a signal handler of the program raised, or has put work off.
     pub(self) unfinished: AtomicBool,
+    /// The agent wants to be asked again in a while.
+    later: AtomicBool,
 }
 
 impl Python {
@@ -91,5 +96,23 @@ impl Python {
         if !self.scheduled.swap(true, Ordering::AcqRel) && !agent::ask_interpreter() {
             self.scheduled.store(false, Ordering::Release);
         }
+    }
+
+    /// Notes that the agent cannot do something now.
+    pub(self) fn put_off(&self) {
+        self.later.store(true, Ordering::Release);
+    }
+
+    /// Asks for the agent once more if it has put something off. Called a few times a second.
+    pub fn ask_again(&self) {
+        if self.later.swap(false, Ordering::AcqRel) {
+            self.run_again();
+        }
+    }
+
+    /// Asks for the agent although no layer may be new.
+    pub(self) fn run_again(&self) {
+        self.unfinished.store(true, Ordering::Release);
+        self.schedule();
     }
 }

@@ -1,0 +1,238 @@
+//! The functions that the agent calls back: the module `native` of `agent.py`.
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ptr;
+
+use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::record::TagCategory;
+use parking_lot::Mutex;
+
+use super::api::{Api, METH_O, METH_VARARGS, Method, Object};
+use super::step_hook;
+use crate::lifecycle;
+use crate::recorder::Recorder;
+
+/// Makes the module. Null where Python has no memory left, say.
+///
+/// SAFETY: the GIL must be held.
+pub unsafe fn module(api: &Api) -> Object {
+    // SAFETY: the caller's word; the methods are static.
+    unsafe {
+        let native = (api.PyModule_New)(c"memlab_native".as_ptr());
+        if native.is_null() {
+            return native;
+        }
+        for method in &METHODS {
+            let function = (api.PyCFunction_NewEx)(method, ptr::null_mut(), ptr::null_mut());
+            (api.PyObject_SetAttrString)(native, method.name, function);
+            (api.Py_DecRef)(function);
+        }
+        native
+    }
+}
+
+/// A forked child has an agent of its own.
+pub fn forget_in_child() {
+    lifecycle::free_in_child(&DEAD);
+}
+
+static METHODS: [Method; 13] = [
+    method(c"layer", layer),
+    method(c"frame", frame),
+    method(c"tag", tag),
+    method(c"step_hook", step_hook),
+    method(c"add_step_hook", add_step_hook),
+    method(c"forget", forget),
+    method(c"when_dead", when_dead),
+    method(c"take_dead", take_dead),
+    method(c"software", software),
+    method(c"warn", warn),
+    method(c"run_again", run_again),
+    method(c"run_later", run_later),
+    method(c"finish", finish),
+];
+
+const fn method(name: &'static CStr, function: unsafe extern "C" fn(Object, Object) -> Object) -> Method {
+    Method { name: name.as_ptr(), function, flags: METH_VARARGS, doc: ptr::null() }
+}
+
+/// Unpacks a call's arguments into variables and runs `body` with them and the recorder; the call returns None.
+macro_rules! native_function {
+    ($name:ident, $format:literal, ($($argument:ident: $type:ty = $initial:expr),*), |$recorder:ident| $body:expr) => {
+        unsafe extern "C" fn $name(_: Object, arguments: Object) -> Object {
+            let Some(api) = Api::get() else { return ptr::null_mut() };
+            // SAFETY: called by the interpreter, with the GIL; the variables are of the types the format names.
+            unsafe {
+                $(let mut $argument: $type = $initial;)*
+                if (api.PyArg_ParseTuple)(arguments, $format.as_ptr() $(, &raw mut $argument)*) == 0 {
+                    return ptr::null_mut();
+                }
+                if let Some($recorder) = Recorder::current() {
+                    crate::quietly(|| {
+                        $body;
+                    });
+                }
+                (api.Py_BuildValue)(c"".as_ptr())
+            }
+        }
+    };
+}
+
+/// SAFETY: a NUL-terminated string that outlives the call.
+unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
+    // SAFETY: the caller's word.
+    if string.is_null() { b"" } else { unsafe { CStr::from_ptr(string) }.to_bytes() }
+}
+
+native_function!(
+    layer,
+    c"Iss",
+    (id: c_uint = 0, name: *const c_char = ptr::null(), class: *const c_char = ptr::null()),
+    |recorder| recorder.interner.name_layer(&recorder.log, id, text(name), text(class))
+);
+
+native_function!(
+    frame,
+    c"IsIs",
+    (
+        id: c_uint = 0,
+        file: *const c_char = ptr::null(),
+        line: c_uint = 0,
+        function: *const c_char = ptr::null()
+    ),
+    |recorder| {
+        let mut buffer = LineBuffer::<4096>::new();
+        recorder.log.append(encode::frame(&mut buffer, id, text(file), Some(line), text(function)));
+    }
+);
+
+native_function!(
+    tag,
+    c"iKiKIs",
+    (
+        device: c_int = 0,
+        address: u64 = 0,
+        category: c_int = 0,
+        bytes: u64 = 0,
+        root: c_uint = 0,
+        name: *const c_char = ptr::null()
+    ),
+    |recorder| {
+        let category = match category {
+            0 => TagCategory::Parameter,
+            1 => TagCategory::Gradient,
+            2 => TagCategory::OptimizerState,
+            _ => TagCategory::Buffer,
+        };
+        let mut line = LineBuffer::<1024>::new();
+        let time = recorder.now();
+        recorder.log.append(encode::tag(&mut line, time, device, address, category, bytes, root, text(name)));
+    }
+);
+
+/// The function that PyTorch is to call after each optimizer's step: the same object at every call.
+unsafe extern "C" fn step_hook(_: Object, _arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL.
+    unsafe {
+        let hook = step_hook::get(api);
+        if !hook.is_null() {
+            (api.Py_IncRef)(hook);
+        }
+        hook
+    }
+}
+
+/// Puts the hook into PyTorch's dictionary under a key, unless a thread runs this code, which calls what the dictionary
+/// holds. Says whether it is there.
+unsafe extern "C" fn add_step_hook(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    let (mut hooks, mut key, mut code) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    // SAFETY: called by the interpreter, with the GIL; the variables are of the types the format names.
+    unsafe {
+        if (api.PyArg_ParseTuple)(arguments, c"OOO".as_ptr(), &raw mut hooks, &raw mut key, &raw mut code) == 0 {
+            return ptr::null_mut();
+        }
+        let added = crate::quietly(|| step_hook::add(api, hooks, key, code)).unwrap_or(false);
+        if !(api.PyErr_Occurred)().is_null() {
+            return ptr::null_mut();
+        }
+        (api.Py_BuildValue)(c"i".as_ptr(), c_int::from(added))
+    }
+}
+
+/// Called by the interpreter when a module dies; `address` is an int. A function in Python would not do: what a signal
+/// handler raised in it would be lost.
+unsafe extern "C" fn died(address: Object, _reference: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called with the GIL and the int it was made with.
+    unsafe {
+        let address = (api.PyLong_AsUnsignedLongLong)(address);
+        if let Some(recorder) = Recorder::current() {
+            crate::quietly(|| {
+                recorder.forget_module(address as usize);
+                DEAD.lock().push(address);
+            });
+        }
+        (api.Py_BuildValue)(c"".as_ptr())
+    }
+}
+
+static DIED: Method = Method { name: c"died".as_ptr(), function: died, flags: METH_O, doc: ptr::null() };
+
+/// Addresses of modules that died since the agent last asked.
+static DEAD: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
+/// The function to call when the module at an address dies.
+unsafe extern "C" fn when_dead(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL; the method is static and the new function owns the int.
+    unsafe {
+        let mut address = 0u64;
+        if (api.PyArg_ParseTuple)(arguments, c"K".as_ptr(), &raw mut address) == 0 {
+            return ptr::null_mut();
+        }
+        let bound = (api.Py_BuildValue)(c"K".as_ptr(), address);
+        let function = (api.PyCFunction_NewEx)(&DIED, bound, ptr::null_mut());
+        (api.Py_DecRef)(bound);
+        function
+    }
+}
+
+/// The addresses of modules that died since the last call, as a list.
+unsafe extern "C" fn take_dead(_: Object, _arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    let dead = std::mem::take(&mut *DEAD.lock());
+    // SAFETY: called by the interpreter, with the GIL.
+    unsafe {
+        let list = (api.PyList_New)(0);
+        for address in dead {
+            let number = (api.Py_BuildValue)(c"K".as_ptr(), address);
+            (api.PyList_Append)(list, number);
+            (api.Py_DecRef)(number);
+        }
+        list
+    }
+}
+
+native_function!(forget, c"K", (address: u64 = 0), |recorder| recorder.forget_module(address as usize));
+
+native_function!(
+    software,
+    c"sss",
+    (name: *const c_char = ptr::null(), version: *const c_char = ptr::null(), root: *const c_char = ptr::null()),
+    |recorder| {
+        let mut line = LineBuffer::<4096>::new();
+        recorder.log.append(encode::software(&mut line, text(name), text(version), text(root)));
+    }
+);
+
+native_function!(warn, c"s", (what: *const c_char = ptr::null()), |recorder| {
+    recorder.warn(&String::from_utf8_lossy(text(what)))
+});
+
+native_function!(run_again, c"", (), |recorder| recorder.python.run_again());
+
+native_function!(run_later, c"", (), |recorder| recorder.python.put_off());
+
+native_function!(finish, c"", (), |recorder| recorder.finish());

@@ -1,0 +1,198 @@
+"""Reads modules, optimizers and tensors without anyone being able to notice.
+
+Programs override methods, properties and `__getattr__` of modules, and subclasses of tensors answer for themselves. So no
+object is asked: attributes come from the instances' own dictionaries, and what PyTorch knows of a tensor from functions of
+its base class that run no operation, with overrides disabled. PyTorch still tells whoever records what a thread asks of it
+(a JIT trace notes `numel`), so nobody may ask for tensors while `is_watched`.
+"""
+
+import sys
+import types
+
+
+def class_name(kind):
+    return type.__dict__["__name__"].__get__(kind)  # A metaclass may have a property of this name.
+
+
+def is_kind(thing, kind):
+    """Like isinstance, but not by what `__class__` says."""
+    return kind in type.__dict__["__mro__"].__get__(type(thing))
+
+
+def copied(thing):
+    """What a dictionary of the program holds at one moment; subclasses and other threads play no part in it."""
+    return dict.copy(thing) if is_kind(thing, dict) else {}
+
+
+def listed(thing):
+    return list.copy(thing) if is_kind(thing, list) else list(thing) if type(thing) is tuple else []
+
+
+class Reader:
+    class_name = staticmethod(class_name)
+    is_kind = staticmethod(is_kind)
+    copied = staticmethod(copied)
+
+    def __init__(self, torch):
+        self.torch = torch
+        base = torch.Tensor.__mro__[1]  # Named otherwise in some versions.
+        ask = base.__dict__
+        self.is_on_gpu = ask["is_cuda"].__get__
+        self.device = ask["device"].__get__
+        self.elements = ask["numel"]
+        self.element_size = ask["element_size"]
+        self.is_leaf = ask["is_leaf"].__get__
+        self.retains_gradient = ask["retains_grad"].__get__
+        self.gradient = ask["grad"].__get__
+        # A tensor that is copied when it is written to is copied by who asks for its `data_ptr`.
+        self.storage_address = getattr(torch._C, "_data_address", None)
+        self.offset = ask["storage_offset"]
+        self.address = ask["data_ptr"]
+        self.own_types = (torch.Tensor, torch.nn.Parameter)
+        self.plain_dispatch = torch.Tensor.__dict__.get("__torch_dispatch__")
+        self.attributes_of_module = torch.nn.Module.__dict__["__dict__"].__get__
+        self.attributes_of_tensor = torch.Tensor.__dict__["__dict__"].__get__
+        functorch = getattr(torch._C, "_functorch", None)
+        self.tracing_state = getattr(torch._C, "_get_tracing_state", lambda: None)
+        self.transform = getattr(functorch, "peek_interpreter_stack", lambda: None)
+        self.dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+        self.function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+        self.function_mode = getattr(torch._C, "_get_function_stack_at", lambda index: None)
+        self.is_profiled = getattr(torch._C._autograd, "_profiler_enabled", lambda: False)
+
+    def is_watched(self):
+        """Whether anyone records what this thread asks of PyTorch: a JIT trace, an export, a transform, a mode."""
+        if self.tracing_state() is not None or self.transform() is not None or self.dispatch_modes() > 0:
+            return True
+        # What `torch.set_default_device` leaves in place for good only looks at functions that make tensors.
+        modes = (class_name(type(self.function_mode(index))) for index in range(self.function_modes()))
+        if any(mode != "DeviceContext" for mode in modes):
+            return True
+        modules = sys.modules
+        symbolic = getattr(modules.get("torch.fx._symbolic_trace"), "__dict__", {})
+        compiler = getattr(modules.get("torch.compiler"), "__dict__", {})
+        if (
+            symbolic.get("_is_fx_tracing_flag")  # Of the whole process, where it is not a thread's.
+            or getattr(symbolic.get("_is_fx_tracing_tls"), "flag", False)
+            or compiler.get("_is_compiling_flag")
+            or compiler.get("_is_exporting_flag")
+        ):
+            return True
+        guards = getattr(getattr(modules.get("torch._guards"), "_TLS", None), "__dict__", {})
+        if guards.get("compile_context") is not None or guards.get("tracing_context") is not None:
+            return True
+        # Before CPython 3.11 memlab cannot hide its functions from who records calls.
+        return sys.version_info < (3, 11) and self.is_profiled()
+
+    # Modules ---------------------------------------------------------------------------------------------------------
+
+    def is_module(self, thing):
+        return is_kind(thing, self.torch.nn.Module)
+
+    def attribute(self, module, name):
+        return self.attributes_of_module(module).get(name)
+
+    def children(self, module):
+        """(name, module) of each child."""
+        known = self.attribute(module, "_modules")
+        if known is not None and not is_kind(known, dict):  # A script module's.
+            known = getattr(known, "__dict__", {}).get("_python_modules")
+        return [(name, child) for name, child in copied(known).items() if type(name) is str and self.is_module(child)]
+
+    def parts(self, root):
+        """(qualified name, module) of a module and all below it, each once, in the order of `named_modules`."""
+        met = set()
+        waiting = [("", root)]
+        while waiting:
+            name, module = waiting.pop()
+            if id(module) in met:
+                continue
+            met.add(id(module))
+            yield name, module
+            prefix = name + "." if name else ""
+            waiting += [(prefix + child_name, child) for child_name, child in reversed(self.children(module))]
+
+    def name_in(self, root, module):
+        return next((name for name, part in self.parts(root) if part is module), None)
+
+    def tensors(self, root, kind):
+        """(qualified name, tensor) of all parameters or buffers (`kind`: the name of the dictionary), each once."""
+        found = []
+        met = set()
+        for prefix, module in self.parts(root):
+            known = self.attribute(module, kind)
+            if known is not None and class_name(type(known)) == "OrderedDictWrapper":  # A script module's.
+                known = dict(known.items())
+            for name, tensor in copied(known).items():
+                if type(name) is str and id(tensor) not in met and self.is_tensor(tensor):
+                    met.add(id(tensor))
+                    found.append((f"{prefix}.{name}" if prefix else name, tensor))
+        return found
+
+    def has_tensors(self, root):
+        return any(
+            known is not None and (not is_kind(known, dict) or len(known) > 0)
+            for _, module in self.parts(root)
+            for known in (self.attribute(module, "_parameters"), self.attribute(module, "_buffers"))
+        )
+
+    # Tensors ---------------------------------------------------------------------------------------------------------
+
+    def is_tensor(self, thing):
+        return is_kind(thing, self.torch.Tensor)
+
+    def memory(self, tensor):
+        """(device, address, bytes) of what a tensor, or one within it, has on GPUs."""
+        return [self.place(part) for part in self.with_memory(tensor) if self.is_on_gpu(part)]
+
+    def place(self, tensor):
+        size = self.element_size(tensor)
+        if self.storage_address is None:
+            address = self.address(tensor)
+        else:
+            address = self.storage_address(tensor) + self.offset(tensor) * size
+        return self.device(tensor).index or 0, address, self.elements(tensor) * size
+
+    def with_memory(self, tensor):
+        """The tensor, or, of a subclass that answers for itself (which is not asked), those that it holds."""
+        if not self.answers_for_itself(type(tensor)):
+            return [tensor]
+        held = list(copied(self.attributes_of_tensor(tensor)).values())
+        for base in type(tensor).__mro__:  # A DTensor's share of this rank.
+            slot = base.__dict__.get("_local_tensor")
+            if type(slot) is types.MemberDescriptorType:
+                held.append(slot.__get__(tensor))
+        return [part for part in held if self.is_tensor(part) and not self.answers_for_itself(type(part))]
+
+    def answers_for_itself(self, kind):
+        if kind in self.own_types:
+            return False
+        dispatch = next(
+            (base.__dict__["__torch_dispatch__"] for base in kind.__mro__ if "__torch_dispatch__" in base.__dict__), None
+        )
+        return dispatch is not None and dispatch is not self.plain_dispatch
+
+    def gradient_of(self, parameter):
+        # PyTorch warns whoever asks anything else for its gradient.
+        if self.is_leaf(parameter) or self.retains_gradient(parameter):
+            return self.gradient(parameter)
+        return None
+
+    def tensors_in(self, value):
+        """(suffix, tensor) of a value of an optimizer's state."""
+        if self.is_tensor(value):
+            return [("", value)]
+        return [(f".{index}", item) for index, item in enumerate(listed(value)) if self.is_tensor(item)]
+
+    # Optimizers ------------------------------------------------------------------------------------------------------
+
+    def optimized(self, optimizer):
+        """(group, index, parameter, its state by name) of all that an optimizer is given."""
+        attributes = self.torch.optim.Optimizer.__dict__["__dict__"].__get__(optimizer)
+        # A look into `state` by parameter would call the parameter's `__hash__`.
+        states = {id(parameter): state for parameter, state in copied(attributes.get("state")).items()}
+        for number, group in enumerate(listed(attributes.get("param_groups"))):
+            for index, parameter in enumerate(listed(copied(group).get("params"))):
+                if self.is_tensor(parameter):
+                    state = copied(states.get(id(parameter)))
+                    yield number, index, parameter, {name: kept for name, kept in state.items() if type(name) is str}

@@ -1,0 +1,89 @@
+//! What PyTorch calls after every optimizer's step.
+//!
+//! It is an object of a type of its own, and not a function: debuggers, coverage and profilers are told of calls of Python
+//! functions and of built-in ones, but not of this. torch.compile takes it for something that it cannot compile, and
+//! calls it; a Python function it would compile too.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::agent;
+use super::api::{Api, Object, TypeSlot, TypeSpec};
+use super::walk::MAX_DEPTH;
+use crate::recorder::Recorder;
+
+/// The one hook of this process and of those forked from it; lives for ever.
+static HOOK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// The hook, made when it is first asked for. Null where Python refuses.
+///
+/// SAFETY: the GIL must be held.
+pub unsafe fn get(api: &Api) -> Object {
+    /// `Py_tp_call`
+    const CALL: i32 = 50;
+    /// `Py_TPFLAGS_DEFAULT`
+    const DEFAULT_FLAGS: u32 = 1 << 18;
+    let known = HOOK.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    let mut slots =
+        [TypeSlot { slot: CALL, function: stepped as *mut c_void }, TypeSlot { slot: 0, function: ptr::null_mut() }];
+    let mut spec = TypeSpec {
+        name: c"memlab_native.StepHook".as_ptr(),
+        basic_size: 0, // That of `object`.
+        item_size: 0,
+        flags: DEFAULT_FLAGS,
+        slots: slots.as_mut_ptr(),
+    };
+    // SAFETY: the caller's word; Python copies what the spec holds, but for the name, which is static.
+    unsafe {
+        let kind = (api.PyType_FromSpec)(&mut spec);
+        if kind.is_null() {
+            return kind;
+        }
+        let hook = (api.PyObject_CallFunctionObjArgs)(kind, ptr::null_mut::<c_void>());
+        HOOK.store(hook, Ordering::Release);
+        hook
+    }
+}
+
+/// Adds the hook to a dictionary of PyTorch's, whose values are called by a function with the code `caller`. PyTorch raises if
+/// the dictionary changes meanwhile, so nothing is done while a thread is in there. An empty one is no danger: who goes
+/// through it has come to its end.
+///
+/// SAFETY: the GIL must be held. It is not given away here.
+pub unsafe fn add(api: &Api, hooks: Object, key: Object, caller: Object) -> bool {
+    let Some(interpreter) = Recorder::current().and_then(|recorder| recorder.python.trusted()) else { return false };
+    // SAFETY: the caller's word. Numbers as keys of an OrderedDict run no Python code.
+    unsafe {
+        let hook = get(api);
+        if hook.is_null() {
+            return false;
+        }
+        let mut is_called = false;
+        if (api.PyObject_Size)(hooks) != 0 {
+            agent::each_stack(api, interpreter, |frames| {
+                // What lies outside of a very deep stack is not known.
+                is_called |= frames.len() == MAX_DEPTH || frames.iter().any(|raw| ptr::eq(raw.code, caller.cast()));
+            });
+        }
+        !is_called && (api.PyObject_SetItem)(hooks, key, hook) == 0
+    }
+}
+
+/// The call: `hook(optimizer, args, kwargs)`.
+unsafe extern "C" fn stepped(_hook: Object, arguments: Object, _keywords: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL and a tuple.
+    unsafe {
+        let optimizer = (api.PyTuple_GetItem)(arguments, 0);
+        (api.PyErr_Clear)(); // Nobody calls it without arguments.
+        crate::quietly(|| agent::after_step(api, optimizer));
+        if !(api.PyErr_Occurred)().is_null() {
+            return ptr::null_mut(); // A signal handler of the program raised while the agent ran.
+        }
+        (api.Py_BuildValue)(c"".as_ptr())
+    }
+}

@@ -1,0 +1,97 @@
+"""Trains with hooks of its own after optimizers' steps, which PyTorch calls one after the other.
+
+    stepping.py own|thread|inside|forked
+
+own: they come after memlab has begun. thread, inside: memlab begins while PyTorch calls them, on another thread or on this
+one. forked: a child trains too. Says which were called.
+"""
+
+import os
+import sys
+import threading
+import time
+
+import torch
+import torch.nn as nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+calls = []
+
+
+def trained(device):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).to(device)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(model, optimizer, steps=2):
+    for _ in range(steps):
+        model(torch.ones(2, 4, device=model[0].weight.device)).sum().backward()
+        optimizer.step()
+
+
+def call_new_modules():
+    """Until memlab has had time to look at them."""
+    for _ in range(3):
+        nn.Linear(4, 4).cuda()(torch.ones(2, 4, device="cuda"))
+        until = time.monotonic() + 0.3
+        while time.monotonic() < until:
+            len(str(until))
+
+
+def own():
+    model, optimizer = trained("cuda")
+    model(torch.ones(2, 4, device="cuda"))
+    handles = [register_optimizer_step_post_hook(lambda *_, name=name: calls.append(name)) for name in "ab"]
+    train(model, optimizer)
+    call_new_modules()
+    train(model, optimizer)
+    print(calls, [handle.id for handle in handles])
+    for handle in handles:
+        handle.remove()
+
+
+def thread():
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(*_):
+        inside.set()
+        go_on.wait()
+
+    register_optimizer_step_post_hook(wait)
+    register_optimizer_step_post_hook(lambda *_: calls.append("last"))
+    worker = threading.Thread(target=train, args=trained("cpu"))
+    worker.start()
+    inside.wait()
+    call_new_modules()
+    go_on.set()
+    worker.join()
+    call_new_modules()
+    train(*trained("cuda"))
+    print(calls)
+
+
+def inside():
+    register_optimizer_step_post_hook(lambda *_: call_new_modules())
+    register_optimizer_step_post_hook(lambda *_: calls.append("last"))
+    model, optimizer = trained("cpu")
+    train(model, optimizer)
+    call_new_modules()
+    train(*trained("cuda"))
+    print(calls)
+
+
+def forked():
+    train(*trained("cuda"))
+    register_optimizer_step_post_hook(lambda *_: calls.append("last"))
+    child = os.fork()
+    parameter = nn.Parameter(torch.zeros(4))  # Autograd's threads are not forked.
+    parameter.grad = torch.zeros(4)
+    torch.optim.SGD([parameter], lr=0.1).step()
+    print("parent" if child else "child", calls)
+    sys.stdout.flush()
+    if not child:
+        os._exit(0)
+    print(os.waitpid(child, 0)[1])
+
+
+globals()[sys.argv[1]]()
