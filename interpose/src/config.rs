@@ -1,6 +1,7 @@
 //! What the environment asks for. Read once, when the library is loaded.
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 /// Bytes a trace may take by default: 2 GiB.
 const DEFAULT_TRACE_MAX: u64 = 2 << 30;
@@ -22,6 +23,10 @@ pub struct Config {
     pub on_limit: Option<String>,
     /// The program's memory can be moved: `MEMLAB_OFFLOAD=1`.
     pub offload: bool,
+    /// Whether the text of lines that take memory is kept: not with `MEMLAB_SOURCE=0`.
+    pub keep_source: bool,
+    /// When the library was loaded.
+    pub began: SystemTime,
     /// The most host memory that may be taken for what is moved: `MEMLAB_HOST_MAX`.
     pub host_max: Option<u64>,
 }
@@ -43,6 +48,8 @@ impl Config {
             limit: environment_text("MEMLAB_LIMIT"),
             on_limit: environment_text("MEMLAB_ON_LIMIT"),
             offload: std::env::var_os("MEMLAB_OFFLOAD").is_some_and(|value| value != "0" && !value.is_empty()),
+            keep_source: std::env::var_os("MEMLAB_SOURCE").is_none_or(|value| value != "0"),
+            began: SystemTime::now(),
             host_max: std::env::var("MEMLAB_HOST_MAX").ok().and_then(|text| parse_size(&text)),
         }
     }

@@ -56,6 +56,7 @@ fn run(recorder: &'static Recorder) {
         if !recorder.is_finished() {
             recorder.python.ask_again();
         }
+        recorder.interner.sources.write(&recorder.log);
         condense::if_large(recorder);
         crate::late::patch_what_is_new();
         ticks = ticks.wrapping_add(1);

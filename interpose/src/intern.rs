@@ -10,6 +10,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::log::Log;
 use crate::python::walk::{CodeIdentity, Interpreter, RawFrame};
+use crate::sources::Sources;
 
 /// What a Python frame means to attribution besides its line.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -131,6 +132,7 @@ impl Tables {
 #[derive(Default)]
 pub struct Interner {
     tables: Mutex<Tables>,
+    pub sources: Sources,
 }
 
 impl Interner {
@@ -146,13 +148,10 @@ impl Interner {
         let name = python.name(raw.code);
         tables.last_frame += 1;
         let frame = Frame { id: tables.last_frame, role: FrameRole::of(&file, &name), identity };
-        log.append(encode::frame(
-            &mut LineBuffer::<4096>::new(),
-            frame.id,
-            &file,
-            python.line(raw),
-            python.qualified_name(raw.code),
-        ));
+        let line = python.line(raw);
+        let function = python.qualified_name(raw.code);
+        log.append(encode::frame(&mut LineBuffer::<4096>::new(), frame.id, &file, line, function));
+        self.sources.met(&file, line);
         if let Some(local) = frame.role.local() {
             tables.module_codes.insert(raw.code as usize, (identity, local));
         }

@@ -21,6 +21,7 @@ mod python;
 mod recorder;
 mod request;
 mod sampler;
+mod sources;
 mod symbols;
 mod thread;
 mod torch;

@@ -270,6 +270,7 @@ impl Recorder {
     /// Writes the last line and trims the file. `code` is the exit code.
     pub fn end(&self, code: i32) {
         self.finish();
+        self.interner.sources.write(&self.log);
         condense::finish(self);
         self.end_at_once(code);
     }

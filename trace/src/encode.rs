@@ -126,6 +126,20 @@ pub fn frame<const N: usize>(
     out.into_bytes()
 }
 
+/// The text of a line of a source file.
+pub fn source<const N: usize>(
+    buffer: &mut LineBuffer<N>,
+    file: impl AsRef<[u8]>,
+    line: u32,
+    text: impl AsRef<[u8]>,
+) -> &[u8] {
+    let mut out = buffer.line();
+    out.raw(b"{\"source\":").string(file.as_ref(), (N / 3).max(48));
+    out.raw(b",\"line\":").number(line);
+    out.raw(b",\"text\":").string(text.as_ref(), 4).finish(b"}");
+    out.into_bytes()
+}
+
 /// A stack: the caller's stack (0: none) and the frame on top of it.
 pub fn stack<const N: usize>(buffer: &mut LineBuffer<N>, stack: u32, parent: u32, frame: u32) -> &[u8] {
     let mut line = buffer.line();

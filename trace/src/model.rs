@@ -12,6 +12,7 @@ mod kind;
 mod ledger;
 mod ooms;
 mod shown;
+mod sources;
 mod steps;
 mod symbols;
 mod tags;
@@ -24,6 +25,7 @@ use hashbrown::HashMap;
 
 pub use calls::{Call, CallTree, Held, LineCalls};
 pub use keyframe::Keyframe;
+pub use sources::Sources;
 pub use views::*;
 
 use crate::record::{self, Phase, Record};
@@ -125,6 +127,7 @@ impl Model {
                 self.redefined(changes);
                 self.defined(Missing::Frame(frame.frame));
             }
+            Record::Source(source) => self.symbols.define_source(&source),
             Record::Stack(stack) => {
                 let changes = self.symbols.define_stack(stack);
                 self.redefined(changes);
@@ -417,6 +420,11 @@ impl Model {
         self.state(device).map(|state| state.layers(&self.symbols)).unwrap_or_default()
     }
 
+    /// What lines, layers and categories have in common on a device. They sum to what is allocated.
+    pub fn holders(&self, device: i32) -> Vec<HolderView> {
+        self.state(device).map(|state| state.holders(&self.symbols)).unwrap_or_default()
+    }
+
     /// What every category holds on a device, in the order of [`Category::ALL`]. They sum to what is used.
     pub fn categories(&self, device: i32) -> [CategoryView; 12] {
         match self.state(device) {
@@ -438,6 +446,11 @@ impl Model {
     /// What every whole stack holds on a device, by id: call trees are sums of these.
     pub fn stacks(&self, device: i32) -> Vec<StackView> {
         self.state(device).map(DeviceState::stacks).unwrap_or_default()
+    }
+
+    /// The text of source lines, as far as the trace has it.
+    pub fn sources(&self) -> &Arc<Sources> {
+        &self.symbols.sources
     }
 
     /// The frames of a stack, innermost first.

@@ -32,6 +32,8 @@ pub enum Record<'a> {
     Software(Software),
     /// A Python frame.
     Frame(Frame<'a>),
+    /// The text of a source line.
+    Source(Source<'a>),
     /// A stack of frames.
     Stack(Stack),
     /// A layer.

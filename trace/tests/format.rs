@@ -183,6 +183,9 @@ fn record() -> impl Strategy<Value = Record<'static>> {
         (i(), text(), any::<Option<u32>>(), text()).prop_map(|(frame, file, line, function)| {
             Record::Frame(Frame { frame, file: file.into(), line, function: function.into() })
         }),
+        (text(), i(), text()).prop_map(|(source, line, text)| {
+            Record::Source(Source { source: source.into(), line, text: text.into() })
+        }),
         (i(), i(), i()).prop_map(|(stack, parent, frame)| Record::Stack(Stack { stack, parent, frame })),
         (i(), i(), text(), any::<Option<String>>()).prop_map(|(layer, parent, class, name)| Record::Layer(Layer {
             layer,

@@ -13,6 +13,7 @@ mod moving;
 mod processes;
 mod prompt;
 mod segments;
+mod source;
 mod steps;
 mod table;
 
@@ -25,13 +26,14 @@ use serde::Deserialize;
 pub use self::events::{EventColumn, EventItem, EventsState, phase_name};
 pub use self::keys::{ExportKind, Request};
 pub use self::layers::{LayerColumn, LayerItem, LayersState};
-pub use self::lines::{LineColumn, LineItem, LinesState, SourceView};
+pub use self::lines::{LineColumn, LineItem, LinesState};
 pub use self::moment::{Moment, Window};
 pub use self::mouse::{Spot, Spots, TimeScale};
 pub use self::moving::Question;
 pub use self::processes::{Imbalance, ProcessColumn, ProcessItem};
 pub use self::prompt::{Prompt, PromptKind};
 pub use self::segments::{Cell, Digest, Piece, SegmentsState, Stretch, neighbours, piece_at, pieces};
+pub use self::source::SourceView;
 pub use self::steps::{StepColumn, StepItem, StepsState, step_at};
 pub use self::table::{Column, TableState};
 use crate::filter::Filter;
@@ -293,7 +295,10 @@ impl App {
 
     /// What snapshots should show beyond what all do.
     pub fn want(&self) -> Want {
-        let detail = self.screen.detail();
+        let detail = match self.screen.detail() {
+            Detail::None if self.filter.asks_for_relations() => Detail::Relations,
+            detail => detail,
+        };
         // What is not in every snapshot for the peak has to be looked up there.
         let peak = (self.moment == Moment::Peak && matches!(detail, Detail::Segments | Detail::Events))
             .then(|| self.peak_cursor())

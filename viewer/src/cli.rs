@@ -16,7 +16,7 @@ use crate::control::OnLimit;
 use crate::moment::Moment;
 use crate::selection::Criteria;
 use crate::theme::Palette;
-use crate::{commands, fault, format, report, run, selection, text};
+use crate::{commands, fault, filter, format, report, run, selection, text};
 
 /// Where did my GPU memory go, and how do I get it back?
 ///
@@ -57,6 +57,7 @@ enum Command {
         look: Look,
     },
     /// Show the dashboard on recorded traces, also while they grow.
+    #[command(after_help = view_help())]
     View(View),
     /// List the traced processes of this user.
     Ps {
@@ -240,8 +241,7 @@ struct Offload {
     /// Everything, the CUDA context too, with the CUDA driver's checkpoint; of any CUDA program.
     #[arg(long, conflicts_with_all = ["category", "layer", "idle"])]
     full: bool,
-    /// Only memory of this category; may be given again for another.
-    #[arg(long, value_name = "NAME", value_parser = selection::parse_category)]
+    #[arg(long, value_name = "NAME", value_parser = selection::parse_category, help = selection::category_help())]
     category: Vec<Category>,
     /// Only memory of this layer and the layers inside it; may be given again for another.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -291,6 +291,26 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
         Some(ns @ 1..) => Ok(Duration::from_nanos(ns)),
         _ => Err("write it as 30s, 1m30s or 500ms".to_owned()),
     }
+}
+
+/// What `/` and `--filter` understand.
+fn view_help() -> String {
+    format!(
+        "\
+Filters, all of which a row must meet:
+  attn                its name contains it; upper and lower case are the same
+  /h\\.[0-3]\\./         its name matches the regular expression
+  size>1MiB           it holds more: > >= < <= =
+  layer:h.3           it is of that layer, or of one inside it
+  category:activation it holds memory of that category
+  line:model.py, function:forward, class:Linear, kind:free, phase:backward, device:1
+                      that text of it contains this; a layer has the lines that asked for what it holds
+  !word, !layer:h.3   it does not meet that
+
+Categories:
+  {}",
+        filter::category_list()
+    )
 }
 
 #[derive(Debug, Args)]

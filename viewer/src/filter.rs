@@ -8,9 +8,18 @@
 //! | `layer:h.3` | its layer is `h.3` or lies in it |
 //! | `category:activation` | it holds memory of the category |
 //! | `line:model.py`, `function:forward`, `class:Linear`, `kind:free`, `phase:backward`, `device:1` | that text contains it |
+//!
+//! A line passes by the layers, classes and categories of what it asked for, a layer by the lines that did.
+//!
+//! | written | a row passes if |
+//! |---|---|
 //! | `!word`, `!layer:h.3` … | it does not meet the condition |
 
+use memlab_trace::Category;
 use regex::{Regex, RegexBuilder};
+
+use crate::selection::OF_BLOCKS;
+use crate::theme::category_names;
 
 /// What of a row can be asked for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +68,7 @@ enum Condition {
     Word(String),
     Matches(Regex),
     Field(Field, String),
+    Category(Vec<Category>),
     Size(Comparison, u64),
 }
 
@@ -99,6 +109,17 @@ impl Filter {
         self.conditions.is_empty()
     }
 
+    /// Whether it asks what a row has to do with, beside what is in the row.
+    pub fn asks_for_relations(&self) -> bool {
+        let related = [Field::Layer, Field::Class, Field::Line, Field::Function];
+        let asks = |condition: &Condition| match condition {
+            Condition::Category(_) => true,
+            Condition::Field(field, _) => related.contains(field),
+            _ => false,
+        };
+        self.conditions.iter().any(|(_, condition)| asks(condition))
+    }
+
     /// Whether a row meets all conditions.
     pub fn passes(&self, row: &impl Row) -> bool {
         self.conditions.iter().all(|(wanted, condition)| condition.is_met_by(row) == *wanted)
@@ -111,6 +132,10 @@ impl Condition {
             Self::Word(word) => row.texts().iter().any(|text| text.to_lowercase().contains(word)),
             Self::Matches(regex) => row.texts().iter().any(|text| regex.is_match(text)),
             Self::Field(Field::Layer, layer) => row.field(Field::Layer).iter().any(|name| is_in_layer(name, layer)),
+            Self::Category(wanted) => {
+                let names = row.field(Field::Category);
+                wanted.iter().any(|category| names.contains(&category.as_str()))
+            }
             Self::Field(field, wanted) => row.field(*field).iter().any(|text| text.to_lowercase().contains(wanted)),
             Self::Size(comparison, size) => {
                 let bytes = row.bytes();
@@ -165,7 +190,9 @@ fn condition(word: &str) -> Result<Condition, String> {
             return Ok(Condition::Word(word.to_lowercase()));
         };
         let regex = RegexBuilder::new(pattern).case_insensitive(true).size_limit(1 << 20).build();
-        return regex.map(Condition::Matches).map_err(|_| format!("{pattern} is not a regular expression"));
+        return regex.map(Condition::Matches).map_err(|_| {
+            format!("{pattern} is not a regular expression: to search for the text, write it without the slashes")
+        });
     }
     if let Some(rest) = word.strip_prefix("size")
         && rest.starts_with(['<', '>', '='])
@@ -175,9 +202,31 @@ fn condition(word: &str) -> Result<Condition, String> {
     if let Some((name, wanted)) = word.split_once(':')
         && let Some((_, field)) = FIELDS.iter().find(|(known, _)| *known == name)
     {
-        return Ok(Condition::Field(*field, wanted.to_lowercase()));
+        return match field {
+            Field::Category => category_condition(wanted),
+            _ => Ok(Condition::Field(*field, wanted.to_lowercase())),
+        };
     }
     Ok(Condition::Word(word.to_lowercase()))
+}
+
+/// The categories that a text means: by the names of reports' JSON and those of the screens, also in part.
+fn category_condition(wanted: &str) -> Result<Condition, String> {
+    let plain = |name: &str| name.to_lowercase().replace([' ', '-'], "_");
+    let is_named = |category: &Category| {
+        let (long, short) = category_names(*category);
+        [category.as_str(), long, short].iter().any(|name| plain(name).contains(&plain(wanted)))
+    };
+    let found: Vec<Category> = Category::ALL.into_iter().filter(is_named).collect();
+    match found.is_empty() {
+        true => Err(format!("no category is called {wanted}: write one of {}", category_list())),
+        false => Ok(Condition::Category(found)),
+    }
+}
+
+/// The names of the categories that lines, layers and blocks can be of.
+pub fn category_list() -> String {
+    OF_BLOCKS.map(Category::as_str).join(", ")
 }
 
 fn size_condition(text: &str) -> Result<Condition, String> {
@@ -269,7 +318,14 @@ mod tests {
     fn what_is_half_typed_is_a_word_and_what_is_wrong_is_said() {
         assert_eq!(passing("/h\\.1"), [""; 0]);
         assert_eq!(passing("!"), [""; 0]);
-        assert_eq!(Filter::parse("/(/").unwrap_err(), "( is not a regular expression");
+        let error = Filter::parse("/[/").unwrap_err();
+        assert_eq!(error, "[ is not a regular expression: to search for the text, write it without the slashes");
+        assert_eq!(passing("["), [""; 0]);
+        let error = Filter::parse("category:weights").unwrap_err();
+        assert!(error.starts_with("no category is called weights: write one of parameter, gradient"), "{error}");
+        assert!(
+            Filter::parse("category:parameters category:optimizer-s").is_ok() && Filter::parse("category:").is_ok()
+        );
         assert_eq!(Filter::parse("size>much").unwrap_err(), "\"much\" is not a size: write size>1MiB");
         assert!(Filter::parse("size>").is_err());
     }

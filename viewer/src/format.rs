@@ -110,6 +110,11 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// So many of something: `1 block`, `1,200 blocks`.
+pub fn counted(count: u64, one: &str) -> String {
+    format!("{} {one}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
 /// A duration in nanoseconds with the two units that matter: `12 ms`, `1.50 s`, `2m 05s`, `3h 07m`, `2d 04h`.
 pub fn duration(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;

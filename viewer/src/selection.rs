@@ -12,11 +12,12 @@ use memlab_trace::{BlockLayer, BlockView, Category, Line, Model, Record, Sink, r
 
 use self::pages::{Block, Pages, whole_pages};
 use crate::fault::bad_input;
+use crate::filter::category_list;
 use crate::theme::category_names;
 use crate::{format, progress};
 
 /// The categories of blocks; the others are not in blocks.
-const OF_BLOCKS: [Category; 8] = [
+pub const OF_BLOCKS: [Category; 8] = [
     Category::Parameter,
     Category::Gradient,
     Category::OptimizerState,
@@ -49,10 +50,16 @@ pub fn parse_category(text: &str) -> Result<Category, String> {
     let is_named = |category: &&Category| {
         [category.as_str(), category_names(**category).0].iter().any(|name| plain(name) == wanted)
     };
-    OF_BLOCKS.iter().find(is_named).copied().ok_or_else(|| {
-        let names: Vec<&str> = OF_BLOCKS.iter().map(|category| category.as_str()).collect();
-        format!("no memory of that kind can be chosen: write one of {}", names.join(", "))
-    })
+    OF_BLOCKS
+        .iter()
+        .find(is_named)
+        .copied()
+        .ok_or_else(|| format!("no memory of that kind can be chosen: write one of {}", category_list()))
+}
+
+/// What `--category` is for, for the help.
+pub fn category_help() -> String {
+    format!("Only memory of this category; may be given again for another [{}]", category_list())
 }
 
 /// Whether a layer is the one wanted or inside it. As in a filter a name in part, such as `attn`, is found anywhere; but

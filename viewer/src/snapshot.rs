@@ -1,16 +1,21 @@
 //! What a screen shows: plain values taken from the models at one moment. The background thread makes them, the
 //! screen only reads them.
 
+mod calls;
+mod relations;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{
-    CallTree, CategoryView, DeviceView, DriverView, EventView, GrowthView, Held, LayerView, Line, LineView, Model,
-    OomView, Replay, SegmentMap, StepView, Timeline,
+    CategoryView, DeviceView, DriverView, EventView, GrowthView, Held, LayerView, Line, LineView, Model, OomView,
+    Replay, SegmentMap, Sources, StepView, Timeline,
 };
 
+pub use self::calls::Calls;
+pub use self::relations::{Related, Relations};
 use crate::want::{Comparison, Cursor, Detail};
 
 /// All processes that are followed.
@@ -97,6 +102,8 @@ pub struct ProcessSnapshot {
     pub ooms: Vec<OomView>,
     /// How many there were.
     pub oom_count: u64,
+    /// The text of source lines, as far as the trace has it.
+    pub sources: Arc<Sources>,
     /// What memlab could not do in this process.
     pub warnings: Vec<String>,
     /// Lines of the trace that could not be read.
@@ -162,43 +169,10 @@ pub struct LineRow {
     pub own: LineView,
     /// It and all it called; `None` unless that was wanted.
     pub inclusive: Option<Held>,
-    /// How much more it holds after each step, by the trend over the run.
-    pub growth_per_step: f64,
+    /// How much more it holds after each step, by the trend over the run; `None`: that of this call is not known.
+    pub growth_per_step: Option<f64>,
     /// Blocks handed out a second: of late while it runs, over the run afterwards.
     pub allocations_per_second: f64,
-}
-
-/// The call tree of the user's lines, and where in it each line is.
-#[derive(Clone, Debug, Default)]
-pub struct Calls {
-    /// The tree.
-    pub tree: CallTree,
-    by_line: HashMap<Arc<Line>, Vec<u32>>,
-}
-
-impl Calls {
-    fn new(tree: CallTree) -> Self {
-        let mut by_line: HashMap<Arc<Line>, Vec<u32>> = HashMap::new();
-        for (index, call) in (0..).zip(&tree.calls) {
-            if let Some(line) = &call.line {
-                by_line.entry(line.clone()).or_default().push(index);
-            }
-        }
-        Self { tree, by_line }
-    }
-
-    /// The calls of a line.
-    pub fn of(&self, line: &Arc<Line>) -> &[u32] {
-        self.by_line.get(line).map_or(&[], Vec::as_slice)
-    }
-
-    /// Whether no call of the same line is around this one.
-    pub fn is_outermost(&self, call: u32) -> bool {
-        let calls = &self.tree.calls;
-        let line = &calls[call as usize].line;
-        let mut around = std::iter::successors(calls[call as usize].parent, |parent| calls[*parent as usize].parent);
-        !around.any(|parent| calls[parent as usize].line == *line)
-    }
 }
 
 /// One device of one process.
@@ -222,6 +196,8 @@ pub struct DeviceSnapshot {
     pub driver: Vec<DriverView>,
     /// The call tree; `None` unless that was wanted.
     pub calls: Option<Arc<Calls>>,
+    /// Which lines, layers and categories belong together; `None` unless that was wanted.
+    pub relations: Option<Arc<Relations>>,
     /// The memory map; `None` unless that was wanted.
     pub segments: Option<Arc<SegmentMap>>,
 }
@@ -241,6 +217,7 @@ impl ProcessSnapshot {
             devices: model.devices().into_iter().map(|totals| DeviceSnapshot::of(model, totals, detail)).collect(),
             ooms: model.ooms(),
             oom_count: model.oom_count(),
+            sources: model.sources().clone(),
             warnings: model.warnings().to_vec(),
             ..Self::default()
         };
@@ -306,7 +283,7 @@ impl DeviceSnapshot {
                 let held = own.line.as_ref().and_then(|line| inclusive.get(line)).copied();
                 held.unwrap_or_else(|| Held::from(&own))
             }),
-            growth_per_step: growth_of.get(&own.line.as_ref()).copied().unwrap_or(0.0),
+            growth_per_step: Some(growth_of.get(&own.line.as_ref()).copied().unwrap_or(0.0)),
             allocations_per_second: if seconds > 0.0 { own.allocations as f64 / seconds } else { 0.0 },
             own,
         };
@@ -318,9 +295,10 @@ impl DeviceSnapshot {
             layers: model.layers(index),
             steps: model.device_steps(index).to_vec(),
             driver: model.driver_memory(index),
+            relations: detail.has_relations().then(|| Arc::new(Relations::new(&model.holders(index)))),
             segments: (detail == Detail::Segments).then(|| Arc::new(model.segments(index))),
+            calls: calls.map(|calls| Arc::new(Calls::new(calls.users_only(), &growth))),
             growth,
-            calls: calls.map(|calls| Arc::new(Calls::new(calls.users_only()))),
         }
     }
 
@@ -339,7 +317,9 @@ impl DeviceSnapshot {
         self.show_lines(then);
         self.show_layers(then);
         self.driver.clone_from(&then.driver);
-        self.calls.clone_from(&then.calls);
+        // Growth is that of the run, as in the table.
+        self.calls = then.calls.as_ref().map(|calls| Arc::new(calls.with_growth(&self.growth)));
+        self.relations.clone_from(&then.relations);
         self.segments.clone_from(&then.segments);
     }
 
@@ -353,6 +333,7 @@ impl DeviceSnapshot {
             if let Some(inclusive) = &mut row.inclusive {
                 let earlier = earlier.and_then(|earlier| earlier.inclusive);
                 inclusive.live_bytes = earlier.map_or(0, |earlier| earlier.live_bytes);
+                inclusive.live_blocks = earlier.map_or(0, |earlier| earlier.live_blocks);
             }
         }
         // Lines that got another name since, as those of stacks whose frames were not known yet.

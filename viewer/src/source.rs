@@ -1,39 +1,163 @@
-//! Source files, as traces name them.
+//! Source files, as traces name them: what they say now, and what the trace has of what they said.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
+
+use memlab_trace::Sources;
 
 /// No source file worth showing is larger.
 const LARGEST: u64 = 4 << 20;
+/// From this length on a recorded line may be the beginning of a longer one.
+const CUT: usize = 230;
 
-/// The lines of a source file, or why there are none to show.
-pub type Source = Result<Arc<[String]>, String>;
+/// A line of a source file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceLine {
+    /// Its number, from 1.
+    pub number: u32,
+    /// What it says.
+    pub text: String,
+    /// Whether it certainly said so when it ran.
+    pub is_sure: bool,
+}
 
-/// Reads a source file. A trace may name any file: only ordinary ones of a decent size are read, and none that would keep
-/// the reader waiting. The files of /proc and /sys are ordinary to look at, but empty.
-pub fn read(file: &str) -> Source {
+/// A source file, as far as it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its lines, by number; of a file that is not there those that the trace has.
+    pub lines: Arc<[SourceLine]>,
+    /// Why it may not be what ran.
+    pub warning: Option<String>,
+}
+
+/// A source file: as it is now, with the lines in it as they were that the trace has and that were edited since.
+/// `began_unix_ns`: when the run began.
+///
+/// # Errors
+///
+/// Why there is nothing to show.
+pub fn open(file: &str, recorded: &Sources, began_unix_ns: u64) -> Result<Source, String> {
+    let recorded: BTreeMap<u32, &str> = recorded.of_file(file).map(|(line, text)| (line, &**text)).collect();
+    let (now, modified_unix_ns) = match read(file) {
+        Ok(found) => found,
+        Err(reason) if recorded.is_empty() => return Err(reason),
+        Err(reason) => {
+            let line = |(number, text): (u32, &str)| SourceLine { number, text: text.to_owned(), is_sure: true };
+            let warning = Some(format!("{reason}: these are the lines that the trace has"));
+            return Ok(Source { lines: recorded.into_iter().map(line).collect(), warning });
+        }
+    };
+    let was_changed = modified_unix_ns > began_unix_ns;
+    let text_of = |number: u32| now.get((number as usize).checked_sub(1)?).map(String::as_str);
+    let is_edited = |(number, text): &(&u32, &&str)| !is_same(text_of(**number).unwrap_or_default(), text);
+    let edited = recorded.iter().filter(is_edited).count();
+    let warning = match (edited, was_changed) {
+        (1.., _) => Some(format!(
+            "the file was edited since: {edited} of {} lines that the trace has read otherwise; they are shown as they ran",
+            recorded.len()
+        )),
+        (0, true) if recorded.is_empty() => {
+            Some("the file was changed after the run began: these may not be the lines that ran".to_owned())
+        }
+        (0, true) => {
+            Some("the file was changed after the run began, but not in the lines that the trace has".to_owned())
+        }
+        (0, false) => None,
+    };
+    let last = recorded.keys().next_back().copied().unwrap_or(0).max(now.len() as u32);
+    // Of a file that got shorter the lines behind its end are those that the trace has.
+    let numbers = (1..=now.len() as u32).chain(recorded.range(now.len() as u32 + 1..=last).map(|(number, _)| *number));
+    let line = |number: u32| {
+        let (was, is) = (recorded.get(&number), text_of(number).unwrap_or_default());
+        let text = was.filter(|was| !is_same(is, was)).map_or(is, |was| was);
+        SourceLine { number, text: text.to_owned(), is_sure: was.is_some() || warning.is_none() }
+    };
+    Ok(Source { lines: numbers.map(line).collect(), warning })
+}
+
+/// Whether a line still says what was recorded of it.
+fn is_same(now: &str, recorded: &str) -> bool {
+    let now = now.trim_ascii_end();
+    now == recorded || recorded.len() >= CUT && now.starts_with(recorded.trim_end_matches('\u{fffd}'))
+}
+
+/// Reads a source file: its lines, and when it was changed last. A trace may name any file: only ordinary ones of a decent
+/// size are read, and none that would keep the reader waiting. The files of /proc and /sys are ordinary to look at, but
+/// empty.
+fn read(file: &str) -> Result<(Vec<String>, u64), String> {
     let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file);
     let open = open.map_err(|_| "not on this machine, or no longer there".to_owned())?;
-    let is_source = open.metadata().is_ok_and(|found| found.is_file() && (1..=LARGEST).contains(&found.len()));
-    if !is_source {
-        return Err("no source file".to_owned());
-    }
+    let found = open.metadata().ok().filter(|found| found.is_file() && (1..=LARGEST).contains(&found.len()));
+    let Some(found) = found else { return Err("no source file".to_owned()) };
+    let seconds = u64::try_from(found.mtime()).unwrap_or(0);
+    let modified = seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(found.mtime_nsec()).unwrap_or(0));
     let mut bytes = Vec::new();
     open.take(LARGEST).read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
-    Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect())
+    Ok((String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect(), modified))
 }
 
 #[cfg(test)]
 mod tests {
+    use memlab_trace::{Model, decode_line};
+
     use super::*;
+
+    fn recorded(file: &str, lines: &[(u32, &str)]) -> Arc<Sources> {
+        let mut model = Model::new();
+        for (line, text) in lines {
+            let record = format!(r#"{{"source":"{file}","line":{line},"text":"{text}"}}"#);
+            model.apply(decode_line(record.as_bytes()).unwrap());
+        }
+        model.sources().clone()
+    }
 
     #[test]
     fn what_is_no_source_is_not_read() {
+        let nothing = Sources::default();
         for file in ["/proc/self/pagemap", "/proc/self/status", "/dev/zero", "/dev", "/nowhere/at/all.py", ""] {
-            assert!(read(file).is_err(), "{file}");
+            assert!(open(file, &nothing, 0).is_err(), "{file}");
         }
-        assert!(read(concat!(env!("CARGO_MANIFEST_DIR"), "/src/source.rs")).is_ok_and(|lines| lines.len() > 20));
+        let this = open(concat!(env!("CARGO_MANIFEST_DIR"), "/src/source.rs"), &nothing, u64::MAX).unwrap();
+        assert!(this.lines.len() > 20 && this.warning.is_none());
+    }
+
+    #[test]
+    fn an_edited_file_shows_what_ran() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("train.py").to_string_lossy().into_owned();
+        let shown = |recorded: &Sources, began: u64| {
+            let source = open(&file, recorded, began).unwrap();
+            let lines: Vec<_> =
+                source.lines.iter().map(|line| (line.number, line.text.clone(), line.is_sure)).collect();
+            (lines, source.warning.unwrap_or_default())
+        };
+        let line = |number: u32, text: &str, is_sure: bool| (number, text.to_owned(), is_sure);
+        // GIVEN a file of which two lines were recorded
+        let ran = recorded(&file, &[(1, "a = 1"), (3, "c = 3")]);
+        // WHEN it is as it was THEN nothing is said
+        std::fs::write(&file, "a = 1\nb = 2\nc = 3  \n").unwrap();
+        let same = vec![line(1, "a = 1", true), line(2, "b = 2", true), line(3, "c = 3  ", true)];
+        assert_eq!(shown(&ran, u64::MAX), (same, String::new()));
+        // WHEN it was changed after the start, elsewhere or nobody knows where THEN that is said
+        let (_, warning) = shown(&ran, 0);
+        assert!(warning.contains("but not in the lines that the trace has"), "{warning}");
+        let (_, warning) = shown(&Sources::default(), 0);
+        assert!(warning.contains("may not be the lines that ran"), "{warning}");
+        // WHEN a line went in between THEN those that ran stand where they ran, and the rest is not certain
+        std::fs::write(&file, "a = 1\nb = 2\nnew\nc = 3\n").unwrap();
+        let (lines, warning) = shown(&ran, u64::MAX);
+        let edited = [line(1, "a = 1", true), line(2, "b = 2", false), line(3, "c = 3", true), line(4, "c = 3", false)];
+        assert_eq!(lines, edited);
+        assert!(warning.contains("1 of 2 lines"), "{warning}");
+        // WHEN it is gone, or shorter THEN what the trace has is left
+        std::fs::write(&file, "a = 1\n").unwrap();
+        assert_eq!(shown(&ran, u64::MAX).0, [line(1, "a = 1", true), line(3, "c = 3", true)]);
+        std::fs::remove_file(&file).unwrap();
+        let (lines, warning) = shown(&ran, u64::MAX);
+        assert_eq!(lines, [line(1, "a = 1", true), line(3, "c = 3", true)]);
+        assert!(warning.contains("not on this machine"), "{warning}");
     }
 }

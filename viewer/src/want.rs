@@ -12,12 +12,21 @@ pub enum Detail {
     /// Nothing.
     #[default]
     None,
-    /// The call trees.
+    /// Which lines, layers and categories belong together.
+    Relations,
+    /// The same, and the call trees.
     Calls,
     /// The memory maps.
     Segments,
     /// The latest events.
     Events,
+}
+
+impl Detail {
+    /// Whether it has [`Detail::Relations`].
+    pub fn has_relations(self) -> bool {
+        matches!(self, Self::Relations | Self::Calls)
+    }
 }
 
 /// A moment of the past, chosen on the screen.

@@ -4,7 +4,8 @@ mod common;
 
 use common::{GIB, MIB, Opened, START, Story, trained};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
-use memlab_viewer::app::{App, Moment, Overlay, Screen};
+use memlab_viewer::app::{App, Column, LineColumn, LineItem, Moment, Overlay, Screen};
+use memlab_viewer::format::Units;
 use memlab_viewer::theme::{Depth, Palette, Theme};
 use memlab_viewer::view;
 use ratatui::buffer::Buffer;
@@ -36,7 +37,11 @@ fn press(app: &mut App, keys: &str) {
 }
 
 fn draw(app: &mut App) -> Vec<String> {
-    let mut buffer = Buffer::empty(Rect::new(0, 0, 120, 40));
+    draw_at(app, (120, 40))
+}
+
+fn draw_at(app: &mut App, (columns, rows): (u16, u16)) -> Vec<String> {
+    let mut buffer = Buffer::empty(Rect::new(0, 0, columns, rows));
     view::draw(&mut buffer, app);
     memlab_viewer::export::text_picture(&buffer).lines().map(str::to_owned).collect()
 }
@@ -220,7 +225,7 @@ fn a_line_opens_to_its_callers_and_the_tree_to_what_it_called() {
     app.screen = Screen::Lines;
     opened.show(&mut app);
     let shown = |app: &App| -> Vec<(u16, u32, u64)> {
-        let row = |item: &memlab_viewer::app::LineItem| {
+        let row = |item: &LineItem| {
             (item.depth, item.line().and_then(|line| line.line).unwrap_or(0), item.live_bytes() / MIB)
         };
         app.line_items().iter().map(row).collect()
@@ -242,6 +247,103 @@ fn a_line_opens_to_its_callers_and_the_tree_to_what_it_called() {
     press(&mut app, "/line:88\n");
     assert!(shown(&app).iter().any(|row| row.1 == 88) && shown(&app)[0].1 == 12, "{:?}", shown(&app));
     assert!(!shown(&app).contains(&(1, 74, 3)));
+}
+
+#[test]
+fn calls_have_the_figures_of_lines() {
+    // GIVEN a line that keeps 4 MiB more after every step, called from one place, and another called from two
+    let mut story = Story::begin(4242, None);
+    story.device(0, 8 << 30);
+    for (stack, parent, frame) in [(51, 1, 4), (52, 5, 4), (53, 1, 6)] {
+        story.line(&format!(r#"{{"stack":{stack},"parent":{parent},"frame":{frame}}}"#));
+    }
+    for step in 0..6 {
+        story.alloc(0, 4 * MIB, 53, 0, 0);
+        for stack in [51, 52] {
+            story.alloc(0, MIB, stack, 0, 0);
+        }
+        story.line(&format!(r#"["step",{},1,{step}]"#, (step + 1) * 1_000_000));
+    }
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    app.screen = Screen::Lines;
+    opened.show(&mut app);
+    let figures = |app: &App| -> Vec<(u32, u64, String)> {
+        let growth = |item: &LineItem| LineColumn::Growth.text(item, Units::Auto);
+        let row = |item: &LineItem| {
+            (item.line().and_then(|line| line.line).unwrap_or(0), item.held().live_blocks, growth(item))
+        };
+        app.line_items().iter().map(row).collect()
+    };
+    let rows = |rows: &[(u32, u64, &str)]| -> Vec<(u32, u64, String)> {
+        rows.iter().map(|(line, blocks, growth)| (*line, *blocks, (*growth).to_owned())).collect()
+    };
+    assert_eq!(figures(&app), rows(&[(140, 6, "+4.00 MiB"), (74, 12, "+2.00 MiB")]));
+    // WHEN the call tree is shown THEN calls have blocks, and the growth of the lines below them where it is theirs alone
+    press(&mut app, "c");
+    let expected = [(12, 18, "+6.00 MiB"), (140, 6, "+4.00 MiB"), (74, 6, ""), (88, 6, ""), (74, 6, "")];
+    assert_eq!(figures(&app), rows(&expected));
+    let screen = draw(&mut app).join("\n");
+    assert!(screen.contains("allocates nothing itself; with what it calls: now 36.0 MiB in 18 blocks"), "{screen}");
+    // AND so has a moment of the past
+    press(&mut app, "tstep 2\n");
+    opened.show(&mut app);
+    assert_eq!(figures(&app)[0], rows(&[(12, 9, "+6.00 MiB")])[0]);
+    // AND callers
+    press(&mut app, "⎋cj");
+    opened.show(&mut app);
+    press(&mut app, "l");
+    assert_eq!(figures(&app)[1..], rows(&[(74, 12, "+2.00 MiB"), (12, 6, ""), (88, 6, "")]));
+}
+
+#[test]
+fn filters_find_lines_by_layer_and_category_and_layers_by_line() {
+    let story = trained(2);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    let mut found = |screen: Screen, filter: &str| -> Vec<String> {
+        app.screen = screen;
+        assert_eq!(app.set_filter(filter), None, "{filter}");
+        opened.show(&mut app);
+        let line = |item: &LineItem| item.line().and_then(|line| line.line).unwrap_or(0).to_string();
+        let mut names: Vec<String> = match screen {
+            Screen::Layers => app.layer_items().iter().map(|item| item.name().to_owned()).collect(),
+            // The table of the overview is the same.
+            _ => app.line_items().iter().map(line).collect(),
+        };
+        names.sort();
+        names
+    };
+    for screen in [Screen::Lines, Screen::Overview] {
+        assert_eq!(found(screen, "category:optimizer"), ["88"]);
+        assert_eq!(found(screen, "category:parameters"), ["12"]);
+        assert_eq!(found(screen, "class:MLP"), ["12", "74", "88"]);
+        assert_eq!(found(screen, "layer:h.2.attn category:activation"), ["58"]);
+    }
+    assert_eq!(found(Screen::Layers, "line:model.py:58 layer:h.2"), ["h.2.attn"]);
+    assert_eq!(found(Screen::Layers, "function:MLP.forward !layer:h.0"), ["h.1.mlp", "h.2.mlp", "h.3.mlp"]);
+    // WHEN a category is asked for that is none THEN those there are are named
+    let error = app.set_filter("category:weights").expect("there is none");
+    assert!(error.contains("optimizer_state, buffer"), "{error}");
+    press(&mut app, "⎋/category:");
+    let screen = draw(&mut app).join("\n");
+    assert!(screen.contains("parameter, gradient, optimizer_state, buffer"), "{screen}");
+}
+
+#[test]
+fn the_moment_shown_is_always_in_the_header() {
+    let story = ended(4);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    for (keys, words) in [("p", "at the peak"), ("t2.5s\n", "at 2.50 s"), ("tstep 1\n", "at ")] {
+        press(&mut app, keys);
+        for columns in [60, 80, 100, 120, 200] {
+            // Also while it is looked up.
+            let screen = draw_at(&mut app, (columns, 24));
+            assert!(screen[..2].iter().any(|row| row.contains(words)), "{columns}: {}", screen[..2].join("\n"));
+        }
+        opened.show(&mut app);
+    }
+    assert!(draw_at(&mut app, (28, 7))[0].contains(" at "), "{:?}", draw_at(&mut app, (28, 7)));
 }
 
 #[test]
@@ -374,6 +476,23 @@ fn the_source_is_shown_with_bytes_in_its_margin() {
     let screen = draw(&mut app);
     let (_, row) = find(&screen, "line_88 = 88");
     assert!(screen[usize::from(row)].contains("GiB"), "{}", screen.join("\n"));
+    // WHEN the file is edited THEN that is said, and what the trace has of it is shown
+    press(&mut app, "⎋");
+    story.line(&format!(r#"{{"source":"{}","line":88,"text":"loss.backward()"}}"#, script.to_string_lossy()));
+    std::fs::write(&script, "# nothing is where it was\n".repeat(90)).expect("written");
+    opened.rewrite(&[&story]);
+    opened.show(&mut app);
+    assert!(draw(&mut app).join("\n").contains("train.py:88   loss.backward()"), "beside the figures");
+    press(&mut app, "\n");
+    let screen = draw(&mut app).join("\n");
+    assert!(screen.contains("88  loss.backward()") && screen.contains("the file was edited since"), "{screen}");
+    std::fs::remove_file(&script).expect("it is there");
+    press(&mut app, "⎋\n");
+    let screen = draw(&mut app).join("\n");
+    assert!(
+        screen.contains("88  loss.backward()") && screen.contains("these are the lines that the trace has"),
+        "{screen}"
+    );
     // AND a file that is not there, or none, is said
     press(&mut app, "⎋/model.py:74\n\n");
     assert!(draw(&mut app).join("\n").contains("not on this machine"));

@@ -454,3 +454,25 @@ proptest! {
         assert_harmless(&buffer);
     }
 }
+
+#[test]
+fn the_smallest_screens_cut_no_figure() {
+    // GIVEN memory whose axis needs labels of every width, and a device nearly full
+    for (used, total, labels) in
+        [(600, 141 * 1024, ["512 MiB"]), (81_101, 81_101, ["79.2 GiB"]), (1300, 8192, ["1 GiB"])]
+    {
+        let mut story = Story::begin(4242, None);
+        story.device(0, total << 20);
+        story.alloc(0, used << 20, 1, 0, 64);
+        let mut app = app_on(vec![story.process(State::Ended { code: Some(0), signal: None })], 10);
+        let screen = text_of(&draw(&mut app, (30, 8)));
+        let rows = screen.lines().skip(2).take(5).collect::<Vec<_>>().join("\n");
+        for label in labels {
+            assert!(rows.contains(label) && !rows.contains('…'), "{label} in\n{rows}");
+        }
+    }
+}
+
+fn text_of(terminal: &Terminal<TestBackend>) -> String {
+    memlab_viewer::export::text_picture(terminal.backend().buffer())
+}

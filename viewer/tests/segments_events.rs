@@ -219,7 +219,7 @@ fn the_map_of_a_program_that_runs() {
 fn the_map_at_the_end_with_the_cursor_on_a_hole() {
     assert_looks("segments-hole", || {
         let mut app = on_segments(&mapped(), ENDED);
-        press(&mut app, "sff");
+        press(&mut app, "sFF");
         app
     });
 }
@@ -307,12 +307,21 @@ fn keys_move_over_the_map() {
     assert_eq!(here(&app), (5, false, 64 * KIB));
     press(&mut app, "g");
     assert_eq!(here(&app), (0, true, 200));
-    // f goes to the largest hole, then from hole to hole, and begins anew
-    press(&mut app, "f");
+    // f goes from hole to hole as they lie, and begins anew
+    let map = app.segment_map().expect("it is there").clone();
+    let holes = |segment| pieces(segment).filter(|piece| piece.block.is_none()).map(|piece| piece.address);
+    let holes: Vec<u64> = map.segments.iter().flat_map(holes).collect();
+    for hole in holes.iter().chain([&holes[0]]) {
+        press(&mut app, "f");
+        assert_eq!(app.selected_piece().map(|piece| piece.address), Some(*hole));
+    }
+    press(&mut app, "g");
+    // F goes to the largest hole, then to the next smaller one
+    press(&mut app, "F");
     assert_eq!(here(&app), (3, false, 392 * KIB - 4));
-    press(&mut app, "f");
+    press(&mut app, "F");
     assert_eq!(here(&app), (3, false, 100 * KIB));
-    press(&mut app, "f");
+    press(&mut app, "F");
     assert_eq!(here(&app), (3, false, 96 * KIB));
     // Enter shows the source of a block, and says that nobody asked for a hole
     press(&mut app, "\n");
@@ -531,7 +540,7 @@ fn hostile_names_and_numbers_stay_on_the_screen() {
         let mut app = app_on(vec![story.process_in(State::Recording, detail)]);
         app.screen = screen;
         for size in SIZES {
-            for keys in ["", "l", "j", "ff", "G", "k", "++++", "h", "⇟"] {
+            for keys in ["", "l", "j", "fF", "G", "k", "++++", "h", "⇟"] {
                 press(&mut app, keys);
                 let terminal = terminal(&mut app, size);
                 for cell in &terminal.backend().buffer().content {

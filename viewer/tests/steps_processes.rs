@@ -45,6 +45,11 @@ fn app_on(screen: Screen, processes: Vec<ProcessSnapshot>) -> App {
 
 /// A run of which every step leaves something behind that `data/loader.py` asked for, each more than the last one.
 fn leaking(steps: u64) -> Story {
+    leaving(steps, |index| (index + 1) * 16 * MIB)
+}
+
+/// A run of which every step leaves so many bytes behind.
+fn leaving(steps: u64, left: impl Fn(u64) -> u64) -> Story {
     let mut story = trained(steps);
     let mut text = String::new();
     for line in story.text.lines() {
@@ -52,7 +57,7 @@ fn leaking(steps: u64) -> Story {
             line.strip_prefix(r#"["step","#).and_then(|rest| rest.trim_end_matches(']').split_once(",1,"))
         {
             let index: u64 = index.parse().expect("a number");
-            let (address, bytes) = (0x6000_0000_0000 + index * GIB, (index + 1) * 16 * MIB);
+            let (address, bytes) = (0x6000_0000_0000 + index * GIB, left(index));
             text += &format!("[\"a\",{time},1,0,{address},{bytes},6,0,0]\n");
         }
         text += line;
@@ -123,6 +128,18 @@ fn no_step_has_ended() {
 #[test]
 fn steps_of_a_live_run() {
     assert_looks("steps-live", &mut opened(Screen::Steps, &[&leaking(40)]).0);
+}
+
+#[test]
+fn growth_keeps_its_colour_as_a_leak_gets_larger() {
+    // GIVEN a leak of the same size after every step
+    let (mut app, _files) = opened(Screen::Steps, &[&leaving(40, |_| 96 * MIB)]);
+    // THEN each step's growth looks the same, also where it is small beside what is kept by then
+    let rows = screen(&mut app, (120, 40));
+    let (x, y) = find(&rows, "+96.0 MiB");
+    let terminal = draw(&mut app, (120, 40));
+    let looks: Vec<_> = (y + 1..y + 10).map(|y| terminal.backend().buffer()[(x, y)].fg).collect();
+    assert!(looks.iter().all(|look| *look != app.theme.dim.fg.expect("it has a colour")), "{looks:?}");
 }
 
 #[test]

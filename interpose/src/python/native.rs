@@ -103,6 +103,7 @@ native_function!(
     |recorder| {
         let mut buffer = LineBuffer::<4096>::new();
         recorder.log.append(encode::frame(&mut buffer, id, text(file), Some(line), text(function)));
+        recorder.interner.sources.met(&String::from_utf8_lossy(text(file)), Some(line));
     }
 );
 

@@ -18,6 +18,8 @@ use super::views::{Line, LineView, StackView};
 pub struct Held {
     /// Live now.
     pub live_bytes: u64,
+    /// Blocks live now.
+    pub live_blocks: u64,
     /// Live at the device's peak.
     pub live_bytes_at_peak: u64,
     /// Blocks handed out over the run.
@@ -30,6 +32,7 @@ impl Held {
     /// Counts `other` too.
     pub fn add(&mut self, other: &Self) {
         self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
+        self.live_blocks = self.live_blocks.saturating_add(other.live_blocks);
         self.live_bytes_at_peak = self.live_bytes_at_peak.saturating_add(other.live_bytes_at_peak);
         self.allocations = self.allocations.saturating_add(other.allocations);
         self.allocated_bytes = self.allocated_bytes.saturating_add(other.allocated_bytes);
@@ -40,6 +43,7 @@ impl From<&StackView> for Held {
     fn from(stack: &StackView) -> Self {
         Self {
             live_bytes: stack.live_bytes,
+            live_blocks: stack.live_blocks,
             live_bytes_at_peak: stack.live_bytes_at_peak,
             allocations: stack.allocations,
             allocated_bytes: stack.allocated_bytes,
@@ -51,6 +55,7 @@ impl From<&LineView> for Held {
     fn from(line: &LineView) -> Self {
         Self {
             live_bytes: line.live_bytes,
+            live_blocks: line.live_blocks,
             live_bytes_at_peak: line.live_bytes_at_peak,
             allocations: line.allocations,
             allocated_bytes: line.allocated_bytes,

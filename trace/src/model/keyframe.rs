@@ -209,6 +209,9 @@ impl Model {
             let (file, function) = ((&**file).into(), (&**function).into());
             lines.put(&record::Frame { frame, file, line: *line, function })?;
         }
+        for (file, line, text) in symbols.sources.iter() {
+            lines.put(&record::Source { source: file.into(), line, text: text.into() })?;
+        }
         for (_, stack) in sorted(&symbols.stacks) {
             lines.put(stack)?;
         }

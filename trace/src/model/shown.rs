@@ -13,8 +13,8 @@ use super::ledger::Cell;
 use super::symbols::{Owner, Symbols};
 use super::tags::Owned;
 use super::views::{
-    BlockView, Category, CategoryView, DeviceView, LayerView, LineView, Segment, SegmentMap, StackView, StepView,
-    TimelinePoint, TotalsView,
+    BlockLayer, BlockView, Category, CategoryView, DeviceView, HolderView, LayerView, LineView, Segment, SegmentMap,
+    StackView, StepView, TimelinePoint, TotalsView,
 };
 use crate::record::{Phase, TagCategory};
 
@@ -190,10 +190,46 @@ impl DeviceState {
             add(&mut view.allocations, cell.allocations);
             add(&mut view.allocated_bytes, cell.allocated_bytes);
             add(&mut view.live_bytes, cell.bytes);
+            add(&mut view.live_blocks, cell.blocks);
             add(&mut view.live_bytes_at_peak, self.ledger.at_peak(cell));
         }
         let mut views: Vec<StackView> = stacks.into_values().collect();
         views.sort_unstable_by_key(|view| view.stack);
+        views
+    }
+
+    pub(crate) fn holders(&self, symbols: &Symbols) -> Vec<HolderView> {
+        let mut sums: HashMap<(u32, LayerRow, Category), (u64, u64)> = HashMap::new();
+        let mut classes: HashMap<LayerRow, Arc<str>> = HashMap::new();
+        let mut layer_rows: HashMap<u32, LayerRow> = HashMap::new();
+        for cell in &self.ledger.cells {
+            let asked = layer_rows.entry(cell.key.layer).or_insert_with(|| {
+                let row = layer_row(cell.key.layer, symbols);
+                classes.extend(symbols.layer_class(cell.key.layer).map(|class| (row.clone(), class)));
+                row
+            });
+            let row = match symbols.owner(cell.key.owner) {
+                Some(owner) => owner_row(owner, symbols),
+                None => asked.clone(),
+            };
+            let key = (self.ledger.line_of(cell), row, cell.key.kind.category());
+            let (live_bytes, at_peak) = sums.entry(key).or_default();
+            add(live_bytes, cell.bytes);
+            add(at_peak, self.ledger.at_peak(cell));
+        }
+        let view = |((slot, (root, name), category), sums): ((u32, LayerRow, Category), (u64, u64))| HolderView {
+            line: self.ledger.lines.get(slot as usize).and_then(|slot| symbols.line(slot.id)).cloned(),
+            class: match name.as_deref() {
+                Some("") => symbols.layer_class(root),
+                _ => classes.get(&(root, name.clone())).cloned(),
+            },
+            layer: BlockLayer { root, name },
+            category,
+            live_bytes: sums.0,
+            live_bytes_at_peak: sums.1,
+        };
+        let mut views: Vec<HolderView> = sums.into_iter().map(view).collect();
+        views.sort_by(|a, b| (&a.line, &a.layer, a.category).cmp(&(&b.line, &b.layer, b.category)));
         views
     }
 

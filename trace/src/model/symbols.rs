@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
+use super::sources::Sources;
 use super::views::Line;
 use crate::record;
 
@@ -62,6 +63,7 @@ pub(crate) struct Symbols {
     pub(crate) layers: HashMap<u32, Layer>,
     pub(crate) threads: HashMap<u32, record::Thread>,
     pub(crate) software: Vec<record::Software>,
+    pub(crate) sources: Arc<Sources>,
     lines: Vec<Arc<Line>>,
     line_ids: HashMap<Arc<Line>, LineId>,
     stack_lines: HashMap<u32, LineId>,
@@ -114,6 +116,10 @@ impl Symbols {
         changes
     }
 
+    pub(crate) fn define_source(&mut self, source: &record::Source<'_>) {
+        Arc::make_mut(&mut self.sources).define(source);
+    }
+
     pub(crate) fn define_layer(&mut self, layer: record::Layer) {
         let name = layer.name.as_deref().map(Arc::from);
         let new = Layer { parent: layer.parent, class: layer.class.as_str().into(), name };
@@ -134,7 +140,7 @@ impl Symbols {
         /// A map's entry beside what is in it, and the texts that are not shared.
         const ENTRY: usize = 64;
         let entries = [self.frames.len(), self.stacks.len(), self.layers.len(), self.stack_lines.len()];
-        (entries.iter().sum::<usize>() + self.lines.len() + self.owners.len()) * ENTRY
+        (entries.iter().sum::<usize>() + self.lines.len() + self.owners.len()) * ENTRY + self.sources.bytes()
     }
 
     /// Whether a file is the user's: one with a path, outside site-packages, dist-packages and torch. Generated code

@@ -210,6 +210,8 @@ pub struct StackView {
     pub allocated_bytes: u64,
     /// Live now.
     pub live_bytes: u64,
+    /// Blocks live now.
+    pub live_blocks: u64,
     /// Live at the device's peak.
     pub live_bytes_at_peak: u64,
 }
@@ -324,6 +326,23 @@ pub struct BlockLayer {
     pub root: u32,
     /// As [`LayerView::name`].
     pub name: Option<Arc<str>>,
+}
+
+/// What one line, one layer and one category have in common on one device. They sum to what is allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HolderView {
+    /// As [`LineView::line`].
+    pub line: Option<Arc<Line>>,
+    /// The layer that holds it.
+    pub layer: BlockLayer,
+    /// The layer's class, if known.
+    pub class: Option<Arc<str>>,
+    /// The category.
+    pub category: Category,
+    /// Live now.
+    pub live_bytes: u64,
+    /// Live at the device's peak.
+    pub live_bytes_at_peak: u64,
 }
 
 /// The scalars of a device that change with events.

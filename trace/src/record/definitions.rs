@@ -141,6 +141,28 @@ pub struct Frame<'a> {
     pub function: Text<'a>,
 }
 
+/// The text of a line of a source file, as it was when it ran.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let line = br#"{"source":"/home/ada/gpt/train.py","line":31,"text":"        x = self.fc(x)"}"#;
+/// let Record::Source(source) = decode_line(line)? else { panic!() };
+/// assert_eq!((source.line, &*source.text), (31, "        x = self.fc(x)"));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source<'a> {
+    /// The source file.
+    #[serde(borrow)]
+    pub source: Text<'a>,
+    /// The line, from 1.
+    #[serde(default)]
+    pub line: u32,
+    /// What it says; of a long line the beginning.
+    #[serde(borrow, default)]
+    pub text: Text<'a>,
+}
+
 /// A stack: a trie node.
 ///
 /// ```

@@ -2,13 +2,15 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
-use memlab_trace::{Category, LayerView};
+use memlab_trace::LayerView;
 
 use super::table::{Column, TableState, bytes_text};
 use super::{App, Moment, layer_name};
 use crate::filter::{Field, Row};
 use crate::format::Units;
+use crate::snapshot::Related;
 
 /// A layer: the outermost module's id and the name in it; `None`: what is outside any layer.
 pub type LayerKey = (u32, Option<String>);
@@ -28,12 +30,18 @@ pub struct LayerItem {
     pub inclusive: LayerView,
     /// Whether the inclusive figures are shown.
     pub is_inclusive: bool,
+    /// What it has to do with, where a filter asks.
+    related: Option<Arc<Related>>,
 }
 
 impl LayerItem {
     /// The figures shown: inclusive ones for a layer that is closed over others, or where that was asked for.
     pub fn figures(&self) -> &LayerView {
         if self.is_inclusive || self.is_open == Some(false) { &self.inclusive } else { &self.own }
+    }
+
+    fn related(&self) -> impl Iterator<Item = &Related> {
+        self.related.as_deref().into_iter()
     }
 
     /// The name in full.
@@ -66,9 +74,10 @@ impl Row for LayerItem {
             Field::Layer => vec![self.name()],
             Field::Class => vec![self.class()],
             Field::Category => {
-                let held = |category: &&Category| self.own.categories_at_peak[**category as usize] > 0;
-                Category::ALL.iter().filter(held).map(|category| category.as_str()).collect()
+                self.related().flat_map(|related| &related.categories).map(|category| category.as_str()).collect()
             }
+            Field::Line => self.related().flat_map(|related| &related.places).map(String::as_str).collect(),
+            Field::Function => self.related().flat_map(|related| &related.functions).map(|name| &**name).collect(),
             _ => Vec::new(),
         }
     }
@@ -298,7 +307,12 @@ impl App {
     }
 
     fn layer_item(&self, key: LayerKey, depth: u16, own: LayerView, inclusive: LayerView) -> LayerItem {
-        LayerItem { key, depth, is_open: None, own, inclusive, is_inclusive: self.inclusive }
+        let relations = self.device().and_then(|device| device.relations.as_ref());
+        let related = match self.filter.asks_for_relations() {
+            true => relations.and_then(|relations| relations.of_layer(key.0, key.1.as_deref())),
+            false => None,
+        };
+        LayerItem { key, depth, is_open: None, own, inclusive, is_inclusive: self.inclusive, related }
     }
 
     /// Opens the row under the cursor, or closes it or the one it is in.

@@ -7,12 +7,10 @@ use std::sync::Arc;
 use memlab_trace::{CallTree, Held, Line, LineView};
 
 use super::table::{Column, TableState, bytes_text};
-use super::{App, Moment, NO_LINE, Overlay, Request};
+use super::{App, Moment, NO_LINE, layer_name};
 use crate::filter::{Field, Row};
 use crate::format::{self, Units};
-use crate::snapshot::LineRow;
-use crate::source::{self, Source};
-use crossterm::event::KeyCode;
+use crate::snapshot::{Calls, LineRow, Related};
 
 /// A place in the table: the line, then the callers it was opened along (in the tree: the calls down to it).
 pub type LineKey = Vec<Option<Arc<Line>>>;
@@ -33,8 +31,12 @@ pub struct LineItem {
     pub figures: LineRow,
     /// The words that filters look at: file and line.
     place: String,
-    /// Whether figures of live and peak bytes are inclusive.
+    /// What it has to do with, where a filter asks.
+    related: Option<Arc<Related>>,
+    /// Whether figures are inclusive.
     inclusive: bool,
+    /// Whether it is a line with all it holds, not one call of it.
+    is_whole: bool,
 }
 
 impl LineItem {
@@ -43,20 +45,26 @@ impl LineItem {
         self.key.last().and_then(Option::as_ref)
     }
 
+    fn related(&self) -> impl Iterator<Item = &Related> {
+        self.related.as_deref().into_iter()
+    }
+
+    /// What it holds, as the table shows it: itself, or with all it called.
+    pub fn held(&self) -> Held {
+        match (self.figures.inclusive, self.inclusive) {
+            (Some(held), true) => held,
+            _ => Held::from(&self.figures.own),
+        }
+    }
+
     /// Live at the moment shown, as the table shows it.
     pub fn live_bytes(&self) -> u64 {
-        match (&self.figures.inclusive, self.inclusive) {
-            (Some(held), true) => held.live_bytes,
-            _ => self.figures.own.live_bytes,
-        }
+        self.held().live_bytes
     }
 
     /// Live at the peak, as the table shows it.
     pub fn live_bytes_at_peak(&self) -> u64 {
-        match (&self.figures.inclusive, self.inclusive) {
-            (Some(held), true) => held.live_bytes_at_peak,
-            _ => self.figures.own.live_bytes_at_peak,
-        }
+        self.held().live_bytes_at_peak
     }
 }
 
@@ -73,6 +81,13 @@ impl Row for LineItem {
         match field {
             Field::Line => vec![&self.place],
             Field::Function => self.line().map(|line| &*line.function).into_iter().collect(),
+            Field::Layer => {
+                self.related().flat_map(|related| &related.layers).map(|name| layer_name(name.as_deref())).collect()
+            }
+            Field::Class => self.related().flat_map(|related| &related.classes).map(|class| &**class).collect(),
+            Field::Category => {
+                self.related().flat_map(|related| &related.categories).map(|category| category.as_str()).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -161,12 +176,12 @@ impl Column for LineColumn {
             Self::Now => row.live_bytes() as f64,
             Self::AtPeak => row.live_bytes_at_peak() as f64,
             Self::Most => own.peak_live_bytes as f64,
-            Self::Growth => row.figures.growth_per_step,
-            Self::Blocks => own.live_blocks as f64,
+            Self::Growth => row.figures.growth_per_step.unwrap_or(0.0),
+            Self::Blocks => row.held().live_blocks as f64,
             Self::Backward => own.backward_bytes_at_peak as f64,
             Self::Rate => row.figures.allocations_per_second,
-            Self::Allocations => own.allocations as f64,
-            Self::Total => own.allocated_bytes as f64,
+            Self::Allocations => row.held().allocations as f64,
+            Self::Total => row.held().allocated_bytes as f64,
             Self::Place => return None,
         })
     }
@@ -176,24 +191,21 @@ impl Column for LineColumn {
     }
 
     fn text(self, row: &LineItem, units: Units) -> String {
-        let own = &row.figures.own;
-        // What only whole lines have is left blank below them.
-        let is_whole = row.depth == 0;
+        let (own, held) = (&row.figures.own, row.held());
+        let count = |count: u64| if count == 0 { "–".to_owned() } else { format::count(count) };
         match self {
-            Self::Now => bytes_text(row.live_bytes(), units),
-            Self::AtPeak => bytes_text(row.live_bytes_at_peak(), units),
-            Self::Allocations if own.allocations == 0 => "–".to_owned(),
-            Self::Allocations => format::count(own.allocations),
-            Self::Total => bytes_text(own.allocated_bytes, units),
-            _ if !is_whole => String::new(),
+            Self::Now => bytes_text(held.live_bytes, units),
+            Self::AtPeak => bytes_text(held.live_bytes_at_peak, units),
+            Self::Blocks => count(held.live_blocks),
+            Self::Allocations => count(held.allocations),
+            Self::Total => bytes_text(held.allocated_bytes, units),
+            Self::Growth => row
+                .figures
+                .growth_per_step
+                .map_or_else(String::new, |growth| format::change(growth.round() as i64, units)),
+            // What only whole lines have is left blank for their calls.
+            _ if !row.is_whole => String::new(),
             Self::Most => bytes_text(own.peak_live_bytes, units),
-            Self::Growth => match row.figures.growth_per_step.round() {
-                0.0 => "–".to_owned(),
-                growth if growth < 0.0 => format!("-{}", format::bytes(-growth as u64, units)),
-                growth => format!("+{}", format::bytes(growth as u64, units)),
-            },
-            Self::Blocks if own.live_blocks == 0 => "–".to_owned(),
-            Self::Blocks => format::count(own.live_blocks),
             Self::Backward => bytes_text(own.backward_bytes_at_peak, units),
             Self::Rate => format::rate(row.figures.allocations_per_second),
             Self::Place => String::new(),
@@ -236,30 +248,12 @@ impl LinesState {
     }
 }
 
-/// The source around a line, over the screen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceView {
-    /// The line it was opened at.
-    pub line: Arc<Line>,
-    /// The first line shown, from 1; `None`: so that the line is in the middle.
-    pub top: Option<u32>,
-    /// The file's lines.
-    pub source: Source,
-}
-
-impl SourceView {
-    /// Reads the file that the line is of.
-    pub fn open(line: Arc<Line>) -> Self {
-        Self { source: source::read(&line.file), line, top: None }
-    }
-}
-
 impl App {
     /// The rows of the table: the lines that pass the filter, sorted, and what was opened below them.
     pub fn line_items(&self) -> Vec<LineItem> {
         let Some(device) = self.device() else { return Vec::new() };
         if let (true, Some(calls)) = (self.lines.is_tree, &device.calls) {
-            return self.tree_items(&calls.tree);
+            return self.tree_items(calls);
         }
         let mut whole: Vec<LineItem> = device
             .lines
@@ -278,18 +272,25 @@ impl App {
             let has_callers = nodes.iter().any(|(_, node)| calls.tree.calls[*node as usize].parent.is_some());
             let is_open = self.lines.open.contains(&item.key);
             item.is_open = has_callers.then_some(is_open);
-            let key = item.key.clone();
+            let (key, growth) = (item.key.clone(), item.figures.growth_per_step);
             items.push(item);
             if is_open {
                 let counted = nodes.into_iter().filter(|(node, _)| !self.inclusive || calls.is_outermost(*node));
-                self.push_callers(&calls.tree, &counted.collect::<Vec<_>>(), &key, &mut items);
+                self.push_callers(&calls.tree, &counted.collect::<Vec<_>>(), (&key, growth), &mut items);
             }
         }
         items
     }
 
-    /// Puts who called below a row. `nodes`: the calls that hold the bytes, and how far each was climbed.
-    fn push_callers(&self, calls: &CallTree, nodes: &[(u32, u32)], key: &LineKey, items: &mut Vec<LineItem>) {
+    /// Puts who called below a row. `nodes`: the calls that hold the bytes, and how far each was climbed; `growth`: that of
+    /// the row.
+    fn push_callers(
+        &self,
+        calls: &CallTree,
+        nodes: &[(u32, u32)],
+        (key, growth): (&LineKey, Option<f64>),
+        items: &mut Vec<LineItem>,
+    ) {
         /// What came through one caller, and the calls by which.
         type Through = (Held, Vec<(u32, u32)>);
         let mut callers: HashMap<&Arc<Line>, Through> = HashMap::new();
@@ -301,13 +302,15 @@ impl App {
             held.add(if self.inclusive { &holder_call.inclusive } else { &holder_call.own });
             below.push((*holder, parent));
         }
+        callers.retain(|_, (held, _)| *held != Held::default());
+        // Of several callers it is not known which one makes the line grow.
+        let growth = growth.filter(|growth| *growth == 0.0 || callers.len() == 1);
         let mut rows: Vec<_> = callers
             .into_iter()
-            .filter(|(_, (held, _))| *held != Held::default())
             .map(|(line, (held, below))| {
                 let mut key = key.clone();
                 key.push(Some(line.clone()));
-                (self.item(key, figures(&held, &held)), below)
+                (self.item(key, figures(&held, &held, growth)), below)
             })
             .collect();
         rows.sort_by(|(a, _), (b, _)| self.lines.table.compare(a, b, self.moment));
@@ -319,18 +322,18 @@ impl App {
             let key = item.key.clone();
             items.push(item);
             if is_open {
-                self.push_callers(calls, &below, &key, items);
+                self.push_callers(calls, &below, (&key, growth), items);
             }
         }
     }
 
     /// The rows of the call tree. With a filter, the calls that pass it and those around them.
-    fn tree_items(&self, calls: &CallTree) -> Vec<LineItem> {
+    fn tree_items(&self, calls: &Calls) -> Vec<LineItem> {
         let passes = (!self.filter.is_empty()).then(|| self.passing(calls));
         let mut items = Vec::new();
-        let mut to_do = self.call_items(&calls.roots, calls, &LineKey::new(), passes.as_deref());
+        let mut to_do = self.call_items(&calls.tree.roots, calls, &LineKey::new(), passes.as_deref());
         while let Some((index, mut item)) = to_do.pop() {
-            let children = &calls.calls[index as usize].children;
+            let children = &calls.tree.calls[index as usize].children;
             let is_open = self.lines.open.contains(&item.key) != self.starts_open(&item);
             let opens = !children.is_empty() && item.key.len() < DEEPEST;
             item.is_open = opens.then_some(is_open);
@@ -348,11 +351,11 @@ impl App {
     }
 
     /// Which calls pass the filter, or have some below them that do.
-    fn passing(&self, calls: &CallTree) -> Vec<bool> {
-        let mut passes = vec![false; calls.calls.len()];
-        for (index, call) in calls.calls.iter().enumerate().rev() {
-            passes[index] |=
-                self.filter.passes(&self.item(vec![call.line.clone()], figures(&call.own, &call.inclusive)));
+    fn passing(&self, calls: &Calls) -> Vec<bool> {
+        let calls_in_order = &calls.tree.calls;
+        let mut passes = vec![false; calls_in_order.len()];
+        for (index, call) in calls_in_order.iter().enumerate().rev() {
+            passes[index] |= self.filter.passes(&self.call_item(index as u32, calls, LineKey::new()));
             if let (true, Some(parent)) = (passes[index], call.parent) {
                 passes[parent as usize] = true;
             }
@@ -363,22 +366,22 @@ impl App {
     /// Calls made from the same place, sorted, the first one last.
     fn call_items(
         &self,
-        calls: &[u32],
-        tree: &CallTree,
+        made: &[u32],
+        calls: &Calls,
         around: &LineKey,
         passes: Option<&[bool]>,
     ) -> Vec<(u32, LineItem)> {
-        let shown = calls.iter().filter(|index| passes.is_none_or(|passes| passes[**index as usize]));
-        let mut items: Vec<(u32, LineItem)> = shown
-            .map(|index| {
-                let call = &tree.calls[*index as usize];
-                let mut key = around.clone();
-                key.push(call.line.clone());
-                (*index, self.item(key, figures(&call.own, &call.inclusive)))
-            })
-            .collect();
+        let shown = made.iter().filter(|index| passes.is_none_or(|passes| passes[**index as usize]));
+        let mut items: Vec<(u32, LineItem)> =
+            shown.map(|index| (*index, self.call_item(*index, calls, around.clone()))).collect();
         items.sort_by(|(_, a), (_, b)| self.lines.table.compare(b, a, self.moment));
         items
+    }
+
+    fn call_item(&self, index: u32, calls: &Calls, mut key: LineKey) -> LineItem {
+        let call = &calls.tree.calls[index as usize];
+        key.push(call.line.clone());
+        self.item(key, figures(&call.own, &call.inclusive, calls.growth(index)))
     }
 
     fn item(&self, key: LineKey, figures: LineRow) -> LineItem {
@@ -387,8 +390,23 @@ impl App {
             Some(line) => format!("{}:{}", line.file, line.line.unwrap_or(0)),
             None => NO_LINE.to_owned(),
         };
+        let relations = self.device().and_then(|device| device.relations.as_ref());
+        let related = match self.filter.asks_for_relations() {
+            true => relations.and_then(|relations| relations.of_line(key.last().and_then(Option::as_ref))),
+            false => None,
+        };
         let inclusive = self.inclusive || self.lines.is_tree;
-        LineItem { depth: (key.len() - 1).min(100) as u16, key, is_open: None, figures, place, inclusive }
+        let is_whole = key.len() == 1 && !self.lines.is_tree;
+        LineItem {
+            depth: (key.len() - 1).min(100) as u16,
+            key,
+            is_open: None,
+            figures,
+            place,
+            related,
+            inclusive,
+            is_whole,
+        }
     }
 
     /// Opens the row under the cursor, or closes it or the one it is in.
@@ -419,39 +437,24 @@ impl App {
     pub(super) fn show_source(&mut self) {
         let items = self.line_items();
         match items.get(self.lines.table.selected).and_then(LineItem::line) {
-            Some(line) => self.overlay = Some(Overlay::Source(SourceView::open(line.clone()))),
+            Some(line) => self.open_source(line.clone()),
             None => self.notice = Some("there is no Python line to show".to_owned()),
         }
     }
-
-    pub(super) fn on_source_key(&mut self, key: KeyCode) -> Option<Request> {
-        let Some(Overlay::Source(source)) = &mut self.overlay else { return None };
-        let top = source.top.unwrap_or_else(|| source.line.line.unwrap_or(1).saturating_sub(10).max(1));
-        let top = match key {
-            KeyCode::Down | KeyCode::Char('j') => top.saturating_add(1),
-            KeyCode::Up | KeyCode::Char('k') => top.saturating_sub(1),
-            KeyCode::PageDown => top.saturating_add(20),
-            KeyCode::PageUp => top.saturating_sub(20),
-            _ => {
-                self.overlay = None;
-                return None;
-            }
-        };
-        source.top = Some(top.max(1));
-        None
-    }
 }
 
-fn figures(own: &Held, inclusive: &Held) -> LineRow {
+fn figures(own: &Held, inclusive: &Held, growth_per_step: Option<f64>) -> LineRow {
     LineRow {
         own: LineView {
             allocations: own.allocations,
             allocated_bytes: own.allocated_bytes,
             live_bytes: own.live_bytes,
+            live_blocks: own.live_blocks,
             live_bytes_at_peak: own.live_bytes_at_peak,
             ..LineView::default()
         },
         inclusive: Some(*inclusive),
+        growth_per_step,
         ..LineRow::default()
     }
 }

@@ -16,7 +16,7 @@ use self::drawn::{Look, Sieve};
 pub use self::layout::{Layout, Stretch};
 pub use self::pieces::{Piece, neighbours, piece_at, pieces};
 use self::pieces::{end, piece_after};
-use super::{App, Overlay, SourceView, phase_name};
+use super::{App, phase_name};
 use crate::filter::{Field, Row};
 use crate::snapshot::Names;
 
@@ -215,6 +215,7 @@ impl App {
             KeyCode::Char('l') => self.move_piece(true),
             KeyCode::Char('h') => self.move_piece(false),
             KeyCode::Char('f') => self.go_to_next_hole(),
+            KeyCode::Char('F') => self.go_to_large_hole(),
             KeyCode::Char('+' | '=') => self.segments.closer += 1,
             KeyCode::Char('-') => self.segments.closer -= 1,
             KeyCode::Char('0') => self.segments.closer = 0,
@@ -290,8 +291,28 @@ impl App {
         self.segments.select(segment, block);
     }
 
-    /// Puts the cursor on the largest hole; from a hole, on the next smaller one.
+    /// Puts the cursor on the next hole of the map; after the last one, on the first.
     fn go_to_next_hole(&mut self) {
+        let Some((index, _)) = self.selected_segment() else { return };
+        let here = self.selected_piece().map_or(0, |piece| piece.address);
+        let segments = self.segments_in_order();
+        let holes = |segment: &Segment, after: Option<u64>| {
+            let is_after = |piece: &Piece<'_>| after.is_none_or(|after| piece.address > after);
+            pieces(segment)
+                .find(|piece| piece.block.is_none() && is_after(piece))
+                .map(|hole| (segment.address, hole.address))
+        };
+        let (before, from) = segments.split_at(index);
+        let found = holes(from[0], Some(here))
+            .or_else(|| from[1..].iter().chain(before).chain(&from[..1]).find_map(|segment| holes(segment, None)));
+        match found {
+            Some((segment, hole)) => self.segments.select(segment, hole),
+            None => self.notice = Some("no segment has a hole".to_owned()),
+        }
+    }
+
+    /// Puts the cursor on the largest hole; from a hole, on the next smaller one.
+    fn go_to_large_hole(&mut self) {
         let Some(map) = self.segment_map() else { return };
         // Larger holes first, of equals the one with the lower address.
         let rank = |piece: &Piece<'_>| (piece.bytes, std::cmp::Reverse(piece.address));
@@ -320,7 +341,7 @@ impl App {
         };
         let line = self.process().and_then(|process| process.names.lines.get(&block.stack)).cloned();
         match line {
-            Some(line) => self.overlay = Some(Overlay::Source(SourceView::open(line))),
+            Some(line) => self.open_source(line),
             None => self.notice = Some("no Python line is known for this".to_owned()),
         }
     }

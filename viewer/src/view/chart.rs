@@ -159,7 +159,8 @@ const TOP_EIGHTHS: [&str; 8] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "
 
 impl<'a> Plot<'a> {
     fn new(inner: Rect, app: &'a App, process: &ProcessSnapshot, device: &DeviceSnapshot) -> Self {
-        let left = 10.min(inner.width / 4);
+        // A label has up to eight characters (`79.2 GiB`); one that is cut reads as another figure.
+        let left = if inner.width < 40 { 9 } else { 10 };
         let area = Rect { x: inner.x + left, width: inner.width - left, height: inner.height - 1, ..inner };
         let end = process.until(app.now_unix_ns).max(1);
         let seconds = 1_000_000_000;
@@ -235,20 +236,20 @@ impl<'a> Plot<'a> {
     fn draw_axes(&self, buffer: &mut Buffer) {
         let theme = self.theme;
         let line = if theme.glyphs.unicode { "┈" } else { "-" };
-        let mut above = u16::MAX;
+        let mut above = None;
         for tick in &self.axis.ticks {
             let y = match *tick {
                 0 => self.area.bottom() - 1,
                 // A tick lies on the lower edge of the row above it.
                 tick => {
                     let rows = (self.height(tick) / 8) as u16;
-                    (self.area.bottom() - rows.min(self.area.height)).max(self.area.y)
+                    self.area.bottom() - rows.clamp(1, self.area.height)
                 }
             };
-            if y == above {
+            if above.is_some_and(|above| y <= above) {
                 continue;
             }
-            above = y;
+            above = Some(y);
             put_right(buffer, self.area.x - 1, y, self.left - 1, &format::tick(*tick), theme.dim, theme);
             if *tick == 0 {
                 continue;

@@ -7,6 +7,7 @@ use ratatui::text::Span;
 use super::moving;
 use super::pane::put_spans;
 use crate::app::{App, Moment, Prompt, PromptKind, Screen, Window};
+use crate::filter::category_list;
 use crate::format;
 
 /// Draws it.
@@ -40,11 +41,14 @@ fn draw_prompt(buffer: &mut Buffer, area: Rect, app: &App, prompt: &Prompt) {
     let theme = &app.theme;
     let cursor = if theme.glyphs.unicode { "▏" } else { "_" };
     let (sign, help) = match prompt.kind {
-        PromptKind::Filter => (" / ", "  word  /regex/  size>1MiB  layer:h.3  category:activation  !not   Esc: all"),
+        PromptKind::Filter => {
+            (" / ", "  word  /regex/  size>1MiB  layer:h.3  category:activation  class:Linear  !not   Esc: all")
+        }
         PromptKind::GoTo => (" go to ", "  12.5s  1:30  step 12  peak  oom  end   Esc: stay"),
     };
     let (help, style) = match &prompt.error {
         Some(error) => (format!("  {error}"), theme.bad),
+        None if is_category(prompt) => (format!("  {}", category_list()), theme.dim),
         None => (help.to_owned(), theme.dim),
     };
     let spans = [
@@ -54,6 +58,12 @@ fn draw_prompt(buffer: &mut Buffer, area: Rect, app: &App, prompt: &Prompt) {
         Span::styled(help, style),
     ];
     put_spans(buffer, area.x, area.y, area.right(), &spans, theme);
+}
+
+/// Whether a category is being typed.
+fn is_category(prompt: &Prompt) -> bool {
+    let word = prompt.text.split_whitespace().last().unwrap_or_default();
+    prompt.kind == PromptKind::Filter && word.trim_start_matches('!').starts_with("category:")
 }
 
 fn keys(app: &App) -> Vec<(&'static str, String)> {
@@ -77,7 +87,7 @@ fn keys(app: &App) -> Vec<(&'static str, String)> {
             ("i", inclusive),
         ]),
         Screen::Layers => own(&[("⏎", "open"), ("z", "all"), ("i", inclusive)]),
-        Screen::Segments => own(&[("hl", "block"), ("jk", "segment"), ("f", "hole"), ("+-", "zoom"), ("⏎", "source")]),
+        Screen::Segments => own(&[("hl", "block"), ("jk", "segment"), ("fF", "hole"), ("+-", "zoom"), ("⏎", "source")]),
         Screen::Steps => own(&[("⏎", "go there"), ("m", "mark")]),
         Screen::Events => own(&[("⏎", "go there")]),
         Screen::Processes => own(&[("⏎", "show")]),

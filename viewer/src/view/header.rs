@@ -6,42 +6,57 @@ use ratatui::style::Style;
 use ratatui::text::Span;
 
 use super::pane::{put, put_spans};
-use crate::app::{App, Moment, Program, Spot};
+use crate::app::{App, Moment, Program, Screen, Spot};
 use crate::format;
-use crate::snapshot::{ProcessSnapshot, State};
+use crate::snapshot::State;
 use crate::text;
 
-/// Draws both lines.
+/// Draws both lines. The moment shown is always told: where the tabs leave no room for it, beside the state.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.theme;
-    let state = state_spans(app);
-    let state_width: usize = state.iter().map(Span::width).sum();
-    let state_x = area.right().saturating_sub(state_width as u16 + 1);
-    put_spans(buffer, state_x, area.y, area.right(), &state, theme);
-    let who = who_spans(app);
-    put_spans(buffer, area.x, area.y, state_x.saturating_sub(1), &who, theme);
+    let tabs = tab_spans(app, area.width);
+    let tabs_width: u16 = tabs.iter().map(|(_, tab)| columns(tab)).sum();
+    let room = area.width.saturating_sub(tabs_width + 3);
+    let moment = moment_spans(app);
+    let moment_is_above = area.height < 2 || columns(&moment) > room;
+    let mut above = if moment_is_above { moment.clone() } else { Vec::new() };
+    above.extend(state_spans(app));
+    let above_x = area.right().saturating_sub(columns(&above) + 1).max(area.x);
+    put_spans(buffer, above_x, area.y, area.right(), &above, theme);
+    put_spans(buffer, area.x, area.y, above_x.saturating_sub(1), &who_spans(app), theme);
     if area.height < 2 {
         return;
     }
     let mut x = area.x + 1;
-    for (index, screen) in app.screens().iter().enumerate() {
-        let style = if *screen == app.screen { theme.selected } else { theme.dim };
-        let key = if *screen == app.screen { theme.selected.patch(theme.accent) } else { theme.key };
-        let tab = [
-            Span::styled(format!(" {}", index + 1), key),
-            Span::styled(format!(" {} ", if area.width < 100 { screen.short_title() } else { screen.title() }), style),
-            Span::raw(" "),
-        ];
+    for (screen, tab) in tabs {
         let from = x;
         x = put_spans(buffer, x, area.y + 1, area.right(), &tab, theme);
-        app.spots.put(Rect { x: from, y: area.y + 1, width: x - from, height: 1 }, Spot::Tab(*screen));
+        app.spots.put(Rect { x: from, y: area.y + 1, width: x - from, height: 1 }, Spot::Tab(screen));
     }
-    let facts = fact_spans(app);
-    let width: usize = facts.iter().map(Span::width).sum();
-    let facts_x = area.right().saturating_sub(width as u16 + 1);
-    if facts_x > x {
-        put_spans(buffer, facts_x, area.y + 1, area.right(), &facts, theme);
+    let mut facts = if moment_is_above { Vec::new() } else { moment };
+    for fact in fact_spans(app) {
+        if columns(&facts) + columns(&fact) <= room {
+            facts.extend(fact);
+        }
     }
+    put_spans(buffer, area.right().saturating_sub(columns(&facts) + 1), area.y + 1, area.right(), &facts, theme);
+}
+
+fn columns(spans: &[Span<'_>]) -> u16 {
+    u16::try_from(spans.iter().map(Span::width).sum::<usize>()).unwrap_or(u16::MAX)
+}
+
+fn tab_spans(app: &App, width: u16) -> Vec<(Screen, [Span<'static>; 3])> {
+    let theme = &app.theme;
+    let tab = |(index, screen): (usize, &Screen)| {
+        let style = if *screen == app.screen { theme.selected } else { theme.dim };
+        let key = if *screen == app.screen { theme.selected.patch(theme.accent) } else { theme.key };
+        let title = if width < 100 { screen.short_title() } else { screen.title() };
+        let spans =
+            [Span::styled(format!(" {}", index + 1), key), Span::styled(format!(" {title} "), style), Span::raw(" ")];
+        (*screen, spans)
+    };
+    app.screens().iter().enumerate().map(tab).collect()
 }
 
 /// What fits on a screen too small for a dashboard.
@@ -49,8 +64,9 @@ pub fn draw_least(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.theme;
     let size = |bytes| format::bytes(bytes, app.units);
     let lines = match app.device() {
+        // The peak has its own line.
         Some(device) => vec![
-            (size(device.totals.allocated_bytes), theme.accent),
+            (size(device.totals.allocated_bytes) + &then(app), theme.accent),
             (format!("peak {}", size(device.totals.peak_allocated_bytes)), theme.text),
             (format!("resv {}", size(device.totals.reserved_bytes)), theme.text),
             (format!("used {}", size(device.totals.used_bytes)), theme.text),
@@ -61,6 +77,11 @@ pub fn draw_least(buffer: &mut Buffer, area: Rect, app: &App) {
     for (row, (line, style)) in (area.y..area.bottom()).zip(lines) {
         put(buffer, area.x, row, area.width, &line, style, theme);
     }
+}
+
+/// Of which moment the figures are, if it was chosen.
+fn then(app: &App) -> String {
+    app.cursor_time().map(|time| format!(" at {}", format::duration(time))).unwrap_or_default()
 }
 
 fn who_spans(app: &App) -> Vec<Span<'static>> {
@@ -138,41 +159,43 @@ fn state_spans(app: &App) -> Vec<Span<'static>> {
     spans
 }
 
-fn fact_spans(app: &App) -> Vec<Span<'static>> {
+/// The moment shown, if it is not the latest; and whether it still has to be found.
+fn moment_spans(app: &App) -> Vec<Span<'static>> {
     let theme = &app.theme;
-    let Some(process) = app.process() else { return Vec::new() };
     let mut spans = Vec::new();
-    let moment = match (app.moment, app.cursor_time()) {
-        (Moment::Peak, _) => Some("at the peak".to_owned()),
-        (Moment::Then, Some(time)) => Some(format!("at {}", format::duration(time))),
-        _ => None,
-    };
-    if let Some(moment) = moment {
-        spans.push(Span::styled(format!(" {moment} "), theme.selected));
-        spans.push(Span::raw("  "));
+    if let Some(moment) = moment_words(app) {
+        spans.extend([Span::styled(format!(" {moment} "), theme.selected), Span::raw("  ")]);
     }
-    if app.is_seeking() {
-        spans.push(Span::styled("looking it up  ", theme.warn));
-    } else if process.shown_at.is_some_and(|shown_at| shown_at.is_earliest) {
-        spans.push(Span::styled("the earliest the trace has  ", theme.warn));
-    }
-    spans.extend(step_spans(app, process));
     spans
 }
 
-fn step_spans(app: &App, process: &ProcessSnapshot) -> Vec<Span<'static>> {
+fn moment_words(app: &App) -> Option<String> {
+    match (app.moment, app.cursor_time()) {
+        (Moment::Peak, _) => Some("at the peak".to_owned()),
+        (Moment::Then, Some(time)) => Some(format!("at {}", format::duration(time))),
+        _ => None,
+    }
+}
+
+/// What else is known of it, the most important first.
+fn fact_spans(app: &App) -> Vec<Vec<Span<'static>>> {
     let theme = &app.theme;
-    let mut spans = Vec::new();
+    let Some(process) = app.process() else { return Vec::new() };
+    let mut facts = Vec::new();
+    if app.is_seeking() {
+        facts.push(vec![Span::styled("looking it up  ", theme.warn)]);
+    } else if process.shown_at.is_some_and(|shown_at| shown_at.is_earliest) {
+        facts.push(vec![Span::styled("the earliest the trace has  ", theme.warn)]);
+    }
     let at_peak = app.device().filter(|_| app.moment == Moment::Peak).map(|device| device.totals.peak_step);
     let shown_at = process.shown_at.map(|shown_at| shown_at.steps_ended);
     let steps_ended = at_peak.or(shown_at).unwrap_or(process.steps_ended);
     if process.steps_ended > 0 {
-        spans.push(Span::styled("step ", theme.dim));
-        spans.push(Span::styled(steps_ended.to_string(), theme.text));
+        facts.push(vec![Span::styled("step ", theme.dim), Span::styled(steps_ended.to_string(), theme.text)]);
         if let Some(rate) = app.device().and_then(|device| device.steps_per_second()) {
             let rate = if rate >= 1.0 { format!("{rate:.1} steps/s") } else { format!("{:.1} s/step", 1.0 / rate) };
-            spans.push(Span::styled(format!("{}{rate}", theme.glyphs.separator), theme.dim));
+            facts.push(vec![Span::styled(format!("{}{rate}", theme.glyphs.separator), theme.dim)]);
         }
     }
-    spans
+    facts
 }

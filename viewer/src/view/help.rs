@@ -8,6 +8,10 @@ use crate::app::{App, Screen, Spot};
 
 type Key = (&'static str, &'static str);
 
+/// What there is room for on large screens; the prompt tells it too, while one is typed.
+const CATEGORIES: [Key; 1] =
+    [("category:", "parameter gradient optimizer_state buffer activation input temporary workspace")];
+
 const MOMENTS: [Key; 7] = [
     ("←  →", "an earlier, a later moment; Shift: by ten columns; or click and drag in the chart"),
     ("p", "the moment of the peak, and back"),
@@ -21,20 +25,20 @@ const MOMENTS: [Key; 7] = [
 const TABLES: [Key; 6] = [
     ("j k ↑ ↓ PgUp PgDn g G", "move in the table; the wheel too"),
     ("s  S", "sort by the next column, the other way round; or click on a heading"),
-    ("/", "show only: a word, /regex/, size>1MiB, layer:h.3, category:activation, !not"),
+    ("/", "show only: a word, /regex/, size>1MiB, layer:h.3, class:Linear, line:model.py, !not"),
     ("i", "what a line or layer holds: its own, or with all it calls or contains"),
     ("u", "units: fitting, MiB, GiB, bytes"),
     ("e", "write what is on the screen to a file: CSV, JSON or a picture"),
 ];
 
 const REST: [Key; 7] = [
+    ("q", "leave"),
     ("Tab, 1 2 3 …", "the next screen, that screen"),
     ("d  D", "the next, the previous device or rank"),
     ("w", "chart: whole run, 5 min, 1 min, 10 s"),
     ("T", "theme: dark, light, high contrast, none"),
     ("o  r", "move the program's GPU memory to host memory (asks first), bring it back"),
     ("Ctrl-C", "interrupt the program (asks first)"),
-    ("q", "leave"),
 ];
 
 const WORDS: [Key; 3] = [
@@ -65,7 +69,7 @@ fn own_keys(screen: Screen) -> (&'static str, &'static [Key]) {
             &[
                 ("j  k", "the next, the previous segment"),
                 ("l  h", "the next, the previous block or hole"),
-                ("f", "the largest hole, the next smaller one"),
+                ("f  F", "the next hole; the largest one, and from a hole the next smaller one"),
                 ("+  -  0", "zoom in, out, the whole map on the page"),
                 ("Enter", "the source of who asked for the block"),
             ],
@@ -94,7 +98,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.theme;
     let (title, own) = own_keys(app.screen);
     let warnings = app.process().map(|process| process.warnings.as_slice()).unwrap_or_default();
-    let groups: [&[Key]; 5] = [own, &MOMENTS, &TABLES, &REST, &WORDS];
+    let groups: [&[Key]; 6] = [own, &MOMENTS, &TABLES, &REST, &WORDS, &CATEGORIES];
     let all = groups.iter().map(|group| group.len() as u16 + 1).sum::<u16>() + warnings.len().min(4) as u16;
     let place = centered(area, 108, all + 2);
     clear(buffer, place, theme);

@@ -86,33 +86,48 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, app: &App, row: &LineItem) {
     let theme = &app.theme;
     let title = row.line().map_or(NO_LINE, |line| &line.function);
     let inner = frame(buffer, area, title, Vec::new(), theme);
-    let size = |bytes| format::bytes(bytes, app.units);
     let path = row.line().map_or_else(
         || "allocated without a Python frame of yours: by a library's thread, or before Python was known".to_owned(),
         |line| place(line, ""),
     );
-    put(buffer, inner.x + 1, inner.y, inner.width.saturating_sub(2), &path, theme.text, theme);
+    let used = put(buffer, inner.x + 1, inner.y, inner.width.saturating_sub(2), &path, theme.text, theme);
+    if let Some(text) = row.line().and_then(|line| app.recorded_text(line)) {
+        let room = inner.width.saturating_sub(used + 4);
+        put(buffer, inner.x + used + 3, inner.y, room, text.trim(), theme.accent, theme);
+    }
+    let figures = figures_in_words(app, row);
+    put(buffer, inner.x + 1, inner.y + 1, inner.width.saturating_sub(2), &figures, theme.dim, theme);
+}
+
+/// What a line holds itself, and with what it calls.
+fn figures_in_words(app: &App, row: &LineItem) -> String {
+    let size = |bytes| format::bytes(bytes, app.units);
     let own = &row.figures.own;
+    let then = if app.moment == Moment::Then { "then" } else { "now" };
     let from_backward =
         |bytes: u64| if bytes == 0 { String::new() } else { format!(" ({} from backward)", size(bytes)) };
-    let called = match &row.figures.inclusive {
-        Some(held) => {
-            format!("; with what it calls: {}, at peak {}", size(held.live_bytes), size(held.live_bytes_at_peak))
-        }
-        None => String::new(),
+    let itself = match own.allocations {
+        0 => "allocates nothing itself".to_owned(),
+        allocations => format!(
+            "{then} {} in {}{}, at peak {}{}; {}, {} each",
+            size(own.live_bytes),
+            format::counted(own.live_blocks, "block"),
+            from_backward(own.backward_bytes),
+            size(own.live_bytes_at_peak),
+            from_backward(own.backward_bytes_at_peak),
+            format::counted(allocations, "allocation"),
+            size(own.allocated_bytes / allocations),
+        ),
     };
-    let then = if app.moment == Moment::Then { "then" } else { "now" };
-    let figures = format!(
-        "{then} {} in {} blocks{}, at peak {}{}; {} allocations, {} each{called}",
-        size(own.live_bytes),
-        format::grouped(own.live_blocks),
-        from_backward(own.backward_bytes),
-        size(own.live_bytes_at_peak),
-        from_backward(own.backward_bytes_at_peak),
-        format::grouped(own.allocations),
-        size(own.allocated_bytes / own.allocations.max(1)),
-    );
-    put(buffer, inner.x + 1, inner.y + 1, inner.width.saturating_sub(2), &figures, theme.dim, theme);
+    match &row.figures.inclusive {
+        Some(held) => format!(
+            "{itself}; with what it calls: {then} {} in {}, at peak {}",
+            size(held.live_bytes),
+            format::counted(held.live_blocks, "block"),
+            size(held.live_bytes_at_peak),
+        ),
+        None => itself,
+    }
 }
 
 /// A line as it is shown: `train.py:31`.

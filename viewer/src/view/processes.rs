@@ -163,7 +163,7 @@ fn draw_imbalance(buffer: &mut Buffer, area: Rect, app: &App, imbalance: &Imbala
         put(buffer, x, area.y, area.width.saturating_sub(1), &format!("{} {words}", theme.glyphs.peak), style, theme);
     let Some((target, lag)) = imbalance.behind else { return };
     let name = rows.iter().find(|row| row.target == target).map(|row| who(row, rows)).unwrap_or_default();
-    let words = format!("{}{name} is {} behind", theme.glyphs.separator, counted(lag, "step"));
+    let words = format!("{}{name} is {} behind", theme.glyphs.separator, format::counted(lag, "step"));
     put(buffer, x + used, area.y, area.right().saturating_sub(x + used), &words, theme.dim, theme);
 }
 
@@ -205,7 +205,7 @@ fn details(app: &App, item: &ProcessItem) -> Vec<Detail> {
     if process.skipped_lines > 0 {
         tell(
             "skipped",
-            format!("{} of the trace could not be read", counted(process.skipped_lines, "line")),
+            format!("{} of the trace could not be read", format::counted(process.skipped_lines, "line")),
             theme.warn,
         );
     }
@@ -230,17 +230,12 @@ fn state_words(process: &ProcessSnapshot, item: &ProcessItem, app: &App) -> Stri
     let lasted = format::duration(process.until(app.now_unix_ns));
     let mut words = format!("{how} {} {lasted}", if process.state.is_over() { "after" } else { "for" });
     if process.steps_ended > 0 {
-        words += &format!("{}{}", app.theme.glyphs.separator, counted(item.steps_ended, "step"));
+        words += &format!("{}{}", app.theme.glyphs.separator, format::counted(item.steps_ended, "step"));
     }
     if process.oom_count > 0 {
         words += &format!("{}{} out of memory", app.theme.glyphs.separator, format::grouped(process.oom_count));
     }
-    words + &format!("{}{}", app.theme.glyphs.separator, counted(process.events_read, "event"))
-}
-
-/// `1 step`, `2 steps`.
-fn counted(count: u64, what: &str) -> String {
-    format!("{} {what}{}", format::grouped(count), if count == 1 { "" } else { "s" })
+    words + &format!("{}{}", app.theme.glyphs.separator, format::counted(process.events_read, "event"))
 }
 
 fn device_words(totals: &memlab_trace::DeviceView, app: &App) -> String {

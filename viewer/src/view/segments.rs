@@ -94,8 +94,7 @@ fn figures(app: &App, map: &SegmentMap, digest: &Digest) -> Vec<Fact> {
     let figure = |figure: String, style: Style, words: String| -> Fact {
         vec![Span::styled(figure, style), Span::styled(words, theme.dim)]
     };
-    let count =
-        |count: u64, one: &str| format!("{} {one}{}", format::grouped(count), if count == 1 { "" } else { "s" });
+    let count = format::counted;
     let segments = count(map.segments.len() as u64, "segment");
     let mut facts = vec![
         figure(size(map.reserved_bytes), theme.accent, format!(" reserved in {segments}")),

@@ -11,6 +11,7 @@ use super::pane::{clear, fact, frame, put, put_right};
 use crate::app::{App, Moment, SourceView, Spot};
 use crate::format;
 use crate::snapshot::LineRow;
+use crate::source::SourceLine;
 
 /// Draws it over the screen.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App, view: &SourceView) {
@@ -32,33 +33,36 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App, view: &SourceView) {
             return;
         }
     };
-    let wanted = view.line.line.unwrap_or(1) as usize;
-    let centered = wanted.saturating_sub(usize::from(inner.height) / 2);
-    let last_top = source.len().saturating_sub(usize::from(inner.height)) + 1;
-    let top = view.top.map_or(centered, |top| top as usize).clamp(1, last_top.max(1));
+    let warning_rows = u16::from(source.warning.is_some());
+    if let Some(warning) = &source.warning {
+        put(buffer, inner.x + 1, inner.y, inner.width - 2, warning, theme.warn, theme);
+    }
+    let inner = Rect { y: inner.y + warning_rows, height: inner.height - warning_rows, ..inner };
+    draw_lines(buffer, inner, app, view, &source.lines);
+}
+
+fn draw_lines(buffer: &mut Buffer, area: Rect, app: &App, view: &SourceView, lines: &[SourceLine]) {
+    const BYTES: u16 = 11;
+    const NUMBER: u16 = 6;
+    let theme = &app.theme;
+    let rows = usize::from(area.height);
+    let wanted = view.line.line.unwrap_or(1);
+    let place_of = |number: u32| lines.partition_point(|line| line.number < number);
+    let first = view.top.map_or_else(|| place_of(wanted).saturating_sub(rows.saturating_sub(1) / 2), place_of);
+    let first = first.min(lines.len().saturating_sub(rows));
     let held = held(app, &view.line);
-    let bytes_width = 11;
-    let number_width = 6;
-    for (y, number) in (inner.y..inner.bottom()).zip(top..) {
-        let Some(text) = source.get(number - 1) else { break };
-        if let Some(bytes) = u32::try_from(number).ok().and_then(|number| held.get(&number)).filter(|bytes| **bytes > 0)
-        {
-            put_right(
-                buffer,
-                inner.x + bytes_width,
-                y,
-                bytes_width,
-                &format::bytes(*bytes, app.units),
-                theme.accent,
-                theme,
-            );
+    for (y, line) in (area.y..area.bottom()).zip(&lines[first..]) {
+        if let Some(bytes) = held.get(&line.number).filter(|bytes| **bytes > 0) {
+            put_right(buffer, area.x + BYTES, y, BYTES, &format::bytes(*bytes, app.units), theme.accent, theme);
         }
-        let x = inner.x + bytes_width;
-        put_right(buffer, x + number_width, y, number_width, &number.to_string(), theme.dim, theme);
-        let x = x + number_width + 2;
-        put(buffer, x, y, inner.right().saturating_sub(x), &text.replace('\t', "    "), theme.text, theme);
-        if number == wanted {
-            buffer.set_style(Rect { y, height: 1, ..inner }, theme.selected);
+        let x = area.x + BYTES;
+        put_right(buffer, x + NUMBER, y, NUMBER, &line.number.to_string(), theme.dim, theme);
+        let x = x + NUMBER + 2;
+        // What may not have run stands back.
+        let style = if line.is_sure { theme.text } else { theme.dim };
+        put(buffer, x, y, area.right().saturating_sub(x), &line.text.replace('\t', "    "), style, theme);
+        if line.number == wanted {
+            buffer.set_style(Rect { y, height: 1, ..area }, theme.selected);
         }
     }
 }

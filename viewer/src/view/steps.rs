@@ -72,11 +72,14 @@ fn page<'a>(area: Rect, app: &App, rows: &'a [StepItem]) -> impl Iterator<Item =
     (area.y + 1..area.bottom()).zip(first..).zip(rows.iter().skip(first)).map(|((y, index), row)| (y, index, row))
 }
 
-/// Growth stands out, but not where it is next to nothing of what is kept.
+/// Growth stands out, but not where it is next to nothing beside the least that any step left. What this one left would
+/// be no measure: a leak makes it larger with every step.
 fn draw_growth(buffer: &mut Buffer, area: Rect, app: &App, rows: &[StepItem]) {
+    let steps = app.device().map_or(&[][..], |device| &device.steps);
+    let least = steps.iter().map(|step| step.allocated_bytes_at_end).min().unwrap_or(0);
     for (y, _, row) in page(area, app, rows).filter(|(_, index, _)| *index != app.steps.table.selected) {
         let growth = row.growth.unwrap_or(0);
-        let is_noise = growth.unsigned_abs() < row.step.allocated_bytes_at_end / 200;
+        let is_noise = growth.unsigned_abs() < least / 200;
         let style = if is_noise { app.theme.dim } else { tint(growth, &app.theme) };
         buffer.set_style(Rect { y, height: 1, ..area }, style);
     }

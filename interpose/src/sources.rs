@@ -1,0 +1,143 @@
+//! The text of the lines that take memory: what a file says later, or on another machine, may be something else.
+//!
+//! A hook that meets a place for the first time only notes it. The control thread reads the file, and the thread that ends
+//! the process what is left by then. Lines of libraries are not kept: their files are seldom edited.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use memlab_trace::encode::{self, LineBuffer};
+use parking_lot::Mutex;
+
+use crate::log::Log;
+
+/// No source file worth reading is larger.
+const LARGEST_FILE: u64 = 4 << 20;
+/// Bytes of one line that are kept: it is to be recognised, not to be run.
+const LONGEST_LINE: usize = 240;
+/// Bytes of text that are kept of all lines together.
+const MOST_BYTES: u64 = 1 << 20;
+/// Places that are kept in mind, so that a program that makes code without end costs no memory without end.
+const MOST_PLACES: usize = 1 << 14;
+
+#[derive(Default)]
+pub struct Sources {
+    places: Mutex<Places>,
+    written_bytes: AtomicU64,
+}
+
+#[derive(Default)]
+struct Places {
+    known: HashMap<String, HashSet<u32>>,
+    count: usize,
+    /// Not read yet.
+    waiting: Vec<(String, u32)>,
+}
+
+impl Sources {
+    /// Notes a place that was met for the first time. Called by hooks: looks at no file.
+    pub fn met(&self, file: &str, line: Option<u32>) {
+        let (true, Some(line)) = (crate::config().keep_source && is_kept(file), line) else { return };
+        let mut places = self.places.lock();
+        if places.count >= MOST_PLACES {
+            return;
+        }
+        // The same line has a frame for each instruction that calls.
+        let is_new = match places.known.get_mut(file) {
+            Some(lines) => lines.insert(line),
+            None => places.known.insert(file.to_owned(), HashSet::from([line])).is_none(),
+        };
+        if is_new {
+            places.count += 1;
+            places.waiting.push((file.to_owned(), line));
+        }
+    }
+
+    /// Writes the text of the lines met since the last time.
+    pub fn write(&self, log: &Log) {
+        let waiting = std::mem::take(&mut self.places.lock().waiting);
+        let mut by_file: HashMap<String, Vec<u32>> = HashMap::new();
+        for (file, line) in waiting {
+            by_file.entry(file).or_default().push(line);
+        }
+        for (file, lines) in by_file {
+            let Ok(source) = read(&file) else { continue };
+            let source: Vec<&[u8]> = source.split(|byte| *byte == b'\n').collect();
+            for line in lines {
+                let text = (line as usize).checked_sub(1).and_then(|index| source.get(index));
+                let text = cut(text.map_or(&[], |text| text.trim_ascii_end()));
+                if text.is_empty() {
+                    continue;
+                }
+                if self.written_bytes.fetch_add(text.len() as u64, Ordering::Relaxed) > MOST_BYTES {
+                    return;
+                }
+                log.append(encode::source(&mut LineBuffer::<4096>::new(), &file, line, text));
+            }
+        }
+    }
+}
+
+/// As much of a line as is kept: whole characters.
+fn cut(text: &[u8]) -> &[u8] {
+    let begins_character = |end: &usize| text.get(*end).is_none_or(|byte| byte & 0xc0 != 0x80);
+    let end = (0..=text.len().min(LONGEST_LINE)).rev().find(begins_character).unwrap_or(0);
+    &text[..end]
+}
+
+/// Whether the lines of a file are kept: not those of libraries, and not those of code that is in no file.
+fn is_kept(file: &str) -> bool {
+    let is_library = |part: &str| part == "site-packages" || part == "dist-packages" || part.starts_with("python3.");
+    file.starts_with('/') && !file.split('/').any(is_library)
+}
+
+/// Reads a source file, unless it was changed since the program began: what it says now did not run. `co_filename` may name
+/// anything: what is no ordinary file is not read, since it might keep the reader waiting.
+fn read(file: &str) -> io::Result<Vec<u8>> {
+    let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file)?;
+    let found = open.metadata()?;
+    if !found.is_file() || found.len() > LARGEST_FILE || found.modified()? > began() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut bytes = Vec::new();
+    open.take(LARGEST_FILE).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// When this library was loaded: with the program, or later into it.
+fn began() -> SystemTime {
+    crate::config().began
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_cut_between_characters() {
+        assert_eq!(cut(b"x = 1"), b"x = 1");
+        assert_eq!(cut("x".repeat(300).as_bytes()).len(), LONGEST_LINE);
+        let long = format!("x{}", "ä".repeat(300));
+        assert_eq!(std::str::from_utf8(cut(long.as_bytes())).map(str::len), Ok(LONGEST_LINE - 1));
+    }
+
+    #[test]
+    fn lines_of_libraries_and_of_no_file_are_not_kept() {
+        for file in ["/home/ada/gpt/train.py", "/python3/x.py", "/tmp/a b.py"] {
+            assert!(is_kept(file), "{file}");
+        }
+        for file in [
+            "<string>",
+            "train.py",
+            "/venv/lib/python3.11/site-packages/torch/nn/linear.py",
+            "/usr/lib/python3/dist-packages/numpy/core.py",
+            "/usr/lib/python3.11/threading.py",
+        ] {
+            assert!(!is_kept(file), "{file}");
+        }
+    }
+}

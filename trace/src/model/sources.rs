@@ -1,0 +1,88 @@
+//! The text of source lines, as it was when they ran.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::record;
+
+/// Bytes kept of all lines together: the writer keeps less, and a hostile trace may not fill the memory.
+const MOST_BYTES: usize = 8 << 20;
+
+/// The text of source lines, as far as a trace has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    files: BTreeMap<Arc<str>, BTreeMap<u32, Arc<str>>>,
+    bytes: usize,
+}
+
+impl Sources {
+    pub(crate) fn define(&mut self, source: &record::Source<'_>) {
+        /// What an entry takes beside its text.
+        const ENTRY: usize = 64;
+        if !self.files.contains_key(&*source.source) {
+            self.bytes += source.source.len() + ENTRY;
+        }
+        self.bytes += source.text.len() + ENTRY;
+        if self.bytes <= MOST_BYTES {
+            let lines = self.files.entry((&*source.source).into()).or_default();
+            lines.insert(source.line, (&*source.text).into());
+        }
+    }
+
+    /// The text of one line.
+    pub fn line(&self, file: &str, line: u32) -> Option<&Arc<str>> {
+        self.files.get(file)?.get(&line)
+    }
+
+    /// The lines of a file, by number.
+    pub fn of_file(&self, file: &str) -> impl Iterator<Item = (u32, &Arc<str>)> {
+        self.files.get(file).into_iter().flatten().map(|(line, text)| (*line, text))
+    }
+
+    /// All lines: file, number and text.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u32, &str)> {
+        self.files.iter().flat_map(|(file, lines)| lines.iter().map(move |(line, text)| (&**file, *line, &**text)))
+    }
+
+    /// Bytes taken, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.min(MOST_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Model, decode_line};
+
+    #[test]
+    fn a_keyframe_keeps_what_lines_said() {
+        let mut model = Model::new();
+        for line in [
+            r#"{"memlab":1,"pid":42,"start_unix_ns":0,"command":[]}"#,
+            r#"{"source":"/gpt/train.py","line":31,"text":"    x = self.fc(x)  # \u00e4"}"#,
+            r#"{"source":"/gpt/train.py","line":7,"text":"import \"torch\""}"#,
+        ] {
+            model.apply(decode_line(line.as_bytes()).unwrap());
+        }
+        let mut keyframe = Vec::new();
+        model.write_keyframe(&mut keyframe).unwrap();
+        let mut restored = Model::new();
+        for line in keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            restored.apply(decode_line(line).unwrap());
+        }
+        assert_eq!(restored.sources(), model.sources());
+        assert_eq!(restored.sources().line("/gpt/train.py", 31).map(|text| &**text), Some("    x = self.fc(x)  # ä"));
+        assert_eq!(restored.sources().of_file("/gpt/train.py").map(|(line, _)| line).collect::<Vec<_>>(), [7, 31]);
+    }
+
+    #[test]
+    fn a_hostile_trace_does_not_fill_the_memory() {
+        let mut sources = Sources::default();
+        for line in 0..100_000 {
+            let text = "x".repeat(1000).into();
+            sources.define(&record::Source { source: format!("/{line}.py").into(), line, text });
+        }
+        assert!(sources.iter().map(|(_, _, text)| text.len()).sum::<usize>() <= MOST_BYTES);
+    }
+}

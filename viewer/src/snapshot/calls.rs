@@ -1,0 +1,152 @@
+//! The call tree as a screen needs it: where in it each line is, and how much each call grows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use memlab_trace::{Call, CallTree, GrowthView, Line};
+
+/// Calls climbed to tell growth, of all lines together: no program takes so many, only traces that mean harm.
+const MOST_STEPS: usize = 1 << 22;
+
+/// The call tree of the user's lines, and where in it each line is.
+#[derive(Clone, Debug, Default)]
+pub struct Calls {
+    /// The tree.
+    pub tree: CallTree,
+    by_line: HashMap<Arc<Line>, Vec<u32>>,
+    growth: Vec<Option<f64>>,
+}
+
+impl Calls {
+    /// A tree, and how much its lines hold more after each step.
+    pub fn new(tree: CallTree, growth: &[GrowthView]) -> Self {
+        let mut by_line: HashMap<Arc<Line>, Vec<u32>> = HashMap::new();
+        for (index, call) in (0..).zip(&tree.calls) {
+            if let Some(line) = &call.line {
+                by_line.entry(line.clone()).or_default().push(index);
+            }
+        }
+        let mut calls = Self { tree, by_line, growth: Vec::new() };
+        calls.growth = calls.growth_of_calls(growth);
+        calls
+    }
+
+    /// The same tree with the growth of another stretch of the run.
+    pub fn with_growth(&self, growth: &[GrowthView]) -> Self {
+        Self::new(self.tree.clone(), growth)
+    }
+
+    /// The calls of a line.
+    pub fn of(&self, line: &Arc<Line>) -> &[u32] {
+        self.by_line.get(line).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether no call of the same line is around this one.
+    pub fn is_outermost(&self, call: u32) -> bool {
+        let line = &self.tree.calls[call as usize].line;
+        !self.around(call).any(|parent| self.tree.calls[parent as usize].line == *line)
+    }
+
+    /// How much more a call and all below it hold after each step; `None`: a line in it grows that was also reached
+    /// otherwise, and by which way it grows is not known.
+    pub fn growth(&self, call: u32) -> Option<f64> {
+        self.growth.get(call as usize).copied().flatten()
+    }
+
+    /// The calls around a call, from the inside out.
+    fn around(&self, call: u32) -> impl Iterator<Item = u32> {
+        let calls = &self.tree.calls;
+        std::iter::successors(calls[call as usize].parent, |parent| calls[*parent as usize].parent)
+    }
+
+    /// Growth is known by line. A line's counts from the innermost call on that has all of what the line holds.
+    fn growth_of_calls(&self, growth: &[GrowthView]) -> Vec<Option<f64>> {
+        let calls = &self.tree.calls;
+        let mut sums = vec![Some(0.0); calls.len()];
+        let mut steps = 0;
+        for view in growth.iter().filter(|view| view.bytes_per_step != 0.0) {
+            let holders = self.holders(view.line.as_ref());
+            // How many of the holders each call has below it.
+            let mut through: HashMap<u32, usize> = HashMap::new();
+            for holder in &holders {
+                for call in std::iter::once(*holder).chain(self.around(*holder)) {
+                    *through.entry(call).or_default() += 1;
+                    steps += 1;
+                    if steps > MOST_STEPS {
+                        return vec![None; calls.len()];
+                    }
+                }
+            }
+            // A caller comes before those it called: the last call with all of them is the innermost.
+            let meeting = through.iter().filter(|(_, count)| **count == holders.len()).map(|(call, _)| *call).max();
+            for (call, count) in through {
+                let sum = &mut sums[call as usize];
+                *sum = sum.filter(|_| count == holders.len());
+            }
+            if let Some(meeting) = meeting {
+                for call in std::iter::once(meeting).chain(self.around(meeting)) {
+                    let sum = &mut sums[call as usize];
+                    *sum = sum.map(|sum| sum + view.bytes_per_step);
+                }
+            }
+        }
+        sums
+    }
+
+    /// The calls of a line that hold something, else those that ever did.
+    fn holders(&self, line: Option<&Arc<Line>>) -> Vec<u32> {
+        let calls = &self.tree.calls;
+        let of_line: Vec<u32> = match line {
+            Some(line) => self.of(line).to_vec(),
+            None => (0..calls.len() as u32).filter(|call| calls[*call as usize].line.is_none()).collect(),
+        };
+        let holding = |holds: fn(&Call) -> bool| -> Vec<u32> {
+            of_line.iter().copied().filter(|call| holds(&calls[*call as usize])).collect()
+        };
+        let live = holding(|call| call.own.live_bytes > 0);
+        if live.is_empty() { holding(|call| call.own.allocations > 0) } else { live }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memlab_trace::Held;
+
+    /// A tree: each call's line, its parent, and the bytes it holds itself.
+    fn tree(calls: &[(u32, Option<u32>, u64)]) -> CallTree {
+        let call = |(number, parent, bytes): &(u32, Option<u32>, u64)| Call {
+            line: Some(line(*number)),
+            parent: *parent,
+            own: Held { live_bytes: *bytes, allocations: 1, ..Held::default() },
+            ..Call::default()
+        };
+        CallTree { calls: calls.iter().map(call).collect(), roots: vec![0] }
+    }
+
+    fn line(number: u32) -> Arc<Line> {
+        Arc::new(Line { file: "/train.py".into(), line: Some(number), function: "main".into() })
+    }
+
+    fn grows(number: u32, bytes_per_step: f64) -> GrowthView {
+        let line = Some(line(number));
+        GrowthView { line, from_step: 0, to_step: 9, from_bytes: 0, to_bytes: 9, bytes_per_step }
+    }
+
+    #[test]
+    fn growth_counts_from_the_call_on_that_has_all_of_it() {
+        // GIVEN line 1, which calls 2 and 3; line 9 is called by both, line 8 by line 3 only
+        let calls =
+            [(1, None, 0), (2, Some(0), 0), (9, Some(1), 10), (3, Some(0), 0), (9, Some(3), 20), (8, Some(3), 5)];
+        // WHEN both grow
+        let calls = Calls::new(tree(&calls), &[grows(9, 30.0), grows(8, 4.0)]);
+        // THEN what is known of a call is told, and what may have come otherwise is not
+        let growth: Vec<_> = (0..6).map(|call| calls.growth(call)).collect();
+        assert_eq!(growth, [Some(34.0), None, None, None, None, Some(4.0)]);
+        // AND where only one of them still holds something, it is that one
+        let calls = [(1, None, 0), (9, Some(0), 10), (3, Some(0), 0), (9, Some(2), 0)];
+        let calls = Calls::new(tree(&calls), &[grows(9, 30.0)]);
+        let growth: Vec<_> = (0..4).map(|call| calls.growth(call)).collect();
+        assert_eq!(growth, [Some(30.0), Some(30.0), Some(0.0), Some(0.0)]);
+    }
+}

@@ -1,0 +1,67 @@
+//! Which lines, layers and categories belong together: those that some memory has in common, for filters.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use memlab_trace::{Category, HolderView, Line};
+
+/// A layer: the outermost module's id and the name in it; `None`: what is outside any layer.
+type LayerKey = (u32, Option<Arc<str>>);
+
+/// What the memory of a line, or of a layer, has to do with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Related {
+    /// The lines that asked for it: file and number.
+    pub places: BTreeSet<String>,
+    /// Their functions.
+    pub functions: BTreeSet<Arc<str>>,
+    /// The layers that hold it, by name.
+    pub layers: BTreeSet<Option<Arc<str>>>,
+    /// Their classes.
+    pub classes: BTreeSet<Arc<str>>,
+    /// What it is used for.
+    pub categories: BTreeSet<Category>,
+}
+
+impl Related {
+    fn note(&mut self, holder: &HolderView) {
+        self.places.extend(holder.line.as_ref().map(|line| format!("{}:{}", line.file, line.line.unwrap_or(0))));
+        self.functions.extend(holder.line.as_ref().map(|line| line.function.clone()));
+        self.layers.insert(holder.layer.name.clone());
+        self.classes.extend(holder.class.clone());
+        self.categories.insert(holder.category);
+    }
+}
+
+/// What has to do with what, of the memory that is live at the moment shown or was at the peak.
+#[derive(Clone, Debug, Default)]
+pub struct Relations {
+    lines: HashMap<Option<Arc<Line>>, Arc<Related>>,
+    layers: HashMap<LayerKey, Arc<Related>>,
+}
+
+impl Relations {
+    /// Puts together what the holders have in common.
+    pub fn new(holders: &[HolderView]) -> Self {
+        let mut lines: HashMap<Option<Arc<Line>>, Related> = HashMap::new();
+        let mut layers: HashMap<LayerKey, Related> = HashMap::new();
+        for holder in holders.iter().filter(|holder| holder.live_bytes > 0 || holder.live_bytes_at_peak > 0) {
+            lines.entry(holder.line.clone()).or_default().note(holder);
+            layers.entry((holder.layer.root, holder.layer.name.clone())).or_default().note(holder);
+        }
+        Self {
+            lines: lines.into_iter().map(|(line, related)| (line, Arc::new(related))).collect(),
+            layers: layers.into_iter().map(|(layer, related)| (layer, Arc::new(related))).collect(),
+        }
+    }
+
+    /// What a line has to do with.
+    pub fn of_line(&self, line: Option<&Arc<Line>>) -> Option<Arc<Related>> {
+        self.lines.get(&line.cloned()).cloned()
+    }
+
+    /// What a layer has to do with.
+    pub fn of_layer(&self, root: u32, name: Option<&str>) -> Option<Arc<Related>> {
+        self.layers.get(&(root, name.map(Arc::from))).cloned()
+    }
+}
