@@ -67,9 +67,9 @@ pub fn open(file: &str, recorded: &Sources, began_unix_ns: u64) -> Result<Source
         }
         (0, false) => None,
     };
-    let last = recorded.keys().next_back().copied().unwrap_or(0).max(now.len() as u32);
     // Of a file that got shorter the lines behind its end are those that the trace has.
-    let numbers = (1..=now.len() as u32).chain(recorded.range(now.len() as u32 + 1..=last).map(|(number, _)| *number));
+    let end = now.len() as u32 + 1;
+    let numbers = (1..end).chain(recorded.range(end..).map(|(number, _)| *number));
     let line = |number: u32| {
         let (was, is) = (recorded.get(&number), text_of(number).unwrap_or_default());
         let text = was.filter(|was| !is_same(is, was)).map_or(is, |was| was);

@@ -482,7 +482,8 @@ fn the_source_is_shown_with_bytes_in_its_margin() {
     std::fs::write(&script, "# nothing is where it was\n".repeat(90)).expect("written");
     opened.rewrite(&[&story]);
     opened.show(&mut app);
-    assert!(draw(&mut app).join("\n").contains("train.py:88   loss.backward()"), "beside the figures");
+    let screen = draw(&mut app).join("\n");
+    assert!(screen.contains("train.py:88  loss.backward()"), "{screen}");
     press(&mut app, "\n");
     let screen = draw(&mut app).join("\n");
     assert!(screen.contains("88  loss.backward()") && screen.contains("the file was edited since"), "{screen}");
