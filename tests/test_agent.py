@@ -126,3 +126,16 @@ def test_two_memlabs(memlab):
     run = memlab.python(PROGRAMS / "stepping.py", "own", preload=False, env=env)
     # THEN its own hooks are called
     assert (run.code, run.output) == (0, OWN), run.errors
+
+
+def test_weights_of_modules_that_are_never_called(memlab):
+    # GIVEN copies and averages of a model, and a module that nobody uses
+    run = memlab.python(PROGRAMS / "held.py", memlab.folder / "truth.json")
+    assert (run.code, run.errors) == (0, "")
+    truth = json.loads((memlab.folder / "truth.json").read_text())
+    # THEN what they hold is known for what it is, by the names of its holders
+    tags = {str(event[3]): [event[4], event[7]] for event in Trace(run.trace).events if event[0] == "tag"}
+    assert {address: tags.get(address) for address in truth["held"]} == truth["held"]
+    # AND nothing but the batch is an input
+    categories = {row["name"]: row["bytes_at_end"] for row in memlab.report(run.trace)["categories"]}
+    assert truth["batch"] <= categories["input"] < truth["batch"] + 512

@@ -78,3 +78,13 @@ def test_backward_belongs_to_the_forward_line(memlab):
             assert line == expected[str(event[5])], event
             met.add(str(event[5]))
     assert met == expected.keys()
+
+
+def test_models_of_one_class_are_told_apart(memlab):
+    # GIVEN models of one class, held by a variable of the program, of a function, by attributes and by a list
+    run = memlab.python(PROGRAMS / "roots.py")
+    assert (run.code, run.errors) == (0, "")
+    roots = {row["root"]: (row["root_type"], row["root_name"]) for row in memlab.report(run.trace)["layers"]}
+    # THEN each has a name of its own, and the only one of its class has that of its class
+    held = [("Net", name) for name in ("D", "G", "Net #5", "Net #6", "Trainer.encoder", "Whole.decoder")]
+    assert sorted(roots.values()) == [*held, ("Sequential", "Sequential")]

@@ -22,7 +22,7 @@ impl FrameRole {
     pub const MODULE_CALL: Self = Self(1);
     /// `Optimizer.step`.
     pub const OPTIMIZER_STEP: Self = Self(2);
-    /// `Module.to`, `cuda` and kin, which move parameters and buffers.
+    /// `Module.to`, `cuda` and kin, which move parameters and buffers, and what copies parameters.
     pub const MODULE_APPLY: Self = Self(4);
     /// Code that torch.fx generated from a graph: the agent can tell which module each line came from.
     pub const GENERATED: Self = Self(8);
@@ -57,6 +57,8 @@ impl FrameRole {
                 "_apply" => Self::MODULE_APPLY,
                 _ => Self::NONE,
             }
+        } else if file.ends_with("torch/nn/parameter.py") && name == "__deepcopy__" {
+            Self::MODULE_APPLY
         } else if file.ends_with("torch/optim/optimizer.py") && name == "wrapper" {
             Self::OPTIMIZER_STEP
         } else if file.ends_with("torch/fx/interpreter.py") && name == "run_node" {
@@ -121,7 +123,7 @@ impl Tables {
 
     /// Defines a layer that has no name yet; returns its id.
     fn add_layer(&mut self, log: &Log, key: (u32, usize), kind: usize, class: String, layer: UnnamedLayer) -> u32 {
-        log.append(encode::layer(&mut LineBuffer::<1024>::new(), layer.id, layer.parent, &class, None));
+        log.append(encode::layer(&mut LineBuffer::<1024>::new(), layer.id, layer.parent, &class, None, None));
         self.layers.insert(key, (layer.id, kind));
         self.nameless.insert(layer.id, (layer.parent, class));
         self.unnamed.push(layer);
@@ -234,12 +236,14 @@ impl Interner {
         self.tables.lock().nameless.get(&layer).map(|(_, class)| class.clone()).unwrap_or_default()
     }
 
-    /// Says the layer's qualified name in its outermost module and, for generated code, the class of the module meant.
-    pub fn name_layer(&self, log: &Log, layer: u32, name: &[u8], class: &[u8]) {
+    /// Says the layer's qualified name in its outermost module and, if there is something to say, the class of the module
+    /// meant (for generated code) and the variable that holds an outermost module.
+    pub fn name_layer(&self, log: &Log, layer: u32, name: &[u8], class: &[u8], variable: &[u8]) {
         let mut tables = self.tables.lock();
         if let Some((parent, known)) = tables.nameless.remove(&layer) {
             let class = if class.is_empty() { known.as_bytes() } else { class };
-            log.append(encode::layer(&mut LineBuffer::<4096>::new(), layer, parent, class, Some(name)));
+            let variable = (!variable.is_empty()).then_some(variable);
+            log.append(encode::layer(&mut LineBuffer::<4096>::new(), layer, parent, class, Some(name), variable));
         }
     }
 

@@ -149,18 +149,23 @@ pub fn stack<const N: usize>(buffer: &mut LineBuffer<N>, stack: u32, parent: u32
     line.into_bytes()
 }
 
-/// A layer: the layer that called it (0: an outermost module), its class, and its qualified name once known.
+/// A layer: the layer that called it (0: an outermost module), its class, its qualified name once known, and the variable
+/// that holds an outermost module.
 pub fn layer<'b, const N: usize>(
     buffer: &'b mut LineBuffer<N>,
     layer: u32,
     parent: u32,
     class: impl AsRef<[u8]>,
     name: Option<&[u8]>,
+    variable: Option<&[u8]>,
 ) -> &'b [u8] {
     let mut line = buffer.line();
     line.raw(b"{\"layer\":").number(layer);
     line.raw(b",\"parent\":").number(parent);
     line.raw(b",\"type\":").string(class.as_ref(), N / 2);
+    if variable.is_some() {
+        line.raw(b",\"variable\":").optional_string(variable, N / 4);
+    }
     line.raw(b",\"name\":").optional_string(name, 4).finish(b"}");
     line.into_bytes()
 }

@@ -187,12 +187,9 @@ fn record() -> impl Strategy<Value = Record<'static>> {
             Record::Source(Source { source: source.into(), line, text: text.into() })
         }),
         (i(), i(), i()).prop_map(|(stack, parent, frame)| Record::Stack(Stack { stack, parent, frame })),
-        (i(), i(), text(), any::<Option<String>>()).prop_map(|(layer, parent, class, name)| Record::Layer(Layer {
-            layer,
-            parent,
-            class,
-            name
-        })),
+        (i(), i(), text(), any::<Option<String>>(), any::<Option<String>>()).prop_map(
+            |(layer, parent, class, name, variable)| Record::Layer(Layer { layer, parent, class, name, variable })
+        ),
         text().prop_map(Record::Warning),
         n().prop_map(Record::Skip),
         (n(), i(), device(), n(), n(), i(), i(), i()).prop_map(

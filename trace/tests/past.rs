@@ -68,6 +68,7 @@ fn training(events: usize) -> Vec<Vec<u8>> {
                     parent: 0,
                     class,
                     name,
+                    variable: None,
                 })));
                 Record::Step(Step { time, thread, index: steps })
             }

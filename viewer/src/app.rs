@@ -366,6 +366,8 @@ impl App {
 
 /// What stands in the place of a line where there is no frame of the user's.
 pub const NO_LINE: &str = "(no Python line)";
+/// What stands in the place of an outermost module that holds tensors and was never called.
+pub const NOT_CALLED: &str = "(not called)";
 /// What stands in the place of a layer's name outside any layer.
 pub const NO_LAYER: &str = "(outside any layer)";
 

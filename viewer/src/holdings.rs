@@ -41,6 +41,8 @@ pub struct HeldLayer {
     pub root: u32,
     /// As [`LayerView::root_class`].
     pub root_class: Option<Arc<str>>,
+    /// As [`LayerView::root_name`].
+    pub root_name: Option<Arc<str>>,
     /// As [`LayerView::name`].
     pub name: Option<Arc<str>>,
     /// As [`LayerView::class`].
@@ -75,6 +77,7 @@ impl Holdings {
             HeldLayer {
                 root: layer.root,
                 root_class: known.and_then(|view| view.root_class.clone()),
+                root_name: known.and_then(|view| view.root_name.clone()),
                 class: known.and_then(|view| view.class.clone()),
                 name: layer.name,
                 bytes,
@@ -132,6 +135,7 @@ impl Holdings {
             bytes: of_layer(&view),
             root: view.root,
             root_class: view.root_class,
+            root_name: view.root_name,
             name: view.name,
             class: view.class,
         };

@@ -4,9 +4,10 @@ Embedded in libmemlab.so and run inside the traced program, on its main thread, 
 not met before, and after optimizers' steps. It must not keep anything of the program alive, change it, or raise: the program
 must not notice. Names are read without PyTorch's help. Tags need it, and wait while anyone might see that (`reader.py`).
 
-`native` has: layer(id, name, class or ""), frame(id, file, line, function), tag(device, address, category, bytes, root,
-name), step_hook(), add_step_hook(hooks, key, code), forget(address), when_dead(address), take_dead(),
-software(name, version, root), warn(text), run_again(), run_later(), finish(), and `reader`, the module.
+`native` has: layer(id, name, class or "", variable or ""), frame(id, file, line, function), variables(),
+tag(device, address, category, bytes, root, name), step_hook(), add_step_hook(hooks, key, code), forget(address),
+when_dead(address), take_dead(), software(name, version, root), warn(text), run_again(), run_later(), finish(), and
+`reader`, the module.
 """
 
 import atexit
@@ -101,7 +102,7 @@ class Agent:
         self.started = time.monotonic()
         self.next_tagging = 0.0
         self.untagged = False  # There are modules that were called for the first time since the last tags.
-        self.next_search = 0.0
+        self.next_search = self.next_survey = 0.0
         self.finished = False
         self.warned = False
         native.software("python", sys.version.split()[0], os.path.dirname(os.__file__))
@@ -193,16 +194,36 @@ class Agent:
             name = self.name_below(parent, module)
             if name is not None:
                 self.know(layer, module, self.layers[parent][1], name)
-                self.native.layer(layer, name, "")
+                self.native.layer(layer, name, "", "")
             return
         for _, submodule in self.reader.parts(module):
             self.watch(submodule)
         self.know(layer, module, layer, "")
         self.roots[layer] = weakref.ref(module)
+        variable = ""
         # Losses and the like are made anew at every step: what has no tensors needs no tags.
         if self.reader.has_tensors(module):
             self.untagged = True
-        self.native.layer(layer, "", "")
+            with _Harmless():
+                variable = self.variable_of(module)
+        self.native.layer(layer, "", "", variable)
+
+    def variable_of(self, module):
+        """The variable, or attribute of an object, that holds an outermost module that is being called; "" if none does."""
+        main = getattr(sys.modules.get("__main__"), "__dict__", {})
+        named = self.reader.name_held(main, module)
+        if named:
+            return named
+        running = self.native.variables()
+        for name, address, _ in running:
+            if address == id(module) and name != "self" and not name.startswith("_"):
+                return name
+        for name, _, value in running:
+            if name == "self" and value is not None:
+                attribute = self.reader.attribute_held(value, module)
+                if attribute:
+                    return f"{self.reader.class_name(type(value))}.{attribute}"
+        return ""
 
     def know(self, layer, module, root, name):
         self.layers[layer] = (weakref.ref(module), root, name)
@@ -279,7 +300,7 @@ class Agent:
                 caller, root, name = self.layers[parent]
                 if caller() is not None:
                     self.know(layer, caller(), root, name)
-                    self.native.layer(layer, name, self.reader.class_name(type(caller())))
+                    self.native.layer(layer, name, self.reader.class_name(type(caller())), "")
             return
         address, (path, kind) = next(reversed(modules.items()))
         traced = self.alive_at(int(address)) if str(address).isdigit() else None
@@ -292,7 +313,7 @@ class Agent:
             owner = traced if traced is not None else module if module is not None else self.layers[parent][0]()
             if owner is not None:
                 self.know(layer, owner, self.layers[parent][1], name)
-        self.native.layer(layer, name, getattr(kind, "__name__", str(kind).rpartition(".")[2]))
+        self.native.layer(layer, name, getattr(kind, "__name__", str(kind).rpartition(".")[2]), "")
 
     def alive_at(self, address):
         watched = self.watched.get(address)
@@ -365,13 +386,11 @@ class Agent:
 
     def tag_modules(self):
         """Tags what belongs to modules; returns parameters by id: (root layer, name)."""
-        roots = []
-        for root, reference in list(self.roots.items()):
-            module = reference()
-            if module is not None:
-                roots.append((root, *(self.reader.tensors(module, kind) for kind in ("_parameters", "_buffers"))))
+        called = [(root, module) for root, reference in list(self.roots.items()) if (module := reference()) is not None]
+        roots = [(root, *self.tensors_of(module, "")) for root, module in called]
         # A module that was also called by itself, before the whole: the whole names its parameters.
         roots.sort(key=lambda known: len(known[1]) + len(known[2]), reverse=True)
+        roots += [(0, *self.tensors_of(module, f"{name}.")) for name, module in self.uncalled(called)]
         names: dict = {}
         buffers = set()
         for root, named_parameters, named_buffers in roots:
@@ -384,6 +403,23 @@ class Agent:
                     buffers.add(id(buffer))
                     self.tag(buffer, _BUFFER, root, name)
         return names
+
+    def tensors_of(self, module, prefix):
+        return [
+            [(prefix + name, tensor) for name, tensor in self.reader.tensors(module, kind)]
+            for kind in ("_parameters", "_buffers")
+        ]
+
+    def uncalled(self, called):
+        """Modules that hold tensors without being called, such as averages of weights. A search of the whole heap, so it
+        is made seldom."""
+        before = time.monotonic()
+        if before < self.next_survey and not self.finished:
+            return []
+        found = self.reader.uncalled([module for _, module in called])
+        after = time.monotonic()
+        self.next_survey = after + (after - before) / _TAGGING_SHARE
+        return found
 
     def tag_optimizer(self, optimizer, names):
         for group, index, parameter, state in self.reader.optimized(optimizer):

@@ -8,7 +8,8 @@ use memlab_trace::record::TagCategory;
 use parking_lot::Mutex;
 
 use super::api::{Api, METH_O, METH_VARARGS, Method, Object};
-use super::step_hook;
+use super::walk::{Interpreter, RawFrame};
+use super::{agent, step_hook};
 use crate::lifecycle;
 use crate::recorder::Recorder;
 
@@ -36,9 +37,10 @@ pub fn forget_in_child() {
     lifecycle::free_in_child(&DEAD);
 }
 
-static METHODS: [Method; 13] = [
+static METHODS: [Method; 14] = [
     method(c"layer", layer),
     method(c"frame", frame),
+    method(c"variables", variables),
     method(c"tag", tag),
     method(c"step_hook", step_hook),
     method(c"add_step_hook", add_step_hook),
@@ -86,9 +88,14 @@ unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
 
 native_function!(
     layer,
-    c"Iss",
-    (id: c_uint = 0, name: *const c_char = ptr::null(), class: *const c_char = ptr::null()),
-    |recorder| recorder.interner.name_layer(&recorder.log, id, text(name), text(class))
+    c"Isss",
+    (
+        id: c_uint = 0,
+        name: *const c_char = ptr::null(),
+        class: *const c_char = ptr::null(),
+        variable: *const c_char = ptr::null()
+    ),
+    |recorder| recorder.interner.name_layer(&recorder.log, id, text(name), text(class), text(variable))
 );
 
 native_function!(
@@ -130,6 +137,58 @@ native_function!(
         recorder.log.append(encode::tag(&mut line, time, device, address, category, bytes, root, text(name)));
     }
 );
+
+/// The variables of the program's functions that run, outermost first: (name, address of the value, the value if the variable
+/// is the function's first, else None), as a list.
+unsafe extern "C" fn variables(_: Object, _arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL.
+    unsafe {
+        let list = (api.PyList_New)(0);
+        let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
+        if let Some(interpreter) = interpreter.filter(|_| !list.is_null()) {
+            crate::quietly(|| {
+                agent::each_stack(api, interpreter, |frames| {
+                    frames.iter().rev().for_each(|raw| list_variables(api, interpreter, raw, list));
+                });
+            });
+        }
+        list
+    }
+}
+
+/// SAFETY: the GIL must be held, and the frame be one of a thread that runs.
+unsafe fn list_variables(api: &Api, interpreter: &Interpreter, raw: &RawFrame, list: Object) {
+    let file = interpreter.file(raw.code);
+    if ["/site-packages/", "/dist-packages/", "<memlab agent>"].iter().any(|library| file.contains(library)) {
+        return;
+    }
+    // SAFETY: the caller's word; a frame keeps its code alive, and the variables that its code names are null or objects.
+    unsafe {
+        let names = (api.PyObject_GetAttrString)(raw.code.cast_mut().cast(), c"co_varnames".as_ptr());
+        if names.is_null() {
+            (api.PyErr_Clear)();
+            return;
+        }
+        let none = (api.Py_BuildValue)(c"".as_ptr());
+        for index in 0..(api.PyObject_Size)(names).max(0) {
+            let name = (api.PyTuple_GetItem)(names, index);
+            let value = interpreter.local(raw.frame, index as usize) as Object;
+            if name.is_null() || value.is_null() {
+                continue;
+            }
+            let first = if index == 0 { value } else { none };
+            let item = (api.Py_BuildValue)(c"(OKO)".as_ptr(), name, value as u64, first);
+            if !item.is_null() {
+                (api.PyList_Append)(list, item);
+                (api.Py_DecRef)(item);
+            }
+        }
+        (api.Py_DecRef)(none);
+        (api.Py_DecRef)(names);
+        (api.PyErr_Clear)();
+    }
+}
 
 /// The function that PyTorch is to call after each optimizer's step: the same object at every call.
 unsafe extern "C" fn step_hook(_: Object, _arguments: Object) -> Object {

@@ -6,6 +6,8 @@ its base class that run no operation, with overrides disabled. PyTorch still tel
 (a JIT trace notes `numel`), so nobody may ask for tensors while `is_watched`.
 """
 
+import gc
+import itertools
 import sys
 import types
 
@@ -112,6 +114,27 @@ class Reader:
             prefix = name + "." if name else ""
             waiting += [(prefix + child_name, child) for child_name, child in reversed(self.children(module))]
 
+    def on_heap(self):
+        """All modules that the garbage collector knows."""
+        kinds = {id(self.torch.nn.Module)}
+        waiting = [self.torch.nn.Module]
+        while waiting:
+            new = [kind for kind in type.__subclasses__(waiting.pop()) if id(kind) not in kinds]
+            kinds.update(map(id, new))
+            waiting += new
+        things = gc.get_objects()
+        # No Python code runs in this, so that no other thread does while everything is held.
+        found = list(itertools.compress(things, map(kinds.__contains__, map(id, map(type, things)))))
+        del things
+        return found
+
+    def uncalled(self, called):
+        """(name, module) of the outermost modules on the heap that are neither among `called` nor below one of them."""
+        known = {id(part) for root in called for _, part in self.parts(root)}
+        found = [module for module in self.on_heap() if id(module) not in known]
+        below = {id(child) for module in found for _, child in self.children(module)}
+        return [(class_name(type(module)), module) for module in found if id(module) not in below]
+
     def name_in(self, root, module):
         return next((name for name, part in self.parts(root) if part is module), None)
 
@@ -135,6 +158,22 @@ class Reader:
             for _, module in self.parts(root)
             for known in (self.attribute(module, "_parameters"), self.attribute(module, "_buffers"))
         )
+
+    def name_held(self, holder, thing):
+        """The name under which a dictionary holds a thing itself; "" if it does not."""
+        held = copied(holder)
+        return next((name for name, value in held.items() if value is thing and type(name) is str and name[:1] != "_"), "")
+
+    def attribute_held(self, holder, thing):
+        """The attribute of an object, or the name of a module's child, that is a thing itself; "" if none is."""
+        if self.is_module(holder):
+            attributes = self.attributes_of_module(holder)
+            return self.name_held(attributes.get("_modules"), thing) or self.name_held(attributes, thing)
+        for base in type.__dict__["__mro__"].__get__(type(holder)):
+            attributes = base.__dict__.get("__dict__")
+            if type(attributes) is types.GetSetDescriptorType:
+                return self.name_held(attributes.__get__(holder), thing)
+        return ""
 
     # Tensors ---------------------------------------------------------------------------------------------------------
 

@@ -216,8 +216,14 @@ impl Model {
             lines.put(stack)?;
         }
         for (layer, known) in sorted(&symbols.layers) {
-            let name = known.name.as_deref().map(str::to_owned);
-            lines.put(&record::Layer { layer, parent: known.parent, class: known.class.to_string(), name })?;
+            let [name, variable] = [&known.name, &known.variable].map(|text| text.as_deref().map(str::to_owned));
+            lines.put(&record::Layer {
+                layer,
+                parent: known.parent,
+                class: known.class.to_string(),
+                name,
+                variable,
+            })?;
         }
         for (_, thread) in sorted(&symbols.threads) {
             lines.put(thread)?;

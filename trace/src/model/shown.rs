@@ -149,9 +149,11 @@ impl DeviceState {
             add(&mut row.optimizer_state_bytes, peak[TagCategory::OptimizerState as usize]);
             add(&mut row.buffer_bytes, peak[TagCategory::Buffer as usize]);
         }
+        let root_names = symbols.root_names(&rows.keys().map(|(root, _)| *root).collect());
         let named = |((root, name), view): (LayerRow, LayerView)| LayerView {
             root,
             root_class: symbols.layer_class(root),
+            root_name: root_names.get(&root).cloned(),
             class: match &name {
                 Some(name) if name.is_empty() => symbols.layer_class(root),
                 _ => view.class.clone(),

@@ -3,6 +3,7 @@
 //! Ids may be named by events before they are defined, may form loops in a hostile trace, and may be as large
 //! as they like: everything is looked up by hash, and every climb is bounded by remembering where it went.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
@@ -46,6 +47,7 @@ pub(crate) struct Layer {
     pub(crate) parent: u32,
     pub(crate) class: Arc<str>,
     pub(crate) name: Option<Arc<str>>,
+    pub(crate) variable: Option<Arc<str>>,
 }
 
 /// A layer that owns tensors by their tags: an outermost module and a qualified name in it.
@@ -121,8 +123,8 @@ impl Symbols {
     }
 
     pub(crate) fn define_layer(&mut self, layer: record::Layer) {
-        let name = layer.name.as_deref().map(Arc::from);
-        let new = Layer { parent: layer.parent, class: layer.class.as_str().into(), name };
+        let [name, variable] = [layer.name, layer.variable].map(|text| text.as_deref().map(Arc::from));
+        let new = Layer { parent: layer.parent, class: layer.class.as_str().into(), name, variable };
         self.layers.insert(layer.layer, new);
     }
 
@@ -290,6 +292,32 @@ impl Symbols {
         }
         classes.reverse();
         Some(format!("<{}>", classes.join(".")).into())
+    }
+
+    /// What to call each of these outermost modules: by its class, or, if others of them have the same, by the variable that
+    /// holds only it, else by class and number.
+    pub(crate) fn root_names(&self, roots: &BTreeSet<u32>) -> HashMap<u32, Arc<str>> {
+        let mut of_class: BTreeMap<&str, Vec<(u32, Option<&Arc<str>>)>> = BTreeMap::new();
+        for (root, layer) in roots.iter().filter_map(|root| Some((*root, self.layers.get(root)?))) {
+            of_class.entry(&layer.class).or_default().push((root, layer.variable.as_ref()));
+        }
+        let mut names = HashMap::new();
+        for (class, roots) in of_class {
+            let mut held: HashMap<&Arc<str>, u32> = HashMap::new();
+            roots
+                .iter()
+                .filter_map(|(_, variable)| *variable)
+                .for_each(|variable| *held.entry(variable).or_default() += 1);
+            for (number, (root, variable)) in roots.iter().enumerate() {
+                let name: Arc<str> = match variable.filter(|variable| held.get(variable) == Some(&1)) {
+                    _ if roots.len() == 1 => class.into(),
+                    Some(variable) => variable.clone(),
+                    None => format!("{class} #{}", number + 1).into(),
+                };
+                names.insert(*root, name);
+            }
+        }
+        names
     }
 
     /// The class of a layer, if known.

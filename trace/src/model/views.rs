@@ -161,6 +161,9 @@ pub struct LayerView {
     pub root: u32,
     /// The outermost module's class, if known.
     pub root_class: Option<Arc<str>>,
+    /// What to call the outermost module, if known: its class, or what tells it from others of that class on this device (the
+    /// variable that holds it, or a number).
+    pub root_name: Option<Arc<str>>,
     /// The qualified name in the outermost module (`""`: that itself), while unknown the chain of class names
     /// in angle brackets; `None`: allocated outside any layer.
     pub name: Option<Arc<str>>,

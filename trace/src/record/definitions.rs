@@ -189,6 +189,8 @@ pub struct Stack {
 /// use memlab_trace::{decode_line, Record};
 /// let Record::Layer(layer) = decode_line(br#"{"layer":7,"parent":3,"type":"Linear","name":"h.0.mlp.fc"}"#)? else { panic!() };
 /// assert_eq!((layer.layer, layer.class.as_str(), layer.name.as_deref()), (7, "Linear", Some("h.0.mlp.fc")));
+/// let Record::Layer(layer) = decode_line(br#"{"layer":1,"parent":0,"type":"Net","name":"","variable":"GAN.G"}"#)? else { panic!() };
+/// assert_eq!(layer.variable.as_deref(), Some("GAN.G"));
 /// # Ok::<(), memlab_trace::DecodeError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -204,4 +206,7 @@ pub struct Layer {
     /// The qualified name in the outermost module, `""` for that itself; `None`: not known (yet).
     #[serde(default)]
     pub name: Option<String>,
+    /// Of an outermost module, the variable or attribute that holds it, if one was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variable: Option<String>,
 }

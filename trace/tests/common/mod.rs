@@ -38,7 +38,10 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
         Record::Frame(f) => encode::frame(b, f.frame, f.file.as_bytes(), f.line, f.function.as_bytes()),
         Record::Source(s) => encode::source(b, s.source.as_bytes(), s.line, s.text.as_bytes()),
         Record::Stack(s) => encode::stack(b, s.stack, s.parent, s.frame),
-        Record::Layer(l) => encode::layer(b, l.layer, l.parent, &l.class, l.name.as_deref().map(str::as_bytes)),
+        Record::Layer(l) => {
+            let [name, variable] = [&l.name, &l.variable].map(|text| text.as_deref().map(str::as_bytes));
+            encode::layer(b, l.layer, l.parent, &l.class, name, variable)
+        }
         Record::Skip(to) => encode::skip(b, *to),
         Record::Warning(w) => encode::warning(b, w),
         Record::Alloc(a) => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use memlab_trace::LayerView;
 
 use super::table::{Column, TableState, bytes_text};
-use super::{App, Moment, layer_name};
+use super::{App, Moment, NOT_CALLED, layer_name};
 use crate::filter::{Field, Row};
 use crate::format::Units;
 use crate::snapshot::Related;
@@ -46,12 +46,29 @@ impl LayerItem {
 
     /// The name in full.
     pub fn name(&self) -> &str {
-        layer_name(self.key.1.as_deref())
+        match self.root_name() {
+            Some(root) if self.is_root() => root,
+            _ if self.is_root() && self.key.0 == 0 => NOT_CALLED,
+            _ => layer_name(self.key.1.as_deref()),
+        }
+    }
+
+    /// What the outermost module is called, if that is known.
+    pub fn root_name(&self) -> Option<&str> {
+        self.own.root_name.as_deref().filter(|root| !root.is_empty())
+    }
+
+    /// Whether it is an outermost module.
+    pub fn is_root(&self) -> bool {
+        self.key.1.as_deref() == Some("")
     }
 
     /// The last part of the name.
     pub fn last_name(&self) -> &str {
-        if self.name().starts_with('<') { self.name() } else { self.name().rsplit('.').next().unwrap_or_default() }
+        if self.is_root() || self.name().starts_with('<') {
+            return self.name();
+        }
+        self.name().rsplit('.').next().unwrap_or_default()
     }
 
     /// The module's class.
@@ -248,6 +265,7 @@ impl App {
                 Some(name) => {
                     let root = roots.entry(view.root).or_default();
                     root.own.root_class.get_or_insert_with(|| view.root_class.clone().unwrap_or_default());
+                    root.own.root_name.get_or_insert_with(|| view.root_name.clone().unwrap_or_default());
                     node_of(root, name).own = view.clone();
                 }
             }
@@ -277,7 +295,7 @@ impl App {
 
     /// Puts a layer and, if it is open, what is inside it.
     fn push_layer(&self, mut item: LayerItem, node: Option<&Node>, items: &mut Vec<LayerItem>) {
-        let (key, depth) = (item.key.clone(), item.depth);
+        let (key, depth, root_name) = (item.key.clone(), item.depth, item.own.root_name.clone());
         let inside = node.map(|node| &node.inside).filter(|inside| !inside.is_empty());
         let is_open = inside.is_some() && self.layers.is_open(&key, depth);
         item.is_open = inside.map(|_| is_open);
@@ -290,7 +308,9 @@ impl App {
                     Some("") | None => part.clone(),
                     Some(around) => format!("{around}.{part}"),
                 };
-                (self.layer_item((key.0, Some(name)), depth + 1, node.own.clone(), sum(node)), Some(node))
+                let mut own = node.own.clone();
+                own.root_name = own.root_name.or_else(|| root_name.clone());
+                (self.layer_item((key.0, Some(name)), depth + 1, own, sum(node)), Some(node))
             })
             .collect();
         self.push_layers(level, items);

@@ -66,6 +66,7 @@ struct LayerRow {
     #[serde(rename = "type")]
     class: Option<String>,
     root_type: Option<String>,
+    root_name: Option<String>,
     #[serde(flatten)]
     bytes: Bytes,
 }
@@ -90,6 +91,7 @@ pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<(
                 name: text(change.layer.name.clone()),
                 class: text(change.layer.class.clone()),
                 root_type: text(change.layer.root_class.clone()),
+                root_name: text(change.layer.root_name.clone()),
                 bytes: change.bytes.into(),
             })
             .collect(),

@@ -91,10 +91,11 @@ fn line_name(change: &LineChange, before: &Side, after: &Side) -> String {
 
 fn layer_name(change: &LayerChange, several_roots: bool) -> String {
     let layer = &change.layer;
-    let (class, root) = (layer.class.as_deref().unwrap_or(""), layer.root_class.as_deref().unwrap_or(""));
+    let (class, root) = (layer.class.as_deref().unwrap_or(""), layer.root_name.as_deref().unwrap_or(""));
     let name = match layer.name.as_deref() {
         None => "(outside any layer)".to_owned(),
-        Some("") => format!("{root} (outermost)"),
+        Some("") if root == class => format!("{root} (outermost)"),
+        Some("") => format!("{root}  {class} (outermost)"),
         Some(name) if several_roots && !root.is_empty() => format!("{root}: {name}  {class}"),
         Some(name) => format!("{name}  {class}"),
     };

@@ -89,6 +89,7 @@ struct LayerRow {
     class: Option<String>,
     root: u32,
     root_type: Option<String>,
+    root_name: Option<String>,
     live_bytes: u64,
 }
 
@@ -229,6 +230,7 @@ fn layer_rows(device: i32, held: &Holdings) -> impl Iterator<Item = LayerRow> {
             class: text(layer.class.clone()),
             root: layer.root,
             root_type: text(layer.root_class.clone()),
+            root_name: text(layer.root_name.clone()),
             live_bytes: layer.bytes,
         })
     })

@@ -113,6 +113,7 @@ struct LayerRow {
     /// The layer id of the outermost module: tells several models apart.
     root: u32,
     root_type: Option<String>,
+    root_name: Option<String>,
     live_bytes_at_peak: u64,
     live_bytes_at_end: u64,
     forward_bytes: u64,
@@ -343,6 +344,7 @@ fn layers(model: &Model, device: i32) -> Vec<LayerRow> {
             class: text(view.class),
             root: view.root,
             root_type: text(view.root_class),
+            root_name: text(view.root_name),
             live_bytes_at_peak: view.live_bytes_at_peak,
             live_bytes_at_end: view.live_bytes,
             forward_bytes: view.forward_bytes,

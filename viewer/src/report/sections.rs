@@ -57,10 +57,11 @@ impl<'m> Names<'m> {
     /// `blocks.0.mlp  Linear`.
     pub(super) fn layer(&self, layer: &LayerView) -> String {
         let class = layer.class.as_deref().unwrap_or("");
-        let root = layer.root_class.as_deref().unwrap_or("");
+        let root = layer.root_name.as_deref().unwrap_or("");
         let name = match layer.name.as_deref() {
             None => "(outside any layer)".to_owned(),
-            Some("") => format!("{root} (outermost)"),
+            Some("") if root == class => format!("{root} (outermost)"),
+            Some("") => format!("{root}  {class} (outermost)"),
             Some(name) if name.starts_with('<') || class.is_empty() => name.to_owned(),
             Some(name) if self.several_roots && !root.is_empty() => format!("{root}: {name}  {class}"),
             Some(name) => format!("{name}  {class}"),

@@ -80,11 +80,13 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, app: &App, row: &LayerItem) {
     let theme = &app.theme;
     let inner = frame(buffer, area, row.name(), Vec::new(), theme);
     let size = |bytes| format::bytes(bytes, app.units);
-    let class = if row.class().is_empty() { "unknown class" } else { row.class() };
-    let root = row.own.root_class.as_deref().filter(|root| !root.is_empty());
-    let root = root.map(|root| format!(" of {root}")).unwrap_or_default();
     let is_outside = row.key.1.is_none();
-    let who = if is_outside { "allocated while no module's forward ran".to_owned() } else { format!("{class}{root}") };
+    let class = if row.class().is_empty() { "part" } else { row.class() };
+    let who = match row.root_name() {
+        _ if is_outside => "allocated while no module's forward ran".to_owned(),
+        Some(root) if !row.is_root() => format!("{class} of {root}"),
+        _ => format!("{class}, outermost"),
+    };
     let then = if app.moment == Moment::Then { "then" } else { "now" };
     let held = |view: &memlab_trace::LayerView| {
         format!("{then} {}, at peak {}", size(view.live_bytes), size(view.live_bytes_at_peak))

@@ -112,7 +112,7 @@ pub(super) fn tree(names: &Names<'_>, device: &DeviceView, devices: usize) -> St
             continue;
         };
         let root = roots.entry(layer.root).or_default();
-        root.class = root.class.take().or_else(|| layer.root_class.clone());
+        root.class = root.class.take().or_else(|| layer.root_name.clone());
         // While its name is not known, a layer goes by a chain of classes in angle brackets, which is one name.
         let path: Vec<&str> = match full {
             "" => Vec::new(),

@@ -1,0 +1,52 @@
+"""Several models of one class, held by variables and attributes, or by a list."""
+
+import torch
+import torch.nn as nn
+
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Trainer:
+    def __init__(self):
+        self.encoder = Net(40).cuda()
+
+    def step(self):
+        return self.encoder(torch.ones(4, 40, device="cuda"))
+
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.decoder = Net(50)
+
+    def training_step(self):
+        return self.decoder(torch.ones(4, 50, device="cuda"))
+
+
+def main():
+    D = Net(60).cuda()
+    kept.append(D(torch.ones(4, 60, device="cuda")))
+    listed = [Net(70).cuda(), Net(80).cuda()]
+    for net in listed:
+        kept.append(call(net))
+
+
+def call(net):
+    return net(torch.ones(4, net.inner.in_features, device="cuda"))
+
+
+kept = []
+G = Net(30).cuda()
+kept.append(call(G))
+trainer, whole = Trainer(), Whole().cuda()
+kept += [trainer.step(), whole.training_step()]
+main()
+alone = nn.Sequential(nn.Linear(8, 8)).cuda()
+kept.append(alone(torch.ones(4, 8, device="cuda")))
