@@ -224,6 +224,19 @@ threading.Thread(target=ctypes.CDLL({str(library)!r}).take_gil_at_the_end, daemo
     assert (run.code, run.errors) == (0, "")
 
 
+def test_a_musl_program_runs_without_the_library(memlab):
+    # GIVEN a program that wants musl's loader (here: glibc's by that name, since there may be no other)
+    loader, source, program = (memlab.folder / name for name in ("ld-musl-x86_64.so.1", "musl.c", "musl"))
+    loader.symlink_to("/lib64/ld-linux-x86-64.so.2")
+    source.write_text('#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv("LD_PRELOAD")); return 3; }\n')
+    subprocess.run(["cc", "-o", program, source, f"-Wl,--dynamic-linker={loader}"], check=True)
+    # WHEN it is to run under memlab
+    run = memlab.run(memlab.command, "run", "--", program, preload=False)
+    # THEN it is started without the library, which would have ended it, and that is said
+    assert (run.code, "libmemlab" in run.output) == (3, False)
+    assert "is linked with musl" in run.errors.splitlines()[0], run.errors
+
+
 def test_nothing_without_cuda(memlab):
     run = memlab.run("sh", "-c", "echo hello; exit 7")
     assert (run.code, run.output, run.errors) == (7, "hello\n", "")
