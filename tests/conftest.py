@@ -18,8 +18,9 @@ PROGRAMS = ROOT / "tests" / "programs"
 #     MEMLAB_ON_GPU=1 python -m pytest tests/test_moving.py -k "eight_threads or random_pages or trainings"
 ON_GPU = bool(os.environ.get("MEMLAB_ON_GPU"))
 
-# PyTorch and CPython before 3.14, without memlab too, about once in sixty runs: an autograd thread that asks for the GIL
-# while the interpreter is finalizing is ended by it, in a C++ function that may not be unwound.
+# PyTorch and CPython before 3.14, without memlab too: an autograd thread that asks for the GIL while the interpreter is
+# finalizing is ended by it, in a C++ function that may not be unwound. The simulated card does not let it come to that (see
+# tests/simgpu/runtime/src/thread_exit.rs); on a real one such a run is tried again.
 INTERPRETERS_OWN_RACE = "terminate called without an active exception"
 
 
@@ -71,7 +72,7 @@ class Memlab:
 
     def run(self, *command, timeout=300, **options):
         before = set(self.folder.glob("*.jsonl"))
-        for _ in range(3):
+        for _ in range(3 if ON_GPU else 1):
             process = self.start(*command, **options)
             output, errors = process.communicate(timeout=timeout)
             if process.returncode != -6 or INTERPRETERS_OWN_RACE not in errors:

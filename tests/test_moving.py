@@ -94,6 +94,38 @@ def test_a_capture_is_waited_for(memlab):
         program.end()
 
 
+@pytest.mark.parametrize("host_memory", ["1GiB", "8MiB"])
+def test_memory_that_grew_while_a_capture_was_waited_for(memlab, host_memory):
+    with Console(memlab, env={"MEMLAB_HOST_MAX": host_memory}) as program:
+        # GIVEN two pages, of which one is to go, and a stretch behind them of which one more is
+        program.do(
+            "at = reserve(10 * PAGE)",
+            "holds(attach(at, 2 * PAGE, create(2 * PAGE)), 2 * PAGE)",
+            "more = create(8 * PAGE)",
+            "stream = asked('cuStreamCreate', 1)",
+            "begin_capture(stream)",
+        )
+        address = program.do("at")
+        number = program.start("offload", timeout_ms=30000, ranges=[[address, PAGE], [address + 2 * PAGE, PAGE]])
+        while program.move["operation"]["phase"] != "waiting":
+            time.sleep(0.001)
+        # WHEN the program puts other memory there before a moment comes in which nothing runs
+        program.do("everything.append(Memory(attach(at + 2 * PAGE, 8 * PAGE, more), 8 * PAGE))")
+        program.tell("graph = end_capture(stream)")
+        operation = program.outcome(number)
+        program.told()
+        # THEN the host memory that this takes is there as well
+        if host_memory == "1GiB":
+            assert operation["phase"] == "done", operation
+            assert program.move["host_bytes"] == 2 * PAGE
+            program.succeed("restore")
+        else:  # OR it is said how much is missing, and nothing has happened
+            assert "MEMLAB_HOST_MAX allows 8.00 MiB" in operation["error"], operation
+            assert program.move["host_bytes"] == 0
+        program.do("check()")
+        program.end()
+
+
 def test_a_free_beside_a_capture(memlab):
     with Console(memlab) as program:
         program.do("a = allocate(4 * PAGE)", "b = allocate(PAGE)", "stream = asked('cuStreamCreate', 1)")

@@ -197,6 +197,46 @@ def test_long_traces_stay_bounded(memlab):
     assert bounded["lines"] == whole["lines"]
 
 
+def test_threads_that_do_little_cost_little(memlab):
+    # GIVEN a thousand threads at once, of which each reports a single block
+    program = memlab.folder / "idle_threads"
+    subprocess.run(["cc", "-O1", "-o", program, PROGRAMS / "idle_threads.c", "-lpthread"], check=True)
+    # WHEN what they have cost is measured THEN it is a few pages each (memlab's, their stacks' and the kernel's)
+    run = memlab.run(program)
+    assert run.code == 0, run.errors
+    assert int(run.output) <= 32
+
+
+def test_a_thread_that_takes_the_gil_at_the_end(memlab):
+    # GIVEN a thread that takes the GIL while the interpreter shuts down, in C++ that may not be unwound, as autograd's do
+    library = memlab.folder / "late_gil.so"
+    subprocess.run(["c++", "-shared", "-fPIC", "-o", library, PROGRAMS / "late_gil.cpp"], check=True)
+    program = f"""
+import ctypes, threading, time
+class Late:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.5)
+late = Late()
+threading.Thread(target=ctypes.CDLL({str(library)!r}).take_gil_at_the_end, daemon=True).start()
+"""
+    # WHEN it runs on the simulated card THEN it ends as it would on CPython 3.14
+    run = memlab.python("-c", program)
+    assert (run.code, run.errors) == (0, "")
+
+
+def test_a_musl_program_runs_without_the_library(memlab):
+    # GIVEN a program that wants musl's loader (here: glibc's by that name, since there may be no other)
+    loader, source, program = (memlab.folder / name for name in ("ld-musl-x86_64.so.1", "musl.c", "musl"))
+    loader.symlink_to("/lib64/ld-linux-x86-64.so.2")
+    source.write_text('#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv("LD_PRELOAD")); return 3; }\n')
+    subprocess.run(["cc", "-o", program, source, f"-Wl,--dynamic-linker={loader}"], check=True)
+    # WHEN it is to run under memlab
+    run = memlab.run(memlab.command, "run", "--", program, preload=False)
+    # THEN it is started without the library, which would have ended it, and that is said
+    assert (run.code, "libmemlab" in run.output) == (3, False)
+    assert "is linked with musl" in run.errors.splitlines()[0], run.errors
+
+
 def test_nothing_without_cuda(memlab):
     run = memlab.run("sh", "-c", "echo hello; exit 7")
     assert (run.code, run.output, run.errors) == (7, "hello\n", "")

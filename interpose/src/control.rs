@@ -2,9 +2,10 @@
 //!
 //! It takes no lock of Python's or PyTorch's, and every request is bounded in size and time.
 
+mod clients;
+
 use std::fs;
-use std::io::{self, Read, Write};
-use std::mem::ManuallyDrop;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,19 +14,19 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use self::clients::Clients;
+pub use self::clients::forget_in_child;
 use crate::condense;
 use crate::limit;
-use crate::log;
 use crate::mover::{self, Progress};
 use crate::recorder::Recorder;
-use crate::request::{self, Request};
+use crate::request::Request;
 use crate::sampler::Nvml;
 
 /// How often the control thread looks around when nobody asks.
 const TICK: Duration = Duration::from_millis(250);
 /// Every so many ticks the cards are sampled even if this process changed nothing: others may have.
 const TICKS_BETWEEN_SAMPLES: u32 = 8;
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts the control thread. Called once, by the thread that made the recorder, with unknown locks of its caller held:
 /// nothing is waited for.
@@ -38,8 +39,8 @@ pub fn start(recorder: &'static Recorder) {
 fn run(recorder: &'static Recorder) {
     // Nothing this thread does is to be recorded.
     let Some(_never_record) = crate::thread::Guard::enter() else { return };
-    let mut listener = match listen(recorder.facts.pid) {
-        Ok(listener) => Some(Listener::new(listener)),
+    let mut clients = match listen(recorder.facts.pid).and_then(Clients::new) {
+        Ok(clients) => Some(clients),
         Err(error) => {
             recorder.warn(&format!("no control socket ({error}): `memlab ps` will not find this process"));
             None
@@ -61,84 +62,24 @@ fn run(recorder: &'static Recorder) {
         crate::late::patch_what_is_new();
         ticks = ticks.wrapping_add(1);
         let until = Instant::now() + TICK;
-        match &listener {
-            Some(open) if open.is_ours() => serve_until(open, recorder, until),
-            Some(_) => listener = None,
+        match &mut clients {
+            Some(clients) if clients.can_listen() => {
+                clients.serve_until(until, |client, request| reply(client, request, recorder));
+            }
+            Some(_) => clients = None,
             None => std::thread::sleep(TICK),
         }
     }
 }
 
-/// The socket, and what tells whether its descriptor is still ours.
-struct Listener {
-    socket: ManuallyDrop<UnixListener>,
-    inode: (u64, u64),
-}
-
-impl Listener {
-    fn new(socket: UnixListener) -> Self {
-        let socket = log::out_of_the_way(socket);
-        Self { inode: log::inode_of(&socket), socket: ManuallyDrop::new(socket) }
-    }
-
-    /// Not so once the program has closed the descriptor, and perhaps opened something of its own there, which is left
-    /// alone: it is not closed by us either.
-    fn is_ours(&self) -> bool {
-        log::inode_of(&*self.socket) == self.inode
-    }
-}
-
-/// Serves clients one at a time until the time is up; each is bounded, so ticks are late by [`REQUEST_TIMEOUT`] at most.
-fn serve_until(listener: &Listener, recorder: &Recorder, until: Instant) {
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return; // However many clients there are, the other work is due.
-        }
-        let mut poll = libc::pollfd { fd: listener.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid descriptor.
-        let ready = unsafe { libc::poll(&mut poll, 1, left.as_millis() as i32) };
-        if ready <= 0 || !listener.is_ours() {
-            return;
-        }
-        match listener.socket.accept() {
-            // A client that misbehaves only hurts itself.
-            Ok((client, _)) => drop(serve(client, recorder)),
-            // No descriptor left in the process, say: there may be one later.
-            Err(_) => std::thread::sleep(until.saturating_duration_since(Instant::now())),
-        }
-    }
-}
-
-fn serve(client: UnixStream, recorder: &Recorder) -> io::Result<()> {
-    client.set_write_timeout(Some(REQUEST_TIMEOUT))?;
-    if !same_user(&client) {
-        return reply(&client, &json!({"ok": false, "error": "only the owner of the process may ask"}));
-    }
-    let answer = match Request::parse(&read_request(&client)?) {
-        Ok(request) => answer(request, recorder),
-        Err(why) => refused(&why),
+/// The line that answers a client's request.
+fn reply(client: &UnixStream, request: &[u8], recorder: &Recorder) -> String {
+    let answer = if same_user(client) {
+        Request::parse(request).map_or_else(|why| refused(&why), |request| answer(request, recorder))
+    } else {
+        refused("only the owner of the process may ask")
     };
-    reply(&client, &answer)
-}
-
-/// One line, within a time and a size for the whole of it.
-fn read_request(mut client: &UnixStream) -> io::Result<Vec<u8>> {
-    let until = Instant::now() + REQUEST_TIMEOUT;
-    let mut request = Vec::new();
-    let mut piece = [0; 4096];
-    while !request.contains(&b'\n') && request.len() < request::LIMIT {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        client.set_read_timeout(Some(left))?;
-        match client.read(&mut piece)? {
-            0 => break,
-            count => request.extend_from_slice(&piece[..count]),
-        }
-    }
-    Ok(request)
+    format!("{answer}\n")
 }
 
 fn answer(request: Request, recorder: &Recorder) -> Value {
@@ -186,10 +127,6 @@ fn started(outcome: Result<&Progress, String>) -> Value {
         Ok(operation) => json!({"ok": true, "operation": operation.id()}),
         Err(why) => refused(&why),
     }
-}
-
-fn reply(mut client: &UnixStream, answer: &Value) -> io::Result<()> {
-    client.write_all(format!("{answer}\n").as_bytes())
 }
 
 fn same_user(client: &UnixStream) -> bool {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::control;
 use crate::late;
 use crate::limit;
 use crate::mover::{self, gate};
@@ -43,6 +44,7 @@ pub fn reset_in_child<T>(lock: &Mutex<T>, value: T) {
 
 unsafe extern "C" fn in_child() {
     recorder::forget_in_child();
+    control::forget_in_child();
     agent::forget_in_child();
     late::forget_in_child();
     limit::forget_in_child();
@@ -93,7 +95,7 @@ fn end(code: c_int, how: impl FnOnce(&Recorder, c_int)) {
     {
         crate::quietly(|| {
             how(recorder, code);
-            crate::control::remove_socket(recorder.facts.pid);
+            control::remove_socket(recorder.facts.pid);
         });
     }
 }

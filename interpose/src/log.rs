@@ -117,22 +117,10 @@ impl TraceFile {
         let (file, path) = open_unused(path)?;
         let file = out_of_the_way(file);
         let base = if limit(libc::RLIMIT_AS) == u64::MAX {
-            // SAFETY: a new mapping at an address of the kernel's choice; pages beyond the file's end are not touched before
-            // the file is extended.
-            unsafe {
-                libc::mmap(
-                    ptr::null_mut(),
-                    mapped as usize,
-                    libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_SHARED | libc::MAP_NORESERVE,
-                    file.as_raw_fd(),
-                    0,
-                )
-            }
+            map(&file, mapped)
         } else {
-            libc::MAP_FAILED // The program has to do with little address space: none of it is taken.
+            ptr::null_mut() // The program has to do with little address space: none of it is taken.
         };
-        let base = if base == libc::MAP_FAILED { ptr::null_mut() } else { base.cast() };
         Ok(Self {
             path,
             inode: inode_of(&file),
@@ -222,10 +210,20 @@ impl TraceFile {
         }
     }
 
+    /// Takes disk space for these bytes of the file, and makes their addresses usable.
     fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
         // SAFETY: the descriptor is open for as long as `self.file`.
         match unsafe { libc::posix_fallocate(self.file.as_raw_fd(), from as i64, (to - from) as i64) } {
-            0 => Ok(()),
+            0 if self.base.is_null() => Ok(()),
+            0 => {
+                let page = from - from % PAGE;
+                // SAFETY: whole pages of the file's own mapping, which the file has now.
+                let usable = unsafe {
+                    let start = self.base.add(page as usize).cast();
+                    libc::mprotect(start, (to - page) as usize, libc::PROT_READ | libc::PROT_WRITE)
+                };
+                if usable == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+            }
             error => Err(io::Error::from_raw_os_error(error)),
         }
     }
@@ -301,6 +299,19 @@ impl TraceFile {
             unsafe { libc::munmap(self.base.cast(), self.mapped as usize) };
         }
     }
+}
+
+/// Maps the first bytes of a file at addresses that cannot be used before the file is that long: what looks through all memory
+/// of a process, as valgrind does for leaks, would fall over each page of what is not there yet. Null where the file system
+/// refuses shared mappings.
+///
+/// This asks the kernel itself: ThreadSanitizer takes a call of `mmap` for a write to every byte of the mapping, and does not
+/// know the atomic operation by which other threads learn of it.
+fn map(file: &File, bytes: u64) -> *mut u8 {
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice, of an open descriptor.
+    let base = unsafe { libc::syscall(libc::SYS_mmap, 0, bytes, libc::PROT_NONE, flags, file.as_raw_fd(), 0) };
+    if base == -1 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(base as usize) }
 }
 
 /// Opens a new file at `path`, or beside it (`trace-1.jsonl` …) where a living process writes to that one or this process

@@ -88,7 +88,7 @@ impl Recorder {
             return None;
         }
         // SAFETY: the state is this thread's own, and the guard makes this the only session on it.
-        let thread = unsafe { &mut *thread::state(recorder.serial) };
+        let thread = unsafe { thread::state(recorder.serial).as_mut()? };
         if thread.id == 0 {
             recorder.define_thread(thread);
         }

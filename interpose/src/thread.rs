@@ -64,6 +64,7 @@ pub const FRAME_CACHE: usize = 1024;
 pub const STACK_CACHE: usize = 2048;
 pub const LAYER_CACHE: usize = 256;
 
+/// All zeros, it knows nothing; what is not used takes no memory. So what is added here must mean "nothing" as zeros.
 pub struct ThreadState {
     /// The process-wide number of the recorder this state belongs to: a forked child has another.
     pub recorder: u64,
@@ -78,6 +79,7 @@ pub struct ThreadState {
     /// The stack and layer the slots were put on (those of forward, during backward).
     pub slots_base: (u32, u32),
     pub frame_cache: [CachedFrame; FRAME_CACHE],
+    /// Stacks by what they are made of: the stack below and the frame, which has a number above 0.
     pub stack_cache: [(u64, u32); STACK_CACHE],
     pub layer_cache: [CachedLayer; LAYER_CACHE],
     /// The value of [`crate::recorder::Recorder::module_deaths`] the caches were valid for.
@@ -88,14 +90,51 @@ pub struct ThreadState {
     pub workspace: bool,
 }
 
+/// The whole pages that a state takes.
+const STATE_BYTES: usize = size_of::<ThreadState>().next_multiple_of(4096);
+
 impl ThreadState {
-    fn reset(&mut self, recorder: u64) {
-        self.recorder = recorder;
-        self.id = 0;
-        self.forget_stacks();
-        self.backward = Backward::default();
-        self.nodes = Nodes::default();
-        self.workspace = false;
+    /// A state in memory of its own, of which only those pages are there that have been written to: most threads need few.
+    /// None if the system gives no memory.
+    fn make() -> Option<*mut Self> {
+        // SAFETY: a fresh mapping, and advice on it, which may be refused: with pages of 2 MiB nothing would be saved.
+        unsafe {
+            let state = libc::mmap(
+                ptr::null_mut(),
+                STATE_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            );
+            if state == libc::MAP_FAILED {
+                return None;
+            }
+            libc::madvise(state, STATE_BYTES, libc::MADV_NOHUGEPAGE);
+            Some(state.cast()) // Zeros mean that nothing is known, in every field.
+        }
+    }
+
+    /// Makes it as new, and gives its pages back to the system.
+    ///
+    /// # Safety
+    ///
+    /// `state` was made by [`make`](Self::make), and nobody else has it.
+    unsafe fn forget(state: *mut Self) {
+        // SAFETY: whole pages of the state's own; a private mapping without a file holds zeros afterwards.
+        unsafe {
+            if libc::madvise(state.cast(), STATE_BYTES, libc::MADV_DONTNEED) != 0 {
+                ptr::write_bytes(state, 0, 1);
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`forget`](Self::forget); it is gone afterwards.
+    unsafe fn unmake(state: *mut Self) {
+        // SAFETY: the caller's word.
+        unsafe { libc::munmap(state.cast(), STATE_BYTES) };
     }
 
     /// Drops what could name a dead module.
@@ -104,19 +143,7 @@ impl ThreadState {
         self.slots_base = (0, 0);
         self.layer_cache.fill(CachedLayer::default());
     }
-
-    fn forget_stacks(&mut self) {
-        self.forget_modules();
-        self.frame_cache.fill(EMPTY_CACHED_FRAME);
-        self.stack_cache.fill((u64::MAX, 0));
-    }
 }
-
-const EMPTY_CACHED_FRAME: CachedFrame = CachedFrame {
-    code: ptr::null(),
-    position: 0,
-    frame: Frame { id: 0, role: FrameRole::NONE, identity: CodeIdentity::EMPTY },
-};
 
 thread_local! {
     static STATE: Cell<*mut ThreadState> = const { Cell::new(ptr::null_mut()) };
@@ -139,7 +166,7 @@ impl Drop for Guard {
     }
 }
 
-/// The calling thread's state, made or reset for `recorder` when needed.
+/// The calling thread's state, made or reset for `recorder` when needed. Null if there is no memory for one.
 #[inline]
 pub fn state(recorder: u64) -> *mut ThreadState {
     let state = STATE.with(Cell::get);
@@ -151,20 +178,21 @@ pub fn state(recorder: u64) -> *mut ThreadState {
 fn prepare(recorder: u64) -> *mut ThreadState {
     let mut state = STATE.with(Cell::get);
     if state.is_null() {
-        state = SPARE.take().unwrap_or_else(|| {
-            // SAFETY: every field is valid as zeros (null pointers, zero counts, `None`s are zero by `reset` below, which
-            // writes each field whose zero pattern is not its neutral value before anyone reads it).
-            Box::into_raw(unsafe { Box::<ThreadState>::new_zeroed().assume_init() })
-        });
+        let Some(made) = SPARE.take().or_else(ThreadState::make) else { return ptr::null_mut() };
+        state = made;
         STATE.with(|cell| cell.set(state));
         SPARE.hand_back_at_thread_exit(state);
+    } else {
+        // A forked child's: what its parent knew is not in the child's trace.
+        // SAFETY: the state is this thread's alone.
+        unsafe { ThreadState::forget(state) };
     }
-    // SAFETY: the state is this thread's alone.
-    unsafe { (*state).reset(recorder) };
+    // SAFETY: as above.
+    unsafe { (*state).recorder = recorder };
     state
 }
 
-/// States of threads that ended, kept for threads to come.
+/// States of threads that ended, as new, kept for threads to come.
 struct SpareStates {
     /// A short list is enough: programs that start threads by the thousand do not run them all at once.
     spare: [AtomicPtr<ThreadState>; 64],
@@ -202,11 +230,13 @@ impl SpareStates {
 /// a new one.
 unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
     STATE.with(|cell| cell.set(ptr::null_mut()));
+    // SAFETY: made in `prepare`, and this thread, whose it was, ends.
+    unsafe { ThreadState::forget(state.cast()) };
     for slot in &SPARE.spare {
         if slot.compare_exchange(ptr::null_mut(), state.cast(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return;
         }
     }
-    // SAFETY: made by `Box::into_raw` in `prepare`, and nobody has it any more.
-    drop(unsafe { Box::from_raw(state.cast::<ThreadState>()) });
+    // SAFETY: as above, and nobody has it any more.
+    unsafe { ThreadState::unmake(state.cast()) };
 }

@@ -192,7 +192,7 @@ fn write_definitions(out: &mut impl Write, buffer: &mut LineBuffer<4096>) -> io:
     for layer in 1..=LAYERS {
         let name = format!("h.{}.mlp.fc", layer / 2);
         let (parent, name) = if layer == 1 { (0, "") } else { (1, name.as_str()) };
-        out.write_all(encode::layer(buffer, layer, parent, "Linear", Some(name.as_bytes())))?;
+        out.write_all(encode::layer(buffer, layer, parent, "Linear", Some(name.as_bytes()), None))?;
     }
     for segment in 0..100_u64 {
         let event = encode::DriverAlloc {

@@ -26,6 +26,7 @@ use hashbrown::HashMap;
 pub use calls::{Call, CallTree, Held, LineCalls};
 pub use keyframe::Keyframe;
 pub use sources::Sources;
+pub use symbols::DEEPEST_STACK;
 pub use views::*;
 
 use crate::record::{self, Phase, Record};
@@ -456,6 +457,11 @@ impl Model {
     /// The frames of a stack, innermost first.
     pub fn frames(&self, stack: u32) -> Vec<Arc<Line>> {
         self.symbols.climb(stack).map(|frame| frame.line.clone()).collect()
+    }
+
+    /// How many stacks are so deep that their outermost calls are not shown: deeper than [`DEEPEST_STACK`].
+    pub fn deep_stacks(&self) -> usize {
+        self.symbols.deep_stacks()
     }
 
     /// The line a stack belongs to: its innermost frame outside site-packages and torch.

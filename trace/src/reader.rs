@@ -20,6 +20,7 @@ pub use whole::{load, load_whole, read_whole};
 use crate::model::Model;
 use crate::record::{FORMAT, Record};
 use feed::FirstLine;
+use whole::MOST_EXPANSION;
 
 /// How much is read at once.
 const BUFFER: usize = 1 << 20;
@@ -141,6 +142,11 @@ pub enum ReadError {
         /// The file.
         path: PathBuf,
     },
+    /// It is compressed, and expands beyond what any trace would.
+    Expands {
+        /// The file.
+        path: PathBuf,
+    },
     /// The system does not let it be read.
     Io {
         /// The file.
@@ -184,6 +190,12 @@ impl fmt::Display for ReadError {
             Self::Compressed { path } => write!(
                 f,
                 "{}: a compressed trace cannot be followed while it grows: use `memlab report` on it",
+                path.display()
+            ),
+            Self::Expands { path } => write!(
+                f,
+                "{}: expands to more than {MOST_EXPANSION} times its size, as no trace does, and is not read any further: if you trust \
+                 it, decompress it with `zstd -d` and use that",
                 path.display()
             ),
             Self::Io { path, source } => write!(f, "{}: cannot be read: {source}", path.display()),

@@ -392,3 +392,26 @@ fn a_skip_never_leads_back_or_beyond_reason() {
     }
     assert_eq!(model.events(), 1);
 }
+
+#[test]
+fn what_expands_without_end_is_refused() {
+    let folder = Folder::new("expands");
+    let compressed = |name: &str, filler: &[u8], times: usize| {
+        let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        encoder.write_all(HEADER.as_bytes()).unwrap();
+        (0..times).for_each(|_| encoder.write_all(filler).unwrap());
+        encoder.write_all(alloc(1).as_bytes()).unwrap();
+        folder.file(name, &encoder.finish().unwrap())
+    };
+    // GIVEN files of some kilobytes that hold 128 MiB of lines, or one line as long
+    for (name, filler) in [("lines.zst", b"{}\n".repeat(1 << 18)), ("line.zst", b"x".repeat(3 << 18))] {
+        let path = compressed(name, &filler, 200);
+        assert!(fs::metadata(&path).unwrap().len() < 100_000);
+        // WHEN read THEN they are refused in words, with a way out
+        let error = read(&path).err().unwrap().to_string();
+        assert!(error.contains("expands to more than 200 times its size") && error.contains("zstd -d"), "{error}");
+    }
+    // BUT what is small all the same is read, and so is a trace whose disk space was taken ahead
+    assert_eq!(read(&compressed("small.zst", &b"{}\n".repeat(1 << 18), 1)).unwrap().model.events(), 1);
+    assert_eq!(read(&compressed("ahead.zst", &[0; 1 << 20], 200)).unwrap().model.events(), 1);
+}

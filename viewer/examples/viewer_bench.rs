@@ -95,9 +95,15 @@ impl<W: Write> Writer<W> {
         }
         for id in 1..=LAYERS {
             let name = if id == 1 { String::new() } else { format!("h.{}.part_{}", id % 24, id) };
-            let line =
-                encode::layer(&mut LineBuffer::<512>::new(), id, u32::from(id > 1), "Part", Some(name.as_bytes()))
-                    .to_vec();
+            let line = encode::layer(
+                &mut LineBuffer::<512>::new(),
+                id,
+                u32::from(id > 1),
+                "Part",
+                Some(name.as_bytes()),
+                None,
+            )
+            .to_vec();
             out.write_all(&line)?;
         }
         let mut writer = Self { out, started: Instant::now(), next: 0, ring: Vec::with_capacity(live as usize) };

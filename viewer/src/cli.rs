@@ -53,6 +53,9 @@ enum Command {
     Top {
         /// The process; without it, the only one there is.
         pid: Option<u32>,
+        /// Wait until there is one.
+        #[arg(long)]
+        wait: bool,
         #[command(flatten)]
         look: Look,
     },
@@ -371,7 +374,7 @@ pub fn main() -> ExitCode {
             };
             run::run(&options).map(|ended| ended.imitate())
         }
-        Command::Top { pid, look } => commands::top::run(pid, look.theme),
+        Command::Top { pid, wait, look } => commands::top::run(pid, wait, look.theme),
         Command::View(options) => commands::view::run(&commands::view::Options {
             files: options.files,
             once: options.once,

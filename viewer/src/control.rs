@@ -237,6 +237,16 @@ fn nonsense(error: serde_json::Error) -> Unreachable {
 }
 
 impl Unreachable {
+    /// Whether the process whose socket this is has ended.
+    fn is_of_the_dead(&self, socket: &Path) -> bool {
+        let pid = || socket.file_stem()?.to_str()?.parse().ok();
+        match self {
+            Self::Stale => true,
+            Self::Silent => pid().is_some_and(|pid| owner(pid).is_none()),
+            _ => false,
+        }
+    }
+
     /// Whether the process has no socket, or none that anybody listens on.
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::NoSocket | Self::Stale)
@@ -277,6 +287,22 @@ pub fn owner(pid: u32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
 }
 
+/// The command line of a process, as the system tells it; empty if it does not.
+pub fn command_of(pid: u32) -> Vec<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.split(|byte| *byte == 0)
+        .filter(|part| !part.is_empty())
+        .map(|part| String::from_utf8_lossy(part).into_owned())
+        .collect()
+}
+
+/// What a process is doing, as a letter of the system's: `R` runs, `S` waits, `T` is stopped; see proc_pid_stat(5).
+pub fn run_state(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may hold anything.
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
 /// All traced processes of this user that answer, and those whose socket is there but that do not. Sockets left
 /// behind by dead processes are removed.
 pub fn discover() -> Vec<(u32, Result<Status, Unreachable>)> {
@@ -305,7 +331,8 @@ pub fn discover() -> Vec<(u32, Result<Status, Unreachable>)> {
 
 fn ask_status(folder: &Path, socket: &Path) -> Result<Status, Unreachable> {
     let reply = match ask(folder, socket, r#"{"command":"status"}"#) {
-        Err(Unreachable::Stale) => {
+        // A child of a process that is gone may still hold its socket, which nobody answers.
+        Err(error) if error.is_of_the_dead(socket) => {
             // Its process is gone: the next look need not trip over it. That it cannot be removed is no matter.
             let _ = fs::remove_file(socket);
             return Err(Unreachable::Stale);

@@ -16,6 +16,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use crate::fault::bad_input;
+use crate::text;
 use crate::theme::Palette;
 pub use launch::Ended;
 use output::Output;
@@ -53,7 +54,15 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
         crate::terminal::check("leave --live away, or watch from another terminal with `memlab top`")?;
     }
     let mut command = Command::new(program);
-    command.args(arguments).env("LD_PRELOAD", preload).env("MEMLAB_OUTPUT", output.pattern());
+    command.args(arguments).env("MEMLAB_OUTPUT", output.pattern());
+    if preload::refuses_library(program) {
+        eprintln!(
+            "memlab: {}: is linked with musl and would not start with memlab's library: it runs without",
+            text::clean(&program.to_string_lossy())
+        );
+    } else {
+        command.env("LD_PRELOAD", preload);
+    }
     command.envs(options.settings.iter().map(|(name, value)| (name, value)));
     let finder = Arc::new(Mutex::new(TraceFinder::new(&output)));
     let ended = if options.live {

@@ -345,7 +345,8 @@ fn answer(socket: &Path, reply: String) {
 
 #[test]
 fn ps_lists_what_answers_and_clears_away_what_is_dead() {
-    // GIVEN a process that answers, one that is dead, one that is stopped, and one that talks nonsense
+    // GIVEN a process that answers, two that are dead, of one of which a child has the socket, one that is busy, and one that
+    // talks nonsense
     let folder = folder();
     let trace = folder.path().join("t.jsonl");
     std::fs::write(&trace, trained(2).text).expect("written");
@@ -359,7 +360,9 @@ fn ps_lists_what_answers_and_clears_away_what_is_dead() {
         ),
     );
     drop(UnixListener::bind(socket(4_000_002)).expect("bound"));
-    let _silent = UnixListener::bind(socket(4_000_003)).expect("bound");
+    let _child = UnixListener::bind(socket(4_000_003)).expect("bound");
+    let busy = std::process::id();
+    let _silent = UnixListener::bind(socket(busy)).expect("bound");
     answer(&socket(4_000_004), "nonsense\n".into());
     answer(&socket(4_000_005), "{\"ok\":false,\"error\":\"busy\"}\n".into());
     // WHEN asked
@@ -375,9 +378,16 @@ fn ps_lists_what_answers_and_clears_away_what_is_dead() {
     let row = text.lines().find(|line| line.contains("4000001")).unwrap_or_else(|| panic!("{text}"));
     assert!(row.contains("cuda:0") && row.contains("18.1 GiB") && row.contains("30.0 GiB"), "{text}");
     assert!(!text.contains('\x1b') && !text.contains("4000002"), "{text}");
-    assert!(text.contains("does not answer") && text.contains("refuses: busy") && text.contains("4000004"), "{text}");
-    // AND the dead one's socket is gone, the others' are not
-    assert!(!socket(4_000_002).exists() && socket(4_000_003).exists());
+    assert!(text.contains("does not answer") && text.contains("4000004"), "{text}");
+    // AND the dead ones' sockets are gone, the others' are not
+    assert!(!socket(4_000_002).exists() && !socket(4_000_003).exists() && socket(busy).exists());
+    // AND it is said of each that is of no use why, and what to do
+    assert!(
+        text.contains(&format!("process {busy} does not answer: it is busy, or hangs: look again later")),
+        "{text}"
+    );
+    assert!(text.contains("\nprocess 4000004 cannot be asked: "), "{text}");
+    assert!(text.ends_with("\nprocess 4000005 refuses: busy\n"), "{text}");
     // WHEN asked for JSON THEN it is
     let json: serde_json::Value = serde_json::from_str(&ps(&["ps", "--json"])).expect("JSON");
     let processes = json["processes"].as_array().expect("a list");

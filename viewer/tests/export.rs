@@ -302,3 +302,27 @@ fn no_name_steers_the_terminal_or_breaks_a_format() {
     let value = json(&folder, &[]);
     assert_eq!(value["frames"][1]["function"], "=cmd|'x'!A0\u{1b}]0;\u{7}\u{202e}\",\r\n;");
 }
+
+#[test]
+fn stacks_too_deep_to_be_true_are_cut() {
+    // GIVEN a trace of a hundred blocks, each asked for five thousand calls deep, with a long name for every call
+    let folder = tempfile::tempdir().unwrap();
+    let mut lines: Vec<String> = TRACE.lines().take(2).map(str::to_owned).collect();
+    let name = "f".repeat(200);
+    lines.push(format!(r#"{{"frame":1,"file":"/a.py","line":1,"function":"{name}"}}"#));
+    lines.extend((1..=5000).map(|stack| format!(r#"{{"stack":{stack},"parent":{},"frame":1}}"#, stack - 1)));
+    lines.extend((1..=100).map(|block| format!(r#"["a",{block},1,0,{},1024,5000,0,0]"#, block * 1024)));
+    fs::write(folder.path().join("deep.jsonl"), lines.join("\n") + "\n").unwrap();
+    for format in ["csv", "json", "speedscope", "flamegraph", "memory_viz", "perfetto"] {
+        // WHEN exported
+        let output = export(&folder, &["deep.jsonl", "--format", format, "-o", "out"]);
+        assert!(output.status.success());
+        // THEN the file stays in bounds, and it is said why
+        let size = fs::metadata(folder.path().join("out")).unwrap().len();
+        assert!(size < 5_000_000, "{format}: {size} bytes");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let note = "3,976 stacks are more than 1024 calls deep: the outermost calls are left out";
+        assert_eq!(said.contains(note), format != "perfetto", "{format}: {said}");
+        fs::remove_file(folder.path().join("out")).unwrap();
+    }
+}

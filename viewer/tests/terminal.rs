@@ -472,6 +472,24 @@ fn memory_is_offloaded_and_restored_under_the_dashboard() {
 }
 
 #[test]
+fn top_waits_for_a_process() {
+    // GIVEN nothing that is traced
+    let pid = std::process::id();
+    let mut story = trained(4);
+    story.text = story.text.replace("\"pid\":4242", &format!("\"pid\":{pid}"));
+    let runtime = Runtime::new();
+    let mut session = Session::start_in(&runtime, &["top", "--wait"], &story);
+    session.wait_for("waiting for a traced process");
+    // WHEN one comes THEN it is shown
+    let trace = runtime.path().join("live.jsonl");
+    std::fs::write(&trace, &story.text).expect("written");
+    let _requests = Movable { trace, ..Movable::new(pid) }.listen(&runtime);
+    session.wait_for("Device memory");
+    session.press("q");
+    assert_eq!(session.end().0, 0);
+}
+
+#[test]
 fn what_fails_under_the_dashboard_is_said_in_full() {
     let pid = std::process::id();
     let mut story = trained(4);

@@ -466,25 +466,20 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     refuse_beside_storage()?;
     let contexts = contexts();
     progress.enter(Phase::Preparing);
-    let splits = splits_of(&HOLDINGS.lock(), ranges);
-    let going: u64 = splits.iter().map(Split::going).sum();
-    if going == 0 {
+    let (splits, mapped) = {
+        let holdings = HOLDINGS.lock();
+        (splits_of(&holdings, ranges), holdings.mapped_host_bytes())
+    };
+    if splits.is_empty() {
         return Err("none of this memory can be moved: it is below 2 MiB, shared, or already in host memory".into());
     }
-    // The parts that stay wait in the arena while their neighbours go, one piece after the other.
-    let staying = splits.iter().map(|split| split.bytes - split.going()).max().unwrap_or(0);
-    let mapped = HOLDINGS.lock().mapped_host_bytes();
-    let (free, pinned) = {
-        let arena = ARENA.lock();
-        (arena.free_bytes(), arena.bytes())
-    };
-    host_memory::check(going + staying.saturating_sub(free), pinned + mapped)?;
-    secure(staying, mapped, &contexts)?;
+    secure_for(&splits, mapped, &contexts)?;
     progress.enter(Phase::Waiting);
     let deadline = Instant::now() + timeout;
     let closed = quiesce(&contexts, deadline, || progress.enter(Phase::Synchronising))?;
     let mut holdings = HOLDINGS.lock();
     let splits = splits_of(&holdings, ranges);
+    secure_for(&splits, holdings.mapped_host_bytes(), &contexts)?; // Other memory may be at these addresses by now.
     // What stays goes and comes back.
     progress.begin_copying(splits.iter().map(|split| 2 * split.bytes - split.going()).sum());
     let mut moved = 0;
@@ -510,6 +505,19 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     progress.settle_at(moved);
     let asked = ranges.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
     Ok((moved < asked).then(|| format!("{} of it cannot be moved or were in host memory already", size(asked - moved))))
+}
+
+/// Makes sure that there is host memory for what goes, and for the parts that stay: they wait in the arena while their
+/// neighbours go, one piece after the other. `mapped` as in [`secure`].
+fn secure_for(splits: &[Split], mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
+    let going: u64 = splits.iter().map(Split::going).sum();
+    let staying = splits.iter().map(|split| split.bytes - split.going()).max().unwrap_or(0);
+    let (free, pinned) = {
+        let arena = ARENA.lock();
+        (arena.free_bytes(), arena.bytes())
+    };
+    host_memory::check(going + staying.saturating_sub(free), pinned + mapped)?;
+    secure(staying, mapped, contexts)
 }
 
 /// A piece on the device, and which of its pages go.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::Model;
-use super::symbols::Symbols;
+use super::symbols::{DEEPEST_STACK, Symbols};
 use super::views::{Line, LineView, StackView};
 
 /// What blocks come to.
@@ -107,8 +107,13 @@ impl Model {
 
 impl CallTree {
     fn new(stacks: &[StackView], symbols: &Symbols) -> Self {
-        let mut planting =
-            Planting { symbols, tree: Self::default(), by_stack: HashMap::new(), by_line: HashMap::new() };
+        let mut planting = Planting {
+            symbols,
+            tree: Self::default(),
+            depths: Vec::new(),
+            by_stack: HashMap::new(),
+            by_line: HashMap::new(),
+        };
         for stack in stacks {
             let call = match planting.call_of(stack.stack) {
                 Some(call) => call,
@@ -224,6 +229,8 @@ impl CallTree {
 struct Planting<'s> {
     symbols: &'s Symbols,
     tree: CallTree,
+    /// How deep each of its calls is, from 0.
+    depths: Vec<u32>,
     /// The call of each stack met; `None`: a stack without frames.
     by_stack: HashMap<u32, Option<u32>>,
     by_line: HashMap<(Option<u32>, Option<Arc<Line>>), u32>,
@@ -256,8 +263,11 @@ impl Planting<'_> {
     /// The call of a line from `parent`, made if need be.
     fn call(&mut self, parent: Option<u32>, line: Option<(&Arc<Line>, bool)>) -> u32 {
         let tree = &mut self.tree;
+        // What is called from too deep begins anew, as if it were outermost.
+        let parent = parent.filter(|parent| (self.depths[*parent as usize] as usize) < DEEPEST_STACK - 1);
         let key = (parent, line.map(|(line, _)| line.clone()));
         *self.by_line.entry(key).or_insert_with(|| {
+            self.depths.push(parent.map_or(0, |parent| self.depths[parent as usize] + 1));
             tree.push(parent, line.map(|(line, _)| line), line.is_some_and(|(_, is_users)| is_users))
         })
     }
@@ -422,5 +432,27 @@ mod tests {
             }
             prop_assert_eq!(full.lines_inclusive(), full.users_only().lines_inclusive());
         }
+    }
+
+    #[test]
+    fn what_is_too_deep_to_be_true_is_cut() {
+        // GIVEN a chain of ten thousand calls, with a block at every tenth
+        const DEPTH: u32 = 10_000;
+        let mut lines: Vec<String> =
+            (6..=DEPTH).map(|stack| format!(r#"{{"stack":{stack},"parent":{},"frame":2}}"#, stack - 1)).collect();
+        lines.extend(blocks(&(1..=DEPTH / 10).map(|tenth| (tenth * 10, 1)).collect::<Vec<_>>()));
+        let model = model(&lines);
+        // WHEN its stacks are looked at THEN each has its innermost calls, and it is known how many are not whole
+        assert_eq!(model.frames(DEPTH).len(), DEEPEST_STACK);
+        assert_eq!(model.frames(500).len(), 500);
+        assert_eq!(model.deep_stacks(), DEPTH as usize - DEEPEST_STACK);
+        // AND the tree is no deeper, and sums to all there is
+        let tree = model.calls(0);
+        let mut depths: Vec<usize> = Vec::new();
+        for call in &tree.calls {
+            depths.push(call.parent.map_or(1, |parent| depths[parent as usize] + 1));
+        }
+        assert!(depths.iter().all(|depth| *depth <= DEEPEST_STACK));
+        assert_eq!(tree.total().live_bytes, u64::from(DEPTH / 10));
     }
 }

@@ -12,6 +12,18 @@ use super::sources::Sources;
 use super::views::Line;
 use crate::record;
 
+/// The most calls of a stack that are looked at, from the innermost outwards. memlab writes stacks of 512 calls at most, and
+/// those of backward on top of such.
+pub const DEEPEST_STACK: usize = 1024;
+
+/// The longest name of a file, a function or a layer, in bytes: `PATH_MAX`. Names are repeated for every block they belong to.
+const LONGEST_NAME: usize = 4096;
+
+/// A name as it is kept: cut where it is too long to be one.
+fn bounded(name: &str) -> &str {
+    if name.len() <= LONGEST_NAME { name } else { &name[..name.floor_char_boundary(LONGEST_NAME)] }
+}
+
 /// An interned line: index into [`Symbols::lines`] plus one; 0: no line.
 pub(crate) type LineId = u32;
 
@@ -95,9 +107,9 @@ impl Symbols {
     /// Takes a frame's definition; whether it changes the line of stacks already resolved.
     pub(crate) fn define_frame(&mut self, frame: &record::Frame<'_>) -> bool {
         let line = Arc::new(Line {
-            file: frame.file.as_ref().into(),
+            file: bounded(&frame.file).into(),
             line: frame.line,
-            function: frame.function.as_ref().into(),
+            function: bounded(&frame.function).into(),
         });
         let user_line = if self.is_users(&line.file) { self.intern_line(&line) } else { 0 };
         let new = Frame { line, user_line };
@@ -123,8 +135,9 @@ impl Symbols {
     }
 
     pub(crate) fn define_layer(&mut self, layer: record::Layer) {
-        let [name, variable] = [layer.name, layer.variable].map(|text| text.as_deref().map(Arc::from));
-        let new = Layer { parent: layer.parent, class: layer.class.as_str().into(), name, variable };
+        let [name, variable] =
+            [layer.name, layer.variable].map(|text| text.as_deref().map(|text| Arc::from(bounded(text))));
+        let new = Layer { parent: layer.parent, class: bounded(&layer.class).into(), name, variable };
         self.layers.insert(layer.layer, new);
     }
 
@@ -186,7 +199,7 @@ impl Symbols {
     }
 
     pub(crate) fn intern_owner(&mut self, root: u32, name: &str) -> u32 {
-        let owner = Owner { root, name: name.into() };
+        let owner = Owner { root, name: bounded(name).into() };
         if let Some(id) = self.owner_ids.get(&owner) {
             return *id;
         }
@@ -218,7 +231,7 @@ impl Symbols {
             if let Some(line) = self.stack_lines.get(&at) {
                 break *line;
             }
-            if !seen.insert(at) {
+            if !seen.insert(at) || climbed.len() == DEEPEST_STACK {
                 break 0;
             }
             let Some(node) = self.stacks.get(&at) else {
@@ -255,6 +268,7 @@ impl Symbols {
             at = node.parent;
             Some(self.frames.get(&node.frame))
         })
+        .take(DEEPEST_STACK)
         .flatten()
     }
 
@@ -271,6 +285,29 @@ impl Symbols {
             at = node.parent;
             Some((id, node))
         })
+        .take(DEEPEST_STACK)
+    }
+
+    /// How many stacks are deeper than [`DEEPEST_STACK`].
+    pub(crate) fn deep_stacks(&self) -> usize {
+        let mut depths: HashMap<u32, usize> = HashMap::with_capacity(self.stacks.len());
+        let mut climbed = Vec::new();
+        for stack in self.stacks.keys() {
+            let mut at = *stack;
+            while let Some(node) = self.stacks.get(&at)
+                && !depths.contains_key(&at)
+            {
+                depths.insert(at, 0); // Also what ends a loop.
+                climbed.push(at);
+                at = node.parent;
+            }
+            let mut depth = depths.get(&at).copied().unwrap_or(0);
+            while let Some(inner) = climbed.pop() {
+                depth += 1;
+                depths.insert(inner, depth);
+            }
+        }
+        depths.values().filter(|depth| **depth > DEEPEST_STACK).count()
     }
 
     /// The outermost module of a layer; the layer itself while nothing is known of it.

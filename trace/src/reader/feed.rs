@@ -56,6 +56,8 @@ pub(super) struct Feed {
     pub(super) has_header: bool,
     /// Bytes of the trace consumed.
     pub(super) offset: u64,
+    /// Bytes of lines among them: neither NULs nor passed over by the trace's own word.
+    pub(super) line_bytes: u64,
     lines: u64,
     /// Nothing follows up to here: the trace said so.
     skip_to: u64,
@@ -85,7 +87,7 @@ impl Feed {
                     break;
                 }
                 holes -= 1;
-                position += rest.iter().position(|byte| *byte != 0).unwrap_or(rest.len());
+                position += zeros_in_front(rest);
                 self.after_hole = true;
                 continue;
             }
@@ -95,6 +97,7 @@ impl Feed {
                 break;
             }
             self.lines += 1;
+            self.line_bytes += length as u64 + 1;
             self.after_hole = false;
             position += length + 1;
         }
@@ -137,6 +140,12 @@ impl Feed {
     pub(super) fn overlong(&mut self) {
         self.skip(self.offset, "the line is too long to be one of a trace".to_owned());
         self.lines += 1;
+    }
+
+    /// Passes over bytes of a line too long to be one.
+    pub(super) fn pass_line(&mut self, bytes: usize) {
+        self.line_bytes += bytes as u64;
+        self.pass(bytes);
     }
 
     /// Passes over bytes without a look.
@@ -199,4 +208,13 @@ impl Feed {
         }
         Ok(sink.take(record))
     }
+}
+
+/// How many NULs there are before anything else. A file whose disk space was taken ahead has them by the gigabyte, so they are
+/// looked at in pieces, which the compiler makes vectors of.
+fn zeros_in_front(bytes: &[u8]) -> usize {
+    const PIECE: usize = 4096;
+    let is_zero = |piece: &&[u8]| piece.iter().fold(0, |all, byte| all | byte) == 0;
+    let whole = bytes.chunks_exact(PIECE).take_while(is_zero).count() * PIECE;
+    bytes[whole..].iter().position(|byte| *byte != 0).map_or(bytes.len(), |more| whole + more)
 }

@@ -9,6 +9,12 @@ use super::feed::{Feed, FirstLine};
 use super::{BUFFER, LONGEST_LINE, Loaded, Progress, ReadError, ReadThrough, Sink, beside, is_zstd};
 use crate::model::Model;
 
+/// A compressed trace has at most so many bytes of lines for each byte of the file; real ones have between five and twenty,
+/// since times and addresses hardly repeat.
+pub(super) const MOST_EXPANSION: u64 = 200;
+/// What is no longer than this may have been compressed however well.
+const HARMLESS: u64 = 64 << 20;
+
 /// Reads a trace, plain or compressed with zstd (by its content, not its name), with the file beside it in which
 /// it goes on if its writer died while cutting it down (`FILE.next`).
 ///
@@ -17,7 +23,8 @@ use crate::model::Model;
 ///
 /// # Errors
 ///
-/// If the file cannot be read, is empty, is not a trace, or was made by a newer memlab.
+/// If the file cannot be read, is empty, is not a trace, was made by a newer memlab, or is made to
+/// expand without end.
 pub fn load_whole(path: &Path, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Loaded, ReadError> {
     let mut model = Model::new();
     let through = read_whole(path, &mut model, progress)?;
@@ -61,15 +68,26 @@ fn read_first<'p, S: Sink>(
     sink: &'p mut S,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Reading<'p, S>, ReadError> {
-    let mut reading = Reading { path, sink, feed: Feed::default(), through: ReadThrough::default(), refused: false };
+    let mut reading = Reading {
+        path,
+        sink,
+        feed: Feed::default(),
+        through: ReadThrough::default(),
+        refused: false,
+        most_line_bytes: u64::MAX,
+    };
     let mut file = File::open(path).map_err(|source| reading.io_error(source))?;
     let mut start = Vec::with_capacity(4);
     file.by_ref().take(4).read_to_end(&mut start).map_err(|source| reading.io_error(source))?;
     if start.is_empty() {
         return Err(ReadError::Empty { path: path.to_owned() });
     }
-    let bytes_total = file.metadata().map_err(|source| reading.io_error(source))?.len();
+    let metadata = file.metadata().map_err(|source| reading.io_error(source))?;
+    let bytes_total = metadata.len();
     let is_compressed = is_zstd(&start);
+    if is_compressed && metadata.is_file() {
+        reading.most_line_bytes = bytes_total.saturating_mul(MOST_EXPANSION).max(HARMLESS);
+    }
     let source = Counted { source: io::Cursor::new(start).chain(file), read: 0 };
     if is_compressed {
         let mut decoder = zstd::Decoder::new(source).map_err(|source| reading.io_error(source))?;
@@ -90,6 +108,8 @@ struct Reading<'p, S> {
     through: ReadThrough,
     /// The sink wants no more.
     refused: bool,
+    /// More than this no honest file of this size expands to.
+    most_line_bytes: u64,
 }
 
 impl<S: Sink> Reading<'_, S> {
@@ -153,7 +173,7 @@ impl<S: Sink> Reading<'_, S> {
             if discarding {
                 consumed = memchr::memchr(b'\n', &buffer[..filled]).map_or(filled, |length| length + 1);
                 discarding = consumed == filled && buffer[filled - 1] != b'\n';
-                self.feed.pass(consumed);
+                self.feed.pass_line(consumed);
             }
             let fed = self.feed.feed(&buffer[consumed..filled], usize::MAX, self.sink);
             let fed = fed.map_err(|error| self.first_line(error))?;
@@ -169,13 +189,16 @@ impl<S: Sink> Reading<'_, S> {
                         return Err(self.first_line(FirstLine::NotATrace));
                     }
                     self.feed.overlong();
-                    self.feed.pass(filled);
+                    self.feed.pass_line(filled);
                     filled = 0;
                     discarding = true;
                 }
             }
             if self.refused {
                 break;
+            }
+            if self.feed.line_bytes > self.most_line_bytes {
+                return Err(ReadError::Expands { path: self.path.to_owned() });
             }
             if self.feed.offset >= next_report {
                 next_report = self.feed.offset + BUFFER as u64;

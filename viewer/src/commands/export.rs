@@ -8,6 +8,7 @@ use memlab_trace::{Onlooker, load_whole};
 use crate::export::flamegraph::{Measure, flamegraph};
 use crate::export::{csv, json, memory_viz, perfetto, speedscope};
 use crate::moment::{Moment, device_of, load_at};
+use crate::report::deep_stacks;
 use crate::save::Destination;
 use crate::text::{clean, short_command};
 use crate::{format, progress};
@@ -67,15 +68,18 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let moment = options.at.unwrap_or(if *format == Format::Perfetto { Moment::End } else { Moment::Peak });
     let load = |onlooker: &mut dyn Onlooker| load_at(file, moment, *device, onlooker);
     let mut notes = Vec::new();
+    let deep;
     let then = match format {
         Format::Json => {
             let looked = load(&mut ())?;
             destination.write(|out| json::write(out, file, &looked, *device))?;
+            deep = deep_stacks(&looked.seen.whole);
             looked.seen.moment.time()
         }
         Format::Csv => {
             let looked = load(&mut ())?;
             destination.write(|out| csv::write(out, &looked.seen, *device))?;
+            deep = deep_stacks(&looked.seen.whole);
             looked.seen.moment.time()
         }
         Format::Flamegraph | Format::Speedscope => {
@@ -95,12 +99,14 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                 let picture = flamegraph(&model.calls(view.index), measure, &title);
                 destination.write(|out| out.write_all(picture.as_bytes()))?;
             }
+            deep = deep_stacks(&model);
             if moment == Moment::Peak { view.peak_time } else { model.time() }
         }
         Format::Perfetto => {
             let mut course = perfetto::Course::default();
             let looked = load(&mut course)?;
             destination.write(|out| perfetto::write(out, &looked, &course, *device))?;
+            deep = None; // It shows lines, not stacks.
             if course.lost_phases() {
                 notes.push("too many phases to show: they were left out".to_owned());
             }
@@ -110,6 +116,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             let mut events = memory_viz::Events::keeping(options.events);
             let looked = load(&mut events)?;
             destination.write(|out| memory_viz::write(out, &looked, &events, *device))?;
+            deep = deep_stacks(&looked.seen.whole);
             if events.left_out() > 0 {
                 notes.push(format!(
                     "it has the latest {} events; {} earlier ones were left out (--events)",
@@ -120,6 +127,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             looked.seen.moment.time()
         }
     };
+    notes.extend(deep);
     if let Destination::File(path) = &destination {
         let (then, path) = (format::duration(then), path.display().to_string());
         notes.insert(0, format!("{moment}, after {then} → {}", clean(&path)));

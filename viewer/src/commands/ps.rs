@@ -28,6 +28,8 @@ struct Row {
     #[serde(rename = "move")]
     moving: Option<MoveStatus>,
     limits: Vec<LimitStatus>,
+    /// Why nothing more is known of it, and what to do about that.
+    problem: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -52,6 +54,9 @@ pub fn run(json: bool) -> anyhow::Result<()> {
         writeln!(output, "no traced process of yours is running: start one with `memlab run -- CMD`")?;
     } else {
         output.write_all(table(&rows).as_bytes())?;
+        for problem in rows.iter().filter_map(|row| row.problem.as_deref()) {
+            writeln!(output, "{}", text::clean(problem))?;
+        }
     }
     Ok(())
 }
@@ -70,6 +75,7 @@ fn row(pid: u32, answer: Result<Status, Unreachable>) -> Row {
                 }),
                 moving: status.moving,
                 limits: status.limits,
+                problem: None,
                 trace: status.trace.to_string_lossy().into_owned(),
                 devices: devices
                     .into_iter()
@@ -84,18 +90,36 @@ fn row(pid: u32, answer: Result<Status, Unreachable>) -> Row {
         Err(error) => Row {
             pid,
             rank: None,
-            command: Vec::new(),
+            command: control::command_of(pid),
             state: match error {
-                Unreachable::Silent => "does not answer".to_owned(),
-                Unreachable::NotOurs(_) => "not yours".to_owned(),
-                Unreachable::Refused(reason) => format!("refuses: {reason}"),
-                other => format!("cannot be asked: {other:?}"),
-            },
+                Unreachable::Silent => "does not answer",
+                Unreachable::NotOurs(_) => "not yours",
+                Unreachable::Refused(_) => "refuses",
+                _ => "cannot be asked",
+            }
+            .to_owned(),
             trace: String::new(),
             devices: Vec::new(),
             moving: None,
             limits: Vec::new(),
+            problem: Some(problem(pid, &error)),
         },
+    }
+}
+
+/// Why a process is of no use here, and how to get rid of its row.
+fn problem(pid: u32, error: &Unreachable) -> String {
+    let advice = match control::run_state(pid) {
+        Some('T' | 't') => {
+            format!("it is stopped: `kill -CONT {pid}` lets it go on, `kill -CONT {pid}; kill {pid}` ends it")
+        }
+        Some('D') => "it waits for the system, perhaps for a disk or a driver: look again later".to_owned(),
+        _ => format!("it is busy, or hangs: look again later, or end it with `kill {pid}`"),
+    };
+    match error {
+        Unreachable::Silent => format!("process {pid} does not answer: {advice}"),
+        Unreachable::NotOurs(_) => format!("{}: remove it", error.explain(pid, "")),
+        error => error.explain(pid, ""),
     }
 }
 
@@ -181,13 +205,13 @@ mod tests {
                 .collect(),
             ..Status::default()
         };
-        let rows = [row(42, Ok(status)), row(4343, Err(Unreachable::Silent))];
+        let rows = [row(42, Ok(status)), row(4_343_434, Err(Unreachable::Silent))];
         // WHEN shown THEN each device has a line, and nothing in them steers the terminal
         insta::assert_snapshot!(table(&rows), @r"
-         PID  RANK  DEVICE  ALLOCATED  RESERVED  STATE            COMMAND        TRACE
-          42     0  cuda:0   1.00 GiB  2.00 GiB  recording        train.py �[2J  /tmp/t.jsonl
-                    cuda:1   1.00 GiB  2.00 GiB
-        4343     -  -               -         -  does not answer  ?
+            PID  RANK  DEVICE  ALLOCATED  RESERVED  STATE            COMMAND        TRACE
+             42     0  cuda:0   1.00 GiB  2.00 GiB  recording        train.py �[2J  /tmp/t.jsonl
+                       cuda:1   1.00 GiB  2.00 GiB
+        4343434     -  -               -         -  does not answer  ?
         ");
     }
 }

@@ -1,6 +1,7 @@
 //! `memlab top`: the dashboard on a program that is already running.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use crate::app::App;
 use crate::config::Config;
@@ -10,17 +11,26 @@ use crate::feed::{Feed, Followed, Source};
 use crate::theme::Palette;
 use crate::{session, terminal, text};
 
-/// Shows the process `pid`, or the only one there is, or all ranks of the only job there is.
+/// How often is looked whether there is a process.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Shows the process `pid`, or the only one there is, or all ranks of the only job there is; with `wait`, as soon as there is
+/// one.
 ///
 /// # Errors
 ///
 /// If there is no such process, or several to choose from.
-pub fn run(pid: Option<u32>, theme: Option<Palette>) -> anyhow::Result<()> {
+pub fn run(pid: Option<u32>, wait: bool, theme: Option<Palette>) -> anyhow::Result<()> {
+    let hint = "use `memlab ps` for a table, or `memlab view FILE --once` for one picture as text";
+    if wait {
+        terminal::check(hint)?;
+        wait_for(pid);
+    }
     let statuses = match pid {
         Some(pid) => vec![one(pid)?],
         None => choose()?,
     };
-    terminal::check("use `memlab ps` for a table, or `memlab view FILE --once` for one picture as text")?;
+    terminal::check(hint)?;
     let mut followed = Vec::new();
     for status in &statuses {
         followed.push(Followed::open(&status.trace)?);
@@ -33,6 +43,32 @@ pub fn run(pid: Option<u32>, theme: Option<Palette>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Waits until the process `pid`, or any, can be watched, or it is clear that it never can.
+fn wait_for(pid: Option<u32>) {
+    let mut said = false;
+    // The ranks of a job come one after the other: once there is one, until no more come.
+    let mut before = 0;
+    loop {
+        let (is_settled, now) = match pid {
+            Some(pid) => match control::status(pid) {
+                Err(error) => (!error.is_absent() || control::owner(pid) != Some(control::own_uid()), 0),
+                Ok(_) => (true, 1),
+            },
+            None => (false, control::discover().iter().filter(|(_, answer)| answer.is_ok()).count()),
+        };
+        if is_settled || now > 0 && now == before {
+            return;
+        }
+        before = now;
+        if !said && now == 0 {
+            said = true;
+            let whom = pid.map_or_else(|| "a traced process".to_owned(), |pid| format!("process {pid} to use CUDA"));
+            eprintln!("memlab: waiting for {whom} (Ctrl-C ends it)");
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
 fn one(pid: u32) -> anyhow::Result<Status> {
     control::status(pid).map_err(|error| error.into_error(pid, "`memlab view FILE` shows its trace nevertheless"))
 }
@@ -41,7 +77,9 @@ fn one(pid: u32) -> anyhow::Result<Status> {
 fn choose() -> anyhow::Result<Vec<Status>> {
     let statuses: Vec<Status> = control::discover().into_iter().filter_map(|(_, answer)| answer.ok()).collect();
     let Some(first) = statuses.first() else {
-        return Err(bad_input("no traced process of yours is running: start one with `memlab run -- CMD`"));
+        return Err(bad_input(
+            "no traced process of yours is running: start one with `memlab run -- CMD`, or use `memlab top --wait`",
+        ));
     };
     let one_job = statuses.iter().all(|status| status.rank.is_some() && status.command == first.command);
     let mut ranks: Vec<_> = statuses.iter().map(|status| status.rank).collect();

@@ -15,7 +15,7 @@ use memlab_trace::load_whole;
 
 pub use html::write_html;
 pub use json::write_json;
-pub use text::write_text;
+pub use text::{deep_stacks, write_text};
 
 use crate::fault::bad_input;
 use crate::progress;

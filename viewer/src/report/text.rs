@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use memlab_trace::{HOST, Loaded, Model, Skipped};
+use memlab_trace::{DEEPEST_STACK, HOST, Loaded, Model, Skipped};
 
 use super::sections::{self, Names};
 use crate::text::{clean, short_command};
@@ -124,6 +124,7 @@ pub(super) fn notes_on(loaded: &Loaded) -> Vec<Vec<String>> {
     if loaded.truncated {
         notes.push(vec!["the trace is cut short; the report covers what there is.".to_owned()]);
     }
+    notes.extend(deep_stacks(&loaded.model).map(|note| vec![format!("{note}.")]));
     let anomalies = loaded.model.anomalies();
     if anomalies.total() > 0 {
         notes.push(vec![format!(
@@ -132,4 +133,16 @@ pub(super) fn notes_on(loaded: &Loaded) -> Vec<Vec<String>> {
         )]);
     }
     notes
+}
+
+/// What there is to say of stacks that are too deep to be shown whole.
+pub fn deep_stacks(model: &Model) -> Option<String> {
+    let count = model.deep_stacks();
+    let stacks = if count == 1 { "stack is" } else { "stacks are" };
+    (count > 0).then(|| {
+        format!(
+            "{} {stacks} more than {DEEPEST_STACK} calls deep: the outermost calls are left out",
+            format::grouped(count as u64)
+        )
+    })
 }

@@ -93,21 +93,40 @@ pub fn why_untraced(program: &OsStr) -> Option<&'static str> {
     if env::var_os("MEMLAB").is_some_and(|value| value == "0") {
         return Some("MEMLAB=0 switches memlab off");
     }
-    let file = if program.as_bytes().contains(&b'/') {
-        PathBuf::from(program)
-    } else {
-        let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-        env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())?
-    };
+    let file = file_of(program)?;
     let found = std::fs::metadata(&file).ok()?;
     // SAFETY: these calls cannot fail and touch no memory.
     let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
     if takes_rights(found.mode(), (found.uid(), found.gid()), (user, group)) {
         return Some("it runs with another user's rights (setuid), and the system lets nothing be preloaded there");
     }
+    match loader_in(&start_of(&file)?)? {
+        Loader::None => Some("it is linked statically, and LD_PRELOAD does not reach it"),
+        Loader::Musl => Some("it is linked with musl, and libmemlab.so can be loaded by glibc only"),
+        Loader::Other => None,
+    }
+}
+
+/// Whether a program would not even start with the library preloaded: musl's loader gives up on symbols of glibc.
+pub fn refuses_library(program: &OsStr) -> bool {
+    let start = file_of(program).and_then(|file| start_of(&file));
+    start.and_then(|start| loader_in(&start)) == Some(Loader::Musl)
+}
+
+/// The file that a program's name means, as execvp finds it.
+fn file_of(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(program));
+    }
+    let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// The beginning of a file, where executables say what they want.
+fn start_of(file: &Path) -> Option<Vec<u8>> {
     let mut start = Vec::new();
-    std::fs::File::open(&file).ok()?.take(4096).read_to_end(&mut start).ok()?;
-    is_static(&start).then_some("it is linked statically, and LD_PRELOAD does not reach it")
+    std::fs::File::open(file).ok()?.take(4096).read_to_end(&mut start).ok()?;
+    Some(start)
 }
 
 /// Whether a program of this mode and owner changes the rights of whoever starts it.
@@ -115,22 +134,38 @@ fn takes_rights(mode: u32, owner: (u32, u32), starter: (u32, u32)) -> bool {
     mode & 0o4000 != 0 && owner.0 != starter.0 || mode & 0o2000 != 0 && owner.1 != starter.1
 }
 
-/// Whether an executable, of which this is the beginning, asks for no dynamic loader.
-fn is_static(start: &[u8]) -> bool {
-    const INTERPRETER: u32 = 3;
-    let number = |at: usize, length: usize| {
-        let bytes = start.get(at..at.checked_add(length)?)?;
+/// Who loads the libraries of an executable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Loader {
+    /// It has none: it is linked statically.
+    None,
+    Musl,
+    Other,
+}
+
+/// The dynamic loader that an executable, of which this is the beginning, asks for. `None`: that cannot be told.
+fn loader_in(start: &[u8]) -> Option<Loader> {
+    const INTERPRETER: u64 = 3;
+    let number = |at: u64, length: u64| {
+        let bytes = start.get(usize::try_from(at).ok()?..usize::try_from(at.checked_add(length)?).ok()?)?;
         Some(bytes.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)))
     };
     // 64 bits, little-endian: all that memlab runs on.
     if !start.starts_with(b"\x7fELF\x02\x01") {
-        return false;
+        return None;
     }
-    let (Some(table), Some(size), Some(count)) = (number(32, 8), number(54, 2), number(56, 2)) else { return false };
-    // What lies beyond what was read is not judged.
-    let kinds: Option<Vec<u64>> =
-        (0..count).map(|index| number(usize::try_from(table.checked_add(index * size)?).ok()?, 4)).collect();
-    kinds.is_some_and(|kinds| !kinds.contains(&u64::from(INTERPRETER)))
+    let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    for index in 0..count {
+        let header = table.checked_add(index * size)?;
+        // What lies beyond what was read is not judged.
+        if number(header, 4)? == INTERPRETER {
+            let (at, length) = (number(header.checked_add(8)?, 8)?, number(header.checked_add(32)?, 8)?);
+            let path = start.get(usize::try_from(at).ok()?..usize::try_from(at.checked_add(length)?).ok()?)?;
+            let is_musl = path.windows(8).any(|part| part == b"/ld-musl");
+            return Some(if is_musl { Loader::Musl } else { Loader::Other });
+        }
+    }
+    Some(Loader::None)
 }
 
 #[cfg(test)]
@@ -148,16 +183,22 @@ mod tests {
 
     #[test]
     fn programs_that_cannot_be_traced_are_known() {
-        // GIVEN a program as most are, and the same without a loader (PT_INTERP, the second of its headers)
-        let mut program = vec![0; 64 + 2 * 56];
-        program[..6].copy_from_slice(b"\x7fELF\x02\x01");
-        (program[32], program[54], program[56]) = (64, 56, 2);
-        (program[64], program[120]) = (6, 3);
-        // THEN they are told apart, and what is no program is not judged
-        assert!(!is_static(&program));
-        program[120] = 1;
-        assert!(is_static(&program));
-        assert!(!is_static(&program[..100]) && !is_static(b"#!/bin/sh\n"));
+        // GIVEN a program as most are, whose loader (PT_INTERP, the second of its headers) is named behind the headers
+        let program = |kind: u8, loader: &[u8]| {
+            let mut program = vec![0; 64 + 2 * 56];
+            program[..6].copy_from_slice(b"\x7fELF\x02\x01");
+            (program[32], program[54], program[56]) = (64, 56, 2);
+            (program[64], program[120]) = (6, kind);
+            (program[128], program[152]) = (176, loader.len() as u8);
+            program.extend_from_slice(loader);
+            program
+        };
+        let usual = program(3, b"/lib64/ld-linux-x86-64.so.2\0");
+        // THEN it is told apart from one without a loader and from one of musl, and what is no program is not judged
+        assert_eq!(loader_in(&usual), Some(Loader::Other));
+        assert_eq!(loader_in(&program(1, b"")), Some(Loader::None));
+        assert_eq!(loader_in(&program(3, b"/lib/ld-musl-x86_64.so.1\0")), Some(Loader::Musl));
+        assert_eq!([loader_in(&usual[..100]), loader_in(&usual[..180]), loader_in(b"#!/bin/sh\n")], [None; 3]);
         assert_eq!(why_untraced(OsStr::new("sh")), None);
         // AND rights that change are another matter than rights one has
         assert!(takes_rights(0o104_755, (0, 0), (1000, 1000)) && takes_rights(0o102_755, (0, 5), (0, 0)));

@@ -13,4 +13,5 @@ mod graph;
 mod kernel;
 mod memory;
 mod stream;
+mod thread_exit;
 mod unsupported;

@@ -1,0 +1,203 @@
+//! The clients of the control socket. One thread serves all of them and waits for none: whoever is slow, silent or one of
+//! thousands delays nobody else.
+
+use std::io::{self, Read, Write};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::log;
+use crate::request;
+
+/// A client has this long, from connecting to having taken its whole reply.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// So many are served at a time, each with a descriptor of the program's. One more takes the place of the one that has been
+/// connected longest: an honest client's request is there as soon as it is connected, so that it is served at once.
+const MOST_CLIENTS: usize = 32;
+/// Of those that wait to be connected, so many are let in before the others are looked at again.
+const LET_IN_AT_ONCE: usize = 8;
+
+/// A socket, and what tells whether its descriptor is still ours.
+struct Owned<S: AsRawFd> {
+    socket: ManuallyDrop<S>,
+    inode: (u64, u64),
+}
+
+impl<S: AsRawFd + FromRawFd> Owned<S> {
+    fn new(socket: S) -> Self {
+        let socket = log::out_of_the_way(socket);
+        Self { inode: log::inode_of(&socket), socket: ManuallyDrop::new(socket) }
+    }
+}
+
+impl<S: AsRawFd> Owned<S> {
+    /// Not so once the program has closed the descriptor, and perhaps opened something of its own there.
+    fn is_ours(&self) -> bool {
+        log::inode_of(&*self.socket) == self.inode
+    }
+}
+
+impl<S: AsRawFd> Drop for Owned<S> {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: dropped once, here; nobody uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.socket) };
+        }
+    }
+}
+
+/// The control socket's descriptor (-1: none) and inode, for a forked child.
+static LISTENER: (AtomicI32, AtomicU64) = (AtomicI32::new(-1), AtomicU64::new(0));
+
+/// Has a forked child let go of its parent's socket: whoever connects to it would wait for an answer for as long as the
+/// child lives, also after its parent has ended.
+pub fn forget_in_child() {
+    let descriptor = LISTENER.0.swap(-1, Ordering::Relaxed);
+    if descriptor >= 0 {
+        // SAFETY: only looked at; that it may have been closed is what is asked.
+        let inode = log::inode_of(&unsafe { BorrowedFd::borrow_raw(descriptor) });
+        if inode.1 == LISTENER.1.load(Ordering::Relaxed) {
+            // SAFETY: the listener's, which nobody uses in the child.
+            unsafe { libc::close(descriptor) };
+        }
+    }
+}
+
+/// The control socket and those who are connected to it, the oldest first.
+pub struct Clients {
+    listener: Owned<UnixListener>,
+    clients: Vec<Client>,
+}
+
+impl Clients {
+    pub fn new(listener: UnixListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let listener = Owned::new(listener);
+        LISTENER.1.store(listener.inode.1, Ordering::Relaxed);
+        LISTENER.0.store(listener.socket.as_raw_fd(), Ordering::Relaxed);
+        Ok(Self { listener, clients: Vec::with_capacity(MOST_CLIENTS) })
+    }
+
+    /// Whether there is still a socket to listen on.
+    pub fn can_listen(&self) -> bool {
+        self.listener.is_ours()
+    }
+
+    /// Has every request that comes before `until` answered; `reply` makes the line that answers a request.
+    pub fn serve_until(&mut self, until: Instant, reply: impl Fn(&UnixStream, &[u8]) -> String) {
+        let mut listens = true;
+        loop {
+            let now = Instant::now();
+            self.clients.retain(|client| client.deadline > now && client.stream.is_ours());
+            if now >= until || !self.can_listen() {
+                return; // However many clients there are, the other work of this thread is due.
+            }
+            let mut polled = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MOST_CLIENTS + 1];
+            if listens {
+                polled[0].fd = self.listener.socket.as_raw_fd();
+                polled[0].events = libc::POLLIN;
+            }
+            for (entry, client) in polled[1..].iter_mut().zip(&self.clients) {
+                entry.fd = client.stream.socket.as_raw_fd();
+                entry.events = if client.reply.is_empty() { libc::POLLIN } else { libc::POLLOUT };
+            }
+            let next = self.clients.iter().map(|client| client.deadline).fold(until, Instant::min);
+            let left_ms = next.saturating_duration_since(now).as_micros().div_ceil(1000);
+            // SAFETY: as many valid entries; negative descriptors are passed over.
+            let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, left_ms as i32) };
+            if ready <= 0 {
+                continue;
+            }
+            let mut entries = polled[1..].iter();
+            self.clients
+                .retain_mut(|client| entries.next().is_none_or(|entry| entry.revents == 0) || client.advance(&reply));
+            if polled[0].revents != 0 {
+                listens = self.let_in(&reply);
+            }
+        }
+    }
+
+    /// Connects some of those that wait. False if that cannot be done now.
+    fn let_in(&mut self, reply: impl Fn(&UnixStream, &[u8]) -> String) -> bool {
+        for _ in 0..LET_IN_AT_ONCE {
+            if !self.can_listen() {
+                return false;
+            }
+            match self.listener.socket.accept() {
+                Ok((stream, _)) => {
+                    let mut client = Client::new(stream);
+                    // Most have said what they want by now, and are not kept.
+                    if client.stream.socket.set_nonblocking(true).is_ok() && client.advance(&reply) {
+                        if self.clients.len() == MOST_CLIENTS {
+                            self.clients.remove(0);
+                        }
+                        self.clients.push(client);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // No descriptor left in the process, say: there may be one later.
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// Somebody who is connected.
+struct Client {
+    stream: Owned<UnixStream>,
+    deadline: Instant,
+    request: Vec<u8>,
+    /// What of the reply has not been sent yet; empty while the request is incomplete.
+    reply: Vec<u8>,
+}
+
+impl Client {
+    fn new(stream: UnixStream) -> Self {
+        let deadline = Instant::now() + DEADLINE;
+        Self { stream: Owned::new(stream), deadline, request: Vec::new(), reply: Vec::new() }
+    }
+
+    /// Reads and writes as much as can be without waiting. False once there is nothing more to do for this client.
+    fn advance(&mut self, reply: impl Fn(&UnixStream, &[u8]) -> String) -> bool {
+        if self.reply.is_empty() {
+            match self.read() {
+                Ok(true) => self.reply = reply(&self.stream.socket, &self.request).into_bytes(),
+                Ok(false) => return true,
+                Err(_) => return false,
+            }
+        }
+        while !self.reply.is_empty() {
+            match (&*self.stream.socket).write(&self.reply) {
+                Ok(0) => return false,
+                Ok(count) => drop(self.reply.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+        false
+    }
+
+    /// True once the request is complete: a line, or all there is before the client's end or the limit of a request.
+    fn read(&mut self) -> io::Result<bool> {
+        let mut piece = [0; 4096];
+        while self.request.len() < request::LIMIT {
+            match (&*self.stream.socket).read(&mut piece) {
+                Ok(0) => return Ok(true),
+                Ok(count) => {
+                    self.request.extend_from_slice(&piece[..count]);
+                    if memchr::memchr(b'\n', &piece[..count]).is_some() {
+                        return Ok(true);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}

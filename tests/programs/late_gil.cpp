@@ -1,0 +1,13 @@
+// Takes the GIL in a function that may not be unwound, as soon as the interpreter shuts down: what a thread of autograd's does
+// now and then.
+#include <unistd.h>
+
+extern "C" int PyGILState_Ensure();
+extern "C" int is_finalizing() __asm__("_Py_IsFinalizing");
+#pragma weak is_finalizing
+
+extern "C" void take_gil_at_the_end() noexcept {
+    if (!is_finalizing) return;  // CPython 3.13 and newer
+    while (!is_finalizing()) usleep(1000);
+    PyGILState_Ensure();
+}

@@ -1,0 +1,135 @@
+"""The control socket answers whoever asks, whatever others do to it."""
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+
+import control
+import pytest
+from conftest import Memlab
+
+# Starts memlab's recorder and its control thread with a first event, and waits; without PyTorch.
+PROGRAM = """
+import ctypes, os
+report = ctypes.CDLL(os.environ["LD_PRELOAD"])._ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
+report.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_uint16]
+report(8, 512, 0, 0, 1)
+"""
+WAIT = """
+print("ready", flush=True)
+input()
+"""
+# A child without exec, as a worker of a data loader is, that outlives the process.
+FORK = """
+child = os.fork()
+if not child:
+    os.read(0, 1)
+    os._exit(0)
+"""
+
+
+def start(memlab, program):
+    environment = memlab.environment(LD_PRELOAD=Memlab.library)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd=memlab.folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    memlab.started.append(process)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.fixture
+def traced(memlab):
+    process = start(memlab, PROGRAM + WAIT)
+    yield process
+    process.communicate("\n")
+    assert process.returncode == 0
+
+
+def connected(pid):
+    client = socket.socket(socket.AF_UNIX)
+    client.settimeout(60)
+    client.connect(str(control.path_of(pid)))
+    return client
+
+
+def sockets_of(pid):
+    links = [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
+    return sum(os.readlink(link).startswith("socket:") for link in links if os.path.islink(link))
+
+
+def test_two_thousand_who_say_nothing_delay_nobody(traced):
+    # GIVEN two thousand that are connected and do not finish a request
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    others = []
+    try:
+        for number in range(2000):
+            others.append(connected(traced.pid))
+            if number % 2:
+                others[-1].sendall(b'{"command"')
+        # WHEN somebody asks THEN the answer does not wait for them (served one by one, each would take its deadline)
+        assert control.ask(traced.pid, timeout=60, command="status")["pid"] == traced.pid
+        # AND they have not taken the program's descriptors
+        assert sockets_of(traced.pid) < 100
+    finally:
+        for other in others:
+            other.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_slow_client_is_answered_in_its_turn(traced):
+    # GIVEN one that has sent half of its request
+    slow = connected(traced.pid)
+    slow.sendall(b'{"command"')
+    # WHEN another asks in between THEN that one is answered first
+    assert control.ask(traced.pid, command="status")["ok"]
+    # AND it is, as soon as its request is whole
+    slow.sendall(b': "status"}\n')
+    answer = slow.makefile().readline()
+    assert json.loads(answer)["pid"] == traced.pid
+
+
+def ps(memlab):
+    done = subprocess.run([memlab.command, "ps"], capture_output=True, text=True, env=memlab.environment(), check=True)
+    return done.stdout
+
+
+def test_a_process_that_is_stopped_is_listed_with_what_to_do(memlab, traced):
+    # GIVEN a process that does not answer because it is stopped
+    traced.send_signal(signal.SIGSTOP)
+    os.waitpid(traced.pid, os.WUNTRACED)
+    try:
+        # WHEN processes are listed THEN it is said why, and how to wake it or be rid of it
+        text = ps(memlab)
+        assert f"process {traced.pid} does not answer: it is stopped: `kill -CONT {traced.pid}` lets it go on" in text
+        (row,) = [line for line in text.splitlines() if line.split()[0] == str(traced.pid)]
+        assert "does not answer" in row and "python" in row
+    finally:
+        traced.send_signal(signal.SIGCONT)
+
+
+def test_a_process_that_has_ended_is_gone_although_its_child_lives(memlab):
+    # GIVEN a process that was killed, and a child of it that lives on
+    process = start(memlab, PROGRAM + FORK + WAIT)
+    path = control.path_of(process.pid)
+    process.kill()
+    process.wait()
+    # THEN nobody listens in its place
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(60)
+        with pytest.raises(ConnectionRefusedError):
+            client.connect(str(path))
+    # AND it is not listed
+    assert str(process.pid) not in ps(memlab)
+    assert not path.exists()
+    process.stdin.close()
