@@ -11,6 +11,7 @@ mod keyframe;
 mod kind;
 mod ledger;
 mod ooms;
+mod shares;
 mod shown;
 mod sources;
 mod steps;
@@ -436,7 +437,7 @@ impl Model {
 
     /// A device's memory over time.
     pub fn timeline(&self, device: i32) -> Timeline {
-        self.state(device).map(|state| state.timeline.view()).unwrap_or_default()
+        self.state(device).map(DeviceState::timeline_view).unwrap_or_default()
     }
 
     /// A device's segments and the blocks in them.

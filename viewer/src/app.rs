@@ -177,6 +177,8 @@ pub struct App {
     pub units: Units,
     /// How much of the past the chart shows.
     pub window: Window,
+    /// Whether the chart shows what memory is used for.
+    pub shows_categories: bool,
     /// Whether what a line or layer holds includes what those it calls hold.
     pub inclusive: bool,
     /// Which rows are shown.
@@ -237,6 +239,7 @@ impl App {
             begins_at: None,
             units: Units::Auto,
             window: Window::Run,
+            shows_categories: false,
             inclusive: false,
             filter: Filter::default(),
             filter_text: String::new(),

@@ -178,6 +178,38 @@ fn arrows_move_by_columns_of_the_chart_and_the_mouse_goes_where_it_points() {
 }
 
 #[test]
+fn the_chart_zooms_in_around_the_moment_shown() {
+    let story = ended(4);
+    let (mut opened, mut app) = (Opened::new(&[&story]), app());
+    opened.show(&mut app);
+    let (peak, end) = (app.device().expect("there is one").totals.peak_time, app.process().expect("one").time);
+    let span = |app: &mut App| {
+        let screen = draw(app);
+        let scale = app.spots.time_scale().expect("the chart was drawn");
+        let last = scale.left + 107;
+        assert!(screen.len() == 40);
+        (scale.time_at(scale.left), scale.time_at(last))
+    };
+    // GIVEN the peak WHEN it is looked at more closely
+    press(&mut app, "p++");
+    let (from, to) = span(&mut app);
+    // THEN a quarter of the run is shown, with the peak in it
+    assert!(from < peak && peak < to && (to - from) / 1000 <= end / 4000 + 1, "{from} {peak} {to} of {end}");
+    // AND a click in it does not move it, and a cursor that leaves it draws it along
+    click(&mut app, (60, 10));
+    assert_eq!(span(&mut app), (from, to));
+    press(&mut app, "t0.1s\n");
+    opened.show(&mut app);
+    let (from, to) = span(&mut app);
+    assert!(from <= 100_000_000 && 100_000_000 <= to && to < peak, "{from} {to}");
+    // WHEN it is left THEN all is shown again
+    press(&mut app, "--");
+    assert_eq!(span(&mut app).0, 0);
+    press(&mut app, "+++0");
+    assert_eq!(app.chart_span(), None);
+}
+
+#[test]
 fn the_mouse_chooses_tabs_rows_and_headings() {
     let story = ended(3);
     let (mut opened, mut app) = (Opened::new(&[&story]), app());

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{GIB, START, Story, hostile, trained};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use memlab_trace::Category;
 use memlab_viewer::app::{App, Moment, Overlay, Request, Screen};
 use memlab_viewer::control::{Kind, MoveState, MoveStatus, Operation, Phase};
 use memlab_viewer::mover::{Moves, Whereabouts};
@@ -453,6 +454,27 @@ proptest! {
         view::draw(&mut buffer, &mut app);
         assert_harmless(&buffer);
     }
+}
+
+#[test]
+fn categories_are_stacked_over_time() {
+    // Letters, so that what is stacked on what can be read here.
+    assert_looks("categories", |_| {
+        let mut app = live(6);
+        app.theme = Theme::new(Palette::Mono, Depth::Ansi, true);
+        press(&mut app, "c");
+        app
+    });
+    // AND in colours each has its own, from the ground up
+    let mut app = live(6);
+    press(&mut app, "c");
+    let terminal = draw(&mut app, (120, 40));
+    let scale = app.spots.time_scale().expect("the chart was drawn");
+    let column = scale.left + (app.device().expect("there is one").totals.peak_time / scale.width) as u16;
+    let grounds: Vec<_> = (3..18).rev().map(|y| terminal.backend().buffer()[(column, y)].bg).collect();
+    let of = |category| grounds.iter().position(|ground| *ground == app.theme.category(category));
+    let places = [Category::Parameter, Category::OptimizerState, Category::Activation].map(of);
+    assert!(places.is_sorted() && places.iter().all(Option::is_some), "{places:?} in {grounds:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use super::blocks::{Block, LiveBlocks};
 use super::driver::Driver;
 use super::kind::{Kind, effective_phase, first_kind};
 use super::ledger::{CellKey, Ledger};
+use super::shares::SharesRecorder;
 use super::steps::{Growth, Steps};
 use super::symbols::Symbols;
 use super::tags::{TaggedTensor, Tags, rounded};
@@ -106,6 +107,7 @@ pub(crate) struct DeviceState {
     pub(crate) tags: Tags,
     pub(crate) driver: Driver,
     pub(crate) timeline: TimelineRecorder,
+    pub(crate) shares: SharesRecorder,
     pub(crate) steps: Steps,
     pub(crate) growth: Growth,
     /// The block given back last.
@@ -135,6 +137,7 @@ impl DeviceState {
             anomalies.impossible_events += 1;
             return;
         }
+        self.shares.advance(event.time, &self.ledger.shares, self.totals.allocated);
         let phase = effective_phase(event.layer, event.flags);
         if phase == Phase::Backward {
             self.totals.in_backward = true;
@@ -162,6 +165,7 @@ impl DeviceState {
         }
 
         self.totals.allocated = self.totals.allocated.saturating_add(event.bytes);
+        self.shares.raise(&self.ledger.shares, self.totals.allocated);
         self.steps.note(self.totals.allocated);
         if self.totals.allocated > self.totals.peak.allocated {
             self.note_peak(event.time, moment.reached);
@@ -195,6 +199,7 @@ impl DeviceState {
         symbols: &mut Symbols,
         anomalies: &mut Anomalies,
     ) {
+        self.shares.advance(event.time, &self.ledger.shares, self.totals.allocated);
         if self.release(event.address, symbols) {
             self.note_allocated(event.time, reached);
         } else {

@@ -15,9 +15,10 @@ use super::device::{DeviceState, Totals};
 use super::driver::{Driver, DriverTotals, Held, Mapping, Source};
 use super::ledger::{Cell, LayerSlot, LineSlot, Standing};
 use super::ooms::{OomRecord, Ooms};
+use super::shares::SharesRecorder;
 use super::steps::{Growth, Snapshot, Steps};
 use super::tags::{Owned, TaggedTensor};
-use super::views::{Anomalies, Line, StepView, TimelinePoint};
+use super::views::{Anomalies, Line, SharePoint, StepView, TimelinePoint};
 use super::{HOST, Model};
 use crate::record::{self, Phase};
 
@@ -108,6 +109,16 @@ enum State {
     Timeline {
         device: i32,
         point: TimelinePoint,
+    },
+    /// What memory was used for over time: its scale, and its points.
+    Shares {
+        device: i32,
+        origin: u64,
+        width_log2: u32,
+    },
+    Share {
+        device: i32,
+        point: SharePoint,
     },
     /// Of all devices together where `device` is null.
     Step {
@@ -293,6 +304,8 @@ impl Model {
         | State::Mapping { device, .. }
         | State::Driver { device, .. }
         | State::Timeline { device, .. }
+        | State::Shares { device, .. }
+        | State::Share { device, .. }
         | State::Step { device: Some(device), .. }
         | State::Steps { device: Some(device), .. }
         | State::Snapshot { device, .. }
@@ -337,6 +350,8 @@ impl Model {
             }
             State::Driver { totals, .. } => state.driver.totals = totals,
             State::Timeline { point, .. } => state.timeline.points.push(point),
+            State::Shares { origin, width_log2, .. } => state.shares.restore_scale(origin, width_log2),
+            State::Share { point, .. } => state.shares.restore(point)?,
             State::Step { step, .. } => state.steps.list.push(step),
             State::Steps { joined, peak, .. } => state.steps.restore(joined, peak),
             State::Snapshot { reference, snapshot, .. } => state.growth.restore(reference, snapshot),
@@ -410,6 +425,11 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
     write_driver(lines, device, &state.driver)?;
     for point in &state.timeline.points {
         lines.put(&State::Timeline { device, point: *point })?;
+    }
+    let SharesRecorder { origin, width_log2, points, .. } = &state.shares;
+    lines.put(&State::Shares { device, origin: *origin, width_log2: *width_log2 })?;
+    for point in points {
+        lines.put(&State::Share { device, point: *point })?;
     }
     write_steps(lines, Some(device), &state.steps)?;
     let Growth { ended, stride, reference, snapshots } = &state.growth;

@@ -13,7 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::views::Category;
+use super::views::{Category, Shares};
 use crate::record::{Flags, Phase, TagCategory};
 
 /// A category of blocks, decided or pending.
@@ -51,6 +51,13 @@ impl Kind {
             Self::Temporary | Self::InOptimizer => Category::Temporary,
             Self::Workspace => Category::Workspace,
         }
+    }
+
+    /// The place of its category among [`super::views::Shares`].
+    #[inline]
+    pub(crate) fn share(self) -> usize {
+        const PLACES: usize = size_of::<Shares>() / size_of::<u64>();
+        (self.category() as usize).min(PLACES - 1)
     }
 
     /// Whether it is still to be decided.

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kind::Kind;
 use super::symbols::{LineId, Missing, Resolved, Symbols};
+use super::views::Shares;
 use crate::record::Phase;
 
 /// What the blocks of a cell have in common.
@@ -113,6 +114,8 @@ pub(crate) struct Ledger {
     waiting_stacks: HashMap<u32, u32>,
     pub(crate) epoch: u64,
     pub(crate) step_epoch: u64,
+    /// What is live, by category.
+    pub(crate) shares: Shares,
 }
 
 impl Ledger {
@@ -227,6 +230,8 @@ impl Ledger {
         self.lines.get(cell.line as usize)?;
         self.layers.get(cell.layer as usize)?;
         self.by_key.insert(cell.key, self.cells.len() as u32);
+        let share = &mut self.shares[cell.key.kind.share()];
+        *share = share.saturating_add(cell.bytes);
         self.cells.push(cell);
         Some(())
     }
@@ -414,12 +419,14 @@ impl Ledger {
         let cell = self.changing(cell);
         cell.bytes = cell.bytes.saturating_add(bytes);
         cell.blocks = cell.blocks.saturating_add(1);
+        let share = cell.key.kind.share();
         if cell.key.kind == Kind::Activation {
             let layer = cell.layer;
             let layer = &mut self.layers[layer as usize];
             layer.activation = layer.activation.saturating_add(bytes);
             layer.activation_peak = layer.activation_peak.max(layer.activation);
         }
+        self.shares[share] = self.shares[share].saturating_add(bytes);
     }
 
     #[inline]
@@ -427,10 +434,12 @@ impl Ledger {
         let cell = self.changing(cell);
         cell.bytes = cell.bytes.saturating_sub(bytes);
         cell.blocks = cell.blocks.saturating_sub(1);
+        let share = cell.key.kind.share();
         if cell.key.kind == Kind::Activation {
             let layer = cell.layer;
             let layer = &mut self.layers[layer as usize];
             layer.activation = layer.activation.saturating_sub(bytes);
         }
+        self.shares[share] = self.shares[share].saturating_sub(bytes);
     }
 }

@@ -14,7 +14,7 @@ use super::symbols::{Owner, Symbols};
 use super::tags::Owned;
 use super::views::{
     BlockLayer, BlockView, Category, CategoryView, DeviceView, HolderView, LayerView, LineView, Segment, SegmentMap,
-    StackView, StepView, TimelinePoint, TotalsView,
+    StackView, StepView, Timeline, TimelinePoint, TotalsView,
 };
 use crate::record::{Phase, TagCategory};
 
@@ -198,6 +198,10 @@ impl DeviceState {
         let mut views: Vec<StackView> = stacks.into_values().collect();
         views.sort_unstable_by_key(|view| view.stack);
         views
+    }
+
+    pub(crate) fn timeline_view(&self) -> Timeline {
+        Timeline { shares: self.shares.view(&self.ledger.shares), ..self.timeline.view() }
     }
 
     pub(crate) fn holders(&self, symbols: &Symbols) -> Vec<HolderView> {

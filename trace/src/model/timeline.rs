@@ -118,6 +118,6 @@ impl TimelineRecorder {
     }
 
     pub(crate) fn view(&self) -> Timeline {
-        Timeline { width: 1 << self.width_log2, points: self.points.clone() }
+        Timeline { width: 1 << self.width_log2, points: self.points.clone(), shares: Vec::new() }
     }
 }

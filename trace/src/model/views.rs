@@ -241,6 +241,8 @@ pub struct Timeline {
     pub width: u64,
     /// The points, in order of time; a gap means that nothing changed.
     pub points: Vec<TimelinePoint>,
+    /// What the memory was used for, in fewer points; as was known at that moment. Empty if not known.
+    pub shares: Vec<SharePoint>,
 }
 
 /// One stretch of a [`Timeline`].
@@ -254,6 +256,20 @@ pub struct TimelinePoint {
     pub reserved: Range,
     /// The whole device's use.
     pub used: Range,
+}
+
+/// Bytes of blocks by category: those of the first eight of [`Category::ALL`].
+pub type Shares = [u64; 8];
+
+/// What memory was used for in one stretch of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharePoint {
+    /// When it begins; it ends with the next one.
+    pub time: u64,
+    /// When most was allocated in it.
+    pub most: Shares,
+    /// At its end.
+    pub last: Shares,
 }
 
 /// How a figure moved within a stretch of time.

@@ -2,7 +2,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::{App, Focus, Moment, Overlay, Program, PromptKind, Screen};
+use super::{App, Focus, Moment, Overlay, Program, PromptKind, Screen, Window};
 use crate::mover::Order;
 
 /// What a key asks of those who own the terminal and the program.
@@ -126,6 +126,10 @@ impl App {
         match (self.screen, key) {
             (Screen::Overview, KeyCode::Char('h')) => self.focus = Focus::Lines,
             (Screen::Overview, KeyCode::Char('l')) => self.focus = Focus::Layers,
+            (Screen::Overview, KeyCode::Char('+' | '=')) => self.zoom(true),
+            (Screen::Overview, KeyCode::Char('-')) => self.zoom(false),
+            (Screen::Overview, KeyCode::Char('0')) => self.window = Window::Run,
+            (Screen::Overview, KeyCode::Char('c')) => self.shows_categories = !self.shows_categories,
             (Screen::Lines, KeyCode::Char('l' | '+')) => self.open_line(true),
             (Screen::Lines, KeyCode::Char('h' | '-')) => self.open_line(false),
             (Screen::Lines, KeyCode::Char('c')) => self.lines.turn_tree(),

@@ -29,6 +29,8 @@ pub enum Window {
     Run,
     /// The last so many seconds.
     Last(u64),
+    /// So many nanoseconds around a moment, in nanoseconds since the trace's start; `None`: up to the end.
+    Around(Option<u64>, u64),
 }
 
 impl Window {
@@ -38,10 +40,13 @@ impl Window {
             Self::Run => Self::Last(300),
             Self::Last(300) => Self::Last(60),
             Self::Last(60) => Self::Last(10),
-            Self::Last(_) => Self::Run,
+            Self::Last(_) | Self::Around(..) => Self::Run,
         }
     }
 }
+
+/// No nearer than that: a point of the chart is some microseconds long at best.
+const NEAREST: u64 = 1_000_000;
 
 impl App {
     /// A program that gave all back before it ended has nothing to show at its end: the peak is shown instead.
@@ -95,6 +100,34 @@ impl App {
         let Some(process) = self.process() else { return };
         self.cursor = Some(cursor(process, At::event(number, time), time));
         self.turn_to(Moment::Then);
+    }
+
+    /// When the chart begins and ends, if it does not show the whole run. A moment chosen outside it draws it along.
+    pub fn chart_span(&self) -> Option<(u64, u64)> {
+        let end = self.process()?.until(self.now_unix_ns);
+        let (centre, length) = match self.window {
+            Window::Run => return None,
+            Window::Last(seconds) => (None, seconds.saturating_mul(1_000_000_000)),
+            Window::Around(centre, length) => (centre, length),
+        };
+        let latest = end.checked_sub(length)?;
+        let start = centre.map_or(latest, |centre| centre.saturating_sub(length / 2).min(latest));
+        let start = match self.cursor_time() {
+            Some(time) if time < start || time > start.saturating_add(length) => {
+                time.saturating_sub(length / 2).min(latest)
+            }
+            _ => start,
+        };
+        Some((start, start.saturating_add(length)))
+    }
+
+    /// Halves what the chart shows, around the moment shown; or doubles it.
+    pub(super) fn zoom(&mut self, nearer: bool) {
+        let Some(end) = self.process().map(|process| process.until(self.now_unix_ns)) else { return };
+        let length = self.chart_span().map_or(end, |(start, end)| end - start);
+        let length = if nearer { (length / 2).max(NEAREST) } else { length.saturating_mul(2) };
+        let centre = if self.moment == Moment::Now { None } else { self.moment_time() };
+        self.window = if length >= end { Window::Run } else { Window::Around(centre, length) };
     }
 
     /// Moves the cursor by columns of the chart, from the latest moment or the peak if it is there.

@@ -3,6 +3,7 @@
 //! the most.
 
 mod scale;
+mod stack;
 
 use memlab_trace::{Range, Timeline};
 use ratatui::buffer::Buffer;
@@ -41,6 +42,8 @@ fn title(app: &App) -> String {
         Window::Last(300) => "Memory, last 5 min".to_owned(),
         Window::Last(60) => "Memory, last minute".to_owned(),
         Window::Last(seconds) => format!("Memory, last {}", format::duration(seconds.saturating_mul(1_000_000_000))),
+        Window::Around(None, length) => format!("Memory, last {}", format::duration(length)),
+        Window::Around(_, length) => format!("Memory, {} of it", format::duration(length)),
     }
 }
 
@@ -68,6 +71,10 @@ fn legend(app: &App, device: &DeviceSnapshot, short: bool) -> Vec<Fact> {
         Moment::Peak => (totals.peak_allocated_bytes, totals.reserved_bytes_at_peak, totals.used_bytes_at_peak),
     };
     let names = if short { ["used", "resv", "alloc"] } else { ["used", "reserved", "allocated"] };
+    if app.shows_categories {
+        facts.push(fact("by category", theme.dim));
+        return facts;
+    }
     for (band, name, bytes) in [(3, names[0], used), (2, names[1], reserved), (0, names[2], allocated)] {
         let swatch = if theme.is_mono() { theme.glyphs.bands[band] } else { theme.glyphs.swatch };
         let tint = if theme.is_mono() { Style::new() } else { Style::new().fg(theme.bands[band]) };
@@ -143,6 +150,18 @@ pub(super) fn resample(timeline: &Timeline, start: u64, width: u64, columns: usi
     cells
 }
 
+/// What a chart stacks: for each column how far each band reaches, from the ground up, and what the bands look like.
+struct Bands {
+    edges: Vec<Vec<u64>>,
+    looks: Vec<(Color, &'static str)>,
+}
+
+/// What was allocated, reserved and in use.
+fn totals(columns: &[Column], theme: &Theme) -> Bands {
+    let looks = std::iter::zip(theme.bands, theme.glyphs.bands).collect();
+    Bands { edges: columns.iter().map(|column| column.edges().to_vec()).collect(), looks }
+}
+
 struct Plot<'a> {
     theme: &'a Theme,
     area: Rect,
@@ -150,7 +169,8 @@ struct Plot<'a> {
     left: u16,
     start: u64,
     column_width: u64,
-    columns: Vec<Column>,
+    /// The bands of each column.
+    bands: Bands,
     /// Columns that lie in the past; the rest is the future.
     past: usize,
 }
@@ -163,20 +183,23 @@ impl<'a> Plot<'a> {
         let left = if inner.width < 40 { 9 } else { 10 };
         let area = Rect { x: inner.x + left, width: inner.width - left, height: inner.height - 1, ..inner };
         let end = process.until(app.now_unix_ns).max(1);
-        let seconds = 1_000_000_000;
-        let (start, column_width) = match app.window {
-            Window::Last(length) if length.saturating_mul(seconds) < end => {
-                let width = length.saturating_mul(seconds).div_ceil(u64::from(area.width)).max(1);
+        let (start, column_width) = match app.chart_span() {
+            Some((from, to)) => {
+                let width = (to - from).div_ceil(u64::from(area.width)).max(1);
                 // Columns keep their place in time while they move, so that they do not flicker.
-                ((end / width + 1).saturating_sub(u64::from(area.width)).saturating_mul(width), width)
+                ((to / width + 1).saturating_sub(u64::from(area.width)).saturating_mul(width), width)
             }
-            _ => (0, column_width(end, area.width, !process.state.is_over())),
+            None => (0, column_width(end, area.width, !process.state.is_over())),
         };
         let columns = resample(&device.timeline, start, column_width, usize::from(area.width));
+        let bands = match app.shows_categories {
+            true => stack::bands(&device.timeline.shares, start, column_width, &columns, &app.theme),
+            false => totals(&columns, &app.theme),
+        };
         let past = (end.saturating_sub(start) / column_width + 1).min(columns.len() as u64) as usize;
         let most = columns[..past].iter().map(|column| column.edges()[3]).max().unwrap_or(0);
         let axis = byte_axis(most, device.totals.total_bytes, area.height);
-        Self { theme: &app.theme, area, axis, left, start, column_width, columns, past }
+        Self { theme: &app.theme, area, axis, left, start, column_width, bands, past }
     }
 
     /// How many eighths of a row `bytes` reach.
@@ -197,8 +220,8 @@ impl<'a> Plot<'a> {
     }
 
     fn draw_bands(&self, buffer: &mut Buffer) {
-        for (index, column) in self.columns[..self.past].iter().enumerate() {
-            let edges = column.edges().map(|edge| self.height(edge));
+        for (index, edges) in self.bands.edges[..self.past].iter().enumerate() {
+            let edges: Vec<usize> = edges.iter().map(|edge| self.height(*edge)).collect();
             let x = self.area.x + index as u16;
             for row in 0..self.area.height {
                 let y = self.area.bottom() - 1 - row;
@@ -207,7 +230,7 @@ impl<'a> Plot<'a> {
                 let Some(cell) = buffer.cell_mut((x, y)) else { continue };
                 if self.theme.is_mono() {
                     if let Some(band) = band_at(3) {
-                        cell.set_symbol(self.theme.glyphs.bands[band]);
+                        cell.set_symbol(self.bands.looks[band].1);
                     }
                     continue;
                 }
@@ -215,17 +238,17 @@ impl<'a> Plot<'a> {
                 let split = (1..8).find(|eighth| band_at(*eighth) != Some(low));
                 match split {
                     None => {
-                        cell.set_symbol(" ").set_bg(self.theme.bands[low]);
+                        cell.set_symbol(" ").set_bg(self.bands.looks[low].0);
                     }
                     Some(split) if self.theme.glyphs.unicode => {
                         let high = band_at((split + 7) / 2 + 1).or_else(|| band_at(split));
                         let high = high.filter(|_| band_at(7).is_some() || split < 4 && band_at(split + 2).is_some());
-                        cell.set_symbol(TOP_EIGHTHS[split]).set_fg(self.theme.bands[low]);
-                        cell.set_bg(high.map_or(Color::Reset, |high| self.theme.bands[high]));
+                        cell.set_symbol(TOP_EIGHTHS[split]).set_fg(self.bands.looks[low].0);
+                        cell.set_bg(high.map_or(Color::Reset, |high| self.bands.looks[high].0));
                     }
                     Some(_) => {
                         if let Some(band) = band_at(4) {
-                            cell.set_symbol(" ").set_bg(self.theme.bands[band]);
+                            cell.set_symbol(" ").set_bg(self.bands.looks[band].0);
                         }
                     }
                 }
@@ -327,7 +350,7 @@ mod tests {
 
     fn timeline(points: &[(u64, Range)]) -> Timeline {
         let point = |&(time, allocated): &(u64, Range)| TimelinePoint { time, allocated, ..TimelinePoint::default() };
-        Timeline { width: 10, points: points.iter().map(point).collect() }
+        Timeline { width: 10, points: points.iter().map(point).collect(), ..Timeline::default() }
     }
 
     #[test]

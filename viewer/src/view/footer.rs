@@ -68,7 +68,7 @@ fn is_category(prompt: &Prompt) -> bool {
 
 fn keys(app: &App) -> Vec<(&'static str, String)> {
     let window = match app.window {
-        Window::Run => "window".to_owned(),
+        Window::Run | Window::Around(..) => "window".to_owned(),
         Window::Last(seconds) => {
             format!("last {}", format::duration(seconds.saturating_mul(1_000_000_000)).replace(" 00s", ""))
         }
@@ -79,7 +79,11 @@ fn keys(app: &App) -> Vec<(&'static str, String)> {
     let mut keys = own(&[("q", "quit"), ("?", "help")]);
     let inclusive = if app.inclusive { "own" } else { "inclusive" };
     keys.extend(match app.screen {
-        Screen::Overview => vec![("w", window)],
+        Screen::Overview => vec![
+            ("w", window),
+            ("+-", "zoom".to_owned()),
+            ("c", if app.shows_categories { "totals" } else { "categories" }.to_owned()),
+        ],
         Screen::Lines => own(&[
             ("⏎", "source"),
             ("l", "callers"),

@@ -25,7 +25,7 @@ const MOMENTS: [Key; 7] = [
 const TABLES: [Key; 6] = [
     ("j k ↑ ↓ PgUp PgDn g G", "move in the table; the wheel too"),
     ("s  S", "sort by the next column, the other way round; or click on a heading"),
-    ("/", "show only: a word, /regex/, size>1MiB, layer:h.3, class:Linear, line:model.py, !not"),
+    ("/", "show only: a word, /regex/, size>1MiB, layer:h.3, class:Linear, category:…, !not"),
     ("i", "what a line or layer holds: its own, or with all it calls or contains"),
     ("u", "units: fitting, MiB, GiB, bytes"),
     ("e", "write what is on the screen to a file: CSV, JSON or a picture"),
@@ -49,9 +49,15 @@ const WORDS: [Key; 3] = [
 
 fn own_keys(screen: Screen) -> (&'static str, &'static [Key]) {
     match screen {
-        Screen::Overview => {
-            ("All at a glance", &[("h  l", "the keys go to the lines, to the layers"), ("Enter", "open that table")])
-        }
+        Screen::Overview => (
+            "All at a glance",
+            &[
+                ("h  l", "the keys go to the lines, to the layers"),
+                ("Enter", "open that table"),
+                ("c", "chart: what memory is used for over time, and back to totals"),
+                ("+  -  0", "chart: nearer around the moment shown, further, the whole run"),
+            ],
+        ),
         Screen::Lines => (
             "Memory by Python line",
             &[

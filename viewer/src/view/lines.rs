@@ -106,26 +106,32 @@ fn figures_in_words(app: &App, row: &LineItem) -> String {
     let then = if app.moment == Moment::Then { "then" } else { "now" };
     let from_backward =
         |bytes: u64| if bytes == 0 { String::new() } else { format!(" ({} from backward)", size(bytes)) };
+    let live = |bytes: u64, blocks: u64| match bytes {
+        0 => format!("{then} nothing"),
+        _ => format!("{then} {} in {}", size(bytes), format::counted(blocks, "block")),
+    };
+    // What is shown first is what is there first: a narrow screen cuts the rest.
+    let in_order = |live: String, at_peak: String| match app.moment {
+        Moment::Peak => format!("{at_peak}, {live}"),
+        Moment::Now | Moment::Then => format!("{live}, {at_peak}"),
+    };
     let itself = match own.allocations {
         0 => "allocates nothing itself".to_owned(),
         allocations => format!(
-            "{then} {} in {}{}, at peak {}{}; {}, {} each",
-            size(own.live_bytes),
-            format::counted(own.live_blocks, "block"),
-            from_backward(own.backward_bytes),
-            size(own.live_bytes_at_peak),
-            from_backward(own.backward_bytes_at_peak),
+            "{}; {}, {} each",
+            in_order(
+                live(own.live_bytes, own.live_blocks) + &from_backward(own.backward_bytes),
+                format!("at peak {}{}", size(own.live_bytes_at_peak), from_backward(own.backward_bytes_at_peak)),
+            ),
             format::counted(allocations, "allocation"),
             size(own.allocated_bytes / allocations),
         ),
     };
     match &row.figures.inclusive {
-        Some(held) => format!(
-            "{itself}; with what it calls: {then} {} in {}, at peak {}",
-            size(held.live_bytes),
-            format::counted(held.live_blocks, "block"),
-            size(held.live_bytes_at_peak),
-        ),
+        Some(held) => {
+            let at_peak = format!("at peak {}", size(held.live_bytes_at_peak));
+            format!("{itself}; with what it calls: {}", in_order(live(held.live_bytes, held.live_blocks), at_peak))
+        }
         None => itself,
     }
 }

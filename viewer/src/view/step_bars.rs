@@ -7,7 +7,7 @@ use ratatui::text::Span;
 
 use super::gauge::{Gauge, mark};
 use super::pane::{Fact, fact, frame, put_right};
-use crate::app::{App, Moment, Spot, Window, step_at};
+use crate::app::{App, Moment, Spot, step_at};
 use crate::format;
 use crate::snapshot::DeviceSnapshot;
 
@@ -36,17 +36,16 @@ pub fn has_steps(app: &App) -> bool {
 /// Draws the pane.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let (Some(process), Some(device)) = (app.process(), app.device()) else { return };
-    let from = match app.window {
-        Window::Run => 0,
-        Window::Last(seconds) => process.until(app.now_unix_ns).saturating_sub(seconds.saturating_mul(1_000_000_000)),
-    };
+    let (from, to) = app.chart_span().unwrap_or((0, u64::MAX));
     let room = area.width.saturating_sub(2 + AXIS).min(area.width);
     let first = device.steps.partition_point(|step| step.end_time < from);
-    let exact = (device.steps.len() - first).div_ceil(usize::from(room.max(1))).max(1);
+    // The step in which the chart ends belongs to it.
+    let last = (device.steps.partition_point(|step| step.end_time <= to) + 1).clamp(first, device.steps.len());
+    let exact = (last - first).div_ceil(usize::from(room.max(1))).max(1);
     // While steps come, columns keep what they show: they are counted from the first step, and joined two and two.
     let shared = if process.state.is_over() { exact } else { exact.next_power_of_two() };
     let first = first / shared * shared;
-    let steps = &device.steps[first..];
+    let steps = &device.steps[first..last];
     let since = first.checked_sub(1).map_or(0, |before| device.steps[before].end_time);
     let bars = bars(since, steps, shared);
     let inner = frame(buffer, area, "Peak by step", facts(app, device, steps, shared), &app.theme);

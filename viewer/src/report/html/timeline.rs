@@ -337,7 +337,7 @@ mod tests {
         let point =
             |time, allocated| TimelinePoint { time, allocated, reserved: range(8, 9, 9), used: range(0, 20, 10) };
         let points = vec![point(COLUMNS as u64, range(0, 7, 5)), point(3 * COLUMNS as u64, range(2, 5, 2))];
-        let columns = Columns::new(&Timeline { width: 1, points }, 10 * COLUMNS as u64);
+        let columns = Columns::new(&Timeline { width: 1, points, ..Timeline::default() }, 10 * COLUMNS as u64);
         // THEN every column has the range within it, and what was last in between
         assert_eq!(columns.width, 10);
         let at = |index: usize| columns.columns[index].allocated;
@@ -352,7 +352,7 @@ mod tests {
     fn columns_bear_any_time() {
         let point = |time| TimelinePoint { time, allocated: range(0, u64::MAX, 1), ..TimelinePoint::default() };
         let points = vec![point(5), point(3), point(u64::MAX)];
-        let columns = Columns::new(&Timeline { width: 1 << 52, points }, u64::MAX);
+        let columns = Columns::new(&Timeline { width: 1 << 52, points, ..Timeline::default() }, u64::MAX);
         assert_eq!(columns.columns.len(), COLUMNS);
     }
 
