@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use memlab_trace::encode::{self, LineBuffer};
 
 use crate::lifecycle;
-use crate::log::TraceFile;
+use crate::log::{Naming, TraceFile};
 use crate::recorder::Recorder;
 
 /// Address space for a trace file: more than its allowance, so that events that arrive while the control thread is
@@ -73,7 +73,7 @@ fn condense_or_say(recorder: &Recorder, trace_max: u64) {
 fn condense(recorder: &Recorder, trace_max: u64) -> io::Result<()> {
     let path = recorder.log.file().path.clone();
     let beside = PathBuf::from(format!("{}.next", path.display()));
-    let mut next = TraceFile::create(&beside, mapped_bytes(trace_max), trace_max / 4)?;
+    let mut next = TraceFile::create(&beside, Naming::Exact, mapped_bytes(trace_max), trace_max / 4)?;
     let beside = std::mem::replace(&mut next.path, path.clone()); // The name it will have.
     let old = recorder.log.switch_to(next);
     let next = recorder.log.file();

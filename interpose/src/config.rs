@@ -29,6 +29,8 @@ pub struct Config {
     pub began: SystemTime,
     /// The most host memory that may be taken for what is moved: `MEMLAB_HOST_MAX`.
     pub host_max: Option<u64>,
+    /// What it says, if that is no size.
+    pub bad_host_max: Option<String>,
 }
 
 impl Config {
@@ -39,6 +41,8 @@ impl Config {
             _ => DEFAULT_OUTPUT.to_owned(),
         };
         let wanted_max = std::env::var("MEMLAB_TRACE_MAX").ok();
+        let wanted_host_max = environment_text("MEMLAB_HOST_MAX").filter(|text| !text.trim().is_empty());
+        let host_max = wanted_host_max.as_deref().and_then(parse_size);
         let trace_max = wanted_max.as_deref().map_or(Some(DEFAULT_TRACE_MAX), parse_size);
         Self {
             enabled,
@@ -50,7 +54,8 @@ impl Config {
             offload: std::env::var_os("MEMLAB_OFFLOAD").is_some_and(|value| value != "0" && !value.is_empty()),
             keep_source: std::env::var_os("MEMLAB_SOURCE").is_none_or(|value| value != "0"),
             began: SystemTime::now(),
-            host_max: std::env::var("MEMLAB_HOST_MAX").ok().and_then(|text| parse_size(&text)),
+            host_max,
+            bad_host_max: wanted_host_max.filter(|_| host_max.is_none()),
         }
     }
 

@@ -4,16 +4,21 @@
 //! last. A reader takes a NUL at the start of a line for "not written yet"; what is in the mapping is in the page
 //! cache, so it outlives the process, however it dies.
 
-use std::fs::{File, OpenOptions};
+mod place;
+
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+
+use place::is_named;
+pub use place::{Naming, is_refusal};
 
 pub struct Log {
     /// The file being appended to. Replaced when a long run's trace is condensed; files it replaced stay mapped, since a
@@ -25,8 +30,16 @@ pub struct Log {
 }
 
 impl Log {
-    pub fn create(path: &Path, mapped: u64) -> io::Result<Self> {
-        let file = Box::into_raw(Box::new(TraceFile::create(path, mapped, 0)?));
+    /// A log that begins with the line `header`. Where not even that can be written (the disk is full), no file is left.
+    pub fn create(path: &Path, naming: Naming, mapped: u64, header: &[u8]) -> io::Result<Self> {
+        let file = TraceFile::create(path, naming, mapped, 0)?;
+        if let Err(Refused::Failed(error)) = file.append(header) {
+            if file.is_in_place() {
+                let _ = std::fs::remove_file(&file.path);
+            }
+            return Err(error);
+        }
+        let file = Box::into_raw(Box::new(file));
         Ok(Self { current: AtomicPtr::new(file), failed: AtomicBool::new(false), lost: AtomicU64::new(0) })
     }
 
@@ -113,8 +126,8 @@ unsafe impl Sync for TraceFile {}
 impl TraceFile {
     /// Makes the file at `path` (replacing one that is there) and maps its first `mapped` bytes. Lines are appended after
     /// the first `front` bytes, which are left to the caller.
-    pub fn create(path: &Path, mapped: u64, front: u64) -> io::Result<Self> {
-        let (file, path) = open_unused(path)?;
+    pub fn create(path: &Path, naming: Naming, mapped: u64, front: u64) -> io::Result<Self> {
+        let (file, path) = place::open_unused(path, naming)?;
         let file = out_of_the_way(file);
         let base = if limit(libc::RLIMIT_AS) == u64::MAX {
             map(&file, mapped)
@@ -249,7 +262,7 @@ impl TraceFile {
 
     /// Whether the file is still found under its name: somebody may have removed, renamed or replaced it.
     pub fn is_in_place(&self) -> bool {
-        std::fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.inode)
+        is_named(&self.file, &self.path)
     }
 
     pub fn is_closed(&self) -> bool {
@@ -314,69 +327,6 @@ fn map(file: &File, bytes: u64) -> *mut u8 {
     if base == -1 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(base as usize) }
 }
 
-/// Opens a new file at `path`, or beside it (`trace-1.jsonl` …) where a living process writes to that one or this process
-/// did before an `exec`. A file that somebody has mapped is never truncated: its pages would be pulled from under them.
-fn open_unused(path: &Path) -> io::Result<(File, PathBuf)> {
-    for number in 0..1000 {
-        let candidate = if number == 0 { path.to_owned() } else { numbered(path, number) };
-        // Several processes may be at this at once, and between making a file and locking it another can have taken it for a
-        // dead one's: only who holds the lock of the file that has the name goes on.
-        for _ in 0..16 {
-            match OpenOptions::new().read(true).write(true).create_new(true).open(&candidate) {
-                Ok(file) if lock(&file) != Lock::Others && is_named(&file, &candidate) => return Ok((file, candidate)),
-                Ok(_) => continue,
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                Err(_) => {}
-            }
-            let Ok(old) = File::open(&candidate) else { continue };
-            if written_by_this_process(&old) || lock(&old) != Lock::Ours {
-                break;
-            }
-            if is_named(&old, &candidate) {
-                std::fs::remove_file(&candidate)?;
-            }
-        }
-    }
-    Err(io::Error::new(io::ErrorKind::AlreadyExists, "a thousand processes write to files of this name"))
-}
-
-/// Whether the file is found under this name.
-fn is_named(file: &File, path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == inode_of(file))
-}
-
-fn numbered(path: &Path, number: u32) -> PathBuf {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let (stem, ending) = name.find('.').map_or((&*name, ""), |dot| name.split_at(dot));
-    path.with_file_name(format!("{stem}-{number}{ending}"))
-}
-
-#[derive(PartialEq, Eq)]
-enum Lock {
-    Ours,
-    Others,
-    /// The file system has no locks.
-    None,
-}
-
-/// Takes the lock that says "a process writes to this file"; it goes with the process.
-fn lock(file: &File) -> Lock {
-    // SAFETY: an open descriptor.
-    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
-        0 => Lock::Ours,
-        _ if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => Lock::Others,
-        _ => Lock::None,
-    }
-}
-
-/// A process that calls `exec` keeps its id but not its descriptors.
-fn written_by_this_process(file: &File) -> bool {
-    let mut beginning = [0; 512];
-    let length = file.read_at(&mut beginning, 0).unwrap_or(0);
-    let ours = format!("\"pid\":{},", std::process::id());
-    memchr::memmem::find(&beginning[..length], ours.as_bytes()).is_some()
-}
-
 /// Moves a descriptor up, away from the low numbers that programs close and reuse wholesale.
 pub fn out_of_the_way<D: AsRawFd + FromRawFd>(file: D) -> D {
     let limit = limit(libc::RLIMIT_NOFILE);
@@ -425,7 +375,7 @@ mod tests {
     fn threads_append_whole_lines() {
         // GIVEN eight threads appending numbered lines of different lengths
         let path = temporary("threads");
-        let log = Log::create(&path, 64 << 20).unwrap();
+        let log = Log::create(&path, Naming::AsAsked, 64 << 20, b"{}\n").unwrap();
         std::thread::scope(|scope| {
             for thread in 0..8 {
                 let log = &log;
@@ -443,7 +393,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(text.len() as u64, end);
         let mut next = [0; 8];
-        for line in text.lines() {
+        for line in text.lines().skip(1) {
             let (thread, number, filler): (usize, usize, String) = serde_json::from_str(line).unwrap();
             assert_eq!((number, filler.len()), (next[thread], number % 50));
             next[thread] += 1;
@@ -452,40 +402,15 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_at_once_gets_files_of_their_own() {
-        // GIVEN the trace of a dead process, and eight that start at the same moment and are to write to it
-        let folder = temporary("at-once");
-        std::fs::create_dir(&folder).unwrap();
-        let path = folder.join("trace.jsonl");
-        for _ in 0..200 {
-            std::fs::write(&path, "old").unwrap();
-            let together = std::sync::Barrier::new(8);
-            let files: Vec<(File, PathBuf)> = std::thread::scope(|scope| {
-                let start = || {
-                    together.wait();
-                    open_unused(&path).unwrap()
-                };
-                let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
-                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-            });
-            // THEN each has a file that is still there under its name, and no two the same
-            assert!(files.iter().all(|(file, path)| is_named(file, path) && file.metadata().unwrap().len() == 0));
-            let names: std::collections::BTreeSet<_> = files.iter().map(|(_, path)| path).collect();
-            assert_eq!(names.len(), 8);
-        }
-        std::fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
     fn a_closed_log_takes_nothing_more() {
         let path = temporary("closed");
-        let log = Log::create(&path, 1 << 20).unwrap();
+        let log = Log::create(&path, Naming::AsAsked, 1 << 20, b"{}\n").unwrap();
         log.append(b"[1]\n");
         log.file().close();
         log.append(b"[2]\n");
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(text, "[1]\n");
+        assert_eq!(text, "{}\n[1]\n");
         assert_eq!(log.lost.load(Ordering::Relaxed), 1);
     }
 }

@@ -16,7 +16,7 @@ use crate::cuda::driver_memory::DriverMemory;
 use crate::cuda::info;
 use crate::intern::Interner;
 use crate::lifecycle;
-use crate::log::Log;
+use crate::log::{Log, Naming, is_refusal};
 use crate::python::Python;
 use crate::python::walk::Interpreter;
 use crate::sampler::Sampler;
@@ -132,6 +132,9 @@ impl Recorder {
         if let Some(text) = &config.bad_trace_max {
             crate::say(&format!("MEMLAB_TRACE_MAX={text} is not a size (try 512MiB): using 2GiB"));
         }
+        if let Some(text) = &config.bad_host_max {
+            crate::say(&format!("MEMLAB_HOST_MAX={text} is not a size (try 64GiB): there is no such limit"));
+        }
         if let Some(complaint) = crate::limit::complaint() {
             crate::say(&complaint);
         }
@@ -142,7 +145,6 @@ impl Recorder {
             .map(|argument| String::from_utf8_lossy(argument).into_owned())
             .collect();
         let wanted = config.output_path(&config::program_name(&command));
-        let log = create_log(&wanted, condense::mapped_bytes(config.trace_max))?;
         let start = now();
         let start_unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let pid = std::process::id();
@@ -166,7 +168,9 @@ impl Recorder {
             local_rank: config::local_rank(),
             world_size: config::world_size(),
         };
-        log.append(encode::header(&mut LineBuffer::<8192>::new(), &header));
+        let mut line = LineBuffer::<8192>::new();
+        let header = encode::header(&mut line, &header);
+        let log = create_log(&wanted, condense::mapped_bytes(config.trace_max), header)?;
         Ok(Self {
             log,
             interner: Interner::default(),
@@ -339,26 +343,24 @@ pub fn forget_in_child() {
     condense::forget_in_child();
 }
 
-/// Opens the log at `wanted` or, where that cannot be, in the temporary folder, saying so.
-fn create_log(wanted: &Path, mapped: u64) -> io::Result<Log> {
+/// Opens the log at `wanted` or, where that cannot be, in the temporary folder, saying so. A name that cannot be right
+/// (a device, a file of the user's) is refused instead.
+fn create_log(wanted: &Path, mapped: u64, header: &[u8]) -> io::Result<Log> {
     let absolute = std::env::current_dir().map_or_else(|_| wanted.to_owned(), |directory| directory.join(wanted));
-    let error = match Log::create(&absolute, mapped) {
+    let error = match Log::create(&absolute, Naming::AsAsked, mapped, header) {
         Ok(log) => return Ok(log),
         Err(error) => error,
     };
+    let why = format!("cannot write {} ({error})", absolute.display());
     let name = wanted.file_name().map_or_else(|| "memlab.jsonl".into(), ToOwned::to_owned);
     let instead = std::env::temp_dir().join(name);
-    match Log::create(&instead, mapped) {
-        Ok(log) => {
-            crate::say(&format!(
-                "cannot write {} ({error}): the trace goes to {}",
-                absolute.display(),
-                instead.display()
-            ));
-            Ok(log)
-        }
-        Err(_) => Err(io::Error::new(error.kind(), format!("cannot write {} ({error})", absolute.display()))),
+    if !is_refusal(&error)
+        && let Ok(log) = Log::create(&instead, Naming::Anything, mapped, header)
+    {
+        crate::say(&format!("{why}: the trace goes to {}", log.file().path.display()));
+        return Ok(log);
     }
+    Err(io::Error::new(error.kind(), why))
 }
 
 fn now() -> libc::timespec {

@@ -46,7 +46,7 @@ pub use model::*;
 
 pub use reader::{
     At, Extent, Follower, Loaded, Past, Polled, Position, Progress, ReadError, ReadThrough, Sink, Skipped, SkippedLine,
-    Sought, load, load_whole, read_whole,
+    Sought, load, load_whole, open_file, open_file_itself, read_header, read_whole,
 };
 pub use record::Record;
 pub use tail::{EventView, Happening, Replay};

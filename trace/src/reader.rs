@@ -1,18 +1,18 @@
 //! Reading trace files: whole ones, plain or compressed, and ones that still grow.
 
 mod feed;
+mod file;
 mod follow;
 mod past;
 mod whole;
 
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
 
 pub use feed::{Skipped, SkippedLine};
+pub use file::{open_file, open_file_itself, read_header};
 pub use follow::{Follower, Polled};
 pub use past::{At, Past, Position, Sought};
 pub use whole::{load, load_whole, read_whole};
@@ -20,6 +20,7 @@ pub use whole::{load, load_whole, read_whole};
 use crate::model::Model;
 use crate::record::{FORMAT, Record};
 use feed::FirstLine;
+use file::beside;
 use whole::MOST_EXPANSION;
 
 /// How much is read at once.
@@ -205,16 +206,6 @@ impl fmt::Display for ReadError {
 
 /// Its text already says what the system said, so that it names no source to be said again.
 impl std::error::Error for ReadError {}
-
-/// The file in which a trace goes on while it is being cut down, if its writer died then. A file left there by another
-/// process is none of it.
-fn beside(path: &Path, model: &Model) -> Option<File> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".next");
-    let file = File::open(name).ok()?;
-    let modified = file.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-    (modified.as_nanos() >= u128::from(model.header()?.start_unix_ns)).then_some(file)
-}
 
 fn is_zstd(start: &[u8]) -> bool {
     start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])

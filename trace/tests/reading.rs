@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use memlab_trace::{Follower, Loaded, Model, ReadError, load, load_whole};
@@ -346,7 +347,7 @@ fn a_trace_that_was_being_cut_down_goes_on_in_the_file_beside_it() {
         let before = read(&path).unwrap().model;
         let mut next = condensed(&before, 3_000_000, &(alloc(3) + &alloc(4)));
         match stage {
-            0 => next[..3_000_000].fill(0),
+            0 => next[HEADER.len()..3_000_000].fill(0),
             1 => next[80..3_000_000].fill(0),
             _ => {}
         }
@@ -375,8 +376,34 @@ fn what_another_process_left_beside_a_trace_is_none_of_it() {
     let start = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() + 60_000_000_000;
     let header = format!("{{\"memlab\":1,\"pid\":4242,\"start_unix_ns\":{start}}}\n");
     let path = folder.file("t.jsonl", (header + &alloc(1)).as_bytes());
-    folder.file("t.jsonl.next", ("\0".to_owned() + &alloc(2)).as_bytes());
+    let old = HEADER.to_owned() + "\0" + &alloc(2);
+    folder.file("t.jsonl.next", old.as_bytes());
     assert_eq!(load_whole(&path, &mut |_| ControlFlow::Continue(())).unwrap().model.events(), 1);
+}
+
+#[test]
+fn what_a_user_has_beside_a_trace_is_none_of_it() {
+    // GIVEN a trace, and beside it a text, or a pipe that nobody writes to
+    let folder = Folder::new("users");
+    let path = folder.file("t.jsonl", (HEADER.to_owned() + &alloc(1)).as_bytes());
+    let beside = folder.file("t.jsonl.next", ("notes\n\0".to_owned() + &alloc(2)).as_bytes());
+    for kind in ["text", "pipe"] {
+        if kind == "pipe" {
+            std::fs::remove_file(&beside).unwrap();
+            assert!(Command::new("mkfifo").arg(&beside).status().unwrap().success());
+        }
+        // THEN the trace is read alone, and nobody waits
+        assert_eq!(load_whole(&path, &mut |_| ControlFlow::Continue(())).unwrap().model.events(), 1, "{kind}");
+        let mut follower = Follower::open(&path).unwrap();
+        follower.writer_is_dead();
+        let mut model = Model::new();
+        while follower.poll(&mut model).unwrap().more {}
+        assert_eq!(model.events(), 1, "{kind}");
+    }
+    // AND a pipe is no trace, which is said at once
+    for error in [load_whole(&beside, &mut |_| ControlFlow::Continue(())).err(), Follower::open(&beside).err()] {
+        assert!(error.unwrap().to_string().ends_with("it is a pipe: traces are read from files"));
+    }
 }
 
 #[test]

@@ -183,6 +183,9 @@ struct Run {
     /// Where the trace goes [default: $MEMLAB_OUTPUT, else memlab-%n-%p.jsonl]; a folder: there, under that name.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Replace a trace that is there already under that name.
+    #[arg(long)]
+    force: bool,
     /// Show the dashboard while it runs.
     #[arg(long, overrides_with = "no_live")]
     live: bool,
@@ -368,6 +371,7 @@ pub fn main() -> ExitCode {
             let options = run::Options {
                 settings,
                 output: options.output,
+                force: options.force,
                 live: options.live,
                 theme: options.look.theme,
                 command: options.command,

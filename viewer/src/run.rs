@@ -27,6 +27,8 @@ use traces::TraceFinder;
 pub struct Options {
     /// Where the trace goes: a file, a pattern or a folder.
     pub output: Option<PathBuf>,
+    /// Whether a trace that lies there may be replaced.
+    pub force: bool,
     /// Whether the dashboard takes the screen.
     pub live: bool,
     /// Its colours.
@@ -48,7 +50,7 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
     };
     let library = preload::find_library()?;
     let preload = preload::ld_preload(&library, std::env::var_os("LD_PRELOAD"))?;
-    let output = Output::choose(options.output.as_deref(), std::env::var_os("MEMLAB_OUTPUT"))?;
+    let output = Output::choose(options.output.as_deref(), std::env::var_os("MEMLAB_OUTPUT"), options.force)?;
     preload::check_program(program)?;
     if options.live {
         crate::terminal::check("leave --live away, or watch from another terminal with `memlab top`")?;

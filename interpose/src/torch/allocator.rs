@@ -41,8 +41,10 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
     reserved: usize,
     device: TorchDevice,
 ) {
+    // A forked child may give back what its parent took: that alone is no use of the card, and makes no trace.
+    let enter = if size < 0 { Recorder::enter_if_recording } else { Recorder::enter };
     if let Some(index) = device.cuda()
-        && let Some(mut session) = Recorder::enter()
+        && let Some(mut session) = enter()
     {
         limit::allocator_keeps(index, reserved.saturating_sub(allocated) as u64);
         crate::quietly(|| {

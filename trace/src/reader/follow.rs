@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::feed::{Feed, Skipped};
 use super::past::Position;
-use super::{BUFFER, Extent, LONGEST_LINE, ReadError, Sink, beside, is_zstd};
+use super::{BUFFER, Extent, LONGEST_LINE, ReadError, Sink, beside, is_zstd, open_file};
 
 /// How much one poll reads at most, so that whoever polls stays responsive.
 const POLL_BYTES: u64 = 16 << 20;
@@ -210,7 +210,7 @@ impl Follower {
 
 fn open(path: &Path) -> Result<(File, (u64, u64)), ReadError> {
     let error = |source| ReadError::Io { path: path.to_owned(), source };
-    let file = File::open(path).map_err(error)?;
+    let file = open_file(path).map_err(error)?;
     let metadata = file.metadata().map_err(error)?;
     Ok((file, (metadata.dev(), metadata.ino())))
 }

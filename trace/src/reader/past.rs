@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::feed::{Feed, Skipped};
-use super::{BUFFER, Extent, LONGEST_LINE, Progress, ReadError, Sink, beside, is_zstd};
+use super::{BUFFER, Extent, LONGEST_LINE, Progress, ReadError, Sink, beside, is_zstd, open_file};
 use crate::model::Model;
 use crate::record::Record;
 use crate::tail::Replay;
@@ -407,7 +407,7 @@ struct Decompressed {
 
 impl Source {
     fn open(path: &Path) -> io::Result<(Self, (u64, u64))> {
-        let mut file = File::open(path)?;
+        let mut file = open_file(path)?;
         let metadata = file.metadata()?;
         let mut start = Vec::with_capacity(4);
         file.by_ref().take(4).read_to_end(&mut start)?;

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use super::feed::{Feed, FirstLine};
-use super::{BUFFER, LONGEST_LINE, Loaded, Progress, ReadError, ReadThrough, Sink, beside, is_zstd};
+use super::{BUFFER, LONGEST_LINE, Loaded, Progress, ReadError, ReadThrough, Sink, beside, is_zstd, open_file};
 use crate::model::Model;
 
 /// A compressed trace has at most so many bytes of lines for each byte of the file; real ones have between five and twenty,
@@ -76,7 +76,7 @@ fn read_first<'p, S: Sink>(
         refused: false,
         most_line_bytes: u64::MAX,
     };
-    let mut file = File::open(path).map_err(|source| reading.io_error(source))?;
+    let mut file = open_file(path).map_err(|source| reading.io_error(source))?;
     let mut start = Vec::with_capacity(4);
     file.by_ref().take(4).read_to_end(&mut start).map_err(|source| reading.io_error(source))?;
     if start.is_empty() {

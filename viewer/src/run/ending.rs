@@ -2,10 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::open_file_itself;
 use memlab_trace::record::Header;
 
 use super::launch::Ended;
@@ -15,7 +16,7 @@ const CHUNK: usize = 1 << 20;
 
 /// Whether the trace says how its process ended.
 pub fn is_ended(path: &Path) -> io::Result<bool> {
-    let file = File::open(path)?;
+    let file = open_file_itself(path)?;
     let end = written(&file)?;
     says_end(&file, end)
 }
@@ -23,7 +24,8 @@ pub fn is_ended(path: &Path) -> io::Result<bool> {
 /// Says in the trace how its process ended, unless the trace says so itself. The process must be dead: what it reserved
 /// but did not write is cut off the end.
 pub fn append_end(path: &Path, header: &Header, ended: Ended) -> io::Result<bool> {
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let careful = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(careful).open(path)?;
     let end = written(&file)?;
     if end == 0 || says_end(&file, end)? {
         return Ok(false);
@@ -42,9 +44,22 @@ pub fn append_end(path: &Path, header: &Header, ended: Ended) -> io::Result<bool
         tail.push(b'\n');
     }
     tail.extend_from_slice(line);
+    if end + tail.len() as u64 > largest_file() {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG)); // Half a line would be worse than none.
+    }
     file.write_all_at(&tail, end)?;
     file.set_len(end + tail.len() as u64)?;
     Ok(true)
+}
+
+/// How large this process may make a file. To ask the kernel for more would bring a deadly signal.
+fn largest_file() -> u64 {
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills the structure.
+    match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limits) } {
+        0 => limits.rlim_cur, // RLIM_INFINITY is the largest value.
+        _ => u64::MAX,
+    }
 }
 
 /// Where the NULs at the end begin.

@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use memlab_trace::{open_file_itself, read_header};
 use regex::Regex;
 
 use crate::fault::bad_input;
@@ -24,8 +26,9 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// If nothing can be written there.
-    pub fn choose(option: Option<&Path>, variable: Option<OsString>) -> anyhow::Result<Self> {
+    /// If nothing can be written there, or what is there is not to be replaced: a trace only with `force`, anything else
+    /// never.
+    pub fn choose(option: Option<&Path>, variable: Option<OsString>, force: bool) -> anyhow::Result<Self> {
         let (asked, who) = match (option, variable.filter(|value| !value.is_empty())) {
             (Some(option), _) => (option.to_owned(), "-o"),
             (None, Some(variable)) => (PathBuf::from(variable), "MEMLAB_OUTPUT"),
@@ -55,6 +58,10 @@ impl Output {
         let (folder, name) = pattern.rsplit_once('/').unwrap_or(("", &pattern));
         let output = Self { names: names(name)?, folder: literal(folder), pattern };
         output.check(who)?;
+        if !has_placeholder(&output.pattern) {
+            // Who sets the variable for all runs means the latest.
+            output.check_file(who, force || option.is_none())?;
+        }
         Ok(output)
     }
 
@@ -68,9 +75,37 @@ impl Output {
         &self.folder
     }
 
-    /// Whether a file name can be one of this pattern.
+    /// Whether a file name can be one of this pattern, or of a trace that goes beside another of that name (`NAME-1`).
     pub fn matches(&self, name: &str) -> bool {
-        self.names.is_match(name)
+        let (stem, ending) = name.find('.').map_or((name, ""), |dot| name.split_at(dot));
+        let unnumbered = stem.rsplit_once('-').filter(|(_, number)| number.bytes().all(|byte| byte.is_ascii_digit()));
+        self.names.is_match(name) || unnumbered.is_some_and(|(stem, _)| self.names.is_match(&format!("{stem}{ending}")))
+    }
+
+    /// What is there already under a name without placeholders.
+    fn check_file(&self, who: &str, force: bool) -> anyhow::Result<()> {
+        let path = PathBuf::from(self.pattern.replace("%%", "%"));
+        let shown = path.display();
+        let Ok(found) = std::fs::symlink_metadata(&path) else { return Ok(()) };
+        let kind = found.file_type();
+        let what = if kind.is_symlink() {
+            "a symbolic link"
+        } else if kind.is_fifo() {
+            "a named pipe"
+        } else if !kind.is_file() {
+            "a device or a socket"
+        } else if found.len() == 0 {
+            return Ok(());
+        } else if open_file_itself(&path).ok().as_ref().and_then(read_header).is_none() {
+            "a file that is not a trace"
+        } else if force {
+            return Ok(());
+        } else {
+            return Err(bad_input(format!(
+                "{who}: there is a trace {shown} already: choose another name, or add --force to replace it"
+            )));
+        };
+        Err(bad_input(format!("{who}: {shown} is {what}, and memlab replaces nothing but traces: choose another name")))
     }
 
     fn check(&self, who: &str) -> anyhow::Result<()> {
@@ -95,6 +130,16 @@ impl Output {
         }
         Ok(())
     }
+}
+
+fn has_placeholder(pattern: &str) -> bool {
+    let mut characters = pattern.chars();
+    while let Some(character) = characters.next() {
+        if character == '%' && characters.next().is_some_and(|letter| "prhn".contains(letter)) {
+            return true;
+        }
+    }
+    false
 }
 
 /// The folder's name; placeholders there are not looked into.
@@ -134,15 +179,44 @@ mod tests {
     }
 
     #[test]
+    fn only_traces_are_replaced_and_only_when_asked() {
+        // GIVEN a folder with a file of the user's, a trace, a link to it, an empty file, and a pipe
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("user.py"), "import torch\n").unwrap();
+        std::fs::write(at("run.jsonl"), "{\"memlab\":1}\n").unwrap();
+        std::fs::write(at("empty"), "").unwrap();
+        std::os::unix::fs::symlink(at("run.jsonl"), at("link")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+        let error = |name: &str, force| {
+            Output::choose(Some(&at(name)), None, force).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        // THEN what is no trace stays, whatever is said
+        for (name, what) in [("user.py", "not a trace"), ("link", "symbolic link"), ("pipe", "named pipe")] {
+            for force in [false, true] {
+                assert!(error(name, force).contains(what), "{name}: {}", error(name, force));
+            }
+        }
+        assert!(Output::choose(Some(Path::new("/dev/null")), None, true).unwrap_err().to_string().contains("device"));
+        // AND a trace is replaced when that is asked for
+        assert!(error("run.jsonl", false).contains("--force"));
+        assert_eq!([error("run.jsonl", true), error("empty", false), error("run-%p.jsonl", false)], [""; 3]);
+        // AND its name also stands for those beside it
+        let output = Output::choose(Some(&at("run.jsonl")), None, true).unwrap();
+        assert!(output.matches("run.jsonl") && output.matches("run-1.jsonl") && output.matches("run-12.jsonl"));
+        assert!(!output.matches("run-x.jsonl") && !output.matches("other.jsonl"));
+    }
+
+    #[test]
     fn the_folder_is_checked() {
-        let missing = Output::choose(Some(Path::new("/no/such/folder/x.jsonl")), None).unwrap_err();
+        let missing = Output::choose(Some(Path::new("/no/such/folder/x.jsonl")), None, false).unwrap_err();
         assert!(missing.to_string().contains("mkdir -p /no/such/folder"), "{missing}");
-        let file = Output::choose(Some(Path::new("/etc/hostname/x.jsonl")), None).unwrap_err();
+        let file = Output::choose(Some(Path::new("/etc/hostname/x.jsonl")), None, false).unwrap_err();
         assert!(file.to_string().contains("hostname"), "{file}");
         let folder = tempfile::tempdir().unwrap();
-        let output = Output::choose(Some(folder.path()), None).unwrap();
+        let output = Output::choose(Some(folder.path()), None, false).unwrap();
         assert!(output.pattern().ends_with("/memlab-%n-%p.jsonl") && output.folder() == folder.path());
         let variable = folder.path().join("a-%p.jsonl").into_os_string();
-        assert!(Output::choose(None, Some(variable)).unwrap().matches("a-7.jsonl"));
+        assert!(Output::choose(None, Some(variable), false).unwrap().matches("a-7.jsonl"));
     }
 }

@@ -27,12 +27,17 @@ const LINES: usize = 3;
 
 /// Ends the traces whose process was killed, and prints the summary on standard error.
 pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: Ended) {
+    // Standard error may be a file that may not grow any more: that is no reason to end otherwise than the program did.
+    // SAFETY: ignores a signal of this process, which starts no other any more.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let mut finder = lock(finder);
     let program = finder.program();
-    let traces = finder.scan();
+    finder.scan();
+    let traces = finder.found();
     if traces.is_empty() {
         let program = command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
         let why = command.first().and_then(|program| why_untraced(program)).unwrap_or("it allocated no CUDA memory");
+        let why = if finder.is_disk_full() { format!("{why}, or the disk is full") } else { why.to_owned() };
         eprintln!("memlab: {}: {}; {why}, so there is no trace", text::clean(&program), ended.describe());
         return;
     }

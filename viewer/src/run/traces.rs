@@ -5,18 +5,17 @@
 //! shown to be its parent.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::ffi::CString;
+use std::fs::Metadata;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use memlab_trace::record::Header;
-use memlab_trace::{Record, decode_line};
+use memlab_trace::{open_file_itself, read_header};
 
 use super::output::Output;
 use crate::session::now_unix_ns;
-
-/// A header is no longer than this.
-const LONGEST_HEADER: u64 = 1 << 20;
 
 /// A trace of ours.
 #[derive(Clone, Debug)]
@@ -63,28 +62,56 @@ impl TraceFinder {
         self.program
     }
 
+    /// The traces found so far, in order of rank and start.
+    pub fn found(&self) -> &[Found] {
+        &self.found
+    }
+
+    /// Whether there is no room left for a trace where it was to be written.
+    pub fn is_disk_full(&self) -> bool {
+        let Ok(folder) = CString::new(self.output.folder().as_os_str().as_bytes()) else { return false };
+        // SAFETY: zeros are a valid statvfs, which the kernel fills; the path outlives the call.
+        unsafe {
+            let mut found: libc::statvfs = std::mem::zeroed();
+            libc::statvfs(folder.as_ptr(), &mut found) == 0 && found.f_bavail.saturating_mul(found.f_frsize) < 1 << 16
+        }
+    }
+
     /// Looks again; all traces found so far, in order of rank and start.
     pub fn scan(&mut self) -> &[Found] {
-        let entries = std::fs::read_dir(self.output.folder()).into_iter().flatten().flatten();
-        for entry in entries {
-            let name = entry.file_name();
-            if !name.to_str().is_some_and(|name| self.output.matches(name)) {
-                continue;
-            }
-            let path = entry.path();
-            if !self.is_new(&path) {
-                continue;
-            }
-            let Some(header) = read_header(&path) else { continue };
-            self.sort_in(path, header);
+        self.scan_folder(&self.output.folder().to_owned());
+        // Where the library writes what it cannot write there.
+        let instead = std::env::temp_dir();
+        if instead != self.output.folder() {
+            self.scan_folder(&instead);
         }
         self.found.sort_by_key(|found| (found.header.rank, found.header.start_unix_ns, found.header.pid));
         &self.found
     }
 
-    fn is_new(&self, path: &Path) -> bool {
+    fn scan_folder(&mut self, folder: &Path) {
+        let is_shared = std::fs::metadata(folder).is_ok_and(|folder| folder.mode() & 0o1002 == 0o1002);
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if !name.to_str().is_some_and(|name| self.output.matches(name)) {
+                continue;
+            }
+            // Anything may have such a name: a pipe is not waited for, and a link is not followed.
+            let path = entry.path();
+            let is_candidate = |found: &Metadata| {
+                found.is_file() && (!is_shared || found.uid() == own_user()) && self.is_new(&path, found)
+            };
+            if !entry.metadata().is_ok_and(|found| is_candidate(&found)) {
+                continue;
+            }
+            let Some(header) = open_file_itself(&path).ok().as_ref().and_then(read_header) else { continue };
+            self.sort_in(path, header);
+        }
+    }
+
+    fn is_new(&self, path: &Path, found: &Metadata) -> bool {
         let known = self.found.iter().any(|found| found.path == path);
-        let written = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+        let written = found.modified().ok();
         let written = written.and_then(|written| written.duration_since(std::time::UNIX_EPOCH).ok());
         // A mapping's writes reach the file's time late, but not before its making; some file systems count seconds.
         let recent = written.is_some_and(|written| written.as_secs() + 2 > self.started_unix_ns / 1_000_000_000);
@@ -113,6 +140,11 @@ impl TraceFinder {
     }
 }
 
+fn own_user() -> u32 {
+    // SAFETY: cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// A process, its parent, and so on, as far as they still live.
 fn ancestors(pid: u32, parent: u32) -> Vec<u32> {
     let mut ancestors = vec![pid, parent];
@@ -138,16 +170,6 @@ pub fn is_gone(pid: u32) -> bool {
     !Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// The first line of a file, if it is a trace's.
-pub fn read_header(path: &Path) -> Option<Header> {
-    let mut line = Vec::new();
-    BufReader::new(File::open(path).ok()?.take(LONGEST_HEADER)).read_until(b'\n', &mut line).ok()?;
-    match decode_line(line.strip_suffix(b"\n")?).ok()? {
-        Record::Header(header) => Some(*header),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,7 +185,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name);
         write(&file("t-1.jsonl"), u32::MAX, 1, 5);
-        let output = Output::choose(Some(&file("t-%p.jsonl")), None).unwrap();
+        let output = Output::choose(Some(&file("t-%p.jsonl")), None, false).unwrap();
         let mut finder = TraceFinder::new(&output);
         let now = now_unix_ns();
         finder.adopt(4_000_000_001);
@@ -171,12 +193,16 @@ mod tests {
         write(&file("t-2.jsonl"), 4_000_000_001, 4_000_000_000, now);
         write(&file("t-3.jsonl"), 4_000_000_002, 4_000_000_001, now + 1);
         write(&file("t-4.jsonl"), 1, 0, now);
+        write(&file("t-7-1.jsonl"), 4_000_000_001, 4_000_000_000, now + 2);
+        std::os::unix::fs::symlink(file("t-2.jsonl"), file("t-8.jsonl")).unwrap();
+        let pipe = std::process::Command::new("mkfifo").arg(file("t-9.jsonl")).status().unwrap();
+        assert!(pipe.success());
         write(&file("u-5.jsonl"), 4_000_000_001, 4_000_000_000, now);
         std::fs::write(file("t-6.jsonl"), "no trace\n").unwrap();
-        // THEN only the first two are this run's
+        // THEN only the first two are this run's, and one that had to go beside another; a pipe is not waited for
         let found: Vec<u32> = finder.scan().iter().map(|found| found.header.pid).collect();
-        assert_eq!(found, [4_000_000_001, 4_000_000_002]);
+        assert_eq!(found, [4_000_000_001, 4_000_000_002, 4_000_000_001]);
         // AND looking again changes nothing
-        assert_eq!(finder.scan().len(), 2);
+        assert_eq!(finder.scan().len(), 3);
     }
 }

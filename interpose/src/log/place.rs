@@ -1,0 +1,227 @@
+//! Which file a trace may be written to: a new one, or one that an earlier trace lies in.
+//!
+//! The name may be a mistake (`-o train.py`), a device, or something that another user has laid in a shared folder.
+//! Nothing is opened that could block or be acted upon by being opened, and nothing is replaced but a trace of the user's.
+
+use std::fs::{File, FileType, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::inode_of;
+
+/// What a trace begins with.
+const HEADER: &[u8] = b"{\"memlab\":";
+
+/// What to do where a trace cannot have its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// Beside a living process's trace goes `trace-1.jsonl`; anything that is no trace is the user's, who is told.
+    AsAsked,
+    /// Nobody asked for this name: `trace-1.jsonl` goes beside whatever lies there.
+    Anything,
+    /// Readers know no other name.
+    Exact,
+}
+
+/// Opens a new file at `path`, or beside it (`trace-1.jsonl` …) where a living process writes to that one or this process
+/// did before an `exec`. A file that somebody has mapped is never truncated: its pages would be pulled from under them.
+pub fn open_unused(path: &Path, naming: Naming) -> io::Result<(File, PathBuf)> {
+    for number in 0..if naming == Naming::Exact { 1 } else { 1000 } {
+        let candidate = if number == 0 { path.to_owned() } else { numbered(path, number) };
+        // Several processes may be at this at once, and between making a file and locking it another can have taken it for a
+        // dead one's: only who holds the lock of the file that has the name goes on.
+        for _ in 0..16 {
+            let mut options = OpenOptions::new();
+            match options.read(true).write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(&candidate) {
+                Ok(file) if lock(&file) != Lock::Others && is_named(&file, &candidate) => return Ok((file, candidate)),
+                Ok(_) => continue,
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => {}
+            }
+            match Found::at(&candidate)? {
+                Found::Nothing => {}
+                Found::Trace(old) => {
+                    let taken = naming != Naming::Exact && written_by_this_process(&old);
+                    if taken || lock(&old) != Lock::Ours {
+                        break;
+                    }
+                    if is_named(&old, &candidate) {
+                        std::fs::remove_file(&candidate)?;
+                    }
+                }
+                Found::AnotherUsers => break,
+                Found::Other(what) if naming != Naming::Anything && number == 0 => return Err(refused(what)),
+                Found::Other(_) => break,
+            }
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "other processes write to files of this name"))
+}
+
+/// Whether an error of [`open_unused`] says that the name itself is wrong, not that the folder cannot be written to.
+pub fn is_refusal(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AlreadyExists
+}
+
+fn refused(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::AlreadyExists, format!("{what}, and memlab replaces nothing but traces"))
+}
+
+/// What has the name already.
+enum Found {
+    Nothing,
+    /// A trace of this user's, or an empty file, in which there is nothing to be lost.
+    Trace(File),
+    AnotherUsers,
+    Other(&'static str),
+}
+
+impl Found {
+    fn at(path: &Path) -> io::Result<Self> {
+        let found = match std::fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Nothing),
+            found => found?,
+        };
+        // SAFETY: cannot fail.
+        let own = unsafe { libc::geteuid() };
+        match not_a_file(found.file_type()) {
+            Some(what) => return Ok(Self::Other(what)),
+            None if found.uid() != own => return Ok(Self::AnotherUsers),
+            None => {}
+        }
+        // Something else may have come to lie there since.
+        let careful = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
+        let file = match OpenOptions::new().read(true).custom_flags(careful).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(Self::Other("it cannot be read"));
+            }
+            Err(_) => return Ok(Self::Nothing), // Looked at again.
+            Ok(file) => file,
+        };
+        let found = file.metadata()?;
+        if !found.is_file() || found.uid() != own {
+            return Ok(Self::Nothing);
+        }
+        let mut start = [0; HEADER.len()];
+        let length = file.read_at(&mut start, 0)?;
+        let is_trace = length == 0 || start[..length] == *HEADER;
+        Ok(if is_trace { Self::Trace(file) } else { Self::Other("it is a file that is not a trace") })
+    }
+}
+
+fn not_a_file(kind: FileType) -> Option<&'static str> {
+    if kind.is_file() {
+        None
+    } else if kind.is_dir() {
+        Some("it is a folder")
+    } else if kind.is_symlink() {
+        Some("it is a symbolic link")
+    } else if kind.is_fifo() {
+        Some("it is a named pipe")
+    } else if kind.is_socket() {
+        Some("it is a socket")
+    } else {
+        Some("it is a device")
+    }
+}
+
+/// Whether the file is found under this name.
+pub fn is_named(file: &File, path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == inode_of(file))
+}
+
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let (stem, ending) = name.find('.').map_or((&*name, ""), |dot| name.split_at(dot));
+    path.with_file_name(format!("{stem}-{number}{ending}"))
+}
+
+#[derive(PartialEq, Eq)]
+enum Lock {
+    Ours,
+    Others,
+    /// The file system has no locks.
+    None,
+}
+
+/// Takes the lock that says "a process writes to this file"; it goes with the process.
+fn lock(file: &File) -> Lock {
+    // SAFETY: an open descriptor.
+    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
+        0 => Lock::Ours,
+        _ if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => Lock::Others,
+        _ => Lock::None,
+    }
+}
+
+/// A process that calls `exec` keeps its id but not its descriptors.
+fn written_by_this_process(file: &File) -> bool {
+    let mut beginning = [0; 512];
+    let length = file.read_at(&mut beginning, 0).unwrap_or(0);
+    let ours = format!("\"pid\":{},", std::process::id());
+    memchr::memmem::find(&beginning[..length], ours.as_bytes()).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("memlab-place-{}-{name}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn who_comes_at_once_gets_files_of_their_own() {
+        // GIVEN the trace of a dead process, and eight that start at the same moment and are to write to it
+        let folder = folder("at-once");
+        let path = folder.join("trace.jsonl");
+        for _ in 0..200 {
+            std::fs::write(&path, "{\"memlab\":1}\n").unwrap();
+            let together = std::sync::Barrier::new(8);
+            let files: Vec<(File, PathBuf)> = std::thread::scope(|scope| {
+                let start = || {
+                    together.wait();
+                    open_unused(&path, Naming::AsAsked).unwrap()
+                };
+                let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            // THEN each has a file that is still there under its name, and no two the same
+            assert!(files.iter().all(|(file, path)| is_named(file, path) && file.metadata().unwrap().len() == 0));
+            let names: std::collections::BTreeSet<_> = files.iter().map(|(_, path)| path).collect();
+            assert_eq!(names.len(), 8);
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_trace_is_left_alone() {
+        // GIVEN names at which a file of the user's, a folder, a link to a trace and a pipe lie
+        let folder = folder("refused");
+        let at = |name: &str| folder.join(name);
+        std::fs::write(at("user.py"), "import torch\n").unwrap();
+        std::fs::write(at("trace"), "{\"memlab\":1}\n").unwrap();
+        std::fs::create_dir(at("folder")).unwrap();
+        std::os::unix::fs::symlink(at("trace"), at("link")).unwrap();
+        let pipe = std::ffi::CString::new(at("pipe").into_os_string().into_string().unwrap()).unwrap();
+        // SAFETY: a C string that outlives the call.
+        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        for (name, what) in [("user.py", "not a trace"), ("folder", "folder"), ("link", "link"), ("pipe", "pipe")] {
+            let before = std::fs::symlink_metadata(at(name)).unwrap();
+            // WHEN a trace is to be written there THEN that is refused, and what is there stays
+            for naming in [Naming::AsAsked, Naming::Exact] {
+                let error = open_unused(&at(name), naming).unwrap_err();
+                assert!(is_refusal(&error) && error.to_string().contains(what), "{name}: {error}");
+            }
+            // AND where nobody asked for the name, the trace goes beside it
+            let (_, beside) = open_unused(&at(name), Naming::Anything).unwrap();
+            assert_ne!(beside, at(name));
+            assert_eq!(std::fs::symlink_metadata(at(name)).unwrap().ino(), before.ino());
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,79 @@
+/* Calls memlab's hook on PyTorch's block report, without PyTorch or a card.
+ *
+ *   recorded pairs LIVE COUNT THREADS    keeps LIVE blocks, then takes and gives back COUNT, on so many threads at once
+ *   recorded forks COUNT                 forks so many children, each of which gives back a block of its parent's
+ *
+ * Prints how many descriptors and mappings of files called *.jsonl* it has at the end, and how many blocks of 512 bytes
+ * the deleted ones among them take. */
+#include <dirent.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern void report(void *, int64_t, size_t, size_t, uint16_t)
+    __asm__("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+#pragma weak report
+
+static long count;
+
+static void *work(void *argument) {
+    uintptr_t base = (uintptr_t)argument << 40;
+    for (long i = 0; i < count; i++) {
+        void *block = (void *)(base + (uintptr_t)(i % 64) * 512);
+        report(block, 512, 0, 0, 1);
+        report(block, -512, 0, 0, 1);
+    }
+    return NULL;
+}
+
+static void say_what_is_held(void) {
+    int descriptors = 0, mappings = 0;
+    long deleted = 0;
+    char line[4352];
+    DIR *folder = opendir("/proc/self/fd");
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        char name[300];
+        snprintf(name, sizeof name, "/proc/self/fd/%s", entry->d_name);
+        ssize_t length = readlink(name, line, sizeof line - 1);
+        if (length < 0) continue;
+        line[length] = 0;
+        struct stat found;
+        descriptors += strstr(line, ".jsonl") != NULL;
+        if (strstr(line, ".jsonl") && strstr(line, "(deleted)") && !stat(name, &found)) deleted += found.st_blocks;
+    }
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps)) mappings += strstr(line, ".jsonl") != NULL;
+    printf("%d descriptors, %d mappings, %ld deleted\n", descriptors, mappings, deleted);
+}
+
+int main(int arguments, char **argument) {
+    const char *what = arguments > 2 ? argument[1] : "";
+    report((void *)8, 512, 0, 0, 1);
+    if (!strcmp(what, "pairs") && arguments > 4) {
+        long live = atol(argument[2]), threads = atol(argument[4]);
+        count = atol(argument[3]);
+        for (uintptr_t i = 1; i <= (uintptr_t)live; i++) report((void *)(i << 20), 1 << 20, 0, 0, 1);
+        pthread_t ids[64];
+        for (uintptr_t i = 0; i < (uintptr_t)threads; i++) pthread_create(&ids[i], NULL, work, (void *)(i + 1));
+        for (long i = 0; i < threads; i++) pthread_join(ids[i], NULL);
+        usleep(300000); /* What is done in the background comes to its end. */
+    } else if (!strcmp(what, "forks")) {
+        for (long left = atol(argument[2]); left > 0; left--) {
+            pid_t child = fork();
+            if (child == 0) {
+                report((void *)8, -512, 0, 0, 1);
+                exit(0);
+            }
+            waitpid(child, NULL, 0);
+        }
+    } else {
+        return 2;
+    }
+    say_what_is_held();
+    return 0;
+}

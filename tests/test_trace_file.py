@@ -1,0 +1,165 @@
+"""Where a trace goes, what it may replace, and how large it gets."""
+
+import os
+import resource
+import subprocess
+import time
+
+import pytest
+from conftest import PROGRAMS
+
+
+@pytest.fixture
+def recorded(memlab):
+    """Starts a program that needs neither PyTorch nor a card, under the library alone or under `memlab run`."""
+    program = memlab.folder / "recorded"
+    subprocess.run(["cc", "-O1", "-o", program, PROGRAMS / "recorded.c", "-lpthread"], check=True)
+
+    def run(*arguments, command=(), timeout=60, preexec_fn=None, **env):
+        preload = {} if command else {"LD_PRELOAD": memlab.library}
+        environment = memlab.environment(**preload, MEMLAB_LIB=memlab.library, **env)
+        return subprocess.run(
+            [*map(str, command), program, *map(str, arguments)],
+            cwd=memlab.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            preexec_fn=preexec_fn,
+        )
+
+    return run
+
+
+def complaints(run):
+    return [line for line in run.stderr.splitlines() if line.startswith("memlab:")]
+
+
+def make_device(path):
+    try:
+        os.mknod(path, 0o600 | 0o020000, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("no right to make a device")
+
+
+@pytest.mark.parametrize("what", ["script", "pipe", "link", "device"])
+def test_what_is_no_trace_is_not_replaced(memlab, recorded, what):
+    # GIVEN a name at which something lies that is no trace
+    taken = memlab.folder / "taken.jsonl"
+    if what == "script":
+        taken.write_text("print('mine')\n")
+    elif what == "pipe":
+        os.mkfifo(taken)
+    elif what == "link":
+        taken.symlink_to("elsewhere")
+    else:
+        make_device(taken)
+    before = taken.lstat()
+    # WHEN a trace is to be written there
+    run = recorded("forks", 0, MEMLAB_OUTPUT=taken)
+    # THEN the program runs to its end, one line says why there is no trace, and what was there stays
+    assert (run.returncode, run.stdout) == (0, "0 descriptors, 0 mappings, 0 deleted\n")
+    (line,) = complaints(run)
+    assert "replaces nothing but traces" in line and "without a trace" in line
+    assert (taken.lstat().st_ino, taken.lstat().st_mode) == (before.st_ino, before.st_mode)
+    # AND `memlab run` does not even start it
+    run = recorded("forks", 0, command=[memlab.command, "run", "-o", taken, "--"])
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "replaces nothing but traces" in run.stderr
+    assert taken.lstat().st_ino == before.st_ino
+
+
+def test_a_trace_is_replaced_when_that_is_asked_for(memlab, recorded):
+    command = [memlab.command, "run", "-o", "run.jsonl"]
+    assert recorded("forks", 0, command=[*command, "--"]).returncode == 0
+    first = (memlab.folder / "run.jsonl").read_text()
+    # GIVEN a trace of an earlier run WHEN another is to have its name THEN that is asked about
+    run = recorded("forks", 0, command=[*command, "--"])
+    assert (run.returncode, run.stdout) == (2, "") and "--force" in run.stderr
+    assert (memlab.folder / "run.jsonl").read_text() == first
+    # AND done
+    assert recorded("forks", 0, command=[*command, "--force", "--"]).returncode == 0
+    assert (memlab.folder / "run.jsonl").read_text() != first
+
+
+def test_nobody_waits_for_a_pipe(memlab, recorded):
+    # GIVEN pipes that nobody writes to or reads from, wherever memlab looks for traces or writes them
+    temporary = memlab.folder / "tmp"
+    temporary.mkdir()
+    for name in ["memlab-recorded-1.jsonl", "run.jsonl.next", "tmp/run.jsonl", "tmp/memlab-recorded-1.jsonl"]:
+        os.mkfifo(memlab.folder / name)
+    # WHEN a program runs, and what it writes has to be condensed
+    run = recorded("pairs", 0, 100_000, 1, command=[memlab.command, "run", "--"], MEMLAB_TRACE_MAX="4MiB")
+    assert (run.returncode, complaints(run)[:-1]) == (0, [])
+    begun = time.monotonic()
+    run = recorded("pairs", 0, 100_000, 1, MEMLAB_OUTPUT="run.jsonl", MEMLAB_TRACE_MAX="4MiB")
+    # THEN it ends without delay, one line says what stands in the way, and the trace can be read
+    assert run.returncode == 0 and time.monotonic() - begun < 15
+    (line,) = complaints(run)
+    assert "run.jsonl.next" in line and "pipe" in line
+    assert memlab.report(memlab.folder / "run.jsonl")["process"]["exit"] == 0
+    # AND a trace whose place cannot be written to goes beside the pipe in the temporary folder, where it is found
+    run = recorded(
+        *("forks", 0), command=[memlab.command, "run", "--"], MEMLAB_OUTPUT="/proc/self/fd/run.jsonl", TMPDIR=temporary
+    )
+    assert run.returncode == 2  # `memlab run` looks at the folder first …
+    run = recorded("forks", 0, MEMLAB_OUTPUT="/proc/self/fd/run.jsonl", TMPDIR=temporary)
+    assert run.returncode == 0
+    (line,) = complaints(run)
+    assert str(temporary / "run-1.jsonl") in line  # … the library finds out when it writes.
+    # AND readers refuse it
+    for command in ["report", "view"]:
+        done = subprocess.run([memlab.command, command, temporary / "run.jsonl"], capture_output=True, text=True, timeout=20)
+        assert done.returncode != 0 and "it is a pipe" in done.stderr
+
+
+def test_children_that_only_give_back_have_no_trace(memlab, recorded):
+    # GIVEN forked children that each give back what their parent had taken
+    run = recorded("forks", 40)
+    assert (run.returncode, run.stderr) == (0, "")
+    # THEN the parent's trace is the only one
+    (trace,) = memlab.folder.glob("*.jsonl")
+    assert memlab.report(trace)["devices"][0]["allocations"] == 1
+
+
+def test_a_limit_on_files_does_not_end_memlab_run(memlab, recorded):
+    # GIVEN a limit that the trace comes up against
+    def limited():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+    alone = recorded("pairs", 0, 30_000, 1, preexec_fn=limited)
+    run = recorded("pairs", 0, 30_000, 1, command=[memlab.command, "run", "-o", "t.jsonl", "--"], preexec_fn=limited)
+    # THEN `memlab run` ends as the program does
+    assert (alone.returncode, run.returncode) == (0, 0), run.stderr
+    assert "File too large" in run.stderr and "t.jsonl" in run.stderr
+
+
+def test_traces_that_had_to_go_elsewhere_are_found(memlab, recorded):
+    # GIVEN two programs at once that are to write to one file
+    script = 'for i in 1 2; do "$@" & done; wait'
+    command = [memlab.command, "run", "-o", "same.jsonl", "--", "sh", "-c", script, "sh"]
+    run = recorded("pairs", 0, 50, 1, command=command)
+    # THEN both traces are in the summary
+    assert run.returncode == 0
+    assert "memlab report same.jsonl same-1.jsonl" in run.stderr or "same-1.jsonl same.jsonl" in run.stderr
+    # AND a full disk does not mean that no memory was allocated
+    disk, temporary = memlab.folder / "disk", memlab.folder / "tmp"
+    disk.mkdir(), temporary.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("no right to mount")
+    try:
+        (disk / "full").write_bytes(b"x" * 4096)
+        command = [memlab.command, "run", "-o", disk / "t.jsonl", "--"]
+        run = recorded("forks", 0, command=command, TMPDIR=temporary)
+        assert run.returncode == 0
+        assert "No space left" in run.stderr and "memlab report tmp/t.jsonl" in run.stderr
+        assert "no CUDA memory" not in run.stderr
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_limit_that_is_none_is_said(memlab, recorded):
+    run = recorded("forks", 0, MEMLAB_HOST_MAX="nonsense")
+    assert run.returncode == 0
+    (line,) = complaints(run)
+    assert "MEMLAB_HOST_MAX=nonsense is not a size" in line

@@ -1,0 +1,77 @@
+//! Opening the files of traces, without waiting for anybody.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+use crate::decode::decode_line;
+use crate::model::Model;
+use crate::record::{Header, Record};
+
+/// A header is no longer than this.
+const LONGEST_HEADER: u64 = 1 << 20;
+
+/// Opens a file to read a trace from. A pipe or a device is refused, and neither it nor its writer is waited for.
+///
+/// # Errors
+///
+/// What the system says, or that it is no file.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    open(path, libc::O_NONBLOCK | libc::O_NOCTTY)
+}
+
+/// The same, but a symbolic link is refused too: anybody may have laid it there.
+///
+/// # Errors
+///
+/// As there.
+pub fn open_file_itself(path: &Path) -> io::Result<File> {
+    open(path, libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW)
+}
+
+fn open(path: &Path, flags: i32) -> io::Result<File> {
+    let refuse = |kind: std::fs::FileType| {
+        let what = if kind.is_fifo() {
+            "it is a pipe"
+        } else if kind.is_socket() {
+            "it is a socket"
+        } else {
+            "it is a device"
+        };
+        Err(io::Error::other(format!("{what}: traces are read from files")))
+    };
+    // Before it is opened: some devices take that for a command.
+    let kind = std::fs::metadata(path)?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return refuse(kind);
+    }
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() || kind.is_dir() { Ok(file) } else { refuse(kind) }
+}
+
+/// The first line of a file, if it is a trace's.
+pub fn read_header(file: &File) -> Option<Header> {
+    let mut line = Vec::new();
+    BufReader::new(file.take(LONGEST_HEADER)).read_until(b'\n', &mut line).ok()?;
+    match decode_line(line.strip_suffix(b"\n")?).ok()? {
+        Record::Header(header) => Some(*header),
+        _ => None,
+    }
+}
+
+/// The file in which a trace goes on while it is being cut down, if its writer died then. A file left there by another
+/// process, or anything else, is none of it.
+pub(super) fn beside(path: &Path, model: &Model) -> Option<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".next");
+    let file = open_file_itself(Path::new(&name)).ok()?;
+    let header = model.header()?;
+    let modified = file.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    let is_ours = modified.as_nanos() >= u128::from(header.start_unix_ns)
+        && read_header(&file).is_some_and(|found| (found.id, found.pid) == (header.id.clone(), header.pid));
+    io::Seek::rewind(&mut &file).ok()?;
+    is_ours.then_some(file)
+}
