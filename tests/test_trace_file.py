@@ -1,5 +1,6 @@
 """Where a trace goes, what it may replace, and how large it gets."""
 
+import contextlib
 import os
 import resource
 import subprocess
@@ -7,6 +8,7 @@ import time
 
 import pytest
 from conftest import PROGRAMS
+from twin import Trace
 
 
 @pytest.fixture
@@ -111,6 +113,71 @@ def test_nobody_waits_for_a_pipe(memlab, recorded):
     for command in ["report", "view"]:
         done = subprocess.run([memlab.command, command, temporary / "run.jsonl"], capture_output=True, text=True, timeout=20)
         assert done.returncode != 0 and "it is a pipe" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("live", "count", "threads", "maximum"),
+    [(0, 150_000, 1, 4), (0, 30_000, 8, 4), (20_000, 150_000, 1, 4), (50_000, 150_000, 2, 16)],
+)
+def test_a_trace_never_exceeds_its_maximum(memlab, recorded, live, count, threads, maximum):
+    # GIVEN a program that records much more than its trace may take
+    env = memlab.environment(LD_PRELOAD=memlab.library, MEMLAB_OUTPUT="bounded.jsonl", MEMLAB_TRACE_MAX=f"{maximum}MiB")
+    command = [memlab.folder / "recorded", "pairs", str(live), str(count), str(threads)]
+    process = subprocess.Popen(
+        command, cwd=memlab.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    # THEN its files never take more together
+    largest = 0
+    while process.poll() is None:
+        together = 0
+        for name in ["bounded.jsonl", "bounded.jsonl.next"]:
+            with contextlib.suppress(FileNotFoundError):
+                together += (memlab.folder / name).stat().st_blocks * 512
+        largest = max(largest, together)
+        time.sleep(0.001)
+    output, errors = process.communicate()
+    assert 1 << 20 < largest <= maximum << 20
+    # AND nothing is held of those that were replaced
+    assert (process.returncode, output) == (0, "1 descriptors, 1 mappings, 0 deleted\n")
+    assert list(memlab.folder.glob("bounded*")) == [memlab.folder / "bounded.jsonl"]
+    # AND the trace is condensed and whole, and knows of each event that it lacks
+    report = memlab.report(memlab.folder / "bounded.jsonl")
+    assert report["process"]["exit"] == 0 and report["trace"]["skipped_lines"] == 0
+    missing = report["trace"].get("missing_events", 0)
+    ended = 1
+    assert report["trace"]["events"] + missing == 1 + live + 2 * count * threads + ended
+    assert report["devices"][0]["live_blocks"] >= live
+    assert errors.count("\n") == (1 if missing else 0), errors
+    assert ("some are missing" in errors) == (missing > 0)
+
+
+def test_what_is_too_much_for_a_trace_is_said_once(memlab, recorded):
+    # GIVEN a program that keeps more alive than its trace has room for
+    run = recorded("pairs", 90_000, 50_000, 1, MEMLAB_TRACE_MAX="4MiB")
+    assert run.returncode == 0
+    # THEN one line says so, and what would be enough
+    (line,) = complaints(run)
+    assert "alive at once" in line and "would be enough" in line
+    # AND the trace holds what it has room for, and says what it lacks
+    (trace,) = memlab.folder.glob("*.jsonl")
+    assert trace.stat().st_size <= 4 << 20
+    report = memlab.report(trace)
+    assert report["process"]["exit"] == 0
+    assert report["trace"]["events"] + report["trace"]["missing_events"] == 1 + 90_000 + 100_000 + 1
+    assert any("alive at once" in warning for warning in report["warnings"])
+
+
+def test_what_is_made_anew_for_ever_takes_no_room(memlab):
+    # GIVEN a training that makes a loss, a layer with weights and a cell of code anew at every step
+    run = memlab.python(PROGRAMS / "renewed.py")
+    assert run.code == 0, run.errors
+    trace = Trace(run.trace)
+    # THEN they are few in the trace
+    classes = [layer["type"] for layer in trace.layers.values()]
+    assert classes.count("MSELoss") <= 3
+    assert classes.count("Linear") <= 70
+    cells = [frame for frame in trace.frames.values() if frame[0] == "<cell>"]
+    assert 1 <= len(cells) <= 3
 
 
 def test_children_that_only_give_back_have_no_trace(memlab, recorded):

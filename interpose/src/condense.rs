@@ -1,103 +1,318 @@
 //! Keeping the trace of a long run bounded, and self-contained all the same.
 //!
-//! When a trace has filled half of its allowance, the log goes on in a new file beside it. The control thread replays
-//! the full one and writes what became of it (definitions, what is alive, totals, peaks, steps) as a *keyframe* to the
-//! front of the new file, which then takes the old one's name. A process killed in between leaves both files: the
-//! reader goes on from the first to the second.
+//! When a trace has filled half of its allowance, it is replayed and measured: how much its state (definitions, what is
+//! alive, totals, peaks, steps) takes as a *keyframe*. Then the log goes on in a new file beside it, which has that much
+//! room at its front; what was appended meanwhile is replayed too, the keyframe is written to the front of the new file,
+//! and that takes the old one's name. A process killed in between leaves both files: the reader goes on from the first to
+//! the second.
+//!
+//! Both files together never take more than the allowance. Where events come faster than that can be done, they are
+//! dropped and counted, and the trace says so.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::{Follower, Model};
 
 use crate::lifecycle;
-use crate::log::{Naming, TraceFile};
+use crate::log::{FIRST_EXTENSION, Naming, TraceFile};
+use crate::mover;
 use crate::recorder::Recorder;
 
-/// Address space for a trace file: more than its allowance, so that events that arrive while the control thread is
-/// busy are kept.
-pub fn mapped_bytes(trace_max: u64) -> u64 {
-    trace_max.saturating_add((1 << 30).max(trace_max)).min(1 << 40)
+/// How often the thread looks when nobody wakes it.
+const TICK: Duration = Duration::from_millis(250);
+/// How long a process that ends waits for its trace to be condensed.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The longest time until a condensation that failed is tried again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+/// What a file takes besides keyframe and events: its header, and what is kept back at its end.
+const SLACK: u64 = 64 << 10;
+
+/// What the thread goes by.
+struct State {
+    /// Files left behind to which a thread may still be writing.
+    left: Vec<&'static TraceFile>,
+    /// Bytes of the keyframe that the current file begins with.
+    keyframe: u64,
+    /// When to try again after a failure, and the pause after the next one.
+    again: Option<(Instant, Duration)>,
+    /// There is no use in trying: why was said.
+    hopeless: bool,
 }
 
 /// Held while a trace is being condensed.
-static CONDENSING: Mutex<()> = Mutex::new(());
+static CONDENSING: Mutex<State> = Mutex::new(NOTHING_YET);
+const NOTHING_YET: State = State { left: Vec::new(), keyframe: 0, again: None, hopeless: false };
 
-/// How long a process that ends waits for its trace to be condensed.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The thread that condenses; null before it has started.
+static THREAD: AtomicPtr<Thread> = AtomicPtr::new(ptr::null_mut());
 
-/// Condenses the trace if it has filled its share. Runs on the control thread.
-pub fn if_large(recorder: &Recorder) {
-    let _one_at_a_time = CONDENSING.lock();
-    let trace_max = crate::config().trace_max;
-    if recorder.log.file().appended() >= trace_max / 2 {
-        condense_or_say(recorder, trace_max);
+/// What failed was said.
+static SAID: AtomicBool = AtomicBool::new(false);
+static SAID_LOST: AtomicBool = AtomicBool::new(false);
+
+enum Failure {
+    /// The old file goes on as it is.
+    Before(String),
+    /// The same, and will again.
+    TooMuch(String),
+    /// The trace goes on in the file beside it.
+    After(String),
+}
+
+/// Bounds a new trace.
+pub fn bound(file: &TraceFile, trace_max: u64) {
+    file.bound(allowance(trace_max, 0, 0), trace_max / 2);
+}
+
+/// How large a file may get while nothing is condensed: what it is condensed to has to have room beside it.
+fn allowance(trace_max: u64, keyframe: u64, left: u64) -> u64 {
+    let next = (keyframe + keyframe / 2 + 2 * SLACK).max(trace_max / 4);
+    trace_max.saturating_sub(next).saturating_sub(left)
+}
+
+/// Starts the thread that condenses, once the trace has a size at all. Called now and then by the control thread.
+pub fn start_if_needed(recorder: &'static Recorder) {
+    if THREAD.load(Ordering::Acquire).is_null() && recorder.log.file().tail() > FIRST_EXTENSION / 2 {
+        // Null again in a forked child.
+        let pending = ptr::from_mut(Box::leak(Box::new(std::thread::current())));
+        THREAD.store(pending, Ordering::Release);
+        if mover::spawn("memlab-trace", move || run(recorder)).is_err() {
+            recorder.warn("no thread could be started that keeps the trace small: it ends when it is full");
+        }
     }
 }
 
-/// Lets a condensation under way come to its end, and bounds what was written meanwhile. Runs on the thread that ends
-/// the process, before the trace is closed.
-pub fn finish(recorder: &Recorder) {
-    let Some(_one_at_a_time) = CONDENSING.try_lock_for(PATIENCE) else { return };
+/// A file has grown large. Called in hooks, so it only wakes the thread.
+pub fn wake() {
+    // SAFETY: null, or never freed.
+    if let Some(thread) = unsafe { THREAD.load(Ordering::Acquire).as_ref() } {
+        thread.unpark();
+    }
+}
+
+fn run(recorder: &'static Recorder) {
+    // Nothing this thread does is to be recorded.
+    let Some(_never_record) = crate::thread::Guard::enter() else { return };
+    THREAD.store(ptr::from_mut(Box::leak(Box::new(std::thread::current()))), Ordering::Release);
+    loop {
+        crate::quietly(|| look(recorder));
+        std::thread::park_timeout(TICK);
+    }
+}
+
+fn look(recorder: &Recorder) {
+    let mut state = CONDENSING.lock();
     let trace_max = crate::config().trace_max;
+    state.let_go(recorder, trace_max);
     let file = recorder.log.file();
-    if file.appended() > trace_max - file.front() {
-        condense_or_say(recorder, trace_max);
-    }
-}
-
-/// In a forked child, whose control thread does not exist.
-pub fn forget_in_child() {
-    lifecycle::free_in_child(&CONDENSING);
-}
-
-fn condense_or_say(recorder: &Recorder, trace_max: u64) {
-    if recorder.log.file().is_closed() {
+    let waits = state.again.is_some_and(|(when, _)| Instant::now() < when);
+    if state.hopeless || waits || recorder.is_finished() || file.is_closed() || !file.is_large() {
         return;
     }
-    if !recorder.log.file().is_in_place() {
+    if !file.is_in_place() {
         // What is written there is lost to its user, and a new file under the old name might replace another's.
         recorder.log.give_up(&io::Error::other("it was removed, renamed or replaced"));
-        recorder.log.file().close();
+        file.close();
         return;
     }
-    if let Err(error) = condense(recorder, trace_max) {
-        recorder.warn(&format!("the trace could not be condensed ({error}): it will grow beyond MEMLAB_TRACE_MAX"));
+    match condense(recorder, &mut state, trace_max) {
+        Ok(()) => state.again = None,
+        Err(failure) => state.failed(recorder, failure),
+    }
+    say_lost(recorder);
+}
+
+/// Lets a condensation under way come to its end. Runs on the thread that ends the process, before the trace is closed.
+pub fn finish() {
+    drop(CONDENSING.try_lock_for(PATIENCE));
+}
+
+/// In a forked child, which has none of the threads that were at it.
+pub fn forget_in_child() {
+    let left = if CONDENSING.is_locked() {
+        Vec::new() // Perhaps half changed.
+    } else {
+        std::mem::take(&mut CONDENSING.lock().left)
+    };
+    left.iter().for_each(|file| file.forget_in_child());
+    lifecycle::reset_in_child(&CONDENSING, NOTHING_YET);
+    THREAD.store(ptr::null_mut(), Ordering::Release);
+    SAID.store(false, Ordering::Relaxed);
+    SAID_LOST.store(false, Ordering::Relaxed);
+}
+
+/// Says in the trace how many events it lacks here, and once to the user that it does.
+pub fn say_lost(recorder: &Recorder) {
+    let lost = recorder.log.take_lost();
+    if lost == 0 {
+        return;
+    }
+    recorder.log.append(encode::lost(&mut LineBuffer::<128>::new(), recorder.now(), lost));
+    if !SAID.load(Ordering::Relaxed) && !SAID_LOST.swap(true, Ordering::Relaxed) {
+        crate::say(
+            "events come faster than the trace can be kept below MEMLAB_TRACE_MAX: some are missing, and its report says \
+             how many; a larger maximum helps",
+        );
     }
 }
 
-fn condense(recorder: &Recorder, trace_max: u64) -> io::Result<()> {
-    let path = recorder.log.file().path.clone();
+impl State {
+    /// Gives up files left behind that are whole by now; the current one may then take their room.
+    fn let_go(&mut self, recorder: &Recorder, trace_max: u64) {
+        let before = self.left.len();
+        self.left.retain(|file| {
+            let whole = file.is_whole();
+            if whole {
+                // SAFETY: it is whole.
+                unsafe { file.release() };
+            }
+            !whole
+        });
+        if self.left.len() < before && !self.hopeless {
+            self.bound(recorder, trace_max);
+            recorder.log.resume();
+        }
+    }
+
+    /// Bounds the current file.
+    fn bound(&self, recorder: &Recorder, trace_max: u64) {
+        let file = recorder.log.file();
+        // Not before there is something to gain.
+        let large = (trace_max / 2).max(file.front() + trace_max / 16);
+        file.bound(allowance(trace_max, self.keyframe, self.taken()), large);
+    }
+
+    /// What files left behind take.
+    fn taken(&self) -> u64 {
+        self.left.iter().map(|file| file.taken()).sum()
+    }
+
+    fn failed(&mut self, recorder: &Recorder, failure: Failure) {
+        let pause = self.again.map_or(Duration::from_secs(1), |(_, pause)| pause);
+        self.again = Some((Instant::now() + pause, (2 * pause).min(LONGEST_PAUSE)));
+        let (why, end) = match failure {
+            Failure::Before(why) => (why, "it ends when it has reached MEMLAB_TRACE_MAX"),
+            // What is alive may become less, but nobody tells once events are dropped.
+            Failure::TooMuch(why) => {
+                self.hopeless = recorder.log.is_full();
+                (why, "it ends when it has reached MEMLAB_TRACE_MAX")
+            }
+            Failure::After(why) => {
+                self.hopeless = true;
+                (why, "it goes on in the file called .next beside it, until both have reached MEMLAB_TRACE_MAX")
+            }
+        };
+        if !SAID.swap(true, Ordering::Relaxed) {
+            recorder.warn(&format!("the trace cannot be condensed ({why}): {end}"));
+        }
+    }
+}
+
+fn condense(recorder: &Recorder, state: &mut State, trace_max: u64) -> Result<(), Failure> {
+    let before = |error: &dyn std::fmt::Display| Failure::Before(error.to_string());
+    let (log, old) = (&recorder.log, recorder.log.file());
+    let path = old.path.clone();
+    let mut follower = Follower::open(&path).map_err(|error| before(&error))?;
+    let mut model = Model::new();
+    let goal = old.tail();
+    while follower.poll(&mut model).map_err(|error| before(&error))?.more && follower.extent().offset < goal {}
+
+    let header = header_line(&path).map_err(|error| before(&error))?;
+    let room = trace_max.saturating_sub(old.taken() + state.taken() + 2 * SLACK);
+    let mut size = size_of(&model);
+    while size + size / 8 + SLACK > room && model.shorten_history() {
+        size = size_of(&model);
+    }
+    if size + size / 8 + SLACK > room {
+        let needed = (4 * size).next_multiple_of(1 << 20) >> 20;
+        return Err(Failure::TooMuch(format!(
+            "what is alive at once takes {} KiB of it: {needed} MiB would be enough for that",
+            size >> 10
+        )));
+    }
+    // It grows until the log has gone on in the new file.
+    let growth = (size / 4).max(size.min(trace_max / 32));
+    let front = (size + growth + SLACK).min(room).next_multiple_of(4096);
     let beside = PathBuf::from(format!("{}.next", path.display()));
-    let mut next = TraceFile::create(&beside, Naming::Exact, mapped_bytes(trace_max), trace_max / 4)?;
-    let beside = std::mem::replace(&mut next.path, path.clone()); // The name it will have.
-    let old = recorder.log.switch_to(next);
-    let next = recorder.log.file();
+    let mut next = TraceFile::create(&beside, Naming::Exact, trace_max, front)
+        .map_err(|error| Failure::Before(format!("{}: {error}", beside.display())))?;
+    next.path.clone_from(&path); // The name it will have.
+    next.bound(trace_max.saturating_sub(old.taken() + state.taken()), u64::MAX);
+    // By this line readers know the file for what it is, should the process be killed now.
+    next.write_front(&header).map_err(|error| {
+        let _ = std::fs::remove_file(&beside);
+        before(&error)
+    })?;
+    let old = log.switch_to(next);
+    let next = log.file();
+    next.bound(trace_max.saturating_sub(old.taken() + state.taken()), u64::MAX);
 
     // A thread may have been interrupted between reserving its line and writing it.
-    let whole = (0..100).any(|_| {
-        let whole = old.is_whole();
-        if !whole {
-            std::thread::sleep(Duration::from_millis(20));
+    for _ in 0..100 {
+        if old.is_whole() {
+            break;
         }
-        whole
-    });
-    let loaded = memlab_trace::load(&path, &mut |_| std::ops::ControlFlow::Continue(())).map_err(io::Error::other)?;
-    let mut keyframe = Vec::new();
-    BufReader::new(File::open(&path)?).read_until(b'\n', &mut keyframe)?; // The header stays the first line.
-    loaded.model.write_keyframe(&mut keyframe)?;
-    drop(loaded);
-    // Tells readers that what lies between here and the first event is not yet to be written, but empty for good.
-    keyframe.extend_from_slice(encode::skip(&mut LineBuffer::<64>::new(), trace_max / 4));
-    next.write_front(&keyframe)?;
-    std::fs::rename(&beside, &path)?;
-    if whole {
-        // SAFETY: it is whole.
-        unsafe { old.unmap() };
+        std::thread::sleep(Duration::from_millis(20));
     }
+    state.left.push(old);
+    let keyframe =
+        rest_of(&mut follower, &mut model, &header, front).map_err(|error| Failure::After(error.to_string()))?;
+    next.write_front(&keyframe).map_err(|error| Failure::After(error.to_string()))?;
+    std::fs::rename(&beside, &path).map_err(|error| Failure::After(error.to_string()))?;
+    state.keyframe = keyframe.len() as u64;
+    state.bound(recorder, trace_max);
+    state.let_go(recorder, trace_max);
     Ok(())
+}
+
+/// The header, the state at the end of the file that was left, and where the events begin.
+fn rest_of(follower: &mut Follower, model: &mut Model, header: &[u8], front: u64) -> io::Result<Vec<u8>> {
+    follower.pass_over_holes();
+    while follower.poll(model).map_err(io::Error::other)?.more {}
+    loop {
+        let mut keyframe = header.to_vec();
+        model.write_keyframe(&mut keyframe)?;
+        // Tells readers that what lies between here and the first event is not yet to be written, but empty for good.
+        keyframe.extend_from_slice(encode::skip(&mut LineBuffer::<64>::new(), front));
+        if (keyframe.len() as u64) < front {
+            return Ok(keyframe);
+        }
+        if !model.shorten_history() {
+            return Err(io::Error::other("what is alive became too much meanwhile"));
+        }
+    }
+}
+
+/// The first line of the trace, which stays the first.
+fn header_line(path: &Path) -> io::Result<Vec<u8>> {
+    use std::io::BufRead;
+    let mut line = Vec::new();
+    io::BufReader::new(memlab_trace::open_file(path)?).read_until(b'\n', &mut line)?;
+    Ok(line)
+}
+
+/// Bytes of the state as a keyframe.
+fn size_of(model: &Model) -> u64 {
+    struct Counted(u64);
+    impl Write for Counted {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counted = Counted(0);
+    let _ = model.write_keyframe(&mut counted);
+    counted.0
 }

@@ -58,7 +58,7 @@ fn run(recorder: &'static Recorder) {
             recorder.python.ask_again();
         }
         recorder.interner.sources.write(&recorder.log);
-        condense::if_large(recorder);
+        condense::start_if_needed(recorder);
         crate::late::patch_what_is_new();
         ticks = ticks.wrapping_add(1);
         let until = Instant::now() + TICK;

@@ -3,6 +3,9 @@
 //! A definition is appended to the log under the table's lock, before any thread can learn the id, so the file always
 //! has it before its first use. The lock is memlab's own and nothing is called out to while it is held.
 
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+
 use hashbrown::HashMap;
 use memlab_trace::encode::{self, LineBuffer};
 use parking_lot::Mutex;
@@ -97,8 +100,32 @@ impl UnnamedLayer {
     pub const NODE: u32 = u32::MAX;
 }
 
+/// So many layers of dead modules with tensors, of one class and one caller, are told apart. A program may make such
+/// modules for ever.
+const DEAD_TOLD_APART: usize = 64;
+
+/// What is known of a layer.
+struct Facts {
+    parent: u32,
+    /// The hash of its class's name.
+    class: u64,
+    /// The hash of its own name; 0: it has none yet.
+    name: u64,
+    /// An outermost module without parameters and buffers, such as a loss.
+    is_tensorless: bool,
+}
+
 #[derive(Default)]
 struct Tables {
+    /// What makes hashes of texts here.
+    texts: RandomState,
+    /// Frames by what they say: code that is compiled again and again is the same frame.
+    frames_by_content: HashMap<(u64, usize, Option<u32>), u32, FxBuildHasher>,
+    /// By id, from 1.
+    facts: Vec<Facts>,
+    /// Layers whose module died, by their parent and class: the next such module takes the place of one, so that losses
+    /// made anew at every step are one layer.
+    dead: HashMap<(u32, u64), BTreeSet<u32>, FxBuildHasher>,
     frames: HashMap<(usize, usize), Frame, FxBuildHasher>,
     stacks: HashMap<(u32, u32), u32, FxBuildHasher>,
     /// By parent layer and module address: the layer, and the module's class. A module's death removes its entries, since
@@ -111,20 +138,68 @@ struct Tables {
     module_codes: HashMap<usize, (CodeIdentity, usize), FxBuildHasher>,
     last_frame: u32,
     last_stack: u32,
-    last_layer: u32,
     unnamed: Vec<UnnamedLayer>,
 }
 
 impl Tables {
-    fn next_layer(&mut self) -> u32 {
-        self.last_layer += 1;
-        self.last_layer
+    fn facts(&mut self, layer: u32) -> Option<&mut Facts> {
+        self.facts.get_mut((layer as usize).checked_sub(1)?)
+    }
+
+    /// A layer for a module of this class that `parent` calls: that of a dead one, or, as the second value says, a new one.
+    fn take_layer(&mut self, parent: u32, class: &str) -> (u32, bool) {
+        let class = self.texts.hash_one(class);
+        // The oldest: what is called in the same order as before gets the same places.
+        let dead = self.dead.get(&(parent, class)).and_then(|dead| Some((*dead.first()?, dead.len())));
+        if let Some((layer, dead)) = dead
+            && (dead > DEAD_TOLD_APART || self.may_be_joined(layer))
+        {
+            self.dead.entry((parent, class)).and_modify(|dead| {
+                dead.remove(&layer);
+            });
+            return (layer, false);
+        }
+        self.facts.push(Facts { parent, class, name: 0, is_tensorless: false });
+        (self.facts.len() as u32, true)
+    }
+
+    /// Whether nothing is lost if another module takes the place of this layer's.
+    fn may_be_joined(&mut self, layer: u32) -> bool {
+        let mut outermost = layer;
+        let Some(facts) = self.facts(layer) else { return false };
+        if facts.name == 0 {
+            return true;
+        }
+        while let Some(&mut Facts { parent, .. }) = self.facts(outermost)
+            && parent != 0
+        {
+            outermost = parent;
+        }
+        self.facts(outermost).is_some_and(|facts| facts.is_tensorless)
+    }
+
+    /// The layer's module died.
+    fn bury(&mut self, layer: u32) {
+        if let Some(&mut Facts { parent, class, .. }) = self.facts(layer) {
+            self.dead.entry((parent, class)).or_default().insert(layer);
+        }
     }
 
     /// Defines a layer that has no name yet; returns its id.
-    fn add_layer(&mut self, log: &Log, key: (u32, usize), kind: usize, class: String, layer: UnnamedLayer) -> u32 {
-        log.append(encode::layer(&mut LineBuffer::<1024>::new(), layer.id, layer.parent, &class, None, None));
-        self.layers.insert(key, (layer.id, kind));
+    fn add_layer(
+        &mut self,
+        log: &Log,
+        key: (u32, usize),
+        kind: usize,
+        class: String,
+        (layer, is_new): (UnnamedLayer, bool),
+    ) -> u32 {
+        if is_new {
+            log.append(encode::layer(&mut LineBuffer::<1024>::new(), layer.id, layer.parent, &class, None, None));
+        }
+        if let Some((unnoticed, _)) = self.layers.insert(key, (layer.id, kind)) {
+            self.bury(unnoticed);
+        }
         self.nameless.insert(layer.id, (layer.parent, class));
         self.unnamed.push(layer);
         layer.id
@@ -147,13 +222,20 @@ impl Interner {
             return frame;
         }
         let file = absolute(python.file(raw.code));
-        let name = python.name(raw.code);
-        tables.last_frame += 1;
-        let frame = Frame { id: tables.last_frame, role: FrameRole::of(&file, &name), identity };
-        let line = python.line(raw);
-        let function = python.qualified_name(raw.code);
-        log.append(encode::frame(&mut LineBuffer::<4096>::new(), frame.id, &file, line, function));
-        self.sources.met(&file, line);
+        let (name, line) = (python.qualified_name(raw.code), python.line(raw));
+        let role = FrameRole::of(&file, &python.name(raw.code));
+        let content = (tables.texts.hash_one((&file, &name)), raw.position, line);
+        // Of generated code the agent says more, for each apart.
+        let known = tables.frames_by_content.get(&content).copied().filter(|_| role != FrameRole::GENERATED);
+        let id = known.unwrap_or_else(|| {
+            tables.last_frame += 1;
+            let id = tables.last_frame;
+            tables.frames_by_content.insert(content, id);
+            log.append(encode::frame(&mut LineBuffer::<4096>::new(), id, &file, line, &name));
+            self.sources.met(&file, line);
+            id
+        });
+        let frame = Frame { id, role, identity };
         if let Some(local) = frame.role.local() {
             tables.module_codes.insert(raw.code as usize, (identity, local));
         }
@@ -194,8 +276,10 @@ impl Interner {
         }
         tables.layers_of_module.entry(module as usize).or_default().push(parent);
         let generated = if node { UnnamedLayer::NODE } else { 0 };
-        let layer = UnnamedLayer { id: tables.next_layer(), parent, module: module as usize, generated, line: 0 };
-        (tables.add_layer(log, key, kind, python.class_name(module), layer), true)
+        let class = python.class_name(module);
+        let (id, is_new) = tables.take_layer(parent, &class);
+        let layer = UnnamedLayer { id, parent, module: module as usize, generated, line: 0 };
+        (tables.add_layer(log, key, kind, class, (layer, is_new)), true)
     }
 
     /// The layer that a frame of generated code stands for, when layer `parent` runs it; as [`layer`](Self::layer).
@@ -214,8 +298,10 @@ impl Interner {
             return (layer, false);
         }
         let (module, line) = (python.local(raw.frame, 0) as usize, python.line(raw).unwrap_or(0));
-        let layer = UnnamedLayer { id: tables.next_layer(), parent, module, generated: frame, line };
-        (tables.add_layer(log, key, 0, "GraphModule".to_owned(), layer), true)
+        let class = "GraphModule".to_owned();
+        let (id, is_new) = tables.take_layer(parent, &class);
+        let layer = UnnamedLayer { id, parent, module, generated: frame, line };
+        (tables.add_layer(log, key, 0, class, (layer, is_new)), true)
     }
 
     pub fn take_unnamed(&self) -> Vec<UnnamedLayer> {
@@ -243,7 +329,19 @@ impl Interner {
         if let Some((parent, known)) = tables.nameless.remove(&layer) {
             let class = if class.is_empty() { known.as_bytes() } else { class };
             let variable = (!variable.is_empty()).then_some(variable);
+            let text = tables.texts.hash_one((name, class, variable)) | 1;
+            let is_said = tables.facts(layer).is_some_and(|facts| std::mem::replace(&mut facts.name, text) == text);
+            if is_said {
+                return; // Of a dead module in whose place this one is.
+            }
             log.append(encode::layer(&mut LineBuffer::<4096>::new(), layer, parent, class, Some(name), variable));
+        }
+    }
+
+    /// The outermost module of this layer has no tensors.
+    pub fn is_tensorless(&self, layer: u32) {
+        if let Some(facts) = self.tables.lock().facts(layer) {
+            facts.is_tensorless = true;
         }
     }
 
@@ -253,6 +351,7 @@ impl Interner {
         for parent in tables.layers_of_module.remove(&module).unwrap_or_default() {
             if let Some((layer, _)) = tables.layers.remove(&(parent, module)) {
                 tables.nameless.remove(&layer);
+                tables.bury(layer);
             }
         }
     }

@@ -4,35 +4,40 @@
 //! last. A reader takes a NUL at the start of a line for "not written yet"; what is in the mapping is in the page
 //! cache, so it outlives the process, however it dies.
 
+mod file;
 mod place;
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-
-use place::is_named;
+pub use file::{FIRST_EXTENSION, TraceFile};
+use file::{Refused, Room};
 pub use place::{Naming, is_refusal};
 
 pub struct Log {
-    /// The file being appended to. Replaced when a long run's trace is condensed; files it replaced stay mapped, since a
-    /// thread may still be writing to them.
+    /// The file being appended to. Replaced when a long run's trace is condensed. A thread may come to a file that was
+    /// replaced long ago, finds it closed, and goes on here: so the structure stays, and mapping and descriptor go.
     current: AtomicPtr<TraceFile>,
-    /// Set for good when nothing more can be written.
-    failed: AtomicBool,
+    state: AtomicU8,
+    /// Events that were not written, for want of room.
     lost: AtomicU64,
 }
 
+/// What is written. In this order, so that the larger of two is the stricter.
+const ALL: u8 = 0;
+const DEFINITIONS: u8 = 1;
+const LAST_WORDS: u8 = 2;
+/// For good.
+const NOTHING: u8 = 3;
+
 impl Log {
-    /// A log that begins with the line `header`. Where not even that can be written (the disk is full), no file is left.
-    pub fn create(path: &Path, naming: Naming, mapped: u64, header: &[u8]) -> io::Result<Self> {
-        let file = TraceFile::create(path, naming, mapped, 0)?;
+    /// A log that begins with the line `header`, in a file of at most `most` bytes. Where not even that line can be written
+    /// (the disk is full), no file is left.
+    pub fn create(path: &Path, naming: Naming, most: u64, header: &[u8]) -> io::Result<Self> {
+        let file = TraceFile::create(path, naming, most, 0)?;
         if let Err(Refused::Failed(error)) = file.append(header) {
             if file.is_in_place() {
                 let _ = std::fs::remove_file(&file.path);
@@ -40,291 +45,95 @@ impl Log {
             return Err(error);
         }
         let file = Box::into_raw(Box::new(file));
-        Ok(Self { current: AtomicPtr::new(file), failed: AtomicBool::new(false), lost: AtomicU64::new(0) })
+        Ok(Self { current: AtomicPtr::new(file), state: AtomicU8::new(ALL), lost: AtomicU64::new(0) })
     }
 
-    pub fn file(&self) -> &TraceFile {
+    pub fn file(&self) -> &'static TraceFile {
         // SAFETY: never null, never freed.
         unsafe { &*self.current.load(Ordering::Acquire) }
     }
 
     /// Goes on in `next`; returns the file left behind, closed.
-    pub fn switch_to(&self, next: TraceFile) -> &TraceFile {
+    pub fn switch_to(&self, next: TraceFile) -> &'static TraceFile {
         let old = self.current.swap(Box::into_raw(Box::new(next)), Ordering::AcqRel);
         // SAFETY: never null, never freed.
         let old = unsafe { &*old };
         old.close();
+        self.resume();
         old
     }
 
     /// Appends one line, which ends in a newline. An empty line (one its encoder could not fit) is dropped.
     #[inline]
     pub fn append(&self, line: &[u8]) {
-        if line.is_empty() || self.failed.load(Ordering::Relaxed) {
+        let state = self.state.load(Ordering::Relaxed);
+        if line.is_empty() || state != ALL && !self.still_takes(state, line) {
             return;
         }
         let file = self.file();
         match file.append(line) {
-            Ok(()) => {}
+            Ok(Room::Events) => {}
+            Ok(Room::Definitions) => self.restrict(DEFINITIONS),
+            Ok(Room::LastWords) => self.restrict(LAST_WORDS),
             Err(Refused::Closed) if !ptr::eq(file, self.file()) => self.append(line), // It went on in another file.
-            Err(Refused::Closed) => {
+            Err(Refused::Closed) => {}
+            Err(Refused::Full) => {
+                self.restrict(LAST_WORDS);
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
             Err(Refused::Failed(error)) => self.give_up(&error),
         }
     }
 
+    /// Whether a line is written although the file is nearly full.
+    #[cold]
+    fn still_takes(&self, state: u8, line: &[u8]) -> bool {
+        let last_words = [b"[\"end\"".as_slice(), b"[\"lost\""].iter().any(|tag| line.starts_with(tag));
+        let seldom =
+            || [b"{".as_slice(), b"[\"step\"", b"[\"oom\"", b"[\"moved\""].iter().any(|tag| line.starts_with(tag));
+        match state {
+            DEFINITIONS if last_words || seldom() => true,
+            LAST_WORDS if last_words => true,
+            NOTHING => false,
+            _ => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    #[cold]
+    fn restrict(&self, state: u8) {
+        self.state.fetch_max(state, Ordering::Relaxed);
+    }
+
+    /// There is room again.
+    pub fn resume(&self) {
+        for state in [DEFINITIONS, LAST_WORDS] {
+            let _ = self.state.compare_exchange(state, ALL, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether events are not written now, for want of room.
+    pub fn is_full(&self) -> bool {
+        matches!(self.state.load(Ordering::Relaxed), DEFINITIONS | LAST_WORDS)
+    }
+
+    /// How many events were not written since this was last asked.
+    pub fn take_lost(&self) -> u64 {
+        self.lost.swap(0, Ordering::Relaxed)
+    }
+
     /// Ends the trace before the program does.
     #[cold]
     pub fn give_up(&self, error: &io::Error) {
-        self.lost.fetch_add(1, Ordering::Relaxed);
-        if !self.failed.swap(true, Ordering::Relaxed) {
+        if self.state.swap(NOTHING, Ordering::Relaxed) != NOTHING {
             crate::say(&format!(
                 "cannot write any more to {} ({error}): the program goes on, its trace ends here",
                 self.file().path.display()
             ));
         }
     }
-}
-
-enum Refused {
-    /// The process is ending, or the log went on in another file.
-    Closed,
-    Failed(io::Error),
-}
-
-/// How far ahead of the end a file is extended: small at first, so that short programs leave small files.
-const FIRST_EXTENSION: u64 = 1 << 20;
-const LARGEST_EXTENSION: u64 = 64 << 20;
-const PAGE: u64 = 4096;
-
-pub struct TraceFile {
-    pub path: PathBuf,
-    file: File,
-    /// Device and inode of the file: programs close descriptors that are not theirs, and open their own files on them.
-    inode: (u64, u64),
-    /// Null where the file system refuses shared mappings: lines are then written with `pwrite`.
-    base: *mut u8,
-    mapped: u64,
-    tail: AtomicU64,
-    /// Bytes of the file that exist; 0 once the file is closed.
-    ready: AtomicU64,
-    extending: Mutex<()>,
-    /// The extended size, which `ready` forgets on closing.
-    extended: AtomicU64,
-    front: u64,
-    closed: AtomicBool,
-    /// Bytes inside the file that were reserved by threads which then found it closed: they stay NULs.
-    refused: AtomicU64,
-}
-
-// SAFETY: `base` is only written through reserved, disjoint ranges.
-unsafe impl Send for TraceFile {}
-// SAFETY: as above.
-unsafe impl Sync for TraceFile {}
-
-impl TraceFile {
-    /// Makes the file at `path` (replacing one that is there) and maps its first `mapped` bytes. Lines are appended after
-    /// the first `front` bytes, which are left to the caller.
-    pub fn create(path: &Path, naming: Naming, mapped: u64, front: u64) -> io::Result<Self> {
-        let (file, path) = place::open_unused(path, naming)?;
-        let file = out_of_the_way(file);
-        let base = if limit(libc::RLIMIT_AS) == u64::MAX {
-            map(&file, mapped)
-        } else {
-            ptr::null_mut() // The program has to do with little address space: none of it is taken.
-        };
-        Ok(Self {
-            path,
-            inode: inode_of(&file),
-            file,
-            base,
-            mapped,
-            tail: AtomicU64::new(front),
-            ready: AtomicU64::new(if base.is_null() { mapped } else { front }),
-            extending: Mutex::new(()),
-            extended: AtomicU64::new(front),
-            front,
-            closed: AtomicBool::new(false),
-            refused: AtomicU64::new(0),
-        })
-    }
-
-    #[inline]
-    fn append(&self, line: &[u8]) -> Result<(), Refused> {
-        let start = self.tail.fetch_add(line.len() as u64, Ordering::SeqCst);
-        let end = start + line.len() as u64;
-        if end > self.ready.load(Ordering::SeqCst) {
-            self.extend(end, line.len() as u64)?;
-        }
-        if self.base.is_null() {
-            return self.write_at(line, start).map_err(Refused::Failed);
-        }
-        // SAFETY: [start, end) is reserved for this call, lies inside the mapping (`extend` saw to it), and the file is
-        // that long, so the pages exist.
-        unsafe {
-            let target = self.base.add(start as usize);
-            ptr::copy_nonoverlapping(line.as_ptr().add(1), target.add(1), line.len() - 1);
-            (*target.cast::<AtomicU8>()).store(line[0], Ordering::Release);
-        }
-        Ok(())
-    }
-
-    /// Makes the file at least `end` bytes long. `posix_fallocate` really takes the disk space, so that a full disk is
-    /// an error here and not a SIGBUS at some later store.
-    #[cold]
-    fn extend(&self, end: u64, line_bytes: u64) -> Result<(), Refused> {
-        let _one_at_a_time = self.extending.lock();
-        let extended = self.extended.load(Ordering::Relaxed);
-        let ready = self.ready.load(Ordering::SeqCst);
-        if self.closed.load(Ordering::SeqCst) {
-            let size = self.extended.load(Ordering::Relaxed).min(end);
-            let start = end - line_bytes;
-            self.refused.fetch_add(size.saturating_sub(start), Ordering::SeqCst);
-            return Err(Refused::Closed);
-        }
-        if end > self.mapped.min(limit(libc::RLIMIT_FSIZE)) {
-            return Err(Refused::Failed(io::Error::from_raw_os_error(libc::EFBIG)));
-        }
-        self.check_descriptor().map_err(Refused::Failed)?;
-        if end <= ready {
-            return Ok(());
-        }
-        let step = (extended - self.front).clamp(FIRST_EXTENSION, LARGEST_EXTENSION);
-        let goal = (end + step).next_multiple_of(FIRST_EXTENSION).min(self.mapped).min(limit(libc::RLIMIT_FSIZE));
-        let mut goal = goal;
-        while let Err(error) = self.allocate(extended, goal) {
-            // A nearly full disk still has room for some lines.
-            let smaller = end.next_multiple_of(PAGE).min(self.mapped);
-            if error.raw_os_error() != Some(libc::ENOSPC) || goal == smaller {
-                return Err(Refused::Failed(error));
-            }
-            goal = smaller;
-        }
-        self.extended.store(goal, Ordering::Relaxed);
-        self.ready.store(goal, Ordering::SeqCst);
-        Ok(())
-    }
-
-    fn write_at(&self, line: &[u8], start: u64) -> io::Result<()> {
-        if start + line.len() as u64 > limit(libc::RLIMIT_FSIZE) {
-            return Err(io::Error::from_raw_os_error(libc::EFBIG)); // Asking the kernel would bring a deadly signal.
-        }
-        self.check_descriptor()?;
-        self.file.write_all_at(line, start)
-    }
-
-    /// That the descriptor is still the trace's.
-    fn check_descriptor(&self) -> io::Result<()> {
-        if inode_of(&self.file) == self.inode {
-            Ok(())
-        } else {
-            Err(io::Error::other("the program has closed the file"))
-        }
-    }
-
-    /// Takes disk space for these bytes of the file, and makes their addresses usable.
-    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
-        // SAFETY: the descriptor is open for as long as `self.file`.
-        match unsafe { libc::posix_fallocate(self.file.as_raw_fd(), from as i64, (to - from) as i64) } {
-            0 if self.base.is_null() => Ok(()),
-            0 => {
-                let page = from - from % PAGE;
-                // SAFETY: whole pages of the file's own mapping, which the file has now.
-                let usable = unsafe {
-                    let start = self.base.add(page as usize).cast();
-                    libc::mprotect(start, (to - page) as usize, libc::PROT_READ | libc::PROT_WRITE)
-                };
-                if usable == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-            }
-            error => Err(io::Error::from_raw_os_error(error)),
-        }
-    }
-
-    /// Refuses further lines and cuts the file to what was reserved.
-    ///
-    /// A thread that reserved before `ready` became 0 is counted in `tail`, so its bytes stay; one that reserves
-    /// later sees `ready` and writes nothing. No thread can touch a page beyond the new end.
-    pub fn close(&self) -> u64 {
-        // Not for ever: a signal handler that ends the process may have interrupted an extension on this very thread.
-        let _no_extension = self.extending.try_lock_for(Duration::from_millis(100));
-        let size = self.extended.load(Ordering::Relaxed);
-        self.closed.store(true, Ordering::SeqCst);
-        self.ready.store(0, Ordering::SeqCst);
-        let tail = self.tail.load(Ordering::SeqCst);
-        let end = if self.base.is_null() { tail } else { tail.min(size) };
-        // Failing to trim leaves NULs at the end, which readers skip.
-        if self.check_descriptor().is_ok() {
-            let _ = self.file.set_len(end.min(limit(libc::RLIMIT_FSIZE)));
-        }
-        end
-    }
-
-    /// Whether the file is still found under its name: somebody may have removed, renamed or replaced it.
-    pub fn is_in_place(&self) -> bool {
-        is_named(&self.file, &self.path)
-    }
-
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
-    }
-
-    /// Bytes at the beginning that are left to the caller.
-    pub fn front(&self) -> u64 {
-        self.front
-    }
-
-    /// Bytes of lines appended so far.
-    pub fn appended(&self) -> u64 {
-        self.tail.load(Ordering::Relaxed) - self.front
-    }
-
-    /// Writes the part that was left to the caller.
-    pub fn write_front(&self, bytes: &[u8]) -> io::Result<()> {
-        if bytes.len() as u64 > self.front {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "there is more than fits"));
-        }
-        self.write_at(bytes, 0)
-    }
-
-    /// Of a closed file: whether every line reserved has been written.
-    pub fn is_whole(&self) -> bool {
-        if self.base.is_null() {
-            return true; // `pwrite` is over when it returns, and nobody is told before.
-        }
-        // SAFETY: closing left the file at least this long; reading bytes that a late thread may still be writing only
-        // decides whether to look again.
-        let lines = unsafe {
-            let end = self.tail.load(Ordering::SeqCst).min(self.extended.load(Ordering::Relaxed));
-            std::slice::from_raw_parts(self.base.add(self.front as usize), (end - self.front) as usize)
-        };
-        memchr::memchr_iter(0, lines).count() as u64 == self.refused.load(Ordering::SeqCst)
-    }
-
-    /// Gives up the mapping of a closed file that is whole. The disk space of a deleted file is only freed then.
-    ///
-    /// # Safety
-    ///
-    /// [`is_whole`](Self::is_whole) must have said yes: no thread writes to the mapping any more.
-    pub unsafe fn unmap(&self) {
-        if !self.base.is_null() {
-            // SAFETY: the caller's word; a closed file refuses every line before touching the mapping.
-            unsafe { libc::munmap(self.base.cast(), self.mapped as usize) };
-        }
-    }
-}
-
-/// Maps the first bytes of a file at addresses that cannot be used before the file is that long: what looks through all memory
-/// of a process, as valgrind does for leaks, would fall over each page of what is not there yet. Null where the file system
-/// refuses shared mappings.
-///
-/// This asks the kernel itself: ThreadSanitizer takes a call of `mmap` for a write to every byte of the mapping, and does not
-/// know the atomic operation by which other threads learn of it.
-fn map(file: &File, bytes: u64) -> *mut u8 {
-    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice, of an open descriptor.
-    let base = unsafe { libc::syscall(libc::SYS_mmap, 0, bytes, libc::PROT_NONE, flags, file.as_raw_fd(), 0) };
-    if base == -1 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(base as usize) }
 }
 
 /// Moves a descriptor up, away from the low numbers that programs close and reuse wholesale.
@@ -365,6 +174,8 @@ fn limit(resource: libc::__rlimit_resource_t) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     fn temporary(name: &str) -> PathBuf {
@@ -411,6 +222,77 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(text, "{}\n[1]\n");
-        assert_eq!(log.lost.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_full_log_drops_events_and_counts_them() {
+        // GIVEN a log of 4 MiB, and eight threads that append far more than that
+        let (path, most) = (temporary("full"), 4 << 20);
+        let log = Log::create(&path, Naming::AsAsked, most, b"{}\n").unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    (0..20_000).for_each(|_| log.append(b"[\"a\",1834022117,1,0,140213447884800,4718592]\n"))
+                });
+            }
+        });
+        // THEN events are counted from then on, definitions go on, and at last only the end
+        let full = log.file().taken();
+        assert!(log.is_full() && full < most - (200 << 10), "{full}");
+        (0..20_000).for_each(|_| log.append(b"{\"stack\":5,\"parent\":4,\"frame\":12}\n"));
+        log.append(b"[\"end\",1,0,null]\n");
+        log.file().close();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(text.len() as u64 <= most);
+        let count = |start: &str| text.lines().filter(|line| line.starts_with(start)).count() as u64;
+        assert_eq!((count("[\"end\""), text.lines().any(|line| line.contains('\0'))), (1, false));
+        assert!(count("{\"stack\"") > 1000);
+        assert_eq!(log.take_lost(), 180_000 - count("[\"a\"") - count("{\"stack\""));
+    }
+
+    #[test]
+    fn a_file_left_behind_is_given_up_once_it_is_whole() {
+        // GIVEN threads that append while the log goes on in one file after the other
+        let (path, beside) = (temporary("left"), temporary("left.next"));
+        let log = Log::create(&path, Naming::AsAsked, 64 << 20, b"{}\n").unwrap();
+        let (mut lines, stop) = (0, std::sync::atomic::AtomicBool::new(false));
+        let held =
+            || std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|entry| entry.path().read_link().ok());
+        std::thread::scope(|scope| {
+            let append = || {
+                let mut count = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    log.append(b"[\"a\"]\n");
+                    count += 1;
+                    if count % 100 == 0 {
+                        std::thread::sleep(std::time::Duration::from_micros(50));
+                    }
+                }
+                count
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(append)).collect();
+            let mut total = 0;
+            for _ in 0..20 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                let old = log.switch_to(TraceFile::create(&beside, Naming::Exact, 64 << 20, 4096).unwrap());
+                while !old.is_whole() {
+                    std::thread::yield_now();
+                }
+                // THEN each line is in one of them, and nothing is held of those left behind
+                total += std::fs::read(&path).unwrap().iter().filter(|byte| **byte == b'[').count();
+                // SAFETY: it is whole.
+                unsafe { old.release() };
+                std::fs::rename(&beside, &path).unwrap();
+                let ours = path.to_string_lossy();
+                assert_eq!(held().filter(|target| target.to_string_lossy().starts_with(&*ours)).count(), 1);
+            }
+            stop.store(true, Ordering::Relaxed);
+            lines = threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>() - total;
+        });
+        log.file().close();
+        let left = std::fs::read(&path).unwrap().iter().filter(|byte| **byte == b'[').count();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(lines as u64, left as u64 + log.take_lost());
     }
 }

@@ -170,7 +170,8 @@ impl Recorder {
         };
         let mut line = LineBuffer::<8192>::new();
         let header = encode::header(&mut line, &header);
-        let log = create_log(&wanted, condense::mapped_bytes(config.trace_max), header)?;
+        let log = create_log(&wanted, config.trace_max, header)?;
+        condense::bound(log.file(), config.trace_max);
         Ok(Self {
             log,
             interner: Interner::default(),
@@ -275,13 +276,14 @@ impl Recorder {
     pub fn end(&self, code: i32) {
         self.finish();
         self.interner.sources.write(&self.log);
-        condense::finish(self);
+        condense::finish();
         self.end_at_once(code);
     }
 
     /// The same for a process that will not wait, and may have been interrupted anywhere by a signal.
     pub fn end_at_once(&self, code: i32) {
         self.finish();
+        condense::say_lost(self);
         self.log.append(encode::end(&mut LineBuffer::<128>::new(), self.now(), Some(code), None));
         self.log.file().close();
     }
@@ -337,6 +339,9 @@ impl Session {
 /// A forked child is silent until it uses CUDA, then it has a trace of its own. Runs in the child, whose only thread is
 /// the one that forked.
 pub fn forget_in_child() {
+    if let Some(parents) = Recorder::current() {
+        parents.log.file().forget_in_child();
+    }
     CURRENT.store(ptr::null_mut(), Ordering::Release);
     HOPELESS.store(false, Ordering::Relaxed);
     lifecycle::free_in_child(&CREATING);
@@ -345,9 +350,9 @@ pub fn forget_in_child() {
 
 /// Opens the log at `wanted` or, where that cannot be, in the temporary folder, saying so. A name that cannot be right
 /// (a device, a file of the user's) is refused instead.
-fn create_log(wanted: &Path, mapped: u64, header: &[u8]) -> io::Result<Log> {
+fn create_log(wanted: &Path, most: u64, header: &[u8]) -> io::Result<Log> {
     let absolute = std::env::current_dir().map_or_else(|_| wanted.to_owned(), |directory| directory.join(wanted));
-    let error = match Log::create(&absolute, Naming::AsAsked, mapped, header) {
+    let error = match Log::create(&absolute, Naming::AsAsked, most, header) {
         Ok(log) => return Ok(log),
         Err(error) => error,
     };
@@ -355,7 +360,7 @@ fn create_log(wanted: &Path, mapped: u64, header: &[u8]) -> io::Result<Log> {
     let name = wanted.file_name().map_or_else(|| "memlab.jsonl".into(), ToOwned::to_owned);
     let instead = std::env::temp_dir().join(name);
     if !is_refusal(&error)
-        && let Ok(log) = Log::create(&instead, Naming::Anything, mapped, header)
+        && let Ok(log) = Log::create(&instead, Naming::Anything, most, header)
     {
         crate::say(&format!("{why}: the trace goes to {}", log.file().path.display()));
         return Ok(log);

@@ -13,8 +13,8 @@ use std::fmt;
 use serde::Deserialize;
 
 use crate::record::{
-    Alloc, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, Map, Moved, Oom, Record, Step, Tag, TagCategory,
-    Unmap, Used,
+    Alloc, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, Lost, Map, Moved, Oom, Record, Step, Tag,
+    TagCategory, Unmap, Used,
 };
 use elements::Elements;
 use numbers::Numbers;
@@ -192,6 +192,7 @@ fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, Deco
         b"moved" => {
             Record::Moved(Moved { time: elements.number()?, device: elements.number()?, bytes: elements.number()? })
         }
+        b"lost" => Record::Lost(Lost { time: elements.number()?, events: elements.number()? }),
         b"end" => {
             Record::End(End { time: elements.number()?, code: elements.optional()?, signal: elements.optional()? })
         }

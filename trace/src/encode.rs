@@ -364,6 +364,13 @@ pub fn moved<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, device: i32,
     line.into_bytes()
 }
 
+/// `["lost",…]`: so many events are missing before this.
+pub fn lost<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, events: u64) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"lost\",").number(time).field(events).finish(b"]");
+    line.into_bytes()
+}
+
 /// `["end",…]`: the process ended with this exit code or signal.
 pub fn end<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, code: Option<i32>, signal: Option<i32>) -> &[u8] {
     let mut line = buffer.line();

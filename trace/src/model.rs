@@ -64,6 +64,7 @@ pub struct Model {
     allocated: u64,
     steps: Steps,
     ooms: Ooms,
+    lost_events: u64,
 }
 
 /// The threads seen in allocations, and whether they are in forward.
@@ -216,6 +217,11 @@ impl Model {
                 self.event(event.time);
                 let device = usize::try_from(event.device).ok().and_then(|index| self.devices.get(index)?.as_deref());
                 self.ooms.note(event, self.steps_ended, self.events, device, &self.symbols);
+            }
+            // No event of the program's: it counts none.
+            Record::Lost(event) => {
+                self.lost_events = self.lost_events.saturating_add(event.events);
+                self.time = self.time.max(event.time);
             }
             Record::Step(event) => self.end_step(event),
             Record::End(event) => {
@@ -390,6 +396,12 @@ impl Model {
     /// Events replayed.
     pub fn events(&self) -> u64 {
         self.events
+    }
+
+    /// Events that the trace lacks, since they came faster than it could be kept within its bounds: what it tells of the time
+    /// after the first of them is not exact.
+    pub fn lost_events(&self) -> u64 {
+        self.lost_events
     }
 
     /// Optimizer steps ended.

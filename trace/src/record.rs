@@ -66,6 +66,8 @@ pub enum Record<'a> {
     Used(Used),
     /// Memory left the device or came back.
     Moved(Moved),
+    /// Events are missing.
+    Lost(Lost),
     /// The process ended.
     End(End),
     /// A record this version does not know: written by a newer memlab of the same format, to be ignored.
@@ -88,6 +90,7 @@ impl Record<'_> {
             Self::Step(event) => Some(event.time),
             Self::Used(event) => Some(event.time),
             Self::Moved(event) => Some(event.time),
+            Self::Lost(event) => Some(event.time),
             Self::End(event) => Some(event.time),
             _ => None,
         }

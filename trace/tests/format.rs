@@ -241,6 +241,7 @@ fn record() -> impl Strategy<Value = Record<'static>> {
             Record::Used(Used { time, device, used, total, process })
         }),
         (n(), device(), n()).prop_map(|(time, device, bytes)| Record::Moved(Moved { time, device, bytes })),
+        (n(), n()).prop_map(|(time, events)| Record::Lost(Lost { time, events })),
         (n(), any::<Option<i32>>(), any::<Option<i32>>()).prop_map(|(time, code, signal)| Record::End(End {
             time,
             code,

@@ -480,3 +480,35 @@ fn blocks_of_the_asynchronous_backend_are_blocks() {
     );
     assert_eq!(common::all_views(&restored), common::all_views(&model));
 }
+
+#[test]
+fn what_is_live_takes_little_of_a_keyframe() {
+    // GIVEN 20,000 live blocks, half of them tagged, and thousands of steps
+    let mut lines = vec![r#"{"memlab":1,"pid":1,"start_unix_ns":1}"#.to_owned()];
+    for block in 0..20_000_u64 {
+        lines.push(format!(r#"["a",{},1,0,{},4718592,0,0,0]"#, 1_000_000_000 + block * 70_003, (block + 1) << 23));
+        if block % 2 == 0 {
+            let tag = r#""parameter",4718592,0,"h.0.weight""#;
+            lines.push(format!(r#"["tag",{},0,{},{tag}]"#, 1_000_000_001 + block * 70_003, (block + 1) << 23));
+        }
+        if block % 4 == 0 {
+            lines.push(format!(r#"["step",{},1,{}]"#, 1_000_000_002 + block * 70_003, block / 4));
+        }
+    }
+    let mut model = common::replay(lines.iter().map(|line| line.as_bytes()));
+    let keyframe = |model: &Model| {
+        let mut keyframe = Vec::new();
+        model.write_keyframe(&mut keyframe).unwrap();
+        keyframe
+    };
+    // THEN its keyframe is no larger than that needs
+    let whole = keyframe(&model).len();
+    assert!(whole < 3 << 20, "{whole}");
+    // AND with a shorter history it is smaller, and says the same of now and of the totals
+    let before = (model.device(0), model.lines(0), model.categories(0));
+    while model.shorten_history() {}
+    let short = keyframe(&model);
+    assert!(short.len() < 1_300_000, "{}", short.len());
+    let restored = common::replay(short.split_inclusive(|byte| *byte == b'\n'));
+    assert_eq!((restored.device(0), restored.lines(0), restored.categories(0)), before);
+}

@@ -262,6 +262,16 @@ pub fn percent(part: u64, whole: u64) -> String {
     }
 }
 
+/// What to say of a trace that lacks events; `None`: it lacks none.
+pub fn missing_events(count: u64) -> Option<String> {
+    let events = if count == 1 { "event is" } else { "events are" };
+    let count = (count > 0).then(|| grouped(count))?;
+    Some(format!(
+        "{count} {events} missing: they came faster than the trace could be kept below MEMLAB_TRACE_MAX. Figures after the \
+         first of them are not exact; a larger maximum helps."
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -218,7 +218,12 @@ impl ProcessSnapshot {
             ooms: model.ooms(),
             oom_count: model.oom_count(),
             sources: model.sources().clone(),
-            warnings: model.warnings().to_vec(),
+            warnings: model
+                .warnings()
+                .iter()
+                .cloned()
+                .chain(crate::format::missing_events(model.lost_events()))
+                .collect(),
             ..Self::default()
         };
         process.note_names(replay, detail);

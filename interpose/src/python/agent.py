@@ -4,10 +4,10 @@ Embedded in libmemlab.so and run inside the traced program, on its main thread, 
 not met before, and after optimizers' steps. It must not keep anything of the program alive, change it, or raise: the program
 must not notice. Names are read without PyTorch's help. Tags need it, and wait while anyone might see that (`reader.py`).
 
-`native` has: layer(id, name, class or "", variable or ""), frame(id, file, line, function), variables(),
-tag(device, address, category, bytes, root, name), step_hook(), add_step_hook(hooks, key, code), forget(address),
-when_dead(address), take_dead(), software(name, version, root), warn(text), run_again(), run_later(), finish(), and
-`reader`, the module.
+`native` has: layer(id, name, class or "", variable or ""), tensorless(layer id), frame(id, file, line, function),
+variables(), tag(device, address, category, bytes, root, name), step_hook(), add_step_hook(hooks, key, code),
+forget(address), when_dead(address), take_dead(), software(name, version, root), warn(text), run_again(), run_later(),
+finish(), and `reader`, the module.
 """
 
 import atexit
@@ -206,6 +206,8 @@ class Agent:
             self.untagged = True
             with _Harmless():
                 variable = self.variable_of(module)
+        else:
+            self.native.tensorless(layer)
         self.native.layer(layer, "", "", variable)
 
     def variable_of(self, module):

@@ -37,8 +37,9 @@ pub fn forget_in_child() {
     lifecycle::free_in_child(&DEAD);
 }
 
-static METHODS: [Method; 14] = [
+static METHODS: [Method; 15] = [
     method(c"layer", layer),
+    method(c"tensorless", tensorless),
     method(c"frame", frame),
     method(c"variables", variables),
     method(c"tag", tag),
@@ -97,6 +98,8 @@ native_function!(
     ),
     |recorder| recorder.interner.name_layer(&recorder.log, id, text(name), text(class), text(variable))
 );
+
+native_function!(tensorless, c"I", (id: c_uint = 0), |recorder| recorder.interner.is_tensorless(id));
 
 native_function!(
     frame,

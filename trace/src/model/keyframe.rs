@@ -5,6 +5,8 @@
 //! of the state they hold. Slots and cells are named by their order. Nothing a line claims is believed without a
 //! look: what refers to something that is not there is counted as impossible and ignored.
 
+mod packed;
+
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -13,14 +15,15 @@ use serde::{Deserialize, Serialize};
 use super::blocks::{Block, NONE};
 use super::device::{DeviceState, Totals};
 use super::driver::{Driver, DriverTotals, Held, Mapping, Source};
-use super::ledger::{Cell, LayerSlot, LineSlot, Standing};
+use super::ledger::{LayerSlot, LineSlot, Standing};
 use super::ooms::{OomRecord, Ooms};
 use super::shares::SharesRecorder;
 use super::steps::{Growth, Snapshot, Steps};
-use super::tags::{Owned, TaggedTensor};
-use super::views::{Anomalies, Line, SharePoint, StepView, TimelinePoint};
+use super::tags::Owned;
+use super::views::{Anomalies, Line, SharePoint};
 use super::{HOST, Model};
 use crate::record::{self, Phase};
+use packed::{BlockRow, Blocks, CellRow, PointRow, Points, StepRow, StepRows, TensorRow, Tensors};
 
 /// One `{"keyframe":…}` line: part of the state of a [`Model`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +40,8 @@ enum State {
         phase: Phase,
         allocated: u64,
         anomalies: Anomalies,
+        #[serde(default)]
+        lost_events: u64,
     },
     Threads {
         ids: Vec<u32>,
@@ -64,25 +69,17 @@ enum State {
         device: i32,
         slot: LayerSlot,
     },
-    Cell {
+    Cells {
         device: i32,
-        cell: Cell,
+        cells: Vec<CellRow>,
     },
-    Block {
+    Blocks {
         device: i32,
-        address: u64,
-        bytes: u64,
-        born: u64,
-        time: u64,
-        cell: u32,
-        list: Option<u32>,
+        blocks: Vec<BlockRow>,
     },
-    Tensor {
+    Tensors {
         device: i32,
-        block: u64,
-        address: u64,
-        tensor: TaggedTensor,
-        largest: bool,
+        tensors: Vec<TensorRow>,
     },
     Owned {
         device: i32,
@@ -108,7 +105,7 @@ enum State {
     },
     Timeline {
         device: i32,
-        point: TimelinePoint,
+        points: Vec<PointRow>,
     },
     /// What memory was used for over time: its scale, and its points.
     Shares {
@@ -121,9 +118,9 @@ enum State {
         point: SharePoint,
     },
     /// Of all devices together where `device` is null.
-    Step {
+    StepList {
         device: Option<i32>,
-        step: StepView,
+        steps: Vec<StepRow>,
     },
     Steps {
         device: Option<i32>,
@@ -154,6 +151,9 @@ enum State {
     Unknown,
 }
 
+/// How many rows a line holds: what is live, and what has been, comes by the ten thousand.
+const ROWS: usize = 128;
+
 /// Writes lines.
 struct Lines<'w, W> {
     out: &'w mut W,
@@ -183,6 +183,7 @@ impl Model {
             phase: self.phase,
             allocated: self.allocated,
             anomalies: self.anomalies,
+            lost_events: self.lost_events,
         })?;
         let (ids, in_forward) = (self.threads.ids.clone(), self.threads.in_forward.clone());
         lines.put(&State::Threads { ids, in_forward })?;
@@ -201,6 +202,17 @@ impl Model {
         }
         let Ooms { count, rest, seen_at, .. } = self.ooms;
         lines.put(&State::Ooms { count, rest, seen_at })
+    }
+
+    /// Halves what is kept of the past (the course over time, steps, what lines held after them, repeated out-of-memory
+    /// events), so that a keyframe is smaller; false if there is nothing left to halve.
+    pub fn shorten_history(&mut self) -> bool {
+        let mut shortened = self.steps.shorten() | self.ooms.shorten();
+        for device in self.devices.iter_mut().flatten() {
+            shortened |= device.steps.shorten() | device.growth.shorten();
+            shortened |= device.timeline.shorten() | device.shares.shorten();
+        }
+        shortened
     }
 
     fn write_names<W: Write>(&self, lines: &mut Lines<'_, W>) -> io::Result<()> {
@@ -255,7 +267,8 @@ impl Model {
     /// `None` if the line refers to something that is not there.
     fn restore_checked(&mut self, state: State) -> Option<()> {
         match state {
-            State::Process { events, time, steps_ended, phase, allocated, anomalies } => {
+            State::Process { events, time, steps_ended, phase, allocated, anomalies, lost_events } => {
+                self.lost_events = lost_events;
                 (self.events, self.time, self.steps_ended, self.phase) = (events, time, steps_ended, phase);
                 (self.allocated, self.anomalies) = (allocated, anomalies);
             }
@@ -272,7 +285,7 @@ impl Model {
             State::Owner { root, name } => {
                 self.symbols.intern_owner(root, &name);
             }
-            State::Step { device: None, step } => self.steps.list.push(step),
+            State::StepList { device: None, steps } => self.steps.list.extend(StepRows::default().unpacked(steps)),
             State::Steps { device: None, joined, peak } => self.steps.restore(joined, peak),
             State::Oom { last: false, oom } => self.ooms.first.push(oom),
             State::Oom { last: true, oom } => self.ooms.last.push_back(oom),
@@ -295,9 +308,9 @@ impl Model {
         let (State::Device { device, .. }
         | State::LineSlot { device, .. }
         | State::LayerSlot { device, .. }
-        | State::Cell { device, .. }
-        | State::Block { device, .. }
-        | State::Tensor { device, .. }
+        | State::Cells { device, .. }
+        | State::Blocks { device, .. }
+        | State::Tensors { device, .. }
         | State::Owned { device, .. }
         | State::Source { device, .. }
         | State::Held { device, .. }
@@ -306,7 +319,7 @@ impl Model {
         | State::Timeline { device, .. }
         | State::Shares { device, .. }
         | State::Share { device, .. }
-        | State::Step { device: Some(device), .. }
+        | State::StepList { device: Some(device), .. }
         | State::Steps { device: Some(device), .. }
         | State::Snapshot { device, .. }
         | State::Growth { device, .. }) = part
@@ -322,21 +335,31 @@ impl Model {
             }
             State::LineSlot { slot, stands_for, .. } => state.ledger.restore_line(slot, stands_for, symbols),
             State::LayerSlot { slot, .. } => state.ledger.restore_layer(slot),
-            State::Cell { cell, .. } => state.ledger.restore_cell(cell)?,
-            State::Block { address, bytes, born, time, cell, list, .. } => {
-                state.ledger.cells.get(cell as usize)?;
-                if list.is_some_and(|list| list >= lists) || state.blocks.find(address).is_some() {
-                    return None;
-                }
-                let slot = state.blocks.insert(Block::new(address, bytes, born, time, cell));
-                if let Some(list) = list {
-                    state.blocks.link(slot, list);
+            State::Cells { cells, .. } => {
+                cells.into_iter().try_for_each(|cell| state.ledger.restore_cell(cell.into()))?;
+            }
+            State::Blocks { blocks, .. } => {
+                let mut rows = Blocks::default();
+                for row in blocks {
+                    let (block, list) = rows.unpacked(row);
+                    state.ledger.cells.get(block.cell as usize)?;
+                    if list.is_some_and(|list| list >= lists) || state.blocks.find(block.address).is_some() {
+                        return None;
+                    }
+                    let slot = state.blocks.insert(block);
+                    if let Some(list) = list {
+                        state.blocks.link(slot, list);
+                    }
                 }
             }
-            State::Tensor { block, address, tensor, largest, .. } => {
-                let slot = state.blocks.find(block)?;
-                state.blocks.get_mut(slot).tagged = true;
-                state.tags.restore(slot, address, tensor, largest);
+            State::Tensors { tensors, .. } => {
+                let mut rows = Tensors::default();
+                for row in tensors {
+                    let (block, address, tensor, largest) = rows.unpacked(row)?;
+                    let slot = state.blocks.find(block)?;
+                    state.blocks.get_mut(slot).tagged = true;
+                    state.tags.restore(slot, address, tensor, largest);
+                }
             }
             State::Owned { owner, owned, .. } => {
                 state.tags.owners.insert(owner, owned);
@@ -349,10 +372,10 @@ impl Model {
                 state.driver.mappings.insert(address, mapping);
             }
             State::Driver { totals, .. } => state.driver.totals = totals,
-            State::Timeline { point, .. } => state.timeline.points.push(point),
+            State::Timeline { points, .. } => state.timeline.points.extend(Points::default().unpacked(points)),
             State::Shares { origin, width_log2, .. } => state.shares.restore_scale(origin, width_log2),
             State::Share { point, .. } => state.shares.restore(point)?,
-            State::Step { step, .. } => state.steps.list.push(step),
+            State::StepList { steps, .. } => state.steps.list.extend(StepRows::default().unpacked(steps)),
             State::Steps { joined, peak, .. } => state.steps.restore(joined, peak),
             State::Snapshot { reference, snapshot, .. } => state.growth.restore(reference, snapshot),
             State::Growth { ended, stride, .. } => (state.growth.ended, state.growth.stride) = (ended, stride),
@@ -369,8 +392,8 @@ fn sorted<T>(map: &hashbrown::HashMap<u32, T>) -> Vec<(u32, &T)> {
 }
 
 fn write_steps<W: Write>(lines: &mut Lines<'_, W>, device: Option<i32>, steps: &Steps) -> io::Result<()> {
-    for step in &steps.list {
-        lines.put(&State::Step { device, step: *step })?;
+    for steps in steps.list.chunks(ROWS) {
+        lines.put(&State::StepList { device, steps: StepRows::default().packed(steps) })?;
     }
     lines.put(&State::Steps { device, joined: steps.joined, peak: steps.peak })
 }
@@ -404,27 +427,34 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
     for slot in &ledger.layers {
         lines.put(&State::LayerSlot { device, slot: *slot })?;
     }
-    for cell in &ledger.cells {
-        lines.put(&State::Cell { device, cell: ledger.with_current_line(cell) })?;
+    for cells in ledger.cells.chunks(ROWS) {
+        let cells = cells.iter().map(|cell| ledger.with_current_line(cell).into()).collect();
+        lines.put(&State::Cells { device, cells })?;
     }
-    for block in state.blocks.by_age() {
-        let Block { address, bytes, born, time, cell, list, .. } = *block;
-        let list = (list != NONE).then_some(list);
-        lines.put(&State::Block { device, address, bytes, born, time, cell, list })?;
+    let blocks = state.blocks.by_age();
+    for blocks in blocks.chunks(ROWS) {
+        let mut rows = Blocks::default();
+        let list = |block: &Block| (block.list != NONE).then_some(block.list);
+        let blocks = blocks.iter().map(|block| rows.packed(block, list(block))).collect();
+        lines.put(&State::Blocks { device, blocks })?;
     }
-    for (slot, tags) in &state.tags.blocks {
+    let tensors = state.tags.blocks.iter().flat_map(|(slot, tags)| {
         let block = state.blocks.get(*slot).address;
-        for (address, tensor) in &tags.tensors {
-            let largest = tags.largest.is_some_and(|(at, _)| at == *address);
-            lines.put(&State::Tensor { device, block, address: *address, tensor: *tensor, largest })?;
-        }
+        let is_largest = |address: u64| tags.largest.is_some_and(|(at, _)| at == address);
+        tags.tensors.iter().map(move |(address, tensor)| (block, *address, *tensor, is_largest(*address)))
+    });
+    let mut tensors: Vec<_> = tensors.collect();
+    tensors.sort_unstable_by_key(|(block, address, ..)| (*block, *address));
+    for tensors in tensors.chunks(ROWS) {
+        let mut rows = Tensors::default();
+        lines.put(&State::Tensors { device, tensors: tensors.iter().map(|tensor| rows.packed(*tensor)).collect() })?;
     }
     for (owner, owned) in sorted(&state.tags.owners) {
         lines.put(&State::Owned { device, owner, owned: *owned })?;
     }
     write_driver(lines, device, &state.driver)?;
-    for point in &state.timeline.points {
-        lines.put(&State::Timeline { device, point: *point })?;
+    for points in state.timeline.points.chunks(ROWS) {
+        lines.put(&State::Timeline { device, points: Points::default().packed(points) })?;
     }
     let SharesRecorder { origin, width_log2, points, .. } = &state.shares;
     lines.put(&State::Shares { device, origin: *origin, width_log2: *width_log2 })?;

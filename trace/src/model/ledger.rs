@@ -19,7 +19,7 @@ use super::views::Shares;
 use crate::record::Phase;
 
 /// What the blocks of a cell have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CellKey {
     pub(crate) stack: u32,
     pub(crate) layer: u32,
@@ -30,7 +30,7 @@ pub(crate) struct CellKey {
 }
 
 /// The bytes of all blocks with one key.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) key: CellKey,
     pub(crate) bytes: u64,
@@ -42,6 +42,20 @@ pub(crate) struct Cell {
     pub(crate) allocated_bytes: u64,
     line: u32,
     layer: u32,
+}
+
+impl Cell {
+    /// Its figures, and its line and layer slots, for a keyframe.
+    pub(crate) fn figures(&self) -> ([u64; 6], [u32; 2]) {
+        let figures = [self.bytes, self.at_peak, self.epoch, self.blocks, self.allocations, self.allocated_bytes];
+        (figures, [self.line, self.layer])
+    }
+
+    /// A cell of these.
+    pub(crate) fn of(key: CellKey, figures: [u64; 6], [line, layer]: [u32; 2]) -> Self {
+        let [bytes, at_peak, epoch, blocks, allocations, allocated_bytes] = figures;
+        Self { key, bytes, at_peak, epoch, blocks, allocations, allocated_bytes, line, layer }
+    }
 }
 
 /// What one line holds: kept apart from the cells for its own high-water mark.

@@ -105,6 +105,15 @@ impl Ooms {
         }
     }
 
+    /// Keeps half as many of the last; false if there are few.
+    pub(crate) fn shorten(&mut self) -> bool {
+        let are_many = self.last.len() > 1;
+        if are_many {
+            self.last.drain(..self.last.len() / 2);
+        }
+        are_many
+    }
+
     /// The driver told a device's use for the first time: what it says of the context also holds for what was before,
     /// since a context does not shrink.
     pub(crate) fn sampled(&mut self, device: i32, state: &DeviceState) {

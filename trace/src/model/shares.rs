@@ -8,6 +8,9 @@ use super::views::{SharePoint, Shares};
 /// The most stretches; a screen is a few hundred columns wide.
 const POINTS: u64 = 512;
 
+/// So many are kept even where there is little room.
+const FEW: usize = 64;
+
 /// The width of a stretch at first and at last: as those of the timeline, which has more of them.
 const FIRST_WIDTH_LOG2: u32 = 12;
 const WIDEST_LOG2: u32 = 55;
@@ -72,6 +75,15 @@ impl SharesRecorder {
     fn begin_of(&self, time: u64) -> u64 {
         let index = time.saturating_sub(self.origin) >> self.width_log2;
         self.origin.saturating_add(index << self.width_log2)
+    }
+
+    /// Halves the points; false if they are few.
+    pub(crate) fn shorten(&mut self) -> bool {
+        let are_many = self.points.len() > FEW && self.width_log2 < WIDEST_LOG2;
+        if are_many {
+            self.widen();
+        }
+        are_many
     }
 
     /// Doubles the width, joining points that now lie in one stretch.

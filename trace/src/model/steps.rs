@@ -12,6 +12,9 @@ use super::views::{GrowthView, Line, StepView};
 /// The most steps kept apart; beyond, neighbours are joined.
 const STEPS: usize = 1 << 16;
 
+/// So few are kept apart even where there is little room.
+const FEW: usize = 64;
+
 /// Steps whose ends are not compared: the first makes gradients and optimizer state.
 const WARM_UP: u64 = 2;
 
@@ -57,16 +60,29 @@ impl Steps {
             _ => self.list.push(step),
         }
         if self.list.len() > STEPS {
-            self.joined = self.joined.saturating_mul(2);
-            let joined = self.joined;
-            self.list.dedup_by(|later, earlier| {
-                let fits = earlier.steps.saturating_add(later.steps) <= joined;
-                if fits {
-                    join(earlier, *later);
-                }
-                fits
-            });
+            self.join_neighbours();
         }
+    }
+
+    /// Halves the list; false if it is short.
+    pub(crate) fn shorten(&mut self) -> bool {
+        let is_long = self.list.len() > FEW;
+        if is_long {
+            self.join_neighbours();
+        }
+        is_long
+    }
+
+    fn join_neighbours(&mut self) {
+        self.joined = self.joined.saturating_mul(2);
+        let joined = self.joined;
+        self.list.dedup_by(|later, earlier| {
+            let fits = earlier.steps.saturating_add(later.steps) <= joined;
+            if fits {
+                join(earlier, *later);
+            }
+            fits
+        });
     }
 }
 
@@ -139,10 +155,23 @@ impl Growth {
             self.snapshots.push(snapshot);
         }
         if self.snapshots.len() > SNAPSHOTS {
-            self.stride = self.stride.saturating_mul(2);
-            let stride = self.stride;
-            self.snapshots.retain(|snapshot| snapshot.ended.is_multiple_of(stride));
+            self.keep_half();
         }
+    }
+
+    /// Halves the moments; false if there are few.
+    pub(crate) fn shorten(&mut self) -> bool {
+        let are_many = self.snapshots.len() > SNAPSHOTS / 8;
+        if are_many {
+            self.keep_half();
+        }
+        are_many
+    }
+
+    fn keep_half(&mut self) {
+        self.stride = self.stride.saturating_mul(2);
+        let stride = self.stride;
+        self.snapshots.retain(|snapshot| snapshot.ended.is_multiple_of(stride));
     }
 
     /// Some of what lines held is counted at other lines from now on.

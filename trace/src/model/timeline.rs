@@ -5,6 +5,9 @@ use super::views::{Range, Timeline, TimelinePoint};
 /// The most points kept; a screen is a few hundred wide.
 const POINTS: u64 = 4096;
 
+/// So many are kept even where there is little room.
+const FEW: usize = 128;
+
 /// The width of a point at first: 2^12 ns, 4 µs.
 const FIRST_WIDTH_LOG2: u32 = 12;
 
@@ -97,6 +100,15 @@ impl TimelineRecorder {
     pub(crate) fn restore(&mut self, origin: u64, width_log2: u32) {
         self.origin = origin;
         self.width_log2 = width_log2.clamp(FIRST_WIDTH_LOG2, WIDEST_LOG2);
+    }
+
+    /// Halves the points; false if they are few.
+    pub(crate) fn shorten(&mut self) -> bool {
+        let are_many = self.points.len() > FEW && self.width_log2 < WIDEST_LOG2;
+        if are_many {
+            self.widen();
+        }
+        are_many
     }
 
     /// Doubles the width, joining points that now lie in one.

@@ -36,6 +36,7 @@ pub struct Follower {
     feed: Feed,
     buffer: Vec<u8>,
     writer_is_dead: bool,
+    passes_holes: bool,
     /// Reading the file beside the trace.
     is_beside: bool,
     /// Since when, and where, a line is reserved but not written.
@@ -61,6 +62,7 @@ impl Follower {
             feed: Feed::default(),
             buffer: Vec::new(),
             writer_is_dead: false,
+            passes_holes: false,
             is_beside: false,
             stuck: None,
         })
@@ -107,6 +109,11 @@ impl Follower {
         self.writer_is_dead = true;
     }
 
+    /// Says that what this file lacks will never be written, whether its writer lives or not.
+    pub fn pass_over_holes(&mut self) {
+        self.passes_holes = true;
+    }
+
     /// Garbled lines passed over so far.
     pub fn skipped(&self) -> &Skipped {
         &self.feed.skipped
@@ -151,7 +158,8 @@ impl Follower {
         let offset = self.feed.offset;
         self.buffer.resize(self.buffer.len().max(BUFFER), 0);
         let length = read_at(&self.file, offset, &mut self.buffer).map_err(|source| self.error(source))?;
-        let holes = if self.writer_is_dead { usize::MAX } else { usize::from(self.lost_patience(now, length)) };
+        let never_written = self.writer_is_dead || self.passes_holes;
+        let holes = if never_written { usize::MAX } else { usize::from(self.lost_patience(now, length)) };
         let bytes = &self.buffer[..length];
         let fed = self.feed.feed(bytes, holes, sink).map_err(|error| ReadError::first_line(&self.path, error))?;
         let is_full = length == self.buffer.len();

@@ -404,6 +404,23 @@ pub struct Moved {
     pub bytes: u64,
 }
 
+/// `["lost",time,events]`: so many events are missing here, because they came faster than the trace could be kept within its
+/// bounds.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::Lost, Record};
+/// let record = decode_line(br#"["lost",6934022117,20481]"#)?;
+/// assert_eq!(record, Record::Lost(Lost { time: 6934022117, events: 20481 }));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// How many, at the least.
+    pub events: u64,
+}
+
 /// `["end",time,code,signal]`: the process ended.
 ///
 /// ```

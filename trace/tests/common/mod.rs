@@ -73,6 +73,7 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
         Record::Tag(t) => encode::tag(b, t.time, t.device, t.address, t.category, t.bytes, t.root, t.name.as_bytes()),
         Record::Step(s) => encode::step(b, s.time, s.thread, s.index),
         Record::Used(u) => encode::used(b, u.time, u.device, u.used, u.total, u.process),
+        Record::Lost(l) => encode::lost(b, l.time, l.events),
         Record::Moved(m) => encode::moved(b, m.time, m.device, m.bytes),
         Record::End(e) => encode::end(b, e.time, e.code, e.signal),
         Record::Keyframe(_) | Record::Unknown => panic!("the encoder writes no such record"),

@@ -34,6 +34,12 @@ pub(crate) struct Trace {
     skipped_lines: u64,
     truncated: bool,
     anomalies: Anomalies,
+    #[serde(skip_serializing_if = "is_zero")]
+    missing_events: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 #[derive(Serialize)]
@@ -239,6 +245,7 @@ impl Trace {
             skipped_lines: skipped.count,
             truncated,
             anomalies: model.anomalies(),
+            missing_events: model.lost_events(),
         }
     }
 }

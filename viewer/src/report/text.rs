@@ -112,6 +112,7 @@ fn notes(path: &Path, loaded: &Loaded) -> Vec<String> {
 pub(super) fn notes_on(loaded: &Loaded) -> Vec<Vec<String>> {
     let mut notes: Vec<Vec<String>> =
         loaded.model.warnings().iter().map(|warning| vec![clean(warning).into_owned()]).collect();
+    notes.extend(format::missing_events(loaded.model.lost_events()).map(|note| vec![note]));
     let Skipped { count, first } = &loaded.skipped;
     if *count > 0 {
         let lines = if *count == 1 { "line was" } else { "lines were" };

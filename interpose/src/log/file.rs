@@ -1,0 +1,388 @@
+//! One file of the trace: reserved, filled and bounded.
+
+use std::fs::File;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::place::{self, Naming, is_named};
+use super::{inode_of, limit, out_of_the_way};
+
+/// Why a line was not taken.
+pub enum Refused {
+    /// The process is ending, or the log went on in another file.
+    Closed,
+    /// The file has its full size, and the line came too late to be told so.
+    Full,
+    Failed(io::Error),
+}
+
+/// What a file has room for after a line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    Events,
+    /// What names things, without which later events would mean nothing.
+    Definitions,
+    /// What ends the trace.
+    LastWords,
+}
+
+/// How far ahead of the end a file is extended: small at first, so that short programs leave small files.
+pub const FIRST_EXTENSION: u64 = 1 << 20;
+const LARGEST_EXTENSION: u64 = 64 << 20;
+const PAGE: u64 = 4096;
+/// Room for lines of threads that have looked for room when there still was some.
+const MARGIN: u64 = 64 << 10;
+
+/// While the file is open.
+const OPEN: u64 = u64::MAX;
+
+pub struct TraceFile {
+    pub path: PathBuf,
+    /// Closed by [`TraceFile::release`] alone.
+    file: ManuallyDrop<File>,
+    /// Device and inode of the file: programs close descriptors that are not theirs, and open their own files on them.
+    inode: (u64, u64),
+    /// Null where the file system refuses shared mappings: lines are then written with `pwrite`.
+    base: *mut u8,
+    mapped: u64,
+    tail: AtomicU64,
+    /// Bytes of the file that exist; 0 once the file is closed.
+    ready: AtomicU64,
+    extending: Mutex<()>,
+    /// The extended size, which `ready` forgets on closing.
+    extended: AtomicU64,
+    front: u64,
+    /// The size it may reach.
+    most: AtomicU64,
+    /// The size from which on it is to be condensed.
+    large: AtomicU64,
+    /// Its size once it is closed.
+    end: AtomicU64,
+    /// Bytes inside the file that were reserved for lines which then were refused: they stay NULs.
+    refused: AtomicU64,
+    released: AtomicBool,
+}
+
+// SAFETY: `base` is only written through reserved, disjoint ranges.
+unsafe impl Send for TraceFile {}
+// SAFETY: as above.
+unsafe impl Sync for TraceFile {}
+
+impl TraceFile {
+    /// Makes the file at `path` and maps its first `mapped` bytes. Lines are appended after the first `front` bytes, which
+    /// are left to the caller.
+    pub fn create(path: &Path, naming: Naming, mapped: u64, front: u64) -> io::Result<Self> {
+        let (file, path) = place::open_unused(path, naming)?;
+        let file = out_of_the_way(file);
+        let base = if limit(libc::RLIMIT_AS) == u64::MAX {
+            map(&file, mapped)
+        } else {
+            ptr::null_mut() // The program has to do with little address space: none of it is taken.
+        };
+        Ok(Self {
+            path,
+            inode: inode_of(&file),
+            file: ManuallyDrop::new(file),
+            base,
+            mapped,
+            tail: AtomicU64::new(front),
+            ready: AtomicU64::new(front),
+            extending: Mutex::new(()),
+            extended: AtomicU64::new(front),
+            front,
+            most: AtomicU64::new(mapped),
+            large: AtomicU64::new(u64::MAX),
+            end: AtomicU64::new(OPEN),
+            refused: AtomicU64::new(0),
+            released: AtomicBool::new(false),
+        })
+    }
+
+    #[inline]
+    pub fn append(&self, line: &[u8]) -> Result<Room, Refused> {
+        let start = self.tail.fetch_add(line.len() as u64, Ordering::SeqCst);
+        let end = start + line.len() as u64;
+        let mut room = Room::Events;
+        if end > self.ready.load(Ordering::SeqCst) {
+            room = self.extend(end, line.len() as u64)?;
+        }
+        if self.base.is_null() {
+            return self.write_at(line, start).map(|()| room).map_err(Refused::Failed);
+        }
+        // SAFETY: [start, end) is reserved for this call, lies inside the mapping (`extend` saw to it), and the file is
+        // that long, so the pages exist; the mapping stays until every line reserved before closing is written.
+        unsafe {
+            let target = self.base.add(start as usize);
+            ptr::copy_nonoverlapping(line.as_ptr().add(1), target.add(1), line.len() - 1);
+            (*target.cast::<AtomicU8>()).store(line[0], Ordering::Release);
+        }
+        Ok(room)
+    }
+
+    /// What of the size that the file may reach is kept for definitions, and for the last lines.
+    fn reserve(most: u64) -> u64 {
+        (most / 16).clamp(4 * MARGIN, 64 * MARGIN)
+    }
+
+    /// Makes the file at least `end` bytes long. `posix_fallocate` really takes the disk space, so that a full disk is
+    /// an error here and not a SIGBUS at some later store.
+    #[cold]
+    fn extend(&self, end: u64, line_bytes: u64) -> Result<Room, Refused> {
+        let _one_at_a_time = self.extending.lock();
+        let extended = self.extended.load(Ordering::Relaxed);
+        let closed_at = self.end.load(Ordering::SeqCst);
+        if closed_at != OPEN {
+            self.refused.fetch_add(closed_at.min(end).saturating_sub(end - line_bytes), Ordering::SeqCst);
+            return Err(Refused::Closed);
+        }
+        let largest = self.mapped.min(limit(libc::RLIMIT_FSIZE));
+        if end > largest {
+            return Err(Refused::Failed(io::Error::from_raw_os_error(libc::EFBIG)));
+        }
+        self.check_descriptor().map_err(Refused::Failed)?;
+        let most = self.most.load(Ordering::Relaxed);
+        let for_events = most.saturating_sub(Self::reserve(self.mapped));
+        let for_definitions = most.saturating_sub(MARGIN);
+        if end >= self.large.load(Ordering::Relaxed) {
+            crate::condense::wake();
+        }
+        let (room, bound) = if end <= for_events {
+            (Room::Events, for_events)
+        } else if end <= for_definitions {
+            (Room::Definitions, for_definitions)
+        } else if end <= most {
+            (Room::LastWords, most)
+        } else {
+            self.refused.fetch_add(line_bytes, Ordering::SeqCst);
+            return Err(Refused::Full);
+        };
+        if end <= self.ready.load(Ordering::SeqCst) {
+            return Ok(room);
+        }
+        let step = (extended - self.front).clamp(FIRST_EXTENSION, LARGEST_EXTENSION).min(self.mapped / 8);
+        let step = if room == Room::Events { step } else { PAGE };
+        let mut goal = (end + step).next_multiple_of(FIRST_EXTENSION.min(step)).min(bound).min(largest);
+        while let Err(error) = self.allocate(extended, goal) {
+            // A nearly full disk still has room for some lines.
+            let smaller = end.next_multiple_of(PAGE).min(bound).min(largest);
+            if error.raw_os_error() != Some(libc::ENOSPC) || goal == smaller {
+                return Err(Refused::Failed(error));
+            }
+            goal = smaller;
+        }
+        self.extended.store(goal, Ordering::Relaxed);
+        self.ready.store(goal, Ordering::SeqCst);
+        Ok(room)
+    }
+
+    fn write_at(&self, line: &[u8], start: u64) -> io::Result<()> {
+        if start + line.len() as u64 > limit(libc::RLIMIT_FSIZE) {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG)); // Asking the kernel would bring a deadly signal.
+        }
+        self.check_descriptor()?;
+        self.file.write_all_at(line, start)
+    }
+
+    /// That the descriptor is still the trace's.
+    fn check_descriptor(&self) -> io::Result<()> {
+        if inode_of(&*self.file) == self.inode {
+            Ok(())
+        } else {
+            Err(io::Error::other("the program has closed the file"))
+        }
+    }
+
+    /// Takes disk space for these bytes of the file, and makes their addresses usable.
+    fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
+        if self.base.is_null() {
+            return Ok(()); // A full disk is an error of `pwrite`.
+        }
+        // SAFETY: the descriptor is open: nothing closes it before the file is closed and whole.
+        match unsafe { libc::posix_fallocate(self.file.as_raw_fd(), from as i64, (to - from) as i64) } {
+            0 => {
+                let page = from - from % PAGE;
+                // SAFETY: whole pages of the file's own mapping, which the file has now.
+                let usable = unsafe {
+                    let start = self.base.add(page as usize).cast();
+                    libc::mprotect(start, (to - page) as usize, libc::PROT_READ | libc::PROT_WRITE)
+                };
+                if usable == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+            }
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Refuses further lines and cuts the file to what was reserved.
+    ///
+    /// A thread that reserved before `ready` became 0 is counted in `tail`, so its bytes stay; one that reserves
+    /// later sees `ready` and writes nothing. No thread can touch a page beyond the new end.
+    pub fn close(&self) -> u64 {
+        // Not for ever: a signal handler that ends the process may have interrupted an extension on this very thread.
+        let _no_extension = self.extending.try_lock_for(Duration::from_millis(100));
+        if self.is_closed() {
+            return self.end.load(Ordering::SeqCst);
+        }
+        let size = self.extended.load(Ordering::Relaxed);
+        self.ready.store(0, Ordering::SeqCst);
+        let end = self.tail.load(Ordering::SeqCst).min(size);
+        self.end.store(end, Ordering::SeqCst);
+        // Failing to trim leaves NULs at the end, which readers skip.
+        if self.check_descriptor().is_ok() {
+            let _ = self.file.set_len(end.min(limit(libc::RLIMIT_FSIZE)));
+        }
+        end
+    }
+
+    /// Whether the file is still found under its name: somebody may have removed, renamed or replaced it.
+    pub fn is_in_place(&self) -> bool {
+        is_named(&*self.file, &self.path)
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.end.load(Ordering::SeqCst) != OPEN
+    }
+
+    /// Bytes at the beginning that are left to the caller.
+    pub fn front(&self) -> u64 {
+        self.front
+    }
+
+    /// The disk space taken, front included.
+    pub fn taken(&self) -> u64 {
+        match self.end.load(Ordering::SeqCst) {
+            OPEN => self.extended.load(Ordering::Relaxed),
+            end => end,
+        }
+    }
+
+    /// Bytes reserved so far, front included.
+    pub fn tail(&self) -> u64 {
+        self.tail.load(Ordering::Relaxed)
+    }
+
+    /// Bounds the file: it may reach `most` bytes, front included, and is to be condensed from `large` bytes on.
+    pub fn bound(&self, most: u64, large: u64) {
+        self.most.store(most, Ordering::Relaxed);
+        self.large.store(large, Ordering::Relaxed);
+    }
+
+    pub fn is_large(&self) -> bool {
+        self.tail() >= self.large.load(Ordering::Relaxed)
+    }
+
+    /// Writes the part that was left to the caller. A NUL stays between it and the lines.
+    pub fn write_front(&self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.len() as u64 >= self.front {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "there is more than fits"));
+        }
+        self.write_at(bytes, 0)
+    }
+
+    /// Of a closed file: whether every line reserved has been written.
+    pub fn is_whole(&self) -> bool {
+        let end = self.end.load(Ordering::SeqCst);
+        if end == OPEN {
+            return false;
+        }
+        let nuls = if self.base.is_null() {
+            match self.check_descriptor().and_then(|()| self.count_nuls(end)) {
+                Ok(nuls) => nuls,
+                Err(_) => return false,
+            }
+        } else {
+            // SAFETY: closing left the file this long; reading bytes that a late thread may still be writing only decides
+            // whether to look again.
+            let lines =
+                unsafe { std::slice::from_raw_parts(self.base.add(self.front as usize), (end - self.front) as usize) };
+            memchr::memchr_iter(0, lines).count()
+        };
+        nuls as u64 == self.refused.load(Ordering::SeqCst)
+    }
+
+    fn count_nuls(&self, end: u64) -> io::Result<usize> {
+        let (mut nuls, mut from, mut piece) = (0, self.front, vec![0; 1 << 20]);
+        while from < end {
+            let length = (end - from).min(piece.len() as u64) as usize;
+            self.file.read_exact_at(&mut piece[..length], from)?;
+            nuls += memchr::memchr_iter(0, &piece[..length]).count();
+            from += length as u64;
+        }
+        Ok(nuls)
+    }
+
+    /// Gives up mapping and descriptor of a closed file that is whole. The disk space of a deleted file is only freed then.
+    ///
+    /// # Safety
+    ///
+    /// [`is_whole`](Self::is_whole) must have said yes: no thread writes to the file any more, and whoever still comes to
+    /// it finds it closed and touches neither.
+    pub unsafe fn release(&self) {
+        if self.released.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if !self.base.is_null() {
+            // SAFETY: the caller's word.
+            unsafe { libc::munmap(self.base.cast(), self.mapped as usize) };
+        }
+        self.close_descriptor();
+    }
+
+    fn close_descriptor(&self) {
+        // The program may have closed it and opened a file of its own there.
+        if self.check_descriptor().is_ok() {
+            // SAFETY: still the file's own, and nobody uses it any more.
+            unsafe { libc::close(self.file.as_raw_fd()) };
+        }
+    }
+
+    /// In a forked child, which would hold the disk space and the lock of its parent's file. An append that a signal
+    /// handler has interrupted to fork may go on here: it writes to memory of the child's own.
+    pub fn forget_in_child(&self) {
+        if self.released.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if !self.base.is_null() {
+            // SAFETY: replaces the child's own mapping of the file by one of nothing, at the same place.
+            unsafe {
+                libc::mmap(
+                    self.base.cast(),
+                    self.mapped as usize,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED,
+                    -1,
+                    0,
+                )
+            };
+        }
+        self.close_descriptor();
+    }
+}
+
+/// Maps the first bytes of a file at addresses that cannot be used before the file is that long: what looks through all memory
+/// of a process, as valgrind does for leaks, would fall over each page of what is not there yet. Null where the file system
+/// refuses shared mappings.
+///
+/// This asks the kernel itself: ThreadSanitizer takes a call of `mmap` for a write to every byte of the mapping, and does not
+/// know the atomic operation by which other threads learn of it.
+fn map(file: &File, bytes: u64) -> *mut u8 {
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice, of an open descriptor.
+    let base = unsafe { libc::syscall(libc::SYS_mmap, 0, bytes, libc::PROT_NONE, flags, file.as_raw_fd(), 0) };
+    if base == -1 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(base as usize) }
+}
+
+impl Drop for TraceFile {
+    fn drop(&mut self) {
+        // Only of a file that no log has had.
+        // SAFETY: nobody else knows it.
+        unsafe { self.release() };
+    }
+}

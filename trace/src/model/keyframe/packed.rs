@@ -1,0 +1,171 @@
+//! Rows of a keyframe: what there is many of, as numbers in an order, and where they grow as differences to the row before.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::blocks::Block;
+use crate::model::kind::Kind;
+use crate::model::ledger::{Cell, CellKey};
+use crate::model::tags::{CATEGORIES, TaggedTensor};
+use crate::model::views::{Range, StepView, TimelinePoint};
+use crate::record::Phase;
+
+/// `[address, bytes, born, time, cell, list]`; address, born and time as differences, list -1 for none.
+pub(super) type BlockRow = [i64; 6];
+
+/// The rows of one line, which begins at zero.
+#[derive(Default)]
+pub(super) struct Blocks {
+    address: u64,
+    born: u64,
+    time: u64,
+}
+
+/// What to add to `last`, which becomes `next`.
+fn difference(last: &mut u64, next: u64) -> i64 {
+    let difference = next.wrapping_sub(*last) as i64;
+    *last = next;
+    difference
+}
+
+/// The reverse.
+fn sum(last: &mut u64, difference: i64) -> u64 {
+    *last = last.wrapping_add_signed(difference);
+    *last
+}
+
+impl Blocks {
+    pub(super) fn packed(&mut self, block: &Block, list: Option<u32>) -> BlockRow {
+        [
+            difference(&mut self.address, block.address),
+            block.bytes as i64,
+            difference(&mut self.born, block.born),
+            difference(&mut self.time, block.time),
+            i64::from(block.cell),
+            list.map_or(-1, i64::from),
+        ]
+    }
+
+    pub(super) fn unpacked(&mut self, [address, bytes, born, time, cell, list]: BlockRow) -> (Block, Option<u32>) {
+        let (address, born, time) =
+            (sum(&mut self.address, address), sum(&mut self.born, born), sum(&mut self.time, time));
+        // What is out of range names no cell, and then no block.
+        let cell = u32::try_from(cell).unwrap_or(u32::MAX);
+        let list = (list >= 0).then(|| u32::try_from(list).unwrap_or(u32::MAX));
+        (Block::new(address, bytes as u64, born, time, cell), list)
+    }
+}
+
+/// `[block, offset in it, category, bytes, owner, whether it is the block's largest]`; block as a difference.
+pub(super) type TensorRow = [i64; 6];
+
+/// As [`Blocks`].
+#[derive(Default)]
+pub(super) struct Tensors {
+    block: u64,
+}
+
+impl Tensors {
+    pub(super) fn packed(&mut self, (block, address, tensor, largest): (u64, u64, TaggedTensor, bool)) -> TensorRow {
+        [
+            difference(&mut self.block, block),
+            address.wrapping_sub(block) as i64,
+            tensor.category as i64,
+            tensor.bytes as i64,
+            i64::from(tensor.owner),
+            i64::from(largest),
+        ]
+    }
+
+    pub(super) fn unpacked(&mut self, row: TensorRow) -> Option<(u64, u64, TaggedTensor, bool)> {
+        let [block, offset, category, bytes, owner, largest] = row;
+        let block = sum(&mut self.block, block);
+        let category = *CATEGORIES.get(usize::try_from(category).ok()?)?;
+        let tensor = TaggedTensor { category, bytes: bytes as u64, owner: u32::try_from(owner).ok()? };
+        Some((block, block.wrapping_add_signed(offset), tensor, largest != 0))
+    }
+}
+
+/// A cell: stack, layer, owner, kind and phase, what it holds and held, and its line and layer in the books.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct CellRow(u32, u32, u32, Kind, Phase, [u64; 6], u32, u32);
+
+impl From<Cell> for CellRow {
+    fn from(cell: Cell) -> Self {
+        let CellKey { stack, layer, owner, kind, phase } = cell.key;
+        let (figures, [line, layer_slot]) = cell.figures();
+        Self(stack, layer, owner, kind, phase, figures, line, layer_slot)
+    }
+}
+
+impl From<CellRow> for Cell {
+    fn from(CellRow(stack, layer, owner, kind, phase, figures, line, layer_slot): CellRow) -> Self {
+        Self::of(CellKey { stack, layer, owner, kind, phase }, figures, [line, layer_slot])
+    }
+}
+
+/// `[time, allocated: least, most, last, reserved: …, used: …]`; time as a difference.
+pub(super) type PointRow = [u64; 10];
+
+/// As [`Blocks`].
+#[derive(Default)]
+pub(super) struct Points {
+    time: u64,
+}
+
+impl Points {
+    pub(super) fn packed(mut self, points: &[TimelinePoint]) -> Vec<PointRow> {
+        let row = |point: &TimelinePoint| {
+            let [a, r, u] = [point.allocated, point.reserved, point.used];
+            let time = difference(&mut self.time, point.time) as u64;
+            [time, a.min, a.max, a.last, r.min, r.max, r.last, u.min, u.max, u.last]
+        };
+        points.iter().map(row).collect()
+    }
+
+    pub(super) fn unpacked(mut self, rows: Vec<PointRow>) -> impl Iterator<Item = TimelinePoint> {
+        rows.into_iter().map(move |[time, a, b, c, d, e, f, g, h, i]| TimelinePoint {
+            time: sum(&mut self.time, time as i64),
+            allocated: Range { min: a, max: b, last: c },
+            reserved: Range { min: d, max: e, last: f },
+            used: Range { min: g, max: h, last: i },
+        })
+    }
+}
+
+/// `[index, steps joined, end, peak, allocated at the end, events]`; index, end and events as differences.
+pub(super) type StepRow = [i64; 6];
+
+/// As [`Blocks`].
+#[derive(Default)]
+pub(super) struct StepRows {
+    index: u64,
+    end: u64,
+    events: u64,
+}
+
+impl StepRows {
+    pub(super) fn packed(mut self, steps: &[StepView]) -> Vec<StepRow> {
+        let row = |step: &StepView| {
+            [
+                difference(&mut self.index, step.index),
+                step.steps as i64,
+                difference(&mut self.end, step.end_time),
+                step.peak_allocated_bytes as i64,
+                step.allocated_bytes_at_end as i64,
+                difference(&mut self.events, step.end_event),
+            ]
+        };
+        steps.iter().map(row).collect()
+    }
+
+    pub(super) fn unpacked(mut self, rows: Vec<StepRow>) -> impl Iterator<Item = StepView> {
+        rows.into_iter().map(move |[index, steps, end, peak, at_end, events]| StepView {
+            index: sum(&mut self.index, index),
+            steps: steps as u64,
+            end_time: sum(&mut self.end, end),
+            peak_allocated_bytes: peak as u64,
+            allocated_bytes_at_end: at_end as u64,
+            end_event: sum(&mut self.events, events),
+        })
+    }
+}
