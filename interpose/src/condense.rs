@@ -112,6 +112,9 @@ fn look(recorder: &Recorder) {
     let mut state = CONDENSING.lock();
     let trace_max = crate::config().trace_max;
     state.let_go(recorder, trace_max);
+    if !recorder.log.is_full() {
+        say_lost(recorder);
+    }
     let file = recorder.log.file();
     let waits = state.again.is_some_and(|(when, _)| Instant::now() < when);
     if state.hopeless || waits || recorder.is_finished() || file.is_closed() || !file.is_large() {
@@ -127,7 +130,9 @@ fn look(recorder: &Recorder) {
         Ok(()) => state.again = None,
         Err(failure) => state.failed(recorder, failure),
     }
-    say_lost(recorder);
+    if !recorder.log.is_full() {
+        say_lost(recorder);
+    }
 }
 
 /// Lets a condensation under way come to its end. Runs on the thread that ends the process, before the trace is closed.
@@ -137,12 +142,6 @@ pub fn finish() {
 
 /// In a forked child, which has none of the threads that were at it.
 pub fn forget_in_child() {
-    let left = if CONDENSING.is_locked() {
-        Vec::new() // Perhaps half changed.
-    } else {
-        std::mem::take(&mut CONDENSING.lock().left)
-    };
-    left.iter().for_each(|file| file.forget_in_child());
     lifecycle::reset_in_child(&CONDENSING, NOTHING_YET);
     THREAD.store(ptr::null_mut(), Ordering::Release);
     SAID.store(false, Ordering::Relaxed);

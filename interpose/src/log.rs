@@ -55,6 +55,7 @@ impl Log {
 
     /// Goes on in `next`; returns the file left behind, closed.
     pub fn switch_to(&self, next: TraceFile) -> &'static TraceFile {
+        next.follows(self.file());
         let old = self.current.swap(Box::into_raw(Box::new(next)), Ordering::AcqRel);
         // SAFETY: never null, never freed.
         let old = unsafe { &*old };

@@ -340,7 +340,7 @@ impl Session {
 /// the one that forked.
 pub fn forget_in_child() {
     if let Some(parents) = Recorder::current() {
-        parents.log.file().forget_in_child();
+        parents.log.file().forget_all_in_child();
     }
     CURRENT.store(ptr::null_mut(), Ordering::Release);
     HOPELESS.store(false, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -69,6 +69,8 @@ pub struct TraceFile {
     /// Bytes inside the file that were reserved for lines which then were refused: they stay NULs.
     refused: AtomicU64,
     released: AtomicBool,
+    /// The file that this one replaced.
+    previous: AtomicPtr<TraceFile>,
 }
 
 // SAFETY: `base` is only written through reserved, disjoint ranges.
@@ -103,6 +105,7 @@ impl TraceFile {
             end: AtomicU64::new(OPEN),
             refused: AtomicU64::new(0),
             released: AtomicBool::new(false),
+            previous: AtomicPtr::new(ptr::null_mut()),
         })
     }
 
@@ -343,9 +346,26 @@ impl TraceFile {
         }
     }
 
+    /// Notes which file this one replaces.
+    pub fn follows(&self, previous: &'static Self) {
+        self.previous.store(ptr::from_ref(previous).cast_mut(), Ordering::Release);
+    }
+
+    /// In a forked child: [`forget_in_child`](Self::forget_in_child) for this file and all that came before it.
+    pub fn forget_all_in_child(&self) {
+        self.forget_in_child();
+        // SAFETY: null, or a file of a log, which is never freed.
+        let mut file = unsafe { self.previous.load(Ordering::Acquire).as_ref() };
+        while let Some(before) = file {
+            before.forget_in_child();
+            // SAFETY: as above.
+            file = unsafe { before.previous.load(Ordering::Acquire).as_ref() };
+        }
+    }
+
     /// In a forked child, which would hold the disk space and the lock of its parent's file. An append that a signal
     /// handler has interrupted to fork may go on here: it writes to memory of the child's own.
-    pub fn forget_in_child(&self) {
+    fn forget_in_child(&self) {
         if self.released.swap(true, Ordering::AcqRel) {
             return;
         }
