@@ -16,6 +16,7 @@ mod segments;
 mod source;
 mod steps;
 mod table;
+mod typing;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -215,6 +216,10 @@ pub struct App {
     pub now_unix_ns: u64,
     /// The program, if this memlab started it.
     pub program: Option<Program>,
+    /// Whether it reads what is typed.
+    pub program_takes_keys: bool,
+    /// Whether keys on the screen of its output go to it.
+    types_to_program: bool,
     /// What it prints.
     output: Option<Arc<Mutex<ProgramScreen>>>,
     /// Where the memory of each process is, by its number.
@@ -258,6 +263,8 @@ impl App {
             spots: Spots::default(),
             now_unix_ns: 0,
             program: None,
+            program_takes_keys: true,
+            types_to_program: false,
             output: None,
             moves: HashMap::new(),
             waiting_for: waiting_for.into(),

@@ -175,6 +175,10 @@ Examples:
   memlab run -o 'run-%r.jsonl' --live -- python train.py
 
 In FILE %p is the process number, %r the rank, %n the program's name, %h the host.
+With --live the program has a terminal of its own, as large as the Output screen. Enter on that screen types to it (input(),
+breakpoint()) until Esc, and d after q leaves it the whole terminal. It gets no mouse, pictures or clipboard there, and cannot
+be stopped by Ctrl-Z: without --live it has the terminal that memlab was started on.
+
 The exit code is the program's; a program ended by a signal ends memlab by the same signal.
 127: there is no such program; 126: it cannot be executed; 2: memlab was asked for something it cannot do.";
 
@@ -186,7 +190,7 @@ struct Run {
     /// Replace a trace that is there already under that name.
     #[arg(long)]
     force: bool,
-    /// Show the dashboard while it runs.
+    /// Show the dashboard while it runs; what the program asks is answered on its Output screen.
     #[arg(long, overrides_with = "no_live")]
     live: bool,
     /// Leave the terminal to the program (default).

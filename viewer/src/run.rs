@@ -2,6 +2,7 @@
 //! memory went.
 
 mod ending;
+mod keyboard;
 mod launch;
 mod live;
 mod output;

@@ -25,6 +25,8 @@ pub trait Program {
     fn poll_end(&mut self) -> Option<String>;
     /// Sends a signal to it and its children.
     fn signal(&self, signal: i32);
+    /// Something was typed to it.
+    fn input(&mut self, bytes: &[u8]);
     /// The pane it prints to has a new size.
     fn resize(&self, rows: u16, columns: u16);
 }
@@ -111,12 +113,19 @@ pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) ->
         keyboard.wait(if dirty { due.max(Duration::from_millis(1)) } else { FRAME });
         while keyboard.is_there() && event::poll(Duration::ZERO)? {
             match event::read()? {
-                Event::Key(key) if key.code == KeyCode::Char('z') && key.modifiers == KeyModifiers::CONTROL => {
+                Event::Key(key)
+                    if key.code == KeyCode::Char('z') && key.modifiers == KeyModifiers::CONTROL && !app.is_typing() =>
+                {
                     terminal.suspend()?;
                 }
                 Event::Key(key) => match app.on_key(key) {
                     Some(Request::Quit) => return Ok(Left::Quit),
                     Some(Request::Detach) => return Ok(Left::Detach),
+                    Some(Request::Input(bytes)) => {
+                        if let Some(program) = program.as_deref_mut() {
+                            program.input(&bytes);
+                        }
+                    }
                     Some(Request::Interrupt) => send(program.as_deref(), SIGINT),
                     Some(Request::Terminate) => send(program.as_deref(), SIGTERM),
                     Some(Request::Redraw) => terminal.clear()?,

@@ -2,167 +2,13 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::num::NonZeroU16;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use common::child::{LIMIT, Watchdog, start, usual_signals};
 use common::process::{Movable, Runtime};
+use common::session::{PATIENCE, Session, harmless_library};
 use common::{Story, trained};
-use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A terminal with memlab in it.
-struct Session {
-    child: Box<dyn Child + Send + Sync>,
-    master: Box<dyn MasterPty + Send>,
-    writer: Box<dyn Write + Send>,
-    screen: Arc<Mutex<vt100::Parser>>,
-    raw: Arc<Mutex<Vec<u8>>>,
-    _folder: tempfile::TempDir,
-    _watchdog: Watchdog,
-}
-
-fn size(columns: u16, rows: u16) -> PtySize {
-    PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 }
-}
-
-fn one(number: u16) -> NonZeroU16 {
-    NonZeroU16::new(number).expect("sizes are above 0")
-}
-
-impl Session {
-    /// Runs `memlab` with these arguments; `{}` in them is a folder with the trace `run.jsonl`.
-    fn start(arguments: &[&str], story: &Story) -> Self {
-        Self::start_with(arguments, story, |_| ())
-    }
-
-    /// The same where processes listen in `runtime`.
-    fn start_in(runtime: &Runtime, arguments: &[&str], story: &Story) -> Self {
-        let folder = runtime.path();
-        Self::start_inner(env!("CARGO_BIN_EXE_memlab").as_ref(), arguments, story, |_| (), Some(folder))
-    }
-
-    /// The same, in a folder that is prepared; it is also where preferences are looked for.
-    fn start_with(arguments: &[&str], story: &Story, prepare: impl Fn(&std::path::Path)) -> Self {
-        Self::start_program(env!("CARGO_BIN_EXE_memlab").as_ref(), arguments, story, prepare)
-    }
-
-    fn start_program(
-        program: &std::path::Path,
-        arguments: &[&str],
-        story: &Story,
-        prepare: impl Fn(&std::path::Path),
-    ) -> Self {
-        Self::start_inner(program, arguments, story, prepare, None)
-    }
-
-    fn start_inner(
-        program: &std::path::Path,
-        arguments: &[&str],
-        story: &Story,
-        prepare: impl Fn(&std::path::Path),
-        runtime: Option<&std::path::Path>,
-    ) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        prepare(folder.path());
-        std::fs::write(folder.path().join("run.jsonl"), &story.text).expect("the trace is written");
-        let pty = native_pty_system().openpty(size(120, 40)).expect("a pseudo-terminal");
-        let mut command = CommandBuilder::new(program);
-        for argument in arguments {
-            command.arg(argument.replace("{}", &folder.path().to_string_lossy()));
-        }
-        command.cwd(folder.path());
-        for (name, value) in
-            [("TERM", "xterm-256color"), ("LANG", "C.UTF-8"), ("MEMLAB_LIB", harmless_library().as_str())]
-        {
-            command.env(name, value);
-        }
-        command.env("XDG_CONFIG_HOME", folder.path());
-        command.env("XDG_RUNTIME_DIR", runtime.unwrap_or(folder.path()));
-        for name in ["NO_COLOR", "LC_ALL", "LC_CTYPE", "MEMLAB_THEME", "MEMLAB_OUTPUT", "LD_PRELOAD"] {
-            command.env_remove(name);
-        }
-        let child = pty.slave.spawn_command(command).expect("memlab starts");
-        drop(pty.slave);
-        let mut reader = pty.master.try_clone_reader().expect("a reader");
-        let writer = pty.master.take_writer().expect("a writer");
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(one(40), one(120), 100)));
-        let raw = Arc::new(Mutex::new(Vec::new()));
-        let (target, copy) = (screen.clone(), raw.clone());
-        std::thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            while let Ok(length @ 1..) = reader.read(&mut buffer) {
-                target.lock().expect("no panic").process(&buffer[..length]);
-                copy.lock().expect("no panic").extend_from_slice(&buffer[..length]);
-            }
-        });
-        // portable_pty starts it as the leader of a session, with the usual signals.
-        let watchdog = Watchdog::on(child.process_id().expect("it runs"), LIMIT);
-        Self { child, master: pty.master, writer, screen, raw, _folder: folder, _watchdog: watchdog }
-    }
-
-    fn text(&self) -> String {
-        self.screen.lock().expect("no panic").screen().contents()
-    }
-
-    /// Waits until the screen shows `words`.
-    fn wait_for(&self, words: &str) -> Duration {
-        self.wait_until(words, |text| text.contains(words))
-    }
-
-    fn wait_until(&self, what: &str, is: impl Fn(&str) -> bool) -> Duration {
-        let started = Instant::now();
-        while !is(&self.text()) {
-            assert!(started.elapsed() < PATIENCE, "no {what:?} on\n{}", common::numbered(&self.text()));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        started.elapsed()
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.writer.write_all(keys.as_bytes()).expect("keys are taken");
-        self.writer.flush().expect("keys are taken");
-    }
-
-    fn resize(&self, columns: u16, rows: u16) {
-        self.screen.lock().expect("no panic").set_size(one(rows), one(columns));
-        self.master.resize(size(columns, rows)).expect("the terminal changes its size");
-    }
-
-    fn signal(&self, signal: i32) {
-        let pid = self.child.process_id().expect("it runs") as i32;
-        // SAFETY: a signal to our own child, which was not waited for.
-        unsafe { libc::kill(pid, signal) };
-    }
-
-    /// Waits for the end: the exit code, and whether the terminal is as it was.
-    fn end(mut self) -> (u32, bool, String) {
-        let started = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("the child can be waited for") {
-                break status;
-            }
-            assert!(started.elapsed() < PATIENCE, "still running:\n{}", self.text());
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        std::thread::sleep(Duration::from_millis(100));
-        let screen = self.screen.lock().expect("no panic");
-        let restored = !screen.screen().alternate_screen() && !screen.screen().hide_cursor();
-        let text = screen.screen().contents();
-        (status.exit_code(), restored, text)
-    }
-}
-
-/// A library that does no harm when preloaded: the C library this test runs on.
-fn harmless_library() -> String {
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has it");
-    let library = maps.split_whitespace().find(|word| word.contains("/libc.so") || word.contains("/libc-"));
-    PathBuf::from(library.expect("this test uses the C library")).to_string_lossy().into_owned()
-}
 
 fn finished() -> Story {
     let mut story = trained(4);
@@ -242,7 +88,7 @@ fn what_is_on_the_screen_is_written_to_files() {
     // AND a second time beside the first
     session.press("ec");
     session.wait_for("written to memlab-lines-4242-1.csv");
-    let folder = session._folder.path();
+    let folder = session.folder.path();
     let csv = std::fs::read_to_string(folder.join("memlab-lines-4242.csv")).expect("written");
     let json: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(folder.join("memlab-lines-4242.json")).expect("written"))
@@ -562,7 +408,7 @@ fn a_live_program_is_watched_to_its_end() {
     session.press("8");
     session.wait_for("first");
     // WHEN it ends
-    std::fs::write(session._folder.path().join("go"), "").expect("written");
+    std::fs::write(session.folder.path().join("go"), "").expect("written");
     // THEN its last state stays until `q`
     session.wait_for("exit code 7");
     session.wait_for("last");
@@ -586,7 +432,7 @@ fn leaving_a_live_program_asks_first_and_can_detach() {
     // WHEN detached THEN the program goes on, on this terminal
     session.press("d");
     session.wait_until("the normal screen", |text| !text.contains("memlab") && text.contains("first"));
-    std::fs::write(session._folder.path().join("go"), "").expect("written");
+    std::fs::write(session.folder.path().join("go"), "").expect("written");
     let (code, restored, text) = session.end();
     assert_eq!((code, restored), (7, true));
     assert!(text.contains("last"), "{text}");
@@ -617,7 +463,7 @@ fn a_live_program_sees_a_terminal_of_the_panes_size() {
     session.wait_for("35 118");
     session.resize(100, 30);
     session.wait_for("25 98");
-    std::fs::write(session._folder.path().join("go"), "").expect("written");
+    std::fs::write(session.folder.path().join("go"), "").expect("written");
     session.wait_for("exit code 0");
     session.press("q");
     assert_eq!(session.end().0, 0);
@@ -633,4 +479,47 @@ fn a_termination_is_passed_on_to_a_live_program() {
     let (code, restored, text) = session.end();
     assert_eq!((code, restored), (9, true));
     assert!(text.contains("asked to end"), "{text}");
+}
+
+/// Asks for a line and tells it, twice: under the dashboard, and after a detach.
+const ASKS: &str = "printf 'first? '; read a; echo \"got <$a>\"; printf 'second? '; read b; echo \"then <$b>\"; exit 5";
+
+#[test]
+fn what_is_typed_reaches_a_live_program_in_the_pane_and_after_a_detach() {
+    let mut session = Session::start(&["run", "--live", "--", "sh", "-c", ASKS], &finished());
+    session.press("8");
+    session.wait_for("first?");
+    // WHEN Enter is pressed on its screen THEN keys go to the program, also those that mean something to memlab
+    session.press("\r");
+    session.wait_for("typing to the program");
+    session.press("quit 1\x7f2\r");
+    session.wait_for("got <quit 2>");
+    session.press("\x1b");
+    session.wait_until("memlab's keys", |text| !text.contains("typing to the program"));
+    // AND after a detach what is typed on the terminal does
+    session.press("q");
+    session.wait_for("still running");
+    session.press("d");
+    session.wait_until("the normal screen", |text| !text.contains("Overview") && text.contains("second?"));
+    session.press("and this\r");
+    let (code, restored, text) = session.end();
+    assert_eq!((code, restored), (5, true));
+    assert!(text.contains("then <and this>"), "{text}");
+    // Its own terminal echoes, ours does not a second time.
+    assert_eq!(text.matches("and this").count(), 2, "{text}");
+}
+
+#[test]
+fn a_program_that_reads_a_pipe_is_not_typed_to() {
+    let program = "memlab=$0; echo from a pipe | \"$memlab\" run --live -- sh -c 'read a; echo \"got <$a>\"; while [ ! -e go ]; do sleep 0.05; done'";
+    let mut session =
+        Session::start_program("/bin/sh".as_ref(), &["-c", program, env!("CARGO_BIN_EXE_memlab")], &finished(), |_| ());
+    session.press("8");
+    session.wait_for("got <from a pipe>");
+    session.press("\r");
+    session.wait_for("reads its input from a pipe or a file");
+    std::fs::write(session.folder.path().join("go"), "").expect("written");
+    session.wait_for("exit code 0");
+    session.press("q");
+    assert_eq!(session.end().0, 0);
 }

@@ -12,6 +12,8 @@ pub enum Request {
     Quit,
     /// Leave, and let the program go on with the terminal.
     Detach,
+    /// Send what was typed to the program.
+    Input(Vec<u8>),
     /// Interrupt the program, as Ctrl-C does.
     Interrupt,
     /// Ask the program to end.
@@ -48,6 +50,9 @@ impl App {
             return None;
         }
         self.notice = None;
+        if self.is_typing() {
+            return self.on_typed_key(key);
+        }
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
                 KeyCode::Char('c') => self.on_interrupt(),
@@ -154,7 +159,7 @@ impl App {
             Screen::Steps => self.go_to_selected_step(),
             Screen::Events => self.go_to_selected_event(),
             Screen::Processes => self.show_selected_process(),
-            Screen::Output => {}
+            Screen::Output => self.type_to_program(),
         }
         None
     }
@@ -207,6 +212,7 @@ impl App {
     /// The program ended.
     pub fn on_program_end(&mut self, how: String) {
         self.program = Some(Program::Ended(how));
+        self.types_to_program = false;
         if self.overlay == Some(Overlay::Leave) {
             self.overlay = None;
         }

@@ -127,7 +127,8 @@ impl App {
         let length = self.chart_span().map_or(end, |(start, end)| end - start);
         let length = if nearer { (length / 2).max(NEAREST) } else { length.saturating_mul(2) };
         let centre = if self.moment == Moment::Now { None } else { self.moment_time() };
-        self.window = if length >= end { Window::Run } else { Window::Around(centre, length) };
+        // Halved and doubled again it may be a little shorter than the run.
+        self.window = if length > end - end / 8 { Window::Run } else { Window::Around(centre, length) };
     }
 
     /// Moves the cursor by columns of the chart, from the latest moment or the peak if it is there.

@@ -4,9 +4,10 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
 
+use super::keyboard::Keyboard;
 use super::launch::{Ended, cannot_start, lock};
 use super::pty::PtyProgram;
 use super::traces::TraceFinder;
@@ -17,6 +18,8 @@ use crate::session::{self, Left, Program};
 use crate::theme::Palette;
 use crate::view;
 
+/// Between two looks at the program.
+const PAUSE: Duration = Duration::from_millis(30);
 /// Rows of the program's output that stay on the terminal afterwards.
 const LAST_ROWS: usize = 20;
 
@@ -34,6 +37,7 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Optio
     })));
     let mut app = App::new(config.theme(theme), "waiting for the program to use CUDA…").with_program(program.screen());
     config.apply(&mut app);
+    app.program_takes_keys = program.takes_input();
     let left = session::run(&mut app, &feed, Some(&mut program));
     drop(feed);
     program.pass_on(LAST_ROWS);
@@ -46,9 +50,10 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Optio
     Ok(wait(&mut program))
 }
 
-/// Waits for a program whose output goes to the terminal now; signals are passed on.
+/// Waits for a program whose output goes to the terminal now; signals and what is typed are passed on.
 fn wait(program: &mut PtyProgram) -> Ended {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH]).ok();
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT]).ok();
+    let mut keyboard = Keyboard::take();
     if let Ok((columns, rows)) = crossterm::terminal::size() {
         program.resize(rows, columns);
     }
@@ -63,9 +68,13 @@ fn wait(program: &mut PtyProgram) -> Ended {
                         program.resize(rows, columns);
                     }
                 }
+                SIGCONT => keyboard.iter().for_each(Keyboard::apply),
                 signal => program.signal(signal),
             }
         }
-        std::thread::sleep(Duration::from_millis(30));
+        match &mut keyboard {
+            Some(keyboard) => program.input(&keyboard.read(PAUSE)),
+            None => std::thread::sleep(PAUSE),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! A pseudo-terminal for the program, so that under the dashboard it prints as it would on a terminal.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -22,6 +23,10 @@ pub struct PtyProgram {
     passes_on: Arc<AtomicBool>,
     reader: Option<std::thread::JoinHandle<()>>,
     ended: Option<Ended>,
+    /// Whether it reads from this terminal.
+    takes_input: bool,
+    /// What was typed and not taken yet.
+    typed: VecDeque<u8>,
 }
 
 fn size(rows: u16, columns: u16) -> libc::winsize {
@@ -75,12 +80,40 @@ impl PtyProgram {
         let (target, passing) = (screen.clone(), passes_on.clone());
         let reader =
             std::thread::Builder::new().name("memlab-output".into()).spawn(move || read(source, &target, &passing))?;
-        Ok(Self { child, master, screen, passes_on, reader: Some(reader), ended: None })
+        Ok(Self {
+            child,
+            master,
+            screen,
+            passes_on,
+            reader: Some(reader),
+            ended: None,
+            takes_input: !has_input,
+            typed: VecDeque::new(),
+        })
     }
 
     /// Its process number.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether it reads what is typed on this terminal, and not a pipe or a file.
+    pub fn takes_input(&self) -> bool {
+        self.takes_input
+    }
+
+    /// Passes on what was typed, as far as the program's terminal takes it: one whose program does not read fills up.
+    pub fn pass_typed(&mut self) {
+        while !self.typed.is_empty() && can_take(&self.master) {
+            let (front, _) = self.typed.as_slices();
+            // SAFETY: the bytes outlive the call. What a terminal takes of so few at once does not block.
+            let written =
+                unsafe { libc::write(self.master.as_raw_fd(), front.as_ptr().cast(), front.len().min(AT_ONCE)) };
+            match usize::try_from(written) {
+                Ok(written @ 1..) => drop(self.typed.drain(..written)),
+                _ => return,
+            }
+        }
     }
 
     /// What it printed.
@@ -116,8 +149,29 @@ impl PtyProgram {
     }
 }
 
+/// Bytes passed on at once: terminals take more than that when they take any.
+const AT_ONCE: usize = 256;
+
+/// Bytes that wait to be read by the program, at most.
+const MOST_TYPED: usize = 1 << 16;
+
+/// Whether a terminal's other side takes more.
+fn can_take(master: &OwnedFd) -> bool {
+    let mut watched = libc::pollfd { fd: master.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one entry, which outlives the call.
+    unsafe { libc::poll(&mut watched, 1, 0) == 1 && watched.revents & libc::POLLOUT != 0 }
+}
+
 impl Program for PtyProgram {
+    fn input(&mut self, bytes: &[u8]) {
+        if self.takes_input && self.ended.is_none() && self.typed.len() + bytes.len() <= MOST_TYPED {
+            self.typed.extend(bytes);
+        }
+        self.pass_typed();
+    }
+
     fn poll_end(&mut self) -> Option<String> {
+        self.pass_typed();
         self.try_end().map(Ended::describe)
     }
 

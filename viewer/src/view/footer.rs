@@ -17,6 +17,15 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
         draw_prompt(buffer, area, app, prompt);
         return;
     }
+    if app.is_typing() {
+        let spans = [
+            Span::styled("typing to the program  ", theme.accent),
+            Span::styled("Esc", theme.key),
+            Span::styled(" back to memlab's keys", theme.dim),
+        ];
+        put_spans(buffer, area.x + 1, area.y, area.right(), &spans, theme);
+        return;
+    }
     if let Some(progress) = moving::progress(app, area.width) {
         put_spans(buffer, area.x + 1, area.y, area.right(), &[Span::styled(progress, theme.accent)], theme);
         return;
@@ -79,11 +88,7 @@ fn keys(app: &App) -> Vec<(&'static str, String)> {
     let mut keys = own(&[("q", "quit"), ("?", "help")]);
     let inclusive = if app.inclusive { "own" } else { "inclusive" };
     keys.extend(match app.screen {
-        Screen::Overview => vec![
-            ("w", window),
-            ("+-", "zoom".to_owned()),
-            ("c", if app.shows_categories { "totals" } else { "categories" }.to_owned()),
-        ],
+        Screen::Overview => vec![("w", window)],
         Screen::Lines => own(&[
             ("⏎", "source"),
             ("l", "callers"),
@@ -96,13 +101,24 @@ fn keys(app: &App) -> Vec<(&'static str, String)> {
         Screen::Events => own(&[("⏎", "go there")]),
         Screen::Processes => own(&[("⏎", "show")]),
         Screen::Output => {
-            return own(&[("q", "quit"), ("?", "help"), ("↑↓", "scroll"), ("G", "latest"), ("Tab", "next screen")]);
+            return own(&[
+                ("q", "quit"),
+                ("?", "help"),
+                ("⏎", "type to it"),
+                ("↑↓", "scroll"),
+                ("G", "latest"),
+                ("Tab", "next screen"),
+            ]);
         }
     });
     keys.push(("←→", "time".to_owned()));
     keys.push(("p", if app.moment == Moment::Peak { "now" } else { "peak" }.to_owned()));
     keys.push(("space", if app.paused { "go on" } else { "pause" }.to_owned()));
-    keys.extend(own(&[("/", "filter"), ("s", "sort"), ("e", "export")]));
+    keys.extend(own(&[("/", "filter"), ("s", "sort")]));
+    if app.screen == Screen::Overview {
+        keys.extend(own(&[("c", if app.shows_categories { "totals" } else { "categories" }), ("+-", "zoom")]));
+    }
+    keys.push(("e", "export".to_owned()));
     keys.push(("u", app.units.as_str().to_owned()));
     let moving = app.moved_process().and_then(|process| Some((app.is_away(process), app.whereabouts(process)?)));
     match moving {

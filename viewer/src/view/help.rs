@@ -95,7 +95,13 @@ fn own_keys(screen: Screen) -> (&'static str, &'static [Key]) {
             "Ranks and children",
             &[("Enter", "show that device"), ("o  r", "offload, restore the process under the cursor")],
         ),
-        Screen::Output => ("What the program prints", &[("j  k, PgUp PgDn", "scroll; G: the latest")]),
+        Screen::Output => (
+            "What the program prints",
+            &[
+                ("j  k, PgUp PgDn", "scroll; G: the latest"),
+                ("Enter", "type to the program: keys go to it, also Ctrl-C, until Esc"),
+            ],
+        ),
     }
 }
 

@@ -38,6 +38,15 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
             }
         }
     }
+    let (row, column) = screen.cursor_position();
+    let cursor = (inner.x.saturating_add(column), inner.y.saturating_add(row));
+    if app.is_typing()
+        && output.scrolled() == 0
+        && inner.contains(cursor.into())
+        && let Some(cell) = buffer.cell_mut(cursor)
+    {
+        cell.set_style(Style::new().add_modifier(Modifier::REVERSED));
+    }
 }
 
 /// The pane of the overview: the last rows, plain.

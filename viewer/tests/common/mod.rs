@@ -3,6 +3,7 @@
 
 pub mod child;
 pub mod process;
+pub mod session;
 
 use std::fmt::Write as _;
 use std::path::Path;
