@@ -97,6 +97,15 @@ impl UnnamedLayer {
     pub const NODE: u32 = u32::MAX;
 }
 
+/// A frame of a notebook's cell, under the name of the file that IPython made up for it.
+pub struct Cell {
+    pub frame: u32,
+    pub file: String,
+    /// 0: it has none.
+    pub line: u32,
+    pub function: String,
+}
+
 #[derive(Default)]
 struct Tables {
     frames: HashMap<(usize, usize), Frame, FxBuildHasher>,
@@ -113,6 +122,8 @@ struct Tables {
     last_stack: u32,
     last_layer: u32,
     unnamed: Vec<UnnamedLayer>,
+    /// Frames of cells met since the interpreter was last asked what the notebook calls them.
+    cells: Vec<Cell>,
 }
 
 impl Tables {
@@ -138,27 +149,37 @@ pub struct Interner {
 }
 
 impl Interner {
-    pub fn frame(&self, log: &Log, python: &Interpreter, raw: &RawFrame, identity: CodeIdentity) -> Frame {
+    /// The frame; the second value says that it is one of a notebook's cell, which is new and wants the cell's name.
+    pub fn frame(&self, log: &Log, python: &Interpreter, raw: &RawFrame, identity: CodeIdentity) -> (Frame, bool) {
         let mut tables = self.tables.lock();
         let key = (raw.code as usize, raw.position);
         if let Some(&frame) = tables.frames.get(&key)
             && frame.identity == identity
         {
-            return frame;
+            return (frame, false);
         }
         let file = absolute(python.file(raw.code));
+        let file = numbered_cell(&file).unwrap_or(file);
         let name = python.name(raw.code);
         tables.last_frame += 1;
         let frame = Frame { id: tables.last_frame, role: FrameRole::of(&file, &name), identity };
-        let line = python.line(raw);
-        let function = python.qualified_name(raw.code);
-        log.append(encode::frame(&mut LineBuffer::<4096>::new(), frame.id, &file, line, function));
+        let (line, function) = (python.line(raw), python.qualified_name(raw));
+        log.append(encode::frame(&mut LineBuffer::<4096>::new(), frame.id, &file, line, &function));
         self.sources.met(&file, line);
         if let Some(local) = frame.role.local() {
             tables.module_codes.insert(raw.code as usize, (identity, local));
         }
         tables.frames.insert(key, frame);
-        frame
+        let is_cell = is_cell(&file);
+        if is_cell {
+            tables.cells.push(Cell { frame: frame.id, file, line: line.unwrap_or(0), function });
+        }
+        (frame, is_cell)
+    }
+
+    /// The frames of cells met since the last call.
+    pub fn take_cells(&self) -> Vec<Cell> {
+        std::mem::take(&mut self.tables.lock().cells)
     }
 
     /// The local in which a frame of this code is known to have a module. What other frames have in their locals may be
@@ -256,6 +277,20 @@ impl Interner {
             }
         }
     }
+}
+
+/// The name of a cell that IPython numbers itself: `<ipython-input-3-0a1b2c>` is `In[3]`.
+fn numbered_cell(file: &str) -> Option<String> {
+    let name = file.rsplit('/').next()?;
+    let rest = name.strip_prefix('<').unwrap_or(name).strip_prefix("ipython-input-")?;
+    let (number, _) = rest.split_once('-')?;
+    let number: u32 = number.parse().ok()?;
+    Some(format!("In[{number}]"))
+}
+
+/// Whether only IPython knows which cell a file stands for: `/tmp/ipykernel_12/345.py`, `<timed exec>`.
+fn is_cell(file: &str) -> bool {
+    file.contains("/ipykernel_") || file.contains("/ipython-input-") || file.starts_with("<timed e")
 }
 
 /// `co_filename` may be relative to the directory the program was started in.
