@@ -122,8 +122,11 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
     let identity = python.identity(raw.code);
     let cached = &mut thread.frame_cache[hash(raw.code as u64, raw.position as u64) % FRAME_CACHE];
     if cached.code != raw.code || cached.position != raw.position || cached.frame.identity != identity {
-        let frame = recorder.interner.frame(&recorder.log, python, raw, identity);
+        let (frame, wants_name) = recorder.interner.frame(&recorder.log, python, raw, identity);
         *cached = CachedFrame { code: raw.code, position: raw.position, frame };
+        if wants_name {
+            recorder.want_names();
+        }
     }
     let frame = cached.frame;
 

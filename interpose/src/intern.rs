@@ -100,6 +100,15 @@ impl UnnamedLayer {
     pub const NODE: u32 = u32::MAX;
 }
 
+/// A frame of a notebook's cell, under the name of the file that IPython made up for it.
+pub struct Cell {
+    pub frame: u32,
+    pub file: String,
+    /// 0: it has none.
+    pub line: u32,
+    pub function: String,
+}
+
 /// So many layers of dead modules with tensors, of one class and one caller, are told apart. A program may make such
 /// modules for ever.
 const DEAD_TOLD_APART: usize = 64;
@@ -139,6 +148,8 @@ struct Tables {
     last_frame: u32,
     last_stack: u32,
     unnamed: Vec<UnnamedLayer>,
+    /// Frames of cells met since the interpreter was last asked what the notebook calls them.
+    cells: Vec<Cell>,
 }
 
 impl Tables {
@@ -213,25 +224,28 @@ pub struct Interner {
 }
 
 impl Interner {
-    pub fn frame(&self, log: &Log, python: &Interpreter, raw: &RawFrame, identity: CodeIdentity) -> Frame {
+    /// The frame; the second value says that it is one of a notebook's cell, which is new and wants the cell's name.
+    pub fn frame(&self, log: &Log, python: &Interpreter, raw: &RawFrame, identity: CodeIdentity) -> (Frame, bool) {
         let mut tables = self.tables.lock();
         let key = (raw.code as usize, raw.position);
         if let Some(&frame) = tables.frames.get(&key)
             && frame.identity == identity
         {
-            return frame;
+            return (frame, false);
         }
         let file = absolute(python.file(raw.code));
-        let (name, line) = (python.qualified_name(raw.code), python.line(raw));
-        let role = FrameRole::of(&file, &python.name(raw.code));
-        let content = (tables.texts.hash_one((&file, &name)), raw.position, line);
-        // Of generated code the agent says more, for each apart.
-        let known = tables.frames_by_content.get(&content).copied().filter(|_| role != FrameRole::GENERATED);
+        let file = numbered_cell(&file).unwrap_or(file);
+        let (function, line) = (python.qualified_name(raw), python.line(raw));
+        let (role, is_cell) = (FrameRole::of(&file, &python.name(raw.code)), is_cell(&file));
+        let content = (tables.texts.hash_one((&file, &function)), raw.position, line);
+        // Of generated code and of cells the agent says more, for each apart.
+        let alike = !is_cell && role != FrameRole::GENERATED;
+        let known = tables.frames_by_content.get(&content).copied().filter(|_| alike);
         let id = known.unwrap_or_else(|| {
             tables.last_frame += 1;
             let id = tables.last_frame;
             tables.frames_by_content.insert(content, id);
-            log.append(encode::frame(&mut LineBuffer::<4096>::new(), id, &file, line, &name));
+            log.append(encode::frame(&mut LineBuffer::<4096>::new(), id, &file, line, &function));
             self.sources.met(&file, line);
             id
         });
@@ -240,7 +254,15 @@ impl Interner {
             tables.module_codes.insert(raw.code as usize, (identity, local));
         }
         tables.frames.insert(key, frame);
-        frame
+        if is_cell {
+            tables.cells.push(Cell { frame: frame.id, file, line: line.unwrap_or(0), function });
+        }
+        (frame, is_cell)
+    }
+
+    /// The frames of cells met since the last call.
+    pub fn take_cells(&self) -> Vec<Cell> {
+        std::mem::take(&mut self.tables.lock().cells)
     }
 
     /// The local in which a frame of this code is known to have a module. What other frames have in their locals may be
@@ -355,6 +377,20 @@ impl Interner {
             }
         }
     }
+}
+
+/// The name of a cell that IPython numbers itself: `<ipython-input-3-0a1b2c>` is `In[3]`.
+fn numbered_cell(file: &str) -> Option<String> {
+    let name = file.rsplit('/').next()?;
+    let rest = name.strip_prefix('<').unwrap_or(name).strip_prefix("ipython-input-")?;
+    let (number, _) = rest.split_once('-')?;
+    let number: u32 = number.parse().ok()?;
+    Some(format!("In[{number}]"))
+}
+
+/// Whether only IPython knows which cell a file stands for: `/tmp/ipykernel_12/345.py`, `<timed exec>`.
+fn is_cell(file: &str) -> bool {
+    file.contains("/ipykernel_") || file.contains("/ipython-input-") || file.starts_with("<timed e")
 }
 
 /// `co_filename` may be relative to the directory the program was started in.

@@ -22,11 +22,21 @@ def allocate(address):
     frame, stack = sys._getframe(), []
     while frame is not None:
         code = frame.f_code
-        stack.append([code.co_filename, frame.f_lineno, getattr(code, "co_qualname", code.co_name)])
+        stack.append([code.co_filename, frame.f_lineno, getattr(code, "co_qualname", None) or with_class(frame)])
         frame = frame.f_back
     stack[0][1] += 3  # From the line that read `f_lineno` to the one that allocates.
     hook(address, 512, 0, 0, CUDA_DEVICE_0)
     expected[address] = stack
+
+
+def with_class(frame):
+    """Before CPython 3.11 code objects have no qualified names, and memlab takes the class of the object."""
+    code = frame.f_code
+    first = code.co_varnames[0] if code.co_argcount else ""
+    if first == "self" or (first == "cls" and isinstance(frame.f_locals[first], type)):
+        thing = frame.f_locals[first]
+        return f"{(thing if first == 'cls' else type(thing)).__name__}.{code.co_name}"
+    return code.co_name
 
 
 def recurse(depth, address):
@@ -45,6 +55,13 @@ def generator(address):
 
 class Größe:  # Names need not be ASCII.
     def méthode(self, address):
+        allocate(address)
+
+    def enclosed(self, address):
+        (lambda: self.méthode(address))()
+
+    @classmethod
+    def of_class(cls, address):
         allocate(address)
 
     def __enter__(self):
@@ -83,6 +100,8 @@ def work(base):
     thing = Größe()
     thing.address = base + 310 * 512
     thing.méthode(base + 309 * 512)
+    thing.enclosed(base + 316 * 512)
+    Größe.of_class(base + 317 * 512)
     with thing:
         sorted([3, 1, 2], key=lambda number: allocate(base + (320 + number) * 512) or number)
     made_anew(base + 400 * 512)

@@ -232,6 +232,7 @@ fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
         Some(b"device") => Record::Device(serde_json::from_slice(line)?),
         Some(b"thread") => Record::Thread(serde_json::from_slice(line)?),
         Some(b"software") => Record::Software(serde_json::from_slice(line)?),
+        Some(b"code") => Record::CodeRoot(serde_json::from_slice(line)?),
         Some(b"frame") => Record::Frame(serde_json::from_slice(line)?),
         Some(b"source") => Record::Source(serde_json::from_slice(line)?),
         Some(b"stack") => Record::Stack(serde_json::from_slice(line)?),

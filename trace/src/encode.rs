@@ -9,7 +9,7 @@ mod buffer;
 
 pub use buffer::LineBuffer;
 
-use crate::record::{DriverKind, FORMAT, TagCategory};
+use crate::record::{CodeKind, DriverKind, FORMAT, TagCategory};
 
 /// The most digits (and sign) an integer takes.
 const NUMBER: usize = 20;
@@ -107,6 +107,14 @@ pub fn software<const N: usize>(
     line.raw(b"{\"software\":").string(software.as_ref(), N / 2);
     line.raw(b",\"version\":").string(version.as_ref(), N / 3);
     line.raw(b",\"root\":").string(root.as_ref(), 4).finish(b"}");
+    line.into_bytes()
+}
+
+/// Where code lies, a file or a folder, and what it is.
+pub fn code_root<const N: usize>(buffer: &mut LineBuffer<N>, code: CodeKind, root: impl AsRef<[u8]>) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"code\":\"").raw(code.as_str().as_bytes());
+    line.raw(b"\",\"root\":").string(root.as_ref(), 4).finish(b"}");
     line.into_bytes()
 }
 

@@ -19,6 +19,7 @@ mod symbols;
 mod tags;
 mod timeline;
 mod views;
+mod whose;
 
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ pub use keyframe::Keyframe;
 pub use sources::Sources;
 pub use symbols::DEEPEST_STACK;
 pub use views::*;
+pub use whose::Whose;
 
 use crate::record::{self, Phase, Record};
 use device::{DeviceState, Moment, Reached};
@@ -123,6 +125,10 @@ impl Model {
             Record::Thread(thread) => self.symbols.define_thread(thread),
             Record::Software(software) => {
                 let changes = self.symbols.define_software(software);
+                self.redefined(changes);
+            }
+            Record::CodeRoot(root) => {
+                let changes = self.symbols.define_root(root);
                 self.redefined(changes);
             }
             Record::Frame(frame) => {
@@ -477,7 +483,8 @@ impl Model {
         self.symbols.deep_stacks()
     }
 
-    /// The line a stack belongs to: its innermost frame outside site-packages and torch.
+    /// The line a stack belongs to: its innermost frame of the user's, else of a library's, and so on as [`Whose`] is
+    /// ordered; `None`: it has no frames.
     pub fn line_of(&self, stack: u32) -> Option<Arc<Line>> {
         self.symbols.line_of(stack).cloned()
     }

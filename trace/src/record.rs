@@ -30,6 +30,8 @@ pub enum Record<'a> {
     Thread(Thread),
     /// Software found in the process.
     Software(Software),
+    /// Where code lies whose owner its place does not tell.
+    CodeRoot(CodeRoot),
     /// A Python frame.
     Frame(Frame<'a>),
     /// The text of a source line.

@@ -180,6 +180,8 @@ fn record() -> impl Strategy<Value = Record<'static>> {
             version,
             root
         })),
+        (prop::sample::select(vec![CodeKind::Program, CodeKind::Generated, CodeKind::Unknown]), text())
+            .prop_map(|(code, root)| Record::CodeRoot(CodeRoot { code, root })),
         (i(), text(), any::<Option<u32>>(), text()).prop_map(|(frame, file, line, function)| {
             Record::Frame(Frame { frame, file: file.into(), line, function: function.into() })
         }),

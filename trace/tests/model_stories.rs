@@ -415,10 +415,82 @@ fn generated_code_is_nobodys_line() {
         r#"["a",2,1,0,2000,1024,21,0,4]"#,
         r#"["a",3,1,0,3000,2048,22,0,4]"#,
     ]);
-    // THEN the line is the innermost with a real file; without one there is none
+    // THEN the line is the innermost of the user's; without one it is the generated one
     let held: Vec<_> =
         model.lines(0).iter().map(|view| (view.line.as_ref().and_then(|l| l.line), view.live_bytes)).collect();
-    assert_eq!(held, [(Some(4), 2048), (None, 1024), (Some(12), 512)]);
+    assert_eq!(held, [(Some(4), 2048), (Some(3), 1024), (Some(12), 512)]);
+}
+
+/// Blocks of stacks of these frames, outermost first, in which the letters stand for whose code they are.
+fn blocks_of_stacks(stacks: &[&str]) -> Vec<String> {
+    let files = [
+        ('u', "/home/ada/train.py"),
+        ('l', "/v/lib/python3.11/site-packages/trainer/loop.py"),
+        ('m', "/v/lib/python3.11/site-packages/models/gpt.py"),
+        ('t', "/src/pytorch/torch/nn/linear.py"),
+        ('s', "/usr/lib/python3.11/copy.py"),
+        ('g', "<frozen runpy>"),
+    ];
+    let mut lines: Vec<String> = std::iter::zip(1.., files)
+        .map(|(line, (_, file))| format!(r#"{{"frame":{line}0,"file":"{file}","line":{line},"function":"f"}}"#))
+        .collect();
+    for (row, stack) in std::iter::zip(1.., stacks) {
+        let mut parent = 0;
+        for (depth, letter) in std::iter::zip(1.., stack.chars()) {
+            let frame = files.iter().position(|(known, _)| *known == letter).map_or(0, |index| (index + 1) * 10);
+            let id = row * 100 + depth;
+            lines.push(format!(r#"{{"stack":{id},"parent":{parent},"frame":{frame}}}"#));
+            parent = id;
+        }
+        lines.push(format!(r#"["a",{row},1,0,{}000,{},{parent},0,0]"#, row, 1 << row));
+    }
+    lines
+}
+
+#[test]
+fn a_stack_is_counted_at_the_best_frame_it_has() {
+    // GIVEN stacks with frames of the user's, of libraries, of PyTorch, of Python and of nobody
+    let stacks = ["gut", "gulmt", "lsmt", "sts", "gsg", "gg"];
+    let events = blocks_of_stacks(&stacks);
+    let (names, events): (Vec<_>, Vec<_>) = events.iter().partition(|line| line.starts_with('{'));
+    let expected = [("train.py", 2 + 4), ("gpt.py", 8), ("linear.py", 16), ("copy.py", 32), ("<frozen runpy>", 64)];
+    let first = NAMES.iter().map(|line| (*line).to_owned());
+    // WHEN definitions come before the events, or after them
+    let early =
+        first.clone().chain(names.iter().map(|line| (*line).clone())).chain(events.iter().map(|e| (*e).clone()));
+    let late = events.iter().map(|e| (*e).clone()).chain(names.iter().map(|line| (*line).clone())).chain(first);
+    for model in [replay(early), replay(late)] {
+        // THEN each is counted at the innermost of the best kind, and none at no line
+        let mut held: Vec<_> = model
+            .lines(0)
+            .iter()
+            .map(|view| (view.line.as_ref().map_or("none", |line| &*line.file).to_owned(), view.live_bytes))
+            .collect();
+        held.sort_by_key(|(_, bytes)| *bytes);
+        assert_eq!(held.len(), expected.len(), "{held:?}");
+        for ((file, bytes), (expected_file, expected_bytes)) in std::iter::zip(&held, expected) {
+            assert!(file.ends_with(expected_file), "{file} is not {expected_file}");
+            assert_eq!(*bytes, expected_bytes, "{file}");
+        }
+        // AND so does the tree of the user's lines
+        let tree = model.calls(0).users_only();
+        let none = tree.calls.iter().filter(|call| call.line.is_none()).count();
+        assert_eq!((none, tree.roots.len()), (0, expected.len()));
+    }
+}
+
+#[test]
+fn an_installed_package_that_is_the_program_is_the_users() {
+    // GIVEN a program in site-packages, which the process says late to be the program
+    let mut lines: Vec<String> = NAMES.iter().map(|line| (*line).to_owned()).collect();
+    lines.extend(blocks_of_stacks(&["glmt"]));
+    let line_of = |model: &Model| model.lines(0)[0].line.as_ref().map(|line| line.file.to_string());
+    assert_eq!(line_of(&replay(&lines)).as_deref(), Some("/v/lib/python3.11/site-packages/models/gpt.py"));
+    lines.push(r#"{"code":"program","root":"/v/lib/python3.11/site-packages/trainer"}"#.to_owned());
+    // THEN its lines are the user's, before those of other packages
+    let model = replay(&lines);
+    assert_eq!(line_of(&model).as_deref(), Some("/v/lib/python3.11/site-packages/trainer/loop.py"));
+    assert_eq!(model.lines(0).len(), 1);
 }
 
 #[test]

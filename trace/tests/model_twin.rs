@@ -11,7 +11,7 @@ use memlab_trace::{Category, Model, Record, decode_line};
 use proptest::prelude::*;
 use twin::{DRIVER_KIND, Event, Twin};
 
-/// Stacks 1 and 2 lead to line 10 (2 by way of torch), 3 to line 20, 4 to no line, 5 and 6 are a loop without one.
+/// Stacks 1 and 2 lead to line 10 (2 by way of torch), 3 to line 20, 4 to PyTorch's line 5, 5 and 6 are a loop, which has none.
 const NAMES: &[&str] = &[
     r#"{"memlab":1,"version":"0.1.0","pid":1}"#,
     r#"{"software":"torch","version":"2.15.0","root":"/opt/torch/"}"#,
@@ -36,6 +36,7 @@ fn line_of(stack: u32) -> u32 {
     match stack {
         1 | 2 => 10,
         3 => 20,
+        4 => 5,
         _ => 0,
     }
 }

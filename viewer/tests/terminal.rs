@@ -5,7 +5,7 @@ mod common;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use common::child::{LIMIT, Watchdog, start, usual_signals};
+use common::child::{Watchdog, start, usual_signals};
 use common::process::{Movable, Runtime};
 use common::session::{PATIENCE, Session, harmless_library};
 use common::{Story, trained};

@@ -17,12 +17,14 @@ import gc
 import itertools
 import os
 import re
-import signal
 import sys
 import threading
 import time
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
+    from guards import _Harmless, _interrupted
 
 _CATEGORIES = ("parameter", "gradient", "optimizer_state", "buffer")
 _PARAMETER, _GRADIENT, _OPTIMIZER_STATE, _BUFFER = range(4)
@@ -35,48 +37,6 @@ _NODE = 0xFFFFFFFF  # In place of a frame: the layer is the node of a graph, run
 _STEPS_TAGGED_ALWAYS = 8
 _TAGGING_SHARE = 0.01
 _TAGGING_GROWTH = 0.1
-
-
-def _code_of(handler):
-    """The code that runs when a handler is called: it may be wrapped, a method, or an object that can be called."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    if not callable(handler):
-        return None
-    return getattr(handler, "__code__", None) or getattr(handler.__call__, "__code__", None)
-
-
-def _raised_by_the_program(error):
-    """Whether a signal handler of the program raised this while the agent happened to run: it is the program's then."""
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    frames = error.__traceback__
-    while frames is not None:
-        if frames.tb_frame.f_code in handlers:
-            return True
-        frames = frames.tb_next
-    return False
-
-
-def _interrupted(error):
-    """Whether the agent was broken off from outside, not by a mistake of its own."""
-    return not isinstance(error, Exception) or _raised_by_the_program(error)
-
-
-class _Harmless:
-    """Keeps errors of the agent's own from the program, and lets through what is the program's."""
-
-    def __init__(self, otherwise=None):
-        self.otherwise = otherwise
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if kind is None or _interrupted(error):
-            return False
-        if self.otherwise is not None:
-            self.otherwise(error)
-        return True
 
 
 def _described(error):
@@ -105,7 +65,6 @@ class Agent:
         self.next_search = self.next_survey = 0.0
         self.finished = False
         self.warned = False
-        native.software("python", sys.version.split()[0], os.path.dirname(os.__file__))
         native.software("torch", str(torch.__version__), os.path.dirname(os.path.abspath(torch.__file__)))
         self.hears_steps = False
 

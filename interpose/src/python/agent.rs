@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::api::{Api, Object};
 use super::native;
+use super::program;
 use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
 use crate::intern::UnnamedLayer;
 use crate::recorder::Recorder;
 use crate::symbols;
 use crate::thread::Guard;
 
+/// A Python source of this folder, as C wants it.
 macro_rules! source {
     ($file:literal) => {
         match CStr::from_bytes_with_nul(concat!(include_str!($file), "\0").as_bytes()) {
@@ -25,6 +27,10 @@ macro_rules! source {
     };
 }
 
+pub(super) use source;
+
+/// What runs before other sources, in the same namespace.
+pub(super) const GUARDS_SOURCE: &CStr = source!("guards.py");
 const AGENT_SOURCE: &CStr = source!("agent.py");
 const READER_SOURCE: &CStr = source!("reader.py");
 
@@ -158,6 +164,14 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
                 recorder.python.distrust(&recorder.log, &why);
                 return;
             }
+        }
+        program::run(api, recorder);
+        if !(api.PyErr_Occurred)().is_null() {
+            // A signal handler of the program raised: the rest has to wait for another run.
+            recorder.python.schedule();
+            return;
+        }
+        if agent.is_null() {
             agent = start(api);
             if agent.is_null() {
                 return;
@@ -306,13 +320,26 @@ unsafe fn start(api: &Api) -> Object {
     // SAFETY: the caller's word. Objects made here live as long as the process.
     unsafe {
         let native = native::module(api);
-        let reader = run_source(api, READER_SOURCE, c"memlab_reader");
-        let agent = run_source(api, AGENT_SOURCE, c"memlab_agent");
-        if native.is_null() || reader.is_null() || agent.is_null() {
+        let reader = run_sources(api, &[READER_SOURCE], c"memlab_reader");
+        if native.is_null() || reader.is_null() {
             return ptr::null_mut();
         }
         (api.PyObject_SetAttrString)(native, c"reader".as_ptr(), reader);
-        let start = (api.PyObject_GetAttrString)(agent, c"start".as_ptr());
+        started(api, AGENT_SOURCE, c"memlab_agent", native)
+    }
+}
+
+/// What the function `start` of a source makes; null if that is nothing.
+///
+/// SAFETY: the GIL must be held, and `native` be the module of that name.
+pub(super) unsafe fn started(api: &Api, source: &CStr, name: &CStr, native: Object) -> Object {
+    // SAFETY: the caller's word. Objects made here live as long as the process.
+    unsafe {
+        let module = run_sources(api, &[GUARDS_SOURCE, source], name);
+        if module.is_null() {
+            return ptr::null_mut();
+        }
+        let start = (api.PyObject_GetAttrString)(module, c"start".as_ptr());
         if start.is_null() {
             return ptr::null_mut();
         }
@@ -323,25 +350,30 @@ unsafe fn start(api: &Api) -> Object {
     }
 }
 
-/// A module with what the source defines, which the program does not come across. Null where Python refuses.
+/// A module with what the sources define, which the program does not come across. Null where Python refuses.
 ///
 /// SAFETY: the GIL must be held.
-unsafe fn run_source(api: &Api, source: &CStr, name: &CStr) -> Object {
+unsafe fn run_sources(api: &Api, sources: &[&CStr], name: &CStr) -> Object {
     // SAFETY: the caller's word.
     unsafe {
         let module = (api.PyModule_New)(name.as_ptr());
-        let code = (api.Py_CompileString)(source.as_ptr(), c"<memlab agent>".as_ptr(), FILE_INPUT);
-        if module.is_null() || code.is_null() {
+        if module.is_null() {
             return ptr::null_mut();
         }
         let globals = (api.PyModule_GetDict)(module);
         (api.PyDict_SetItemString)(globals, c"__builtins__".as_ptr(), (api.PyEval_GetBuiltins)());
-        let evaluated = (api.PyEval_EvalCode)(code, globals, globals);
-        (api.Py_DecRef)(code);
-        if evaluated.is_null() {
-            return ptr::null_mut();
+        for source in sources {
+            let code = (api.Py_CompileString)(source.as_ptr(), c"<memlab agent>".as_ptr(), FILE_INPUT);
+            if code.is_null() {
+                return ptr::null_mut();
+            }
+            let evaluated = (api.PyEval_EvalCode)(code, globals, globals);
+            (api.Py_DecRef)(code);
+            if evaluated.is_null() {
+                return ptr::null_mut();
+            }
+            (api.Py_DecRef)(evaluated);
         }
-        (api.Py_DecRef)(evaluated);
         module
     }
 }
@@ -349,5 +381,6 @@ unsafe fn run_source(api: &Api, source: &CStr, name: &CStr) -> Object {
 /// A forked child starts an agent of its own, for a trace of its own.
 pub fn forget_in_child() {
     AGENT.store(ptr::null_mut(), Ordering::Release);
+    program::forget_in_child();
     native::forget_in_child();
 }

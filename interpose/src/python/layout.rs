@@ -25,6 +25,8 @@ pub struct Layout {
     pub code_name: usize,
     /// 0 before 3.11, which has no qualified names in code objects.
     pub code_qualname: usize,
+    /// The names of local variables (before 3.11, where they tell the class); 0 where they are not needed.
+    pub code_variables: usize,
     pub code_first_line: usize,
     pub code_line_table: usize,
     /// In a code object: its first instruction (3.11+, where positions are pointers).
@@ -63,15 +65,28 @@ pub enum LineTable {
     Locations,
 }
 
-/// `ob_type` in every object, `tp_name` in a type, the payload of a cell, sizes and data of bytes and strings: the same
-/// in every version of the table.
+/// `ob_type` in every object, `tp_name` in a type, the payload of a cell, sizes and data of tuples, bytes and strings: the
+/// same in every version of the table.
 pub const OBJECT_TYPE: usize = 8;
 pub const TYPE_NAME: usize = 24;
 pub const CELL_CONTENTS: usize = 16;
+pub const TUPLE_SIZE: usize = 16;
+pub const TUPLE_ITEMS: usize = 24;
 pub const BYTES_SIZE: usize = 16;
 pub const BYTES_DATA: usize = 32;
 pub const STRING_LENGTH: usize = 16;
 pub const STRING_STATE: usize = 32;
+
+/// In a type object, its flags, and the flag of types whose instances are types (read in 3.9 and 3.10).
+pub const TYPE_FLAGS: usize = 168;
+pub const IS_METATYPE: u64 = 1 << 31;
+
+/// In a code object of 3.9 and 3.10: how many arguments and locals it has, its cells' names, and which argument lies in
+/// which cell (null: none does).
+pub const CODE_ARGUMENTS: usize = 16;
+pub const CODE_LOCALS: usize = 28;
+pub const CODE_CELLS: usize = 88;
+pub const CODE_CELL_ARGUMENTS: usize = 96;
 
 /// Frames of this owner and above are shims between C and Python, with a code object that no source has.
 pub const SHIM_OWNER: u8 = 3;
@@ -88,6 +103,7 @@ const LAYOUTS: [Layout; 6] = [
         code_filename: 104,
         code_name: 112,
         code_qualname: 0,
+        code_variables: 72,
         code_first_line: 40,
         code_line_table: 120,
         code_instructions: 0,
@@ -106,6 +122,7 @@ const LAYOUTS: [Layout; 6] = [
         code_filename: 104,
         code_name: 112,
         code_qualname: 0,
+        code_variables: 72,
         code_first_line: 40,
         code_line_table: 120,
         code_instructions: 0,
@@ -124,6 +141,7 @@ const LAYOUTS: [Layout; 6] = [
         code_filename: 112,
         code_name: 120,
         code_qualname: 128,
+        code_variables: 0,
         code_first_line: 72,
         code_line_table: 136,
         code_instructions: 184,
@@ -142,6 +160,7 @@ const LAYOUTS: [Layout; 6] = [
         code_filename: 112,
         code_name: 120,
         code_qualname: 128,
+        code_variables: 0,
         code_first_line: 68,
         code_line_table: 136,
         code_instructions: 192,
@@ -160,6 +179,7 @@ const LAYOUTS: [Layout; 6] = [
         code_filename: 112,
         code_name: 120,
         code_qualname: 128,
+        code_variables: 0,
         code_first_line: 68,
         code_line_table: 136,
         code_instructions: 200,
@@ -178,6 +198,7 @@ const LAYOUTS: [Layout; 6] = [
         code_filename: 112,
         code_name: 120,
         code_qualname: 128,
+        code_variables: 0,
         code_first_line: 68,
         code_line_table: 136,
         code_instructions: 208,

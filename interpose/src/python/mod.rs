@@ -1,10 +1,12 @@
-//! The Python in this process: whose stacks are read, and in which a small agent names what was seen.
+//! The Python in this process: whose stacks are read, and in which a small agent names what was seen and says where the
+//! program's code lies.
 
 pub mod agent;
 mod api;
 pub mod layout;
 pub mod lines;
 mod native;
+mod program;
 mod step_hook;
 pub mod walk;
 

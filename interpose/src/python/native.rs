@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr;
 
 use memlab_trace::encode::{self, LineBuffer};
-use memlab_trace::record::TagCategory;
+use memlab_trace::record::{CodeKind, TagCategory};
 use parking_lot::Mutex;
 
 use super::api::{Api, METH_O, METH_VARARGS, Method, Object};
@@ -37,7 +37,7 @@ pub fn forget_in_child() {
     lifecycle::free_in_child(&DEAD);
 }
 
-static METHODS: [Method; 15] = [
+static METHODS: [Method; 16] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
@@ -49,6 +49,7 @@ static METHODS: [Method; 15] = [
     method(c"when_dead", when_dead),
     method(c"take_dead", take_dead),
     method(c"software", software),
+    method(c"code", code),
     method(c"warn", warn),
     method(c"run_again", run_again),
     method(c"run_later", run_later),
@@ -287,6 +288,16 @@ native_function!(
     |recorder| {
         let mut line = LineBuffer::<4096>::new();
         recorder.log.append(encode::software(&mut line, text(name), text(version), text(root)));
+    }
+);
+
+native_function!(
+    code,
+    c"ss",
+    (kind: *const c_char = ptr::null(), root: *const c_char = ptr::null()),
+    |recorder| {
+        let kind = if text(kind) == b"program" { CodeKind::Program } else { CodeKind::Generated };
+        recorder.log.append(encode::code_root(&mut LineBuffer::<4096>::new(), kind, text(root)));
     }
 );
 

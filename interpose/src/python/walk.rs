@@ -8,8 +8,9 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
 use super::layout::{
-    self, BYTES_DATA, BYTES_SIZE, CELL_CONTENTS, CurrentFrame, Layout, OBJECT_TYPE, Position, SHIM_OWNER,
-    STRING_LENGTH, STRING_STATE, TYPE_NAME,
+    self, BYTES_DATA, BYTES_SIZE, CELL_CONTENTS, CODE_ARGUMENTS, CODE_CELL_ARGUMENTS, CODE_CELLS, CODE_LOCALS,
+    CurrentFrame, IS_METATYPE, Layout, OBJECT_TYPE, Position, SHIM_OWNER, STRING_LENGTH, STRING_STATE, TUPLE_ITEMS,
+    TUPLE_SIZE, TYPE_FLAGS, TYPE_NAME,
 };
 use super::lines;
 
@@ -253,14 +254,8 @@ impl Interpreter {
 
     /// The name of the object's class.
     pub fn class_name(&self, object: *const u8) -> String {
-        // SAFETY: `object` is alive: a frame of this thread holds it. `tp_name` is NUL-terminated and lives with the type.
-        let name = unsafe {
-            let class: *const u8 = read(object, OBJECT_TYPE);
-            let name: *const c_char = read(class, TYPE_NAME);
-            if name.is_null() { c"?" } else { CStr::from_ptr(name) }
-        };
-        let name = name.to_string_lossy();
-        name.rsplit('.').next().unwrap_or_default().to_owned()
+        // SAFETY: `object` is alive: a frame of this thread holds it; its class lives as long.
+        unsafe { type_name(read(object, OBJECT_TYPE)) }
     }
 
     /// The line the frame is at.
@@ -293,12 +288,69 @@ impl Interpreter {
         unsafe { self.string(read(code, self.layout.code_name)) }
     }
 
-    /// The qualified name (`GPT.forward`) where the version has it, else the plain one.
-    pub fn qualified_name(&self, code: *const u8) -> String {
+    /// The qualified name (`GPT.forward`) where the version has it. Before 3.11 the class is that of the object the method
+    /// is called on.
+    pub fn qualified_name(&self, raw: &RawFrame) -> String {
         match self.layout.code_qualname {
-            0 => self.name(code),
+            0 => {
+                let name = self.name(raw.code);
+                // SAFETY: the row is one of a version before 3.11; `raw` is a live frame of this thread.
+                match unsafe { self.class_of_method(raw) } {
+                    Some(class) => format!("{class}.{name}"),
+                    None => name,
+                }
+            }
             // SAFETY: as in `file`.
-            offset => unsafe { self.string(read(code, offset)) },
+            offset => unsafe { self.string(read(raw.code, offset)) },
+        }
+    }
+
+    /// The class whose method a frame runs, told by a first argument called `self` or `cls`.
+    ///
+    /// SAFETY: before 3.11, for live frames of this thread.
+    unsafe fn class_of_method(&self, raw: &RawFrame) -> Option<String> {
+        // SAFETY: the caller's word. Names of variables are a tuple of strings that lives as long as the code; a local
+        // is null or an object that the frame holds, and so is what a cell holds.
+        unsafe {
+            let names: *const u8 = read(raw.code, self.layout.code_variables);
+            if read::<c_int>(raw.code, CODE_ARGUMENTS) < 1 || names.is_null() || read::<usize>(names, TUPLE_SIZE) == 0 {
+                return None;
+            }
+            let first = self.string(read(names, TUPLE_ITEMS));
+            if first != "self" && first != "cls" {
+                return None;
+            }
+            let mut object: *const u8 = read(raw.frame, self.layout.locals);
+            if object.is_null() {
+                object = self.first_argument_in_cell(raw)?;
+            }
+            let class: *const u8 = read(object, OBJECT_TYPE);
+            if first == "self" {
+                return Some(type_name(class));
+            }
+            (read::<u64>(class, TYPE_FLAGS) & IS_METATYPE != 0).then(|| type_name(object))
+        }
+    }
+
+    /// The first argument where a closure of the function uses it too, which moves it into a cell behind the locals.
+    ///
+    /// SAFETY: as for [`class_of_method`](Self::class_of_method).
+    unsafe fn first_argument_in_cell(&self, raw: &RawFrame) -> Option<*const u8> {
+        // SAFETY: the caller's word. The array has an entry for each of the code's cells.
+        unsafe {
+            let arguments: *const u8 = read(raw.code, CODE_CELL_ARGUMENTS);
+            if arguments.is_null() {
+                return None;
+            }
+            let cells: usize = read(read::<*const u8>(raw.code, CODE_CELLS), TUPLE_SIZE);
+            let index = (0..cells).find(|cell| read::<isize>(arguments, 8 * cell) == 0)?;
+            let locals = usize::try_from(read::<c_int>(raw.code, CODE_LOCALS)).ok()?;
+            let cell: *const u8 = read(raw.frame, self.layout.locals + 8 * (locals + index));
+            if cell.is_null() {
+                return None;
+            }
+            let object: *const u8 = read(cell, CELL_CONTENTS);
+            (!object.is_null()).then_some(object)
         }
     }
 
@@ -328,6 +380,19 @@ impl Interpreter {
             }
         }
     }
+}
+
+/// The name of a class, without its module.
+///
+/// SAFETY: `class` must be a live type.
+unsafe fn type_name(class: *const u8) -> String {
+    // SAFETY: the caller's word. `tp_name` is NUL-terminated and lives with the type.
+    let name = unsafe {
+        let name: *const c_char = read(class, TYPE_NAME);
+        if name.is_null() { c"?" } else { CStr::from_ptr(name) }
+    };
+    let name = name.to_string_lossy();
+    name.rsplit('.').next().unwrap_or_default().to_owned()
 }
 
 /// SAFETY: `base + offset` must be readable as a `T`.

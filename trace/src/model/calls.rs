@@ -10,8 +10,9 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::Model;
-use super::symbols::{DEEPEST_STACK, Symbols};
+use super::symbols::{DEEPEST_STACK, Frame, Symbols};
 use super::views::{Line, LineView, StackView};
+use super::whose::Whose;
 
 /// What blocks come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,8 +69,8 @@ impl From<&LineView> for Held {
 pub struct Call {
     /// The line; `None`: no Python frame at all.
     pub line: Option<Arc<Line>>,
-    /// Whether it is the user's code: outside site-packages and torch.
-    pub is_users: bool,
+    /// Whose code it is; `None`: no Python frame at all.
+    pub whose: Option<Whose>,
     /// The call it was made from, an index into [`CallTree::calls`] lower than its own; `None`: outermost.
     pub parent: Option<u32>,
     /// The calls made from here, by index: what held most at the peak first.
@@ -78,6 +79,13 @@ pub struct Call {
     pub own: Held,
     /// Allocated by this line and all it called: `own` and the `inclusive` of its children.
     pub inclusive: Held,
+}
+
+impl Call {
+    /// Whether it is the user's code.
+    pub fn is_users(&self) -> bool {
+        self.whose == Some(Whose::User)
+    }
 }
 
 /// What one line of the user's code and all it called came to.
@@ -126,25 +134,24 @@ impl CallTree {
         tree
     }
 
-    /// The same with the user's lines only: what library code allocated is counted at the line that called it.
+    /// The same with the user's lines only: what library code allocated is counted at the line that called it, and where
+    /// no line of the user's called it, at the line it is counted at elsewhere (see [`Whose`]).
     pub fn users_only(&self) -> Self {
         let mut tree = Self::default();
-        // Where each call went; `None`: there is no line of the user's around it.
-        let mut became: Vec<Option<u32>> = Vec::with_capacity(self.calls.len());
-        let mut known: HashMap<(Option<u32>, Option<&Arc<Line>>), u32> = HashMap::new();
-        for call in &self.calls {
-            let around = call.parent.and_then(|parent| became[parent as usize]);
-            let line = call.line.as_ref().filter(|_| call.is_users);
-            let new = match line {
-                None => around,
-                Some(line) => {
-                    Some(*known.entry((around, Some(line))).or_insert_with(|| tree.push(around, Some(line), true)))
-                }
-            };
-            became.push(new);
+        // Where each call went (`None`: no line of the user's is around it), and the call that stands for it then.
+        let mut became: Vec<(Option<u32>, u32)> = Vec::with_capacity(self.calls.len());
+        let mut known: HashMap<(Option<u32>, Option<Arc<Line>>), u32> = HashMap::new();
+        let mut place = |tree: &mut Self, around: Option<u32>, call: &Call| {
+            let key = (around, call.line.clone());
+            *known.entry(key).or_insert_with(|| tree.push(around, call.line.as_ref(), call.whose))
+        };
+        for (index, call) in (0..).zip(&self.calls) {
+            let (around, outer) = call.parent.map_or((None, index), |parent| became[parent as usize]);
+            let stands = if self.calls[outer as usize].whose < call.whose { outer } else { index };
+            let new = if call.is_users() { Some(place(&mut tree, around, call)) } else { around };
+            became.push((new, stands));
             if call.own != Held::default() {
-                let place =
-                    new.unwrap_or_else(|| *known.entry((None, None)).or_insert_with(|| tree.push(None, None, false)));
+                let place = new.unwrap_or_else(|| place(&mut tree, None, &self.calls[stands as usize]));
                 tree.calls[place as usize].own.add(&call.own);
             }
         }
@@ -168,7 +175,7 @@ impl CallTree {
         let mut around: HashSet<&Arc<Line>> = HashSet::new();
         while let Some((index, enters)) = to_do.pop() {
             let call = &self.calls[index as usize];
-            let line = call.line.as_ref().filter(|_| call.is_users);
+            let line = call.line.as_ref().filter(|_| call.is_users());
             if !enters {
                 line.map(|line| around.remove(line));
                 continue;
@@ -190,9 +197,9 @@ impl CallTree {
         lines
     }
 
-    fn push(&mut self, parent: Option<u32>, line: Option<&Arc<Line>>, is_users: bool) -> u32 {
+    fn push(&mut self, parent: Option<u32>, line: Option<&Arc<Line>>, whose: Option<Whose>) -> u32 {
         let index = self.calls.len() as u32;
-        self.calls.push(Call { line: line.cloned(), is_users, parent, ..Call::default() });
+        self.calls.push(Call { line: line.cloned(), whose, parent, ..Call::default() });
         match parent {
             Some(parent) => self.calls[parent as usize].children.push(index),
             None => self.roots.push(index),
@@ -253,7 +260,7 @@ impl Planting<'_> {
         };
         for node in climbed.into_iter().rev() {
             if let Some(frame) = self.symbols.frames.get(&node.frame) {
-                call = Some(self.call(call, Some((&frame.line, frame.user_line != 0))));
+                call = Some(self.call(call, Some(frame)));
             }
             self.by_stack.insert(node.stack, call);
         }
@@ -261,14 +268,14 @@ impl Planting<'_> {
     }
 
     /// The call of a line from `parent`, made if need be.
-    fn call(&mut self, parent: Option<u32>, line: Option<(&Arc<Line>, bool)>) -> u32 {
+    fn call(&mut self, parent: Option<u32>, frame: Option<&Frame>) -> u32 {
         let tree = &mut self.tree;
         // What is called from too deep begins anew, as if it were outermost.
         let parent = parent.filter(|parent| (self.depths[*parent as usize] as usize) < DEEPEST_STACK - 1);
-        let key = (parent, line.map(|(line, _)| line.clone()));
+        let key = (parent, frame.map(|frame| frame.line.clone()));
         *self.by_line.entry(key).or_insert_with(|| {
             self.depths.push(parent.map_or(0, |parent| self.depths[parent as usize] + 1));
-            tree.push(parent, line.map(|(line, _)| line), line.is_some_and(|(_, is_users)| is_users))
+            tree.push(parent, frame.map(|frame| &frame.line), frame.map(|frame| frame.whose))
         })
     }
 }
@@ -350,9 +357,10 @@ mod tests {
             (Some(20), Some(0), 20, 23),
             (Some(20), Some(1), 0, 3),
             (Some(40), Some(2), 3, 3),
-            (None, None, 4, 4),
+            (Some(30), None, 4, 4),
         ];
         assert_eq!(shown(&tree), expected);
+        assert_eq!(tree.calls[4].whose, Some(Whose::Torch));
     }
 
     #[test]

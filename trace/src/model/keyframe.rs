@@ -227,6 +227,9 @@ impl Model {
         for software in &symbols.software {
             lines.put(software)?;
         }
+        for root in symbols.code_roots() {
+            lines.put(root)?;
+        }
         for (frame, known) in sorted(&symbols.frames) {
             let Line { file, line, function } = &*known.line;
             let (file, function) = ((&**file).into(), (&**function).into());

@@ -10,6 +10,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::sources::Sources;
 use super::views::Line;
+use super::whose::{Places, Whose};
 use crate::record;
 
 /// The most calls of a stack that are looked at, from the innermost outwards. memlab writes stacks of 512 calls at most, and
@@ -49,8 +50,7 @@ pub(crate) enum Missing {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Frame {
     pub(crate) line: Arc<Line>,
-    /// Its line, if it is the user's code; 0: it is a library's.
-    pub(crate) user_line: LineId,
+    pub(crate) whose: Whose,
 }
 
 /// A layer as kept.
@@ -80,28 +80,40 @@ pub(crate) struct Symbols {
     pub(crate) sources: Arc<Sources>,
     lines: Vec<Arc<Line>>,
     line_ids: HashMap<Arc<Line>, LineId>,
-    stack_lines: HashMap<u32, LineId>,
+    /// The best frame of each stack whose line was looked for; `None`: it has none.
+    stack_lines: HashMap<u32, Option<Best>>,
     owners: Vec<Owner>,
     owner_ids: HashMap<Owner, u32>,
-    torch_root: Option<String>,
+    places: Places,
+}
+
+/// The best frame of a stack, as far as it was climbed.
+#[derive(Clone, Copy)]
+struct Best {
+    whose: Whose,
+    line: LineId,
 }
 
 impl Symbols {
     /// Takes a software's definition; whether it changes which frames are the user's.
     pub(crate) fn define_software(&mut self, software: record::Software) -> bool {
-        let mut changes = false;
-        if software.software == "torch" && !software.root.is_empty() {
-            let root = Some(format!("{}/", software.root.trim_end_matches('/')));
-            changes = self.torch_root != root && !self.frames.is_empty();
-            self.torch_root = root;
-            self.classify_frames_again();
-        }
+        let changes = self.places.define_software(&software) && self.classify_frames_again();
         self.software.retain(|known| known.software != software.software);
         // A process has a handful; a hostile trace may not make this list endless.
         if self.software.len() < 256 {
             self.software.push(software);
         }
         changes
+    }
+
+    /// Takes a place of code; whether it changes which frames are the user's.
+    pub(crate) fn define_root(&mut self, root: record::CodeRoot) -> bool {
+        self.places.define_root(root) && self.classify_frames_again()
+    }
+
+    /// The places of code that are known.
+    pub(crate) fn code_roots(&self) -> &[record::CodeRoot] {
+        &self.places.roots
     }
 
     /// Takes a frame's definition; whether it changes the line of stacks already resolved.
@@ -111,10 +123,8 @@ impl Symbols {
             line: frame.line,
             function: bounded(&frame.function).into(),
         });
-        let user_line = if self.is_users(&line.file) { self.intern_line(&line) } else { 0 };
-        let new = Frame { line, user_line };
-        let old_line = self.frames.insert(frame.frame, new.clone()).map(|old| old.user_line);
-        let changes = old_line.is_some_and(|old| old != new.user_line);
+        let new = Frame { whose: self.places.whose(&line.file, &line.function), line };
+        let changes = self.frames.insert(frame.frame, new.clone()).is_some_and(|old| old != new);
         if changes {
             self.stack_lines.clear();
         }
@@ -158,24 +168,18 @@ impl Symbols {
         (entries.iter().sum::<usize>() + self.lines.len() + self.owners.len()) * ENTRY + self.sources.bytes()
     }
 
-    /// Whether a file is the user's: one with a path, outside site-packages, dist-packages and torch. Generated code
-    /// (`<eval_with_key>.5`, `<string>`, `<frozen runpy>`) is nobody's line: who called it is more use.
-    fn is_users(&self, file: &str) -> bool {
-        if !file.starts_with('/') {
-            return false;
+    /// Looks again whose code the frames are; whether that of any changed.
+    fn classify_frames_again(&mut self) -> bool {
+        let mut changes = false;
+        for frame in self.frames.values_mut() {
+            let whose = self.places.whose(&frame.line.file, &frame.line.function);
+            changes |= frame.whose != whose;
+            frame.whose = whose;
         }
-        let in_torch = self.torch_root.as_deref().is_some_and(|root| file.starts_with(root));
-        let in_packages = file.split(['/', '\\']).any(|part| part == "site-packages" || part == "dist-packages");
-        !in_torch && !in_packages
-    }
-
-    fn classify_frames_again(&mut self) {
-        let frames: Vec<_> = self.frames.iter().map(|(id, frame)| (*id, frame.line.clone())).collect();
-        for (id, line) in frames {
-            let user_line = if self.is_users(&line.file) { self.intern_line(&line) } else { 0 };
-            self.frames.insert(id, Frame { line, user_line });
+        if changes {
+            self.stack_lines.clear();
         }
-        self.stack_lines.clear();
+        changes
     }
 
     pub(crate) fn intern_line(&mut self, line: &Arc<Line>) -> LineId {
@@ -219,41 +223,59 @@ impl Symbols {
         &self.owners
     }
 
-    /// The line of a stack: its innermost frame that is the user's.
+    /// The line of a stack: its innermost frame of the best kind it has.
     pub(crate) fn resolve(&mut self, stack: u32) -> Resolved {
         let mut climbed = Vec::new();
         let mut seen = HashSet::new();
         let mut at = stack;
-        let line = loop {
+        let mut best = loop {
             if at == 0 {
-                break 0;
+                break None;
             }
-            if let Some(line) = self.stack_lines.get(&at) {
-                break *line;
+            if let Some(best) = self.stack_lines.get(&at) {
+                break *best;
             }
-            if !seen.insert(at) || climbed.len() == DEEPEST_STACK {
-                break 0;
+            if climbed.len() == DEEPEST_STACK {
+                break None;
+            }
+            if !seen.insert(at) {
+                // A loop is no stack, and what was climbed would depend on where it was entered.
+                climbed.iter_mut().for_each(|(_, frame)| *frame = None);
+                break None;
             }
             let Some(node) = self.stacks.get(&at) else {
                 return Resolved::Missing(Missing::Stack(at));
             };
-            climbed.push(at);
-            if node.frame != 0 {
-                match self.frames.get(&node.frame) {
-                    None => return Resolved::Missing(Missing::Frame(node.frame)),
-                    Some(frame) if frame.user_line != 0 => break frame.user_line,
-                    Some(_) => {}
-                }
+            let frame = match node.frame {
+                0 => None,
+                id => Some(self.frames.get(&id).ok_or(Missing::Frame(id))),
+            };
+            let frame = match frame.transpose() {
+                Err(missing) => return Resolved::Missing(missing),
+                Ok(frame) => frame.cloned(),
+            };
+            let is_users = frame.as_ref().is_some_and(|frame| frame.whose == Whose::User);
+            climbed.push((at, frame));
+            if is_users {
+                break None;
             }
             at = node.parent;
         };
-        self.stack_lines.extend(climbed.into_iter().map(|stack| (stack, line)));
-        Resolved::Line(line)
+        for (stack, frame) in climbed.into_iter().rev() {
+            if let Some(frame) = frame
+                && best.is_none_or(|best| frame.whose <= best.whose)
+            {
+                best = Some(Best { whose: frame.whose, line: self.intern_line(&frame.line) });
+            }
+            self.stack_lines.insert(stack, best);
+        }
+        Resolved::Line(best.map_or(0, |best| best.line))
     }
 
     /// The line of a stack, without remembering it.
     pub(crate) fn line_of(&self, stack: u32) -> Option<&Arc<Line>> {
-        self.climb(stack).find_map(|frame| self.line(frame.user_line))
+        // Of equals the first, which is the innermost.
+        self.climb(stack).min_by_key(|frame| frame.whose).map(|frame| &frame.line)
     }
 
     /// The frames of a stack, innermost first.

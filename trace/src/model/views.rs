@@ -70,7 +70,7 @@ impl Category {
     }
 }
 
-/// One place in the user's code: the innermost frame outside site-packages and torch.
+/// One place in the code: the innermost frame of the user's, else of the best kind there is (see [`super::Whose`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Line {
     /// The source file, as Python names it.

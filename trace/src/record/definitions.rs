@@ -112,9 +112,52 @@ pub struct Software {
     /// Its version.
     #[serde(default)]
     pub version: String,
-    /// The folder it lives in; frames below torch's are torch's own.
+    /// The folder it lives in; frames below torch's are torch's own, those below python's the standard library's.
     #[serde(default)]
     pub root: String,
+}
+
+/// Where code lies whose owner its place does not tell.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::CodeKind, Record};
+/// let line = br#"{"code":"program","root":"/home/ada/.venv/lib/python3.11/site-packages/trainer"}"#;
+/// let Record::CodeRoot(root) = decode_line(line)? else { panic!() };
+/// assert_eq!((root.code, root.root.ends_with("/trainer")), (CodeKind::Program, true));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodeRoot {
+    /// What lies there.
+    pub code: CodeKind,
+    /// A file, or a folder with all that is below it.
+    #[serde(default)]
+    pub root: String,
+}
+
+/// What code a [`CodeRoot`] names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CodeKind {
+    /// The program's own: what was started by `python -m`, say, though it is installed like a library.
+    Program,
+    /// Written by a compiler.
+    Generated,
+    /// A kind that a newer memlab added.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl CodeKind {
+    /// Its name in a trace.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Program => "program",
+            Self::Generated => "generated",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 /// A Python frame: one place in one function.

@@ -177,7 +177,7 @@ impl Drawn<'_> {
         let name = name(line);
         let place = line.line.map_or_else(|| line.file.to_string(), |number| format!("{}:{number}", line.file));
         let title = format!("{name}\n{}", crate::text::clean(&fit_end(&place, LONGEST, "…")));
-        let (class, colours) = if call.is_users { ('u', USERS) } else { ('l', LIBRARIES) };
+        let (class, colours) = if call.is_users() { ('u', USERS) } else { ('l', LIBRARIES) };
         self.frame(row, start, own, &name, class, &title, bytes, hash(&line.file) % colours);
     }
 

@@ -282,10 +282,11 @@ impl Places {
 
     pub(crate) fn of(&self, line: Option<&Line>) -> Place {
         let Some(line) = line else { return Place { file: None, line: None, function: None } };
-        let file = if line.file.starts_with('/') {
+        // `<string>` and `In[3]` are no files, and are called what they are.
+        let file = if line.file.starts_with(['/', '<']) || line.file.starts_with("In[") {
             Some(line.file.to_string())
-        } else if line.file.starts_with('<') || line.file.is_empty() || self.directory.is_empty() {
-            // `<string>` and kin are no files; what is relative to nobody knows what is no absolute path.
+        } else if line.file.is_empty() || self.directory.is_empty() {
+            // What is relative to nobody knows what is no absolute path.
             None
         } else {
             Some(format!("{}/{}", self.directory.trim_end_matches('/'), line.file.trim_start_matches("./")))

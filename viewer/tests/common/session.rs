@@ -116,7 +116,7 @@ impl Session {
     pub fn wait_until(&self, what: &str, is: impl Fn(&str) -> bool) -> Duration {
         let started = Instant::now();
         while !is(&self.text()) {
-            assert!(started.elapsed() < PATIENCE, "no {what:?} on\n{}", common::numbered(&self.text()));
+            assert!(started.elapsed() < PATIENCE, "no {what:?} on\n{}", super::numbered(&self.text()));
             std::thread::sleep(Duration::from_millis(5));
         }
         started.elapsed()

@@ -1,0 +1,117 @@
+"""What only Python knows of the program's code: where it lies, and which cell of a notebook it is.
+
+Embedded in libmemlab.so and run inside the traced program, on its main thread, like agent.py, and bound by the same
+rules. It looks at dictionaries of modules and objects and calls nothing of the program's.
+
+`native` has: software(name, version, root), code(kind, root), frame(id, file, line, function).
+"""
+
+import os
+import sys
+import types
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
+    from guards import _Harmless
+
+# Programs that run other programs: what they call is the program.
+# fmt: off
+_LAUNCHERS = frozenset((
+    "IPython", "_pytest", "accelerate", "bpython", "celery", "colab_kernel_launcher", "coverage", "debugpy",
+    "deepspeed", "google", "horovod", "horovodrun", "ipykernel", "ipykernel_launcher", "ipyparallel", "jupyter",
+    "jupyter_client", "jupyter_core", "jupyterlab", "kernprof", "lightning_app", "line_profiler", "marimo", "memlab",
+    "memray", "nbclient", "nbconvert", "notebook", "papermill", "pdb", "pluggy", "ptpython", "pudb", "pytest", "ray",
+    "scalene", "streamlit", "torch", "torchrun", "viztracer", "xdist",
+))
+# fmt: on
+
+_PACKAGES = ("site-packages", "dist-packages")
+
+# Names that IPython gives to what a magic such as %%time compiles: line 1 is the cell's second.
+_TIMED = ("<timed exec>", "<timed eval>")
+
+
+def _dictionary(thing):
+    """The attributes of a module or another plain object itself, without asking its class."""
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
+
+
+def _text(value):
+    return value if type(value) is str else ""
+
+
+def _in_packages(file):
+    """The parts of a file's path below the folder that packages are installed in; none if it lies elsewhere."""
+    parts = file.split("/")
+    places = [index for index, part in enumerate(parts) if part in _PACKAGES]
+    return parts[places[-1] + 1 :] if places else []
+
+
+def _root_of(file):
+    """The installed package, or single module, that a file belongs to; nothing where it is not the program's."""
+    parts = _in_packages(file)
+    if not parts or parts[0].partition(".")[0] in _LAUNCHERS:
+        return ""
+    return "/".join(file.split("/")[: 1 - len(parts)] if len(parts) > 1 else file.split("/"))
+
+
+def _programs():
+    """Where installed code lies that is the program: what `python -m` ran, a script that lies there, or what the
+    command of a package calls."""
+    main = _dictionary(sys.modules.get("__main__"))
+    file = _text(main.get("__file__"))
+    if not file:
+        return []
+    file = os.path.abspath(file)
+    if _in_packages(file):
+        return [_root_of(file)]
+    commands = {os.path.dirname(os.path.abspath(sys.executable)), os.path.join(sys.prefix, "bin")}
+    commands.add(os.path.join(os.path.expanduser("~"), ".local", "bin"))
+    if os.path.dirname(file) not in commands:
+        return []
+    # `from trainer.command import main`, as pip writes commands.
+    called = {_text(value.__module__) for value in main.values() if type(value) is types.FunctionType}
+    modules = [_dictionary(sys.modules.get(name)) for name in called if name != "__main__"]
+    return [_root_of(_text(module.get("__file__"))) for module in modules]
+
+
+def _shell():
+    """The attributes of IPython's shell, if the program runs in one."""
+    module = _dictionary(sys.modules.get("IPython.core.interactiveshell"))
+    kind = module.get("InteractiveShell")
+    return _dictionary(type.__getattribute__(kind, "__dict__").get("_instance")) if isinstance(kind, type) else {}
+
+
+class Program:
+    def __init__(self, native):
+        self.native = native
+        native.software("python", sys.version.split()[0], os.path.dirname(os.__file__))
+        for root in sorted({root for root in _programs() if root}):
+            native.code("program", root)
+        for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+            root = os.environ.get(variable)
+            if root:
+                native.code("generated", os.path.abspath(root))
+
+    def name_cells(self, frames):
+        """Names frames of a notebook's cells as the notebook does. `frames`: (frame id, file, line or 0, function)."""
+        with _Harmless():
+            shell = _shell()
+            numbers = _dictionary(shell.get("compile")).get("_filename_map")
+            # What a magic compiles is run at once, by the cell that runs now.
+            now = (shell.get("_trait_values") or {}).get("execution_count")
+            for frame, file, line, function in frames:
+                is_timed = file in _TIMED
+                number = now if is_timed else numbers.get(file) if type(numbers) is dict else None
+                if type(number) is int:
+                    self.native.frame(frame, f"In[{number}]", line + is_timed, function)
+
+
+def start(native):
+    with _Harmless():
+        return Program(native)
+    return None

@@ -1,0 +1,137 @@
+"""Memory is counted at the line that helps: the program's own wherever it lies, and never at no line."""
+
+import shutil
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+from conftest import PROGRAMS
+
+TRAINING = """\
+import copy
+import gpulib
+def train():
+    gpulib.allocate(1024)
+    copy.deepcopy([gpulib.Tensor()])
+train()
+"""
+EXPECTED = [("train", 4, 1024), ("train", 5, 4096)]
+
+
+@pytest.fixture
+def packages(memlab):
+    """A folder that packages are installed in, with a library that allocates."""
+    folder = memlab.folder / "lib" / "python3.11" / "site-packages"
+    (folder / "trainer").mkdir(parents=True)
+    shutil.copy(PROGRAMS / "gpulib.py", folder)
+    (folder / "trainer" / "__init__.py").touch()
+    (folder / "trainer" / "train.py").write_text(TRAINING)
+    return folder
+
+
+def run(memlab, packages, *arguments, **options):
+    environment = memlab.environment(
+        LD_PRELOAD=memlab.library, MEMLAB_OUTPUT=memlab.folder / "lines.jsonl", PYTHONPATH=packages, HOME=memlab.folder
+    )
+    options = {"cwd": memlab.folder, "env": environment, "capture_output": True, "text": True} | options
+    done = subprocess.run([sys.executable, *arguments], **options)
+    assert (done.returncode, done.stderr) == (0, "")
+    return memlab.folder / "lines.jsonl"
+
+
+def lines_of(memlab, trace):
+    """(file, function, line, bytes) of all lines."""
+    return sorted(
+        ((row["file"], row["function"], row["line"], row["live_bytes_at_end"]) for row in memlab.report(trace)["lines"]),
+        key=lambda row: row[3],
+    )
+
+
+@pytest.mark.parametrize("way", ["script", "module", "file in packages", "command", "-c", "stdin"])
+def test_the_program_is_the_users_wherever_it_lies(memlab, packages, way):
+    # GIVEN a program that calls a library, also by way of Python's own library
+    arguments, file, options = (), str(packages / "trainer" / "train.py"), {}
+    # WHEN it is started in one of the ways that there are
+    if way == "script":
+        script = memlab.folder / "train.py"
+        script.write_text(TRAINING)
+        arguments, file = [script], str(script)
+    elif way == "module":
+        arguments = ["-m", "trainer.train"]
+    elif way == "file in packages":
+        arguments = [file]
+    elif way == "command":
+        command = memlab.folder / ".local" / "bin" / "trainer"
+        command.parent.mkdir(parents=True)
+        command.write_text("from trainer.command import main\nmain()\n")
+        (packages / "trainer" / "command.py").write_text("def main():\n    import trainer.train\n")
+        arguments = [command]
+    elif way == "-c":
+        arguments, file = ["-c", TRAINING], "<string>"
+    else:
+        arguments, file, options = ["-"], "<stdin>", {"input": TRAINING}
+    # THEN its own lines are the ones that count
+    trace = run(memlab, packages, *arguments, **options)
+    assert lines_of(memlab, trace) == [(file, *line) for line in EXPECTED]
+
+
+def test_no_memory_is_without_a_line(memlab, packages):
+    # GIVEN a library's thread, which none of the program's lines called, and generated code called by nobody's
+    script = memlab.folder / "train.py"
+    script.write_text(
+        dedent("""\
+        import threading, gpulib
+        thread = threading.Thread(target=gpulib.allocate, args=(1024,))
+        thread.start()
+        thread.join()
+        scope = {"allocate": gpulib.hook}
+        exec(compile("def made(*args):\\n allocate(*args)", "<eval_with_key>.5", "exec"), scope)
+        thread = threading.Thread(target=scope["made"], args=(4096, 4096, 0, 0, 1))
+        thread.start()
+        thread.join()
+        """)
+    )
+    # THEN the first counts at the library's line, before Python's own, and the second at Python's before the generated
+    trace = run(memlab, packages, script)
+    (library, *of_library, size), (python, *_, python_size) = lines_of(memlab, trace)
+    assert (library, of_library, size) == (str(packages / "gpulib.py"), ["allocate", 14], 1024)
+    assert python.endswith("/threading.py") and python_size == 4096
+
+
+def test_cells_have_the_names_of_the_notebook(memlab, packages):
+    # GIVEN cells as IPython compiles them: for a notebook, on a terminal, and within %%time
+    core = packages / "IPython" / "core"
+    core.mkdir(parents=True)
+    (packages / "IPython" / "__init__.py").touch()
+    (core / "__init__.py").touch()
+    (core / "interactiveshell.py").write_text(
+        dedent("""\
+        class Compiler:
+            def __init__(self):
+                self._filename_map = {"/tmp/ipykernel_7/123.py": 3}
+        class InteractiveShell:
+            _instance = None
+            def __init__(self):
+                self.compile = Compiler()
+                self._trait_values = {"execution_count": 5}
+        InteractiveShell._instance = InteractiveShell()
+        """)
+    )
+    script = memlab.folder / "kernel.py"
+    script.write_text(
+        dedent("""\
+        import gpulib
+        import IPython.core.interactiveshell
+        def run(file, size):
+            exec(compile(f"import gpulib\\ngpulib.allocate({size})", file, "exec"), {})
+        run("/tmp/ipykernel_7/123.py", 1024)
+        run("<ipython-input-4-0a1b2c3d>", 2048)
+        run("<timed exec>", 4096)
+        run("/tmp/ipykernel_7/456.py", 8192)
+        """)
+    )
+    # THEN lines are named by the number of the cell, and those that IPython does not know by their files
+    trace = run(memlab, packages, script)
+    expected = [("In[3]", 2, 1024), ("In[4]", 2, 2048), ("In[5]", 3, 4096), ("/tmp/ipykernel_7/456.py", 2, 8192)]
+    assert lines_of(memlab, trace) == [(file, "<module>", line, size) for file, line, size in expected]
