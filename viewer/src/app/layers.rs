@@ -47,7 +47,7 @@ impl LayerItem {
     /// The name in full.
     pub fn name(&self) -> &str {
         match self.root_name() {
-            Some(root) if self.is_root() => root,
+            Some(root) if self.is_root() && root != self.class() => root,
             _ if self.is_root() && self.key.0 == 0 => NOT_CALLED,
             _ => layer_name(self.key.1.as_deref()),
         }
