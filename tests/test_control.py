@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import control
 import pytest
@@ -97,6 +98,19 @@ def test_a_slow_client_is_answered_in_its_turn(traced):
     slow.sendall(b': "status"}\n')
     answer = slow.makefile().readline()
     assert json.loads(answer)["pid"] == traced.pid
+
+
+def test_the_trace_is_mapped_as_far_as_it_goes(memlab, traced):
+    # GIVEN a process that writes a trace WHEN its memory is looked through, as valgrind does at the end
+    (trace,) = memlab.folder.glob("*.jsonl")
+    size = 0
+    for line in Path(f"/proc/{traced.pid}/maps").read_text().splitlines():
+        addresses, permissions, *_, name = line.split(maxsplit=5)
+        if name == str(trace) and "r" in permissions:
+            first, last = (int(address, 16) for address in addresses.split("-"))
+            size += last - first
+    # THEN there is no page without a piece of the file
+    assert 0 < size <= trace.stat().st_size
 
 
 def ps(memlab):

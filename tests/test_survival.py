@@ -207,6 +207,17 @@ def test_threads_that_do_little_cost_little(memlab):
     assert int(run.output) <= 32
 
 
+def test_tools_that_look_for_mistakes_find_none(memlab):
+    # GIVEN a program with threads under ThreadSanitizer
+    program = memlab.folder / "reports"
+    subprocess.run(["cc", "-g", "-O1", "-fsanitize=thread", "-o", program, PROGRAMS / "reports.c", "-lpthread"], check=True)
+    if memlab.run(program, preload=False).code:
+        pytest.skip("ThreadSanitizer does not run here")
+    # WHEN it is recorded THEN nothing is found to be wrong with memlab
+    run = memlab.run(program)
+    assert (run.code, run.output, run.errors) == (0, "done\n", "")
+
+
 def test_a_thread_that_takes_the_gil_at_the_end(memlab):
     # GIVEN a thread that takes the GIL while the interpreter shuts down, in C++ that may not be unwound, as autograd's do
     library = memlab.folder / "late_gil.so"

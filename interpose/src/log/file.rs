@@ -393,9 +393,11 @@ impl TraceFile {
 /// This asks the kernel itself: ThreadSanitizer takes a call of `mmap` for a write to every byte of the mapping, and does not
 /// know the atomic operation by which other threads learn of it.
 fn map(file: &File, bytes: u64) -> *mut u8 {
-    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    // A variadic function looks at whole registers.
+    let [protection, flags] = [libc::PROT_NONE, libc::MAP_SHARED | libc::MAP_NORESERVE].map(i64::from);
+    let (address, descriptor, offset) = (0_i64, i64::from(file.as_raw_fd()), 0_i64);
     // SAFETY: a new mapping at an address of the kernel's choice, of an open descriptor.
-    let base = unsafe { libc::syscall(libc::SYS_mmap, 0, bytes, libc::PROT_NONE, flags, file.as_raw_fd(), 0) };
+    let base = unsafe { libc::syscall(libc::SYS_mmap, address, bytes, protection, flags, descriptor, offset) };
     if base == -1 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(base as usize) }
 }
 
