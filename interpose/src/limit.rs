@@ -18,6 +18,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::record::DriverKind;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use serde_json::{Value, json};
@@ -25,6 +26,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::lifecycle::free_in_child;
 use crate::mover;
+use crate::recorder::Recorder;
 use crate::request::DEVICES;
 
 /// Bytes in which the driver takes large blocks off the card.
@@ -60,6 +62,8 @@ impl OnLimit {
 /// One device: its limit, and what the process holds there.
 struct Card {
     limit: AtomicU64,
+    /// The limit that the trace has.
+    recorded: AtomicU64,
     spills: AtomicBool,
     /// Bytes of allocations that hooks saw, those being made right now included.
     booked: AtomicU64,
@@ -79,6 +83,7 @@ impl Card {
     const fn new() -> Self {
         Self {
             limit: AtomicU64::new(NO_LIMIT),
+            recorded: AtomicU64::new(NO_LIMIT),
             spills: AtomicBool::new(false),
             booked: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
@@ -181,6 +186,25 @@ pub fn set(device: Option<i32>, bytes: Option<u64>, on_limit: Option<OnLimit>) {
         card.limit.store(bytes.unwrap_or(NO_LIMIT), Ordering::Relaxed);
     }
     ANY.store(CARDS.iter().any(|card| card.limit().is_some()), Ordering::Relaxed);
+    if let Some(recorder) = Recorder::current() {
+        let devices = 0..DEVICES as i32;
+        devices.filter(|ordinal| device.is_none_or(|device| device == *ordinal)).for_each(|ordinal| {
+            if recorder.knows_device(ordinal) {
+                record(recorder, ordinal);
+            }
+        });
+    }
+}
+
+/// Writes a device's limit into the trace, if it differs from what stands there.
+pub fn record(recorder: &Recorder, device: i32) {
+    let Some(card) = card(device) else { return };
+    let limit = card.limit.load(Ordering::Relaxed);
+    if card.recorded.swap(limit, Ordering::Relaxed) == limit && limit == NO_LIMIT {
+        return;
+    }
+    let on_limit = OnLimit::spilling(card.spills.load(Ordering::Relaxed)).name();
+    recorder.log.append(encode::limit(&mut LineBuffer::<128>::new(), device, card.limit(), on_limit));
 }
 
 /// A device that has a limit.

@@ -372,7 +372,6 @@ pub fn status() -> (&'static str, Value) {
 /// Writes down how much of each device's memory lies in host memory, where that has changed; says whether the card may be
 /// asked: while bytes are on their way its figures mean nothing, and while the process is checkpointed it does not answer.
 pub fn record_moved(recorder: &Recorder) -> bool {
-    static LAST: Mutex<BTreeMap<i32, u64>> = Mutex::new(BTreeMap::new());
     if CHECKPOINTED.load(Ordering::Relaxed) || OPERATION.lock().is_some_and(Progress::is_running) {
         return false;
     }
@@ -380,7 +379,7 @@ pub fn record_moved(recorder: &Recorder) -> bool {
     for (device, bytes) in limit::spill::pinned_bytes() {
         *now.entry(device).or_default() += bytes;
     }
-    let mut last = LAST.lock();
+    let Some(mut last) = LAST_RECORDED.try_lock() else { return false };
     last.keys().for_each(|&device| _ = now.entry(device).or_default()); // All freed: none is left there.
     for (&device, &bytes) in &now {
         if last.get(&device).copied().unwrap_or(0) != bytes {
@@ -389,6 +388,14 @@ pub fn record_moved(recorder: &Recorder) -> bool {
     }
     *last = now;
     true
+}
+
+/// Something was spilled: what is allocated next is to be seen with it. Where another thread is at it, the control thread
+/// does so soon.
+pub fn record_spilled() {
+    if let Some(recorder) = Recorder::current() {
+        record_moved(recorder);
+    }
 }
 
 /// Bytes of a device's that lie in host memory; `None` while they are on their way.
@@ -410,6 +417,9 @@ struct Seen {
     totals: Totals,
     arena_bytes: u64,
 }
+
+/// What the trace says of each device: see [`record_moved`].
+static LAST_RECORDED: Mutex<BTreeMap<i32, u64>> = Mutex::new(BTreeMap::new());
 
 static LAST_SEEN: Mutex<Seen> =
     Mutex::new(Seen { totals: Totals { device_bytes: 0, host_bytes: 0, fixed_bytes: 0 }, arena_bytes: 0 });
@@ -445,6 +455,7 @@ pub fn forget_in_child() {
     lifecycle::reset_in_child(&OPERATION, None);
     lifecycle::reset_in_child(&CONTEXTS, Vec::new());
     lifecycle::free_in_child(&LAST_SEEN);
+    lifecycle::reset_in_child(&LAST_RECORDED, BTreeMap::new());
     captures::forget_in_child();
     gate::forget_in_child();
 }

@@ -230,6 +230,12 @@ impl Recorder {
         self.log.append(encode::warning(&mut LineBuffer::<1024>::new(), what));
     }
 
+    /// Whether the trace says what a device is.
+    pub fn knows_device(&self, device: i32) -> bool {
+        let bit = 1u64.checked_shl(device as u32).unwrap_or(0);
+        self.known_devices.load(Ordering::Relaxed) & bit != 0
+    }
+
     /// Says what a device is, the first time it is met.
     pub fn define_device(&self, device: i32) {
         let bit = 1u64.checked_shl(device as u32).unwrap_or(0);
@@ -241,6 +247,7 @@ impl Recorder {
         let mut line = LineBuffer::<1024>::new();
         self.log.append(encode::device(&mut line, device, &facts.name, facts.total_bytes, bus_id));
         self.sampler.watch(device, facts.bus_id);
+        crate::limit::record(self, device);
     }
 
     #[cold]
@@ -320,6 +327,9 @@ impl Session {
     }
 
     pub fn out_of_memory(&mut self, device: i32, requested: u64, allocated: u64, reserved: u64) {
+        // It may be the first that is heard of the device.
+        self.recorder.define_device(device);
+        self.recorder.sampler.driver_memory_changed();
         let place = attribution::here(self.recorder, self.thread);
         let mut line = LineBuffer::<256>::new();
         self.recorder.log.append(encode::oom(

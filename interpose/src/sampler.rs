@@ -11,6 +11,9 @@ use parking_lot::Mutex;
 use crate::recorder::Recorder;
 use crate::symbols;
 
+/// The most other processes named of a card.
+const OTHERS: usize = 16;
+
 #[derive(Default)]
 pub struct Sampler {
     changed: AtomicBool,
@@ -21,6 +24,7 @@ struct Watched {
     device: i32,
     bus_id: Option<String>,
     last: Option<(u64, Option<u64>)>,
+    last_others: Vec<(u32, u64)>,
 }
 
 impl Sampler {
@@ -31,7 +35,7 @@ impl Sampler {
 
     /// Samples `device` from now on. NVML counts cards its own way; the bus id is what both agree on.
     pub fn watch(&self, device: i32, bus_id: Option<String>) {
-        self.watched.lock().push(Watched { device, bus_id, last: None });
+        self.watched.lock().push(Watched { device, bus_id, last: None, last_others: Vec::new() });
     }
 
     /// Samples every watched device whose use may have changed (other processes change it too: `always`), and logs what
@@ -49,7 +53,18 @@ impl Sampler {
             };
             let Some(use_) = bus_id.and_then(|bus_id| nvml.usage(&bus_id, recorder.facts.pid)) else { continue };
             let now = (use_.used, use_.process);
-            if self.watched.lock()[index].last.replace(now) == Some(now) {
+            let (is_old, others_are_old) = {
+                let watched = &mut self.watched.lock()[index];
+                let others_are_old = watched.last_others == use_.others;
+                watched.last_others.clone_from(&use_.others);
+                (watched.last.replace(now) == Some(now), others_are_old)
+            };
+            // First who the others are: with the first sample, readers take both for what was before it.
+            if !others_are_old {
+                let mut line = LineBuffer::<1024>::new();
+                recorder.log.append(encode::others(&mut line, device, &use_.others));
+            }
+            if is_old {
                 continue;
             }
             let mut line = LineBuffer::<192>::new();
@@ -104,6 +119,8 @@ pub struct Usage {
     /// What programs can use of the card, as CUDA says it.
     pub total: u64,
     pub process: Option<u64>,
+    /// Other processes and what each holds, the largest first; none where this process is not among those that NVML tells.
+    pub others: Vec<(u32, u64)>,
 }
 
 impl Nvml {
@@ -158,7 +175,19 @@ impl Nvml {
             return None;
         }
         let (used, total) = self.memory(card)?;
-        Some(Usage { used, total, process: self.process_usage(card, pid) })
+        let processes = self.processes(card).unwrap_or_default();
+        // In a container with its own process ids ours does not appear, and nobody can be told apart.
+        let (process, others) = match processes.iter().find(|(other, _)| *other == pid) {
+            Some((_, process)) => {
+                let mut others: Vec<(u32, u64)> =
+                    processes.iter().filter(|(other, bytes)| *other != pid && *bytes > 0).copied().collect();
+                others.sort_unstable_by_key(|(other, bytes)| (std::cmp::Reverse(*bytes), *other));
+                others.truncate(OTHERS);
+                (Some(*process), others)
+            }
+            None => (None, Vec::new()),
+        };
+        Some(Usage { used, total, process, others })
     }
 
     /// What is used of a card, and what there is to use.
@@ -177,15 +206,15 @@ impl Nvml {
         known.then_some((memory.used, memory.total))
     }
 
-    fn process_usage(&self, card: *mut c_void, pid: u32) -> Option<u64> {
+    /// The processes that compute on a card and what each holds; without those of which NVML may not tell.
+    fn processes(&self, card: *mut c_void) -> Option<Vec<(u32, u64)>> {
         let mut processes = [ProcessInfo { pid: 0, used: 0, instances: [0; 2] }; 128];
         let mut count = processes.len() as c_uint;
         // SAFETY: the array has room for `count` entries.
         if unsafe { self.processes?(card, &mut count, processes.as_mut_ptr()) } != Self::SUCCESS {
             return None;
         }
-        // In a container with its own process ids ours does not appear, and the figure stays unknown.
-        let ours = processes.iter().take(count as usize).find(|process| process.pid == pid)?;
-        (ours.used != Self::NOT_AVAILABLE).then_some(ours.used)
+        let told = processes.iter().take(count as usize).filter(|process| process.used != Self::NOT_AVAILABLE);
+        Some(told.map(|process| (process.pid, process.used)).collect())
     }
 }

@@ -87,6 +87,40 @@ pub fn device<'b, const N: usize>(
     line.into_bytes()
 }
 
+/// The process's limit on a device (`None`: there is none), and what happens beyond it: `oom` or `spill`.
+pub fn limit<'b, const N: usize>(
+    buffer: &'b mut LineBuffer<N>,
+    device: i32,
+    bytes: Option<u64>,
+    on_limit: &str,
+) -> &'b [u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"limit\":").number(device);
+    line.raw(b",\"bytes\":").optional(bytes);
+    line.raw(b",\"on_limit\":").string(on_limit.as_bytes(), 4).finish(b"}");
+    line.into_bytes()
+}
+
+/// Other processes on a device and the bytes of each: as many of the first as the buffer has room for.
+pub fn others<'b, const N: usize>(
+    buffer: &'b mut LineBuffer<N>,
+    device: i32,
+    processes: &[(u32, u64)],
+) -> &'b [u8] {
+    const ENTRY: usize = 2 * (NUMBER + 1) + 3;
+    let mut line = buffer.line();
+    line.raw(b"{\"others\":").number(device).raw(b",\"processes\":[");
+    for (index, (pid, bytes)) in processes.iter().enumerate() {
+        if line.room() < ENTRY + 4 {
+            break;
+        }
+        line.raw(if index == 0 { b"[".as_slice() } else { b",[".as_slice() });
+        line.number(*pid).field(*bytes).raw(b"]");
+    }
+    line.finish(b"]}");
+    line.into_bytes()
+}
+
 /// A thread: its id in events, the system's id of it, and its name.
 pub fn thread<const N: usize>(buffer: &mut LineBuffer<N>, thread: u32, tid: u32, name: impl AsRef<[u8]>) -> &[u8] {
     let mut line = buffer.line();

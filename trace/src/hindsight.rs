@@ -165,7 +165,7 @@ impl Sink for Hindsight<'_> {
 }
 
 impl Seen {
-    /// What every category held on a device at the moment, in the order of [`Category::ALL`]. They sum to what was in use.
+    /// What every category held on a device at the moment, in the order of [`Category::ALL`]. They sum to what was in use, and in host memory.
     pub fn categories(&self, device: i32) -> [(Category, u64); 12] {
         let mut held = self.moment.categories(device).map(|view| (view.category, view.bytes));
         // What blocks held by what was known then, and by what they turned out to be.
@@ -181,8 +181,14 @@ impl Seen {
         held
     }
 
-    /// The whole device's use at the moment: the sum of its categories.
+    /// The whole device's use at the moment: the sum of its categories, without what of it lay in host memory.
     pub fn used_bytes(&self, device: i32) -> u64 {
-        self.categories(device).iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+        let sum = self.categories(device).iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        sum.saturating_sub(self.host_bytes(device))
+    }
+
+    /// What of the process's memory of a device lay in host memory at the moment.
+    pub fn host_bytes(&self, device: i32) -> u64 {
+        self.moment.device(device).map_or(0, |view| view.host_bytes)
     }
 }

@@ -11,6 +11,7 @@ mod keyframe;
 mod kind;
 mod ledger;
 mod ooms;
+mod piles;
 mod shares;
 mod shown;
 mod sources;
@@ -28,6 +29,7 @@ use hashbrown::HashMap;
 pub use calls::{Call, CallTree, Held, LineCalls};
 pub use keyframe::Keyframe;
 pub use sources::Sources;
+pub use piles::{Caller, PileSpan, PileView, PiledStack};
 pub use symbols::DEEPEST_STACK;
 pub use views::*;
 pub use whose::Whose;
@@ -120,6 +122,17 @@ impl Model {
             Record::Device(info) => {
                 if let Some(device) = self.device_mut(info.device) {
                     device.info = Some(info);
+                }
+            }
+            Record::Limit(limit) => {
+                if let Some(device) = self.device_mut(limit.limit) {
+                    device.limit = Some(limit);
+                }
+            }
+            Record::Others(others) => {
+                self.ooms.told_others(others.others, &others.processes);
+                if let Some(device) = self.device_mut(others.others) {
+                    device.others.note(others.processes);
                 }
             }
             Record::Thread(thread) => self.symbols.define_thread(thread),
@@ -221,6 +234,8 @@ impl Model {
             }
             Record::Oom(event) => {
                 self.event(event.time);
+                // Also where nothing was ever allocated: the device is there, and too small or too full.
+                self.device_mut(event.device);
                 let device = usize::try_from(event.device).ok().and_then(|index| self.devices.get(index)?.as_deref());
                 self.ooms.note(event, self.steps_ended, self.events, device, &self.symbols);
             }
@@ -268,6 +283,7 @@ impl Model {
         for device in self.devices.iter_mut().flatten().filter(|_| changes) {
             let moves = device.ledger.resolve_again(&mut self.symbols);
             device.growth.moved(&device.ledger, &moves);
+            device.piles.moved(&device.ledger, &moves);
         }
     }
 
@@ -327,7 +343,7 @@ impl Model {
                 self.threads.in_forward[thread as usize] = true;
                 self.threads.forward_count += 1;
                 for device in self.devices.iter_mut().flatten() {
-                    device.begin_forward(thread, &mut self.symbols);
+                    device.begin_forward(thread, self.events, &mut self.symbols);
                 }
             }
             Phase::Forward => {}

@@ -26,6 +26,10 @@ pub enum Record<'a> {
     Header(Box<Header>),
     /// A device, when its first byte is allocated.
     Device(Device),
+    /// The process's limit on a device.
+    Limit(Limit),
+    /// What other processes hold of a device.
+    Others(Others),
     /// A thread that appears in events.
     Thread(Thread),
     /// Software found in the process.

@@ -14,7 +14,9 @@ pub use json::write_json;
 pub use layers::LayerChange;
 pub use lines::{LineChange, Match};
 pub use side::{Named, Side};
-pub use text::{Style, write_text};
+pub use text::write_text;
+
+pub use crate::text::Style;
 
 /// Bytes before and after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,6 +13,7 @@ pub mod export;
 pub mod fault;
 pub mod feed;
 pub mod filter;
+pub mod findings;
 pub mod format;
 pub mod holdings;
 pub mod json;

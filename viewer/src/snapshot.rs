@@ -16,6 +16,7 @@ use memlab_trace::{
 
 pub use self::calls::Calls;
 pub use self::relations::{Related, Relations};
+use crate::findings::{self, Finding};
 use crate::want::{Comparison, Cursor, Detail};
 
 /// All processes that are followed.
@@ -104,6 +105,8 @@ pub struct ProcessSnapshot {
     pub oom_count: u64,
     /// The text of source lines, as far as the trace has it.
     pub sources: Arc<Sources>,
+    /// What is worth looking at, the most urgent first.
+    pub findings: Vec<Finding>,
     /// What memlab could not do in this process.
     pub warnings: Vec<String>,
     /// Lines of the trace that could not be read.
@@ -218,6 +221,7 @@ impl ProcessSnapshot {
             ooms: model.ooms(),
             oom_count: model.oom_count(),
             sources: model.sources().clone(),
+            findings: findings::of(model),
             warnings: model
                 .warnings()
                 .iter()

@@ -5,6 +5,24 @@ use std::borrow::Cow;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+/// How text is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// At most so wide.
+    pub columns: usize,
+    /// Whether it has colours.
+    pub colored: bool,
+}
+
+impl Style {
+    /// As it suits standard output: in colour on a terminal, unless NO_COLOR says otherwise.
+    pub fn of_output() -> Self {
+        let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stdout());
+        let colored = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Self { columns: crate::report::columns(), colored }
+    }
+}
+
 /// Whether a character could steer the terminal or turn text around instead of being shown.
 pub fn is_unsafe(character: char) -> bool {
     character.is_control()

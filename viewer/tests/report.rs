@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use memlab_trace::{Loaded, load};
 use memlab_viewer::report::{write_json, write_text};
+use memlab_viewer::text::Style;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -132,7 +133,7 @@ fn read(name: &str, text: &str) -> (PathBuf, Loaded) {
 
 fn text_of((path, loaded): &(PathBuf, Loaded), columns: usize) -> String {
     let mut out = Vec::new();
-    write_text(&mut out, path, loaded, columns).unwrap();
+    write_text(&mut out, path, loaded, Style { columns, colored: false }).unwrap();
     String::from_utf8(out).unwrap()
 }
 

@@ -11,6 +11,7 @@ use crate::cuda::driver::CUDA_SUCCESS;
 use crate::cuda::driver_memory as memory;
 use crate::cuda::info;
 use crate::lifecycle::free_in_child;
+use crate::mover;
 use crate::mover::driver::{self, Properties};
 use crate::request::DEVICES;
 use crate::symbols::Real;
@@ -62,6 +63,7 @@ pub fn take(
                 let address = spill::allocate(call.bytes)?;
                 put(address);
                 memory::spilled(call.kind, address, call.bytes, call.name, call.caller);
+                mover::record_spilled();
                 spill::attempt_over();
                 Some(())
             });
@@ -114,8 +116,12 @@ pub unsafe fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_i
             outside::pool_used(device, from.pool as usize);
             // SAFETY: the call has succeeded.
             let address = unsafe { *from.pointer };
-            let book = if spill::holds(address) { memory::spilled } else { memory::allocated };
-            book(DriverKind::Async, address, call.bytes, call.name, call.caller)
+            if spill::holds(address) {
+                memory::spilled(DriverKind::Async, address, call.bytes, call.name, call.caller);
+                mover::record_spilled();
+            } else {
+                memory::allocated(DriverKind::Async, address, call.bytes, call.name, call.caller);
+            }
         });
     }
     result
@@ -234,6 +240,7 @@ pub unsafe fn create(
                 // SAFETY: as above.
                 unsafe { *handle = made };
                 memory::created(made, bytes, Some(device), true, caller);
+                mover::record_spilled();
                 Some(())
             });
             if spilled.flatten().is_some() { CUDA_SUCCESS } else { CUDA_ERROR_OUT_OF_MEMORY }

@@ -1,18 +1,21 @@
 //! The state of one device.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::blocks::{Block, LiveBlocks};
 use super::driver::Driver;
 use super::kind::{Kind, effective_phase, first_kind};
 use super::ledger::{CellKey, Ledger};
+use super::piles::Piles;
 use super::shares::SharesRecorder;
 use super::steps::{Growth, Steps};
 use super::symbols::Symbols;
 use super::tags::{TaggedTensor, Tags, rounded};
 use super::timeline::TimelineRecorder;
 use super::views::Anomalies;
-use crate::record::{self, Phase, TagCategory};
+use crate::record::{self, Flags, Phase, TagCategory};
 
 /// The largest block believed: 16 TiB.
 const LARGEST: u64 = 1 << 44;
@@ -62,6 +65,9 @@ pub(crate) struct Peak {
     pub(crate) context: u64,
     pub(crate) other_processes: u64,
     pub(crate) segments: u64,
+    /// What of it lay in host memory.
+    #[serde(default)]
+    pub(crate) moved: u64,
     /// Whether the driver had told the device's use by then.
     pub(crate) sampled: bool,
 }
@@ -74,9 +80,8 @@ impl Peak {
     }
 
     pub(crate) fn used(&self) -> u64 {
-        [self.libraries, self.context, self.other_processes]
-            .iter()
-            .fold(self.torch(), |sum, part| sum.saturating_add(*part))
+        let own = self.torch().saturating_add(self.libraries).saturating_sub(self.moved);
+        own.saturating_add(self.context).saturating_add(self.other_processes)
     }
 }
 
@@ -97,10 +102,37 @@ pub(crate) struct Reached {
     pub(crate) events: u64,
 }
 
+/// The most other processes told apart on a device; a card has a few.
+const OTHERS: usize = 64;
+
+/// Other processes on a device, by the driver's word.
+#[derive(Clone, Default)]
+pub(crate) struct OtherProcesses {
+    /// Now.
+    pub(crate) now: Vec<(u32, u64)>,
+    /// The most that each was ever seen to hold.
+    pub(crate) most: BTreeMap<u32, u64>,
+}
+
+impl OtherProcesses {
+    pub(crate) fn note(&mut self, mut processes: Vec<(u32, u64)>) {
+        processes.truncate(OTHERS);
+        for (pid, bytes) in &processes {
+            if self.most.len() < OTHERS || self.most.contains_key(pid) {
+                let most = self.most.entry(*pid).or_default();
+                *most = (*most).max(*bytes);
+            }
+        }
+        self.now = processes;
+    }
+}
+
 /// A device.
 #[derive(Clone, Default)]
 pub(crate) struct DeviceState {
     pub(crate) info: Option<record::Device>,
+    pub(crate) limit: Option<record::Limit>,
+    pub(crate) others: OtherProcesses,
     pub(crate) totals: Totals,
     pub(crate) blocks: LiveBlocks,
     pub(crate) ledger: Ledger,
@@ -110,6 +142,7 @@ pub(crate) struct DeviceState {
     pub(crate) shares: SharesRecorder,
     pub(crate) steps: Steps,
     pub(crate) growth: Growth,
+    pub(crate) piles: Piles,
     /// The block given back last.
     pub(crate) freed: Option<Block>,
 }
@@ -140,6 +173,9 @@ impl DeviceState {
         self.shares.advance(event.time, &self.ledger.shares, self.totals.allocated);
         let phase = effective_phase(event.layer, event.flags);
         if phase == Phase::Backward {
+            if !self.totals.in_backward {
+                self.piles.begin_backward(&self.ledger, self.totals.peak.event);
+            }
             self.totals.in_backward = true;
         } else if self.totals.in_backward {
             self.end_backward(symbols);
@@ -152,7 +188,7 @@ impl DeviceState {
         let kind = first_kind(phase, event.flags);
         let key = CellKey { stack: event.stack, layer: event.layer, owner: 0, kind, phase };
         let cell = self.ledger.cell(key, symbols);
-        self.ledger.allocate(cell, event.bytes);
+        self.ledger.allocate(cell, event.bytes, event.flags.has(Flags::GRADIENT_NODE));
         self.totals.born = self.totals.born.saturating_add(1);
         self.totals.allocations = self.totals.allocations.saturating_add(1);
         let slot = self.blocks.insert(Block::new(event.address, event.bytes, self.totals.born, event.time, cell));
@@ -187,6 +223,7 @@ impl DeviceState {
             context: driver.context,
             other_processes: driver.other_processes,
             segments: driver.segments,
+            moved: driver.moved,
             sampled: driver.sampled,
         };
     }
@@ -301,6 +338,7 @@ impl DeviceState {
 
     pub(crate) fn moved(&mut self, event: &record::Moved, reached: Reached) {
         self.driver.totals.moved = event.bytes;
+        self.driver.totals.peak_moved = self.driver.totals.peak_moved.max(event.bytes);
         self.note_used(event.time, reached);
     }
 
@@ -340,8 +378,9 @@ impl DeviceState {
         self.settle(in_forward(thread), symbols);
     }
 
-    /// The thread entered forward.
-    pub(crate) fn begin_forward(&mut self, thread: u32, symbols: &mut Symbols) {
+    /// The thread entered forward, after so many `events` of the trace.
+    pub(crate) fn begin_forward(&mut self, thread: u32, events: u64, symbols: &mut Symbols) {
+        self.piles.begin_pass(&self.ledger, events, self.totals.peak.event);
         self.settle(before_forward(thread), symbols);
     }
 
@@ -355,6 +394,7 @@ impl DeviceState {
         self.end_backward(symbols);
         self.settle(OPTIMIZER, symbols);
         self.steps.end(event.index, event.time, self.totals.allocated, events);
+        self.piles.backward_is_over(&self.ledger);
         self.growth.end(&mut self.ledger);
     }
 }

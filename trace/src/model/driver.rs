@@ -59,6 +59,9 @@ pub(crate) struct DriverTotals {
     /// Of all that this process holds of the device, what lies in host memory.
     #[serde(default)]
     pub(crate) moved: u64,
+    /// The most that ever was.
+    #[serde(default)]
+    pub(crate) peak_moved: u64,
     pub(crate) sampled: bool,
     pub(crate) process_known: bool,
     /// The device's memory by the driver's word; 0: never said.
@@ -230,6 +233,10 @@ impl Driver {
         ranges.append(&mut joined);
         ranges.sort_unstable();
         ranges
+    }
+
+    pub(crate) fn has_expandable_segments(&self) -> bool {
+        self.mappings.values().any(|mapping| self.is_segment(mapping))
     }
 
     /// Whether what is mapped is a segment's.

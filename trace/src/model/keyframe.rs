@@ -13,12 +13,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::blocks::{Block, NONE};
-use super::device::{DeviceState, Totals};
+use super::device::{DeviceState, OtherProcesses, Totals};
 use super::driver::{Driver, DriverTotals, Held, Mapping, Source};
 use super::ledger::{LayerSlot, LineSlot, Standing};
 use super::ooms::{OomRecord, Ooms};
+use super::piles::{Passes, Piles};
 use super::shares::SharesRecorder;
-use super::steps::{Growth, Snapshot, Steps};
+use super::steps::{Cells, Growth, Snapshot, Steps};
 use super::tags::Owned;
 use super::views::{Anomalies, Line, SharePoint};
 use super::{HOST, Model};
@@ -136,6 +137,16 @@ enum State {
         device: i32,
         ended: u64,
         stride: u64,
+        #[serde(default)]
+        before: Cells,
+        #[serde(default)]
+        after: Cells,
+    },
+    /// Those that led to the peak, or the latest.
+    Passes {
+        device: i32,
+        to_peak: bool,
+        passes: Passes,
     },
     Oom {
         last: bool,
@@ -257,6 +268,17 @@ impl Model {
         for info in self.devices.iter().flatten().filter_map(|state| state.info.as_ref()) {
             lines.put(info)?;
         }
+        for (device, state) in (0..).zip(&self.devices).filter_map(|(device, state)| Some((device, state.as_ref()?))) {
+            if let Some(limit) = &state.limit {
+                lines.put(limit)?;
+            }
+            let OtherProcesses { now, most } = &state.others;
+            let most: Vec<(u32, u64)> = most.iter().map(|(pid, bytes)| (*pid, *bytes)).collect();
+            if !most.is_empty() {
+                lines.put(&record::Others { others: device, processes: most })?;
+                lines.put(&record::Others { others: device, processes: now.clone() })?;
+            }
+        }
         self.warnings.iter().try_for_each(|warning| lines.put(&serde_json::json!({ "warning": warning })))
     }
 
@@ -325,7 +347,8 @@ impl Model {
         | State::StepList { device: Some(device), .. }
         | State::Steps { device: Some(device), .. }
         | State::Snapshot { device, .. }
-        | State::Growth { device, .. }) = part
+        | State::Growth { device, .. }
+        | State::Passes { device, .. }) = part
         else {
             return None;
         };
@@ -381,7 +404,12 @@ impl Model {
             State::StepList { steps, .. } => state.steps.list.extend(StepRows::default().unpacked(steps)),
             State::Steps { joined, peak, .. } => state.steps.restore(joined, peak),
             State::Snapshot { reference, snapshot, .. } => state.growth.restore(reference, snapshot),
-            State::Growth { ended, stride, .. } => (state.growth.ended, state.growth.stride) = (ended, stride),
+            State::Growth { ended, stride, before, after, .. } => {
+                (state.growth.ended, state.growth.stride) = (ended, stride);
+                (state.growth.cells_before, state.growth.cells_after) = (before, after);
+            }
+            State::Passes { to_peak: true, passes, .. } => state.piles.to_peak = passes,
+            State::Passes { to_peak: false, passes, .. } => state.piles.now = passes,
             _ => return None,
         }
         Some(())
@@ -465,12 +493,19 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
         lines.put(&State::Share { device, point: *point })?;
     }
     write_steps(lines, Some(device), &state.steps)?;
-    let Growth { ended, stride, reference, snapshots } = &state.growth;
+    let Piles { now, to_peak } = state.piles.with_current_lines(ledger);
+    for (to_peak, passes) in [(false, now), (true, to_peak)] {
+        if passes != Passes::default() {
+            lines.put(&State::Passes { device, to_peak, passes })?;
+        }
+    }
+    let Growth { ended, stride, reference, snapshots, cells_before, cells_after } = &state.growth;
     for (is_reference, snapshot) in
         reference.iter().map(|snapshot| (true, snapshot)).chain(snapshots.iter().map(|snapshot| (false, snapshot)))
     {
         let snapshot = snapshot.with_current_lines(ledger);
         lines.put(&State::Snapshot { device, reference: is_reference, snapshot })?;
     }
-    lines.put(&State::Growth { device, ended: *ended, stride: *stride })
+    let (before, after) = (cells_before.clone(), cells_after.clone());
+    lines.put(&State::Growth { device, ended: *ended, stride: *stride, before, after })
 }

@@ -42,6 +42,8 @@ pub(crate) struct Cell {
     pub(crate) allocated_bytes: u64,
     line: u32,
     layer: u32,
+    /// Whether operations that allocated here made autograd nodes.
+    pub(crate) makes_graph: bool,
 }
 
 impl Cell {
@@ -54,7 +56,7 @@ impl Cell {
     /// A cell of these.
     pub(crate) fn of(key: CellKey, figures: [u64; 6], [line, layer]: [u32; 2]) -> Self {
         let [bytes, at_peak, epoch, blocks, allocations, allocated_bytes] = figures;
-        Self { key, bytes, at_peak, epoch, blocks, allocations, allocated_bytes, line, layer }
+        Self { key, bytes, at_peak, epoch, blocks, allocations, allocated_bytes, line, layer, makes_graph: false }
     }
 }
 
@@ -171,6 +173,7 @@ impl Ledger {
             allocated_bytes: 0,
             line,
             layer,
+            makes_graph: false,
         });
         self.by_key.insert(key, cell);
         cell
@@ -390,9 +393,10 @@ impl Ledger {
 
     /// A new block is counted by `cell`.
     #[inline]
-    pub(crate) fn allocate(&mut self, cell: u32, bytes: u64) {
+    pub(crate) fn allocate(&mut self, cell: u32, bytes: u64, makes_graph: bool) {
         self.count(cell, bytes);
         let counted = &mut self.cells[cell as usize];
+        counted.makes_graph |= makes_graph;
         counted.allocations = counted.allocations.saturating_add(1);
         counted.allocated_bytes = counted.allocated_bytes.saturating_add(bytes);
         let line = self.changing_line(cell);
@@ -415,6 +419,7 @@ impl Ledger {
         }
         self.discount(from, bytes);
         self.count(to, bytes);
+        self.cells[to as usize].makes_graph |= self.cells[from as usize].makes_graph;
         if lived_at_peak {
             self.shift_at_peak(from, to, bytes);
         }

@@ -35,6 +35,13 @@ pub(crate) struct OomRecord {
     free: u64,
     used: u64,
     total: u64,
+    #[serde(default)]
+    limit: Option<u64>,
+    /// What lay in host memory.
+    #[serde(default)]
+    moved: u64,
+    #[serde(default)]
+    others: Vec<(u32, u64)>,
     /// Whether the driver had told the device's use by then, or has since.
     #[serde(default)]
     sampled: bool,
@@ -80,6 +87,9 @@ impl Ooms {
             free: 0,
             used: 0,
             total: 0,
+            limit: None,
+            moved: 0,
+            others: Vec::new(),
             sampled: false,
             lines: Vec::new(),
             layers: Vec::new(),
@@ -88,6 +98,8 @@ impl Ooms {
         if let Some(device) = device {
             let view = device.view(event.device);
             (oom.used, oom.total, oom.sampled) = (view.used_bytes, view.total_bytes, view.used_is_known);
+            (oom.limit, oom.moved) = (view.limit_bytes, view.host_bytes);
+            oom.others = device.others.now.clone();
             // A trace that is all out-of-memory must not cost its length times its blocks.
             if self.first.len() < KEPT || events.saturating_sub(self.seen_at) >= self.rest {
                 self.seen_at = events;
@@ -125,10 +137,20 @@ impl Ooms {
                 oom.total = driver.total;
             }
             let rest = [(Category::Context, driver.context), (Category::OtherProcesses, driver.other_processes)];
-            if !oom.categories.is_empty() {
+            // Where it was looked at closely, also if nothing was held.
+            if !oom.categories.is_empty() || oom.allocated == 0 {
                 oom.categories.extend(rest.into_iter().filter(|(_, bytes)| *bytes > 0));
                 oom.categories.sort_by_key(|(category, _)| *category);
             }
+        }
+    }
+
+    /// The driver told who else is on a device: before it has told the device's use for the first time, that also holds for
+    /// what was before.
+    pub(crate) fn told_others(&mut self, device: i32, others: &[(u32, u64)]) {
+        let unknown = |oom: &&mut OomRecord| oom.device == device && !oom.sampled && oom.others.is_empty();
+        for oom in self.first.iter_mut().chain(&mut self.last).filter(unknown) {
+            oom.others = others.to_vec();
         }
     }
 
@@ -151,6 +173,9 @@ impl Ooms {
             used_bytes: oom.used,
             used_is_known: oom.sampled,
             total_bytes: oom.total,
+            limit_bytes: oom.limit,
+            host_bytes: oom.moved,
+            others: oom.others.clone(),
             stack: oom.stack,
             line: symbols.line_of(oom.stack).cloned(),
             layer: symbols.layer_name(oom.layer),

@@ -41,6 +41,12 @@ fn layer_row(layer: u32, symbols: &Symbols) -> LayerRow {
     if layer == 0 { (0, None) } else { (symbols.root_of(layer), symbols.layer_name(layer)) }
 }
 
+/// Processes by what they hold.
+fn largest_first(mut processes: Vec<(u32, u64)>) -> Vec<(u32, u64)> {
+    processes.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
+    processes
+}
+
 impl DeviceState {
     pub(crate) fn view(&self, index: i32) -> DeviceView {
         let (driver, peak) = (&self.driver.totals, &self.totals.peak);
@@ -54,6 +60,11 @@ impl DeviceState {
             used_bytes: self.used(),
             used_is_known: driver.sampled,
             host_bytes: driver.moved,
+            host_bytes_at_peak: peak.moved,
+            peak_host_bytes: driver.peak_moved.max(driver.moved),
+            limit_bytes: self.limit.as_ref().and_then(|limit| limit.bytes),
+            spills: self.limit.as_ref().is_some_and(|limit| limit.bytes.is_some() && limit.on_limit == "spill"),
+            others: largest_first(self.others.most.iter().map(|(pid, bytes)| (*pid, *bytes)).collect()),
             process_is_known: driver.process_known,
             peak_allocated_bytes: peak.allocated,
             peak_reserved_bytes: driver.peak_reserved,

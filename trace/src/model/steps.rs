@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::{Ledger, Moved};
@@ -20,6 +21,9 @@ const WARM_UP: u64 = 2;
 
 /// The most moments at which what lines hold is kept.
 const SNAPSHOTS: usize = 32;
+
+/// The most cells of which is kept what they hold: those that hold most.
+const CELLS: usize = 4096;
 
 /// The steps of one device, or of all together.
 #[derive(Clone, Default)]
@@ -97,15 +101,33 @@ fn join(earlier: &mut StepView, later: StepView) {
 /// What every line held at the end of one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Snapshot {
-    /// Steps ended by then.
-    ended: u64,
+    /// Steps ended, or passes begun, by then.
+    pub(crate) ended: u64,
     /// Line slots and their bytes.
     lines: Vec<(u32, u64)>,
 }
 
 impl Snapshot {
+    /// What lines hold now.
+    pub(crate) fn of(ledger: &Ledger, ended: u64) -> Self {
+        let lines = std::iter::zip(0.., &ledger.lines).filter(|(_, line)| line.bytes > 0);
+        Self { ended, lines: lines.map(|(slot, line)| (slot, line.bytes)).collect() }
+    }
+
+    /// One figure for each line slot, with slots that moved counted where they are now.
+    pub(crate) fn by_slot(&self, ledger: &Ledger) -> Vec<u64> {
+        let mut bytes = vec![0_u64; ledger.lines.len()];
+        for (slot, held) in &self.lines {
+            let slot = ledger.current_line(*slot) as usize;
+            if let Some(bytes) = bytes.get_mut(slot) {
+                *bytes = bytes.saturating_add(*held);
+            }
+        }
+        bytes
+    }
+
     /// Some of what lines held is counted at other lines from now on.
-    fn moved(&mut self, moves: &[Moved]) {
+    pub(crate) fn moved(&mut self, moves: &[Moved]) {
         for moved in moves {
             let Some(index) = self.lines.iter().position(|(slot, _)| *slot == moved.from) else { continue };
             let bytes = moved.share_of(self.lines[index].1);
@@ -133,6 +155,30 @@ pub(crate) struct Growth {
     pub(crate) stride: u64,
     pub(crate) reference: Option<Snapshot>,
     pub(crate) snapshots: Vec<Snapshot>,
+    /// What cells held at the reference.
+    pub(crate) cells_before: Cells,
+    /// What they held at the last of the snapshots.
+    pub(crate) cells_after: Cells,
+}
+
+/// What cells held at the end of a step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cells {
+    /// Steps ended by then; 0: not noted yet.
+    pub(crate) ended: u64,
+    cells: Vec<(u32, u64)>,
+}
+
+impl Cells {
+    fn of(ledger: &Ledger, ended: u64) -> Self {
+        let held = std::iter::zip(0.., &ledger.cells).filter(|(_, cell)| cell.bytes > 0);
+        let mut cells: Vec<(u32, u64)> = held.map(|(index, cell)| (index, cell.bytes)).collect();
+        if cells.len() > CELLS {
+            cells.sort_unstable_by_key(|(index, bytes)| (std::cmp::Reverse(*bytes), *index));
+            cells.truncate(CELLS);
+        }
+        Self { ended, cells }
+    }
 }
 
 impl Growth {
@@ -146,13 +192,14 @@ impl Growth {
         if !is_reference && !is_sampled {
             return;
         }
-        let lines = std::iter::zip(0.., &ledger.lines).filter(|(_, line)| line.bytes > 0);
-        let snapshot = Snapshot { ended: self.ended, lines: lines.map(|(slot, line)| (slot, line.bytes)).collect() };
+        let snapshot = Snapshot::of(ledger, self.ended);
         if is_reference {
             self.reference = Some(snapshot.clone());
+            self.cells_before = Cells::of(ledger, self.ended);
         }
         if is_sampled {
             self.snapshots.push(snapshot);
+            self.cells_after = Cells::of(ledger, self.ended);
         }
         if self.snapshots.len() > SNAPSHOTS {
             self.keep_half();
@@ -194,6 +241,34 @@ impl Growth {
         }
     }
 
+    /// The steps between which [`Growth::by_cell`] compares; `None`: too few have ended.
+    pub(crate) fn compared(&self) -> Option<(u64, u64)> {
+        let (from, to) = (self.cells_before.ended, self.cells_after.ended);
+        (from > 0 && to > from).then_some((from, to))
+    }
+
+    /// What cells held after warm-up, and at the last step noted.
+    pub(crate) fn by_cell(&self) -> HashMap<u32, (u64, u64)> {
+        let mut held: HashMap<u32, (u64, u64)> = HashMap::new();
+        for (cell, bytes) in &self.cells_before.cells {
+            held.entry(*cell).or_default().0 = *bytes;
+        }
+        for (cell, bytes) in &self.cells_after.cells {
+            held.entry(*cell).or_default().1 = *bytes;
+        }
+        held
+    }
+
+    /// The line slots that grow steadily.
+    pub(crate) fn steady_lines(&self, ledger: &Ledger) -> Vec<u32> {
+        let Some(reference) = &self.reference else { return Vec::new() };
+        let later = self.snapshots.iter().filter(|snapshot| snapshot.ended > reference.ended);
+        let samples: Vec<Vec<u64>> =
+            std::iter::once(reference).chain(later).map(|snapshot| snapshot.by_slot(ledger)).collect();
+        let is_steady = |slot: &usize| is_steady(&samples.iter().map(|lines| lines[*slot]).collect::<Vec<u64>>());
+        (0..ledger.lines.len()).filter(is_steady).map(|slot| slot as u32).collect()
+    }
+
     /// The lines that held more at the end of the last step than after warm-up, most growth first.
     pub(crate) fn view(&self, ledger: &Ledger, symbols: &Symbols) -> Vec<GrowthView> {
         // With two steps there is only the first to compare with.
@@ -204,10 +279,10 @@ impl Growth {
                 _ => return Vec::new(),
             },
         };
-        let before = by_slot(from, ledger);
+        let before = from.by_slot(ledger);
         let sampled =
             self.snapshots.iter().filter(|snapshot| snapshot.ended > from.ended && snapshot.ended < self.ended);
-        let between: Vec<_> = sampled.map(|snapshot| (snapshot.ended, by_slot(snapshot, ledger))).collect();
+        let between: Vec<_> = sampled.map(|snapshot| snapshot.by_slot(ledger)).collect();
 
         let mut views = Vec::new();
         for (slot, line) in ledger.lines.iter().enumerate() {
@@ -215,15 +290,16 @@ impl Growth {
             if to_bytes <= from_bytes {
                 continue;
             }
-            let samples = between.iter().map(|(ended, lines)| (*ended, lines[slot]));
-            let samples = [(from.ended, from_bytes)].into_iter().chain(samples).chain([(self.ended, to_bytes)]);
+            let samples = between.iter().map(|lines| lines[slot]);
+            let samples: Vec<u64> = [from_bytes].into_iter().chain(samples).chain([to_bytes]).collect();
             views.push(GrowthView {
                 line: symbols.line(line.id).map(Arc::<Line>::clone),
                 from_step: from.ended,
                 to_step: self.ended,
                 from_bytes,
                 to_bytes,
-                bytes_per_step: slope(samples),
+                bytes_per_step: (to_bytes - from_bytes) as f64 / (self.ended - from.ended).max(1) as f64,
+                is_steady: is_steady(&samples),
             });
         }
         views.sort_by(|a, b| (b.to_bytes - b.from_bytes, &a.line).cmp(&(a.to_bytes - a.from_bytes, &b.line)));
@@ -231,25 +307,18 @@ impl Growth {
     }
 }
 
-/// A snapshot as one figure per line slot, with slots that moved counted where they are now.
-fn by_slot(snapshot: &Snapshot, ledger: &Ledger) -> Vec<u64> {
-    let mut bytes = vec![0_u64; ledger.lines.len()];
-    for (slot, held) in &snapshot.lines {
-        let slot = ledger.current_line(*slot) as usize;
-        if let Some(bytes) = bytes.get_mut(slot) {
-            *bytes = bytes.saturating_add(*held);
-        }
+/// Whether what was held at some moments went up and stayed up time and again, rather than at once or by chance: what
+/// counts is what was never given back later.
+pub(crate) fn is_steady(held: &[u64]) -> bool {
+    let mut kept = held.to_vec();
+    let mut least = u64::MAX;
+    for bytes in kept.iter_mut().rev() {
+        least = least.min(*bytes);
+        *bytes = least;
     }
-    bytes
-}
-
-/// The slope of the line through the samples, by least squares.
-fn slope(samples: impl Iterator<Item = (u64, u64)>) -> f64 {
-    let samples: Vec<(f64, f64)> = samples.map(|(x, y)| (x as f64, y as f64)).collect();
-    let count = samples.len() as f64;
-    let (mean_x, mean_y) =
-        (samples.iter().map(|s| s.0).sum::<f64>() / count, samples.iter().map(|s| s.1).sum::<f64>() / count);
-    let covariance: f64 = samples.iter().map(|(x, y)| (x - mean_x) * (y - mean_y)).sum();
-    let variance: f64 = samples.iter().map(|(x, _)| (x - mean_x) * (x - mean_x)).sum();
-    if variance > 0.0 { covariance / variance } else { 0.0 }
+    let [first, .., last] = kept[..] else { return false };
+    let more = last - first;
+    let largest = kept.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+    let by_half_time = kept[(kept.len() - 1) / 2] - first;
+    more > 0 && largest <= more / 5 * 3 && by_half_time >= more / 5
 }

@@ -280,6 +280,11 @@ impl Symbols {
 
     /// The frames of a stack, innermost first.
     pub(crate) fn climb(&self, stack: u32) -> impl Iterator<Item = &Frame> {
+        self.climb_stacks(stack).map(|(_, frame)| frame)
+    }
+
+    /// The same with the stacks that end in each.
+    pub(crate) fn climb_stacks(&self, stack: u32) -> impl Iterator<Item = (u32, &Frame)> {
         let mut at = stack;
         let mut seen = HashSet::new();
         std::iter::from_fn(move || {
@@ -287,8 +292,8 @@ impl Symbols {
                 return None;
             }
             let node = self.stacks.get(&at)?;
-            at = node.parent;
-            Some(self.frames.get(&node.frame))
+            let here = std::mem::replace(&mut at, node.parent);
+            Some(self.frames.get(&node.frame).map(|frame| (here, frame)))
         })
         .take(DEEPEST_STACK)
         .flatten()

@@ -103,6 +103,17 @@ pub struct DeviceView {
     /// Of what this process holds of the device, what lies in host memory now: offloaded, or spilled. Allocated, reserved
     /// and the categories count it, `used_bytes` does not.
     pub host_bytes: u64,
+    /// `host_bytes` at the peak.
+    pub host_bytes_at_peak: u64,
+    /// The most `host_bytes` ever was.
+    pub peak_host_bytes: u64,
+    /// The most that memlab lets the process have there now; `None`: as much as there is.
+    pub limit_bytes: Option<u64>,
+    /// Whether what goes beyond the limit is put in host memory.
+    pub spills: bool,
+    /// Other processes on the device and the most that each was ever seen to hold, the largest first; empty where the driver
+    /// does not tell them apart.
+    pub others: Vec<(u32, u64)>,
     /// The most `allocated_bytes` ever was: *the peak*.
     pub peak_allocated_bytes: u64,
     /// The most `reserved_bytes` ever was.
@@ -415,8 +426,10 @@ pub struct GrowthView {
     pub from_bytes: u64,
     /// Held at the last moment.
     pub to_bytes: u64,
-    /// Bytes a step, by least squares over the steps sampled.
+    /// What it held more, for each step between.
     pub bytes_per_step: f64,
+    /// Whether it went up time and again, rather than at once or by chance.
+    pub is_steady: bool,
 }
 
 /// An out-of-memory of PyTorch's, and who held what.
@@ -447,6 +460,12 @@ pub struct OomView {
     pub used_is_known: bool,
     /// The device's memory; 0 if not known.
     pub total_bytes: u64,
+    /// The most that memlab let the process have there; `None`: as much as there was.
+    pub limit_bytes: Option<u64>,
+    /// What of the process's memory of the device lay in host memory.
+    pub host_bytes: u64,
+    /// Other processes on the device and what each held, the largest first; empty where the driver did not tell.
+    pub others: Vec<(u32, u64)>,
     /// The whole stack that asked; 0: none.
     pub stack: u32,
     /// The line that asked.

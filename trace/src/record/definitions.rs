@@ -76,6 +76,43 @@ pub struct Device {
     pub bus_id: Option<String>,
 }
 
+/// The limit that memlab keeps for the process on a device, each time it is set or lifted.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Limit(limit) = decode_line(br#"{"limit":0,"bytes":8589934592,"on_limit":"spill"}"#)? else { panic!() };
+/// assert_eq!((limit.limit, limit.bytes, limit.on_limit.as_str()), (0, Some(8589934592), "spill"));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// The device.
+    pub limit: i32,
+    /// The most that the process may have there; `None`: as much as there is.
+    #[serde(default)]
+    pub bytes: Option<u64>,
+    /// What happens to an allocation beyond it: `oom` or `spill`.
+    #[serde(default)]
+    pub on_limit: String,
+}
+
+/// What other processes hold of a device, each time the driver says something new. The largest come first.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Others(others) = decode_line(br#"{"others":0,"processes":[[4300,3221225472],[977,1048576]]}"#)? else { panic!() };
+/// assert_eq!((others.others, others.processes[0]), (0, (4300, 3221225472)));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Others {
+    /// The device.
+    pub others: i32,
+    /// Process numbers, as the driver counts them, and the bytes of each.
+    #[serde(default)]
+    pub processes: Vec<(u32, u64)>,
+}
+
 /// A thread.
 ///
 /// ```

@@ -43,6 +43,8 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
             let [name, variable] = [&l.name, &l.variable].map(|text| text.as_deref().map(str::as_bytes));
             encode::layer(b, l.layer, l.parent, &l.class, name, variable)
         }
+        Record::Limit(l) => encode::limit(b, l.limit, l.bytes, &l.on_limit),
+        Record::Others(o) => encode::others(b, o.others, &o.processes),
         Record::Skip(to) => encode::skip(b, *to),
         Record::Warning(w) => encode::warning(b, w),
         Record::Alloc(a) => {
@@ -109,7 +111,7 @@ pub fn all_views(model: &Model) -> String {
     );
     for device in -1..4 {
         text += &format!(
-            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
+            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
             model.lines(device),
             model.layers(device),
             model.categories(device),
@@ -119,6 +121,7 @@ pub fn all_views(model: &Model) -> String {
             model.driver_memory(device),
             model.device_steps(device),
             model.growth(device),
+            model.piles(device),
         );
     }
     text

@@ -1,11 +1,10 @@
 //! `memlab diff`: what changed from one run, or moment, to another.
 
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use crate::diff::{Difference, Named, Side, Style, write_json, write_text};
 use crate::moment::Moment;
-use crate::report;
 
 /// What to compare.
 #[derive(Clone, Debug)]
@@ -32,13 +31,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let [before, after] = named;
     let (before, after) = (before?, after?);
     let difference = Difference::new(Side::load(before, options.device)?, Side::load(after, options.device)?);
-    let is_terminal = io::stdout().is_terminal();
     let mut out = BufWriter::new(io::stdout().lock());
     if options.json {
         write_json(&mut out, &difference)?;
     } else {
-        let colored = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        write_text(&mut out, &difference, Style { columns: report::columns(), colored })?;
+        write_text(&mut out, &difference, Style::of_output())?;
     }
     Ok(out.flush()?)
 }

@@ -142,20 +142,37 @@ fn totals(status: &Status) -> Vec<DeviceStatus> {
     }
 }
 
+const HEADS: [&str; 10] =
+    ["PID", "RANK", "DEVICE", "ALLOCATED", "RESERVED", "LIMIT", "SPILLED", "STATE", "COMMAND", "TRACE"];
+const LIMIT: usize = 5;
+const SPILLED: usize = 6;
+
 fn table(rows: &[Row]) -> String {
-    let mut cells =
-        vec![["PID", "RANK", "DEVICE", "ALLOCATED", "RESERVED", "STATE", "COMMAND", "TRACE"].map(str::to_owned)];
+    // Most have no limit, and the table is wide enough.
+    let limits = rows.iter().flat_map(|row| &row.limits).filter(|limit| limit.limit_bytes.is_some());
+    let (has_limits, has_spilled) =
+        limits.fold((false, false), |(_, spilled), limit| (true, spilled || limit.spilled_bytes > 0));
+    let shown = |column: usize| match column {
+        LIMIT => has_limits,
+        SPILLED => has_spilled,
+        _ => true,
+    };
+    let mut cells = vec![HEADS.map(str::to_owned)];
     for row in rows {
         let size = |bytes| format::bytes(bytes, Units::Auto);
-        let mut devices: Vec<[String; 3]> = row
-            .devices
-            .iter()
-            .map(|device| [format!("cuda:{}", device.index), size(device.allocated_bytes), size(device.reserved_bytes)])
-            .collect();
+        let of_device = |device: &DeviceRow| {
+            let limit = row.limits.iter().find(|limit| limit.device == device.index);
+            let [most, spilled] = match limit.map(|limit| (limit.limit_bytes, limit)) {
+                Some((Some(most), limit)) => [size(most), size(limit.spilled_bytes)],
+                _ => ["-", "-"].map(str::to_owned),
+            };
+            [format!("cuda:{}", device.index), size(device.allocated_bytes), size(device.reserved_bytes), most, spilled]
+        };
+        let mut devices: Vec<[String; 5]> = row.devices.iter().map(of_device).collect();
         if devices.is_empty() {
-            devices.push(["-", "-", "-"].map(str::to_owned));
+            devices.push(["-"; 5].map(str::to_owned));
         }
-        for (index, [device, allocated, reserved]) in devices.into_iter().enumerate() {
+        for (index, [device, allocated, reserved, limit, spilled]) in devices.into_iter().enumerate() {
             let once = |words: String| if index == 0 { words } else { String::new() };
             let command = text::short_command(&row.command);
             cells.push([
@@ -164,6 +181,8 @@ fn table(rows: &[Row]) -> String {
                 device,
                 allocated,
                 reserved,
+                limit,
+                spilled,
                 once(text::clean(&row.state).into_owned()),
                 once(text::fit(&command, 40, "…").into_owned()),
                 once(text::clean(&row.trace).into_owned()),
@@ -171,15 +190,15 @@ fn table(rows: &[Row]) -> String {
         }
     }
     let widths: Vec<usize> =
-        (0..8).map(|column| cells.iter().map(|row| text::width(&row[column])).max().unwrap_or(0)).collect();
+        (0..HEADS.len()).map(|column| cells.iter().map(|row| text::width(&row[column])).max().unwrap_or(0)).collect();
     let mut table = String::new();
     for row in cells {
         let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
+        for (column, cell) in row.iter().enumerate().filter(|(column, _)| shown(*column)) {
             let padding = " ".repeat(widths[column] - text::width(cell));
             // Numbers stand on the right.
             let (before, after) =
-                if matches!(column, 0 | 1 | 3 | 4) { (padding.as_str(), "") } else { ("", padding.as_str()) };
+                if matches!(column, 0 | 1 | 3..=SPILLED) { (padding.as_str(), "") } else { ("", padding.as_str()) };
             line += &format!("{before}{cell}{after}  ");
         }
         table += line.trim_end();

@@ -6,7 +6,7 @@ use memlab_trace::Category;
 
 use super::{Change, Difference, LayerChange, LineChange, Match, Side};
 use crate::format::{self, Units};
-use crate::text::{clean, fit_end, short_command, width};
+use crate::text::{Style, clean, fit_end, short_command, width};
 use crate::theme::category_names;
 
 /// How many rows a table has.
@@ -17,16 +17,7 @@ const MORE: &str = "\u{1b}[31m";
 const LESS: &str = "\u{1b}[32m";
 const PLAIN: &str = "\u{1b}[0m";
 
-/// How it is written.
-#[derive(Clone, Copy, Debug)]
-pub struct Style {
-    /// At most so wide.
-    pub columns: usize,
-    /// More is red, less is green.
-    pub colored: bool,
-}
-
-/// Writes it. No character in it steers a terminal, but for the colours.
+/// Writes it, in colour with more in red and less in green. No character in it steers a terminal, but for the colours.
 ///
 /// # Errors
 ///

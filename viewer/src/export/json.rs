@@ -54,6 +54,8 @@ struct Device {
     allocated_bytes: u64,
     reserved_bytes: u64,
     used_bytes: u64,
+    /// Of what the process holds of the device, what lies in host memory.
+    host_bytes: u64,
     used_is_known: bool,
     process_is_known: bool,
     live_blocks: usize,
@@ -211,6 +213,7 @@ fn device_row(seen: &Seen, index: i32, held: &Holdings) -> Option<Device> {
         allocated_bytes: view.allocated_bytes,
         reserved_bytes: view.reserved_bytes,
         used_bytes: held.used_bytes,
+        host_bytes: seen.host_bytes(index),
         used_is_known: known.used_is_known,
         process_is_known: known.process_is_known,
         live_blocks: seen.blocks.iter().filter(|(on, _)| *on == index).count(),

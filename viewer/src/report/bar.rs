@@ -1,6 +1,6 @@
 //! Where the device's memory is, as a bar and a list that sum to the whole.
 
-use memlab_trace::{Category, CategoryView, DeviceView};
+use memlab_trace::{Category, DeviceView};
 
 use crate::format::{self, Units};
 use crate::theme::{category_index, category_names};
@@ -8,30 +8,41 @@ use crate::theme::{category_index, category_names};
 /// One letter for each category.
 pub(super) const LETTERS: [char; 12] = ['P', 'G', 'O', 'B', 'A', 'I', 'T', 'W', 'c', 'x', 'o', '?'];
 
+/// What the categories hold at a moment, and where.
+pub(super) struct Shares<'h> {
+    /// Bytes by category.
+    pub(super) held: &'h [(Category, u64)],
+    /// What of it lies in host memory.
+    pub(super) host_bytes: u64,
+}
+
 /// The bar, the categories under it, what is free, and the sum.
-pub(super) fn lines(device: &DeviceView, categories: &[CategoryView], columns: usize) -> Vec<String> {
-    let shares: Vec<(Category, u64)> =
-        categories.iter().map(|view| (view.category, view.bytes_at_peak)).filter(|(_, bytes)| *bytes > 0).collect();
-    let used = shares.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-    // What a device has is known only by the driver's word; without it, the bar is what was in use.
+pub(super) fn lines(device: &DeviceView, shares: &Shares<'_>, columns: usize) -> Vec<String> {
+    let held: Vec<(Category, u64)> = shares.held.iter().copied().filter(|(_, bytes)| *bytes > 0).collect();
+    let sum = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    let used = sum.saturating_sub(shares.host_bytes);
+    // What a device has is known only by the driver's word; without it, the whole is what was in use.
     let whole = device.total_bytes.max(used);
     let free = whole - used;
     let size = |bytes| format::bytes(bytes, Units::Auto);
-    let mut lines = vec![format!("  [{}]", bar(&shares, whole, columns.saturating_sub(4).min(100)))];
-    let mut entry = |letter: char, name: &str, bytes: u64| {
-        lines.push(format!("  {letter} {name:<17} {:>9} {:>7}", size(bytes), format::percent(bytes, whole)));
+    let mut lines = vec![format!("  [{}]", bar(&held, whole.max(sum), columns.saturating_sub(4).min(100)))];
+    let mut entry = |letter: char, name: &str, bytes: &str, part: u64| {
+        lines.push(format!("  {letter} {name:<17} {bytes:>9} {:>7}", format::percent(part, whole)));
     };
-    for (category, bytes) in &shares {
+    for (category, bytes) in &held {
         let name = match category {
             Category::Context if !device.process_is_known => "context, others",
             category => category_names(*category).0,
         };
-        entry(LETTERS[category_index(*category)], name, *bytes);
+        entry(LETTERS[category_index(*category)], name, &size(*bytes), *bytes);
+    }
+    if shares.host_bytes > 0 {
+        entry('-', "in host memory", &format!("-{}", size(shares.host_bytes)), shares.host_bytes);
     }
     if free > 0 {
-        entry('.', "free", free);
+        entry('.', "free", &size(free), free);
     }
-    entry('=', if device.total_bytes > 0 { "the device's" } else { "in use" }, whole);
+    entry('=', if device.total_bytes > 0 { "the device's" } else { "in use" }, &size(whole), whole);
     lines
 }
 

@@ -53,7 +53,7 @@ fn page(path: &Path, loaded: &Loaded) -> String {
 
     let mut body = header(model, &command);
     body += "<main>\n";
-    body += &verdict::verdict(&names, &devices);
+    body += &verdict::verdict(&names);
     if told.len() > 1 {
         body += &contents(told);
     }

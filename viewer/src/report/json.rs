@@ -7,12 +7,14 @@ use std::sync::Arc;
 use memlab_trace::{Anomalies, Category, Line, Loaded, Model, Skipped};
 use serde::Serialize;
 
+use crate::findings::{self, Finding};
 use crate::json;
 
 #[derive(Serialize)]
 struct Report {
     trace: Trace,
     process: Process,
+    findings: Vec<FindingRow>,
     devices: Vec<Device>,
     lines: Vec<LineRow>,
     layers: Vec<LayerRow>,
@@ -58,6 +60,29 @@ pub(crate) struct Process {
     start_unix_ns: u64,
 }
 
+/// Something worth looking at, the most urgent first.
+#[derive(Serialize)]
+struct FindingRow {
+    /// `out_of_memory`, `leak`, `spilling`, `other_processes` or `fragmentation`.
+    kind: &'static str,
+    device: i32,
+    bytes: u64,
+    /// In words, with what to do next.
+    what: String,
+    next: String,
+}
+
+fn findings(model: &Model) -> Vec<FindingRow> {
+    let row = |finding: Finding| FindingRow {
+        kind: finding.kind.as_str(),
+        device: finding.device,
+        bytes: finding.bytes,
+        what: finding.what.text(),
+        next: finding.next,
+    };
+    findings::of(model).into_iter().map(row).collect()
+}
+
 #[derive(Serialize)]
 struct Device {
     index: i32,
@@ -71,6 +96,14 @@ struct Device {
     used_bytes: u64,
     /// Of what it holds of the device, what lies in host memory.
     host_bytes: u64,
+    host_bytes_at_peak: u64,
+    peak_host_bytes: u64,
+    /// The limit kept for the process; null: none.
+    limit_bytes: Option<u64>,
+    /// What happens beyond it: `oom` or `spill`.
+    on_limit: Option<&'static str>,
+    /// Other processes that were seen on it, and the most that each held.
+    other_processes: Vec<OtherRow>,
     used_is_known: bool,
     process_is_known: bool,
     peak_time_ns: u64,
@@ -86,6 +119,17 @@ struct Device {
     /// What was allocated outside any layer: with the rows of `layers` it sums to what is allocated.
     outside_layers_bytes_at_peak: u64,
     outside_layers_bytes_at_end: u64,
+}
+
+/// Another process, by the driver's word.
+#[derive(Serialize)]
+struct OtherRow {
+    pid: u32,
+    bytes: u64,
+}
+
+fn others(processes: &[(u32, u64)]) -> Vec<OtherRow> {
+    processes.iter().map(|(pid, bytes)| OtherRow { pid: *pid, bytes: *bytes }).collect()
 }
 
 #[derive(Serialize)]
@@ -159,6 +203,8 @@ struct GrowthRow {
     from_bytes: u64,
     to_bytes: u64,
     bytes_per_step: f64,
+    /// Whether it went up time and again, rather than at once or by chance.
+    is_steady: bool,
 }
 
 #[derive(Serialize)]
@@ -175,6 +221,9 @@ struct OomRow {
     used_bytes: u64,
     used_is_known: bool,
     total_bytes: u64,
+    limit_bytes: Option<u64>,
+    host_bytes: u64,
+    other_processes: Vec<OtherRow>,
     time_ns: u64,
     steps_ended: u64,
     stack: Vec<Place>,
@@ -223,6 +272,7 @@ fn report(path: &Path, loaded: &Loaded) -> Report {
     Report {
         trace: Trace::of(path, model, &loaded.skipped, loaded.truncated),
         process: Process::of(model),
+        findings: findings(model),
         devices: devices(model),
         lines: indexes.iter().flat_map(|device| lines(model, *device, &places)).collect(),
         layers: indexes.iter().flat_map(|device| layers(model, *device)).collect(),
@@ -310,6 +360,11 @@ fn devices(model: &Model) -> Vec<Device> {
             reserved_bytes: view.reserved_bytes,
             used_bytes: view.used_bytes,
             host_bytes: view.host_bytes,
+            host_bytes_at_peak: view.host_bytes_at_peak,
+            peak_host_bytes: view.peak_host_bytes,
+            limit_bytes: view.limit_bytes,
+            on_limit: view.limit_bytes.map(|_| if view.spills { "spill" } else { "oom" }),
+            other_processes: others(&view.others),
             used_is_known: view.used_is_known,
             process_is_known: view.process_is_known,
             peak_time_ns: view.peak_time,
@@ -400,6 +455,7 @@ fn growth(model: &Model, device: i32, places: &Places) -> Vec<GrowthRow> {
         from_bytes: view.from_bytes,
         to_bytes: view.to_bytes,
         bytes_per_step: view.bytes_per_step,
+        is_steady: view.is_steady,
     };
     model.growth(device).into_iter().map(row).collect()
 }
@@ -417,6 +473,9 @@ fn ooms(model: &Model, places: &Places) -> Vec<OomRow> {
         used_bytes: view.used_bytes,
         used_is_known: view.used_is_known,
         total_bytes: view.total_bytes,
+        limit_bytes: view.limit_bytes,
+        host_bytes: view.host_bytes,
+        other_processes: others(&view.others),
         time_ns: view.time,
         steps_ended: view.step,
         stack: model.frames(view.stack).iter().map(|frame| places.of(Some(frame))).collect(),

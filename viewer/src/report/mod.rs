@@ -1,6 +1,5 @@
 //! `memlab report`: where the memory of a recorded run was, to read, to look at and to script.
 
-mod advice;
 mod bar;
 mod html;
 pub(crate) mod json;
@@ -20,6 +19,7 @@ pub use text::{deep_stacks, write_text};
 use crate::fault::bad_input;
 use crate::progress;
 use crate::save::Destination;
+use crate::text::Style;
 
 /// Prints the reports of traces; as JSON, several come as an array. Nothing is printed if one of them cannot be read.
 ///
@@ -34,7 +34,7 @@ pub fn run(files: &[PathBuf], json: bool) -> anyhow::Result<()> {
         if json {
             write_json(&mut report, file, &loaded)?;
         } else {
-            write_text(&mut report, file, &loaded, columns())?;
+            write_text(&mut report, file, &loaded, Style::of_output())?;
         }
         reports.push(report);
     }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use memlab_trace::{Category, DeviceView, GrowthView, LayerView, Line, LineView, Model, OomView};
+use memlab_trace::{Category, DeviceView, LayerView, Line, LineView, Model, OomView};
 
-use super::advice::advice;
 use super::bar;
 use super::table::Table;
+use crate::findings::{self, Finding, Grows, advice::advice};
 use crate::format::{self, Units};
 use crate::text::{clean, short_path};
 
@@ -15,6 +15,9 @@ const ROWS: usize = 12;
 
 /// How many lines that grow.
 const GROWING: usize = 5;
+
+/// The widest that sentences are set: longer lines are hard to read.
+const PROSE: usize = 120;
 
 /// How many out-of-memory events are told at length.
 const OOMS: usize = 3;
@@ -73,10 +76,14 @@ impl<'m> Names<'m> {
 /// The peak, and when.
 pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
     if device.allocations == 0 {
-        return vec![
-            format!("Peak: {} in use after {}", size(device.used_bytes_at_peak), format::duration(device.peak_time)),
-            "  PyTorch's allocator handed out nothing on this device.".to_owned(),
-        ];
+        let mut lines = vec!["Peak: nothing was allocated".to_owned()];
+        if device.used_bytes_at_peak > 0 {
+            let (used, when) = (size(device.used_bytes_at_peak), format::duration(device.peak_time));
+            lines = vec![format!("Peak: {used} in use after {when}")];
+        }
+        lines.push("  PyTorch's allocator handed out nothing on this device.".to_owned());
+        lines.extend(limit(device));
+        return lines;
     }
     let mut lines = vec![format!(
         "Peak: {} allocated after {}{}",
@@ -91,6 +98,9 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
     )];
     let (reserved, used) = (device.reserved_bytes_at_peak, device.used_bytes_at_peak);
     lines.push(format!("  {} reserved and {} in use at that moment", size(reserved), size(used)));
+    if device.host_bytes_at_peak > 0 {
+        lines.push(format!("  and {} in host memory, where kernels reach it slowly", size(device.host_bytes_at_peak)));
+    }
     let (reserved, used) = (device.peak_reserved_bytes, device.peak_used_bytes);
     lines.push(format!("  at most {} reserved and {} in use over the run", size(reserved), size(used)));
     lines.push(format!(
@@ -98,6 +108,10 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
         size(device.allocated_bytes),
         size(device.reserved_bytes)
     ));
+    if device.peak_host_bytes > 0 && device.host_bytes_at_peak == 0 {
+        lines.push(format!("  at most {} in host memory over the run", size(device.peak_host_bytes)));
+    }
+    lines.extend(limit(device));
     if device.async_allocations > 0 {
         lines.push(
             "  backend:cudaMallocAsync: sizes are as requested, and reserved is taken to be what is allocated"
@@ -107,10 +121,19 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
     lines
 }
 
+/// The limit that the run was kept to.
+fn limit(device: &DeviceView) -> Option<String> {
+    let limit = size(device.limit_bytes?);
+    let beyond = if device.spills { "what goes beyond it is put in host memory" } else { "allocations beyond it fail" };
+    Some(format!("  a limit of {limit} was set: {beyond}"))
+}
+
 /// Where the device's memory was.
 pub(super) fn memory(names: &Names<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let mut lines = vec!["Where the memory was at the peak".to_owned()];
-    lines.extend(bar::lines(device, &names.model.categories(device.index), columns));
+    let held = names.model.categories(device.index).map(|view| (view.category, view.bytes_at_peak));
+    let shares = bar::Shares { held: &held, host_bytes: device.host_bytes_at_peak };
+    lines.extend(bar::lines(device, &shares, columns));
     if !device.used_is_known {
         lines.push("  The driver never told the device's use: the context and other processes are missing.".to_owned());
     } else if !device.process_is_known {
@@ -241,13 +264,13 @@ pub(super) fn fragmentation(names: &Names<'_>, device: &DeviceView) -> Vec<Strin
     // Where nothing is handed out any more, holes are only what segments happen to be.
     if device.allocated_bytes > 0 && map.free_bytes > 0 {
         lines.push(format!(
-            "  at the end {} is free in {} segments, the largest free block {}: {:.0} % fragmented",
+            "  at the end {} of {} ({}), in {} segments; the largest free block is {}",
             size(map.free_bytes),
+            size(map.reserved_bytes),
+            format::percent(map.free_bytes, map.reserved_bytes),
             format::grouped(map.segments.len() as u64),
-            size(map.largest_free_bytes),
-            map.fragmentation_percent
+            size(map.largest_free_bytes)
         ));
-        lines.push("  (1 − largest free block ÷ all that is free in segments)".to_owned());
     }
     lines
 }
@@ -269,13 +292,13 @@ pub(super) fn driver(names: &Names<'_>, device: i32, title: &str, columns: usize
 /// The out-of-memory events of a device.
 pub(super) fn ooms(names: &Names<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let ooms: Vec<OomView> = names.model.ooms().into_iter().filter(|oom| oom.device == device.index).collect();
-    let growth = names.model.growth(device.index);
+    let grows = findings::grows(names.model, device);
     let mut lines = Vec::new();
     for oom in ooms.iter().take(OOMS) {
         if !lines.is_empty() {
             lines.push(String::new());
         }
-        lines.extend(one_oom(names, oom, growth.first(), columns));
+        lines.extend(one_oom(names, oom, grows.as_ref(), columns));
     }
     if ooms.len() > OOMS {
         let more = format::grouped((ooms.len() - OOMS) as u64);
@@ -284,7 +307,7 @@ pub(super) fn ooms(names: &Names<'_>, device: &DeviceView, columns: usize) -> Ve
     lines
 }
 
-fn one_oom(names: &Names<'_>, oom: &OomView, growth: Option<&GrowthView>, columns: usize) -> Vec<String> {
+fn one_oom(names: &Names<'_>, oom: &OomView, grows: Option<&Grows>, columns: usize) -> Vec<String> {
     let layer = oom.layer.as_deref().filter(|layer| !layer.is_empty());
     let mut lines = vec![
         format!("OUT OF MEMORY after {}: {} asked for", format::duration(oom.time), size(oom.requested_bytes)),
@@ -313,6 +336,12 @@ fn one_oom(names: &Names<'_>, oom: &OomView, growth: Option<&GrowthView>, column
     } else if oom.total_bytes > 0 {
         lines.push(format!("  {} free on the device of {}", size(free_on_device), size(oom.total_bytes)));
     }
+    if let Some(limit) = oom.limit_bytes {
+        lines.push(format!("  a limit of {} was set for the process", size(limit)));
+    }
+    if oom.host_bytes > 0 {
+        lines.push(format!("  {} of its memory lay on the host", size(oom.host_bytes)));
+    }
     let mut table = Table::new(&["held", "", "by"]);
     let mut held = |kind: &str, name: String, bytes: u64| {
         table.row(vec![size(bytes), kind.to_owned(), name]);
@@ -334,25 +363,42 @@ fn one_oom(names: &Names<'_>, oom: &OomView, growth: Option<&GrowthView>, column
         held("layer", name, *bytes);
     }
     lines.extend(section("  Who held what", &table, None, columns));
-    let line = growth.map(|growth| names.line(growth.line.as_ref()));
-    let advice = advice(oom, growth.zip(line.as_deref()));
+    let advice = advice(oom, grows);
     if !advice.is_empty() {
         lines.push("  What to do next".to_owned());
     }
-    lines.extend(advice.iter().flat_map(|text| wrapped(text, columns)));
+    lines.extend(advice.iter().flat_map(|text| wrapped("  -", text, columns)));
     lines
 }
 
-/// A piece of advice, wrapped to the width.
-fn wrapped(text: &str, columns: usize) -> Vec<String> {
-    let mut lines = vec!["  -".to_owned()];
+/// What is worth looking at, each with what to do next, and what the memory was.
+pub(super) fn findings(names: &Names<'_>, columns: usize) -> Vec<String> {
+    let columns = columns.min(PROSE);
+    let mut lines = vec!["What to look at".to_owned()];
+    let Some(headline) = findings::headline(names.model) else { return Vec::new() };
+    let found: Vec<Finding> = findings::of(names.model);
+    for Finding { what, next, .. } in &found {
+        lines.extend(wrapped("  !", &clean(&what.text()), columns));
+        lines.extend(wrapped("    →", &clean(next), columns));
+    }
+    lines.extend(wrapped(" ", &clean(&headline.text()), columns));
+    if found.is_empty() {
+        lines.extend(wrapped(" ", "Nothing grows, nothing failed, and little is left unused.", columns));
+    }
+    lines
+}
+
+/// Text in lines of at most so many columns, the first after `mark`, the others as far in.
+fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
+    let indent = " ".repeat(crate::text::width(mark) + 1);
+    let mut lines = vec![mark.to_owned()];
     for word in text.split_whitespace() {
         match lines.last_mut() {
             Some(line) if crate::text::width(line) + 1 + crate::text::width(word) <= columns => {
                 line.push(' ');
                 line.push_str(word);
             }
-            _ => lines.push(format!("    {word}")),
+            _ => lines.push(format!("{indent}{word}")),
         }
     }
     lines

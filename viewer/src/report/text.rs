@@ -6,18 +6,20 @@ use std::path::Path;
 use memlab_trace::{DEEPEST_STACK, HOST, Loaded, Model, Skipped};
 
 use super::sections::{self, Names};
-use crate::text::{clean, short_command};
+use crate::findings::Kind;
+use crate::text::{Style, clean, short_command};
 use crate::{format, signals};
 
-/// Writes the report of a trace, at most `columns` wide. No character in it steers a terminal.
+/// Writes the report of a trace. No character in it steers a terminal, but for the colours.
 ///
 /// # Errors
 ///
 /// What `out` says.
-pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, columns: usize) -> io::Result<()> {
+pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, style: Style) -> io::Result<()> {
+    let columns = style.columns;
     let model = &loaded.model;
     let names = Names::new(model);
-    let mut parts = vec![process(model)];
+    let mut parts = vec![process(model), sections::findings(&names, columns)];
     for device in model.devices() {
         let memory = if device.total_bytes > 0 {
             format!(", {}", format::bytes(device.total_bytes, format::Units::Auto))
@@ -53,10 +55,34 @@ pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, columns: u
             writeln!(out)?;
         }
         for line in part {
-            writeln!(out, "{line}")?;
+            if style.colored { writeln!(out, "{}", colored(line))? } else { writeln!(out, "{line}")? }
         }
     }
     Ok(())
+}
+
+/// A line of the report with its colours: titles stand out, and what is wrong more so.
+fn colored(line: &str) -> String {
+    const TITLE: &str = "\u{1b}[1m";
+    const BAD: &str = "\u{1b}[1;31m";
+    const WARN: &str = "\u{1b}[1;33m";
+    const DIM: &str = "\u{1b}[2m";
+    const PLAIN: &str = "\u{1b}[0m";
+    if line.starts_with("OUT OF MEMORY") {
+        return format!("{BAD}{line}{PLAIN}");
+    }
+    if let Some(found) = line.strip_prefix("  ! ") {
+        // What it is about, up to the colon or the verb.
+        let end = Kind::ALL.iter().find_map(|kind| found.starts_with(kind.title()).then(|| kind.title().len()));
+        let (title, rest) = found.split_at(end.unwrap_or(0));
+        let color = if title == Kind::OutOfMemory.title() { BAD } else { WARN };
+        return format!("  {color}! {title}{PLAIN}{rest}");
+    }
+    match line.chars().next() {
+        Some(' ') | None => line.to_owned(),
+        Some(_) if line.starts_with("Note:") => format!("{DIM}{line}{PLAIN}"),
+        Some(_) => format!("{TITLE}{line}{PLAIN}"),
+    }
 }
 
 fn process(model: &Model) -> Vec<String> {

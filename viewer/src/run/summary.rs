@@ -24,6 +24,8 @@ use crate::want::Detail;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Lines of code named for each device.
 const LINES: usize = 3;
+/// Findings told of each process.
+const FINDINGS: usize = 3;
 
 /// Ends the traces whose process was killed, and prints the summary on standard error.
 pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: Ended) {
@@ -126,13 +128,9 @@ fn summary(process: &ProcessSnapshot, path: &str, short: bool) -> String {
     for device in &process.devices {
         of_device(&mut words, process, device, if short { 0 } else { LINES });
     }
-    if process.oom_count > 0 {
-        let _ = writeln!(
-            words,
-            "  {} out-of-memory {}",
-            process.oom_count,
-            if process.oom_count == 1 { "error" } else { "errors" }
-        );
+    for finding in process.findings.iter().take(if short { 1 } else { FINDINGS }) {
+        let _ = writeln!(words, "  ! {}", text::clean(&finding.what.text()));
+        let _ = writeln!(words, "    → {}", text::clean(&finding.next));
     }
     words
 }
@@ -143,6 +141,10 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
     let name = if totals.name.is_empty() { String::new() } else { format!(" {}", text::clean(&totals.name)) };
     let of_total = if totals.total_bytes > 0 { format!(" of {}", size(totals.total_bytes)) } else { String::new() };
     let step = if device.steps.is_empty() { String::new() } else { format!(", step {}", totals.peak_step) };
+    if totals.allocations == 0 && totals.peak_used_bytes == 0 {
+        let _ = writeln!(words, "  cuda:{}{name}: nothing was allocated", totals.index);
+        return;
+    }
     if totals.allocations == 0 {
         let _ = writeln!(
             words,
@@ -162,6 +164,12 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
         size(totals.peak_reserved_bytes),
         size(totals.peak_used_bytes),
     );
+    if let Some(limit) = totals.limit_bytes {
+        let _ = writeln!(words, "    limited to {}", size(limit));
+    }
+    if totals.peak_host_bytes > 0 {
+        let _ = writeln!(words, "    at most {} in host memory", size(totals.peak_host_bytes));
+    }
     let mut top: Vec<_> = device.lines.iter().filter(|line| line.own.live_bytes_at_peak > 0).collect();
     top.sort_by_key(|line| std::cmp::Reverse(line.own.live_bytes_at_peak));
     for line in top.into_iter().take(lines) {

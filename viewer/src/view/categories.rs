@@ -20,8 +20,9 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let shares: Vec<(Category, u64)> =
         device.categories.iter().map(|view| (view.category, at(view, app.moment))).collect();
     let used: u64 = shares.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes));
-    // What has been offloaded is somewhere else, whatever it is used for.
-    let away = if app.moment == Moment::Peak { 0 } else { device.totals.host_bytes };
+    // What has been offloaded or spilled is somewhere else, whatever it is used for.
+    let totals = &device.totals;
+    let away = if app.moment == Moment::Peak { totals.host_bytes_at_peak } else { totals.host_bytes };
     let in_use = used.saturating_sub(away);
     let total = device.totals.total_bytes;
     let size = |bytes| format::bytes(bytes, app.units);

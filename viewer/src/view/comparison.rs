@@ -97,7 +97,9 @@ fn notes(
         let held = held.collect::<Vec<_>>().join(theme.glyphs.separator);
         notes.push((format!("{} the peak is in it: {held}", theme.glyphs.peak), theme.text));
     }
-    let leak = device.growth.iter().filter(|growth| growth.bytes_per_step >= 1.0).map(|growth| {
+    let least = device.totals.peak_allocated_bytes / 100;
+    let grows = |growth: &&GrowthView| growth.is_steady && growth.to_bytes - growth.from_bytes >= least.max(1);
+    let leak = device.growth.iter().filter(grows).map(|growth| {
         let line = growth.line.as_ref().map_or_else(|| NO_LINE.to_owned(), |line| place(line, &directory));
         format!("over the run: {} a step by {line}", format::change(growth.bytes_per_step as i64, app.units))
     });

@@ -1,5 +1,5 @@
-//! All at a glance: memory over time, by step, on each device, by category, the top lines and layers, and what the
-//! program prints.
+//! All at a glance: memory over time, by step, on each device, by category, what is worth looking at, the top lines and layers,
+//! and what the program prints.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -7,13 +7,14 @@ use ratatui::layout::Rect;
 use super::pane::put;
 use super::{categories, chart, layers, lines, output, ranks, step_bars};
 use crate::app::App;
-use crate::format;
+use crate::findings::Kind;
+use crate::text;
 
 /// Where the panes are; a pane without room has no height.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panes {
     chart: Rect,
-    oom: Rect,
+    findings: Rect,
     steps: Rect,
     ranks: Rect,
     categories: Rect,
@@ -25,8 +26,8 @@ pub struct Panes {
 /// What there is to show beside what there always is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
-    /// An out-of-memory.
-    oom: bool,
+    /// How many findings there are.
+    findings: u16,
     /// What the program prints.
     output: bool,
     /// Steps.
@@ -40,7 +41,11 @@ pub struct Wants {
 /// Shares the rows: the chart grows most, then the tables. The categories and the devices have no use for more than they
 /// want.
 pub fn panes(area: Rect, wants: Wants) -> Panes {
-    let oom_rows = u16::from(wants.oom && area.height >= 12);
+    let finding_rows = wants.findings.min(match area.height {
+        ..12 => 0,
+        12..30 => 1,
+        _ => 3,
+    });
     let output_rows = match area.height {
         _ if !wants.output => 0,
         ..26 => 0,
@@ -48,7 +53,7 @@ pub fn panes(area: Rect, wants: Wants) -> Panes {
         36..50 => 7,
         _ => 10,
     };
-    let rest = area.height - oom_rows - output_rows;
+    let rest = area.height - finding_rows - output_rows;
     let most = match rest {
         ..18 => 0,
         18..28 => 5,
@@ -84,7 +89,7 @@ pub fn panes(area: Rect, wants: Wants) -> Panes {
         pane
     };
     let chart = take(rest - table_rows);
-    let oom = take(oom_rows);
+    let findings = take(finding_rows);
     let steps = take(step_rows);
     let ranks = take(rank_rows);
     let categories = take(category_rows);
@@ -93,13 +98,13 @@ pub fn panes(area: Rect, wants: Wants) -> Panes {
     let left = tables.width.div_ceil(2);
     let lines = Rect { width: left, ..tables };
     let layers = Rect { x: tables.x + left, width: tables.width - left, ..tables };
-    Panes { chart, oom, steps, ranks, categories, lines, layers, output }
+    Panes { chart, findings, steps, ranks, categories, lines, layers, output }
 }
 
 /// Draws all panes.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &mut App) {
     let wants = Wants {
-        oom: app.process().is_some_and(|process| !process.ooms.is_empty()),
+        findings: app.process().map_or(0, |process| process.findings.len().min(9) as u16),
         output: app.output().is_some(),
         steps: step_bars::has_steps(app),
         categories: categories::wanted_rows(app, area.width),
@@ -107,8 +112,8 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &mut App) {
     };
     let panes = panes(area, wants);
     chart::draw(buffer, panes.chart, app);
-    if panes.oom.height > 0 {
-        draw_oom(buffer, panes.oom, app);
+    if panes.findings.height > 0 {
+        draw_findings(buffer, panes.findings, app);
     }
     if panes.steps.height > 0 {
         step_bars::draw(buffer, panes.steps, app);
@@ -128,32 +133,20 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &mut App) {
     }
 }
 
-/// The most recent out-of-memory in one line.
-fn draw_oom(buffer: &mut Buffer, area: Rect, app: &App) {
+/// What is worth looking at, one in a row: what was found, and as far as there is room what to do next.
+fn draw_findings(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.theme;
-    let Some((process, oom)) = app.process().and_then(|process| Some((process, process.ooms.last()?))) else { return };
-    let size = |bytes| format::bytes(bytes, app.units);
-    let mut words = format!(
-        " {} out of memory at {}: {} asked for",
-        theme.glyphs.oom,
-        format::duration(oom.time),
-        size(oom.requested_bytes)
-    );
-    if let Some(line) = &oom.line {
-        words += &format!(" by {}", lines::place(line, &process.header.directory));
+    let findings = app.process().map_or(&[][..], |process| &process.findings);
+    for (y, finding) in (area.y..area.bottom()).zip(findings) {
+        let (sign, style) = match finding.kind {
+            Kind::OutOfMemory => (theme.glyphs.oom, theme.bad),
+            _ => ("!", theme.warn),
+        };
+        let arrow = if theme.glyphs.unicode { "→" } else { "->" };
+        let words = format!(" {sign} {} {arrow} {} ", finding.what.text(), finding.next);
+        let words = text::clean(&words).into_owned();
+        put(buffer, area.x, y, area.width, &text::fit(&words, usize::from(area.width), theme.glyphs.ellipsis), style, theme);
     }
-    if let Some(layer) = oom.layer.as_deref().filter(|layer| !layer.is_empty()) {
-        words += &format!(" in {layer}");
-    }
-    words += &format!("; {} allocated, {} reserved", size(oom.allocated_bytes), size(oom.reserved_bytes));
-    if oom.total_bytes > 0 {
-        words += &format!(" of {}", size(oom.total_bytes));
-    }
-    words += &format!("; largest free block {} ", size(oom.largest_free_block_bytes));
-    if process.oom_count > 1 {
-        words += &format!("({} in all) ", process.oom_count);
-    }
-    put(buffer, area.x, area.y, area.width, &words, theme.bad, theme);
 }
 
 #[cfg(test)]
@@ -166,7 +159,7 @@ mod tests {
             for height in 5..120 {
                 for bits in 0..16_u16 {
                     let wants = Wants {
-                        oom: bits & 1 != 0,
+                        findings: if bits & 1 != 0 { height % 5 } else { 0 },
                         output: bits & 2 != 0,
                         steps: bits & 4 != 0,
                         categories: 5,
@@ -174,8 +167,8 @@ mod tests {
                     };
                     let area = Rect::new(0, 2, width, height);
                     let panes = panes(area, wants);
-                    let Panes { chart, oom, steps, ranks, categories, lines, layers, output } = panes;
-                    let all = [chart, oom, steps, ranks, categories, lines, layers, output];
+                    let Panes { chart, findings, steps, ranks, categories, lines, layers, output } = panes;
+                    let all = [chart, findings, steps, ranks, categories, lines, layers, output];
                     let covered: u32 = all.iter().map(|pane| pane.area()).sum();
                     assert_eq!(covered, area.area(), "{area:?} {panes:?}");
                     for (index, pane) in all.iter().enumerate() {

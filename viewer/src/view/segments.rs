@@ -99,14 +99,13 @@ fn figures(app: &App, map: &SegmentMap, digest: &Digest) -> Vec<Fact> {
     let mut facts = vec![
         figure(size(map.reserved_bytes), theme.accent, format!(" reserved in {segments}")),
         figure(size(digest.blocks.bytes), theme.text, format!(" in {}", count(digest.blocks.count, "block"))),
-        figure(size(map.free_bytes), theme.text, " free".to_owned()),
     ];
+    // The one figure of fragmentation, here as in reports: what is not handed out, as a share of what is reserved.
+    let style = if map.free_bytes > map.reserved_bytes / 5 { theme.warn } else { theme.text };
+    let share = format!("{} free, {}", size(map.free_bytes), format::percent(map.free_bytes, map.reserved_bytes));
+    facts.push(figure(share, style, " of it".to_owned()));
     if map.free_bytes > 0 {
         facts.push(figure(size(map.largest_free_bytes), theme.text, " largest free block".to_owned()));
-        // Little that is free is in pieces in every program.
-        let is_bad = map.fragmentation_percent >= 50.0 && map.free_bytes > map.reserved_bytes / 5;
-        let style = if is_bad { theme.warn } else { theme.text };
-        facts.push(figure(format!("{:.0} %", map.fragmentation_percent), style, " fragmented".to_owned()));
     }
     if digest.empty.count > 0 {
         let words = format!(" in {} without a block", count(digest.empty.count, "segment"));

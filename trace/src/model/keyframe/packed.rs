@@ -85,21 +85,23 @@ impl Tensors {
     }
 }
 
-/// A cell: stack, layer, owner, kind and phase, what it holds and held, and its line and layer in the books.
+/// A cell: stack, layer, owner, kind and phase, what it holds and held, its line and layer in the books, and whether autograd
+/// nodes were made with it (1).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct CellRow(u32, u32, u32, Kind, Phase, [u64; 6], u32, u32);
+pub(super) struct CellRow(u32, u32, u32, Kind, Phase, [u64; 6], u32, u32, u8);
 
 impl From<Cell> for CellRow {
     fn from(cell: Cell) -> Self {
         let CellKey { stack, layer, owner, kind, phase } = cell.key;
         let (figures, [line, layer_slot]) = cell.figures();
-        Self(stack, layer, owner, kind, phase, figures, line, layer_slot)
+        Self(stack, layer, owner, kind, phase, figures, line, layer_slot, u8::from(cell.makes_graph))
     }
 }
 
 impl From<CellRow> for Cell {
-    fn from(CellRow(stack, layer, owner, kind, phase, figures, line, layer_slot): CellRow) -> Self {
-        Self::of(CellKey { stack, layer, owner, kind, phase }, figures, [line, layer_slot])
+    fn from(CellRow(stack, layer, owner, kind, phase, figures, line, layer_slot, makes_graph): CellRow) -> Self {
+        let cell = Self::of(CellKey { stack, layer, owner, kind, phase }, figures, [line, layer_slot]);
+        Self { makes_graph: makes_graph != 0, ..cell }
     }
 }
 

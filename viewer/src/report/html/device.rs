@@ -67,6 +67,14 @@ fn tiles(names: &Names<'_>, device: &DeviceView) -> String {
             format!("{} reserved", size(device.reserved_bytes)),
         ));
     }
+    if device.peak_host_bytes > 0 {
+        let at_peak = format!("{} at the peak", size(device.host_bytes_at_peak));
+        tiles.push(("in host memory at most", device.peak_host_bytes, at_peak));
+    }
+    if let Some(limit) = device.limit_bytes {
+        let beyond = if device.spills { "beyond it memory is put on the host" } else { "beyond it allocations fail" };
+        tiles.push(("limit", limit, beyond.to_owned()));
+    }
     let tile = |(what, bytes, more): &(&str, u64, String)| {
         format!("<div class=\"tile\"><dt>{what}</dt><dd>{}<small>{}</small></dd></div>\n", size(*bytes), markup(more))
     };

@@ -13,25 +13,27 @@ use crate::theme::{category_index, category_names};
 /// One moment: what every category held, what was free, and what they sum to.
 struct Moment {
     held: Vec<(Category, u64)>,
+    /// What of it lies in host memory.
+    away: u64,
     free: u64,
     whole: u64,
 }
 
 impl Moment {
-    fn new(device: &DeviceView, views: &[CategoryView], bytes: impl Fn(&CategoryView) -> u64) -> Self {
+    fn new(device: &DeviceView, views: &[CategoryView], away: u64, bytes: impl Fn(&CategoryView) -> u64) -> Self {
         let held: Vec<(Category, u64)> = views.iter().map(|view| (view.category, bytes(view))).collect();
-        let used = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        let used = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes)).saturating_sub(away);
         // Without the driver's word on what the device has, the whole is what was in use.
         let whole = device.total_bytes.max(used);
-        Self { held, free: whole - used, whole }
+        Self { held, away, free: whole - used, whole }
     }
 }
 
 /// The bars at the peak and at the end, with the figures below.
 pub(super) fn figure(names: &Names<'_>, device: &DeviceView) -> String {
     let views = names.model.categories(device.index);
-    let peak = Moment::new(device, &views, |view| view.bytes_at_peak);
-    let end = Moment::new(device, &views, |view| view.bytes);
+    let peak = Moment::new(device, &views, device.host_bytes_at_peak, |view| view.bytes_at_peak);
+    let end = Moment::new(device, &views, device.host_bytes, |view| view.bytes);
     let name = |category: Category| match category {
         Category::Context if !device.process_is_known => "context, others",
         category => category_names(category).0,
@@ -39,7 +41,7 @@ pub(super) fn figure(names: &Names<'_>, device: &DeviceView) -> String {
     let mut figure = String::from("<h3>Where the memory was</h3>\n<figure class=\"memory\">\n");
     figure += &bar("at the peak", &peak, name);
     // Below a third the parts of the whole device are too small to see.
-    let used = Moment { free: 0, whole: peak.whole - peak.free, held: peak.held.clone() };
+    let used = Moment { free: 0, whole: peak.whole - peak.free, held: peak.held.clone(), ..peak };
     if used.whole > 0 && used.whole < peak.whole / 3 {
         figure += &bar("in use then", &used, name);
     }
@@ -62,6 +64,9 @@ pub(super) fn figure(names: &Names<'_>, device: &DeviceView) -> String {
             let swatch = format!("<span class=\"swatch c{index}\">{}</span>", LETTERS[index]);
             row(swatch, name(*category), *at_peak, *at_end);
         }
+    }
+    if peak.away > 0 || end.away > 0 {
+        row("<span class=\"swatch\">−</span>".to_owned(), "of it in host memory", peak.away, end.away);
     }
     if peak.free > 0 || end.free > 0 {
         row("<span class=\"swatch\">.</span>".to_owned(), "free", peak.free, end.free);
@@ -93,12 +98,15 @@ fn bar(when: &str, moment: &Moment, name: impl Fn(Category) -> &'static str) -> 
     if moment.free > 0 {
         said.push(format!("free {}", size(moment.free)));
     }
+    // What lies in host memory is more than fits.
+    let sum = held.iter().fold(moment.free, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    let whole = moment.whole.max(sum);
     let mut bar = format!(
         "<div class=\"moment\"><span class=\"when\">{when}</span><div class=\"bar\" role=\"img\" aria-label=\"{when}: {}\">",
         markup(&said.join(", "))
     );
     let mut part = |class: &str, short: &str, letter: &str, said: &str, bytes: u64| {
-        let width = share(bytes, moment.whole);
+        let width = share(bytes, whole);
         let label = match width {
             9.0.. => short.to_owned(),
             1.5.. => letter.to_owned(),

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use memlab_trace::{DeviceView, OomView};
 
-use super::super::advice::advice;
 use super::super::sections::Names;
 use super::{markup, name, plural, share, size};
+use crate::findings::{advice::advice, grows};
 use crate::format;
 use crate::theme::{category_index, category_names};
 
@@ -55,6 +55,12 @@ fn article(names: &Names<'_>, oom: &OomView) -> String {
         let free = oom.total_bytes.saturating_sub(oom.used_bytes);
         let _ = writeln!(article, "<li>{} free on the device of {}</li>", size(free), size(oom.total_bytes));
     }
+    if let Some(limit) = oom.limit_bytes {
+        let _ = writeln!(article, "<li>a limit of {} was set for the process</li>", size(limit));
+    }
+    if oom.host_bytes > 0 {
+        let _ = writeln!(article, "<li>{} of its memory lay on the host</li>", size(oom.host_bytes));
+    }
     article += "</ul>\n";
     article += &what_next(names, oom);
     article += &held(names, oom);
@@ -64,9 +70,8 @@ fn article(names: &Names<'_>, oom: &OomView) -> String {
 }
 
 fn what_next(names: &Names<'_>, oom: &OomView) -> String {
-    let growth = names.model.growth(oom.device);
-    let line = growth.first().map(|growth| names.line(growth.line.as_ref()));
-    let advice = advice(oom, growth.first().zip(line.as_deref()));
+    let grows = names.model.device(oom.device).and_then(|device| grows(names.model, &device));
+    let advice = advice(oom, grows.as_ref());
     if advice.is_empty() {
         return String::new();
     }

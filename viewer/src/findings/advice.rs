@@ -1,26 +1,46 @@
 //! What to do after an out-of-memory: by what stood in the way and by what held most.
 
-use memlab_trace::{Category, GrowthView, OomView};
+use memlab_trace::{Category, OomView};
 
-use crate::format::{self, Units};
+use super::{processes, size};
 
 /// The most pieces of advice: who reads ten follows none.
 const MOST: usize = 4;
 
-/// What to try, the most promising first. `grows` is the line that holds more after every step, if there is one,
-/// and what to call it.
-pub(super) fn advice(oom: &OomView, grows: Option<(&GrowthView, &str)>) -> Vec<String> {
+/// A line that holds more after every step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grows {
+    /// What to call it.
+    pub line: String,
+    /// How much more it held at the last step than after warm-up.
+    pub bytes: u64,
+    /// How much that is for each step.
+    pub bytes_per_step: u64,
+}
+
+/// What to try, the most promising first. `grows` is the line that holds more after every step, if there is one.
+pub fn advice(oom: &OomView, grows: Option<&Grows>) -> Vec<String> {
     let mut advice = Vec::new();
-    let size = |bytes| format::bytes(bytes, Units::Auto);
     let held =
         |category: Category| oom.categories.iter().find(|(held, _)| *held == category).map_or(0, |(_, bytes)| *bytes);
+    // What there is to have.
+    let whole = oom.limit_bytes.unwrap_or(oom.total_bytes);
+    let is_fragmented = oom.free_bytes >= oom.requested_bytes && oom.largest_free_block_bytes < oom.requested_bytes;
+    if let Some(limit) = oom.limit_bytes
+        && (oom.total_bytes == 0 || limit < oom.total_bytes)
+    {
+        advice.push(format!(
+            "A limit of {} was set: a higher one (memlab run --limit, memlab limit PID SIZE), or --on-limit spill, which goes on \
+             more slowly.",
+            size(limit)
+        ));
+    }
     if oom.total_bytes > 0 && oom.requested_bytes > oom.total_bytes {
         advice.push(format!(
             "It asked for more than the device has ({}): look at the size of that tensor, or split the work.",
             size(oom.total_bytes)
         ));
     }
-    let is_fragmented = oom.free_bytes >= oom.requested_bytes && oom.largest_free_block_bytes < oom.requested_bytes;
     if is_fragmented {
         advice.push(format!(
             "{} were free in PyTorch's segments, but in pieces of at most {}: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
@@ -29,28 +49,28 @@ pub(super) fn advice(oom: &OomView, grows: Option<(&GrowthView, &str)>) -> Vec<S
             size(oom.largest_free_block_bytes)
         ));
     }
-    if let Some((growth, line)) = grows
-        && growth.to_bytes - growth.from_bytes > oom.allocated_bytes / 20
+    if let Some(grows) = grows
+        && grows.bytes > oom.allocated_bytes / 20
     {
         advice.push(format!(
-            "{line} holds {} more after every step: keep numbers, not tensors with their graph (.item(), .detach()), and let \
-             go of what is done with.",
-            size(growth.bytes_per_step.max(0.0) as u64)
+            "{} holds {} more after every step: keep numbers, not tensors with their graph (.item(), .detach()), and let go of \
+             what is done with.",
+            grows.line,
+            size(grows.bytes_per_step)
         ));
     }
     let others = held(Category::OtherProcesses);
-    if others >= oom.requested_bytes.min(oom.total_bytes / 10).max(1) {
-        advice.push(format!(
-            "Other processes hold {}: nvidia-smi names them; end them, or take another device.",
-            size(others)
-        ));
+    if others >= oom.requested_bytes.min(oom.total_bytes / 10).max(oom.total_bytes / 100).max(1) {
+        let who = if oom.others.is_empty() { "nvidia-smi names them".to_owned() } else { processes(&oom.others) };
+        advice.push(format!("Other processes hold {}: {who}; end them, or take another device.", size(others)));
     }
     let mut largest: Vec<(Category, u64)> = oom.categories.clone();
     // What is said of holes is said once.
     largest.retain(|(category, _)| !(is_fragmented && *category == Category::Cached));
     largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    // What holds less than a tenth is not worth the work.
-    let worth = largest.into_iter().filter(|(_, bytes)| *bytes >= oom.allocated_bytes / 10);
+    // What holds less than a tenth, or a hundredth of what there is, is not worth the work.
+    let least = (oom.allocated_bytes / 10).max(whole / 100).max(1);
+    let worth = largest.into_iter().filter(|(_, bytes)| *bytes >= least);
     advice.extend(
         worth.filter_map(|(category, bytes)| by_category(category).map(|text| text.replace("{}", &size(bytes)))),
     );

@@ -1,0 +1,63 @@
+//! What stands between a process and more memory: limits, host memory, other processes, a device too small from the start.
+
+mod common;
+
+use common::replay;
+
+#[test]
+fn out_of_memory_at_the_first_allocation_shows_its_device() {
+    // GIVEN a card under a limit on which nothing was ever allocated, of which the driver tells only afterwards
+    let model = replay(&[
+        r#"{"device":0,"name":"NVIDIA H200","total_bytes":8192}"#,
+        r#"{"limit":0,"bytes":2048,"on_limit":"oom"}"#,
+        r#"["oom",5,1,0,4096,0,0,3,7]"#,
+        r#"{"others":0,"processes":[[77,1024]]}"#,
+        r#"["used",9,0,1536,8192,512]"#,
+    ]);
+    // THEN the device is there, and the out-of-memory knows what stood in the way
+    let device = &model.devices()[0];
+    assert_eq!((device.total_bytes, device.allocations, device.limit_bytes), (8192, 0, Some(2048)));
+    let oom = &model.ooms()[0];
+    assert_eq!((oom.requested_bytes, oom.total_bytes, oom.used_bytes), (4096, 8192, 1536));
+    assert!(oom.categories.contains(&(memlab_trace::Category::OtherProcesses, 1024)), "{:?}", oom.categories);
+    assert_eq!((oom.limit_bytes, &*oom.others), (Some(2048), [(77, 1024)].as_slice()));
+    // AND also where nobody said anything of the device
+    let model = replay(&[r#"["oom",5,1,2,4096,0,0,0,0]"#]);
+    assert_eq!(model.devices().iter().map(|device| device.index).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn what_was_spilled_is_not_in_use_on_the_device() {
+    // GIVEN a peak of which most lay in host memory, by a limit that was lifted later
+    let model = replay(&[
+        r#"{"limit":0,"bytes":2048,"on_limit":"spill"}"#,
+        r#"["d+",1,1,0,4096,4096,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
+        r#"["moved",2,0,3072]"#,
+        r#"["a",3,1,0,4096,4096,1,0,0]"#,
+        r#"["f",4,1,0,4096]"#,
+        r#"["d-",5,1,0,4096,"device"]"#,
+        r#"["moved",6,0,0]"#,
+    ]);
+    // THEN the device held the rest of it, and the categories sum to both
+    let device = model.device(0).unwrap();
+    assert_eq!((device.peak_allocated_bytes, device.host_bytes_at_peak, device.used_bytes_at_peak), (4096, 3072, 1024));
+    assert_eq!((device.host_bytes, device.peak_host_bytes), (0, 3072));
+    assert_eq!(model.categories(0).iter().map(|view| view.bytes_at_peak).sum::<u64>(), 4096);
+    assert!(device.spills && device.limit_bytes == Some(2048));
+    // AND a limit that is lifted is none any more
+    let model = replay(&[
+        r#"{"limit":0,"bytes":2048,"on_limit":"spill"}"#,
+        r#"{"limit":0,"bytes":null,"on_limit":"spill"}"#,
+    ]);
+    assert_eq!(model.device(0).map(|device| (device.limit_bytes, device.spills)), Some((None, false)));
+}
+
+#[test]
+fn other_processes_are_known_by_the_most_they_held() {
+    let model = replay(&[
+        r#"{"others":0,"processes":[[77,1024],[78,512]]}"#,
+        r#"{"others":0,"processes":[[78,4096]]}"#,
+        r#"{"others":0,"processes":[]}"#,
+    ]);
+    assert_eq!(model.device(0).unwrap().others, [(78, 4096), (77, 1024)]);
+}

@@ -1,0 +1,139 @@
+//! Memory that piles up: over the steps, at a few of them, and over forward passes without a backward.
+
+mod common;
+
+use common::replay;
+use memlab_trace::{Category, Model, PileSpan};
+
+const NAMES: &[&str] = &[
+    r#"{"memlab":1,"version":"0.1.0","pid":1}"#,
+    r#"{"software":"torch","version":"2.15.0","root":"/opt/torch/"}"#,
+    r#"{"frame":1,"file":"/home/ada/train.py","line":10,"function":"evaluate"}"#,
+    r#"{"frame":2,"file":"/opt/torch/nn/modules/module.py","line":5,"function":"Module._call_impl"}"#,
+    r#"{"frame":3,"file":"/home/ada/train.py","line":20,"function":"Net.forward"}"#,
+    r#"{"frame":4,"file":"/home/ada/train.py","line":30,"function":"train"}"#,
+    r#"{"stack":1,"parent":0,"frame":1}"#,
+    r#"{"stack":2,"parent":1,"frame":2}"#,
+    r#"{"stack":3,"parent":2,"frame":3}"#,
+    r#"{"stack":4,"parent":0,"frame":4}"#,
+    r#"{"layer":1,"parent":0,"type":"Net","name":""}"#,
+];
+
+/// A training told line by line.
+struct Told {
+    model: Model,
+    next: u64,
+}
+
+impl Told {
+    fn new() -> Self {
+        Self { model: replay(NAMES), next: 0 }
+    }
+
+    fn line(&mut self, line: &str) {
+        self.model.apply(memlab_trace::decode_line(line.as_bytes()).unwrap());
+    }
+
+    /// A block from a stack, in a layer or outside (0), by an operation with these flags.
+    fn block(&mut self, bytes: u64, stack: u32, layer: u32, flags: u32) -> u64 {
+        self.next += 1;
+        let address = self.next << 20;
+        self.line(&format!(r#"["a",{},1,0,{address},{bytes},{stack},{layer},{flags}]"#, self.next));
+        address
+    }
+
+    fn free(&mut self, address: u64) {
+        self.line(&format!(r#"["f",{},1,0,{address}]"#, self.next));
+    }
+
+    /// A batch, a forward from `stack`, and what it keeps.
+    fn forward(&mut self, stack: u32, flags: u32) -> u64 {
+        let batch = self.block(512, 4, 0, 0);
+        let kept = self.block(4096, stack, 1, flags);
+        self.free(batch);
+        kept
+    }
+
+    /// A step that backward belongs to.
+    fn step(&mut self) {
+        let kept = self.forward(4, 5);
+        let gradient = self.block(512, 4, 1, 2 | 16);
+        self.free(kept);
+        self.free(gradient);
+        self.line(&format!(r#"["step",{},1,0]"#, self.next));
+    }
+}
+
+#[test]
+fn an_evaluation_that_lets_go_at_its_end_piles_up_until_then() {
+    // GIVEN steps, an evaluation that keeps what eight passes made until it returns, and steps again
+    let mut told = Told::new();
+    (0..4).for_each(|_| told.step());
+    let kept: Vec<u64> = (0..8).map(|_| told.forward(3, 5)).collect();
+    kept.into_iter().for_each(|address| told.free(address));
+    (0..4).for_each(|_| told.step());
+    // THEN what was held at the peak is told by its stack, and that backward never came to it
+    let piles = told.model.piles(0);
+    assert_eq!(piles.len(), 1, "{piles:?}");
+    assert_eq!((piles[0].span, piles[0].stacks.len()), (PileSpan::Passes, 1));
+    let piled = &piles[0].stacks[0];
+    assert_eq!((piled.stack, piled.bytes, piled.category, piled.makes_graph), (3, 8 * 4096, Category::Activation, true));
+    assert!(!told.model.went_backward(0, 1) && told.model.went_backward(0, 4));
+    let callers: Vec<_> =
+        told.model.callers(3).iter().map(|caller| (caller.stack, caller.line.line, caller.is_users)).collect();
+    assert_eq!(callers, [(3, Some(20), true), (2, Some(5), false), (1, Some(10), true)]);
+    // AND a keyframe says the same
+    let mut keyframe = Vec::new();
+    told.model.write_keyframe(&mut keyframe).unwrap();
+    let restored = replay(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()));
+    assert_eq!(restored.piles(0), piles);
+}
+
+#[test]
+fn passes_whose_results_backward_uses_pile_up_nothing() {
+    // GIVEN steps that run eight passes before one backward
+    let mut told = Told::new();
+    for _ in 0..4 {
+        let kept: Vec<u64> = (0..8).map(|_| told.forward(3, 5)).collect();
+        told.block(512, 3, 1, 2 | 16);
+        kept.into_iter().for_each(|address| told.free(address));
+        told.line(r#"["step",9,1,0]"#);
+    }
+    assert_eq!(told.model.piles(0), []);
+}
+
+#[test]
+fn what_grows_at_a_few_steps_grows_at_the_rate_told() {
+    // GIVEN 47 steps, after every tenth of which something more stays
+    let mut told = Told::new();
+    for step in 0..47 {
+        told.step();
+        if step % 10 == 5 {
+            told.block(46 << 20, 3, 1, 1);
+        }
+    }
+    // THEN the rate is what came together, by the steps in which it did
+    let growth = &told.model.growth(0)[0];
+    assert_eq!((growth.from_step, growth.to_step, growth.to_bytes - growth.from_bytes), (2, 47, 5 * (46 << 20)));
+    assert!((growth.bytes_per_step - (5.0 * f64::from(46 << 20) / 45.0)).abs() < 1e-3 && growth.is_steady);
+    assert!(matches!(told.model.piles(0)[0].span, PileSpan::Steps { from: 2, .. }));
+}
+
+#[test]
+fn what_came_at_once_or_goes_up_and_down_is_no_pile() {
+    // GIVEN a block that comes once and stays, and a line that holds now more, now less
+    let mut told = Told::new();
+    let mut held = 0;
+    for step in 0..40_u64 {
+        told.step();
+        if step == 20 {
+            told.block(1 << 20, 3, 1, 1);
+        }
+        if held != 0 {
+            told.free(held);
+        }
+        held = told.block((1 + step * 7 % 11) << 16, 4, 0, 0);
+    }
+    assert!(told.model.growth(0).iter().all(|growth| !growth.is_steady), "{:?}", told.model.growth(0));
+    assert_eq!(told.model.piles(0), []);
+}

@@ -1,0 +1,118 @@
+//! What is worth looking at in a run, most urgent first: an out-of-memory, memory that piles up, memory in the host or with
+//! other processes, memory that the allocator keeps. Each finding has what to do next.
+//!
+//! The text report, the page, the summary of a run and the dashboard all show these, each in its own way.
+
+pub mod advice;
+mod headline;
+mod leak;
+mod pressure;
+mod words;
+
+use memlab_trace::{DeviceView, Model};
+
+pub use advice::Grows;
+pub use headline::headline;
+pub(crate) use pressure::grows;
+pub use words::{Word, Words};
+
+use crate::format::{self, Units};
+
+/// What a finding is about. In the order of their urgency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// An allocation failed.
+    OutOfMemory,
+    /// Memory piles up.
+    Leak,
+    /// Memory of the device's lies in host memory.
+    Spilling,
+    /// Other processes hold memory of the device.
+    OtherProcesses,
+    /// PyTorch's allocator holds much that it has not handed out.
+    Fragmentation,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 5] =
+        [Self::OutOfMemory, Self::Leak, Self::Spilling, Self::OtherProcesses, Self::Fragmentation];
+
+    /// The words it begins with.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::OutOfMemory => "Out of memory",
+            Self::Leak => "It grows",
+            Self::Spilling => "Spilling",
+            Self::OtherProcesses => "Other processes",
+            Self::Fragmentation => "Fragmentation",
+        }
+    }
+
+    /// Its name in reports' JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OutOfMemory => "out_of_memory",
+            Self::Leak => "leak",
+            Self::Spilling => "spilling",
+            Self::OtherProcesses => "other_processes",
+            Self::Fragmentation => "fragmentation",
+        }
+    }
+}
+
+/// Something worth looking at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is about.
+    pub kind: Kind,
+    /// Where.
+    pub device: i32,
+    /// The bytes it is about: what was asked for, what grew, what is not to be had.
+    pub bytes: u64,
+    /// What was found, in a sentence or two.
+    pub what: Words,
+    /// What to do about it.
+    pub next: String,
+}
+
+/// All findings on a run, the most urgent first.
+pub fn of(model: &Model) -> Vec<Finding> {
+    let devices = model.devices();
+    let several = devices.len() > 1;
+    let mut findings: Vec<Finding> = Vec::new();
+    for device in &devices {
+        let mut found = pressure::out_of_memory(model, device, several).into_iter().collect::<Vec<_>>();
+        let is_out_of_memory = !found.is_empty();
+        found.extend(leak::leaks(model, device, several));
+        found.extend(pressure::spilling(device, several));
+        found.extend(pressure::others(model, device, several, is_out_of_memory));
+        found.extend(pressure::fragmentation(model, device, several));
+        findings.extend(found);
+    }
+    findings.sort_by_key(|finding| (finding.kind, std::cmp::Reverse(finding.bytes)));
+    findings
+}
+
+/// What is not worth a word: less than a hundredth of the peak.
+fn is_worth_telling(bytes: u64, device: &DeviceView) -> bool {
+    bytes > 0 && bytes >= device.peak_allocated_bytes.max(device.used_bytes_at_peak) / 100
+}
+
+fn size(bytes: u64) -> String {
+    format::bytes(bytes, Units::Auto)
+}
+
+/// ` on cuda:1`, where there are several.
+fn on(device: &DeviceView, several: bool) -> String {
+    if several { format!(" on cuda:{}", device.index) } else { String::new() }
+}
+
+/// Processes with what each holds: `pid 4242 (3.10 GiB), pid 977 (1.00 MiB) and 3 more`.
+pub(crate) fn processes(others: &[(u32, u64)]) -> String {
+    const NAMED: usize = 4;
+    let named: Vec<String> =
+        others.iter().take(NAMED).map(|(pid, bytes)| format!("pid {pid} ({})", size(*bytes))).collect();
+    let more = others.len().saturating_sub(NAMED);
+    if more > 0 { format!("{} and {more} more", named.join(", ")) } else { named.join(", ") }
+}
