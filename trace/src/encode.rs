@@ -102,11 +102,7 @@ pub fn limit<'b, const N: usize>(
 }
 
 /// Other processes on a device and the bytes of each: as many of the first as the buffer has room for.
-pub fn others<'b, const N: usize>(
-    buffer: &'b mut LineBuffer<N>,
-    device: i32,
-    processes: &[(u32, u64)],
-) -> &'b [u8] {
+pub fn others<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, device: i32, processes: &[(u32, u64)]) -> &'b [u8] {
     const ENTRY: usize = 2 * (NUMBER + 1) + 3;
     let mut line = buffer.line();
     line.raw(b"{\"others\":").number(device).raw(b",\"processes\":[");

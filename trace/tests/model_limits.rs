@@ -45,10 +45,8 @@ fn what_was_spilled_is_not_in_use_on_the_device() {
     assert_eq!(model.categories(0).iter().map(|view| view.bytes_at_peak).sum::<u64>(), 4096);
     assert!(device.spills && device.limit_bytes == Some(2048));
     // AND a limit that is lifted is none any more
-    let model = replay(&[
-        r#"{"limit":0,"bytes":2048,"on_limit":"spill"}"#,
-        r#"{"limit":0,"bytes":null,"on_limit":"spill"}"#,
-    ]);
+    let model =
+        replay(&[r#"{"limit":0,"bytes":2048,"on_limit":"spill"}"#, r#"{"limit":0,"bytes":null,"on_limit":"spill"}"#]);
     assert_eq!(model.device(0).map(|device| (device.limit_bytes, device.spills)), Some((None, false)));
 }
 

@@ -77,7 +77,10 @@ fn an_evaluation_that_lets_go_at_its_end_piles_up_until_then() {
     assert_eq!(piles.len(), 1, "{piles:?}");
     assert_eq!((piles[0].span, piles[0].stacks.len()), (PileSpan::Passes, 1));
     let piled = &piles[0].stacks[0];
-    assert_eq!((piled.stack, piled.bytes, piled.category, piled.makes_graph), (3, 8 * 4096, Category::Activation, true));
+    assert_eq!(
+        (piled.stack, piled.bytes, piled.category, piled.makes_graph),
+        (3, 8 * 4096, Category::Activation, true)
+    );
     assert!(!told.model.went_backward(0, 1) && told.model.went_backward(0, 4));
     let callers: Vec<_> =
         told.model.callers(3).iter().map(|caller| (caller.stack, caller.line.line, caller.is_users)).collect();

@@ -23,7 +23,7 @@ use crate::{commands, fault, filter, format, report, run, selection, text};
 /// memlab records every byte of GPU memory that a program takes, by Python line and by layer, without a change to the
 /// program, and shows it live and afterwards.
 #[derive(Debug, Parser)]
-#[command(name = "memlab", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "memlab", version, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -85,10 +85,15 @@ enum Command {
         path: bool,
     },
     /// Say where the memory of a recorded run was.
+    #[command(after_help = MOMENTS)]
     Report {
-        /// The trace: .jsonl or .jsonl.zst; several are told one after the other.
-        #[arg(required = true, value_name = "FILE")]
+        /// The trace: .jsonl or .jsonl.zst; several are told one after the other. With a moment after an @: what was held then.
+        /// A folder: the newest trace in it [default: the newest here].
+        #[arg(value_name = "FILE[@MOMENT]")]
         files: Vec<PathBuf>,
+        /// What was held at this moment, in place of the whole run.
+        #[arg(long, value_name = "MOMENT")]
+        at: Option<Moment>,
         /// As JSON, to script; several traces as an array.
         #[arg(long)]
         json: bool,
@@ -325,8 +330,9 @@ Categories:
 
 #[derive(Debug, Args)]
 struct View {
-    /// The traces; several (the ranks of a job) go into one view.
-    #[arg(required = true, value_name = "FILE")]
+    /// The traces; several (the ranks of a job) go into one view. A folder: the newest in it, with the other ranks of its job
+    /// [default: those here].
+    #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print one screen as text and end.
     #[arg(long)]
@@ -414,8 +420,11 @@ pub fn main() -> ExitCode {
         }),
         Command::Limit(limit) => commands::limit::run(limit.pid, limit.size, limit.device, limit.on_limit),
         Command::Config { path, .. } => commands::config::run(path),
+        Command::Report { html: Some(_), at: Some(at), .. } => Err(fault::bad_input(format!(
+            "--html makes a page of the whole run, not of {at}: leave out one of the two"
+        ))),
         Command::Report { files, html: Some(out), .. } => report::run_html(&files, &out),
-        Command::Report { files, json, html: None } => report::run(&files, json),
+        Command::Report { files, at, json, html: None } => report::run(&files, at, json),
         Command::Diff(options) => commands::diff::run(&commands::diff::Options {
             before: options.before,
             after: options.after,

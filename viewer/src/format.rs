@@ -228,6 +228,14 @@ pub fn moment(ns: u64, step: u64) -> String {
     }
 }
 
+/// Where among the steps a moment is, with `ended` of them over: `after step 12`, counted from 0 as everywhere.
+pub fn step_reached(ended: u64) -> String {
+    match ended {
+        0 => "before step 0 ended".to_owned(),
+        ended => format!("after step {}", ended - 1),
+    }
+}
+
 /// A moment of history, in UTC: `2026-11-20 10:22:28 UTC`.
 pub fn date(unix_ns: u64) -> String {
     let seconds = unix_ns / 1_000_000_000;

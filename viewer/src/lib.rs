@@ -19,6 +19,7 @@ pub mod holdings;
 pub mod json;
 pub mod moment;
 pub mod mover;
+pub mod newest;
 pub mod operation;
 pub mod progress;
 pub mod report;

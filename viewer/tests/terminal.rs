@@ -97,8 +97,9 @@ fn what_is_on_the_screen_is_written_to_files() {
     // THEN sizes are bytes, and both tell the same
     assert!(csv.starts_with("now,at peak,"), "{csv}");
     assert_eq!(csv.lines().count() - 1, json.as_array().expect("rows").len());
-    let sum: u64 = json.as_array().expect("rows").iter().filter_map(|row| row["at peak"].as_u64()).sum();
+    let sum: u64 = json.as_array().expect("rows").iter().filter_map(|row| row["live_bytes_at_peak"].as_u64()).sum();
     assert_eq!(sum, 27_699_183_616, "{json:#}");
+    assert!(json[0]["file"].is_string() && json[0]["line"].is_number(), "{:#}", json[0]);
     assert!(svg.contains("train_one_epoch") && svg.ends_with("</svg>\n"));
     session.press("q");
     assert_eq!(session.end().0, 0);

@@ -62,8 +62,9 @@ pub fn take(
             let spilled = crate::quietly(|| {
                 let address = spill::allocate(call.bytes)?;
                 put(address);
-                memory::spilled(call.kind, address, call.bytes, call.name, call.caller);
+                // First that it lies on the host: it was never in use on the device.
                 mover::record_spilled();
+                memory::spilled(call.kind, address, call.bytes, call.name, call.caller);
                 spill::attempt_over();
                 Some(())
             });
@@ -117,8 +118,8 @@ pub unsafe fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_i
             // SAFETY: the call has succeeded.
             let address = unsafe { *from.pointer };
             if spill::holds(address) {
-                memory::spilled(DriverKind::Async, address, call.bytes, call.name, call.caller);
                 mover::record_spilled();
+                memory::spilled(DriverKind::Async, address, call.bytes, call.name, call.caller);
             } else {
                 memory::allocated(DriverKind::Async, address, call.bytes, call.name, call.caller);
             }
@@ -239,8 +240,8 @@ pub unsafe fn create(
                 let made = spill::create(device, bytes, unsafe { &*properties })?;
                 // SAFETY: as above.
                 unsafe { *handle = made };
-                memory::created(made, bytes, Some(device), true, caller);
                 mover::record_spilled();
+                memory::created(made, bytes, Some(device), true, caller);
                 Some(())
             });
             if spilled.flatten().is_some() { CUDA_SUCCESS } else { CUDA_ERROR_OUT_OF_MEMORY }

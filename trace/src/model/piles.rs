@@ -122,7 +122,7 @@ impl Piles {
     pub(crate) fn begin_pass(&mut self, ledger: &Ledger, events: u64, peak: u64) {
         self.backward_is_over(ledger);
         let passes = &mut self.now;
-        passes.count += 1;
+        passes.count = passes.count.saturating_add(1);
         passes.stride = passes.stride.max(1);
         if !passes.count.is_multiple_of(passes.stride) {
             return;
@@ -178,7 +178,8 @@ impl Piles {
     /// The line slots that piled up until the peak and were not used by the backward after it.
     fn lines(&self, ledger: &Ledger, peak: u64) -> Vec<u32> {
         let passes = if peak >= self.now.began() { &self.now } else { &self.to_peak };
-        let passes = if passes.until(peak).count() < LEAST && self.to_peak.peak == peak { &self.to_peak } else { passes };
+        let passes =
+            if passes.until(peak).count() < LEAST && self.to_peak.peak == peak { &self.to_peak } else { passes };
         let samples: Vec<Vec<u64>> = passes.until(peak).map(|snapshot| snapshot.by_slot(ledger)).collect();
         if samples.len() < LEAST {
             return Vec::new();
@@ -251,7 +252,8 @@ fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<PileView> {
     // A block stays counted where it was made, whatever it turns out to be.
     let mut made: HashMap<(u32, u32), u64> = HashMap::new();
     for cell in &state.ledger.cells {
-        *made.entry((cell.key.stack, cell.key.layer)).or_default() += cell.allocations;
+        let times = made.entry((cell.key.stack, cell.key.layer)).or_default();
+        *times = times.saturating_add(cell.allocations);
     }
     let stays = |kind: Kind| matches!(kind.category(), Category::Activation | Category::Input | Category::Temporary);
     let stacks = by_stack(state, symbols, &steady, |index| {
@@ -283,7 +285,8 @@ fn by_stack(
             continue;
         }
         let (before, after) = held(index);
-        let sum = sums.entry(cell.key.stack).or_insert(Sum { before: 0, after: 0, most: (0, index), makes_graph: false });
+        let sum =
+            sums.entry(cell.key.stack).or_insert(Sum { before: 0, after: 0, most: (0, index), makes_graph: false });
         sum.before = sum.before.saturating_add(before);
         sum.after = sum.after.saturating_add(after);
         sum.makes_graph |= cell.makes_graph;

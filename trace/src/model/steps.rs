@@ -298,7 +298,7 @@ impl Growth {
                 to_step: self.ended,
                 from_bytes,
                 to_bytes,
-                bytes_per_step: (to_bytes - from_bytes) as f64 / (self.ended - from.ended).max(1) as f64,
+                bytes_per_step: (to_bytes - from_bytes) as f64 / self.ended.saturating_sub(from.ended).max(1) as f64,
                 is_steady: is_steady(&samples),
             });
         }

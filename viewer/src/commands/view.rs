@@ -15,7 +15,7 @@ use crate::save::Destination;
 use crate::session::{self, now_unix_ns};
 use crate::theme::{Depth, Palette, Theme};
 use crate::want::Want;
-use crate::{terminal, view};
+use crate::{newest, progress, terminal, view};
 
 /// What to show, and how.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +45,8 @@ pub struct Options {
 /// If a file is no trace that can be read.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut followed = Vec::new();
-    for file in &options.files {
+    let files = newest::traces(&options.files, true)?;
+    for file in &files {
         followed.push(Followed::open(file)?);
     }
     if options.once || options.svg.is_some() {
@@ -76,9 +77,13 @@ fn app(config: &Config, theme: Theme, options: &Options) -> anyhow::Result<App> 
 
 /// Reads the traces as far as they go and draws one screen.
 fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()> {
-    for followed in &mut followed {
-        while followed.poll(&|| false).more {}
-    }
+    progress::shown(|progress| {
+        for followed in &mut followed {
+            while followed.poll(&|| false).more {
+                let _ = progress(followed.progress());
+            }
+        }
+    });
     let snapshot = look(&mut followed, &Want::default(), None, &|| false).unwrap_or_default();
     if let Some(failure) =
         snapshot.processes.iter().find_map(|process| process.failure.as_ref().filter(|_| process.events_read == 0))

@@ -6,6 +6,7 @@ use memlab_trace::Category;
 
 use super::{Change, Difference, LayerChange, LineChange, Match, Side};
 use crate::format::{self, Units};
+use crate::moment::Moment;
 use crate::text::{Style, clean, fit_end, short_command, width};
 use crate::theme::category_names;
 
@@ -55,10 +56,10 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
 }
 
 fn side_lines(side: &Side) -> [String; 2] {
-    let steps = match side.steps_ended {
-        0 => String::new(),
-        1 => ", after the first optimizer step".to_owned(),
-        steps => format!(", after {} optimizer steps", format::grouped(steps)),
+    // The end of a step is named so already.
+    let steps = match (side.steps_ended, side.named.moment) {
+        (0, _) | (_, Moment::Step(_)) => String::new(),
+        (steps, _) => format!(", {}", format::step_reached(steps)),
     };
     let device = &side.device;
     let name = if device.name.is_empty() { String::new() } else { format!(" {}", device.name) };

@@ -68,8 +68,8 @@ fn table(app: &App) -> Option<Table> {
             table_of::<LayerColumn>(&app.layer_items(), &["class"], |row| (row.key.1.clone(), vec![row.class().into()]))
         }
         Screen::Steps => table_of::<StepColumn>(&app.step_items(), &[], |_| (None, Vec::new())),
-        Screen::Events => table_of::<EventColumn>(&app.event_items(), &["layer"], |row| {
-            (Some(row.line().to_owned()), vec![row.layer().into()])
+        Screen::Events => table_of::<EventColumn>(&app.event_items(), &["layer", "time_ns"], |row| {
+            (Some(row.line().to_owned()), vec![row.layer().into(), json!(row.event.time)])
         }),
         Screen::Processes => table_of::<ProcessColumn>(&app.process_items(), &["host"], |row| {
             (Some(row.command.clone()), vec![row.host.clone().into()])
@@ -126,9 +126,23 @@ fn segments(app: &App) -> Table {
 }
 
 impl Table {
+    /// With the keys and units of `memlab report --json`.
     fn json(&self) -> String {
         let row = |row: &Vec<Value>| -> Map<String, Value> {
-            self.columns.iter().cloned().zip(row.iter().cloned()).collect()
+            let mut keys = Map::new();
+            for (column, value) in self.columns.iter().zip(row) {
+                match (key(column), value) {
+                    ("line", Value::String(place)) => {
+                        let (file, line) = split_place(place);
+                        keys.insert("file".to_owned(), json!(file));
+                        keys.insert("line".to_owned(), json!(line));
+                    }
+                    // Events are in the order of their numbers; their times have a column of their own.
+                    ("time", _) => {}
+                    (key, value) => _ = keys.insert(key.to_owned(), value.clone()),
+                }
+            }
+            keys
         };
         let rows: Vec<_> = self.rows.iter().map(row).collect();
         format!("{:#}\n", json!(rows))
@@ -141,6 +155,52 @@ impl Table {
             text += &line(row.iter().map(cell).collect());
         }
         text
+    }
+}
+
+/// What the report calls what a column shows.
+fn key(column: &str) -> &str {
+    match column {
+        "now" => "live_bytes",
+        "at peak" => "live_bytes_at_peak",
+        "its most" => "peak_live_bytes",
+        "+ a step" => "bytes_per_step",
+        "blocks" => "live_blocks",
+        "backward" => "backward_bytes_at_peak",
+        "allocs/s" => "allocations_per_second",
+        "allocs" => "allocations",
+        "in total" | "allocated" => "allocated_bytes",
+        "params" => "parameter_bytes",
+        "grads" => "gradient_bytes",
+        "optim" => "optimizer_state_bytes",
+        "activ" => "activation_bytes",
+        "Σ forward" => "forward_bytes",
+        "Σ backwd" => "backward_bytes",
+        "layer" => "name",
+        "class" => "type",
+        "step" => "index",
+        "ended at" => "end_time_ns",
+        "took" => "duration_ns",
+        "peak" => "peak_allocated_bytes",
+        "kept" => "allocated_bytes_at_end",
+        "growth" => "growth_bytes",
+        "reserved" => "reserved_bytes",
+        "dev. used" => "used_bytes",
+        "steps" => "steps_ended",
+        "event" => "number",
+        "size" => "bytes",
+        "what" => "kind",
+        "who asked" => "line",
+        "segment bytes" => "segment_bytes",
+        other => other,
+    }
+}
+
+/// File and line of `train.py:31`; nothing of what is no place.
+fn split_place(place: &str) -> (Option<&str>, Option<u32>) {
+    match place.rsplit_once(':').map(|(file, line)| (file, line.parse())) {
+        Some((file, Ok(line))) => (Some(file), Some(line)),
+        _ => (None, None),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memlab_trace::{At, Extent, Follower, Past, ReadError, Replay, Sought};
+use memlab_trace::{At, Extent, Follower, Past, Progress, ReadError, Replay, Sought};
 
 use super::rates::Rates;
 use super::writer::{Writer, writer};
@@ -97,6 +97,15 @@ impl Followed {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// How far reading it has come.
+    pub fn progress(&self) -> Progress {
+        let (bytes_read, bytes_total) = match self.state {
+            State::Opening { read, total } => (read, total),
+            _ => (1, 1),
+        };
+        Progress { bytes_read, bytes_total, events: self.replay.model.events() }
     }
 
     /// Whether its writer is gone.

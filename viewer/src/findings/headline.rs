@@ -16,10 +16,9 @@ pub fn headline(model: &Model) -> Option<Words> {
     let device = devices.iter().max_by_key(fullest)?;
     let words = peak(model, device, devices.len());
     Some(match line(model, device) {
-        Some((place, bytes)) => words
-            .and(" The line that held most is ")
-            .and_code(place)
-            .and(format!(" with {}.", size(bytes))),
+        Some((place, bytes)) => {
+            words.and(" The line that held most is ").and_code(place).and(format!(" with {}.", size(bytes)))
+        }
         None => words,
     })
 }
@@ -33,7 +32,8 @@ fn peak(model: &Model, device: &DeviceView, devices: usize) -> Words {
         return Words::strong(size(device.peak_used_bytes))
             .and(format!(" was in use on {name} at most; PyTorch's allocator handed out nothing."));
     }
-    let mut words = Words::default().and("At its peak ").and_strong(size(device.peak_allocated_bytes)).and(" was allocated");
+    let mut words =
+        Words::default().and("At its peak ").and_strong(size(device.peak_allocated_bytes)).and(" was allocated");
     words = if device.total_bytes > 0 {
         words.and(format!(
             " on {name}, and {} of its {} in use ({})",

@@ -156,7 +156,9 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &PileSpan, g
     };
     // What is called on the growing line itself needs no second naming.
     if let Some(line) = group.caller.as_ref().filter(|line| most != Some(*line)) {
-        what = what.and(if group.is_forward { " called from " } else { " in a call from " }).and_code(place(line, directory));
+        what = what
+            .and(if group.is_forward { " called from " } else { " in a call from " })
+            .and_code(place(line, directory));
     }
     if is_unused {
         what = what.and(", never used by backward");
@@ -198,7 +200,9 @@ fn next(typical: &PiledStack, went_backward: bool) -> &'static str {
         Category::Parameter | Category::Buffer => {
             "Copies of weights stay on the device: keep them on the CPU (.cpu()), and let go of old ones."
         }
-        _ => "Tensors made outside of modules are kept: let go of them (del, smaller scopes), or keep copies on the CPU (.cpu()).",
+        _ => {
+            "Tensors made outside of modules are kept: let go of them (del, smaller scopes), or keep copies on the CPU (.cpu())."
+        }
     }
 }
 
@@ -210,7 +214,7 @@ fn rate(model: &Model, device: &DeviceView, from: u64, to: u64, bytes: u64) -> S
     // What was held at the end of each step and never given back later.
     let mut ended = 0;
     let later = steps.iter().filter(|step| {
-        ended += step.steps;
+        ended = step.steps.saturating_add(ended);
         ended >= from && ended <= to
     });
     let mut kept: Vec<u64> = later.map(|step| step.allocated_bytes_at_end).collect();
@@ -228,6 +232,11 @@ fn rate(model: &Model, device: &DeviceView, from: u64, to: u64, bytes: u64) -> S
     if times * 2 >= kept.len() as u64 {
         return a_step;
     }
-    let apart = (last - first) * passed / (kept.len() as u64 - 1).max(1) / (times - 1);
-    format!("{} at each of {} times, {} steps apart", size(bytes / times), format::grouped(times), format::grouped(apart))
+    let apart = (last - first).saturating_mul(passed) / (kept.len() as u64 - 1).max(1) / (times - 1);
+    format!(
+        "{} at each of {} times, {} steps apart",
+        size(bytes / times),
+        format::grouped(times),
+        format::grouped(apart)
+    )
 }

@@ -75,16 +75,21 @@ pub(super) fn others(model: &Model, device: &DeviceView, several: bool, is_out_o
     if bytes == 0 || bytes < least {
         return None;
     }
-    let mut what = Words::strong(Kind::OtherProcesses.title()).and(format!("{} held {} of the device", on(device, several), size(bytes)));
+    let mut what = Words::strong(Kind::OtherProcesses.title()).and(format!(
+        "{} held {} of the device",
+        on(device, several),
+        size(bytes)
+    ));
     if device.total_bytes > 0 {
         what = what.and(format!(" ({})", format::percent(bytes, device.total_bytes)));
     }
     if !device.others.is_empty() {
         what = what.and(": ").and_strong(processes(&device.others));
     }
-    let next = "End them, or take another device (CUDA_VISIBLE_DEVICES); nvidia-smi says what they are. A rank that forgot \
+    let next =
+        "End them, or take another device (CUDA_VISIBLE_DEVICES); nvidia-smi says what they are. A rank that forgot \
                 torch.cuda.set_device shows up like this on device 0."
-        .to_owned();
+            .to_owned();
     Some(Finding { kind: Kind::OtherProcesses, device: device.index, bytes, what: what.and("."), next })
 }
 

@@ -1,5 +1,6 @@
 //! `memlab report`: where the memory of a recorded run was, to read, to look at and to script.
 
+mod at;
 mod bar;
 mod html;
 pub(crate) mod json;
@@ -12,29 +13,45 @@ use std::path::{Path, PathBuf};
 
 use memlab_trace::load_whole;
 
+pub use at::write_text_at;
 pub use html::write_html;
 pub use json::write_json;
 pub use text::{deep_stacks, write_text};
 
+use crate::diff::Named;
 use crate::fault::bad_input;
+use crate::moment::{Moment, load_at};
+use crate::newest;
 use crate::progress;
 use crate::save::Destination;
 use crate::text::Style;
 
-/// Prints the reports of traces; as JSON, several come as an array. Nothing is printed if one of them cannot be read.
+/// Prints the reports of traces, or of a moment of them; as JSON, several come as an array. Nothing is printed if one of them cannot be read.
 ///
 /// # Errors
 ///
 /// If the file is no trace that can be read, or the output cannot be written.
-pub fn run(files: &[PathBuf], json: bool) -> anyhow::Result<()> {
+pub fn run(files: &[PathBuf], at: Option<Moment>, json: bool) -> anyhow::Result<()> {
     let mut reports = Vec::new();
-    for file in files {
-        let loaded = progress::shown(|progress| load_whole(file, progress))?;
+    for named in named(files, at)? {
         let mut report = Vec::new();
-        if json {
-            write_json(&mut report, file, &loaded)?;
-        } else {
-            write_text(&mut report, file, &loaded, Style::of_output())?;
+        match (named, json) {
+            ((file, Some(moment)), json) => {
+                let looked = load_at(&file, moment, None, &mut ())?;
+                if json {
+                    crate::export::json::write(&mut report, &file, &looked, None)?;
+                } else {
+                    write_text_at(&mut report, &file, &looked, Style::of_output())?;
+                }
+            }
+            ((file, None), json) => {
+                let loaded = progress::shown(|progress| load_whole(&file, progress))?;
+                if json {
+                    write_json(&mut report, &file, &loaded)?;
+                } else {
+                    write_text(&mut report, &file, &loaded, Style::of_output())?;
+                }
+            }
         }
         reports.push(report);
     }
@@ -50,13 +67,29 @@ pub fn run(files: &[PathBuf], json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The traces that are meant, each with the moment of it that is: `None`, the whole run.
+fn named(files: &[PathBuf], at: Option<Moment>) -> anyhow::Result<Vec<(PathBuf, Option<Moment>)>> {
+    if files.is_empty() {
+        return Ok(newest::traces(files, false)?.into_iter().map(|file| (file, at)).collect());
+    }
+    let mut named = Vec::new();
+    for file in files {
+        // Whatever stands for a moment that is not given: that the path is not taken apart says so.
+        let parsed = Named::parse(file, at.unwrap_or_default())?;
+        let moment = if parsed.path == *file { at } else { Some(parsed.moment) };
+        named.extend(newest::traces(&[parsed.path], false)?.into_iter().map(|file| (file, moment)));
+    }
+    Ok(named)
+}
+
 /// Writes the report of one trace as a page to `out`; `-`: standard output.
 ///
 /// # Errors
 ///
 /// If there are several traces, `out` is one, the trace cannot be read, or the page cannot be written.
 pub fn run_html(files: &[PathBuf], out: &Path) -> anyhow::Result<()> {
-    let [file] = files else {
+    let files = newest::traces(files, false)?;
+    let [file] = &*files else {
         return Err(bad_input(format!(
             "--html writes one page for one trace, and {} were given: call it once for each, with a name of its own",
             files.len()

@@ -89,12 +89,7 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
         "Peak: {} allocated after {}{}",
         size(device.peak_allocated_bytes),
         format::duration(device.peak_time),
-        match device.peak_step {
-            0 if steps_ended == 0 => String::new(),
-            0 => ", before the first optimizer step ended".to_owned(),
-            1 => ", after the first optimizer step".to_owned(),
-            ended => format!(", after {} optimizer steps", format::grouped(ended)),
-        }
+        if steps_ended == 0 { String::new() } else { format!(", {}", format::step_reached(device.peak_step)) }
     )];
     let (reserved, used) = (device.reserved_bytes_at_peak, device.used_bytes_at_peak);
     lines.push(format!("  {} reserved and {} in use at that moment", size(reserved), size(used)));
@@ -206,7 +201,7 @@ fn rest(held: impl ExactSizeIterator<Item = u64>) -> Option<String> {
     ))
 }
 
-fn section(title: &str, table: &Table, rest: Option<String>, columns: usize) -> Vec<String> {
+pub(super) fn section(title: &str, table: &Table, rest: Option<String>, columns: usize) -> Vec<String> {
     if table.is_empty() {
         return Vec::new();
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use memlab_trace::{DEEPEST_STACK, HOST, Loaded, Model, Skipped};
+use memlab_trace::{DEEPEST_STACK, DeviceView, HOST, Loaded, Model, Skipped};
 
 use super::sections::{self, Names};
 use crate::findings::Kind;
@@ -21,15 +21,7 @@ pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, style: Sty
     let names = Names::new(model);
     let mut parts = vec![process(model), sections::findings(&names, columns)];
     for device in model.devices() {
-        let memory = if device.total_bytes > 0 {
-            format!(", {}", format::bytes(device.total_bytes, format::Units::Auto))
-        } else {
-            String::new()
-        };
-        let name = if device.name.is_empty() { "unknown" } else { &device.name };
-        let title = format!("=== Device {}: {}{memory} ", device.index, clean(name));
-        let rule = "=".repeat(columns.saturating_sub(crate::text::width(&title)).min(100));
-        parts.push(vec![format!("{title}{rule}")]);
+        parts.push(vec![device_title(&device, columns)]);
         parts.push(sections::ooms(&names, &device, columns));
         parts.push(sections::peak(&device, model.steps_ended()));
         parts.push(sections::memory(&names, &device, columns));
@@ -49,6 +41,24 @@ pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, style: Sty
     }
     parts.push(sections::driver(&names, HOST, "Pinned host memory", columns));
     parts.push(notes(path, loaded));
+    write_parts(out, parts, style)
+}
+
+/// The line that a device's part begins with.
+pub(super) fn device_title(device: &DeviceView, columns: usize) -> String {
+    let memory = if device.total_bytes > 0 {
+        format!(", {}", format::bytes(device.total_bytes, format::Units::Auto))
+    } else {
+        String::new()
+    };
+    let name = if device.name.is_empty() { "unknown" } else { &device.name };
+    let title = format!("=== Device {}: {}{memory} ", device.index, clean(name));
+    let rule = "=".repeat(columns.saturating_sub(crate::text::width(&title)).min(100));
+    format!("{title}{rule}")
+}
+
+/// Writes the parts that there are, with an empty line between them.
+pub(super) fn write_parts(out: &mut impl Write, mut parts: Vec<Vec<String>>, style: Style) -> io::Result<()> {
     parts.retain(|part| !part.is_empty());
     for (index, part) in parts.iter().enumerate() {
         if index > 0 {
@@ -85,7 +95,8 @@ fn colored(line: &str) -> String {
     }
 }
 
-fn process(model: &Model) -> Vec<String> {
+/// Which process this is, and how it ended.
+pub(super) fn process(model: &Model) -> Vec<String> {
     let header = model.header().cloned().unwrap_or_default();
     let mut facts = vec![format!("pid {}", header.pid)];
     match (header.rank, header.world_size) {

@@ -14,6 +14,7 @@ use super::launch::{Ended, lock};
 use super::preload::why_untraced;
 use super::traces::{Found, TraceFinder, is_gone};
 use crate::format::{self, Units};
+use crate::progress;
 use crate::session::now_unix_ns;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
 use crate::text;
@@ -74,9 +75,12 @@ fn noted(trace: &Found, ended: Ended) -> Option<String> {
 /// The summary of a trace; `ended`: how and when its process ended, where the trace did not say it.
 fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, patience: Duration, short: bool) -> String {
     let started = Instant::now();
-    let mut in_time = |_| if started.elapsed() < patience { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    let in_time = |_| if started.elapsed() < patience { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
     let path = shown_path(&trace.path);
-    match load(&trace.path, &mut in_time) {
+    let loaded = progress::shown(|progress| {
+        load(&trace.path, &mut |read| if progress(read).is_break() { ControlFlow::Break(()) } else { in_time(read) })
+    });
+    match loaded {
         Ok(loaded) if loaded.cancelled => format!("memlab: {path}: too long to be summed up here\n"),
         Ok(loaded) => {
             let end = loaded.model.end();
@@ -140,7 +144,8 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
     let totals = &device.totals;
     let name = if totals.name.is_empty() { String::new() } else { format!(" {}", text::clean(&totals.name)) };
     let of_total = if totals.total_bytes > 0 { format!(" of {}", size(totals.total_bytes)) } else { String::new() };
-    let step = if device.steps.is_empty() { String::new() } else { format!(", step {}", totals.peak_step) };
+    let step =
+        if device.steps.is_empty() { String::new() } else { format!(", {}", format::step_reached(totals.peak_step)) };
     if totals.allocations == 0 && totals.peak_used_bytes == 0 {
         let _ = writeln!(words, "  cuda:{}{name}: nothing was allocated", totals.index);
         return;

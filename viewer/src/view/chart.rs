@@ -61,7 +61,7 @@ fn legend(app: &App, device: &DeviceSnapshot, short: bool) -> Vec<Fact> {
     if !short {
         peak = format!("peak {peak}");
         if !device.steps.is_empty() {
-            peak += &format!(", step {}", totals.peak_step);
+            peak += &format!(", {}", format::step_reached(totals.peak_step));
         }
     }
     let mut facts =

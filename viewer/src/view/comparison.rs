@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use memlab_trace::StepView;
+use memlab_trace::{GrowthView, StepView};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;

@@ -191,7 +191,8 @@ fn fact_spans(app: &App) -> Vec<Vec<Span<'static>>> {
     let shown_at = process.shown_at.map(|shown_at| shown_at.steps_ended);
     let steps_ended = at_peak.or(shown_at).unwrap_or(process.steps_ended);
     if process.steps_ended > 0 {
-        facts.push(vec![Span::styled("step ", theme.dim), Span::styled(steps_ended.to_string(), theme.text)]);
+        let reached = format::step_reached(steps_ended);
+        facts.push(vec![Span::styled(reached, theme.text)]);
         if let Some(rate) = app.device().and_then(|device| device.steps_per_second()) {
             let rate = if rate >= 1.0 { format!("{rate:.1} steps/s") } else { format!("{:.1} s/step", 1.0 / rate) };
             facts.push(vec![Span::styled(format!("{}{rate}", theme.glyphs.separator), theme.dim)]);

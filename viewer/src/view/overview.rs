@@ -145,7 +145,15 @@ fn draw_findings(buffer: &mut Buffer, area: Rect, app: &App) {
         let arrow = if theme.glyphs.unicode { "→" } else { "->" };
         let words = format!(" {sign} {} {arrow} {} ", finding.what.text(), finding.next);
         let words = text::clean(&words).into_owned();
-        put(buffer, area.x, y, area.width, &text::fit(&words, usize::from(area.width), theme.glyphs.ellipsis), style, theme);
+        put(
+            buffer,
+            area.x,
+            y,
+            area.width,
+            &text::fit(&words, usize::from(area.width), theme.glyphs.ellipsis),
+            style,
+            theme,
+        );
     }
 }
 

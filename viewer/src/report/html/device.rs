@@ -49,7 +49,7 @@ fn tiles(names: &Names<'_>, device: &DeviceView) -> String {
     if device.allocations > 0 {
         let mut when = format!("after {}", format::duration(device.peak_time));
         if names.model.steps_ended() > 0 {
-            let _ = write!(when, ", {} ended", super::plural(device.peak_step, "step"));
+            let _ = write!(when, ", {}", format::step_reached(device.peak_step));
         }
         tiles.push(("peak allocated", device.peak_allocated_bytes, when));
         tiles.push((

@@ -1,0 +1,108 @@
+//! The report of one moment: who held what then.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use memlab_trace::{DeviceView, LayerView, Seen};
+
+use super::bar;
+use super::sections::{self, Names};
+use super::table::Table;
+use super::text::{device_title, process, write_parts};
+use crate::format::{self, Units};
+use crate::holdings::Holdings;
+use crate::moment::Looked;
+use crate::text::{Style, clean};
+
+/// How many lines and layers are shown.
+const ROWS: usize = 20;
+
+fn size(bytes: u64) -> String {
+    format::bytes(bytes, Units::Auto)
+}
+
+/// Writes what was held at a moment. No character in it steers a terminal, but for the colours.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_text_at(out: &mut impl Write, path: &Path, looked: &Looked, style: Style) -> io::Result<()> {
+    let Seen { moment, whole, .. } = &looked.seen;
+    let names = Names::new(whole);
+    let mut parts = vec![process(whole)];
+    parts.push(vec![
+        format!(
+            "At {}: after {}, {}",
+            looked.moment,
+            format::duration(moment.time()),
+            format::step_reached(moment.steps_ended())
+        ),
+        format!("  of {}", clean(&path.display().to_string())),
+    ]);
+    for device in moment.devices() {
+        // What a device is called and has may only be known later.
+        let known = whole.device(device.index).unwrap_or_default();
+        let held = Holdings::at_moment(&looked.seen, device.index);
+        parts.push(vec![device_title(&known, style.columns)]);
+        parts.push(memory(looked, &known, &held, style.columns));
+        parts.push(lines(&names, &held, style.columns));
+        parts.push(layers(&names, &held, style.columns));
+        let map = moment.segments(device.index);
+        if map.free_bytes > 0 {
+            parts.push(vec![format!(
+                "Fragmentation: {} of {} reserved was not handed out ({}); the largest free block was {}",
+                size(map.free_bytes),
+                size(map.reserved_bytes),
+                format::percent(map.free_bytes, map.reserved_bytes),
+                size(map.largest_free_bytes)
+            )]);
+        }
+    }
+    if moment.devices().is_empty() {
+        parts.push(vec!["No GPU memory was allocated until then.".to_owned()]);
+    }
+    write_parts(out, parts, style)
+}
+
+fn memory(looked: &Looked, device: &DeviceView, held: &Holdings, columns: usize) -> Vec<String> {
+    let host_bytes = looked.seen.host_bytes(device.index);
+    let mut lines = vec![format!(
+        "{} allocated, {} reserved and {} in use",
+        size(held.allocated_bytes),
+        size(held.reserved_bytes),
+        size(held.used_bytes)
+    )];
+    lines.extend(bar::lines(device, &bar::Shares { held: &held.categories, host_bytes }, columns));
+    lines
+}
+
+fn lines(names: &Names<'_>, held: &Holdings, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&["held", "", "in backward", "line"]);
+    for line in held.lines.iter().take(ROWS) {
+        table.row(vec![
+            size(line.bytes),
+            format::percent(line.bytes, held.allocated_bytes),
+            size(line.backward_bytes),
+            names.line(line.line.as_ref()),
+        ]);
+    }
+    sections::section("Lines that held most", &table, None, columns)
+}
+
+fn layers(names: &Names<'_>, held: &Holdings, columns: usize) -> Vec<String> {
+    if held.layers.iter().all(|layer| layer.name.is_none()) {
+        return Vec::new();
+    }
+    let mut table = Table::new(&["held", "", "layer (without those inside it)"]);
+    for layer in held.layers.iter().take(ROWS) {
+        let view = LayerView {
+            root: layer.root,
+            root_class: layer.root_class.clone(),
+            name: layer.name.clone(),
+            class: layer.class.clone(),
+            ..LayerView::default()
+        };
+        table.row(vec![size(layer.bytes), format::percent(layer.bytes, held.allocated_bytes), names.layer(&view)]);
+    }
+    sections::section("Layers that held most", &table, None, columns)
+}
