@@ -28,9 +28,9 @@ use hashbrown::HashMap;
 
 pub use calls::{Call, CallTree, Held, LineCalls};
 pub use keyframe::Keyframe;
-pub use sources::Sources;
 pub use piles::{Caller, PileSpan, PileView, PiledStack};
 pub use symbols::DEEPEST_STACK;
+pub use sources::Sources;
 pub use views::*;
 pub use whose::Whose;
 

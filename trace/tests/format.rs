@@ -192,8 +192,11 @@ fn record() -> impl Strategy<Value = Record<'static>> {
         (i(), i(), text(), any::<Option<String>>(), any::<Option<String>>()).prop_map(
             |(layer, parent, class, name, variable)| Record::Layer(Layer { layer, parent, class, name, variable })
         ),
-        (device(), any::<Option<u64>>(), text())
-            .prop_map(|(limit, bytes, on_limit)| Record::Limit(Limit { limit, bytes, on_limit })),
+        (device(), any::<Option<u64>>(), text()).prop_map(|(limit, bytes, on_limit)| Record::Limit(Limit {
+            limit,
+            bytes,
+            on_limit
+        })),
         (device(), prop::collection::vec((i(), n()), 0..5))
             .prop_map(|(others, processes)| Record::Others(Others { others, processes })),
         text().prop_map(Record::Warning),

@@ -98,8 +98,8 @@ fn passes_whose_results_backward_uses_pile_up_nothing() {
     let mut told = Told::new();
     for _ in 0..4 {
         let kept: Vec<u64> = (0..8).map(|_| told.forward(3, 5)).collect();
-        told.block(512, 3, 1, 2 | 16);
-        kept.into_iter().for_each(|address| told.free(address));
+        let gradient = told.block(512, 3, 1, 2 | 16);
+        kept.into_iter().chain([gradient]).for_each(|address| told.free(address));
         told.line(r#"["step",9,1,0]"#);
     }
     assert_eq!(told.model.piles(0), []);

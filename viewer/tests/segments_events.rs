@@ -9,7 +9,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent,
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{BlockView, Category, DeviceView, Segment, SegmentMap};
 use memlab_viewer::app::{App, Moment, Overlay, Screen, pieces};
-use memlab_viewer::format::{Units, grouped};
+use memlab_viewer::format::{Units, grouped, percent};
 use memlab_viewer::snapshot::{DeviceSnapshot, ProcessSnapshot, Snapshot, State};
 use memlab_viewer::theme::{Depth, Palette, Theme};
 use memlab_viewer::want::Detail;
@@ -616,11 +616,10 @@ proptest! {
         let mut facts = vec![
             format!("{} reserved in {}", grouped(map.reserved_bytes), plural(map.segments.len(), "segment")),
             format!("{} in {}", grouped(map.reserved_bytes - map.free_bytes), plural(blocks, "block")),
-            format!("{} free", grouped(map.free_bytes)),
+            format!("{} free, {} of it", grouped(map.free_bytes), percent(map.free_bytes, map.reserved_bytes)),
         ];
         if map.free_bytes > 0 {
             facts.push(format!("{} largest free block", grouped(map.largest_free_bytes)));
-            facts.push(format!("{:.0} % fragmented", map.fragmentation_percent));
         }
         for fact in facts {
             prop_assert!(picture.contains(&fact), "no {fact:?} on\n{picture}");

@@ -57,11 +57,11 @@ fn the_mouse_chooses_and_the_time_cursor_moves() {
     session.wait_until("the moment found", |text| text.contains(" at 2.") && !text.contains("looking it up"));
     // WHEN a step is typed, and the next is asked for
     session.press("tstep 2\r");
-    session.wait_for("step 3 ");
+    session.wait_for("after step 2");
     session.press("n");
-    session.wait_for("step 4 ");
+    session.wait_for("after step 3");
     session.press("\x1b[D\x1b[D\x1b[D");
-    session.wait_for("step 3 ");
+    session.wait_for("after step 2");
     session.press("q");
     let raw = session.raw.clone();
     let (code, restored, _) = session.end();

@@ -11,7 +11,7 @@ use super::table::Table;
 use super::text::{device_title, process, write_parts};
 use crate::format::{self, Units};
 use crate::holdings::Holdings;
-use crate::moment::Looked;
+use crate::moment::{Looked, Moment};
 use crate::text::{Style, clean};
 
 /// How many lines and layers are shown.
@@ -30,13 +30,13 @@ pub fn write_text_at(out: &mut impl Write, path: &Path, looked: &Looked, style: 
     let Seen { moment, whole, .. } = &looked.seen;
     let names = Names::new(whole);
     let mut parts = vec![process(whole)];
+    // The end of a step is named so already.
+    let reached = match (looked.moment, whole.steps_ended()) {
+        (Moment::Step(_), _) | (_, 0) => String::new(),
+        _ => format!(", {}", format::step_reached(moment.steps_ended())),
+    };
     parts.push(vec![
-        format!(
-            "At {}: after {}, {}",
-            looked.moment,
-            format::duration(moment.time()),
-            format::step_reached(moment.steps_ended())
-        ),
+        format!("At {}: {}{reached}", looked.moment, format::duration(moment.time())),
         format!("  of {}", clean(&path.display().to_string())),
     ]);
     for device in moment.devices() {

@@ -130,7 +130,7 @@ mod tests {
 
     fn grows(number: u32, bytes_per_step: f64) -> GrowthView {
         let line = Some(line(number));
-        GrowthView { line, from_step: 0, to_step: 9, from_bytes: 0, to_bytes: 9, bytes_per_step }
+        GrowthView { line, from_step: 0, to_step: 9, from_bytes: 0, to_bytes: 9, bytes_per_step, is_steady: true }
     }
 
     #[test]
