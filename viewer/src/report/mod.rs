@@ -11,7 +11,7 @@ mod text;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use memlab_trace::load_whole;
+use memlab_trace::{Scope, load_whole};
 
 pub use html::write_html;
 pub use json::write_json;
@@ -22,14 +22,16 @@ use crate::progress;
 use crate::save::Destination;
 
 /// Prints the reports of traces; as JSON, several come as an array. Nothing is printed if one of them cannot be read.
+/// `scope`: whose lines are told; `None`: libraries' where the user's say nothing.
 ///
 /// # Errors
 ///
 /// If the file is no trace that can be read, or the output cannot be written.
-pub fn run(files: &[PathBuf], json: bool) -> anyhow::Result<()> {
+pub fn run(files: &[PathBuf], json: bool, scope: Option<Scope>) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for file in files {
-        let loaded = progress::shown(|progress| load_whole(file, progress))?;
+        let mut loaded = progress::shown(|progress| load_whole(file, progress))?;
+        loaded.model.choose(scope);
         let mut report = Vec::new();
         if json {
             write_json(&mut report, file, &loaded)?;
@@ -50,12 +52,12 @@ pub fn run(files: &[PathBuf], json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes the report of one trace as a page to `out`; `-`: standard output.
+/// Writes the report of one trace as a page to `out`; `-`: standard output. `scope` as for [`run`]: the page has both.
 ///
 /// # Errors
 ///
 /// If there are several traces, `out` is one, the trace cannot be read, or the page cannot be written.
-pub fn run_html(files: &[PathBuf], out: &Path) -> anyhow::Result<()> {
+pub fn run_html(files: &[PathBuf], out: &Path, scope: Option<Scope>) -> anyhow::Result<()> {
     let [file] = files else {
         return Err(bad_input(format!(
             "--html writes one page for one trace, and {} were given: call it once for each, with a name of its own",
@@ -64,7 +66,8 @@ pub fn run_html(files: &[PathBuf], out: &Path) -> anyhow::Result<()> {
     };
     let destination = Destination::of(out);
     destination.check(file, true)?;
-    let loaded = progress::shown(|progress| load_whole(file, progress))?;
+    let mut loaded = progress::shown(|progress| load_whole(file, progress))?;
+    loaded.model.choose(scope);
     destination.write(|mut out| write_html(&mut out, file, &loaded))?;
     if io::stderr().is_terminal() && destination != Destination::Output {
         eprintln!("memlab: {} → {}", file.display(), out.display());
@@ -72,11 +75,15 @@ pub fn run_html(files: &[PathBuf], out: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The width to write for: the terminal's within reason, else what fits a page.
+/// What fits a page: running text is not set wider, however much room there is.
+pub(crate) const PAGE: usize = 110;
+
+/// The width to write for: what `COLUMNS` says, else the terminal's within reason. What goes into a file or a pipe is not
+/// cut.
 pub(crate) fn columns() -> usize {
-    let terminal = io::stdout().is_terminal().then(crossterm::terminal::size);
-    match terminal {
+    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
+    said.unwrap_or_else(|| match io::stdout().is_terminal().then(crossterm::terminal::size) {
         Some(Ok((columns, _))) => usize::from(columns).clamp(80, 160),
-        _ => 110,
-    }
+        _ => usize::MAX,
+    })
 }

@@ -76,7 +76,8 @@ fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, patience: Duration, shor
     let path = shown_path(&trace.path);
     match load(&trace.path, &mut in_time) {
         Ok(loaded) if loaded.cancelled => format!("memlab: {path}: too long to be summed up here\n"),
-        Ok(loaded) => {
+        Ok(mut loaded) => {
+            loaded.model.choose(None);
             let end = loaded.model.end();
             let state = match (ended, end) {
                 (Some((Ended::Code(code), _)), _) => State::Ended { code: Some(code), signal: None },
