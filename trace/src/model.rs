@@ -10,6 +10,7 @@ mod driver;
 mod keyframe;
 mod kind;
 mod ledger;
+mod lines;
 mod ooms;
 mod piles;
 mod shares;
@@ -29,10 +30,10 @@ use hashbrown::HashMap;
 pub use calls::{Call, CallTree, Held, LineCalls};
 pub use keyframe::Keyframe;
 pub use piles::{Caller, PileSpan, PileView, PiledStack};
-pub use symbols::DEEPEST_STACK;
 pub use sources::Sources;
+pub use symbols::DEEPEST_STACK;
 pub use views::*;
-pub use whose::Whose;
+pub use whose::{Scope, Whose};
 
 use crate::record::{self, Phase, Record};
 use device::{DeviceState, Moment, Reached};
@@ -69,6 +70,7 @@ pub struct Model {
     steps: Steps,
     ooms: Ooms,
     lost_events: u64,
+    scope: Scope,
 }
 
 /// The threads seen in allocations, and whether they are in forward.
@@ -446,9 +448,10 @@ impl Model {
         self.state(device).map(|state| state.view(device))
     }
 
-    /// What every line holds on a device, the most at the peak first. They sum to what is allocated.
+    /// What every line holds on a device, the most at the peak first. They sum to what is allocated. Whose lines these are
+    /// was said to [`choose`](Self::choose); the user's otherwise.
     pub fn lines(&self, device: i32) -> Vec<LineView> {
-        self.state(device).map(|state| state.lines(&self.symbols)).unwrap_or_default()
+        self.lines_in(device, self.scope)
     }
 
     /// What every layer holds on a device, by outermost module and name. They sum to what is allocated.
@@ -458,7 +461,7 @@ impl Model {
 
     /// What lines, layers and categories have in common on a device. They sum to what is allocated.
     pub fn holders(&self, device: i32) -> Vec<HolderView> {
-        self.state(device).map(|state| state.holders(&self.symbols)).unwrap_or_default()
+        self.state(device).map(|state| state.holders(&self.symbols, self.scope)).unwrap_or_default()
     }
 
     /// What every category holds on a device, in the order of [`Category::ALL`]. They sum to what is used.
@@ -500,9 +503,9 @@ impl Model {
     }
 
     /// The line a stack belongs to: its innermost frame of the user's, else of a library's, and so on as [`Whose`] is
-    /// ordered; `None`: it has no frames.
+    /// ordered; `None`: it has no frames. Or that of a library, as was said to [`choose`](Self::choose).
     pub fn line_of(&self, stack: u32) -> Option<Arc<Line>> {
-        self.symbols.line_of(stack).cloned()
+        self.line_in(stack, self.scope)
     }
 
     /// What to call a layer, as in [`LayerView`]; `None` for 0.
@@ -554,8 +557,10 @@ impl Model {
         self.state(device).is_some_and(|state| state.driver.is_mapped_segment(address))
     }
 
-    /// Takes over what layers and threads were called later: the names of modules come after their first allocations.
+    /// Takes over what layers and threads were called later (the names of modules come after their first allocations), and
+    /// whose lines are told.
     pub fn take_names(&mut self, later: &Self) {
+        self.scope = later.scope;
         self.symbols.take_names(&later.symbols);
     }
 

@@ -22,6 +22,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use clap::ValueEnum;
+use memlab_trace::Scope;
 use serde::Deserialize;
 
 pub use self::events::{EventColumn, EventItem, EventsState, phase_name};
@@ -182,6 +183,8 @@ pub struct App {
     pub shows_categories: bool,
     /// Whether what a line or layer holds includes what those it calls hold.
     pub inclusive: bool,
+    /// Whose lines are shown, if a person chose.
+    scope: Option<Scope>,
     /// Which rows are shown.
     pub filter: Filter,
     /// The filter as it was typed.
@@ -246,6 +249,7 @@ impl App {
             window: Window::Run,
             shows_categories: false,
             inclusive: false,
+            scope: None,
             filter: Filter::default(),
             filter_text: String::new(),
             prompt: None,
@@ -316,7 +320,20 @@ impl App {
         // Until there is something to show, nobody knows of which trace.
         let trace = self.process().map(|process| process.path.clone()).filter(|_| detail != Detail::None);
         let cursor = self.cursor.clone().or(peak).or_else(|| self.paused_cursor(detail, trace.as_ref()));
-        Want { detail, trace, cursor, compare: self.wanted_comparison() }
+        Want { detail, trace, cursor, compare: self.wanted_comparison(), scope: self.scope }
+    }
+
+    /// Whether lines are on the screen.
+    pub fn shows_lines(&self) -> bool {
+        matches!(self.screen, Screen::Overview | Screen::Lines)
+    }
+
+    /// Shows the lines of libraries too, or the user's alone.
+    fn turn_libraries(&mut self) {
+        self.scope = Some(match self.process().map(|process| process.scope) {
+            Some(Scope::Libraries) => Scope::Users,
+            _ => Scope::Libraries,
+        });
     }
 
     /// Whether what is shown is not yet what was asked for.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
-use memlab_trace::Category;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use memlab_trace::{Category, Scope};
 
 use crate::app::Screen;
 use crate::commands::export::Format;
@@ -100,6 +100,9 @@ enum Command {
         /// As a page to look at in a browser, of one trace; needs no network [-: standard output].
         #[arg(long, value_name = "OUT", conflicts_with = "json")]
         html: Option<PathBuf>,
+        /// Tell lines of libraries too: the innermost of yours and theirs [default: where yours only call them].
+        #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+        libraries: Option<Libraries>,
     },
     /// Say what changed from one run, or moment, to another.
     #[command(after_help = DIFF_HELP)]
@@ -107,6 +110,27 @@ enum Command {
     /// Write a moment of a recorded run, or the run over time, in a format of other programs.
     #[command(after_help = MOMENTS)]
     Export(Export),
+}
+
+/// When lines of libraries are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Libraries {
+    /// Where the user's lines only call them.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl Libraries {
+    fn scope(self) -> Option<Scope> {
+        match self {
+            Self::Auto => None,
+            Self::Always => Some(Scope::Libraries),
+            Self::Never => Some(Scope::Users),
+        }
+    }
 }
 
 const MOMENTS: &str = "\
@@ -423,8 +447,12 @@ pub fn main() -> ExitCode {
         Command::Report { html: Some(_), at: Some(at), .. } => Err(fault::bad_input(format!(
             "--html makes a page of the whole run, not of {at}: leave out one of the two"
         ))),
-        Command::Report { files, html: Some(out), .. } => report::run_html(&files, &out),
-        Command::Report { files, at, json, html: None } => report::run(&files, at, json),
+        Command::Report { files, html: Some(out), libraries, .. } => {
+            report::run_html(&files, &out, libraries.and_then(Libraries::scope))
+        }
+        Command::Report { files, at, json, html: None, libraries } => {
+            report::run(&files, at, json, libraries.and_then(Libraries::scope))
+        }
         Command::Diff(options) => commands::diff::run(&commands::diff::Options {
             before: options.before,
             after: options.after,

@@ -183,6 +183,7 @@ pub fn look(
     let process = |followed: &mut Followed| {
         let is_shown = want.trace.as_ref().is_none_or(|trace| trace == followed.path());
         let detail = if is_shown { want.detail } else { Detail::None };
+        followed.choose(want.scope);
         match &want.cursor {
             None => Some(followed.snapshot(detail)),
             Some(cursor) => match followed.snapshot_at(cursor, detail, is_stale) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{
     CategoryView, DeviceView, DriverView, EventView, GrowthView, Held, LayerView, Line, LineView, Model, OomView,
-    Replay, SegmentMap, Sources, StepView, Timeline,
+    Replay, Scope, SegmentMap, Sources, StepView, Timeline, Whose,
 };
 
 pub use self::calls::Calls;
@@ -107,6 +107,10 @@ pub struct ProcessSnapshot {
     pub sources: Arc<Sources>,
     /// What is worth looking at, the most urgent first.
     pub findings: Vec<Finding>,
+    /// Whose lines are told.
+    pub scope: Scope,
+    /// The line of the user's that only calls libraries, where theirs are told.
+    pub only_calls: Option<Arc<Line>>,
     /// What memlab could not do in this process.
     pub warnings: Vec<String>,
     /// Lines of the trace that could not be read.
@@ -134,11 +138,20 @@ pub struct ShownAt {
     pub is_earliest: bool,
 }
 
+/// A frame of a stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackFrame {
+    /// Where it is.
+    pub line: Arc<Line>,
+    /// Whose code it runs.
+    pub whose: Whose,
+}
+
 /// What ids stand for.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     /// The frames of stacks, innermost first.
-    pub stacks: HashMap<u32, Vec<Arc<Line>>>,
+    pub stacks: HashMap<u32, Vec<StackFrame>>,
     /// The lines stacks belong to; absent: none.
     pub lines: HashMap<u32, Arc<Line>>,
     /// Layers' qualified names.
@@ -151,7 +164,8 @@ impl Names {
     /// Notes what these stacks and layers are called.
     fn note(&mut self, model: &Model, stack: u32, layer: u32) {
         if stack != 0 && !self.stacks.contains_key(&stack) {
-            self.stacks.insert(stack, model.frames(stack));
+            let frames = std::iter::zip(model.frames(stack), model.whose_frames(stack));
+            self.stacks.insert(stack, frames.map(|(line, whose)| StackFrame { line, whose }).collect());
             if let Some(line) = model.line_of(stack) {
                 self.lines.insert(stack, line);
             }
@@ -228,6 +242,8 @@ impl ProcessSnapshot {
                 .cloned()
                 .chain(crate::format::missing_events(model.lost_events()))
                 .collect(),
+            scope: model.scope(),
+            only_calls: only_calls(model),
             ..Self::default()
         };
         process.note_names(replay, detail);
@@ -277,13 +293,22 @@ impl ProcessSnapshot {
     }
 }
 
+/// The line of the user's that only calls libraries, on whatever device, where the lines of libraries are told.
+fn only_calls(model: &Model) -> Option<Arc<Line>> {
+    let mut devices = model.devices().into_iter().filter(|_| model.scope() == Scope::Libraries);
+    devices.find_map(|device| model.only_calls(device.index))
+}
+
 impl DeviceSnapshot {
     fn of(model: &Model, totals: DeviceView, detail: Detail) -> Self {
         let index = totals.index;
         let calls = (detail == Detail::Calls).then(|| model.calls(index));
-        let inclusive: HashMap<Arc<Line>, Held> =
-            calls.iter().flat_map(|calls| calls.lines_inclusive()).map(|calls| (calls.line, calls.inclusive)).collect();
-        let growth = model.growth(index);
+        let inclusive: HashMap<Arc<Line>, Held> = calls
+            .iter()
+            .flat_map(|calls| calls.lines_inclusive(model.scope()))
+            .map(|calls| (calls.line, calls.inclusive))
+            .collect();
+        let (growth, is_users) = (model.growth(index), model.scope() == Scope::Users);
         let growth_of: HashMap<Option<&Arc<Line>>, f64> =
             growth.iter().map(|view| (view.line.as_ref(), view.bytes_per_step)).collect();
         let seconds = model.time() as f64 / 1e9;
@@ -292,7 +317,8 @@ impl DeviceSnapshot {
                 let held = own.line.as_ref().and_then(|line| inclusive.get(line)).copied();
                 held.unwrap_or_else(|| Held::from(&own))
             }),
-            growth_per_step: Some(growth_of.get(&own.line.as_ref()).copied().unwrap_or(0.0)),
+            // Of libraries' lines it is not known.
+            growth_per_step: is_users.then(|| growth_of.get(&own.line.as_ref()).copied().unwrap_or(0.0)),
             allocations_per_second: if seconds > 0.0 { own.allocations as f64 / seconds } else { 0.0 },
             own,
         };
@@ -306,7 +332,10 @@ impl DeviceSnapshot {
             driver: model.driver_memory(index),
             relations: detail.has_relations().then(|| Arc::new(Relations::new(&model.holders(index)))),
             segments: (detail == Detail::Segments).then(|| Arc::new(model.segments(index))),
-            calls: calls.map(|calls| Arc::new(Calls::new(calls.users_only(), &growth))),
+            calls: calls.map(|calls| {
+                let growth = if is_users { &growth[..] } else { &[] };
+                Arc::new(Calls::new(calls.only(model.scope()), growth))
+            }),
             growth,
         }
     }

@@ -104,6 +104,16 @@ pub fn fit_end<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, str
     Cow::Owned(ellipsis.chars().chain(kept.into_iter().rev()).collect())
 }
 
+/// `text` cut in its middle to `columns`: for layers' names, of which both ends tell them apart.
+pub fn fit_middle<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, str> {
+    if width(text) <= columns {
+        return Cow::Borrowed(text);
+    }
+    let Some(room) = columns.checked_sub(width(ellipsis)) else { return Cow::Borrowed("") };
+    let tail = fit_end(text, room - room / 2, "");
+    Cow::Owned(format!("{}{ellipsis}{tail}", fit(text, room / 2, "")))
+}
+
 /// A source file as it is shown: relative to the program's directory where it lies below it.
 pub fn short_path<'a>(file: &'a str, directory: &str) -> &'a str {
     match file.strip_prefix(directory.trim_end_matches('/')) {

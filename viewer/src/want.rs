@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use memlab_trace::{At, CategoryView, LayerView, LineView};
+use memlab_trace::{At, CategoryView, LayerView, LineView, Scope};
 
 /// What a screen needs in detail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct Want {
     pub cursor: Option<Cursor>,
     /// Two moments of one device to put side by side.
     pub compare: Option<Compare>,
+    /// Whose lines to tell; `None`: libraries' too where the user's say nothing.
+    pub scope: Option<Scope>,
 }
 
 /// Two moments of one device of one trace.

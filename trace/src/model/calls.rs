@@ -12,7 +12,7 @@ use hashbrown::{HashMap, HashSet};
 use super::Model;
 use super::symbols::{DEEPEST_STACK, Frame, Symbols};
 use super::views::{Line, LineView, StackView};
-use super::whose::Whose;
+use super::whose::{Scope, Whose};
 
 /// What blocks come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +84,11 @@ pub struct Call {
 impl Call {
     /// Whether it is the user's code.
     pub fn is_users(&self) -> bool {
-        self.whose == Some(Whose::User)
+        self.is_in(Scope::Users)
+    }
+
+    fn is_in(&self, scope: Scope) -> bool {
+        self.whose.is_some_and(|whose| scope.shows(whose))
     }
 }
 
@@ -137,8 +141,14 @@ impl CallTree {
     /// The same with the user's lines only: what library code allocated is counted at the line that called it, and where
     /// no line of the user's called it, at the line it is counted at elsewhere (see [`Whose`]).
     pub fn users_only(&self) -> Self {
+        self.only(Scope::Users)
+    }
+
+    /// The same with the lines of `scope` only, as [`users_only`](Self::users_only).
+    pub fn only(&self, scope: Scope) -> Self {
         let mut tree = Self::default();
-        // Where each call went (`None`: no line of the user's is around it), and the call that stands for it then.
+        let rank = |call: &Call| call.whose.map(|whose| scope.rank(whose));
+        // Where each call went (`None`: no line of that scope is around it), and the call that stands for it then.
         let mut became: Vec<(Option<u32>, u32)> = Vec::with_capacity(self.calls.len());
         let mut known: HashMap<(Option<u32>, Option<Arc<Line>>), u32> = HashMap::new();
         let mut place = |tree: &mut Self, around: Option<u32>, call: &Call| {
@@ -147,8 +157,8 @@ impl CallTree {
         };
         for (index, call) in (0..).zip(&self.calls) {
             let (around, outer) = call.parent.map_or((None, index), |parent| became[parent as usize]);
-            let stands = if self.calls[outer as usize].whose < call.whose { outer } else { index };
-            let new = if call.is_users() { Some(place(&mut tree, around, call)) } else { around };
+            let stands = if rank(&self.calls[outer as usize]) < rank(call) { outer } else { index };
+            let new = if call.is_in(scope) { Some(place(&mut tree, around, call)) } else { around };
             became.push((new, stands));
             if call.own != Held::default() {
                 let place = new.unwrap_or_else(|| place(&mut tree, None, &self.calls[stands as usize]));
@@ -166,16 +176,16 @@ impl CallTree {
         total
     }
 
-    /// What each line of the user's and all it called came to, the most at the peak first. A line that is in a stack
-    /// several times, as in recursion, counts it once.
-    pub fn lines_inclusive(&self) -> Vec<LineCalls> {
+    /// What each line of `scope` and all it called came to, the most at the peak first. A line that is in a stack several
+    /// times, as in recursion, counts it once.
+    pub fn lines_inclusive(&self, scope: Scope) -> Vec<LineCalls> {
         let mut sums: HashMap<&Arc<Line>, Held> = HashMap::new();
         // Depth first, without recursion: a call is met again, to be left, after all below it.
         let mut to_do: Vec<(u32, bool)> = self.roots.iter().map(|root| (*root, true)).collect();
         let mut around: HashSet<&Arc<Line>> = HashSet::new();
         while let Some((index, enters)) = to_do.pop() {
             let call = &self.calls[index as usize];
-            let line = call.line.as_ref().filter(|_| call.is_users());
+            let line = call.line.as_ref().filter(|_| call.is_in(scope));
             if !enters {
                 line.map(|line| around.remove(line));
                 continue;
@@ -341,7 +351,7 @@ mod tests {
         assert_eq!(tree.total().allocations, 5);
         // AND a line that calls itself counts once
         let lines: Vec<_> =
-            tree.lines_inclusive().iter().map(|line| (line.line.line, line.inclusive.live_bytes)).collect();
+            tree.lines_inclusive(Scope::Users).iter().map(|line| (line.line.line, line.inclusive.live_bytes)).collect();
         assert_eq!(lines, [(Some(10), 124), (Some(20), 24), (Some(40), 3)]);
     }
 
@@ -401,7 +411,7 @@ mod tests {
         let tree = model(&more).calls(0);
         // THEN it is walked without recursion
         assert_eq!(tree.total().live_bytes, 100);
-        assert_eq!(tree.lines_inclusive()[0].inclusive.live_bytes, 100);
+        assert_eq!(tree.lines_inclusive(Scope::Users)[0].inclusive.live_bytes, 100);
         assert_eq!(tree.users_only().total(), tree.total());
     }
 
@@ -434,11 +444,14 @@ mod tests {
                     prop_assert!(call.parent.is_none_or(|parent| (parent as usize) < index));
                     prop_assert!(call.children.iter().all(|child| tree.calls[*child as usize].parent == Some(index as u32)));
                 }
-                for line in tree.lines_inclusive() {
+                for line in tree.lines_inclusive(Scope::Users) {
                     prop_assert!(line.inclusive.live_bytes_at_peak <= total.live_bytes_at_peak);
                 }
             }
-            prop_assert_eq!(full.lines_inclusive(), full.users_only().lines_inclusive());
+            for scope in [Scope::Users, Scope::Libraries] {
+                prop_assert_eq!(full.lines_inclusive(scope), full.only(scope).lines_inclusive(scope));
+                prop_assert_eq!(full.only(scope).total(), total);
+            }
         }
     }
 

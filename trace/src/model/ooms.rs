@@ -9,6 +9,7 @@ use super::device::DeviceState;
 use super::shown::holder;
 use super::symbols::{LineId, Symbols};
 use super::views::{Category, OomView};
+use super::whose::Scope;
 use crate::record;
 
 /// How many of the first, and how many of the last, are kept.
@@ -177,7 +178,7 @@ impl Ooms {
             host_bytes: oom.moved,
             others: oom.others.clone(),
             stack: oom.stack,
-            line: symbols.line_of(oom.stack).cloned(),
+            line: symbols.frame_of(oom.stack, Scope::Users).map(|frame| frame.line.clone()),
             layer: symbols.layer_name(oom.layer),
             lines: oom.lines.iter().map(|(id, bytes)| (symbols.line(*id).cloned(), *bytes)).collect(),
             layers: oom.layers.iter().map(|(cell, bytes)| (layer_of(oom, *cell), *bytes)).collect(),

@@ -10,12 +10,14 @@ use super::device::DeviceState;
 use super::driver::SegmentRange;
 use super::kind::Kind;
 use super::ledger::Cell;
+use super::lines::LinesOfStacks;
 use super::symbols::{Owner, Symbols};
 use super::tags::Owned;
 use super::views::{
-    BlockLayer, BlockView, Category, CategoryView, DeviceView, HolderView, LayerView, LineView, Segment, SegmentMap,
-    StackView, StepView, Timeline, TimelinePoint, TotalsView,
+    BlockLayer, BlockView, Category, CategoryView, DeviceView, HolderView, LayerView, Line, LineView, Segment,
+    SegmentMap, StackView, StepView, Timeline, TimelinePoint, TotalsView,
 };
+use super::whose::Scope;
 use crate::record::{Phase, TagCategory};
 
 /// Which row of the layers a cell belongs to: the outermost module and the name in it; `None`: no layer.
@@ -215,8 +217,10 @@ impl DeviceState {
         Timeline { shares: self.shares.view(&self.ledger.shares), ..self.timeline.view() }
     }
 
-    pub(crate) fn holders(&self, symbols: &Symbols) -> Vec<HolderView> {
-        let mut sums: HashMap<(u32, LayerRow, Category), (u64, u64)> = HashMap::new();
+    pub(crate) fn holders(&self, symbols: &Symbols, scope: Scope) -> Vec<HolderView> {
+        type Key = (Option<Arc<Line>>, LayerRow, Category);
+        let mut lines = LinesOfStacks::new(symbols, scope);
+        let mut sums: HashMap<Key, (u64, u64)> = HashMap::new();
         let mut classes: HashMap<LayerRow, Arc<str>> = HashMap::new();
         let mut layer_rows: HashMap<u32, LayerRow> = HashMap::new();
         for cell in &self.ledger.cells {
@@ -229,13 +233,13 @@ impl DeviceState {
                 Some(owner) => owner_row(owner, symbols),
                 None => asked.clone(),
             };
-            let key = (self.ledger.line_of(cell), row, cell.key.kind.category());
+            let key = (lines.of(cell.key.stack), row, cell.key.kind.category());
             let (live_bytes, at_peak) = sums.entry(key).or_default();
             add(live_bytes, cell.bytes);
             add(at_peak, self.ledger.at_peak(cell));
         }
-        let view = |((slot, (root, name), category), sums): ((u32, LayerRow, Category), (u64, u64))| HolderView {
-            line: self.ledger.lines.get(slot as usize).and_then(|slot| symbols.line(slot.id)).cloned(),
+        let view = |((line, (root, name), category), sums): (Key, (u64, u64))| HolderView {
+            line,
             class: match name.as_deref() {
                 Some("") => symbols.layer_class(root),
                 _ => classes.get(&(root, name.clone())).cloned(),

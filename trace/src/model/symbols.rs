@@ -10,7 +10,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::sources::Sources;
 use super::views::Line;
-use super::whose::{Places, Whose};
+use super::whose::{Places, Scope, Whose};
 use crate::record;
 
 /// The most calls of a stack that are looked at, from the innermost outwards. memlab writes stacks of 512 calls at most, and
@@ -272,10 +272,15 @@ impl Symbols {
         Resolved::Line(best.map_or(0, |best| best.line))
     }
 
-    /// The line of a stack, without remembering it.
-    pub(crate) fn line_of(&self, stack: u32) -> Option<&Arc<Line>> {
+    /// The frame that stands for a stack, without remembering it.
+    pub(crate) fn frame_of(&self, stack: u32, scope: Scope) -> Option<&Frame> {
         // Of equals the first, which is the innermost.
-        self.climb(stack).min_by_key(|frame| frame.whose).map(|frame| &frame.line)
+        self.climb(stack).min_by_key(|frame| scope.rank(frame.whose))
+    }
+
+    /// Whose code a line is.
+    pub(crate) fn whose(&self, line: &Line) -> Whose {
+        self.places.whose(&line.file, &line.function)
     }
 
     /// The frames of a stack, innermost first.

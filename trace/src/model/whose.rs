@@ -49,6 +49,31 @@ impl Whose {
     }
 }
 
+/// Whose lines answer for what was allocated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// The user's: what a library allocated counts at the line that called it.
+    #[default]
+    Users,
+    /// Those of installed packages too: the innermost of either.
+    Libraries,
+}
+
+impl Scope {
+    /// How well a frame stands for its stack; the smaller, the better.
+    pub(crate) fn rank(self, whose: Whose) -> Whose {
+        match (self, whose) {
+            (Self::Libraries, Whose::Library) => Whose::User,
+            _ => whose,
+        }
+    }
+
+    /// Whether lines of this kind are shown, where there are any.
+    pub fn shows(self, whose: Whose) -> bool {
+        self.rank(whose) == Whose::User
+    }
+}
+
 /// The most folders of one kind that are kept: a process has a handful.
 const ROOTS: usize = 64;
 

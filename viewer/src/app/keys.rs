@@ -99,6 +99,7 @@ impl App {
             KeyCode::Char('D') => self.turn_target(self.targets().len().saturating_sub(1)),
             KeyCode::Char('e') => self.overlay = Some(Overlay::Export),
             KeyCode::Char('i') => self.inclusive = !self.inclusive,
+            KeyCode::Char('L') => self.turn_libraries(),
             KeyCode::Char('/') => self.ask_for(PromptKind::Filter),
             KeyCode::Char('s') => self.sort_by_next(),
             KeyCode::Char('S') => self.invert_sort(),

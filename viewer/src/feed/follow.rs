@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memlab_trace::{At, Extent, Follower, Past, Progress, ReadError, Replay, Sought};
+use memlab_trace::{At, Extent, Follower, Past, Progress, ReadError, Replay, Scope, Sought};
 
 use super::rates::Rates;
 use super::writer::{Writer, writer};
@@ -106,6 +106,11 @@ impl Followed {
             _ => (1, 1),
         };
         Progress { bytes_read, bytes_total, events: self.replay.model.events() }
+    }
+
+    /// Chooses whose lines snapshots tell; `None`: libraries' too where the user's say nothing.
+    pub fn choose(&mut self, scope: Option<Scope>) {
+        self.replay.model.choose(scope);
     }
 
     /// Whether its writer is gone.

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use memlab_trace::{Anomalies, Category, Line, Loaded, Model, Skipped};
+use memlab_trace::{Anomalies, Category, Line, Loaded, Model, Scope, Skipped};
 use serde::Serialize;
 
 use crate::findings::{self, Finding};
@@ -17,6 +17,10 @@ struct Report {
     findings: Vec<FindingRow>,
     devices: Vec<Device>,
     lines: Vec<LineRow>,
+    /// The same memory by the innermost lines of the user's and of libraries.
+    library_lines: Vec<LineRow>,
+    /// Which of the two the text shows.
+    lines_shown: &'static str,
     layers: Vec<LayerRow>,
     categories: Vec<CategoryRow>,
     steps: Vec<StepRow>,
@@ -137,16 +141,19 @@ struct LineRow {
     device: i32,
     #[serde(flatten)]
     line: Place,
+    /// Whose code it is: `user`, `library`, `torch`, `standard_library`, `generated`; null: no Python frame.
+    whose: Option<&'static str>,
     allocations: u64,
     allocated_bytes: u64,
     live_bytes_at_peak: u64,
-    peak_live_bytes: u64,
+    /// Null for the lines of `library_lines`, of which it is not known.
+    peak_live_bytes: Option<u64>,
     live_bytes_at_end: u64,
     backward_bytes_at_peak: u64,
     backward_bytes_at_end: u64,
 }
 
-/// A line of the user's code; all null: no Python frame of theirs. In whole stacks, a null file is generated code.
+/// A line; all null: no Python frame.
 #[derive(Serialize)]
 pub(crate) struct Place {
     file: Option<String>,
@@ -274,7 +281,9 @@ fn report(path: &Path, loaded: &Loaded) -> Report {
         process: Process::of(model),
         findings: findings(model),
         devices: devices(model),
-        lines: indexes.iter().flat_map(|device| lines(model, *device, &places)).collect(),
+        lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Users, &places)).collect(),
+        library_lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Libraries, &places)).collect(),
+        lines_shown: if model.scope() == Scope::Users { "lines" } else { "library_lines" },
         layers: indexes.iter().flat_map(|device| layers(model, *device)).collect(),
         categories: indexes.iter().flat_map(|device| categories(model, *device)).collect(),
         steps: steps(model),
@@ -384,19 +393,20 @@ fn devices(model: &Model) -> Vec<Device> {
     model.devices().into_iter().map(device).collect()
 }
 
-fn lines(model: &Model, device: i32, places: &Places) -> Vec<LineRow> {
+fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<LineRow> {
     let row = |view: memlab_trace::LineView| LineRow {
         device,
         line: places.of(view.line.as_deref()),
+        whose: view.line.as_deref().map(|line| model.whose(line).as_str()),
         allocations: view.allocations,
         allocated_bytes: view.allocated_bytes,
         live_bytes_at_peak: view.live_bytes_at_peak,
-        peak_live_bytes: view.peak_live_bytes,
+        peak_live_bytes: (scope == Scope::Users).then_some(view.peak_live_bytes),
         live_bytes_at_end: view.live_bytes,
         backward_bytes_at_peak: view.backward_bytes_at_peak,
         backward_bytes_at_end: view.backward_bytes,
     };
-    model.lines(device).into_iter().map(row).collect()
+    model.lines_in(device, scope).into_iter().map(row).collect()
 }
 
 fn layers(model: &Model, device: i32) -> Vec<LayerRow> {

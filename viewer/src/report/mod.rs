@@ -11,7 +11,7 @@ mod text;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use memlab_trace::load_whole;
+use memlab_trace::{Scope, load_whole};
 
 pub use at::write_text_at;
 pub use html::write_html;
@@ -26,18 +26,20 @@ use crate::progress;
 use crate::save::Destination;
 use crate::text::Style;
 
-/// Prints the reports of traces, or of a moment of them; as JSON, several come as an array. Nothing is printed if one of them cannot be read.
+/// Prints the reports of traces, or of a moment of them; as JSON, several come as an array. Nothing is printed if one of
+/// them cannot be read. `scope`: whose lines are told; `None`: libraries' where the user's say nothing.
 ///
 /// # Errors
 ///
 /// If the file is no trace that can be read, or the output cannot be written.
-pub fn run(files: &[PathBuf], at: Option<Moment>, json: bool) -> anyhow::Result<()> {
+pub fn run(files: &[PathBuf], at: Option<Moment>, json: bool, scope: Option<Scope>) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for named in named(files, at)? {
         let mut report = Vec::new();
         match (named, json) {
             ((file, Some(moment)), json) => {
-                let looked = load_at(&file, moment, None, &mut ())?;
+                let mut looked = load_at(&file, moment, None, &mut ())?;
+                looked.seen.moment.choose(scope);
                 if json {
                     crate::export::json::write(&mut report, &file, &looked, None)?;
                 } else {
@@ -45,7 +47,8 @@ pub fn run(files: &[PathBuf], at: Option<Moment>, json: bool) -> anyhow::Result<
                 }
             }
             ((file, None), json) => {
-                let loaded = progress::shown(|progress| load_whole(&file, progress))?;
+                let mut loaded = progress::shown(|progress| load_whole(&file, progress))?;
+                loaded.model.choose(scope);
                 if json {
                     write_json(&mut report, &file, &loaded)?;
                 } else {
@@ -82,12 +85,13 @@ fn named(files: &[PathBuf], at: Option<Moment>) -> anyhow::Result<Vec<(PathBuf, 
     Ok(named)
 }
 
-/// Writes the report of one trace as a page to `out`; `-`: standard output.
+/// Writes the report of one trace as a page to `out`; `-`: standard output. `scope` as for [`run`]:
+/// the page has both.
 ///
 /// # Errors
 ///
 /// If there are several traces, `out` is one, the trace cannot be read, or the page cannot be written.
-pub fn run_html(files: &[PathBuf], out: &Path) -> anyhow::Result<()> {
+pub fn run_html(files: &[PathBuf], out: &Path, scope: Option<Scope>) -> anyhow::Result<()> {
     let files = newest::traces(files, false)?;
     let [file] = &*files else {
         return Err(bad_input(format!(
@@ -97,7 +101,8 @@ pub fn run_html(files: &[PathBuf], out: &Path) -> anyhow::Result<()> {
     };
     let destination = Destination::of(out);
     destination.check(file, true)?;
-    let loaded = progress::shown(|progress| load_whole(file, progress))?;
+    let mut loaded = progress::shown(|progress| load_whole(file, progress))?;
+    loaded.model.choose(scope);
     destination.write(|mut out| write_html(&mut out, file, &loaded))?;
     if io::stderr().is_terminal() && destination != Destination::Output {
         eprintln!("memlab: {} → {}", file.display(), out.display());
@@ -105,11 +110,12 @@ pub fn run_html(files: &[PathBuf], out: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The width to write for: the terminal's within reason, else what fits a page.
+/// The width to write for: what `COLUMNS` says, else the terminal's within reason. What goes into a file or a pipe is not
+/// cut.
 pub(crate) fn columns() -> usize {
-    let terminal = io::stdout().is_terminal().then(crossterm::terminal::size);
-    match terminal {
+    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
+    said.unwrap_or_else(|| match io::stdout().is_terminal().then(crossterm::terminal::size) {
         Some(Ok((columns, _))) => usize::from(columns).clamp(80, 160),
-        _ => 110,
-    }
+        _ => usize::MAX,
+    })
 }

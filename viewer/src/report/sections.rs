@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memlab_trace::{Category, DeviceView, LayerView, Line, LineView, Model, OomView};
+use memlab_trace::{Category, DeviceView, LayerView, Line, LineView, Model, OomView, Scope};
 
 use super::bar;
 use super::table::Table;
@@ -17,7 +17,7 @@ const ROWS: usize = 12;
 const GROWING: usize = 5;
 
 /// The widest that sentences are set: longer lines are hard to read.
-const PROSE: usize = 120;
+const PROSE: usize = 110;
 
 /// How many out-of-memory events are told at length.
 const OOMS: usize = 3;
@@ -141,18 +141,40 @@ pub(super) fn memory(names: &Names<'_>, device: &DeviceView, columns: usize) -> 
 pub(super) fn lines(names: &Names<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let lines = names.model.lines(device.index);
     let held: Vec<&LineView> = lines.iter().filter(|line| line.live_bytes_at_peak > 0).collect();
-    let mut table = Table::new(&["at the peak", "", "in backward", "most at once", "at the end", "line"]);
+    // The most that a library's line ever held is not on record.
+    let has_most = names.model.scope() == Scope::Users;
+    let mut table = match has_most {
+        true => Table::new(&["at the peak", "", "in backward", "most at once", "at the end", "line"]),
+        false => Table::new(&["at the peak", "", "in backward", "at the end", "line"]),
+    };
     for line in held.iter().take(ROWS) {
-        table.row(vec![
+        let mut row = vec![
             size(line.live_bytes_at_peak),
             format::percent(line.live_bytes_at_peak, device.peak_allocated_bytes),
             size(line.backward_bytes_at_peak),
-            size(line.peak_live_bytes),
-            size(line.live_bytes),
-            names.line(line.line.as_ref()),
-        ]);
+        ];
+        row.extend(has_most.then(|| size(line.peak_live_bytes)));
+        row.extend([size(line.live_bytes), names.line(line.line.as_ref())]);
+        table.row(row);
     }
-    section("Lines that held most", &table, rest(held.iter().map(|line| line.live_bytes_at_peak)), columns)
+    let title = lines_title(names, device);
+    section(&title, &table, rest(held.iter().map(|line| line.live_bytes_at_peak)), columns)
+}
+
+/// What stands above the lines: also whose they are, where that is not plain.
+fn lines_title(names: &Names<'_>, device: &DeviceView) -> String {
+    let what = "Lines that held most";
+    if names.model.scope() == Scope::Users {
+        return what.to_owned();
+    }
+    match names.model.only_calls(device.index) {
+        Some(line) => {
+            let place = names.line(Some(&line));
+            let place = place.split("  ").next().unwrap_or_default();
+            format!("{what}, libraries' too: {place} only calls them (--libraries=never: yours alone)")
+        }
+        None => format!("{what}, libraries' too"),
+    }
 }
 
 /// The layers that held most at the peak.
@@ -163,7 +185,7 @@ pub(super) fn layers(names: &Names<'_>, device: &DeviceView, columns: usize) -> 
         return Vec::new();
     }
     layers.sort_by(|a, b| (b.live_bytes_at_peak, &a.name).cmp(&(a.live_bytes_at_peak, &b.name)));
-    let mut table = Table::new(&[
+    let mut table = Table::of_layers(&[
         "at the peak",
         "",
         "parameters",

@@ -9,11 +9,17 @@ const GAP: usize = 2;
 pub(super) struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
+    is_of_layers: bool,
 }
 
 impl Table {
     pub(super) fn new(head: &[&'static str]) -> Self {
-        Self { head: head.to_vec(), rows: Vec::new() }
+        Self { head: head.to_vec(), rows: Vec::new(), is_of_layers: false }
+    }
+
+    /// The same of layers, whose names are cut in the middle.
+    pub(super) fn of_layers(head: &[&'static str]) -> Self {
+        Self { is_of_layers: true, ..Self::new(head) }
     }
 
     /// Adds a row of as many cells as the head has.
@@ -25,8 +31,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The lines of the table, each indented by two and no wider than `columns`. A text too long keeps its end:
-    /// of paths and layers, that tells them apart.
+    /// The lines of the table, each indented by two and no wider than `columns`. A text too long keeps its end, which tells
+    /// paths apart, or both ends, which tell layers apart.
     pub(super) fn lines(&self, columns: usize) -> Vec<String> {
         let Some(last) = self.head.len().checked_sub(1) else { return Vec::new() };
         let width = |column: usize| {
@@ -45,6 +51,7 @@ impl Table {
                         line += cell;
                         line += &" ".repeat(GAP);
                     }
+                    None if self.is_of_layers => line += &text::fit_middle(cell, room, "…"),
                     None => line += &text::fit_end(cell, room, "…"),
                 }
             }

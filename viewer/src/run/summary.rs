@@ -82,7 +82,8 @@ fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, patience: Duration, shor
     });
     match loaded {
         Ok(loaded) if loaded.cancelled => format!("memlab: {path}: too long to be summed up here\n"),
-        Ok(loaded) => {
+        Ok(mut loaded) => {
+            loaded.model.choose(None);
             let end = loaded.model.end();
             let state = match (ended, end) {
                 (Some((Ended::Code(code), _)), _) => State::Ended { code: Some(code), signal: None },

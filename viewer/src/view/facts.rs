@@ -58,17 +58,12 @@ pub fn labelled(label: &str, words: impl AsRef<str>, theme: &Theme) -> Fact {
     ]
 }
 
-/// Whether a frame is a library's, as far as its path tells.
-fn is_librarys(line: &Line) -> bool {
-    let in_packages = line.file.split('/').any(|part| part == "site-packages" || part == "dist-packages");
-    in_packages || !line.file.starts_with('/')
-}
-
-/// The frames worth showing: the user's, from the innermost one out; if there is none, all.
+/// The frames worth showing: those whose lines are told, from the innermost one out; if there is none, all.
 fn frames(process: &ProcessSnapshot, stack: u32) -> Vec<&Line> {
     let Some(stack) = process.names.stacks.get(&stack) else { return Vec::new() };
-    let users: Vec<&Line> = stack.iter().map(|line| &**line).filter(|line| !is_librarys(line)).collect();
-    if users.is_empty() { stack.iter().map(|line| &**line).collect() } else { users }
+    let told: Vec<&Line> =
+        stack.iter().filter(|frame| process.scope.shows(frame.whose)).map(|frame| &*frame.line).collect();
+    if told.is_empty() { stack.iter().map(|frame| &*frame.line).collect() } else { told }
 }
 
 /// From this width on the stack stands beside the facts.
@@ -96,7 +91,7 @@ pub fn draw_with_stack(
     draw_stack(buffer, beside, process, stack, theme);
 }
 
-/// Draws the user's frames of a stack, the innermost first.
+/// Draws the frames of a stack that are worth showing, the innermost first.
 fn draw_stack(buffer: &mut Buffer, area: Rect, process: &ProcessSnapshot, stack: u32, theme: &Theme) {
     if area.height == 0 || area.width < 8 {
         return;

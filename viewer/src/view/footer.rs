@@ -4,6 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
 
+use super::lines::place;
 use super::moving;
 use super::pane::put_spans;
 use crate::app::{App, Moment, Prompt, PromptKind, Screen, Window};
@@ -153,6 +154,9 @@ fn notice(app: &App) -> Vec<Span<'static>> {
     }
     let Some(process) = app.process() else { return Vec::new() };
     let mut notices = Vec::new();
+    if let (Some(line), true) = (&process.only_calls, app.shows_lines()) {
+        notices.push(format!("{} only calls libraries (L: your lines)", place(line, &process.header.directory)));
+    }
     if let Some(failure) = &process.failure {
         notices.push(failure.clone());
     }

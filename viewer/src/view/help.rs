@@ -64,6 +64,7 @@ fn own_keys(screen: Screen) -> (&'static str, &'static [Key]) {
                 ("Enter", "the source around the line, with bytes in the margin"),
                 ("l  h", "open who called it, close"),
                 ("c", "the call tree from the outermost call down, and back"),
+                ("L", "the lines of libraries too (on every screen), and back"),
             ],
         ),
         Screen::Layers => (

@@ -73,6 +73,7 @@ fn label(row: &LayerItem, app: &App, whole: u64, is_flat: bool) -> Label {
         share: Some(share),
         tint: app.theme.heat(share),
         style: None,
+        is_layer: true,
     }
 }
 

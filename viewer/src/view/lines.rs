@@ -1,6 +1,6 @@
 //! Memory by Python line: the table, who called a line, and the call tree.
 
-use memlab_trace::Line;
+use memlab_trace::{Line, Scope};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
@@ -49,7 +49,10 @@ fn draw_table(
     let count = if top == all || is_tree { all.to_string() } else { format!("{top} of {all}") };
     let counted = if app.inclusive && !is_tree && pane.is_none() { "with what they call" } else { "" };
     let title = if is_tree { "Call tree" } else { "Lines" };
-    let facts = vec![fact(counted, theme.warn), fact(count, theme.dim)].into_iter().filter(|fact| fact[0].width() > 0);
+    let told = app.process().filter(|process| process.scope == Scope::Libraries).map_or("", |_| "with libraries'");
+    let facts = [fact(told, theme.warn), fact(counted, theme.warn), fact(count, theme.dim)]
+        .into_iter()
+        .filter(|fact| fact[0].width() > 0);
     let inner = frame(buffer, area, title, facts.collect(), theme);
     let (whole, directory) = (whole(app), directory(app));
     let look = Look { app, columns, pane };
@@ -66,7 +69,7 @@ fn label(row: &LineItem, app: &App, whole: u64, directory: &str) -> Label {
     let bytes = if app.moment == Moment::Peak { row.live_bytes_at_peak() } else { row.live_bytes() };
     let share = if whole == 0 { 0.0 } else { bytes as f64 / whole as f64 };
     let tint = app.theme.bands[0];
-    Label { depth: row.depth, is_open: row.is_open, name, aside, share: Some(share), tint, style: None }
+    Label { depth: row.depth, is_open: row.is_open, name, aside, share: Some(share), tint, ..Label::default() }
 }
 
 /// The working directory of the process shown, from which paths are shortened.
@@ -87,7 +90,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, app: &App, row: &LineItem) {
     let title = row.line().map_or(NO_LINE, |line| &line.function);
     let inner = frame(buffer, area, title, Vec::new(), theme);
     let path = row.line().map_or_else(
-        || "allocated without a Python frame of yours: by a library's thread, or before Python was known".to_owned(),
+        || "allocated without a Python frame: by a library's thread, or before Python was known".to_owned(),
         |line| place(line, ""),
     );
     let used = put(buffer, inner.x + 1, inner.y, inner.width.saturating_sub(2), &path, theme.text, theme);

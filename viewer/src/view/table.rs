@@ -29,6 +29,8 @@ pub struct Label {
     pub tint: Color,
     /// What makes it stand out.
     pub style: Option<Style>,
+    /// Whether the name is a layer's, which is cut in the middle.
+    pub is_layer: bool,
 }
 
 /// Where a table stands.
@@ -136,7 +138,7 @@ fn draw_headings<C: Column>(
     }
 }
 
-/// The name gets what room it needs, cut on its left; what remains is the aside's.
+/// The name gets what room it needs, cut on its left, or in the middle if it is a layer's; what remains is the aside's.
 fn draw_label(buffer: &mut Buffer, (x, right): (u16, u16), y: u16, label: &Label, sign_columns: u16, theme: &Theme) {
     let room = right.saturating_sub(x);
     let indent = (label.depth * 2).min(room / 3);
@@ -154,7 +156,8 @@ fn draw_label(buffer: &mut Buffer, (x, right): (u16, u16), y: u16, label: &Label
     let kept = (text::width(&aside) as u16 + 1).min(room / 3);
     let main_room =
         if aside.is_empty() { room } else { room.saturating_sub(kept).max(room.min(wanted.min(room * 2 / 3))) };
-    let main = text::fit_end(&main, usize::from(main_room), theme.glyphs.ellipsis);
+    let cut = if label.is_layer { text::fit_middle } else { text::fit_end };
+    let main = cut(&main, usize::from(main_room), theme.glyphs.ellipsis);
     let used = put(buffer, x, y, room, &main, label.style.unwrap_or(theme.text), theme);
     if used + 3 < room {
         put(buffer, x + used + 1, y, room - used - 1, &aside, theme.dim, theme);

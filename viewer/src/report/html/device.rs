@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use memlab_trace::DeviceView;
+use memlab_trace::{DeviceView, Scope};
 
 use super::super::sections::{self, Names};
 use super::{layers, markup, memory, name, ooms, short_name, size, tables, timeline};
@@ -87,7 +87,7 @@ fn calls(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
     if all.total().live_bytes_at_peak == 0 {
         return String::new();
     }
-    let users = all.users_only();
+    let users = all.only(names.model.scope());
     let most = (CALLS / 2 / devices.max(1)).max(50);
     let draw = |tree, what: &str| {
         let title = format!("{}, {what}", short_name(device));
@@ -98,7 +98,7 @@ fn calls(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
          peak. What backward allocated is counted where its forward was.</p>\n\
          <div class=\"scroll\">{}</div>\n<details class=\"more\"><summary>with the calls inside libraries</summary>\
          <div class=\"scroll\">{}</div></details>\n",
-        draw(&users, "your lines"),
+        draw(&users, if names.model.scope() == Scope::Users { "your lines" } else { "your lines and libraries’" }),
         draw(&all, "all calls"),
     )
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use memlab_trace::{DeviceView, LayerView, Line};
+use memlab_trace::{DeviceView, LayerView, Line, LineView, Scope, Whose};
 
 use super::super::sections::Names;
 use super::{markup, name, plural, share, size};
@@ -98,14 +98,40 @@ fn rest(left_out: &[u64]) -> Option<String> {
         .then(|| format!("and {} with {}: see --json", plural(left_out.len() as u64, "more row"), size(bytes)))
 }
 
-/// The lines that ever held something.
+/// The lines that ever held something: the user's, and those of libraries for who asks, or at once where the user's say
+/// nothing.
 pub(super) fn lines(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
-    let lines = names.model.lines(device.index);
+    let users = lines_in(names, device, devices, Scope::Users);
+    let has_libraries = |line: &LineView| {
+        line.line.as_ref().is_some_and(|line| names.model.whose(line) == Whose::Library) && line.live_bytes_at_peak > 0
+    };
+    if users.is_empty() || !names.model.lines_in(device.index, Scope::Libraries).iter().any(has_libraries) {
+        return users;
+    }
+    let (index, is_on) = (device.index, names.model.scope() == Scope::Libraries);
+    let why = names.model.only_calls(device.index).filter(|_| is_on);
+    let why = why.map(|line| format!(": {} only calls them", short(&names.line(Some(&line))))).unwrap_or_default();
+    format!(
+        "<div class=\"choice\"><input type=\"checkbox\" id=\"libraries-{index}\"{checked}>\
+         <label for=\"libraries-{index}\">with the lines of libraries{why}</label>\n\
+         <div class=\"users\">{users}</div>\n<div class=\"libraries\">{libraries}</div></div>\n",
+        checked = if is_on { " checked" } else { "" },
+        libraries = lines_in(names, device, devices, Scope::Libraries),
+    )
+}
+
+/// The place of a line without its function.
+fn short(line: &str) -> String {
+    name(line.split("  ").next().unwrap_or_default())
+}
+
+fn lines_in(names: &Names<'_>, device: &DeviceView, devices: usize, scope: Scope) -> String {
+    let lines = names.model.lines_in(device.index, scope);
     let tree = names.model.calls(device.index);
     let with_calls: HashMap<Arc<Line>, u64> =
-        tree.lines_inclusive().into_iter().map(|line| (line.line, line.inclusive.live_bytes_at_peak)).collect();
+        tree.lines_inclusive(scope).into_iter().map(|line| (line.line, line.inclusive.live_bytes_at_peak)).collect();
     let mut table = Table::new(
-        "lines",
+        if scope == Scope::Users { "lines" } else { "lines with libraries’" },
         &[
             ("at the peak", Column::Sorted),
             ("%", Column::Number),
@@ -127,7 +153,10 @@ pub(super) fn lines(names: &Names<'_>, device: &DeviceView, devices: usize) -> S
             number(at_peak, &format::percent(at_peak, device.peak_allocated_bytes)),
             bytes(line.backward_bytes_at_peak, None),
             bytes(inclusive, None),
-            bytes(line.peak_live_bytes, None),
+            match scope {
+                Scope::Users => bytes(line.peak_live_bytes, None),
+                Scope::Libraries => number(0, "–"),
+            },
             bytes(line.live_bytes, None),
             number(line.allocations, &format::grouped(line.allocations)),
             place(names, line.line.as_ref()),
