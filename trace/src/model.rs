@@ -126,17 +126,8 @@ impl Model {
                     device.info = Some(info);
                 }
             }
-            Record::Limit(limit) => {
-                if let Some(device) = self.device_mut(limit.limit) {
-                    device.limit = Some(limit);
-                }
-            }
-            Record::Others(others) => {
-                self.ooms.told_others(others.others, &others.processes);
-                if let Some(device) = self.device_mut(others.others) {
-                    device.others.note(others.processes);
-                }
-            }
+            Record::Limit(limit) => self.limited(limit),
+            Record::Others(others) => self.told_others(others),
             Record::Thread(thread) => self.symbols.define_thread(thread),
             Record::Software(software) => {
                 let changes = self.symbols.define_software(software);

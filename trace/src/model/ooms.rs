@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
+use super::Model;
 use super::device::DeviceState;
 use super::shown::holder;
 use super::symbols::{LineId, Symbols};
@@ -185,6 +186,23 @@ impl Ooms {
             categories: oom.categories.clone(),
         };
         self.first.iter().chain(&self.last).map(view).collect()
+    }
+}
+
+impl Model {
+    /// The process has a limit on a device from now on.
+    pub(super) fn limited(&mut self, limit: record::Limit) {
+        if let Some(device) = self.device_mut(limit.limit) {
+            device.limit = Some(limit);
+        }
+    }
+
+    /// The driver told who else is on a device.
+    pub(super) fn told_others(&mut self, others: record::Others) {
+        self.ooms.told_others(others.others, &others.processes);
+        if let Some(device) = self.device_mut(others.others) {
+            device.others.note(others.processes);
+        }
     }
 }
 
