@@ -86,6 +86,26 @@ def test_allocator_settings(memlab, settings):
         assert (end.allocated(), end.reserved()) == (allocated, reserved)
 
 
+def test_without_caching(memlab):
+    # GIVEN PyTorch's allocator told not to cache, so that it reports no blocks and takes each from the driver
+    run = memlab.python(PROGRAMS / "settings.py", env={"PYTORCH_NO_CUDA_MEMORY_CACHING": 1})
+    assert run.code == 0, run.errors
+    *_, requested = map(int, run.output.split())
+    # THEN these are the blocks, with lines, and nothing is shown as kept in reserve
+    report = memlab.report(run.trace)
+    (device,) = report["devices"]
+    assert device["allocated_bytes"] == device["reserved_bytes"] == requested
+    lines = {line["file"].rpartition("/")[2]: 0 for line in report["lines"]}
+    for line in report["lines"]:
+        lines[line["file"].rpartition("/")[2]] += line["live_bytes_at_end"]
+    assert lines == {"settings.py": requested}
+    held = {category["name"]: category["bytes_at_end"] for category in report["categories"]}
+    assert (held["input"], held["cached"]) == (requested, 0)
+    # AND what is given back is off the books: the tensor that was dropped is in the peak alone
+    assert device["peak_allocated_bytes"] > requested
+    assert report["trace"]["anomalies"]["unknown_driver_frees"] == 0
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_composes_with_simgpu(memlab, before):
     # GIVEN both ways of putting memlab and the simulated GPU together

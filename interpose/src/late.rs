@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::cuda::{hooks, runtime};
 use crate::lifecycle;
 use crate::symbols;
-use crate::torch::{allocator, autograd, workspace};
+use crate::torch;
 
 /// Where the jump in [`dlopen`] goes; set before any table is patched.
 static REAL_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -76,17 +76,23 @@ pub extern "C" fn patch_what_is_new() {
     if REAL_DLOPEN.load(Ordering::Relaxed).is_null() {
         return;
     }
-    let mut loads = 0u64;
-    // SAFETY: the callback gets `loads` back while it is alive.
-    unsafe { libc::dl_iterate_phdr(Some(count_loads), (&raw mut loads).cast()) };
+    let loads = loads();
     if PATCHED_FOR.swap(loads, Ordering::AcqRel) != loads {
         crate::quietly(patch_loaded);
     }
 }
 
+/// How many objects have ever been loaded.
+pub fn loads() -> u64 {
+    let mut loads = 0u64;
+    // SAFETY: the callback gets `loads` back while it is alive.
+    unsafe { libc::dl_iterate_phdr(Some(count_loads), (&raw mut loads).cast()) };
+    loads
+}
+
 /// Tells how many objects have ever been loaded, and looks at no more than the first.
 unsafe extern "C" fn count_loads(object: *mut libc::dl_phdr_info, _size: usize, loads: *mut c_void) -> c_int {
-    // SAFETY: a valid description, and the number of `patch_what_is_new`.
+    // SAFETY: a valid description, and the number of [`loads`].
     unsafe { *loads.cast::<u64>() = (*object).dlpi_adds };
     1
 }
@@ -103,8 +109,7 @@ fn replacements() -> HashMap<&'static [u8], *const c_void> {
     table.insert(b"_exit", lifecycle::_exit as *const c_void);
     table.extend(hooks::in_force().map(|hook| (hook.abi_name.as_bytes(), hook.address)));
     table.extend(runtime::HOOKS.iter().map(|(name, address)| (name.as_bytes(), *address)));
-    let torch = allocator::hooks().into_iter().chain(autograd::hooks()).chain(workspace::hooks());
-    table.extend(torch.map(|(name, address)| (name.as_bytes(), address)));
+    table.extend(torch::hooks().map(|hook| (hook.symbol.to_bytes(), hook.address)));
     table
 }
 

@@ -21,6 +21,7 @@ use crate::python::Python;
 use crate::python::walk::Interpreter;
 use crate::sampler::Sampler;
 use crate::thread::{self, Guard, ThreadState};
+use crate::torch;
 
 pub struct Recorder {
     pub log: Log,
@@ -28,6 +29,7 @@ pub struct Recorder {
     pub driver_memory: Mutex<DriverMemory>,
     pub python: Python,
     pub sampler: Sampler,
+    pub torch: torch::expected::Check,
     pub facts: ProcessFacts,
     /// Distinguishes this recorder from that of the process this one was forked from.
     serial: u64,
@@ -115,6 +117,7 @@ impl Recorder {
                 let recorder: &'static Self = Box::leak(Box::new(recorder));
                 CURRENT.store(ptr::from_ref(recorder).cast_mut(), Ordering::Release);
                 recorder.python.start(&recorder.log);
+                recorder.torch.run(recorder);
                 crate::control::start(recorder);
                 lifecycle::watch_exit();
                 Some(recorder)
@@ -178,6 +181,7 @@ impl Recorder {
             driver_memory: Mutex::default(),
             python: Python::default(),
             sampler: Sampler::default(),
+            torch: torch::expected::Check::default(),
             facts,
             serial: SERIALS.fetch_add(1, Ordering::Relaxed) + 1,
             start,

@@ -1,6 +1,7 @@
 //! What the process holds of the driver's memory, and the events that say so.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use hashbrown::HashMap;
 use memlab_trace::encode::{self, DriverAlloc, LineBuffer};
@@ -283,9 +284,16 @@ fn describe(
     // PyTorch's caching allocator is the only one in this library that asks for these kinds.
     let segment = matches!(kind, DriverKind::Device | DriverKind::Physical) && library.starts_with("libc10_cuda");
     if segment {
-        place.flags |= Flags::SEGMENT;
+        place.flags |= if kind == DriverKind::Device && is_uncached() { Flags::BLOCK } else { Flags::SEGMENT };
     }
     Allocation { device, bytes, kind, context: info::current_context(), call, library, place, spilled: false }
+}
+
+/// Whether PyTorch takes every block from the driver by itself, and reports none. PyTorch looks at the variable's presence
+/// alone, and at the same moment: when it first allocates.
+fn is_uncached() -> bool {
+    static UNCACHED: OnceLock<bool> = OnceLock::new();
+    *UNCACHED.get_or_init(|| std::env::var_os("PYTORCH_NO_CUDA_MEMORY_CACHING").is_some())
 }
 
 fn log_allocated(session: &Session, address: u64, allocation: &Allocation) {
