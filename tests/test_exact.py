@@ -4,15 +4,18 @@ import json
 from collections import Counter
 
 import pytest
-from conftest import PROGRAMS, ROOT
+from conftest import PROGRAMS, ROOT, Memlab
 from twin import BACKWARD, Trace
 
 MODELS = ["mlp", "cnn", "lstm", "attention", "gpt2", "two_devices"]
 
 
-@pytest.fixture(params=MODELS)
-def trained(request, memlab):
+@pytest.fixture(params=MODELS, scope="module")
+def trained(request, tmp_path_factory):
     """GIVEN a model trained for a few steps under memlab, with PyTorch's own recorder beside it."""
+    memlab = Memlab(tmp_path_factory.mktemp("exact"))
+    if request.param == "gpt2" and memlab.python("-c", "import transformers", preload=False).code != 0:
+        pytest.skip("this environment has no transformers")
     devices = 2 if request.param == "two_devices" else 1
     run = memlab.python(PROGRAMS / "exact.py", request.param, memlab.folder / "truth.json", devices=devices)
     assert run.code == 0, run.errors

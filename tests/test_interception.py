@@ -8,6 +8,9 @@ from conftest import PROGRAMS, RELEASE
 from twin import Trace
 
 
+BEFORE = 512
+
+
 @pytest.fixture
 def allocations(memlab):
     program = memlab.folder / "allocations"
@@ -56,10 +59,18 @@ def test_loaded_late(memlab):
     # THEN what is allocated from then on is seen, with its line and its layer, and so are segments
     trace = Trace(run.trace)
     end = trace.at()
-    assert end.allocated() == allocated - before
+    assert end.allocated() == allocated
     assert end.reserved() == reserved
-    lines = {trace.line(block.stack) for block in end.blocks.values()}
+    lines = {trace.line(block.stack) for block in end.blocks.values() if not block.flags & BEFORE}
     assert {file.rpartition("/")[2] for file, _ in lines} == {"late.py"}
+    # AND what was there before is known as that, but for what can be known: a parameter
+    assert sum(event[5] for event in trace.events if event[0] == "a" and event[8] & BEFORE) == before
+    report = memlab.report(run.trace)
+    held = {category["name"]: category["bytes_at_end"] for category in report["categories"]}
+    assert held["before_memlab"] == (3 + 7) << 20
+    assert held["parameter"] >= 512 * 512 * 4
+    assert held["context"] == 256 << 20
+    assert report["trace"]["anomalies"]["unknown_frees"] == 0
     assert {"", "0", "1"} <= {layer["name"] for layer in trace.layers.values()}
 
 

@@ -65,6 +65,8 @@ def test_what_pytorch_lacks_is_missed(memlab):
 def test_communication(memlab, mode):
     # GIVEN a model of four layers whose gradients (and parameters, where they are shared) ranks exchange
     run = memlab.python(PROGRAMS / "communication.py", mode)
+    if mode == "fsdp2" and "No module named 'torch.distributed._composable.fsdp'" in run.errors:
+        pytest.skip("this PyTorch has no FSDP2")
     assert run.code == 0, run.errors
     assert "memlab:" not in run.errors
     model = int(run.output)

@@ -3,13 +3,14 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
-use crate::cuda::{hooks, runtime};
+use crate::cuda::{hooks, info, runtime};
 use crate::lifecycle;
+use crate::recorder::Recorder;
 use crate::symbols;
 use crate::torch;
 
@@ -19,12 +20,25 @@ static REAL_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 /// Load addresses of the objects whose tables have been written to.
 static PATCHED: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 
+/// Set where PyTorch had used CUDA when memlab was loaded.
+static FOUND_RUNNING: AtomicBool = AtomicBool::new(false);
+
 /// Patches what is loaded, unless libmemlab was preloaded, when the dynamic linker has bound everything to it.
 pub fn patch_if_loaded_late() {
     if !preloaded() {
         REAL_DLOPEN.store(libc::dlopen as *mut c_void, Ordering::Release);
         patch_what_is_new();
+        if symbols::path_of_loaded(c"libc10_cuda.so").is_some() && info::is_in_use() {
+            FOUND_RUNNING.store(true, Ordering::Relaxed);
+            // The recording begins now, and not when CUDA is next used: the agent can then ask PyTorch what there is.
+            drop(Recorder::enter());
+        }
     }
+}
+
+/// Whether memlab came into a program in which PyTorch had used CUDA.
+pub fn found_running() -> bool {
+    FOUND_RUNNING.load(Ordering::Relaxed)
 }
 
 /// Whether libmemlab comes before libc in the order of loading, as only what is preloaded (or linked) does.

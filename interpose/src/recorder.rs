@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use memlab_trace::encode::{self, Header, LineBuffer};
+use memlab_trace::record::Flags;
 use parking_lot::Mutex;
 
 use crate::attribution;
@@ -321,6 +322,13 @@ impl Session {
             place.layer,
             place.flags,
         ));
+    }
+
+    /// A block that was handed out before memlab was loaded.
+    pub fn block_found(&self, device: i32, address: u64, bytes: u64) {
+        let mut line = LineBuffer::<192>::new();
+        let (time, thread) = (self.now(), self.thread.id);
+        self.recorder.log.append(encode::alloc(&mut line, time, thread, device, address, bytes, 0, 0, Flags::BEFORE));
     }
 
     #[inline]

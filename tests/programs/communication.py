@@ -6,6 +6,7 @@ Prints the bytes of all parameters of the model.
 """
 
 import sys
+import time
 import warnings
 
 import torch
@@ -24,7 +25,7 @@ else:
 print(sum(parameter.numel() * 4 for parameter in model.parameters()))
 if mode in ("ddp", "views"):
     model = nn.parallel.DistributedDataParallel(
-        model, device_ids=[0], bucket_cap_mb=8, gradient_as_bucket_view=mode == "views", init_sync=False
+        model, device_ids=[0], bucket_cap_mb=8, gradient_as_bucket_view=mode == "views"
     )
 elif mode == "fsdp":
     from torch.distributed.fsdp import FullyShardedDataParallel
@@ -32,7 +33,10 @@ elif mode == "fsdp":
 
     model = FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), device_id=0)
 else:
-    from torch.distributed.fsdp import fully_shard
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:  # Before PyTorch 2.6.
+        from torch.distributed._composable.fsdp import fully_shard
 
     for layer in model:
         fully_shard(layer)
@@ -43,3 +47,5 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 model(torch.randn(16, 1024)).sum().backward()
+# An autograd thread that still holds Python objects when the interpreter ends would abort the process: let it finish.
+time.sleep(0.5)

@@ -104,6 +104,24 @@ fn book(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: 
     true
 }
 
+/// A segment of PyTorch's caching allocator was there before memlab was loaded.
+pub fn found_segment(device: i32, address: u64, bytes: u64) {
+    let Some(session) = Recorder::enter_if_recording() else { return };
+    let key = (Space::Address, address);
+    if address == 0 || session.recorder.driver_memory.lock().live.contains_key(&key) {
+        return; // Taken between memlab's coming and its look at what was there.
+    }
+    session.recorder.define_device(device);
+    let place = Attribution { flags: Flags::SEGMENT | Flags::BEFORE, ..Attribution::default() };
+    let (kind, context) = (DriverKind::Device, info::primary_context(device));
+    let (call, library) = ("cudaMalloc", "libc10_cuda.so");
+    let allocation = Allocation { device, bytes, kind, context, call, library, place, spilled: false };
+    log_allocated(&session, address, &allocation);
+    session.recorder.driver_memory.lock().live.insert(key, allocation);
+    limit::taken(device, limit::footprint(kind, bytes));
+    session.recorder.sampler.driver_memory_changed();
+}
+
 /// The card, or the host, has it back.
 fn strike_off(allocation: &Allocation) {
     if allocation.spilled {
