@@ -7,7 +7,6 @@ import pytest
 from conftest import PROGRAMS, RELEASE
 from twin import Trace
 
-
 BEFORE = 512
 
 

@@ -5,7 +5,7 @@ Embedded in libmemlab.so and called by the agent when it starts.
 
 
 def look(native, torch):
-    """Reports segments and blocks. `native` has: found_segment(device, address, bytes), found_block(device, address, bytes)."""
+    """Reports segments and blocks: `native` has found_segment(device, address, bytes) and found_block, likewise."""
     cuda = torch.cuda
     # The asynchronous allocator keeps no list, and refuses.
     if not cuda.is_initialized() or cuda.get_allocator_backend() != "native":
