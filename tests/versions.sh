@@ -33,7 +33,8 @@ find_python() {
     return 1
 }
 
-# Prints the Python of an environment with PyTorch $1, made if need be: $2 CPythons, the rest packages.
+# Prints the Python of an environment with PyTorch $1, made if need be: $2 CPythons, the rest packages. Fails with 1 where no
+# CPython is found, with 2 where the packages cannot be installed.
 environment() {
     local torch=$1 pythons=$2 minor python made
     shift 2
@@ -48,7 +49,7 @@ environment() {
             "$made/bin/pip" install --quiet --disable-pip-version-check "$@" >&2 &&
             touch "$made/.installed" && echo "$made/bin/python" && return
         echo "memlab: PyTorch $torch could not be installed for CPython $minor" >&2
-        return 1
+        return 2
     done
     echo "memlab: none of CPython ${pythons//,/, } found: the tests with PyTorch $torch are skipped" >&2
     return 1
@@ -66,7 +67,7 @@ if [ "${1:-}" = --old ]; then
     read -r torch pythons packages < <(grep "^$old " <<<"$versions")
     # Without transformers, which is not about memory: the model made of it is skipped.
     read -ra packages <<<"${packages%transformers*}"
-    python=$(environment "$torch" "$pythons" "${packages[@]}") || exit 0
+    python=$(environment "$torch" "$pythons" "${packages[@]}") || exit $(($? - 1))
     echo "memlab: PyTorch $torch, $("$python" --version)"
     run "$python" test_exact.py test_kinds.py
     exit
