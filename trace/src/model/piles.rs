@@ -17,6 +17,7 @@ use super::ledger::{Ledger, Moved};
 use super::steps::{Snapshot, is_steady};
 use super::symbols::Symbols;
 use super::views::{Category, Line};
+use super::whose::Whose;
 use crate::record::Phase;
 
 /// The most passes of which is kept what lines held.
@@ -215,7 +216,7 @@ impl Model {
         let caller = |(stack, frame): (u32, &super::symbols::Frame)| Caller {
             stack,
             line: frame.line.clone(),
-            is_users: frame.user_line != 0,
+            is_users: frame.whose == Whose::User,
         };
         self.symbols.climb_stacks(stack).map(caller).collect()
     }
