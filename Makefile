@@ -8,7 +8,7 @@ SIMGPU := tests/simgpu/simgpu
 MEMLAB := target/release/memlab
 NATIVE := python/memlab/_native.abi3.so
 
-.PHONY: all demo wheel test test-rust test-python lint bench bench-overhead bench-append bench-gate bench-move bench-page bench-replay bench-schedule bench-viewer fuzz clean
+.PHONY: all demo wheel test test-rust test-python test-old lint bench bench-overhead bench-append bench-gate bench-move bench-page bench-replay bench-schedule bench-viewer fuzz clean
 
 # The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
 # place: a Python that runs has the old one mapped.
@@ -39,13 +39,18 @@ $(WHEEL_VENV)/.installed: python/requirements.txt
 	tests/venv.sh $(WHEEL_VENV) $< $(PYTHON)
 	touch $@
 
-test: test-rust test-python
+test: test-rust test-python test-old
 
 test-rust: all $(VENV)/.installed
 	$(CARGO) test --workspace --release --quiet --no-fail-fast
 
 test-python: all wheel $(VENV)/.installed $(VENV)/.chromium
 	PYTHONPATH=$(CURDIR)/python$${PYTHONPATH:+:$$PYTHONPATH} $(VENV)/bin/python -m pytest -q -n 2 tests
+
+# What depends on PyTorch's insides, with an old PyTorch; skipped, and said to be, where there is no CPython for it.
+# `tests/versions.sh` walks through all versions.
+test-old: all $(VENV)/.installed
+	tests/versions.sh --old
 
 lint:
 	$(CARGO) fmt --all --check

@@ -18,6 +18,9 @@ PROGRAMS = ROOT / "tests" / "programs"
 #     MEMLAB_ON_GPU=1 python -m pytest tests/test_moving.py -k "eight_threads or random_pages or trainings"
 ON_GPU = bool(os.environ.get("MEMLAB_ON_GPU"))
 
+# The Python that programs run with: `tests/versions.sh` names others, with older PyTorch.
+PYTHON = os.environ.get("MEMLAB_PYTHON", sys.executable)
+
 # PyTorch and CPython before 3.14, without memlab too: an autograd thread that asks for the GIL while the interpreter is
 # finalizing is ended by it, in a C++ function that may not be unwound. The simulated card does not let it come to that (see
 # tests/simgpu/runtime/src/thread_exit.rs); on a real one such a run is tried again.
@@ -83,7 +86,7 @@ class Memlab:
         return Run(process.returncode, output, errors, self.folder)
 
     def python(self, *arguments, **options):
-        return self.run(sys.executable, *arguments, **options)
+        return self.run(PYTHON, *arguments, **options)
 
     def report(self, trace):
         done = subprocess.run(

@@ -4,17 +4,22 @@ import json
 from collections import Counter
 
 import pytest
-from conftest import PROGRAMS, ROOT
+from conftest import PROGRAMS, ROOT, Memlab
 from twin import BACKWARD, Trace
 
 MODELS = ["mlp", "cnn", "lstm", "attention", "gpt2", "two_devices"]
 
 
-@pytest.fixture(params=MODELS)
-def trained(request, memlab):
+@pytest.fixture(params=MODELS, scope="module")
+def trained(request, tmp_path_factory):
     """GIVEN a model trained for a few steps under memlab, with PyTorch's own recorder beside it."""
+    memlab = Memlab(tmp_path_factory.mktemp("exact"))
+    if request.param == "gpt2" and memlab.python("-c", "import transformers", preload=False).code != 0:
+        pytest.skip("this environment has no transformers")
     devices = 2 if request.param == "two_devices" else 1
     run = memlab.python(PROGRAMS / "exact.py", request.param, memlab.folder / "truth.json", devices=devices)
+    if "simgpu has no recurrent networks of cuDNN 8" in run.errors:
+        pytest.skip("the simulated GPU runs recurrent networks of cuDNN 9 alone")
     assert run.code == 0, run.errors
     assert "memlab:" not in run.errors
     truth = json.loads((memlab.folder / "truth.json").read_text())
@@ -95,6 +100,8 @@ def test_the_device_is_as_full_as_cuda_says(memlab, env, tool):
     # GIVEN a program that holds what it has and asks CUDA and NVML how full the card is, with an NVML that knows what the
     # driver keeps to itself or one that does not
     run = memlab.python(ROOT / "benches" / "on_gpu" / "programs" / "held.py", env=env)
+    if "has no attribute 'pci_domain_id'" in run.errors:
+        pytest.skip("this PyTorch does not tell where the device is")
     assert run.code == 0, run.errors
     said = json.loads(run.output)
     assert said["nvml"] > said["cuda"] == said.get("nvml_v2", said["cuda"])

@@ -7,6 +7,8 @@ import pytest
 from conftest import PROGRAMS, RELEASE
 from twin import Trace
 
+BEFORE = 512
+
 
 @pytest.fixture
 def allocations(memlab):
@@ -56,10 +58,18 @@ def test_loaded_late(memlab):
     # THEN what is allocated from then on is seen, with its line and its layer, and so are segments
     trace = Trace(run.trace)
     end = trace.at()
-    assert end.allocated() == allocated - before
+    assert end.allocated() == allocated
     assert end.reserved() == reserved
-    lines = {trace.line(block.stack) for block in end.blocks.values()}
+    lines = {trace.line(block.stack) for block in end.blocks.values() if not block.flags & BEFORE}
     assert {file.rpartition("/")[2] for file, _ in lines} == {"late.py"}
+    # AND what was there before is known as that, but for what can be known: a parameter
+    assert sum(event[5] for event in trace.events if event[0] == "a" and event[8] & BEFORE) == before
+    report = memlab.report(run.trace)
+    held = {category["name"]: category["bytes_at_end"] for category in report["categories"]}
+    assert held["before_memlab"] == (3 + 7) << 20
+    assert held["parameter"] >= 512 * 512 * 4
+    assert held["context"] == 256 << 20
+    assert report["trace"]["anomalies"]["unknown_frees"] == 0
     assert {"", "0", "1"} <= {layer["name"] for layer in trace.layers.values()}
 
 
@@ -84,6 +94,26 @@ def test_allocator_settings(memlab, settings):
     else:
         # THEN figures are PyTorch's
         assert (end.allocated(), end.reserved()) == (allocated, reserved)
+
+
+def test_without_caching(memlab):
+    # GIVEN PyTorch's allocator told not to cache, so that it reports no blocks and takes each from the driver
+    run = memlab.python(PROGRAMS / "settings.py", env={"PYTORCH_NO_CUDA_MEMORY_CACHING": 1})
+    assert run.code == 0, run.errors
+    *_, requested = map(int, run.output.split())
+    # THEN these are the blocks, with lines, and nothing is shown as kept in reserve
+    report = memlab.report(run.trace)
+    (device,) = report["devices"]
+    assert device["allocated_bytes"] == device["reserved_bytes"] == requested
+    lines = {line["file"].rpartition("/")[2]: 0 for line in report["lines"]}
+    for line in report["lines"]:
+        lines[line["file"].rpartition("/")[2]] += line["live_bytes_at_end"]
+    assert lines == {"settings.py": requested}
+    held = {category["name"]: category["bytes_at_end"] for category in report["categories"]}
+    assert (held["input"], held["cached"]) == (requested, 0)
+    # AND what is given back is off the books: the tensor that was dropped is in the peak alone
+    assert device["peak_allocated_bytes"] > requested
+    assert report["trace"]["anomalies"]["unknown_driver_frees"] == 0
 
 
 @pytest.mark.parametrize("before", [True, False])

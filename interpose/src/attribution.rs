@@ -40,10 +40,18 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
         // A Python autograd.Function, a hook, or activation checkpointing running forward again.
         let own = walk(recorder, python, thread, innermost, (backward.stack, backward.layer));
         let again = if own.roles.has(FrameRole::MODULE_CALL) { Flags::RECOMPUTE } else { 0 };
-        return Attribution { stack: own.stack, layer: own.layer, flags: Phase::Backward as u32 | again | workspace };
+        // A hook that steps an optimizer, on a thread whose frames were all called by the engine. (Where there were
+        // frames before, the optimizer may be what called backward.)
+        let steps = own.roles.has(FrameRole::OPTIMIZER_STEP) && backward.frame_at_entry.is_null();
+        let phase = if steps { Phase::Optimizer as u32 } else { Phase::Backward as u32 };
+        let flags = phase | again | exchanged(own.roles) | workspace;
+        return Attribution { stack: own.stack, layer: own.layer, flags };
     }
     let own = walk(recorder, python, thread, innermost, (0, 0));
-    let phase = if own.roles.has(FrameRole::OPTIMIZER_STEP) {
+    // An autograd node was made at this very place: the allocation belongs to the operation that made it.
+    let differentiable = own.stack != 0 && thread.nodes.last_stack == own.stack;
+    // An optimizer's own work makes no nodes; the closure that it may call does.
+    let phase = if own.roles.has(FrameRole::OPTIMIZER_STEP) && !differentiable {
         Phase::Optimizer as u32
     } else if own.layer != 0 {
         Phase::Forward as u32
@@ -51,9 +59,15 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
         Phase::Other as u32
     };
     let moved = if own.roles.has(FrameRole::MODULE_APPLY) { Flags::MOVED_MODULE } else { 0 };
-    // An autograd node was made at this very place: the allocation belongs to the operation that made it.
-    let differentiable = if own.stack != 0 && thread.nodes.last_stack == own.stack { Flags::GRADIENT_NODE } else { 0 };
-    Attribution { stack: own.stack, layer: own.layer, flags: phase | differentiable | moved | workspace }
+    let differentiable = if differentiable { Flags::GRADIENT_NODE } else { 0 };
+    let flags = phase | differentiable | moved | exchanged(own.roles) | workspace;
+    Attribution { stack: own.stack, layer: own.layer, flags }
+}
+
+/// The flag of what DDP and FSDP exchange between ranks.
+#[inline]
+fn exchanged(roles: FrameRole) -> u32 {
+    if roles.has(FrameRole::COMMUNICATION) { Flags::COMMUNICATION } else { 0 }
 }
 
 #[derive(Clone, Copy)]

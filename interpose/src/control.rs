@@ -60,6 +60,7 @@ fn run(recorder: &'static Recorder) {
         recorder.interner.sources.write(&recorder.log);
         condense::start_if_needed(recorder);
         crate::late::patch_what_is_new();
+        recorder.torch.run(recorder);
         ticks = ticks.wrapping_add(1);
         let until = Instant::now() + TICK;
         match &mut clients {

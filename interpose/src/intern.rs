@@ -32,13 +32,26 @@ impl FrameRole {
     /// `torch.fx`'s interpreter (which runs compiled graphs before PyTorch 2.12 or so): its second local is the graph's
     /// node, and the agent can tell which module that came from.
     pub const GRAPH_NODE: Self = Self(16);
+    /// What DDP and FSDP do to exchange gradients and parameters.
+    pub const COMMUNICATION: Self = Self(32);
+    /// What they do beside that: inputs are moved to the device.
+    const INPUTS: Self = Self(64);
+    /// What calls a layer.
+    const LAYER: u8 = Self::MODULE_CALL.0 | Self::GENERATED.0 | Self::GRAPH_NODE.0;
 
     pub fn has(self, role: Self) -> bool {
         self.0 & role.0 != 0
     }
 
-    pub fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+    /// The roles of a stack that ends in a frame of role `inner`. A layer called by an optimizer's step (which runs a
+    /// closure) is forward, not the optimizer's; nor is it part of the exchange that it may wait for.
+    pub fn with(self, inner: Self) -> Self {
+        let ended = match inner.0 {
+            role if role & Self::LAYER != 0 => Self::OPTIMIZER_STEP.0 | Self::COMMUNICATION.0,
+            role if role & Self::INPUTS.0 != 0 => Self::COMMUNICATION.0,
+            _ => 0,
+        };
+        Self(self.0 & !ended | inner.0)
     }
 
     /// Which local of the frame holds the module (or graph node) that it stands for.
@@ -68,9 +81,51 @@ impl FrameRole {
             Self::GRAPH_NODE
         } else if file.starts_with("<eval_with_key>") {
             Self::GENERATED
+        } else if let Some((_, distributed)) = file.rsplit_once("/torch/") {
+            Self::of_distributed(distributed, name)
         } else {
             Self::NONE
         }
+    }
+
+    /// The same for a file of PyTorch's that may be part of DDP or FSDP. Named are the functions that allocate, not those
+    /// that call the user's modules or make the parameters that a rank keeps.
+    fn of_distributed(file: &str, name: &str) -> Self {
+        let communicates = match file {
+            "nn/parallel/distributed.py" => matches!(
+                name,
+                "_ddp_init_helper"
+                    | "_pre_forward"
+                    | "_sync_module_buffers"
+                    | "_distributed_broadcast_coalesced"
+                    | "_default_broadcast_coalesced"
+                    | "_check_global_requires_backward_grad_sync"
+                    | "_match_all_reduce_for_bwd_pass"
+                    | "_register_delay_all_reduce_hook"
+            ),
+            "distributed/utils.py" if matches!(name, "_to_kwargs" | "_recursive_to" | "_cast_forward_inputs") => {
+                return Self::INPUTS;
+            }
+            "distributed/utils.py" => name == "_sync_params_and_buffers",
+            "distributed/fsdp/_flat_param.py" | "distributed/fsdp/flat_param.py" => matches!(
+                name,
+                "_alloc_padded_unsharded_flat_param" | "_use_low_precision_shard" | "_all_gather_flat_param"
+            ),
+            "distributed/fsdp/_runtime_utils.py" => matches!(name, "_get_reduce_scatter_tensors" | "_reduce_grad"),
+            // FSDP2, and where it was until PyTorch 2.5.
+            "distributed/fsdp/_fully_shard/_fsdp_collectives.py"
+            | "distributed/_composable/fsdp/_fsdp_collectives.py" => true,
+            "distributed/fsdp/_fully_shard/_fsdp_param.py" | "distributed/_composable/fsdp/_fsdp_param.py" => matches!(
+                name,
+                "init_all_gather_outputs"
+                    | "alloc_all_gather_outputs"
+                    | "alloc_storage"
+                    | "all_gather_inputs"
+                    | "to_sharded_post_forward"
+            ),
+            _ => file.starts_with("distributed/algorithms/ddp_comm_hooks/"),
+        };
+        if communicates { Self::COMMUNICATION } else { Self::NONE }
     }
 }
 
@@ -401,5 +456,36 @@ fn absolute(file: String) -> String {
     match std::env::current_dir() {
         Ok(directory) => directory.join(&file).to_string_lossy().into_owned(),
         Err(_) => file,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FrameRole;
+
+    #[test]
+    fn the_innermost_of_layer_and_optimizer_counts() {
+        let stack = |roles: &[FrameRole]| roles.iter().fold(FrameRole::NONE, |outer, inner| outer.with(*inner));
+        let (layer, step, other) = (FrameRole::MODULE_CALL, FrameRole::OPTIMIZER_STEP, FrameRole::NONE);
+        assert!(stack(&[other, step, other]).has(step));
+        assert!(stack(&[layer, step, other]).has(step), "a training step inside a module");
+        assert!(!stack(&[step, other, layer, other]).has(step), "a closure that calls a model");
+        assert!(stack(&[step, layer, step]).has(step), "a model that steps an optimizer of its own");
+        assert!(!stack(&[step, FrameRole::GENERATED]).has(step) && !stack(&[step, FrameRole::GRAPH_NODE]).has(step));
+    }
+
+    #[test]
+    fn what_is_exchanged_is_told_from_what_is_computed() {
+        let stack = |frames: &[(&str, &str)]| {
+            let of = |(file, name): &(&str, &str)| FrameRole::of(&format!("/x/site-packages/torch/{file}"), name);
+            frames.iter().map(of).fold(FrameRole::NONE, FrameRole::with).has(FrameRole::COMMUNICATION)
+        };
+        let (ddp, call) = ("nn/parallel/distributed.py", ("nn/modules/module.py", "_call_impl"));
+        assert!(stack(&[call, (ddp, "forward"), (ddp, "_pre_forward")]));
+        assert!(!stack(&[call, (ddp, "forward"), (ddp, "_pre_forward"), ("distributed/utils.py", "_to_kwargs")]));
+        assert!(!stack(&[call, (ddp, "forward"), (ddp, "_run_ddp_forward"), call]));
+        let unshard = ("distributed/fsdp/_flat_param.py", "_alloc_padded_unsharded_flat_param");
+        assert!(stack(&[call, unshard, ("distributed/utils.py", "_alloc_storage"), ("storage.py", "_resize_")]));
+        assert!(!stack(&[unshard, call]), "a module called meanwhile");
     }
 }

@@ -3,15 +3,16 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
-use crate::cuda::{hooks, runtime};
+use crate::cuda::{hooks, info, runtime};
 use crate::lifecycle;
+use crate::recorder::Recorder;
 use crate::symbols;
-use crate::torch::{allocator, autograd, workspace};
+use crate::torch;
 
 /// Where the jump in [`dlopen`] goes; set before any table is patched.
 static REAL_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -19,12 +20,25 @@ static REAL_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 /// Load addresses of the objects whose tables have been written to.
 static PATCHED: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 
+/// Set where PyTorch had used CUDA when memlab was loaded.
+static FOUND_RUNNING: AtomicBool = AtomicBool::new(false);
+
 /// Patches what is loaded, unless libmemlab was preloaded, when the dynamic linker has bound everything to it.
 pub fn patch_if_loaded_late() {
     if !preloaded() {
         REAL_DLOPEN.store(libc::dlopen as *mut c_void, Ordering::Release);
         patch_what_is_new();
+        if symbols::path_of_loaded(c"libc10_cuda.so").is_some() && info::is_in_use() {
+            FOUND_RUNNING.store(true, Ordering::Relaxed);
+            // The recording begins now, and not when CUDA is next used: the agent can then ask PyTorch what there is.
+            drop(Recorder::enter());
+        }
     }
+}
+
+/// Whether memlab came into a program in which PyTorch had used CUDA.
+pub fn found_running() -> bool {
+    FOUND_RUNNING.load(Ordering::Relaxed)
 }
 
 /// Whether libmemlab comes before libc in the order of loading, as only what is preloaded (or linked) does.
@@ -76,17 +90,23 @@ pub extern "C" fn patch_what_is_new() {
     if REAL_DLOPEN.load(Ordering::Relaxed).is_null() {
         return;
     }
-    let mut loads = 0u64;
-    // SAFETY: the callback gets `loads` back while it is alive.
-    unsafe { libc::dl_iterate_phdr(Some(count_loads), (&raw mut loads).cast()) };
+    let loads = loads();
     if PATCHED_FOR.swap(loads, Ordering::AcqRel) != loads {
         crate::quietly(patch_loaded);
     }
 }
 
+/// How many objects have ever been loaded.
+pub fn loads() -> u64 {
+    let mut loads = 0u64;
+    // SAFETY: the callback gets `loads` back while it is alive.
+    unsafe { libc::dl_iterate_phdr(Some(count_loads), (&raw mut loads).cast()) };
+    loads
+}
+
 /// Tells how many objects have ever been loaded, and looks at no more than the first.
 unsafe extern "C" fn count_loads(object: *mut libc::dl_phdr_info, _size: usize, loads: *mut c_void) -> c_int {
-    // SAFETY: a valid description, and the number of `patch_what_is_new`.
+    // SAFETY: a valid description, and the number of [`loads`].
     unsafe { *loads.cast::<u64>() = (*object).dlpi_adds };
     1
 }
@@ -103,8 +123,7 @@ fn replacements() -> HashMap<&'static [u8], *const c_void> {
     table.insert(b"_exit", lifecycle::_exit as *const c_void);
     table.extend(hooks::in_force().map(|hook| (hook.abi_name.as_bytes(), hook.address)));
     table.extend(runtime::HOOKS.iter().map(|(name, address)| (name.as_bytes(), *address)));
-    let torch = allocator::hooks().into_iter().chain(autograd::hooks()).chain(workspace::hooks());
-    table.extend(torch.map(|(name, address)| (name.as_bytes(), address)));
+    table.extend(torch::hooks().map(|hook| (hook.symbol.to_bytes(), hook.address)));
     table
 }
 

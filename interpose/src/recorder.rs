@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use memlab_trace::encode::{self, Header, LineBuffer};
+use memlab_trace::record::Flags;
 use parking_lot::Mutex;
 
 use crate::attribution;
@@ -21,6 +22,7 @@ use crate::python::Python;
 use crate::python::walk::Interpreter;
 use crate::sampler::Sampler;
 use crate::thread::{self, Guard, ThreadState};
+use crate::torch;
 
 pub struct Recorder {
     pub log: Log,
@@ -28,6 +30,7 @@ pub struct Recorder {
     pub driver_memory: Mutex<DriverMemory>,
     pub python: Python,
     pub sampler: Sampler,
+    pub torch: torch::expected::Check,
     pub facts: ProcessFacts,
     /// Distinguishes this recorder from that of the process this one was forked from.
     serial: u64,
@@ -115,6 +118,7 @@ impl Recorder {
                 let recorder: &'static Self = Box::leak(Box::new(recorder));
                 CURRENT.store(ptr::from_ref(recorder).cast_mut(), Ordering::Release);
                 recorder.python.start(&recorder.log);
+                recorder.torch.run(recorder);
                 crate::control::start(recorder);
                 lifecycle::watch_exit();
                 Some(recorder)
@@ -178,6 +182,7 @@ impl Recorder {
             driver_memory: Mutex::default(),
             python: Python::default(),
             sampler: Sampler::default(),
+            torch: torch::expected::Check::default(),
             facts,
             serial: SERIALS.fetch_add(1, Ordering::Relaxed) + 1,
             start,
@@ -317,6 +322,13 @@ impl Session {
             place.layer,
             place.flags,
         ));
+    }
+
+    /// A block that was handed out before memlab was loaded.
+    pub fn block_found(&self, device: i32, address: u64, bytes: u64) {
+        let mut line = LineBuffer::<192>::new();
+        let (time, thread) = (self.now(), self.thread.id);
+        self.recorder.log.append(encode::alloc(&mut line, time, thread, device, address, bytes, 0, 0, Flags::BEFORE));
     }
 
     #[inline]

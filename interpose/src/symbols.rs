@@ -99,6 +99,30 @@ pub fn in_loaded_library(soname: &CStr, symbol: &CStr) -> *mut c_void {
     }
 }
 
+/// The file that the library of this soname was loaded from; `None` where it is not loaded.
+pub fn path_of_loaded(soname: &CStr) -> Option<String> {
+    // SAFETY: RTLD_NOLOAD only looks, and the reference it adds is dropped at once; a handle of glibc's is the library's
+    // `link_map`, whose name is NUL-terminated.
+    unsafe {
+        let handle = libc::dlopen(soname.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if handle.is_null() {
+            return None;
+        }
+        let mut map: *const LinkMap = ptr::null();
+        let known = libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) == 0;
+        let path = known.then(|| CStr::from_ptr((*map).name).to_string_lossy().into_owned());
+        libc::dlclose(handle);
+        path
+    }
+}
+
+/// The beginning of glibc's `struct link_map`.
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    name: *const c_char,
+}
+
 /// `symbol` as the program itself sees it, unless that is memlab's own.
 fn in_global_scope(symbol: &CStr) -> *mut c_void {
     // SAFETY: a null path gives a handle on the global scope, which needs no closing; plain lookups.

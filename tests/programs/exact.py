@@ -68,23 +68,21 @@ class TwoDevices(nn.Module):
 
 def make(kind):
     """The model and a function that makes an input."""
-    match kind:
-        case "mlp":
-            model = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 16))
-            return model.cuda(), lambda: torch.randn(32, 128)
-        case "cnn":
-            return Cnn().cuda(), lambda: torch.randn(8, 3, 32, 32)
-        case "lstm":
-            return Recurrent().cuda(), lambda: torch.randn(4, 12, 32)
-        case "attention":
-            return nn.Sequential(Attention(), Attention()).cuda(), lambda: torch.randn(4, 24, 64)
-        case "gpt2":
-            from transformers import GPT2Config, GPT2LMHeadModel
+    if kind == "mlp":
+        model = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 16))
+        return model.cuda(), lambda: torch.randn(32, 128)
+    if kind == "cnn":
+        return Cnn().cuda(), lambda: torch.randn(8, 3, 32, 32)
+    if kind == "lstm":
+        return Recurrent().cuda(), lambda: torch.randn(4, 12, 32)
+    if kind == "attention":
+        return nn.Sequential(Attention(), Attention()).cuda(), lambda: torch.randn(4, 24, 64)
+    if kind == "gpt2":
+        from transformers import GPT2Config, GPT2LMHeadModel
 
-            model = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=4, n_embd=128, vocab_size=1000, n_positions=64))
-            return model.cuda(), lambda: torch.randint(0, 1000, (4, 48))
-        case "two_devices":
-            return TwoDevices().to_devices(), lambda: torch.randn(16, 64)
+        model = GPT2LMHeadModel(GPT2Config(n_layer=3, n_head=4, n_embd=128, vocab_size=1000, n_positions=64))
+        return model.cuda(), lambda: torch.randint(0, 1000, (4, 48))
+    return TwoDevices().to_devices(), lambda: torch.randn(16, 64)  # "two_devices"
 
 
 moments = []

@@ -9,12 +9,12 @@ for size in (64 << 20, 2 << 20):
     try:
         while True:
             hog.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
-    except torch.OutOfMemoryError:
+    except torch.cuda.OutOfMemoryError:
         pass
 try:
     a @ a
     raise SystemExit("there was room for the workspace")
-except torch.OutOfMemoryError:
+except torch.cuda.OutOfMemoryError:
     hog.clear()
 torch.cuda.empty_cache()
 before = torch.empty(1000 * 512, dtype=torch.uint8, device="cuda")

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 
 use crate::model::{BlockView, Category, Model};
 use crate::reader::{At, Sink};
-use crate::record::{DriverKind, Record};
+use crate::record::Record;
 
 /// Looks on while a trace is replayed up to a moment.
 pub trait Onlooker {
@@ -107,8 +107,9 @@ impl Reached {
             Record::Free(event) => (event.device, event.address),
             // Where the free was lost.
             Record::Alloc(event) => (event.device, event.address),
-            Record::DriverAlloc(event) if event.kind == DriverKind::Async => (event.device, event.address),
-            Record::DriverFree(event) if event.kind == DriverKind::Async => (event.device, event.address),
+            // Those that are blocks by themselves.
+            Record::DriverAlloc(event) => (event.device, event.address),
+            Record::DriverFree(event) => (event.device, event.address),
             _ => return,
         };
         if self.undecided.contains_key(&(device, address)) {
@@ -166,7 +167,7 @@ impl Sink for Hindsight<'_> {
 
 impl Seen {
     /// What every category held on a device at the moment, in the order of [`Category::ALL`]. They sum to what was in use, and in host memory.
-    pub fn categories(&self, device: i32) -> [(Category, u64); 12] {
+    pub fn categories(&self, device: i32) -> [(Category, u64); Category::COUNT] {
         let mut held = self.moment.categories(device).map(|view| (view.category, view.bytes));
         // What blocks held by what was known then, and by what they turned out to be.
         for block in self.moment.blocks(device) {

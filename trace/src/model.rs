@@ -165,7 +165,7 @@ impl Model {
     fn apply_event(&mut self, record: &Record<'_>) {
         let reached = Reached { steps: self.steps_ended, events: self.events + 1 };
         match record {
-            Record::DriverAlloc(event) if event.device != HOST && Driver::is_block(event) => {
+            Record::DriverAlloc(event) if event.device != HOST && event.is_block() => {
                 let Some((device, ..)) = self.on_device(event.device) else { return };
                 device.async_allocate(event);
                 let record::DriverAlloc { time, thread, device, address, bytes, stack, layer, flags, .. } = *event;
@@ -456,7 +456,7 @@ impl Model {
     }
 
     /// What every category holds on a device, in the order of [`Category::ALL`]. They sum to what is used.
-    pub fn categories(&self, device: i32) -> [CategoryView; 12] {
+    pub fn categories(&self, device: i32) -> [CategoryView; Category::COUNT] {
         match self.state(device) {
             Some(state) => state.categories(),
             None => DeviceState::default().categories(),
@@ -540,7 +540,7 @@ impl Model {
     pub fn driver_held(&self, device: i32, kind: record::DriverKind, address: u64) -> Option<HeldView> {
         let driver = if device == HOST { Some(&self.host) } else { self.state(device).map(|state| &state.driver) };
         let held = driver?.held.get(&(kind, address))?;
-        Some(HeldView { bytes: held.bytes, is_segment: held.segment })
+        Some(HeldView { bytes: held.bytes, is_segment: held.segment, is_block: held.is_block() })
     }
 
     /// Whether physical memory of a segment is mapped at an address.

@@ -516,11 +516,19 @@ fn an_out_of_memory_before_the_driver_told_anything_says_so() {
 
 #[test]
 fn blocks_of_the_asynchronous_backend_are_blocks() {
-    // GIVEN a program whose allocator takes every block from the driver's pool, and a library that uses the pool too
+    blocks_from_the_driver("async", "cudaMallocAsync", 0);
+}
+
+#[test]
+fn blocks_that_are_not_cached_are_blocks() {
+    blocks_from_the_driver("device", "cudaMalloc", 1024);
+}
+
+fn blocks_from_the_driver(kind: &str, call: &str, flag: u32) {
+    // GIVEN a program whose allocator takes every block from the driver, and a library that takes memory there too
     let d = |time: u64, address: u64, bytes: u64, stack: u32, layer: u32, flags: u32| {
-        format!(
-            r#"["d+",{time},1,0,{address},{bytes},"async","cudaMallocAsync","libc10_cuda.so",{stack},{layer},{flags}]"#
-        )
+        let flags = flags + flag;
+        format!(r#"["d+",{time},1,0,{address},{bytes},"{kind}","{call}","libc10_cuda.so",{stack},{layer},{flags}]"#)
     };
     let model = replay(NAMES.iter().map(|line| (*line).to_owned()).chain([
         d(1, 1000, 4000, 1, 0, 64),
@@ -528,7 +536,7 @@ fn blocks_of_the_asynchronous_backend_are_blocks() {
         d(3, 20000, 8000, 3, 7, 5),
         r#"["d+",4,1,0,90000,3000,"async","cudaMallocAsync","libmine.so",1,0,0]"#.into(),
         d(5, 40000, 600, 3, 7, 5),
-        r#"["d-",6,1,0,40000,"async"]"#.into(),
+        format!(r#"["d-",6,1,0,40000,"{kind}"]"#),
         r#"["d-",7,1,0,90000,"async"]"#.into(),
     ]));
     // THEN they are allocated, on their lines, in their layers, of their categories; the library's is a library's
@@ -583,4 +591,44 @@ fn what_is_live_takes_little_of_a_keyframe() {
     assert!(short.len() < 1_300_000, "{}", short.len());
     let restored = common::replay(short.split_inclusive(|byte| *byte == b'\n'));
     assert_eq!((restored.device(0), restored.lines(0), restored.categories(0)), before);
+}
+
+#[test]
+fn what_ranks_exchange_is_no_activation() {
+    // GIVEN a bucket made in forward, parameters gathered there, and a bucket that the gradients lie in
+    let model = model_of(&[
+        r#"["a",1,1,0,1000,4096,3,7,257]"#,
+        r#"["a",2,1,0,10000,2048,3,7,257]"#,
+        r#"["tag",3,0,10000,"parameter",2048,3,"h.0.mlp.fc.weight"]"#,
+        r#"["a",4,2,0,20000,1024,3,7,258]"#,
+        r#"["tag",5,0,20000,"gradient",1024,3,"h.0.mlp.fc.weight"]"#,
+        r#"["step",6,1,0]"#,
+    ]);
+    // THEN buckets and copies are communication buffers, whatever lies in them, and gradients are gradients
+    assert_eq!(category(&model, Category::Communication), (6144, 6144));
+    assert_eq!(category(&model, Category::Gradient), (1024, 1024));
+    assert_eq!(category(&model, Category::Activation), (0, 0));
+    assert_eq!(layer(&model, "h.0.mlp.fc").parameter_bytes, 0);
+}
+
+#[test]
+fn what_was_there_before_memlab_has_a_row_of_its_own() {
+    // GIVEN a process that memlab came into: what it found, and a block handed out before it looked
+    let model = model_of(&[
+        r#"["a",1,1,0,3000,1024,1,0,0]"#,
+        r#"["d+",2,1,0,1000,65536,"device","cudaMalloc","libc10_cuda.so",0,0,640]"#,
+        r#"["a",3,1,0,1000,2000,0,0,512]"#,
+        r#"["a",4,1,0,3000,1024,0,0,512]"#,
+        r#"["a",5,1,0,5000,4096,0,0,512]"#,
+        r#"["a",6,1,0,10000,8192,0,0,512]"#,
+        // WHEN a parameter among it is named, and some of it is given back
+        r#"["tag",7,0,5000,"parameter",4000,3,"h.0.mlp.fc.weight"]"#,
+        r#"["f",8,1,0,10000]"#,
+    ]);
+    // THEN it is what it is as far as that is known, and the rest is of before
+    assert_eq!(category(&model, Category::BeforeMemlab), (2000, 2000 + 8192));
+    assert_eq!(category(&model, Category::Parameter), (4096, 4096));
+    assert_eq!(category(&model, Category::Input), (1024, 1024));
+    assert_eq!(category(&model, Category::Cached).0, 65536 - 2000 - 4096 - 1024);
+    assert_eq!(model.anomalies().total(), 0);
 }

@@ -17,7 +17,7 @@ use crate::theme::category_names;
 use crate::{format, progress};
 
 /// The categories of blocks; the others are not in blocks.
-pub const OF_BLOCKS: [Category; 8] = [
+pub const OF_BLOCKS: [Category; 10] = [
     Category::Parameter,
     Category::Gradient,
     Category::OptimizerState,
@@ -25,7 +25,9 @@ pub const OF_BLOCKS: [Category; 8] = [
     Category::Activation,
     Category::Input,
     Category::Temporary,
+    Category::Communication,
     Category::Workspace,
+    Category::BeforeMemlab,
 ];
 
 /// What memory must be to be selected.

@@ -139,16 +139,15 @@ pub struct Theme {
     pub selected: Style,
     /// The chart's bands: allocated all along, allocated at most, reserved, used.
     pub bands: [Color; 4],
-    categories: [Color; 12],
+    categories: [Color; Category::COUNT],
     /// Text on a category's colour.
-    pub on_category: [Color; 12],
+    pub on_category: [Color; Category::COUNT],
 }
 
 type Rgb = (u8, u8, u8);
 
-/// parameter, gradient, optimizer state, buffer, activation, input, temporary, workspace, cached, context, other
-/// processes, other.
-const CATEGORIES_DARK: [Rgb; 12] = [
+/// In the order of [`Category::ALL`].
+const CATEGORIES_DARK: [Rgb; Category::COUNT] = [
     (58, 134, 208),
     (230, 159, 0),
     (0, 158, 115),
@@ -156,13 +155,15 @@ const CATEGORIES_DARK: [Rgb; 12] = [
     (213, 94, 0),
     (240, 228, 66),
     (204, 121, 167),
+    (132, 196, 84),
     (86, 180, 233),
+    (118, 82, 158),
     (110, 118, 129),
     (140, 109, 70),
     (176, 182, 189),
     (84, 90, 98),
 ];
-const CATEGORIES_LIGHT: [Rgb; 12] = [
+const CATEGORIES_LIGHT: [Rgb; Category::COUNT] = [
     (0, 114, 178),
     (222, 143, 5),
     (2, 138, 102),
@@ -170,7 +171,9 @@ const CATEGORIES_LIGHT: [Rgb; 12] = [
     (204, 76, 0),
     (214, 196, 20),
     (194, 96, 148),
+    (104, 168, 52),
     (62, 160, 220),
+    (96, 58, 140),
     (150, 156, 163),
     (138, 104, 60),
     (110, 116, 124),
@@ -199,8 +202,8 @@ impl Theme {
             bad: plain.add_modifier(Modifier::BOLD | Modifier::REVERSED),
             selected: plain.add_modifier(Modifier::REVERSED),
             bands: [Color::Reset; 4],
-            categories: [Color::Reset; 12],
-            on_category: [Color::Reset; 12],
+            categories: [Color::Reset; Category::COUNT],
+            on_category: [Color::Reset; Category::COUNT],
         };
         let tone = |rgb: Rgb| reduce(rgb, depth);
         let fg = |rgb: Rgb| plain.fg(tone(rgb));
@@ -321,7 +324,9 @@ pub fn category_names(category: Category) -> (&'static str, &'static str) {
         Category::Activation => ("activations", "activ"),
         Category::Input => ("inputs", "input"),
         Category::Temporary => ("temporary", "temp"),
+        Category::Communication => ("communication", "comm"),
         Category::Workspace => ("workspaces", "work"),
+        Category::BeforeMemlab => ("before memlab", "before"),
         Category::Cached => ("cached, free", "cached"),
         Category::Context => ("CUDA context", "ctx"),
         Category::OtherProcesses => ("other processes", "others"),

@@ -1,6 +1,7 @@
 //! What the process holds of the driver's memory, and the events that say so.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use hashbrown::HashMap;
 use memlab_trace::encode::{self, DriverAlloc, LineBuffer};
@@ -101,6 +102,24 @@ fn book(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: 
     session.recorder.driver_memory.lock().live.insert((Space::of(kind), address), allocation);
     session.recorder.sampler.driver_memory_changed();
     true
+}
+
+/// A segment of PyTorch's caching allocator was there before memlab was loaded.
+pub fn found_segment(device: i32, address: u64, bytes: u64) {
+    let Some(session) = Recorder::enter_if_recording() else { return };
+    let key = (Space::Address, address);
+    if address == 0 || session.recorder.driver_memory.lock().live.contains_key(&key) {
+        return; // Taken between memlab's coming and its look at what was there.
+    }
+    session.recorder.define_device(device);
+    let place = Attribution { flags: Flags::SEGMENT | Flags::BEFORE, ..Attribution::default() };
+    let (kind, context) = (DriverKind::Device, info::primary_context(device));
+    let (call, library) = ("cudaMalloc", "libc10_cuda.so");
+    let allocation = Allocation { device, bytes, kind, context, call, library, place, spilled: false };
+    log_allocated(&session, address, &allocation);
+    session.recorder.driver_memory.lock().live.insert(key, allocation);
+    limit::taken(device, limit::footprint(kind, bytes));
+    session.recorder.sampler.driver_memory_changed();
 }
 
 /// The card, or the host, has it back.
@@ -283,9 +302,16 @@ fn describe(
     // PyTorch's caching allocator is the only one in this library that asks for these kinds.
     let segment = matches!(kind, DriverKind::Device | DriverKind::Physical) && library.starts_with("libc10_cuda");
     if segment {
-        place.flags |= Flags::SEGMENT;
+        place.flags |= if kind == DriverKind::Device && is_uncached() { Flags::BLOCK } else { Flags::SEGMENT };
     }
     Allocation { device, bytes, kind, context: info::current_context(), call, library, place, spilled: false }
+}
+
+/// Whether PyTorch takes every block from the driver by itself, and reports none. PyTorch looks at the variable's presence
+/// alone, and at the same moment: when it first allocates.
+fn is_uncached() -> bool {
+    static UNCACHED: OnceLock<bool> = OnceLock::new();
+    *UNCACHED.get_or_init(|| std::env::var_os("PYTORCH_NO_CUDA_MEMORY_CACHING").is_some())
 }
 
 fn log_allocated(session: &Session, address: u64, allocation: &Allocation) {

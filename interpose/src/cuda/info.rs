@@ -76,6 +76,17 @@ pub fn primary_context(device: i32) -> u64 {
     0
 }
 
+/// Whether the process uses a device: whether a primary context is active.
+pub fn is_in_use() -> bool {
+    const DEVICES: i32 = 64;
+    let Some(state) = PRIMARY_STATE.get() else { return false };
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: the driver writes to the variables, and refuses where it is not initialised or has no such device.
+    let mut known = (0..DEVICES)
+        .map_while(|device| unsafe { (state(device, &mut flags, &mut active) == CUDA_SUCCESS).then_some(active != 0) });
+    known.any(|active| active)
+}
+
 /// Bytes of the allocation that contains `pointer`; 0 where the driver does not say.
 pub fn range_size(pointer: u64) -> u64 {
     let (mut base, mut bytes) = (0, 0);

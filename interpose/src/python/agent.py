@@ -428,6 +428,9 @@ def start(native):
     try:
         agent = Agent(native, torch)
         agent.attach()
+        if native.earlier is not None:
+            with _Harmless(lambda error: native.warn(f"what PyTorch had allocated before is missing ({_described(error)})")):
+                native.earlier.look(native, torch)
         return agent
     except BaseException as error:
         if agent is not None:

@@ -13,6 +13,7 @@ use super::native;
 use super::program;
 use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
 use crate::intern::UnnamedLayer;
+use crate::late;
 use crate::recorder::Recorder;
 use crate::symbols;
 use crate::thread::Guard;
@@ -33,6 +34,7 @@ pub(super) use source;
 pub(super) const GUARDS_SOURCE: &CStr = source!("guards.py");
 const AGENT_SOURCE: &CStr = source!("agent.py");
 const READER_SOURCE: &CStr = source!("reader.py");
+const EARLIER_SOURCE: &CStr = source!("earlier.py");
 
 /// `Py_file_input`
 const FILE_INPUT: c_int = 257;
@@ -325,6 +327,12 @@ unsafe fn start(api: &Api) -> Object {
             return ptr::null_mut();
         }
         (api.PyObject_SetAttrString)(native, c"reader".as_ptr(), reader);
+        let running = late::found_running();
+        let earlier = if running { run_sources(api, &[EARLIER_SOURCE], c"memlab_earlier") } else { none(api) };
+        if earlier.is_null() {
+            return ptr::null_mut();
+        }
+        (api.PyObject_SetAttrString)(native, c"earlier".as_ptr(), earlier);
         started(api, AGENT_SOURCE, c"memlab_agent", native)
     }
 }
@@ -344,9 +352,19 @@ pub(super) unsafe fn started(api: &Api, source: &CStr, name: &CStr, native: Obje
             return ptr::null_mut();
         }
         let made = (api.PyObject_CallFunctionObjArgs)(start, native, ptr::null_mut::<c_void>());
+        if ptr::eq(made, none(api)) { ptr::null_mut() } else { made }
+    }
+}
+
+/// Python's `None`, which lives as long as the interpreter: no reference is held.
+///
+/// SAFETY: the GIL must be held.
+unsafe fn none(api: &Api) -> Object {
+    // SAFETY: the caller's word.
+    unsafe {
         let none = (api.Py_BuildValue)(c"".as_ptr());
         (api.Py_DecRef)(none);
-        if ptr::eq(made, none) { ptr::null_mut() } else { made }
+        none
     }
 }
 

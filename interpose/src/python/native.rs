@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::api::{Api, METH_O, METH_VARARGS, Method, Object};
 use super::walk::{Interpreter, RawFrame};
 use super::{agent, step_hook};
+use crate::cuda::driver_memory;
 use crate::lifecycle;
 use crate::recorder::Recorder;
 
@@ -37,7 +38,7 @@ pub fn forget_in_child() {
     lifecycle::free_in_child(&DEAD);
 }
 
-static METHODS: [Method; 16] = [
+static METHODS: [Method; 18] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
@@ -54,6 +55,8 @@ static METHODS: [Method; 16] = [
     method(c"run_again", run_again),
     method(c"run_later", run_later),
     method(c"finish", finish),
+    method(c"found_segment", found_segment),
+    method(c"found_block", found_block),
 ];
 
 const fn method(name: &'static CStr, function: unsafe extern "C" fn(Object, Object) -> Object) -> Method {
@@ -310,3 +313,13 @@ native_function!(run_again, c"", (), |recorder| recorder.python.run_again());
 native_function!(run_later, c"", (), |recorder| recorder.python.put_off());
 
 native_function!(finish, c"", (), |recorder| recorder.finish());
+
+native_function!(found_segment, c"iKK", (device: c_int = 0, address: u64 = 0, bytes: u64 = 0), |_recorder| {
+    driver_memory::found_segment(device, address, bytes)
+});
+
+native_function!(found_block, c"iKK", (device: c_int = 0, address: u64 = 0, bytes: u64 = 0), |_recorder| {
+    if let Some(session) = Recorder::enter_if_recording() {
+        session.block_found(device, address, bytes)
+    }
+});

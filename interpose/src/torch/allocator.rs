@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use crate::limit;
 use crate::recorder::Recorder;
 use crate::symbols::Real;
+use crate::torch::Hook;
 
 /// `c10::Device`, passed by value in one register: the type in the lowest byte, the index in the next.
 #[derive(Clone, Copy)]
@@ -81,10 +82,22 @@ pub unsafe extern "C-unwind" fn report_out_of_memory(
     }
 }
 
-/// Symbol and address of every hook in this file.
-pub fn hooks() -> Vec<(&'static str, *const c_void)> {
+/// Every hook in this file.
+pub fn hooks() -> Vec<Hook> {
     vec![
-        ("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", report_memory_usage as *const c_void),
-        ("_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE", report_out_of_memory as *const c_void),
+        Hook::always(
+            c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE",
+            c"libc10.so",
+            report_memory_usage as *const c_void,
+            "c10::reportMemoryUsageToProfiler",
+            "only what PyTorch's allocator takes from the driver is seen, not the blocks it hands out",
+        ),
+        Hook::always(
+            c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE",
+            c"libc10.so",
+            report_out_of_memory as *const c_void,
+            "c10::reportOutOfMemoryToProfiler",
+            "the report does not explain running out of memory",
+        ),
     ]
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use crate::attribution;
 use crate::recorder::{Recorder, Session};
 use crate::symbols::{self, Real};
+use crate::torch::Hook;
 
 type GetAndIncrement = unsafe extern "C-unwind" fn() -> u64;
 type CurrentThread = unsafe extern "C-unwind" fn() -> u64;
@@ -241,13 +242,22 @@ impl Link {
     }
 }
 
-/// Symbol and address of every hook in this file.
-pub fn hooks() -> Vec<(&'static str, *const c_void)> {
+/// Every hook in this file.
+pub fn hooks() -> Vec<Hook> {
     vec![
-        ("_ZN2at15sequence_number17get_and_incrementEv", get_and_increment as *const c_void),
-        (
-            "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE",
+        Hook::always(
+            c"_ZN2at15sequence_number17get_and_incrementEv",
+            c"libtorch_cpu.so",
+            get_and_increment as *const c_void,
+            "at::sequence_number::get_and_increment",
+            "what backward allocates has no line and no layer",
+        ),
+        Hook::always(
+            c"_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE",
+            c"libtorch_cpu.so",
             evaluate_function as *const c_void,
+            "torch::autograd::Engine::evaluate_function",
+            "what backward allocates is not told apart, and has no line and no layer",
         ),
     ]
 }

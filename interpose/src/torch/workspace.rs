@@ -1,41 +1,69 @@
 //! Workspaces PyTorch allocates for libraries: what is handed out inside these functions is scratch space of cuBLAS.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 
 use crate::recorder::Recorder;
 use crate::symbols::Real;
+use crate::torch::Hook;
+use crate::torch::expected::Versions;
 
 /// Two integer arguments (one may be the hidden pointer to a returned `DataPtr`) and a pointer back: the shape all these
 /// functions fit on x86-64.
 type Fetch = unsafe extern "C-unwind" fn(usize, usize) -> *mut c_void;
 
+const LIBRARY: &CStr = c"libtorch_cuda.so";
+const LOST: &str = "cuBLAS workspaces count as memory of the line that first needed them (activations, gradients)";
+
+macro_rules! c_symbol {
+    ($symbol:literal) => {
+        const {
+            match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
+                Ok(symbol) => symbol,
+                Err(_) => unreachable!(),
+            }
+        }
+    };
+}
+
 macro_rules! workspace_hooks {
-    ($($hook:ident = $symbol:literal;)*) => {$(
-        #[doc = concat!("`", $symbol, "`, called with no lock held, on the thread that runs the operation.")]
+    ($($hook:ident = $symbol:literal, $name:literal, $versions:expr;)*) => {$(
+        #[doc = concat!("`", $name, "`, called with no lock held, on the thread that runs the operation.")]
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C-unwind" fn $hook(first: usize, second: usize) -> *mut c_void {
-            static REAL: Real<Fetch> = Real::in_library(
-                c"libtorch_cuda.so",
-                // SAFETY: the literal ends in the NUL added here and has no other.
-                unsafe { std::ffi::CStr::from_bytes_with_nul_unchecked(concat!($symbol, "\0").as_bytes()) },
-            );
+            static REAL: Real<Fetch> = Real::in_library(LIBRARY, c_symbol!($symbol));
             let Some(real) = REAL.get() else { crate::symbols::impossible($symbol) };
             let _marked = Marked(mark(true));
             // SAFETY: PyTorch's own function with the arguments it was called with.
             unsafe { real(first, second) }
         }
     )*
-    /// Symbol and address of every hook in this file.
-    pub fn hooks() -> Vec<(&'static str, *const c_void)> {
-        vec![$(($symbol, $hook as *const c_void)),*]
+    /// Every hook in this file.
+    pub fn hooks() -> Vec<Hook> {
+        vec![$(Hook {
+            symbol: c_symbol!($symbol),
+            library: LIBRARY,
+            address: $hook as *const c_void,
+            versions: $versions,
+            name: $name,
+            lost: LOST,
+        }),*]
     }};
 }
 
+// As the libraries of 2.1, 2.4, 2.6, 2.8, 2.11 and 2.15 have them, each called through the linker's table; in the versions
+// between, names may come and go earlier or later. Up to 2.11 the function that returns the handle allocates its workspace.
+// Up to 2.8 the one of cuBLASLt is allocated where it is used and given back at once, and so it counts as temporary.
 workspace_hooks! {
-    allocate_cublas_workspace = "_ZN2at4cuda25allocateCUDABlasWorkspaceEm";
-    cublas_handle = "_ZN2at4cuda24getCurrentCUDABlasHandleEb";
-    cublas_handle_before_2_9 = "_ZN2at4cuda26getCurrentCUDABlasHandleEv";
-    cublas_lt_workspace = "_ZN2at4cuda22getCUDABlasLtWorkspaceEm";
+    cublas_handle_until_2_11 = "_ZN2at4cuda24getCurrentCUDABlasHandleEv",
+        "at::cuda::getCurrentCUDABlasHandle()", Versions::between((2, 1), (2, 11));
+    cublas_handle = "_ZN2at4cuda24getCurrentCUDABlasHandleEb",
+        "at::cuda::getCurrentCUDABlasHandle(bool)", Versions::since((2, 15));
+    cublas_lt_workspace_of_2_11 = "_ZN2at4cuda22getCUDABlasLtWorkspaceEv",
+        "at::cuda::getCUDABlasLtWorkspace()", Versions::between((2, 11), (2, 11));
+    cublas_lt_workspace = "_ZN2at4cuda22getCUDABlasLtWorkspaceEm",
+        "at::cuda::getCUDABlasLtWorkspace(size_t)", Versions::since((2, 15));
+    allocate_cublas_workspace = "_ZN2at4cuda25allocateCUDABlasWorkspaceEm",
+        "at::cuda::allocateCUDABlasWorkspace(size_t)", Versions::since((2, 15));
 }
 
 /// Puts the thread's mark back, also when the function throws.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::blocks::{Block, LiveBlocks};
-use super::driver::Driver;
+use super::driver::{Driver, Held};
 use super::kind::{Kind, effective_phase, first_kind};
 use super::ledger::{CellKey, Ledger};
 use super::piles::Piles;
@@ -181,6 +181,9 @@ impl DeviceState {
             self.end_backward(symbols);
         }
         if self.blocks.find(event.address).is_some() {
+            if event.flags.has(Flags::BEFORE) {
+                return; // Handed out between memlab's coming and its look at what was there.
+            }
             anomalies.lost_frees += 1;
             self.release(event.address, symbols);
         }
@@ -299,7 +302,7 @@ impl DeviceState {
         self.note_used(event.time, reached);
     }
 
-    /// A block of PyTorch's allocator over `cudaMallocAsync`: the driver's memory and the block are one.
+    /// A block that PyTorch's allocator took from the driver by itself: the driver's memory and the block are one.
     pub(crate) fn async_allocate(&mut self, event: &record::DriverAlloc<'_>) {
         if event.bytes <= LARGEST {
             self.totals.async_blocks = self.totals.async_blocks.saturating_add(1);
@@ -311,8 +314,7 @@ impl DeviceState {
 
     /// Whether what the driver gets back is such a block.
     pub(crate) fn async_free(&mut self, event: &record::DriverFree, anomalies: &mut Anomalies) -> bool {
-        let is_block = event.kind == record::DriverKind::Async
-            && self.driver.held.get(&(event.kind, event.address)).is_some_and(|held| held.segment);
+        let is_block = self.driver.held.get(&(event.kind, event.address)).is_some_and(Held::is_block);
         if is_block {
             self.driver.free(event, anomalies);
         }
@@ -347,6 +349,11 @@ impl DeviceState {
             anomalies.unknown_tags += 1;
             return;
         };
+        let is_copy = matches!(event.category, TagCategory::Parameter | TagCategory::Buffer);
+        let cell = self.blocks.get(slot).cell;
+        if is_copy && self.ledger.cells[cell as usize].key.kind == Kind::Communication {
+            return;
+        }
         let owner = symbols.intern_owner(event.root, layer_of_tensor(event.category, &event.name));
         let tensor = TaggedTensor { category: event.category, bytes: rounded(event.bytes.min(LARGEST)), owner };
         let Some((category, owner)) = self.tags.tag(slot, event.address, tensor) else { return };

@@ -17,8 +17,19 @@ pub(crate) struct Held {
     pub(crate) bytes: u64,
     /// A segment of PyTorch's caching allocator.
     pub(crate) segment: bool,
+    /// A block of that allocator's by itself.
+    #[serde(default)]
+    pub(crate) block: bool,
     /// Who took it: index into the sources.
     pub(crate) source: u32,
+}
+
+impl Held {
+    /// Whether it is in no segment, but a block of PyTorch's allocator by itself.
+    pub(crate) fn is_block(&self) -> bool {
+        // Keyframes of older versions do not say of stream-ordered memory that it is.
+        self.block || (self.segment && self.kind == DriverKind::Async)
+    }
 }
 
 /// Physical memory mapped at an address.
@@ -90,17 +101,13 @@ impl Driver {
             address: event.address,
             bytes: event.bytes,
             segment: event.flags.has(Flags::SEGMENT) && event.kind.on_device(),
+            block: false,
             source,
         };
         if let Some(lost) = self.hold(held) {
             anomalies.lost_driver_frees += 1;
             self.discount(lost);
         }
-    }
-
-    /// Whether this is a block of PyTorch's allocator over `cudaMallocAsync`, which reports none itself.
-    pub(crate) fn is_block(event: &record::DriverAlloc<'_>) -> bool {
-        event.kind == DriverKind::Async && event.library.starts_with("libc10_cuda.so")
     }
 
     /// Notes who took memory that is counted as a block.
@@ -110,7 +117,8 @@ impl Driver {
             call: event.call.as_ref().into(),
             library: event.library.as_ref().into(),
         });
-        let held = Held { kind: event.kind, address: event.address, bytes: event.bytes, segment: true, source };
+        let record::DriverAlloc { kind, address, bytes, .. } = *event;
+        let held = Held { kind, address, bytes, segment: true, block: true, source };
         self.hold(held)
     }
 
@@ -213,9 +221,8 @@ impl Driver {
     /// The address ranges of segments, in order: whole pieces of memory, and mappings of physical segment
     /// memory joined where they touch.
     pub(crate) fn segment_ranges(&self) -> Vec<SegmentRange> {
-        // Stream-ordered memory has no segments: each block comes from the driver.
-        let no_segment = [DriverKind::Physical, DriverKind::Async];
-        let whole = self.held.values().filter(|held| held.segment && !no_segment.contains(&held.kind));
+        let whole = self.held.values();
+        let whole = whole.filter(|held| held.segment && !held.is_block() && held.kind != DriverKind::Physical);
         let mut ranges: Vec<SegmentRange> =
             whole.map(|held| SegmentRange { address: held.address, bytes: held.bytes, is_expandable: false }).collect();
         let mut joined: Vec<SegmentRange> = Vec::new();

@@ -1,7 +1,8 @@
 //! What a block is, or may turn out to be: the rules that give every block its category.
 //!
-//! Some blocks say what they are when they are handed out (a workspace, a module being moved), some are tagged
-//! later (parameters, gradients, optimizer state, buffers), and the rest is decided by when they are given back:
+//! Some blocks say what they are when they are handed out (a workspace, a communication buffer, a module being moved),
+//! some are tagged later (parameters, gradients, optimizer state, buffers), and the rest is decided by when they are given
+//! back:
 //!
 //! | made in | given back before it ends | alive when it ends | it ends at | meanwhile shown as |
 //! |---|---|---|---|---|
@@ -10,6 +11,9 @@
 //! | backward, running forward again | – | activation at once | – | activation |
 //! | optimizer | temporary | optimizer state | any step | temporary |
 //! | other | temporary | input | the thread's next allocation in forward | input |
+//!
+//! A tag overrules these rules, but for one: parameters and buffers that lie in a communication buffer are copies, gathered
+//! from all ranks for a while. Gradients in one are the gradients (`gradient_as_bucket_view`, FSDP's shards).
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +31,9 @@ pub(crate) enum Kind {
     Activation,
     Input,
     Temporary,
+    Communication,
     Workspace,
+    BeforeMemlab,
     /// Made in forward, which has not ended.
     InForward,
     /// Made in backward, which has not ended.
@@ -49,7 +55,9 @@ impl Kind {
             Self::Activation | Self::InForward => Category::Activation,
             Self::Input | Self::BeforeForward => Category::Input,
             Self::Temporary | Self::InOptimizer => Category::Temporary,
+            Self::Communication => Category::Communication,
             Self::Workspace => Category::Workspace,
+            Self::BeforeMemlab => Category::BeforeMemlab,
         }
     }
 
@@ -106,6 +114,12 @@ pub(crate) fn effective_phase(layer: u32, flags: Flags) -> Phase {
 pub(crate) fn first_kind(phase: Phase, flags: Flags) -> Kind {
     if flags.has(Flags::WORKSPACE) {
         return Kind::Workspace;
+    }
+    if flags.has(Flags::BEFORE) {
+        return Kind::BeforeMemlab;
+    }
+    if flags.has(Flags::COMMUNICATION) {
+        return Kind::Communication;
     }
     if flags.has(Flags::MOVED_MODULE) {
         return Kind::Parameter;

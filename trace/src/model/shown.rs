@@ -177,7 +177,7 @@ impl DeviceState {
         rows.into_iter().map(named).collect()
     }
 
-    pub(crate) fn categories(&self) -> [CategoryView; 12] {
+    pub(crate) fn categories(&self) -> [CategoryView; Category::COUNT] {
         let mut views = Category::ALL.map(|category| CategoryView { category, bytes: 0, bytes_at_peak: 0 });
         for cell in &self.ledger.cells {
             let view = &mut views[cell.key.kind.category() as usize];

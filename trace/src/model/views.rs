@@ -22,8 +22,12 @@ pub enum Category {
     Input,
     /// Given back before the phase that made it ended.
     Temporary,
+    /// Buffers for what ranks exchange: DDP's buckets, FSDP's gathered parameters and gradients to be reduced.
+    Communication,
     /// Held by libraries: cuBLAS, cuDNN, NCCL.
     Workspace,
+    /// Handed out by PyTorch before memlab was loaded, and not known to be anything else.
+    BeforeMemlab,
     /// Reserved by PyTorch's caching allocator but not handed out.
     Cached,
     /// The CUDA context: kernels, stacks, printf buffers.
@@ -35,8 +39,11 @@ pub enum Category {
 }
 
 impl Category {
+    /// How many there are.
+    pub const COUNT: usize = 14;
+
     /// All categories, in the order in which they are shown.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; Self::COUNT] = [
         Self::Parameter,
         Self::Gradient,
         Self::OptimizerState,
@@ -44,7 +51,9 @@ impl Category {
         Self::Activation,
         Self::Input,
         Self::Temporary,
+        Self::Communication,
         Self::Workspace,
+        Self::BeforeMemlab,
         Self::Cached,
         Self::Context,
         Self::OtherProcesses,
@@ -61,7 +70,9 @@ impl Category {
             Self::Activation => "activation",
             Self::Input => "input",
             Self::Temporary => "temporary",
+            Self::Communication => "communication",
             Self::Workspace => "workspace",
+            Self::BeforeMemlab => "before_memlab",
             Self::Cached => "cached",
             Self::Context => "context",
             Self::OtherProcesses => "other_processes",
@@ -138,7 +149,8 @@ pub struct DeviceView {
     pub live_blocks: u64,
     /// Blocks handed out over the run.
     pub allocations: u64,
-    /// Those among them that came from the driver one by one (`backend:cudaMallocAsync`): their sizes are as requested.
+    /// Those among them that came from the driver one by one (`backend:cudaMallocAsync`, `PYTORCH_NO_CUDA_MEMORY_CACHING`):
+    /// their sizes are as requested.
     pub async_allocations: u64,
 }
 
@@ -199,7 +211,7 @@ pub struct LayerView {
     /// The most its activations took at once.
     pub activation_bytes: u64,
     /// `live_bytes_at_peak` by category, in the order of [`Category::ALL`].
-    pub categories_at_peak: [u64; 12],
+    pub categories_at_peak: [u64; Category::COUNT],
 }
 
 /// What one category holds on one device. Categories sum to what the device has in use.
@@ -393,6 +405,8 @@ pub struct HeldView {
     pub bytes: u64,
     /// Whether it is a segment of PyTorch's caching allocator, or physical memory of one.
     pub is_segment: bool,
+    /// Whether it is a block of PyTorch's allocator by itself.
+    pub is_block: bool,
 }
 
 /// An optimizer step, or several that were joined to bound memory.

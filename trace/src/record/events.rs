@@ -29,6 +29,12 @@ impl Flags {
     pub const MOVED_MODULE: u32 = 64;
     /// The driver memory became a segment of PyTorch's caching allocator.
     pub const SEGMENT: u32 = 128;
+    /// A buffer of `DistributedDataParallel`'s or FSDP's: for sums of gradients, or for parameters gathered from all ranks.
+    pub const COMMUNICATION: u32 = 256;
+    /// It was there when memlab was loaded.
+    pub const BEFORE: u32 = 512;
+    /// The driver memory is a block of PyTorch's allocator by itself (`PYTORCH_NO_CUDA_MEMORY_CACHING`).
+    pub const BLOCK: u32 = 1024;
 
     /// The phase of the program.
     #[inline]
@@ -194,6 +200,22 @@ pub struct DriverAlloc<'a> {
     pub layer: u32,
     /// What is known of it.
     pub flags: Flags,
+}
+
+impl DriverAlloc<'_> {
+    /// Whether this is a block of PyTorch's allocator by itself, which reports none then: over `cudaMallocAsync`, and
+    /// without caching.
+    ///
+    /// ```
+    /// use memlab_trace::{decode_line, Record};
+    /// let line = br#"["d+",1833999017,1,0,140213447884800,4194304,"device","cudaMalloc","libc10_cuda.so",5,7,1025]"#;
+    /// let Record::DriverAlloc(alloc) = decode_line(line)? else { panic!() };
+    /// assert!(alloc.is_block());
+    /// # Ok::<(), memlab_trace::DecodeError>(())
+    /// ```
+    pub fn is_block(&self) -> bool {
+        self.flags.has(Flags::BLOCK) || (self.kind == DriverKind::Async && self.library.starts_with("libc10_cuda.so"))
+    }
 }
 
 /// `["d-",time,thread,device,address,kind]`: memory given back to the driver.

@@ -96,6 +96,10 @@ fn by_category(category: Category) -> Option<&'static str> {
         }
         Category::Input => "Inputs hold {}: move one batch at a time to the device, and del it when done.",
         Category::Temporary => "Temporaries hold {}: work in place or in smaller pieces on the lines above.",
+        Category::Communication => {
+            "Communication buffers hold {}: with gradient_as_bucket_view=True DDP's buckets are the gradients; FSDP gathers less \
+             at once from smaller units."
+        }
         Category::Cached => {
             "PyTorch holds {} that nobody uses: fewer different shapes, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
         }

@@ -6,7 +6,8 @@ use crate::format::{self, Units};
 use crate::theme::{category_index, category_names};
 
 /// One letter for each category.
-pub(super) const LETTERS: [char; 12] = ['P', 'G', 'O', 'B', 'A', 'I', 'T', 'W', 'c', 'x', 'o', '?'];
+pub(super) const LETTERS: [char; Category::COUNT] =
+    ['P', 'G', 'O', 'B', 'A', 'I', 'T', 'N', 'W', 'b', 'c', 'x', 'o', '?'];
 
 /// What the categories hold at a moment, and where.
 pub(super) struct Shares<'h> {

@@ -434,8 +434,9 @@ fn layers(model: &Model, device: i32) -> Vec<LayerRow> {
 
 fn categories(model: &Model, device: i32) -> Vec<CategoryRow> {
     let views = model.categories(device).into_iter();
-    // `other` is there only if there is something that no rule knows.
-    let views = views.filter(|view| view.category != Category::Other || view.bytes > 0 || view.bytes_at_peak > 0);
+    // These are there only if they hold something: what no rule knows, and what is older than memlab in the process.
+    let rare = |category| matches!(category, Category::Other | Category::BeforeMemlab);
+    let views = views.filter(|view| !rare(view.category) || view.bytes > 0 || view.bytes_at_peak > 0);
     let row = |view: memlab_trace::CategoryView| CategoryRow {
         device,
         name: view.category.as_str(),

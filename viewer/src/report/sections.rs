@@ -109,7 +109,7 @@ pub(super) fn peak(device: &DeviceView, steps_ended: u64) -> Vec<String> {
     lines.extend(limit(device));
     if device.async_allocations > 0 {
         lines.push(
-            "  backend:cudaMallocAsync: sizes are as requested, and reserved is taken to be what is allocated"
+            "  Blocks came from the driver one by one: sizes are as requested, and reserved is taken to be what is allocated"
                 .to_owned(),
         );
     }

@@ -11,7 +11,7 @@ use crate::format;
 use crate::theme::{Theme, category_index, category_names};
 
 /// One letter for each category, for bars without colour.
-pub const LETTERS: [&str; 12] = ["P", "G", "O", "B", "A", "I", "T", "W", "c", "x", "o", "?"];
+pub const LETTERS: [&str; Category::COUNT] = ["P", "G", "O", "B", "A", "I", "T", "N", "W", "b", "c", "x", "o", "?"];
 
 /// Draws the pane.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {

@@ -29,8 +29,8 @@ pub struct Cell {
 #[derive(Clone, Default)]
 struct Tally {
     /// Bytes by category, of blocks that pass and of others.
-    passing: [u64; 12],
-    others: [u64; 12],
+    passing: [u64; Category::COUNT],
+    others: [u64; Category::COUNT],
     used: u64,
     /// The block with most of the cell: whether it passes, its bytes here, its address, its index.
     most: (bool, u64, u64, usize),

@@ -40,7 +40,7 @@ pub struct Digest {
     /// Those that pass the filter.
     pub passing: Sum,
     /// Blocks by category, in the order of [`Category::ALL`].
-    pub categories: [Sum; 12],
+    pub categories: [Sum; Category::COUNT],
     /// Segments without a block.
     pub empty: Sum,
 }

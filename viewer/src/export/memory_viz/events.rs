@@ -87,11 +87,6 @@ impl Events {
     }
 }
 
-/// Whether driver memory is a block of the cudaMallocAsync backend.
-fn is_block(kind: DriverKind, library: &str) -> bool {
-    kind == DriverKind::Async && library.starts_with("libc10_cuda.so")
-}
-
 impl Onlooker for Events {
     fn before(&mut self, record: &Record<'_>, model: &Model) {
         match record {
@@ -102,7 +97,7 @@ impl Onlooker for Events {
                 self.keep(Event { action: Action::Alloc, device, address, bytes, stack, time });
             }
             Record::Free(e) => self.free(model, e.device, e.address, e.time),
-            Record::DriverAlloc(e) if is_block(e.kind, &e.library) => {
+            Record::DriverAlloc(e) if e.is_block() => {
                 self.free(model, e.device, e.address, e.time);
                 let (device, address, bytes, stack, time) = (e.device, e.address, e.bytes, e.stack, e.time);
                 for action in [Action::SegmentAlloc, Action::Alloc] {
@@ -120,7 +115,7 @@ impl Onlooker for Events {
                 let Some(held) = model.driver_held(e.device, e.kind, e.address).filter(|held| held.is_segment) else {
                     return;
                 };
-                if e.kind == DriverKind::Async {
+                if held.is_block {
                     self.free(model, e.device, e.address, e.time);
                 }
                 let (device, address, time) = (e.device, e.address, e.time);

@@ -1,0 +1,129 @@
+//! Whether the loaded PyTorch has the functions that memlab hooks. A name that PyTorch has changed is simply never called,
+//! so the figures would be wrong without a word.
+
+use std::ffi::CStr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Hook, hooks};
+use crate::late;
+use crate::recorder::Recorder;
+use crate::symbols;
+
+/// Major and minor number.
+pub type Version = (u32, u32);
+
+/// A range of versions.
+#[derive(Clone, Copy)]
+pub struct Versions {
+    since: Version,
+    until: Option<Version>,
+}
+
+impl Versions {
+    /// All that memlab supports.
+    pub const ALL: Self = Self { since: (0, 0), until: None };
+
+    pub const fn since(since: Version) -> Self {
+        Self { since, until: None }
+    }
+
+    /// From one version to another, both within.
+    pub const fn between(since: Version, until: Version) -> Self {
+        Self { since, until: Some(until) }
+    }
+
+    /// `None`: the version could not be found out.
+    fn contain(self, version: Option<Version>) -> bool {
+        match version {
+            Some(version) => self.since <= version && self.until.is_none_or(|until| version <= until),
+            None => self.since == Self::ALL.since && self.until.is_none(),
+        }
+    }
+}
+
+/// The libraries that have been looked at, in one recording.
+#[derive(Default)]
+pub struct Check {
+    /// How many objects had ever been loaded when it was last looked.
+    loads: AtomicU64,
+    /// A bit for each of [`LIBRARIES`].
+    done: AtomicU64,
+}
+
+const LIBRARIES: [&CStr; 3] = [c"libc10.so", c"libtorch_cpu.so", c"libtorch_cuda.so"];
+
+impl Check {
+    /// Warns of what is missing in libraries of PyTorch that were loaded since the last call.
+    pub fn run(&self, recorder: &Recorder) {
+        let loads = late::loads();
+        if self.loads.swap(loads, Ordering::AcqRel) == loads {
+            return;
+        }
+        for (index, library) in LIBRARIES.into_iter().enumerate() {
+            let bit = 1 << index;
+            if self.done.load(Ordering::Relaxed) & bit != 0 {
+                continue;
+            }
+            let Some(path) = symbols::path_of_loaded(library) else { continue };
+            if self.done.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+                let has = |hook: &Hook| !symbols::in_loaded_library(library, hook.symbol).is_null();
+                let version = version_beside(Path::new(&path));
+                for complaint in missing(version, hooks().filter(|hook| hook.library == library), has) {
+                    recorder.warn(&complaint);
+                }
+            }
+        }
+    }
+}
+
+/// A sentence for each hook whose function PyTorch should have and has not.
+fn missing(version: Option<Version>, hooks: impl Iterator<Item = Hook>, has: impl Fn(&Hook) -> bool) -> Vec<String> {
+    let expected = hooks.filter(|hook| hook.versions.contain(version) && !has(hook));
+    let which = version.map_or("this PyTorch".to_owned(), |(major, minor)| format!("PyTorch {major}.{minor}"));
+    expected.map(|hook| format!("{which} has no {}: {}", hook.name, hook.lost)).collect()
+}
+
+/// The version in `torch/version.py`, for the library at `torch/lib/…`.
+fn version_beside(library: &Path) -> Option<Version> {
+    let source = std::fs::read_to_string(library.parent()?.parent()?.join("version.py")).ok()?;
+    let line = source.lines().find_map(|line| line.strip_prefix("__version__"))?;
+    let mut numbers = line.trim_start_matches([' ', '=', '\'', '"']).split(|byte: char| !byte.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::torch::workspace;
+
+    #[test]
+    fn each_version_is_asked_for_what_it_has() {
+        // GIVEN a PyTorch that has none of the functions that hand out workspaces
+        let asked = |version| missing(version, workspace::hooks().into_iter(), |_| false);
+        // THEN the ones missed are those that this version is known to have, and what that costs is said
+        assert_eq!(asked(Some((2, 1))).len(), 1);
+        assert_eq!(asked(Some((2, 8))).len(), 1);
+        assert_eq!(asked(Some((2, 11))).len(), 2);
+        assert_eq!(asked(Some((2, 15))).len(), 3);
+        assert!(asked(Some((2, 4)))[0].starts_with("PyTorch 2.4 has no at::cuda::getCurrentCUDABlasHandle(): cuBLAS"));
+        // AND an unknown version is asked for nothing that comes and goes
+        assert!(asked(None).is_empty());
+        assert_eq!(missing(None, hooks(), |_| false).len(), hooks().filter(|h| h.versions.contain(None)).count());
+        assert!(missing(Some((2, 15)), hooks(), |_| true).is_empty());
+    }
+
+    #[test]
+    fn the_version_is_read_from_beside_the_library() -> std::io::Result<()> {
+        let folder = std::env::temp_dir().join(format!("memlab-version-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("lib"))?;
+        let version = |source: &str| {
+            std::fs::write(folder.join("version.py"), source)?;
+            std::io::Result::Ok(version_beside(&folder.join("lib/libtorch_cpu.so")))
+        };
+        assert_eq!(version("import x\n__version__ = '2.4.1+cu121'\ndebug = False\n")?, Some((2, 4)));
+        assert_eq!(version("__version__ = \"2.15.0a0+git\"\n")?, Some((2, 15)));
+        assert_eq!(version("__version__ = None\n")?, None);
+        std::fs::remove_dir_all(&folder)
+    }
+}

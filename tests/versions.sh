@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Runs the tests that depend on PyTorch's and CPython's insides with other versions of both, and prints a table.
+#
+#     tests/versions.sh            the versions below, as far as a fitting CPython is found (on the PATH, or pyenv's)
+#     tests/versions.sh 2.4 2.8    some of them
+#     tests/versions.sh --old      one old version and the exactness tests alone, as `make test` does
+#
+# Environments are made in target/versions, or in the folder that MEMLAB_VERSIONS names (5 GiB each), and kept. The newest
+# version is that of .venv, whose pytest runs the tests in any case.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+folder=${MEMLAB_VERSIONS:-target/versions}
+
+# PyTorch, the CPythons it is tried with (the first that is found), and packages of its time.
+versions='
+2.1  3.9,3.10,3.11        torch==2.1.2  numpy<2  transformers==4.40.2
+2.4  3.10,3.11,3.12,3.9   torch==2.4.1  numpy    transformers==4.48.3
+2.6  3.12,3.13,3.11,3.10  torch==2.6.0  numpy    transformers==4.50.3
+2.8  3.13,3.12,3.11,3.10  torch==2.8.0  numpy    transformers>=4.55,<5
+2.11 3.12,3.13,3.11,3.10  torch==2.11.0 numpy    transformers>=4.55
+'
+tests='test_exact.py test_kinds.py test_layers.py'
+old=2.4 # The one that `make test` tries.
+
+# Prints the path of CPython $1.
+find_python() {
+    local candidate
+    for candidate in "$HOME/.pyenv/versions/$1".*/bin/python "$(command -v "python$1")"; do
+        # One of pyenv's shims is found and does not run.
+        [ "$("$candidate" -c 'import sys, ensurepip; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$1" ] &&
+            echo "$candidate" && return
+    done
+    return 1
+}
+
+# Prints the Python of an environment with PyTorch $1, made if need be: $2 CPythons, the rest packages. Fails with 1 where no
+# CPython is found, with 2 where the packages cannot be installed.
+environment() {
+    local torch=$1 pythons=$2 minor python made
+    shift 2
+    for minor in ${pythons//,/ }; do
+        made=$folder/torch$torch-py$minor
+        [ -e "$made/.installed" ] && echo "$made/bin/python" && return
+    done
+    for minor in ${pythons//,/ }; do
+        python=$(find_python "$minor") || continue
+        made=$folder/torch$torch-py$minor
+        mkdir -p "$folder" && "$python" -m venv --clear "$made" >&2 &&
+            "$made/bin/pip" install --quiet --disable-pip-version-check "$@" >&2 &&
+            touch "$made/.installed" && echo "$made/bin/python" && return
+        echo "memlab: PyTorch $torch could not be installed for CPython $minor" >&2
+        return 2
+    done
+    echo "memlab: none of CPython ${pythons//,/, } found: the tests with PyTorch $torch are skipped" >&2
+    return 1
+}
+
+# Runs the tests $2… with the Python $1; prints pytest's last line.
+run() {
+    local python=$1
+    shift
+    MEMLAB_PYTHON=$(cd "$(dirname "$python")" && pwd)/$(basename "$python") PYTHONPATH=$PWD/python \
+        .venv/bin/python -m pytest -q -n 2 -p no:cacheprovider -rfE "${@/#/tests/}"
+}
+
+if [ "${1:-}" = --old ]; then
+    read -r torch pythons packages < <(grep "^$old " <<<"$versions")
+    # Without transformers, which is not about memory: the model made of it is skipped.
+    read -ra packages <<<"${packages%transformers*}"
+    python=$(environment "$torch" "$pythons" "${packages[@]}") || exit $(($? - 1))
+    echo "memlab: PyTorch $torch, $("$python" --version)"
+    run "$python" test_exact.py test_kinds.py
+    exit
+fi
+
+wanted=${*:-2.1 2.4 2.6 2.8 2.11 newest}
+failed=0
+table=$(printf '| PyTorch | CPython |' && printf ' %s |' $tests && printf '\n|---|---|' && printf -- '---|%.0s' $tests)
+for torch in $wanted; do
+    if [ "$torch" = newest ]; then
+        python=.venv/bin/python
+    else
+        read -r torch pythons packages < <(grep "^$torch " <<<"$versions") ||
+            { echo "memlab: no PyTorch $torch in $0" >&2 && exit 2; }
+        read -ra packages <<<"$packages"
+        python=$(environment "$torch" "$pythons" "${packages[@]}") || continue
+    fi
+    row=$("$python" -c 'import sys, torch; print(f"| {torch.__version__} | {sys.version.split()[0]} |")')
+    for test in $tests; do
+        output=$(run "$python" "$test" 2>&1) || { failed=1 && echo "$output" >&2; }
+        summary=$(tail -n 1 <<<"$output" | sed 's/ in [0-9.]*s.*//; s/^=* //')
+        row+=" $summary |"
+        echo "PyTorch $torch: $test: $summary" >&2
+    done
+    table+=$'\n'$row
+done
+echo "$table"
+exit $failed
