@@ -14,11 +14,11 @@ import torch.nn as nn
 from torch.optim.swa_utils import AveragedModel
 
 model = nn.Sequential(nn.Linear(40, 50), nn.BatchNorm1d(50)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 copied = copy.deepcopy(model)
 averaged = AveragedModel(model)
 spare = nn.ModuleDict({"table": nn.Embedding(30, 40)}).cuda()
-for _ in range(2):
+optimizer = torch.optim.SGD([*model.parameters(), *spare.parameters()], lr=0.1)
+for _ in range(3):
     batch = torch.ones(8, 40, device="cuda")
     optimizer.zero_grad()
     model(batch).sum().backward()

@@ -63,6 +63,7 @@ class Agent:
         self.next_tagging = 0.0
         self.untagged = False  # There are modules that were called for the first time since the last tags.
         self.next_search = self.next_survey = 0.0
+        self.surveyed: list = []  # (name, weak module) of those that hold tensors and are not called.
         self.finished = False
         self.warned = False
         native.software("torch", str(torch.__version__), os.path.dirname(os.path.abspath(torch.__file__)))
@@ -373,14 +374,14 @@ class Agent:
 
     def uncalled(self, called):
         """Modules that hold tensors without being called, such as averages of weights. A search of the whole heap, so it
-        is made seldom."""
+        is made seldom; what it found is remembered."""
         before = time.monotonic()
-        if before < self.next_survey and not self.finished:
-            return []
-        found = self.reader.uncalled([module for _, module in called])
-        after = time.monotonic()
-        self.next_survey = after + (after - before) / _TAGGING_SHARE
-        return found
+        if before >= self.next_survey or self.finished:
+            found = self.reader.uncalled([module for _, module in called])
+            self.surveyed = [(name, weakref.ref(module)) for name, module in found]
+            after = time.monotonic()
+            self.next_survey = after + (after - before) / _TAGGING_SHARE
+        return [(name, module) for name, reference in self.surveyed if (module := reference()) is not None]
 
     def tag_optimizer(self, optimizer, names):
         for group, index, parameter, state in self.reader.optimized(optimizer):
