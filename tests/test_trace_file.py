@@ -92,9 +92,9 @@ def test_nobody_waits_for_a_pipe(memlab, recorded):
         os.mkfifo(memlab.folder / name)
     # WHEN a program runs, and what it writes has to be condensed
     run = recorded("pairs", 0, 100_000, 1, command=[memlab.command, "run", "--"], MEMLAB_TRACE_MAX="4MiB")
-    assert (run.returncode, complaints(run)[:-1]) == (0, [])
+    assert run.returncode == 0 and "memlab report memlab-recorded-" in run.stderr
     begun = time.monotonic()
-    run = recorded("pairs", 0, 100_000, 1, MEMLAB_OUTPUT="run.jsonl", MEMLAB_TRACE_MAX="4MiB")
+    run = recorded("pairs", 0, 400_000, 1, MEMLAB_OUTPUT="run.jsonl", MEMLAB_TRACE_MAX="4MiB")
     # THEN it ends without delay, one line says what stands in the way, and the trace can be read
     assert run.returncode == 0 and time.monotonic() - begun < 15
     (line,) = complaints(run)
@@ -138,7 +138,7 @@ def test_a_trace_never_exceeds_its_maximum(memlab, recorded, live, count, thread
     output, errors = process.communicate()
     assert 1 << 20 < largest <= maximum << 20
     # AND nothing is held of those that were replaced
-    assert (process.returncode, output) == (0, "1 descriptors, 1 mappings, 0 deleted\n")
+    assert (process.returncode, output) == (0, "1 descriptors, 0 mappings, 0 deleted\n")
     assert list(memlab.folder.glob("bounded*")) == [memlab.folder / "bounded.jsonl"]
     # AND the trace is condensed and whole, and knows of each event that it lacks
     report = memlab.report(memlab.folder / "bounded.jsonl")
@@ -146,7 +146,7 @@ def test_a_trace_never_exceeds_its_maximum(memlab, recorded, live, count, thread
     missing = report["trace"].get("missing_events", 0)
     ended = 1
     assert report["trace"]["events"] + missing == 1 + live + 2 * count * threads + ended
-    assert report["devices"][0]["live_blocks"] >= live
+    assert report["devices"][0]["allocated_bytes"] >= live << 20
     assert errors.count("\n") == (1 if missing else 0), errors
     assert ("some are missing" in errors) == (missing > 0)
 

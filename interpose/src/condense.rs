@@ -32,6 +32,8 @@ const TICK: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest time until a condensation that failed is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
+/// So little may be filled before anybody looks again.
+const SMALL: u64 = 64 << 20;
 /// What a file takes besides keyframe and events: its header, and what is kept back at its end.
 const SLACK: u64 = 64 << 10;
 
@@ -78,9 +80,10 @@ fn allowance(trace_max: u64, keyframe: u64, left: u64) -> u64 {
     trace_max.saturating_sub(next).saturating_sub(left)
 }
 
-/// Starts the thread that condenses, once the trace has a size at all. Called now and then by the control thread.
+/// Starts the thread that condenses, once the trace has a size at all, or at once where it may have little. Called now and then by the control thread.
 pub fn start_if_needed(recorder: &'static Recorder) {
-    if THREAD.load(Ordering::Acquire).is_null() && recorder.log.file().tail() > FIRST_EXTENSION / 2 {
+    let is_due = crate::config().trace_max <= SMALL || recorder.log.file().tail() > FIRST_EXTENSION / 2;
+    if is_due && THREAD.load(Ordering::Acquire).is_null() {
         // Null again in a forked child.
         let pending = ptr::from_mut(Box::leak(Box::new(std::thread::current())));
         THREAD.store(pending, Ordering::Release);
