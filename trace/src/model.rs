@@ -29,8 +29,8 @@ use hashbrown::HashMap;
 pub use calls::{Call, CallTree, Held, LineCalls};
 pub use keyframe::Keyframe;
 pub use piles::{Caller, PileSpan, PileView, PiledStack};
-pub use symbols::DEEPEST_STACK;
 pub use sources::Sources;
+pub use symbols::DEEPEST_STACK;
 pub use views::*;
 pub use whose::Whose;
 

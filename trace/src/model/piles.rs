@@ -215,7 +215,7 @@ impl Model {
         let caller = |(stack, frame): (u32, &super::symbols::Frame)| Caller {
             stack,
             line: frame.line.clone(),
-            is_users: frame.user_line != 0,
+            is_users: frame.whose == super::whose::Whose::User,
         };
         self.symbols.climb_stacks(stack).map(caller).collect()
     }

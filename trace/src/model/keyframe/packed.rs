@@ -100,8 +100,9 @@ impl From<Cell> for CellRow {
 
 impl From<CellRow> for Cell {
     fn from(CellRow(stack, layer, owner, kind, phase, figures, line, layer_slot, makes_graph): CellRow) -> Self {
-        let cell = Self::of(CellKey { stack, layer, owner, kind, phase }, figures, [line, layer_slot]);
-        Self { makes_graph: makes_graph != 0, ..cell }
+        let mut cell = Self::of(CellKey { stack, layer, owner, kind, phase }, figures, [line, layer_slot]);
+        cell.makes_graph = makes_graph != 0;
+        cell
     }
 }
 
