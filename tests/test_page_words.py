@@ -41,8 +41,10 @@ def test_models_that_are_not_the_one():
             memlab.unpage(other)
     with pytest.raises(RuntimeError, match=r"not paged: memlab\.page\(model\) first"):
         memlab.unpage(mlp())
-    with pytest.raises(TypeError, match=r"compiled by torch\.jit.*give the nn\.Module"):
-        paged(torch.jit.script(mlp()))
+    compiled = torch.jit.script(mlp())
+    for given, what in ((compiled, "that is"), (nn.Sequential(compiled), "whose part 0 is")):
+        with pytest.raises(TypeError, match=rf"model {what} compiled by torch\.jit.*give the nn\.Module"):
+            paged(given)
 
 
 WRONG = [

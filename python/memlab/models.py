@@ -13,13 +13,14 @@ from memlab.plan import Plan
 
 def require_model(function: str, given: Any) -> None:
     """Raises TypeError unless it is a module whose ``forward`` is run by Python; says what to give instead."""
-    if isinstance(given, torch.jit.ScriptModule):
-        raise TypeError(
-            f"memlab.{function} was given a model compiled by torch.jit, which runs without asking where its weights are: "
-            "give the nn.Module that it was made from"
-        )
     if not isinstance(given, nn.Module):
         raise TypeError(f"memlab.{function} takes a model (a torch.nn.Module), and was given {_advice(given)}")
+    compiled = next((name for name, part in given.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)
+    if compiled is not None:
+        raise TypeError(
+            f"memlab.{function} was given a model {f'whose part {compiled} is' if compiled else 'that is'} compiled by "
+            "torch.jit, which runs without asking where its weights are: give the nn.Module that it was made from"
+        )
 
 
 def _advice(given: Any) -> str:
