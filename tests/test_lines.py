@@ -135,3 +135,24 @@ def test_cells_have_the_names_of_the_notebook(memlab, packages):
     trace = run(memlab, packages, script)
     expected = [("In[3]", 2, 1024), ("In[4]", 2, 2048), ("In[5]", 3, 4096), ("/tmp/ipykernel_7/456.py", 2, 8192)]
     assert lines_of(memlab, trace) == [(file, "<module>", line, size) for file, line, size in expected]
+
+
+def test_libraries_answer_where_the_programs_line_only_calls_them(memlab, packages):
+    # GIVEN a program whose every byte is a library's doing
+    script = memlab.folder / "train.py"
+    script.write_text("import trainer.train\n")
+    trace = run(memlab, packages, script)
+    library = str(packages / "gpulib.py")
+
+    def reported(*options):
+        done = subprocess.run([memlab.command, "report", trace, *options], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    # THEN the report shows the library's lines and says why, unless told otherwise, and cuts nothing in a pipe
+    assert "train.py:1 only calls them" in reported() and "gpulib.py:14  allocate" in reported()
+    assert "gpulib.py" not in reported("--libraries=never") and "train.py:1" in reported("--libraries=never")
+    # AND JSON has both
+    report = memlab.report(trace)
+    assert {(row["file"], row["whose"]) for row in report["lines"]} == {(str(script), "user")}
+    assert {(row["file"], row["whose"]) for row in report["library_lines"]} == {(library, "library")}
+    assert report["lines_shown"] == "library_lines"

@@ -114,8 +114,13 @@ pub fn fit_middle<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, 
     Cow::Owned(format!("{}{ellipsis}{tail}", fit(text, room / 2, "")))
 }
 
-/// A source file as it is shown: relative to the program's directory where it lies below it.
+/// A source file as it is shown: from its package on where it is installed, relative to the program's directory where it
+/// lies below it. Without a directory it is shown in full.
 pub fn short_path<'a>(file: &'a str, directory: &str) -> &'a str {
+    let of_package = |folder: &str| file.rsplit_once(folder).map(|(_, rest)| rest).filter(|_| !directory.is_empty());
+    if let Some(rest) = of_package("/site-packages/").or_else(|| of_package("/dist-packages/")) {
+        return rest;
+    }
     match file.strip_prefix(directory.trim_end_matches('/')) {
         Some(rest) if !directory.is_empty() && rest.starts_with('/') => rest.trim_start_matches('/'),
         _ => file,

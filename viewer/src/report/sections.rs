@@ -390,7 +390,6 @@ fn one_oom(names: &Names<'_>, oom: &OomView, grows: Option<&Grows>, columns: usi
 
 /// What is worth looking at, each with what to do next, and what the memory was.
 pub(super) fn findings(names: &Names<'_>, columns: usize) -> Vec<String> {
-    let columns = columns.min(PROSE);
     let mut lines = vec!["What to look at".to_owned()];
     let Some(headline) = findings::headline(names.model) else { return Vec::new() };
     let found: Vec<Finding> = findings::of(names.model);
@@ -407,6 +406,7 @@ pub(super) fn findings(names: &Names<'_>, columns: usize) -> Vec<String> {
 
 /// Text in lines of at most so many columns, the first after `mark`, the others as far in.
 fn wrapped(mark: &str, text: &str, columns: usize) -> Vec<String> {
+    let columns = columns.min(PROSE);
     let indent = " ".repeat(crate::text::width(mark) + 1);
     let mut lines = vec![mark.to_owned()];
     for word in text.split_whitespace() {

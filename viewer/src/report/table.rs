@@ -1,5 +1,7 @@
 //! Tables of a report: numbers to the right, the last column is text and takes what room is left.
 
+use std::borrow::Cow;
+
 use crate::text;
 
 /// Spaces between columns.
@@ -51,7 +53,7 @@ impl Table {
                         line += cell;
                         line += &" ".repeat(GAP);
                     }
-                    None if self.is_of_layers => line += &text::fit_middle(cell, room, "…"),
+                    None if self.is_of_layers => line += &layer(cell, room),
                     None => line += &text::fit_end(cell, room, "…"),
                 }
             }
@@ -60,5 +62,13 @@ impl Table {
         let head = line(&mut self.head.iter().copied());
         let rows = self.rows.iter().map(|row| line(&mut row.iter().map(String::as_str)));
         std::iter::once(head).chain(rows).collect()
+    }
+}
+
+/// A layer's name, cut in the middle, and what comes after it where there is room.
+fn layer(cell: &str, room: usize) -> Cow<'_, str> {
+    match cell.split_once("  ") {
+        Some((name, _)) if text::width(cell) > room => text::fit_middle(name, room, "…"),
+        _ => text::fit_middle(cell, room, "…"),
     }
 }
