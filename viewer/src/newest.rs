@@ -121,7 +121,7 @@ mod tests {
         let second = write("new-1.jsonl", &rank(1, JOB * 2 + 1), 100);
         // WHEN the folder is named THEN the newest trace is meant, with the other rank where that is wanted
         let named = [folder.path().to_owned()];
-        assert_eq!(traces(&named, false).unwrap(), [first.clone()]);
+        assert_eq!(traces(&named, false).unwrap(), std::slice::from_ref(&first));
         assert_eq!(traces(&named, true).unwrap(), [first.clone(), second]);
         // AND files stay as they are, there or not
         let files = [folder.path().join("gone.jsonl"), first];
