@@ -83,9 +83,7 @@ def test_the_first_allocation_that_fails_is_told_with_who_is_in_the_way(memlab):
     assert (device["index"], device["allocations"]) == (0, 0) and "SimGPU" in device["name"]
     # AND every way of showing it says what happened
     for command in [["report"], ["report", "--html", "-"], ["view", "--once", "--size", "200x40"]]:
-        shown = subprocess.run(
-            [memlab.command, *command, report["trace"]["path"]], capture_output=True, text=True
-        ).stdout
+        shown = subprocess.run([memlab.command, *command, report["trace"]["path"]], capture_output=True, text=True).stdout
         assert "Out of memory" in shown and "2.00 GiB" in shown, (command, shown)
         assert "No GPU memory was allocated" not in shown and "no device memory was allocated" not in shown
 
@@ -114,9 +112,7 @@ def test_what_spills_is_not_in_use_and_a_higher_limit_helps(memlab, limit):
         return
     # A context of 256 MiB leaves room for four blocks of 60 MiB; the other six are on the host.
     assert kinds(report) == ["spilling"] and device["host_bytes_at_peak"] == 360 << 20
-    text = subprocess.run(
-        [memlab.command, "report", report["trace"]["path"]], capture_output=True, text=True
-    ).stdout
+    text = subprocess.run([memlab.command, "report", report["trace"]["path"]], capture_output=True, text=True).stdout
     assert "600 MiB reserved and 496 MiB in use at that moment\n  and 360 MiB in host memory" in text, text
     assert "a limit of 500 MiB was set" in text and "- in host memory     -360 MiB" in text
     page = subprocess.run(

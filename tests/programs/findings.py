@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 
@@ -127,7 +128,7 @@ def crowded():
         # Until memlab has looked who else is there.
         deadline = time.monotonic() + 60
         trace = os.environ["MEMLAB_OUTPUT"].replace("%p", str(os.getpid()))
-        while time.monotonic() < deadline and '"used"' not in open(trace, errors="replace").read():
+        while time.monotonic() < deadline and '"used"' not in Path(trace).read_text(errors="replace"):
             time.sleep(0.05)
     other.communicate(b"\n")
     print("other", other.pid, flush=True)
