@@ -112,7 +112,7 @@ pub(super) fn lines(names: &Names<'_>, device: &DeviceView, devices: usize) -> S
     let why = names.model.only_calls(device.index).filter(|_| is_on);
     let why = why.map(|line| format!(": {} only calls them", short(&names.line(Some(&line))))).unwrap_or_default();
     format!(
-        "<div class=\"choice\"><input type=\"checkbox\" id=\"libraries-{index}\"{checked}>\
+        "<div class=\"choice\"><input type=\"checkbox\" id=\"libraries-{index}\"{checked} />\
          <label for=\"libraries-{index}\">with the lines of libraries{why}</label>\n\
          <div class=\"users\">{users}</div>\n<div class=\"libraries\">{libraries}</div></div>\n",
         checked = if is_on { " checked" } else { "" },
