@@ -17,7 +17,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::views::{Category, Shares};
+use super::views::Category;
 use crate::record::{Flags, Phase, TagCategory};
 
 /// A category of blocks, decided or pending.
@@ -64,8 +64,7 @@ impl Kind {
     /// The place of its category among [`super::views::Shares`].
     #[inline]
     pub(crate) fn share(self) -> usize {
-        const PLACES: usize = size_of::<Shares>() / size_of::<u64>();
-        (self.category() as usize).min(PLACES - 1)
+        self.category() as usize
     }
 
     /// Whether it is still to be decided.

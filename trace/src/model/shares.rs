@@ -140,7 +140,9 @@ mod tests {
     use super::*;
 
     fn shares(parameters: u64, activations: u64) -> Shares {
-        [parameters, 0, 0, 0, activations, 0, 0, 0]
+        let mut shares = Shares::default();
+        (shares[0], shares[4]) = (parameters, activations);
+        shares
     }
 
     #[test]

@@ -281,8 +281,8 @@ pub struct TimelinePoint {
     pub used: Range,
 }
 
-/// Bytes of blocks by category: those of the first eight of [`Category::ALL`].
-pub type Shares = [u64; 8];
+/// Bytes of blocks by category, in the order of [`Category::ALL`]; 0 for those that are not of blocks.
+pub type Shares = [u64; Category::COUNT];
 
 /// What memory was used for in one stretch of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
