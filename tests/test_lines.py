@@ -109,12 +109,11 @@ def test_cells_have_the_names_of_the_notebook(memlab, packages):
         dedent("""\
         class Compiler:
             def __init__(self):
-                self._filename_map = {"/tmp/ipykernel_7/123.py": 3}
+                self._filename_map = {"/tmp/ipykernel_7/123.py": 3, "<ipython-input-5-0a1b>": 5}
         class InteractiveShell:
             _instance = None
             def __init__(self):
                 self.compile = Compiler()
-                self._trait_values = {"execution_count": 5}
         InteractiveShell._instance = InteractiveShell()
         """)
     )

@@ -102,8 +102,9 @@ class Program:
         with _Harmless():
             shell = _shell()
             numbers = _dictionary(shell.get("compile")).get("_filename_map")
-            # What a magic compiles is run at once, by the cell that runs now.
-            now = (shell.get("_trait_values") or {}).get("execution_count")
+            # What a magic compiles is run at once, by the cell that was compiled last.
+            counts = dict.copy(numbers).values() if type(numbers) is dict else ()
+            now = max((count for count in counts if type(count) is int), default=None)
             for frame, file, line, function in frames:
                 is_timed = file in _TIMED
                 number = now if is_timed else numbers.get(file) if type(numbers) is dict else None
