@@ -46,7 +46,7 @@ fn parse(page: &str) -> (Vec<String>, String) {
         names.push(name.to_owned());
         if name == "script" || name == "style" {
             rest = rest.split_once(&format!("</{name}>")).unwrap().1;
-        } else if !tag.ends_with('/') && !matches!(name, "meta" | "br") {
+        } else if !tag.ends_with('/') && !matches!(name, "meta" | "br" | "input") {
             open.push(name.to_owned());
         }
     }
