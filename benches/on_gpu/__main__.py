@@ -13,6 +13,7 @@ import interception
 import offload
 import paging
 import speed
+import tests_on_card
 import truth
 from harness import LIBRARY, MEMLAB, Failed, Harness
 
@@ -62,6 +63,8 @@ def together():
     yield "truth comparison", truth.check_comparison
     for program in truth.PROGRAMS_BY_NAME:
         yield f"truth {program}", truth.check_truth, program
+    for file in tests_on_card.CHOSEN:
+        yield f"tests {file}", tests_on_card.check_file, file
 
 
 def alone():

@@ -5,7 +5,7 @@ import sys
 
 from harness import PROGRAMS, ROOT, Failed
 
-WAYS = ["graph", "threads", "compiled", "frozen", "chunked", "share"]
+WAYS = ["graph", "threads", "compiled", "frozen", "trained", "chunked", "share"]
 BUDGETS = ["min", "3MiB"]
 
 

@@ -1,0 +1,32 @@
+"""Tests of the suite that need neither a made-up failure nor a card of a certain size, on the real card."""
+
+import os
+import subprocess
+import sys
+
+from harness import ROOT, TESTS, Skip
+
+# A file, and which of its tests.
+CHOSEN = {
+    "test_agent.py": "",
+    "test_kinds.py": "not lacks",
+    "test_interception.py": "without_caching or late",
+}
+
+
+def check_file(harness, folder, file):
+    """What one file of tests finds."""
+    if harness.simulated:
+        return Skip("`make test` runs it on the simulated GPU")
+    environment = os.environ | {"MEMLAB_ON_GPU": "1", "PYTHONPATH": str(ROOT / "python")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'pytest'}"]
+    command += [str(TESTS / file), *(["-k", CHOSEN[file]] if CHOSEN[file] else [])]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=max(1, harness.left()), check=False
+    )
+    lines = done.stdout.splitlines()
+    harness.note(f"tests of {file}", lines[-1] if lines else done.stderr[-500:])
+    if done.returncode == 0:
+        return []
+    (harness.out / f"{file}.txt").write_text(done.stdout + done.stderr)
+    return [line for line in lines if line.startswith(("FAILED", "ERROR", "E  "))] or [done.stderr[-2000:]]
