@@ -26,10 +26,13 @@ input()
 """
 # A child without exec, as a worker of a data loader is, that outlives the process.
 FORK = """
+begun, begins = os.pipe()
 child = os.fork()
 if not child:
+    os.write(begins, b"1")
     os.read(0, 1)
     os._exit(0)
+os.read(begun, 1)
 """
 
 

@@ -205,7 +205,8 @@ def test_traces_that_had_to_go_elsewhere_are_found(memlab, recorded):
     # GIVEN two programs at once that are to write to one file
     script = 'for i in 1 2; do "$@" & done; wait'
     command = [memlab.command, "run", "-o", "same.jsonl", "--", "sh", "-c", script, "sh"]
-    run = recorded("pairs", 0, 50, 1, command=command)
+    (memlab.folder / "meeting").mkdir()
+    run = recorded("meets", "meeting", command=command)
     # THEN both traces are in the summary
     assert run.returncode == 0
     assert "memlab report same.jsonl same-1.jsonl" in run.stderr or "same-1.jsonl same.jsonl" in run.stderr

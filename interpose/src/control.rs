@@ -39,7 +39,7 @@ pub fn start(recorder: &'static Recorder) {
 fn run(recorder: &'static Recorder) {
     // Nothing this thread does is to be recorded.
     let Some(_never_record) = crate::thread::Guard::enter() else { return };
-    let mut clients = match listen(recorder.facts.pid).and_then(Clients::new) {
+    let mut clients = match listen(recorder.facts.pid).and_then(|listener| Clients::new(listener, refusal)) {
         Ok(clients) => Some(clients),
         Err(error) => {
             recorder.warn(&format!("no control socket ({error}): `memlab ps` will not find this process"));
@@ -65,7 +65,7 @@ fn run(recorder: &'static Recorder) {
         let until = Instant::now() + TICK;
         match &mut clients {
             Some(clients) if clients.can_listen() => {
-                clients.serve_until(until, |client, request| reply(client, request, recorder));
+                clients.serve_until(until, |request| reply(request, recorder));
             }
             Some(_) => clients = None,
             None => std::thread::sleep(TICK),
@@ -73,13 +73,14 @@ fn run(recorder: &'static Recorder) {
     }
 }
 
-/// The line that answers a client's request.
-fn reply(client: &UnixStream, request: &[u8], recorder: &Recorder) -> String {
-    let answer = if same_user(client) {
-        Request::parse(request).map_or_else(|why| refused(&why), |request| answer(request, recorder))
-    } else {
-        refused("only the owner of the process may ask")
-    };
+/// What another user is told.
+fn refusal(client: &UnixStream) -> Option<String> {
+    (!same_user(client)).then(|| format!("{}\n", refused("only the owner of the process may ask")))
+}
+
+/// The line that answers a request.
+fn reply(request: &[u8], recorder: &Recorder) -> String {
+    let answer = Request::parse(request).map_or_else(|why| refused(&why), |request| answer(request, recorder));
     format!("{answer}\n")
 }
 

@@ -2,6 +2,7 @@
  *
  *   recorded pairs LIVE COUNT THREADS    keeps LIVE blocks, then takes and gives back COUNT, on so many threads at once
  *   recorded forks COUNT                 forks so many children, each of which gives back a block of its parent's
+ *   recorded meets FOLDER                waits until two such programs have begun, by files in the folder
  *
  * Prints how many descriptors of files called *.jsonl* it has at the end, how many mappings of deleted ones among them,
  * and how many blocks of 512 bytes those take. */
@@ -75,6 +76,16 @@ int main(int arguments, char **argument) {
                 exit(0);
             }
             waitpid(child, NULL, 0);
+        }
+    } else if (!strcmp(what, "meets")) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%d", argument[2], (int)getpid());
+        fclose(fopen(path, "w"));
+        for (int met = 0; met < 2; usleep(1000)) {
+            DIR *folder = opendir(argument[2]);
+            met = -2; /* "." and ".." */
+            while (readdir(folder)) met++;
+            closedir(folder);
         }
     } else {
         return 2;

@@ -65,19 +65,23 @@ pub fn forget_in_child() {
     }
 }
 
+/// The line for somebody who may not ask at all; told at once, so that strangers keep no place.
+pub type Refusal = fn(&UnixStream) -> Option<String>;
+
 /// The control socket and those who are connected to it, the oldest first.
 pub struct Clients {
     listener: Owned<UnixListener>,
+    refusal: Refusal,
     clients: Vec<Client>,
 }
 
 impl Clients {
-    pub fn new(listener: UnixListener) -> io::Result<Self> {
+    pub fn new(listener: UnixListener, refusal: Refusal) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let listener = Owned::new(listener);
         LISTENER.1.store(listener.inode.1, Ordering::Relaxed);
         LISTENER.0.store(listener.socket.as_raw_fd(), Ordering::Relaxed);
-        Ok(Self { listener, clients: Vec::with_capacity(MOST_CLIENTS) })
+        Ok(Self { listener, refusal, clients: Vec::with_capacity(MOST_CLIENTS) })
     }
 
     /// Whether there is still a socket to listen on.
@@ -86,7 +90,7 @@ impl Clients {
     }
 
     /// Has every request that comes before `until` answered; `reply` makes the line that answers a request.
-    pub fn serve_until(&mut self, until: Instant, reply: impl Fn(&UnixStream, &[u8]) -> String) {
+    pub fn serve_until(&mut self, until: Instant, reply: impl Fn(&[u8]) -> String) {
         let mut listens = true;
         loop {
             let now = Instant::now();
@@ -120,14 +124,15 @@ impl Clients {
     }
 
     /// Connects some of those that wait. False if that cannot be done now.
-    fn let_in(&mut self, reply: impl Fn(&UnixStream, &[u8]) -> String) -> bool {
+    fn let_in(&mut self, reply: impl Fn(&[u8]) -> String) -> bool {
         for _ in 0..LET_IN_AT_ONCE {
             if !self.can_listen() {
                 return false;
             }
             match self.listener.socket.accept() {
                 Ok((stream, _)) => {
-                    let mut client = Client::new(stream);
+                    let refusal = (self.refusal)(&stream);
+                    let mut client = Client::new(stream, refusal.unwrap_or_default().into_bytes());
                     // Most have said what they want by now, and are not kept.
                     if client.stream.socket.set_nonblocking(true).is_ok() && client.advance(&reply) {
                         if self.clients.len() == MOST_CLIENTS {
@@ -156,16 +161,16 @@ struct Client {
 }
 
 impl Client {
-    fn new(stream: UnixStream) -> Self {
+    fn new(stream: UnixStream, reply: Vec<u8>) -> Self {
         let deadline = Instant::now() + DEADLINE;
-        Self { stream: Owned::new(stream), deadline, request: Vec::new(), reply: Vec::new() }
+        Self { stream: Owned::new(stream), deadline, request: Vec::new(), reply }
     }
 
     /// Reads and writes as much as can be without waiting. False once there is nothing more to do for this client.
-    fn advance(&mut self, reply: impl Fn(&UnixStream, &[u8]) -> String) -> bool {
+    fn advance(&mut self, reply: impl Fn(&[u8]) -> String) -> bool {
         if self.reply.is_empty() {
             match self.read() {
-                Ok(true) => self.reply = reply(&self.stream.socket, &self.request).into_bytes(),
+                Ok(true) => self.reply = reply(&self.request).into_bytes(),
                 Ok(false) => return true,
                 Err(_) => return false,
             }

@@ -106,7 +106,8 @@ impl Found {
         }
         let mut start = [0; HEADER.len()];
         let length = file.read_at(&mut start, 0)?;
-        let is_trace = length == 0 || start[..length] == *HEADER;
+        // A process that has just made the file, and holds its lock, may not have written the header yet.
+        let is_trace = length == 0 || start[..length] == *HEADER || lock(&file) == Lock::Others;
         Ok(if is_trace { Self::Trace(file) } else { Self::Other("it is a file that is not a trace") })
     }
 }
@@ -195,6 +196,23 @@ mod tests {
             let names: std::collections::BTreeSet<_> = files.iter().map(|(_, path)| path).collect();
             assert_eq!(names.len(), 8);
         }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_trace_without_its_header_yet_is_left_alone() {
+        // GIVEN a trace whose process holds its lock and is about to write the header
+        let folder = folder("begun");
+        let path = folder.join("trace.jsonl");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let writer = File::open(&path).unwrap();
+        assert!(lock(&writer) == Lock::Ours);
+        // WHEN another is to be written there THEN it goes beside it
+        let (_, beside) = open_unused(&path, Naming::AsAsked).unwrap();
+        assert_eq!(beside, folder.join("trace-1.jsonl"));
+        // AND without a writer it is a file like any other
+        drop(writer);
+        assert!(is_refusal(&open_unused(&path, Naming::AsAsked).unwrap_err()));
         std::fs::remove_dir_all(folder).unwrap();
     }
 
