@@ -7,7 +7,7 @@ use common::replay;
 #[test]
 fn out_of_memory_at_the_first_allocation_shows_its_device() {
     // GIVEN a card under a limit on which nothing was ever allocated, of which the driver tells only afterwards
-    let model = replay(&[
+    let model = replay([
         r#"{"device":0,"name":"NVIDIA H200","total_bytes":8192}"#,
         r#"{"limit":0,"bytes":2048,"on_limit":"oom"}"#,
         r#"["oom",5,1,0,4096,0,0,3,7]"#,
@@ -22,14 +22,14 @@ fn out_of_memory_at_the_first_allocation_shows_its_device() {
     assert!(oom.categories.contains(&(memlab_trace::Category::OtherProcesses, 1024)), "{:?}", oom.categories);
     assert_eq!((oom.limit_bytes, &*oom.others), (Some(2048), [(77, 1024)].as_slice()));
     // AND also where nobody said anything of the device
-    let model = replay(&[r#"["oom",5,1,2,4096,0,0,0,0]"#]);
+    let model = replay([r#"["oom",5,1,2,4096,0,0,0,0]"#]);
     assert_eq!(model.devices().iter().map(|device| device.index).collect::<Vec<_>>(), [2]);
 }
 
 #[test]
 fn what_was_spilled_is_not_in_use_on_the_device() {
     // GIVEN a peak of which most lay in host memory, by a limit that was lifted later
-    let model = replay(&[
+    let model = replay([
         r#"{"limit":0,"bytes":2048,"on_limit":"spill"}"#,
         r#"["d+",1,1,0,4096,4096,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
         r#"["moved",2,0,3072]"#,
@@ -46,13 +46,13 @@ fn what_was_spilled_is_not_in_use_on_the_device() {
     assert!(device.spills && device.limit_bytes == Some(2048));
     // AND a limit that is lifted is none any more
     let model =
-        replay(&[r#"{"limit":0,"bytes":2048,"on_limit":"spill"}"#, r#"{"limit":0,"bytes":null,"on_limit":"spill"}"#]);
+        replay([r#"{"limit":0,"bytes":2048,"on_limit":"spill"}"#, r#"{"limit":0,"bytes":null,"on_limit":"spill"}"#]);
     assert_eq!(model.device(0).map(|device| (device.limit_bytes, device.spills)), Some((None, false)));
 }
 
 #[test]
 fn other_processes_are_known_by_the_most_they_held() {
-    let model = replay(&[
+    let model = replay([
         r#"{"others":0,"processes":[[77,1024],[78,512]]}"#,
         r#"{"others":0,"processes":[[78,4096]]}"#,
         r#"{"others":0,"processes":[]}"#,

@@ -246,7 +246,7 @@ impl TraceFile {
 
     /// Whether the file is still found under its name: somebody may have removed, renamed or replaced it.
     pub fn is_in_place(&self) -> bool {
-        is_named(&*self.file, &self.path)
+        is_named(&self.file, &self.path)
     }
 
     pub fn is_closed(&self) -> bool {

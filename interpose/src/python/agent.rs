@@ -161,11 +161,11 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
     // SAFETY: the caller's word.
     unsafe {
         let mut agent = AGENT.load(Ordering::Acquire);
-        if agent.is_null() {
-            if let Err(why) = self_check(api, interpreter) {
-                recorder.python.distrust(&recorder.log, &why);
-                return;
-            }
+        if agent.is_null()
+            && let Err(why) = self_check(api, interpreter)
+        {
+            recorder.python.distrust(&recorder.log, &why);
+            return;
         }
         program::run(api, recorder);
         if !(api.PyErr_Occurred)().is_null() {

@@ -366,19 +366,18 @@ impl Symbols {
     /// What to call each of these outermost modules: by its class, or, if others of them have the same, by the variable that
     /// holds only it, else by class and number.
     pub(crate) fn root_names(&self, roots: &BTreeSet<u32>) -> HashMap<u32, Arc<str>> {
-        let mut of_class: BTreeMap<&str, Vec<(u32, Option<&Arc<str>>)>> = BTreeMap::new();
+        let mut of_class: BTreeMap<&str, Vec<(u32, &Layer)>> = BTreeMap::new();
         for (root, layer) in roots.iter().filter_map(|root| Some((*root, self.layers.get(root)?))) {
-            of_class.entry(&layer.class).or_default().push((root, layer.variable.as_ref()));
+            of_class.entry(&layer.class).or_default().push((root, layer));
         }
         let mut names = HashMap::new();
         for (class, roots) in of_class {
             let mut held: HashMap<&Arc<str>, u32> = HashMap::new();
-            roots
-                .iter()
-                .filter_map(|(_, variable)| *variable)
-                .for_each(|variable| *held.entry(variable).or_default() += 1);
-            for (number, (root, variable)) in roots.iter().enumerate() {
-                let name: Arc<str> = match variable.filter(|variable| held.get(variable) == Some(&1)) {
+            for variable in roots.iter().filter_map(|(_, layer)| layer.variable.as_ref()) {
+                *held.entry(variable).or_default() += 1;
+            }
+            for (number, (root, layer)) in roots.iter().enumerate() {
+                let name: Arc<str> = match layer.variable.as_ref().filter(|variable| held.get(variable) == Some(&1)) {
                     _ if roots.len() == 1 => class.into(),
                     Some(variable) => variable.clone(),
                     None => format!("{class} #{}", number + 1).into(),

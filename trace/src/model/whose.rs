@@ -160,7 +160,10 @@ fn is_typed(file: &str, function: &str) -> bool {
     ];
     match file {
         // `python -c` and `exec` are called so, and the methods that dataclasses make as well.
-        "<string>" => !function.contains("__create_fn__") && !(function.starts_with("__") && function.ends_with("__")),
+        "<string>" => {
+            let is_special = function.starts_with("__") && function.ends_with("__");
+            !is_special && !function.contains("__create_fn__")
+        }
         _ => TYPED.iter().any(|typed| file.starts_with(typed)),
     }
 }

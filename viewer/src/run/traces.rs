@@ -79,10 +79,11 @@ impl TraceFinder {
 
     /// Looks again; all traces found so far, in order of rank and start.
     pub fn scan(&mut self) -> &[Found] {
-        self.scan_folder(&self.output.folder().to_owned());
+        let folder = self.output.folder().to_owned();
+        self.scan_folder(&folder);
         // Where the library writes what it cannot write there.
         let instead = std::env::temp_dir();
-        if instead != self.output.folder() {
+        if instead != folder {
             self.scan_folder(&instead);
         }
         self.found.sort_by_key(|found| (found.header.rank, found.header.start_unix_ns, found.header.pid));
