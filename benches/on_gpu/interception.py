@@ -9,6 +9,7 @@ from harness import LIBRARY, PROGRAMS, RELEASE, Failed, difference
 from twin import Trace
 
 WAYS = ["runtime", "driver", "table"]
+BEFORE = 512  # The flag of a block that was there when memlab was loaded.
 SETTINGS = ["expandable_segments:True", "backend:cudaMallocAsync", "pinned_use_cuda_host_register:True"]
 
 
@@ -83,8 +84,10 @@ def check_late(harness, folder):
     before, allocated, reserved = map(int, run.output.split())
     trace = Trace(run.trace)
     end = trace.at()
-    wrong = difference("allocated", end.allocated(), allocated - before) + difference("reserved", end.reserved(), reserved)
-    places = {trace.line(block.stack) for block in end.blocks.values()}
+    wrong = difference("allocated", end.allocated(), allocated) + difference("reserved", end.reserved(), reserved)
+    earlier = sum(event[5] for event in trace.events if event[0] == "a" and event[8] & BEFORE)
+    wrong += difference("what was there before", earlier, before)
+    places = {trace.line(block.stack) for block in end.blocks.values() if not block.flags & BEFORE}
     wrong += difference("files", {place and Path(place[0]).name for place in places}, {"late.py"})
     names = {layer["name"] for layer in trace.layers.values()}
     if not {"", "0", "1"} <= names:
