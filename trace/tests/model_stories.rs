@@ -473,7 +473,7 @@ fn a_stack_is_counted_at_the_best_frame_it_has() {
             assert_eq!(*bytes, expected_bytes, "{file}");
         }
         // AND so does the tree of the user's lines
-        let tree = model.calls(0).users_only();
+        let tree = model.calls(0).only(Scope::Users);
         let none = tree.calls.iter().filter(|call| call.line.is_none()).count();
         assert_eq!((none, tree.roots.len()), (0, expected.len()));
     }

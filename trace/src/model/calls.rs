@@ -138,13 +138,8 @@ impl CallTree {
         tree
     }
 
-    /// The same with the user's lines only: what library code allocated is counted at the line that called it, and where
-    /// no line of the user's called it, at the line it is counted at elsewhere (see [`Whose`]).
-    pub fn users_only(&self) -> Self {
-        self.only(Scope::Users)
-    }
-
-    /// The same with the lines of `scope` only, as [`users_only`](Self::users_only).
+    /// The same with the lines of `scope` only: with the user's, what library code allocated is counted at the line that
+    /// called it, and where no line of the user's called it, at the line it is counted at elsewhere (see [`Whose`]).
     pub fn only(&self, scope: Scope) -> Self {
         let mut tree = Self::default();
         let rank = |call: &Call| call.whose.map(|whose| scope.rank(whose));
@@ -361,7 +356,7 @@ mod tests {
         let mut more = vec![r#"{"stack":9,"parent":0,"frame":3}"#.to_owned()];
         more.extend(blocks(&[(3, 20), (5, 3), (9, 4)]));
         // WHEN only the user's lines are to be seen
-        let tree = model(&more).calls(0).users_only();
+        let tree = model(&more).calls(0).only(Scope::Users);
         let expected = [
             (Some(10), None, 0, 23),
             (Some(20), Some(0), 20, 23),
@@ -412,7 +407,7 @@ mod tests {
         // THEN it is walked without recursion
         assert_eq!(tree.total().live_bytes, 100);
         assert_eq!(tree.lines_inclusive(Scope::Users)[0].inclusive.live_bytes, 100);
-        assert_eq!(tree.users_only().total(), tree.total());
+        assert_eq!(tree.only(Scope::Users).total(), tree.total());
     }
 
     proptest! {
@@ -432,7 +427,7 @@ mod tests {
             let mut total = Held::default();
             model.stacks(0).iter().for_each(|stack| total.add(&stack.into()));
             let full = model.calls(0);
-            for tree in [&full.users_only(), &full] {
+            for tree in [&full.only(Scope::Users), &full] {
                 let mut own = Held::default();
                 tree.calls.iter().for_each(|call| own.add(&call.own));
                 prop_assert_eq!(own, total);
