@@ -91,3 +91,14 @@ def test_communication(memlab, mode):
         assert held["parameter"] == held["optimizer_state"] == model // 2
     # AND nothing of it counts as activations of the model
     assert held["activation"] < MIB
+
+
+@pytest.mark.parametrize("model", ["with", "without"])
+def test_what_a_script_keeps(memlab, model):
+    # GIVEN averages in lists, a data set, and batches; or a script that has no model
+    run = memlab.python(PROGRAMS / "kept.py", *(["without"] if model == "without" else []))
+    assert (run.code, run.errors) == (0, "")
+    kept, given = map(int, run.output.split())
+    # THEN only what a module is called with is an input; of the rest it is said that nothing is known
+    held = at_end(memlab.report(run.trace))
+    assert (held["other"], held["input"], held["activation"]) == (kept, given, 0)

@@ -210,7 +210,7 @@ fn driver_kind(name: &str) -> DriverKind {
 
 fn tag_category(name: &str) -> Option<TagCategory> {
     use TagCategory::*;
-    [Parameter, Gradient, OptimizerState, Buffer].into_iter().find(|category| category.as_str() == name)
+    [Parameter, Gradient, OptimizerState, Buffer, Input].into_iter().find(|category| category.as_str() == name)
 }
 
 /// A definition: an object whose first key says what it defines.

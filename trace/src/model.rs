@@ -9,6 +9,7 @@ mod device;
 mod driver;
 mod keyframe;
 mod kind;
+mod lasting;
 mod ledger;
 mod lines;
 mod ooms;
@@ -38,6 +39,7 @@ pub use whose::{Scope, Whose};
 use crate::record::{self, Phase, Record};
 use device::{DeviceState, Moment, Reached};
 use driver::Driver;
+use lasting::Looked;
 use ooms::Ooms;
 use steps::Steps;
 use symbols::{Missing, Symbols};
@@ -66,6 +68,7 @@ pub struct Model {
     devices: Vec<Option<Box<DeviceState>>>,
     host: Driver,
     threads: Threads,
+    looked: Looked,
     allocated: u64,
     steps: Steps,
     ooms: Ooms,
@@ -80,6 +83,8 @@ struct Threads {
     in_forward: Vec<bool>,
     indexes: HashMap<u32, u32>,
     forward_count: u32,
+    /// How often one has entered it.
+    passes: u64,
     /// The thread of the latest event.
     latest: Option<(u32, u32)>,
 }
@@ -307,7 +312,7 @@ impl Model {
         self.phase = phase;
         let thread = self.threads.index(event.thread);
         self.enter(phase, thread);
-        let moment = Moment { thread, reached: self.reached() };
+        let moment = Moment { thread, seen_forward: self.threads.passes > 0, reached: self.reached() };
         let Some((device, symbols, anomalies)) = self.on_device(event.device) else { return };
         let before = device.totals.allocated;
         device.allocate(event, moment, symbols, anomalies);
@@ -335,6 +340,7 @@ impl Model {
             Phase::Forward if !was_in_forward => {
                 self.threads.in_forward[thread as usize] = true;
                 self.threads.forward_count += 1;
+                self.threads.passes = self.threads.passes.saturating_add(1);
                 for device in self.devices.iter_mut().flatten() {
                     device.begin_forward(thread, self.events, &mut self.symbols);
                 }
@@ -369,6 +375,11 @@ impl Model {
         }
         self.steps.end(event.index, event.time, self.allocated, self.events);
         self.steps_ended += 1;
+        if self.looked.is_long_ago(self.steps_ended, self.threads.passes) {
+            for device in self.devices.iter_mut().flatten() {
+                device.look_for_lasting(&mut self.symbols);
+            }
+        }
     }
 
     fn state(&self, device: i32) -> Option<&DeviceState> {

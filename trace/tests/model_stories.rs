@@ -2,141 +2,13 @@
 
 mod common;
 
-use common::replay;
-use memlab_trace::{Category, HOST, LayerView, Model, Scope};
-
-const NAMES: &[&str] = &[
-    r#"{"memlab":1,"version":"0.1.0","pid":4242,"command":["python","train.py"],"directory":"/home/ada/gpt"}"#,
-    r#"{"device":0,"name":"NVIDIA H200","total_bytes":1048576,"bus_id":"0000:1B:00.0"}"#,
-    r#"{"software":"torch","version":"2.15.0","root":"/src/pytorch/torch"}"#,
-    r#"{"frame":1,"file":"/home/ada/gpt/train.py","line":31,"function":"main"}"#,
-    r#"{"frame":2,"file":"/home/ada/gpt/model.py","line":12,"function":"MLP.forward"}"#,
-    r#"{"frame":3,"file":"/src/pytorch/torch/nn/modules/linear.py","line":134,"function":"Linear.forward"}"#,
-    r#"{"frame":4,"file":"/usr/lib/python3/dist-packages/apex/x.py","line":9,"function":"step"}"#,
-    r#"{"frame":5,"file":"/src/pytorch/torchvision_mine.py","line":7,"function":"mine"}"#,
-    r#"{"stack":1,"parent":0,"frame":1}"#,
-    r#"{"stack":2,"parent":1,"frame":2}"#,
-    r#"{"stack":3,"parent":2,"frame":3}"#,
-    r#"{"stack":4,"parent":1,"frame":4}"#,
-    r#"{"stack":5,"parent":1,"frame":5}"#,
-    r#"{"layer":3,"parent":0,"type":"GPT","name":""}"#,
-    r#"{"layer":7,"parent":3,"type":"Linear","name":"h.0.mlp.fc"}"#,
-];
-
-fn model_of(events: &[&str]) -> Model {
-    replay(NAMES.iter().chain(events))
-}
-
-fn category(model: &Model, category: Category) -> (u64, u64) {
-    let view = model.categories(0)[category as usize];
-    assert_eq!(view.category, category);
-    (view.bytes, view.bytes_at_peak)
-}
-
-fn line(model: &Model, number: u32) -> memlab_trace::LineView {
-    let lines = model.lines(0);
-    lines.into_iter().find(|view| view.line.as_ref().is_some_and(|line| line.line == Some(number))).unwrap()
-}
-
-fn layer(model: &Model, name: &str) -> LayerView {
-    model.layers(0).into_iter().find(|view| view.name.as_deref() == Some(name)).unwrap()
-}
-
-/// One step of training: a weight moved and tagged, a batch, a forward with one temporary and one kept result,
-/// a loss, a backward with one temporary and the weight's gradient, an optimizer that makes its state.
-const TRAINING: &[&str] = &[
-    r#"["a",1,1,0,1000,4096,1,0,64]"#,
-    r#"["tag",2,0,1000,"parameter",4000,3,"h.0.mlp.fc.weight"]"#,
-    r#"["a",3,1,0,10000,1024,1,0,0]"#,
-    r#"["a",4,1,0,20000,512,1,0,0]"#,
-    r#"["f",5,1,0,20000]"#,
-    r#"["a",6,1,0,20000,2048,3,7,1]"#,
-    r#"["a",7,1,0,30000,8192,3,7,5]"#,
-    r#"["f",8,1,0,20000]"#,
-    r#"["a",9,1,0,40000,512,1,0,4]"#,
-    r#"["a",10,2,0,50000,8192,3,7,18]"#,
-    r#"["a",11,2,0,60000,4096,3,7,18]"#,
-    r#"["f",12,2,0,50000]"#,
-    r#"["f",13,2,0,30000]"#,
-    r#"["a",14,1,0,70000,4096,4,0,3]"#,
-    r#"["a",15,1,0,80000,1536,4,0,3]"#,
-    r#"["f",16,1,0,80000]"#,
-    r#"["step",17,1,0]"#,
-    r#"["tag",18,0,60000,"gradient",4000,3,"h.0.mlp.fc.weight"]"#,
-    r#"["tag",19,0,70000,"optimizer_state",4000,3,"h.0.mlp.fc.weight:exp_avg"]"#,
-];
-
-#[test]
-fn a_training_step_is_told_apart() {
-    let model = model_of(TRAINING);
-    // The peak is after the gradient was made, with the temporary of backward still there.
-    let peak = 4096 + 1024 + 8192 + 512 + 8192 + 4096;
-    let device = model.device(0).unwrap();
-    assert_eq!((device.peak_allocated_bytes, device.peak_time, device.peak_step), (peak, 11, 0));
-    assert_eq!(category(&model, Category::Parameter), (4096, 4096));
-    assert_eq!(category(&model, Category::Gradient), (4096, 4096));
-    assert_eq!(category(&model, Category::OptimizerState), (4096, 0));
-    assert_eq!(category(&model, Category::Input), (1024, 1024));
-    assert_eq!(category(&model, Category::Activation), (512, 8192 + 512));
-    assert_eq!(category(&model, Category::Temporary), (0, 8192));
-    assert_eq!(category(&model, Category::Other), (0, 0));
-
-    let fc = layer(&model, "h.0.mlp.fc");
-    assert_eq!((fc.root, fc.class.as_deref()), (3, Some("Linear")));
-    assert_eq!((fc.forward_bytes, fc.backward_bytes), (2048 + 8192, 8192 + 4096));
-    assert_eq!((fc.parameter_bytes, fc.gradient_bytes, fc.optimizer_state_bytes), (4096, 4096, 4096));
-    assert_eq!(fc.activation_bytes, 8192);
-    assert_eq!(fc.live_bytes_at_peak, 4096 + 8192 + 8192 + 4096);
-    assert_eq!(fc.live_bytes, 3 * 4096);
-
-    // Torch's own frame and dist-packages are passed over; what backward made counts on its forward line.
-    let forward = line(&model, 12);
-    assert_eq!((forward.live_bytes_at_peak, forward.backward_bytes_at_peak), (3 * 8192 - 4096, 8192 + 4096));
-    assert_eq!((forward.live_bytes, forward.backward_bytes), (4096, 4096));
-    assert_eq!(forward.peak_live_bytes, 8192 + 8192 + 4096);
-    assert_eq!(line(&model, 31).live_bytes, 4096 + 1024 + 512 + 4096);
-}
-
-#[test]
-fn what_is_pending_is_shown_as_what_it_looks_like() {
-    assert_eq!(category(&model_of(&TRAINING[..7]), Category::Activation), (2048 + 8192, 2048 + 8192));
-    assert_eq!(category(&model_of(&TRAINING[..11]), Category::Gradient), (8192 + 4096, 8192 + 4096));
-    assert_eq!(category(&model_of(&TRAINING[..15]), Category::Temporary).0, 4096 + 1536);
-    assert_eq!(category(&model_of(&TRAINING[..4]), Category::Input), (1536, 1536));
-}
+use common::{NAMES, TRAINING, category, layer, line, model_of, replay};
+use memlab_trace::{Category, HOST, Model, Scope};
 
 #[test]
 fn a_folder_beside_torch_is_not_torch() {
     let model = model_of(&[r#"["a",1,1,0,4096,512,5,0,4]"#]);
     assert_eq!(line(&model, 7).live_bytes, 512);
-}
-
-#[test]
-fn checkpointing_recomputes_activations_in_backward() {
-    let model = model_of(&[
-        r#"["a",1,2,0,1000,512,3,7,18]"#,
-        r#"["a",2,2,0,2000,1024,3,7,34]"#,
-        r#"["a",3,2,0,3000,2048,3,7,18]"#,
-        r#"["f",4,2,0,2000]"#,
-    ]);
-    assert_eq!(category(&model, Category::Activation), (0, 1024));
-    assert_eq!(layer(&model, "h.0.mlp.fc").activation_bytes, 1024);
-}
-
-#[test]
-fn a_flat_block_with_many_tensors_is_what_most_of_it_is() {
-    let model = model_of(&[
-        r#"["a",1,1,0,1000,10240,1,0,0]"#,
-        r#"["tag",2,0,1000,"buffer",1000,3,"running_mean"]"#,
-        r#"["tag",3,0,2024,"parameter",4000,3,"h.0.mlp.fc.weight"]"#,
-        r#"["tag",4,0,6120,"parameter",100,3,"h.0.mlp.fc.bias"]"#,
-        r#"["tag",5,0,99999,"parameter",100,3,"nowhere"]"#,
-    ]);
-    assert_eq!(category(&model, Category::Parameter), (10240, 10240));
-    assert_eq!(layer(&model, "h.0.mlp.fc").parameter_bytes, 4096 + 512);
-    assert_eq!(layer(&model, "h.0.mlp.fc").live_bytes_at_peak, 10240);
-    assert_eq!(layer(&model, "").buffer_bytes, 1024);
-    assert_eq!(model.anomalies().unknown_tags, 1);
 }
 
 #[test]
@@ -343,20 +215,6 @@ fn how_it_ended_and_what_could_not_be_done_is_kept() {
     assert_eq!(model.header().unwrap().directory, "/home/ada/gpt");
     assert_eq!(model.software()[0].version, "2.15.0");
     assert!(model_of(&[]).end().is_none());
-}
-
-#[test]
-fn a_program_that_ends_in_its_first_forward_has_activations() {
-    // GIVEN a layer with a temporary, and two results that live when the trace ends
-    let model = model_of(&[
-        r#"["a",1,1,0,1000,4096,3,7,5]"#,
-        r#"["f",2,1,0,1000]"#,
-        r#"["a",3,1,0,2000,1024,3,7,5]"#,
-        r#"["a",4,1,0,3000,512,3,7,5]"#,
-    ]);
-    // THEN they count in the layer as what they are shown as, and what is gone does not
-    assert_eq!(category(&model, Category::Activation).0, 1536);
-    assert_eq!(layer(&model, "h.0.mlp.fc").activation_bytes, 1536);
 }
 
 /// A compiled graph called from line 31, whose generated line turns out later to be line 12 of the user's model.
@@ -619,44 +477,4 @@ fn what_is_live_takes_little_of_a_keyframe() {
     assert!(short.len() < 1_300_000, "{}", short.len());
     let restored = common::replay(short.split_inclusive(|byte| *byte == b'\n'));
     assert_eq!((restored.device(0), restored.lines(0), restored.categories(0)), before);
-}
-
-#[test]
-fn what_ranks_exchange_is_no_activation() {
-    // GIVEN a bucket made in forward, parameters gathered there, and a bucket that the gradients lie in
-    let model = model_of(&[
-        r#"["a",1,1,0,1000,4096,3,7,257]"#,
-        r#"["a",2,1,0,10000,2048,3,7,257]"#,
-        r#"["tag",3,0,10000,"parameter",2048,3,"h.0.mlp.fc.weight"]"#,
-        r#"["a",4,2,0,20000,1024,3,7,258]"#,
-        r#"["tag",5,0,20000,"gradient",1024,3,"h.0.mlp.fc.weight"]"#,
-        r#"["step",6,1,0]"#,
-    ]);
-    // THEN buckets and copies are communication buffers, whatever lies in them, and gradients are gradients
-    assert_eq!(category(&model, Category::Communication), (6144, 6144));
-    assert_eq!(category(&model, Category::Gradient), (1024, 1024));
-    assert_eq!(category(&model, Category::Activation), (0, 0));
-    assert_eq!(layer(&model, "h.0.mlp.fc").parameter_bytes, 0);
-}
-
-#[test]
-fn what_was_there_before_memlab_has_a_row_of_its_own() {
-    // GIVEN a process that memlab came into: what it found, and a block handed out before it looked
-    let model = model_of(&[
-        r#"["a",1,1,0,3000,1024,1,0,0]"#,
-        r#"["d+",2,1,0,1000,65536,"device","cudaMalloc","libc10_cuda.so",0,0,640]"#,
-        r#"["a",3,1,0,1000,2000,0,0,512]"#,
-        r#"["a",4,1,0,3000,1024,0,0,512]"#,
-        r#"["a",5,1,0,5000,4096,0,0,512]"#,
-        r#"["a",6,1,0,10000,8192,0,0,512]"#,
-        // WHEN a parameter among it is named, and some of it is given back
-        r#"["tag",7,0,5000,"parameter",4000,3,"h.0.mlp.fc.weight"]"#,
-        r#"["f",8,1,0,10000]"#,
-    ]);
-    // THEN it is what it is as far as that is known, and the rest is of before
-    assert_eq!(category(&model, Category::BeforeMemlab), (2000, 2000 + 8192));
-    assert_eq!(category(&model, Category::Parameter), (4096, 4096));
-    assert_eq!(category(&model, Category::Input), (1024, 1024));
-    assert_eq!(category(&model, Category::Cached).0, 65536 - 2000 - 4096 - 1024);
-    assert_eq!(model.anomalies().total(), 0);
 }

@@ -90,6 +90,7 @@ fn event() -> impl Strategy<Value = Event> {
         TagCategory::Gradient,
         TagCategory::OptimizerState,
         TagCategory::Buffer,
+        TagCategory::Input,
     ]);
     let name = prop::sample::select(vec!["fc.weight", "fc.bias", "weight", "h.0.weight:exp.avg", "fc.weight:step"]);
     prop_oneof![

@@ -5,7 +5,7 @@ not met before, and after optimizers' steps. It must not keep anything of the pr
 must not notice. Names are read without PyTorch's help. Tags need it, and wait while anyone might see that (`reader.py`).
 
 `native` has: layer(id, name, class or "", variable or ""), tensorless(layer id), frame(id, file, line, function),
-variables(), tag(device, address, category, bytes, root, name), step_hook(), add_step_hook(hooks, key, code),
+variables(), arguments(), tag(device, address, category, bytes, root, name), step_hook(), add_step_hook(hooks, key, code),
 forget(address), when_dead(address), take_dead(), software(name, version, root), warn(text), run_again(), run_later(),
 finish(), and `reader`, the module.
 """
@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
     from guards import _Harmless, _interrupted
 
-_CATEGORIES = ("parameter", "gradient", "optimizer_state", "buffer")
-_PARAMETER, _GRADIENT, _OPTIMIZER_STATE, _BUFFER = range(4)
+_PARAMETER, _GRADIENT, _OPTIMIZER_STATE, _BUFFER, _INPUT = range(5)
 
 _SOURCE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
@@ -118,8 +117,10 @@ class Agent:
             with _Harmless():
                 self.hear_steps()
             # After all names: it may take long. Models that are made all the time are tagged as seldom as optimizers.
-            if self.untagged and (len(self.roots) <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= self.next_tagging):
-                self.tag_all([])
+            if len(self.roots) <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= self.next_tagging:
+                self.tag_arguments()
+                if self.untagged:
+                    self.tag_all([])
         except BaseException as error:
             if _interrupted(error):
                 self.native.run_again()
@@ -324,6 +325,15 @@ class Agent:
         with _Harmless():  # It may be fake, meta, quantised or otherwise without memory of its own.
             for device, address, size in self.reader.memory(tensor):
                 self.native.tag(device, address, category, size, root, name)
+
+    def tag_arguments(self):
+        """Tags what the outermost modules that run were called with. What the script makes anew for each call is an input by
+        its life; only of what it made once and for all that could not be told later."""
+        with _Harmless():
+            if not self.reader.is_watched():
+                with self.torch._C.DisableTorchFunction():
+                    for tensor in self.reader.tensors_within(self.native.arguments()):
+                        self.tag(tensor, _INPUT, 0, "")
 
     def tag_all(self, optimizers):
         """Tags modules, and of these optimizers gradients and state. Puts that off while anyone might see it.

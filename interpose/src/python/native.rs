@@ -38,11 +38,12 @@ pub fn forget_in_child() {
     lifecycle::free_in_child(&DEAD);
 }
 
-static METHODS: [Method; 18] = [
+static METHODS: [Method; 19] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
     method(c"variables", variables),
+    method(c"arguments", arguments),
     method(c"tag", tag),
     method(c"step_hook", step_hook),
     method(c"add_step_hook", add_step_hook),
@@ -137,7 +138,8 @@ native_function!(
             0 => TagCategory::Parameter,
             1 => TagCategory::Gradient,
             2 => TagCategory::OptimizerState,
-            _ => TagCategory::Buffer,
+            3 => TagCategory::Buffer,
+            _ => TagCategory::Input,
         };
         let mut line = LineBuffer::<1024>::new();
         let time = recorder.now();
@@ -194,6 +196,40 @@ unsafe fn list_variables(api: &Api, interpreter: &Interpreter, raw: &RawFrame, l
         (api.Py_DecRef)(none);
         (api.Py_DecRef)(names);
         (api.PyErr_Clear)();
+    }
+}
+
+/// What the outermost modules that run were called with: a list of their positional arguments as a tuple and of their named
+/// ones as a dictionary.
+unsafe extern "C" fn arguments(_: Object, _arguments: Object) -> Object {
+    /// `_wrapped_call_impl(self, *args, **kwargs)`, which calls no function that could change them before the module returns.
+    const CALL: &str = "_wrapped_call_impl";
+    const POSITIONAL: usize = 1;
+    const NAMED: usize = 2;
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL; frames stand still while it is held, and their variables are null or
+    // objects.
+    unsafe {
+        let list = (api.PyList_New)(0);
+        let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
+        if let Some(interpreter) = interpreter.filter(|_| !list.is_null()) {
+            crate::quietly(|| {
+                agent::each_stack(api, interpreter, |frames| {
+                    let is_call = |raw: &&RawFrame| {
+                        interpreter.name(raw.code) == CALL
+                            && interpreter.file(raw.code).ends_with("/torch/nn/modules/module.py")
+                    };
+                    let Some(outermost) = frames.iter().rev().find(is_call) else { return };
+                    for number in [POSITIONAL, NAMED] {
+                        let value = interpreter.local(outermost.frame, number) as Object;
+                        if !value.is_null() {
+                            (api.PyList_Append)(list, value);
+                        }
+                    }
+                });
+            });
+        }
+        list
     }
 }
 

@@ -30,6 +30,9 @@ def listed(thing):
     return list.copy(thing) if is_kind(thing, list) else list(thing) if type(thing) is tuple else []
 
 
+_ARGUMENTS = 64  # Of a longer list of arguments so many are looked at.
+
+
 class Reader:
     class_name = staticmethod(class_name)
     is_kind = staticmethod(is_kind)
@@ -222,6 +225,14 @@ class Reader:
         if self.is_tensor(value):
             return [("", value)]
         return [(f".{index}", item) for index, item in enumerate(listed(value)) if self.is_tensor(item)]
+
+    def tensors_within(self, value, depth=5):
+        """The tensors in lists, tuples and dictionaries within each other, as modules are called with."""
+        if self.is_tensor(value):
+            return [value]
+        held = listed(value) or list(copied(value).values())
+        few = held[:_ARGUMENTS] if depth > 0 else []
+        return [tensor for part in few for tensor in self.tensors_within(part, depth - 1)]
 
     # Optimizers ------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-//! The live blocks of one device: found by address, and strung on lists while their category is pending.
+//! The live blocks of one device: found by address, and strung on lists while their category may change.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct Block {
     pub(crate) time: u64,
     /// The cell that counts it.
     pub(crate) cell: u32,
-    /// The list it is on while pending.
+    /// The list it is on, if any.
     pub(crate) list: u32,
     previous: u32,
     next: u32,
@@ -38,7 +38,7 @@ pub(crate) struct LiveBlocks {
     by_address: HashMap<u64, u32>,
     /// Built when a tag first asks for an address inside a block, kept up from then on.
     ordered: Option<BTreeMap<u64, u32>>,
-    /// The first block of each pending list.
+    /// The first block of each list.
     heads: Vec<u32>,
 }
 
@@ -115,7 +115,7 @@ impl LiveBlocks {
         Some((slot, block))
     }
 
-    /// Puts a block on a pending list.
+    /// Puts a block on a list.
     #[inline]
     pub(crate) fn link(&mut self, slot: u32, list: u32) {
         if list as usize >= self.heads.len() {
@@ -150,6 +150,12 @@ impl LiveBlocks {
     /// The first block of a list: unlink it to come to the next.
     pub(crate) fn first(&self, list: u32) -> Option<u32> {
         self.heads.get(list as usize).copied().filter(|slot| *slot != NONE)
+    }
+
+    /// The blocks of a list with their slots.
+    pub(crate) fn listed(&self, list: u32) -> impl Iterator<Item = (u32, &Block)> {
+        let next = |slot: &u32| Some(self.slots[*slot as usize].next).filter(|next| *next != NONE);
+        std::iter::successors(self.first(list), next).map(|slot| (slot, self.get(slot)))
     }
 
     /// All blocks with their slots, in no order.

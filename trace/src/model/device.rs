@@ -20,18 +20,26 @@ use crate::record::{self, Flags, Phase, TagCategory};
 /// The largest block believed: 16 TiB.
 const LARGEST: u64 = 1 << 44;
 
-/// The pending lists of a device: one for backward, one for the optimizer, two for every thread.
+/// The lists of a device's blocks: those pending of backward and of the optimizer, those that may turn out to be kept for
+/// good, and two of pending ones for every thread.
 const BACKWARD: u32 = 0;
 const OPTIMIZER: u32 = 1;
+pub(super) const MAY_LAST: u32 = 2;
+const OF_THREADS: u32 = 3;
+
+/// How many lists there can be.
+pub(super) fn lists(threads: u32) -> u32 {
+    threads.saturating_mul(2).saturating_add(OF_THREADS)
+}
 
 /// The list of blocks that `thread` (an index) made in forward.
 fn in_forward(thread: u32) -> u32 {
-    thread.saturating_mul(2).saturating_add(2)
+    lists(thread)
 }
 
 /// The list of blocks that `thread` made before forward.
 fn before_forward(thread: u32) -> u32 {
-    thread.saturating_mul(2).saturating_add(3)
+    lists(thread).saturating_add(1)
 }
 
 /// The scalars of a device.
@@ -47,6 +55,9 @@ pub(crate) struct Totals {
     pub(crate) peak_used: u64,
     pub(crate) in_backward: bool,
     pub(crate) peak: Peak,
+    /// The latest allocation when it was last looked for what lasts.
+    #[serde(default)]
+    pub(crate) looked: u64,
 }
 
 /// The moment at which most was allocated.
@@ -90,6 +101,8 @@ impl Peak {
 pub(crate) struct Moment {
     /// Index of the thread among those seen.
     pub(crate) thread: u32,
+    /// Whether any thread has been in forward by now.
+    pub(crate) seen_forward: bool,
     pub(crate) reached: Reached,
 }
 
@@ -188,7 +201,7 @@ impl DeviceState {
             self.release(event.address, symbols);
         }
 
-        let kind = first_kind(phase, event.flags);
+        let kind = first_kind(phase, event.flags, moment.seen_forward);
         let key = CellKey { stack: event.stack, layer: event.layer, owner: 0, kind, phase };
         let cell = self.ledger.cell(key, symbols);
         self.ledger.allocate(cell, event.bytes, event.flags.has(Flags::GRADIENT_NODE));
@@ -199,7 +212,7 @@ impl DeviceState {
             Kind::InForward => self.blocks.link(slot, in_forward(moment.thread)),
             Kind::InBackward => self.blocks.link(slot, BACKWARD),
             Kind::InOptimizer => self.blocks.link(slot, OPTIMIZER),
-            Kind::BeforeForward => self.blocks.link(slot, before_forward(moment.thread)),
+            Kind::BeforeForward | Kind::BeforeAnyForward => self.blocks.link(slot, before_forward(moment.thread)),
             _ => {}
         }
 
@@ -247,7 +260,7 @@ impl DeviceState {
         }
     }
 
-    /// Takes the block at `address` off the books; a pending one turns out to have been temporary.
+    /// Takes the block at `address` off the books; of a pending one it is now known what it was.
     #[inline]
     fn release(&mut self, address: u64, symbols: &mut Symbols) -> bool {
         let Some((slot, block)) = self.blocks.remove(address) else { return false };
@@ -259,8 +272,8 @@ impl DeviceState {
         if block.born <= self.totals.peak.born {
             let key = self.ledger.cells[block.cell as usize].key;
             if key.kind.is_pending() {
-                let temporary = self.ledger.cell(CellKey { kind: Kind::Temporary, ..key }, symbols);
-                self.ledger.shift_at_peak(block.cell, temporary, block.bytes);
+                let decided = self.ledger.cell(CellKey { kind: key.kind.once_given_back(), ..key }, symbols);
+                self.ledger.shift_at_peak(block.cell, decided, block.bytes);
             }
         }
         self.totals.allocated = self.totals.allocated.saturating_sub(block.bytes);
@@ -349,9 +362,16 @@ impl DeviceState {
             anomalies.unknown_tags += 1;
             return;
         };
+        let key = self.ledger.cells[self.blocks.get(slot).cell as usize].key;
+        if event.category == TagCategory::Input {
+            if key.kind.may_be_input() {
+                self.blocks.unlink(slot);
+                self.reclassify(slot, Kind::Input, key.owner, symbols);
+            }
+            return;
+        }
         let is_copy = matches!(event.category, TagCategory::Parameter | TagCategory::Buffer);
-        let cell = self.blocks.get(slot).cell;
-        if is_copy && self.ledger.cells[cell as usize].key.kind == Kind::Communication {
+        if is_copy && key.kind == Kind::Communication {
             return;
         }
         let owner = symbols.intern_owner(event.root, layer_of_tensor(event.category, &event.name));
@@ -363,7 +383,7 @@ impl DeviceState {
     }
 
     /// Moves a live block to another kind and owner, at the peak too if it lived then.
-    fn reclassify(&mut self, slot: u32, kind: Kind, owner: u32, symbols: &mut Symbols) {
+    pub(super) fn reclassify(&mut self, slot: u32, kind: Kind, owner: u32, symbols: &mut Symbols) {
         let block = *self.blocks.get(slot);
         let key = self.ledger.cells[block.cell as usize].key;
         let cell = self.ledger.cell(CellKey { kind, owner, ..key }, symbols);
@@ -376,7 +396,11 @@ impl DeviceState {
         while let Some(slot) = self.blocks.first(list) {
             self.blocks.unlink(slot);
             let key = self.ledger.cells[self.blocks.get(slot).cell as usize].key;
-            self.reclassify(slot, key.kind.survivor(), key.owner, symbols);
+            let kind = key.kind.survivor();
+            self.reclassify(slot, kind, key.owner, symbols);
+            if kind.may_last(key.layer) {
+                self.blocks.link(slot, MAY_LAST);
+            }
         }
     }
 

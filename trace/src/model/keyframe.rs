@@ -13,8 +13,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::blocks::{Block, NONE};
-use super::device::{DeviceState, OtherProcesses, Totals};
+use super::device::{self, DeviceState, OtherProcesses, Totals};
 use super::driver::{Driver, DriverTotals, Held, Mapping, Source};
+use super::lasting::Looked;
 use super::ledger::{LayerSlot, LineSlot, Standing};
 use super::ooms::{OomRecord, Ooms};
 use super::piles::{Passes, Piles};
@@ -47,6 +48,10 @@ enum State {
     Threads {
         ids: Vec<u32>,
         in_forward: Vec<bool>,
+        #[serde(default)]
+        passes: u64,
+        #[serde(default)]
+        looked: Looked,
     },
     Line(Line),
     Owner {
@@ -197,7 +202,7 @@ impl Model {
             lost_events: self.lost_events,
         })?;
         let (ids, in_forward) = (self.threads.ids.clone(), self.threads.in_forward.clone());
-        lines.put(&State::Threads { ids, in_forward })?;
+        lines.put(&State::Threads { ids, in_forward, passes: self.threads.passes, looked: self.looked })?;
         write_steps(&mut lines, None, &self.steps)?;
         for (device, state) in (0..).zip(&self.devices) {
             if let Some(state) = state {
@@ -297,7 +302,8 @@ impl Model {
                 (self.events, self.time, self.steps_ended, self.phase) = (events, time, steps_ended, phase);
                 (self.allocated, self.anomalies) = (allocated, anomalies);
             }
-            State::Threads { ids, in_forward } => {
+            State::Threads { ids, in_forward, passes, looked } => {
+                (self.threads.passes, self.looked) = (passes, looked);
                 for (thread, in_forward) in ids.into_iter().zip(in_forward) {
                     let index = self.threads.index(thread) as usize;
                     let was = std::mem::replace(&mut self.threads.in_forward[index], in_forward);
@@ -329,7 +335,7 @@ impl Model {
     }
 
     fn restore_device(&mut self, part: State) -> Option<()> {
-        let lists = u32::try_from(self.threads.ids.len()).ok()?.checked_mul(2)?.checked_add(2)?;
+        let lists = device::lists(u32::try_from(self.threads.ids.len()).ok()?);
         let (State::Device { device, .. }
         | State::LineSlot { device, .. }
         | State::LayerSlot { device, .. }

@@ -10,7 +10,11 @@
 //! | backward | temporary | gradient | the device's next allocation outside backward, any step | gradient |
 //! | backward, running forward again | – | activation at once | – | activation |
 //! | optimizer | temporary | optimizer state | any step | temporary |
-//! | other | temporary | input | the thread's next allocation in forward | input |
+//! | other, before any forward | other | input | the thread's next allocation in forward | other |
+//! | other, later | temporary | input | the thread's next allocation in forward | input |
+//!
+//! What outlives steps without being replaced is neither a batch nor part of a graph: such inputs, and activations that no
+//! layer made, become "other" ([`super::lasting`]), unless a module was called with them.
 //!
 //! A tag overrules these rules, but for one: parameters and buffers that lie in a communication buffer are copies, gathered
 //! from all ranks for a while. Gradients in one are the gradients (`gradient_as_bucket_view`, FSDP's shards).
@@ -34,6 +38,8 @@ pub(crate) enum Kind {
     Communication,
     Workspace,
     BeforeMemlab,
+    /// Nothing is known.
+    Other,
     /// Made in forward, which has not ended.
     InForward,
     /// Made in backward, which has not ended.
@@ -42,6 +48,8 @@ pub(crate) enum Kind {
     InOptimizer,
     /// Made by the script; forward has not begun.
     BeforeForward,
+    /// Made by the script; no forward has been seen in this run.
+    BeforeAnyForward,
 }
 
 impl Kind {
@@ -58,6 +66,7 @@ impl Kind {
             Self::Communication => Category::Communication,
             Self::Workspace => Category::Workspace,
             Self::BeforeMemlab => Category::BeforeMemlab,
+            Self::Other | Self::BeforeAnyForward => Category::Other,
         }
     }
 
@@ -80,9 +89,30 @@ impl Kind {
             Self::InForward => Self::Activation,
             Self::InBackward => Self::Gradient,
             Self::InOptimizer => Self::OptimizerState,
-            Self::BeforeForward => Self::Input,
+            Self::BeforeForward | Self::BeforeAnyForward => Self::Input,
             decided => decided,
         }
+    }
+
+    /// What a block turns out to have been that is given back.
+    #[inline]
+    pub(crate) fn once_given_back(self) -> Self {
+        match self {
+            Self::BeforeAnyForward => Self::Other,
+            pending if pending.is_pending() => Self::Temporary,
+            decided => decided,
+        }
+    }
+
+    /// Whether it was made by the script, so that it is an input where a module is called with it.
+    pub(crate) fn may_be_input(self) -> bool {
+        matches!(self, Self::BeforeForward | Self::BeforeAnyForward | Self::Input | Self::Other)
+    }
+
+    /// Whether it may turn out to be kept for good, as nobody's input and no part of a graph.
+    #[inline]
+    pub(crate) fn may_last(self, layer: u32) -> bool {
+        self == Self::Input || self == Self::Activation && layer == 0
     }
 }
 
@@ -93,6 +123,7 @@ impl From<TagCategory> for Kind {
             TagCategory::Gradient => Self::Gradient,
             TagCategory::OptimizerState => Self::OptimizerState,
             TagCategory::Buffer => Self::Buffer,
+            TagCategory::Input => Self::Input,
         }
     }
 }
@@ -108,9 +139,9 @@ pub(crate) fn effective_phase(layer: u32, flags: Flags) -> Phase {
     }
 }
 
-/// What a new block is, as far as can be said.
+/// What a new block is, as far as can be said; `seen_forward`: the run has been in forward.
 #[inline]
-pub(crate) fn first_kind(phase: Phase, flags: Flags) -> Kind {
+pub(crate) fn first_kind(phase: Phase, flags: Flags, seen_forward: bool) -> Kind {
     if flags.has(Flags::WORKSPACE) {
         return Kind::Workspace;
     }
@@ -128,6 +159,7 @@ pub(crate) fn first_kind(phase: Phase, flags: Flags) -> Kind {
         Phase::Backward if flags.has(Flags::RECOMPUTE) => Kind::Activation,
         Phase::Backward => Kind::InBackward,
         Phase::Optimizer => Kind::InOptimizer,
-        Phase::Other => Kind::BeforeForward,
+        Phase::Other if seen_forward => Kind::BeforeForward,
+        Phase::Other => Kind::BeforeAnyForward,
     }
 }

@@ -256,7 +256,9 @@ fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<PileView> {
         let times = made.entry((cell.key.stack, cell.key.layer)).or_default();
         *times = times.saturating_add(cell.allocations);
     }
-    let stays = |kind: Kind| matches!(kind.category(), Category::Activation | Category::Input | Category::Temporary);
+    let stays = |kind: Kind| {
+        matches!(kind.category(), Category::Activation | Category::Input | Category::Temporary | Category::Other)
+    };
     let stacks = by_stack(state, symbols, &steady, |index| {
         let cell = &state.ledger.cells[index as usize];
         // What was made once for each pass, rather than by passes that have only begun.

@@ -8,7 +8,6 @@ use hashbrown::HashMap;
 use super::blocks::Block;
 use super::device::DeviceState;
 use super::driver::SegmentRange;
-use super::kind::Kind;
 use super::ledger::Cell;
 use super::lines::LinesOfStacks;
 use super::symbols::{Owner, Symbols};
@@ -280,8 +279,7 @@ impl DeviceState {
     pub(crate) fn block_if_freed(&self, address: u64) -> Option<BlockView> {
         let block = self.blocks.get(self.blocks.find(address)?);
         let kind = self.ledger.cells[block.cell as usize].key.kind;
-        let kind = if kind.is_pending() { Kind::Temporary } else { kind };
-        Some(BlockView { category: kind.category(), ..self.block_view(block) })
+        Some(BlockView { category: kind.once_given_back().category(), ..self.block_view(block) })
     }
 
     pub(crate) fn block_views(&self) -> Vec<BlockView> {

@@ -8,7 +8,7 @@ use crate::record::TagCategory;
 /// The granularity in which PyTorch hands out memory.
 const ROUNDING: u64 = 512;
 
-/// The categories of tags, in the order of the arrays below.
+/// The categories of tags that belong to layers, in the order of the arrays below.
 pub(crate) const CATEGORIES: [TagCategory; 4] =
     [TagCategory::Parameter, TagCategory::Gradient, TagCategory::OptimizerState, TagCategory::Buffer];
 

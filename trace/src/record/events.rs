@@ -326,6 +326,8 @@ pub enum TagCategory {
     OptimizerState,
     /// A module's buffer.
     Buffer,
+    /// An argument of an outermost module.
+    Input,
 }
 
 impl TagCategory {
@@ -336,6 +338,7 @@ impl TagCategory {
             Self::Gradient => "gradient",
             Self::OptimizerState => "optimizer_state",
             Self::Buffer => "buffer",
+            Self::Input => "input",
         }
     }
 }
@@ -363,7 +366,7 @@ pub struct Tag<'a> {
     pub bytes: u64,
     /// The layer id of the outermost module that has it; 0: none.
     pub root: u32,
-    /// Its qualified name there, for optimizer state followed by `:` and the state's key.
+    /// Its qualified name there, for optimizer state followed by `:` and the state's key; of an input none.
     pub name: Text<'a>,
 }
 

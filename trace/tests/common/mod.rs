@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use memlab_trace::encode::{self, LineBuffer};
-use memlab_trace::{Model, Record, decode_line};
+use memlab_trace::{Category, LayerView, LineView, Model, Record, decode_line};
 
 /// The line of a record, by the encoder.
 pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
@@ -126,3 +126,69 @@ pub fn all_views(model: &Model) -> String {
     }
     text
 }
+
+/// The names of a small training.
+pub const NAMES: &[&str] = &[
+    r#"{"memlab":1,"version":"0.1.0","pid":4242,"command":["python","train.py"],"directory":"/home/ada/gpt"}"#,
+    r#"{"device":0,"name":"NVIDIA H200","total_bytes":1048576,"bus_id":"0000:1B:00.0"}"#,
+    r#"{"software":"torch","version":"2.15.0","root":"/src/pytorch/torch"}"#,
+    r#"{"frame":1,"file":"/home/ada/gpt/train.py","line":31,"function":"main"}"#,
+    r#"{"frame":2,"file":"/home/ada/gpt/model.py","line":12,"function":"MLP.forward"}"#,
+    r#"{"frame":3,"file":"/src/pytorch/torch/nn/modules/linear.py","line":134,"function":"Linear.forward"}"#,
+    r#"{"frame":4,"file":"/usr/lib/python3/dist-packages/apex/x.py","line":9,"function":"step"}"#,
+    r#"{"frame":5,"file":"/src/pytorch/torchvision_mine.py","line":7,"function":"mine"}"#,
+    r#"{"stack":1,"parent":0,"frame":1}"#,
+    r#"{"stack":2,"parent":1,"frame":2}"#,
+    r#"{"stack":3,"parent":2,"frame":3}"#,
+    r#"{"stack":4,"parent":1,"frame":4}"#,
+    r#"{"stack":5,"parent":1,"frame":5}"#,
+    r#"{"layer":3,"parent":0,"type":"GPT","name":""}"#,
+    r#"{"layer":7,"parent":3,"type":"Linear","name":"h.0.mlp.fc"}"#,
+];
+
+/// A model of that training.
+pub fn model_of(events: &[&str]) -> Model {
+    replay(NAMES.iter().chain(events))
+}
+
+/// What a category takes, now and at the peak.
+pub fn category(model: &Model, category: Category) -> (u64, u64) {
+    let view = model.categories(0)[category as usize];
+    assert_eq!(view.category, category);
+    (view.bytes, view.bytes_at_peak)
+}
+
+/// The row of the line of this number.
+pub fn line(model: &Model, number: u32) -> LineView {
+    let lines = model.lines(0);
+    lines.into_iter().find(|view| view.line.as_ref().is_some_and(|line| line.line == Some(number))).unwrap()
+}
+
+/// The row of a layer.
+pub fn layer(model: &Model, name: &str) -> LayerView {
+    model.layers(0).into_iter().find(|view| view.name.as_deref() == Some(name)).unwrap()
+}
+
+/// One step of training: a weight moved and tagged, a batch, a forward with one temporary and one kept result,
+/// a loss, a backward with one temporary and the weight's gradient, an optimizer that makes its state.
+pub const TRAINING: &[&str] = &[
+    r#"["a",1,1,0,1000,4096,1,0,64]"#,
+    r#"["tag",2,0,1000,"parameter",4000,3,"h.0.mlp.fc.weight"]"#,
+    r#"["a",3,1,0,10000,1024,1,0,0]"#,
+    r#"["a",4,1,0,20000,512,1,0,0]"#,
+    r#"["f",5,1,0,20000]"#,
+    r#"["a",6,1,0,20000,2048,3,7,1]"#,
+    r#"["a",7,1,0,30000,8192,3,7,5]"#,
+    r#"["f",8,1,0,20000]"#,
+    r#"["a",9,1,0,40000,512,1,0,4]"#,
+    r#"["a",10,2,0,50000,8192,3,7,18]"#,
+    r#"["a",11,2,0,60000,4096,3,7,18]"#,
+    r#"["f",12,2,0,50000]"#,
+    r#"["f",13,2,0,30000]"#,
+    r#"["a",14,1,0,70000,4096,4,0,3]"#,
+    r#"["a",15,1,0,80000,1536,4,0,3]"#,
+    r#"["f",16,1,0,80000]"#,
+    r#"["step",17,1,0]"#,
+    r#"["tag",18,0,60000,"gradient",4000,3,"h.0.mlp.fc.weight"]"#,
+    r#"["tag",19,0,70000,"optimizer_state",4000,3,"h.0.mlp.fc.weight:exp_avg"]"#,
+];

@@ -35,9 +35,15 @@ struct Block {
     stack: u32,
     layer: u32,
     phase: Phase,
+    /// Made outside of everything.
+    is_scripts: bool,
     /// What it is by the rules, tags apart.
     kind: Category,
-    /// Tags: when, where, what.
+    /// When it was found to be kept for good.
+    kept: Option<usize>,
+    /// Whether a module was called with it while it was nothing else.
+    is_input: bool,
+    /// Tags of what belongs to layers: when, where, what.
     tags: Vec<(usize, u64, TagCategory, u64, u32, &'static str)>,
 }
 
@@ -70,7 +76,90 @@ impl Twin {
                 twin.blocks.push(block);
             }
         }
+        twin.find_what_is_kept();
+        for index in 0..twin.blocks.len() {
+            twin.blocks[index].is_input = twin.is_told_input(&twin.blocks[index], events.len());
+        }
         twin
+    }
+
+    /// Whether a thread enters forward with event `at`: by an allocation there, if it was elsewhere before. It leaves forward
+    /// with one elsewhere, with its step, and whenever there is backward.
+    fn enters_forward(&self, at: usize) -> bool {
+        let Event::Alloc { thread, layer, flags, .. } = self.events[at] else { return false };
+        let was_there = self.events[..at].iter().rev().find_map(|event| match *event {
+            Event::Step { thread: by } if by == thread => Some(false),
+            Event::Alloc { thread: by, layer, flags, .. } => match phase(layer, flags) {
+                Phase::Backward => Some(false),
+                phase => (by == thread).then_some(phase == Phase::Forward),
+            },
+            _ => None,
+        });
+        phase(layer, flags) == Phase::Forward && was_there != Some(true)
+    }
+
+    fn passes(&self, until: usize) -> usize {
+        (0..until).filter(|at| self.enters_forward(*at)).count()
+    }
+
+    /// Looks, whenever two steps and two passes have been since the last look, for places all of whose blocks were there
+    /// then and still are.
+    fn find_what_is_kept(&mut self) {
+        let (mut steps, mut last, mut looked) = (0, (0, 0), 0);
+        let mut examined = vec![false; self.blocks.len()];
+        for at in 0..self.events.len() {
+            let Event::Step { .. } = self.events[at] else { continue };
+            steps += 1;
+            let now = (steps, self.passes(at));
+            if now.0 - last.0 < 2 || now.1 - last.1 < 2 {
+                continue;
+            }
+            let looked_before = std::mem::replace(&mut looked, at);
+            last = now;
+            let place = |block: &Block| (block.device, block.stack, block.layer);
+            let is_old = |index: &usize| {
+                let block = &self.blocks[*index];
+                let may_last = match block.kind {
+                    Category::Input => true,
+                    Category::Activation => block.layer == 0 && block.phase == Phase::Forward,
+                    _ => false,
+                };
+                let is_tagged = block.tags.iter().any(|(tagged, ..)| *tagged < at);
+                may_last
+                    && !examined[*index]
+                    && block.born < looked_before
+                    && block.decided <= at
+                    && block.died > at
+                    && !is_tagged
+                    && !self.is_told_input(block, at)
+            };
+            let old: Vec<usize> = (0..self.blocks.len()).filter(is_old).collect();
+            for index in &old {
+                examined[*index] = true;
+                let made_there = |other: &usize| {
+                    let other = &self.blocks[*other];
+                    other.born < at && place(other) == place(&self.blocks[*index])
+                };
+                if (0..self.blocks.len()).filter(made_there).all(|other| old.contains(&other)) {
+                    self.blocks[*index].kept = Some(at);
+                }
+            }
+        }
+    }
+
+    /// Whether, before event `until`, a module was called with a block of the script's.
+    fn is_told_input(&self, block: &Block, until: usize) -> bool {
+        let Event::Alloc { address, .. } = self.events[block.born] else { panic!() };
+        let is_told = |at: &usize| {
+            let is_tagged = block.tags.iter().any(|(tagged, ..)| tagged < at);
+            let is_scripts = block.is_scripts || block.kept.is_some_and(|kept| kept < *at);
+            let Event::Tag { device, address: inside, category: TagCategory::Input, .. } = self.events[*at] else {
+                return false;
+            };
+            let is_inside = device == block.device && inside >= address && inside - address < block.bytes;
+            is_inside && is_scripts && !is_tagged
+        };
+        (block.born..block.died.min(until)).any(|at| is_told(&at))
     }
 
     fn life(&self, born: usize) -> Block {
@@ -92,6 +181,9 @@ impl Twin {
             Event::Alloc { thread, device, layer, flags, .. } => Some((thread, device, phase(layer, flags))),
             _ => None,
         };
+        let is_known = flags & (Flags::WORKSPACE | Flags::MOVED_MODULE) != 0;
+        let is_scripts = own == Phase::Other && !is_known;
+        let seen_forward = self.passes(born) > 0;
         // When it is decided, if it lives so long, and what it is then, and what it looks like before.
         let (decided, survivor) = if flags & Flags::WORKSPACE != 0 {
             (Some(born), Category::Workspace)
@@ -132,6 +224,8 @@ impl Twin {
         let died_by_alloc = matches!(self.events.get(died), Some(Event::Alloc { .. }));
         let kind = if decided < died || decided == died && died_by_alloc {
             survivor
+        } else if is_scripts && !seen_forward {
+            Category::Other
         } else if died < self.events.len() || own == Phase::Optimizer {
             Category::Temporary
         } else {
@@ -139,14 +233,28 @@ impl Twin {
         };
         let tags = self.events[..died].iter().enumerate().skip(born).filter_map(|(at, event)| match *event {
             Event::Tag { device: on, address: inside, category, bytes: size, root, name }
-                if on == device && inside >= address && inside - address < bytes =>
+                if category != TagCategory::Input && on == device && inside >= address && inside - address < bytes =>
             {
                 Some((at, inside, category, rounded(size), root, name))
             }
             _ => None,
         });
         let tags = tags.collect();
-        Block { born, died, decided, device, bytes, stack, layer, phase: own, kind, tags }
+        Block {
+            born,
+            died,
+            decided,
+            device,
+            bytes,
+            stack,
+            layer,
+            phase: own,
+            is_scripts,
+            kind,
+            kept: None,
+            is_input: false,
+            tags,
+        }
     }
 
     /// The blocks of a device that live after event `at`.
@@ -235,25 +343,26 @@ impl Twin {
         // Within one event, blocks are decided before any is gone or comes.
         let after_deciding = |at: usize, block: &&Block| block.decided <= at && block.died >= at && block.born < at;
         let after = |at: usize, block: &&Block| block.decided <= at && block.died > at && block.born <= at;
-        let is_activation = |block: &&Block, at: usize| {
+        let is_activation = |block: &&Block, at: usize, before_the_look: bool| {
             block.device == device
                 && block.layer == layer
                 && block.kind == Category::Activation
                 && block.tags.iter().all(|(tagged, ..)| *tagged > at)
+                && block.kept.is_none_or(|kept| kept > at || kept == at && before_the_look)
         };
-        let sum = |at: usize, lives: &dyn Fn(usize, &&Block) -> bool| -> u64 {
-            let mine = self.blocks.iter().filter(|block| lives(at, block) && is_activation(block, at));
+        let sum = |at: usize, lives: &dyn Fn(usize, &&Block) -> bool, before_the_look: bool| -> u64 {
+            let mine = self.blocks.iter().filter(|block| lives(at, block) && is_activation(block, at, before_the_look));
             mine.map(|block| block.bytes).sum()
         };
         let moments = (0..self.events.len()).map(|at| {
             let deciding = matches!(self.events[at], Event::Alloc { .. } | Event::Step { .. });
-            let before = if deciding { sum(at, &after_deciding) } else { 0 };
-            before.max(sum(at, &after))
+            let before = if deciding { sum(at, &after_deciding, true) } else { 0 };
+            before.max(sum(at, &after, false))
         });
         // What is still pending at the end counts as what it is shown as.
         let alive = |block: &&Block| block.died == self.events.len();
         let at_end = self.events.len();
-        let mine = self.blocks.iter().filter(alive).filter(|block| is_activation(block, at_end));
+        let mine = self.blocks.iter().filter(alive).filter(|block| is_activation(block, at_end, false));
         moments.max().unwrap_or(0).max(mine.map(|block| block.bytes).sum())
     }
 
@@ -296,7 +405,7 @@ impl Block {
         tensors.into_values().collect()
     }
 
-    /// What it turned out to be: what most of its tagged bytes are, else what the rules say.
+    /// What it turned out to be: what most of its tagged bytes are, else what it was used as, else what the rules say.
     fn category(&self) -> Category {
         let mut bytes = [0; 4];
         for (category, size, ..) in self.tensors(usize::MAX) {
@@ -304,7 +413,12 @@ impl Block {
         }
         let categories = [Category::Parameter, Category::Gradient, Category::OptimizerState, Category::Buffer];
         let most = (0..4).rev().max_by_key(|index| bytes[*index]).unwrap();
-        if self.tags.is_empty() { self.kind } else { categories[most] }
+        match (&self.tags[..], self.is_input, self.kept) {
+            ([_, ..], ..) => categories[most],
+            (_, true, _) => Category::Input,
+            (_, _, Some(_)) => Category::Other,
+            _ => self.kind,
+        }
     }
 
     /// Who owns it by its tags: the layer of its largest tensor. Ties and tensors that were tagged again go by
