@@ -210,6 +210,13 @@ def test_traces_that_had_to_go_elsewhere_are_found(memlab, recorded):
     # THEN both traces are in the summary
     assert run.returncode == 0
     assert "memlab report same.jsonl same-1.jsonl" in run.stderr or "same-1.jsonl same.jsonl" in run.stderr
+    # AND so are those of programs that run one after the other, of which none replaces another's
+    script = 'for i in 1 2 3; do "$@"; done'
+    for options in [[], ["--force"]]:
+        command = [memlab.command, "run", *options, "-o", "turns.jsonl", "--", "sh", "-c", script, "sh"]
+        run = recorded("forks", 0, command=command)
+        assert "memlab report turns.jsonl turns-1.jsonl turns-2.jsonl" in run.stderr, run.stderr
+        assert run.stderr.count(" → turns") == 3, run.stderr
     # AND a full disk does not mean that no memory was allocated
     disk, temporary = memlab.folder / "disk", memlab.folder / "tmp"
     disk.mkdir(), temporary.mkdir()

@@ -25,6 +25,8 @@ pub struct Config {
     pub offload: bool,
     /// Whether the text of lines that take memory is kept: not with `MEMLAB_SOURCE=0`.
     pub keep_source: bool,
+    /// When the `memlab run` began that started this process or one around it, in nanoseconds since 1970: `MEMLAB_RUN`.
+    pub run: Option<u64>,
     /// When the library was loaded.
     pub began: SystemTime,
     /// The most host memory that may be taken for what is moved: `MEMLAB_HOST_MAX`.
@@ -53,6 +55,7 @@ impl Config {
             on_limit: environment_text("MEMLAB_ON_LIMIT"),
             offload: std::env::var_os("MEMLAB_OFFLOAD").is_some_and(|value| value != "0" && !value.is_empty()),
             keep_source: std::env::var_os("MEMLAB_SOURCE").is_none_or(|value| value != "0"),
+            run: environment_number(&["MEMLAB_RUN"]),
             began: SystemTime::now(),
             host_max,
             bad_host_max: wanted_host_max.filter(|_| host_max.is_none()),

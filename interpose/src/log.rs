@@ -187,7 +187,7 @@ mod tests {
     fn threads_append_whole_lines() {
         // GIVEN eight threads appending numbered lines of different lengths
         let path = temporary("threads");
-        let log = Log::create(&path, Naming::AsAsked, 64 << 20, b"{}\n").unwrap();
+        let log = Log::create(&path, Naming::AsAsked { run: None }, 64 << 20, b"{}\n").unwrap();
         std::thread::scope(|scope| {
             for thread in 0..8 {
                 let log = &log;
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_closed_log_takes_nothing_more() {
         let path = temporary("closed");
-        let log = Log::create(&path, Naming::AsAsked, 1 << 20, b"{}\n").unwrap();
+        let log = Log::create(&path, Naming::AsAsked { run: None }, 1 << 20, b"{}\n").unwrap();
         log.append(b"[1]\n");
         log.file().close();
         log.append(b"[2]\n");
@@ -229,7 +229,7 @@ mod tests {
     fn a_full_log_drops_events_and_counts_them() {
         // GIVEN a log of 4 MiB, and eight threads that append far more than that
         let (path, most) = (temporary("full"), 4 << 20);
-        let log = Log::create(&path, Naming::AsAsked, most, b"{}\n").unwrap();
+        let log = Log::create(&path, Naming::AsAsked { run: None }, most, b"{}\n").unwrap();
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
@@ -256,7 +256,7 @@ mod tests {
     fn a_file_left_behind_is_given_up_once_it_is_whole() {
         // GIVEN threads that append while the log goes on in one file after the other
         let (path, beside) = (temporary("left"), temporary("left.next"));
-        let log = Log::create(&path, Naming::AsAsked, 64 << 20, b"{}\n").unwrap();
+        let log = Log::create(&path, Naming::AsAsked { run: None }, 64 << 20, b"{}\n").unwrap();
         let (mut lines, stop) = (0, std::sync::atomic::AtomicBool::new(false));
         let held =
             || std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|entry| entry.path().read_link().ok());

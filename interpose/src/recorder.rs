@@ -174,7 +174,7 @@ impl Recorder {
         };
         let mut line = LineBuffer::<8192>::new();
         let header = encode::header(&mut line, &header);
-        let log = create_log(&wanted, config.trace_max, header)?;
+        let log = create_log(&wanted, config.run, config.trace_max, header)?;
         condense::bound(log.file(), config.trace_max);
         Ok(Self {
             log,
@@ -372,9 +372,9 @@ pub fn forget_in_child() {
 
 /// Opens the log at `wanted` or, where that cannot be, in the temporary folder, saying so. A name that cannot be right
 /// (a device, a file of the user's) is refused instead.
-fn create_log(wanted: &Path, most: u64, header: &[u8]) -> io::Result<Log> {
+fn create_log(wanted: &Path, run: Option<u64>, most: u64, header: &[u8]) -> io::Result<Log> {
     let absolute = std::env::current_dir().map_or_else(|_| wanted.to_owned(), |directory| directory.join(wanted));
-    let error = match Log::create(&absolute, Naming::AsAsked, most, header) {
+    let error = match Log::create(&absolute, Naming::AsAsked { run }, most, header) {
         Ok(log) => return Ok(log),
         Err(error) => error,
     };
@@ -382,7 +382,7 @@ fn create_log(wanted: &Path, most: u64, header: &[u8]) -> io::Result<Log> {
     let name = wanted.file_name().map_or_else(|| "memlab.jsonl".into(), ToOwned::to_owned);
     let instead = std::env::temp_dir().join(name);
     if !is_refusal(&error)
-        && let Ok(log) = Log::create(&instead, Naming::Anything, most, header)
+        && let Ok(log) = Log::create(&instead, Naming::Anything { run }, most, header)
     {
         crate::say(&format!("{why}: the trace goes to {}", log.file().path.display()));
         return Ok(log);

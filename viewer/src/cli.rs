@@ -173,6 +173,9 @@ struct Diff {
     /// The device [default: in each the one with the highest peak].
     #[arg(long, value_name = "N")]
     device: Option<i32>,
+    /// Tell lines of libraries too: the innermost of yours and theirs [default: where yours only call them].
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    libraries: Option<Libraries>,
 }
 
 #[derive(Debug, Args)]
@@ -195,6 +198,10 @@ struct Export {
     /// Of memory_viz: how many of the latest events it has.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     events: usize,
+    /// Name lines of libraries too, in formats that name one line (csv, json, perfetto): the innermost of yours and theirs
+    /// [default: where yours only call them].
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    libraries: Option<Libraries>,
 }
 
 const RUN_HELP: &str = "\
@@ -444,11 +451,8 @@ pub fn main() -> ExitCode {
         }),
         Command::Limit(limit) => commands::limit::run(limit.pid, limit.size, limit.device, limit.on_limit),
         Command::Config { path, .. } => commands::config::run(path),
-        Command::Report { html: Some(_), at: Some(at), .. } => Err(fault::bad_input(format!(
-            "--html makes a page of the whole run, not of {at}: leave out one of the two"
-        ))),
-        Command::Report { files, html: Some(out), libraries, .. } => {
-            report::run_html(&files, &out, libraries.and_then(Libraries::scope))
+        Command::Report { files, at, html: Some(out), libraries, .. } => {
+            report::run_html(&files, at, &out, libraries.and_then(Libraries::scope))
         }
         Command::Report { files, at, json, html: None, libraries } => {
             report::run(&files, at, json, libraries.and_then(Libraries::scope))
@@ -459,6 +463,7 @@ pub fn main() -> ExitCode {
             json: options.json,
             at: options.at,
             device: options.device,
+            scope: options.libraries.and_then(Libraries::scope),
         }),
         Command::Export(options) => commands::export::run(&commands::export::Options {
             file: options.file,
@@ -466,6 +471,7 @@ pub fn main() -> ExitCode {
             output: options.output,
             at: options.at,
             device: options.device,
+            scope: options.libraries.and_then(Libraries::scope),
             events: options.events,
         }),
     };

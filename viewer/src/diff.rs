@@ -8,7 +8,7 @@ mod text;
 
 use std::cmp::Reverse;
 
-use memlab_trace::Category;
+use memlab_trace::{Category, Scope};
 
 pub use json::write_json;
 pub use layers::LayerChange;
@@ -45,15 +45,19 @@ pub struct Difference {
     pub totals: [(&'static str, Change); 3],
     /// What categories hold, the greatest change first.
     pub categories: Vec<(Category, Change)>,
-    /// What lines hold, the greatest change first.
+    /// What the user's lines hold, the greatest change first.
     pub lines: Vec<LineChange>,
+    /// The same memory by the innermost lines of the user's and of libraries.
+    pub library_lines: Vec<LineChange>,
+    /// Whose lines are shown.
+    pub scope: Scope,
     /// What layers hold, the greatest change first.
     pub layers: Vec<LayerChange>,
 }
 
 impl Difference {
-    /// Compares.
-    pub fn new(before: Side, after: Side) -> Self {
+    /// Compares. `scope`: whose lines are shown; `None`: libraries' where the user's only call them in one of the two.
+    pub fn new(before: Side, after: Side, scope: Option<Scope>) -> Self {
         let (a, b) = (&before.held, &after.held);
         let of = |before: u64, after: u64| Change { before, after };
         let held = |side: &Side, wanted: Category| {
@@ -70,10 +74,25 @@ impl Difference {
                 ("used", of(a.used_bytes, b.used_bytes)),
             ],
             categories,
-            lines: lines::compare(&before, &after),
+            lines: lines::compare(&before, &after, Scope::Users),
+            library_lines: lines::compare(&before, &after, Scope::Libraries),
+            scope: scope.unwrap_or(match before.only_calls || after.only_calls {
+                true => Scope::Libraries,
+                false => Scope::Users,
+            }),
             layers: layers::compare(&before, &after),
             before,
             after,
+        }
+    }
+}
+
+impl Difference {
+    /// What the lines hold that are shown.
+    pub fn shown_lines(&self) -> &[LineChange] {
+        match self.scope {
+            Scope::Users => &self.lines,
+            Scope::Libraries => &self.library_lines,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use memlab_trace::record::Phase;
-use memlab_trace::{BlockLayer, Category, CategoryView, DeviceView, LayerView, Line, LineView, Model, Seen};
+use memlab_trace::{BlockLayer, Category, CategoryView, DeviceView, LayerView, Line, LineView, Model, Scope, Seen};
 
 /// All that is held. The lines sum to what is allocated, so do the layers, and the categories sum to what is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,8 +15,10 @@ pub struct Holdings {
     pub reserved_bytes: u64,
     /// The whole device's use.
     pub used_bytes: u64,
-    /// The lines that hold something, most first.
+    /// The user's lines that hold something, most first.
     pub lines: Vec<HeldLine>,
+    /// The same memory by the innermost lines of the user's and of libraries.
+    pub library_lines: Vec<HeldLine>,
     /// The layers that hold something, most first.
     pub layers: Vec<HeldLayer>,
     /// The categories that hold something, in the order of [`Category::ALL`].
@@ -52,17 +54,30 @@ pub struct HeldLayer {
 }
 
 impl Holdings {
+    /// The lines of `scope`.
+    pub fn lines_in(&self, scope: Scope) -> &[HeldLine] {
+        match scope {
+            Scope::Users => &self.lines,
+            Scope::Libraries => &self.library_lines,
+        }
+    }
+
     /// At the moment that was seen.
     pub fn at_moment(seen: &Seen, device: i32) -> Self {
-        let mut lines: BTreeMap<Option<Arc<Line>>, HeldLine> = BTreeMap::new();
+        let lines = |scope: Scope| {
+            let mut lines: BTreeMap<Option<Arc<Line>>, HeldLine> = BTreeMap::new();
+            for (_, block) in seen.blocks.iter().filter(|(on, _)| *on == device) {
+                let line = seen.whole.line_in(block.stack, scope);
+                let held = lines.entry(line.clone()).or_insert_with(|| HeldLine { line, ..HeldLine::default() });
+                held.bytes = held.bytes.saturating_add(block.bytes);
+                if block.phase == Phase::Backward {
+                    held.backward_bytes = held.backward_bytes.saturating_add(block.bytes);
+                }
+            }
+            lines.into_values().collect()
+        };
         let mut layers: BTreeMap<BlockLayer, u64> = BTreeMap::new();
         for (_, block) in seen.blocks.iter().filter(|(on, _)| *on == device) {
-            let line = seen.whole.line_of(block.stack);
-            let held = lines.entry(line.clone()).or_insert_with(|| HeldLine { line, ..HeldLine::default() });
-            held.bytes = held.bytes.saturating_add(block.bytes);
-            if block.phase == Phase::Backward {
-                held.backward_bytes = held.backward_bytes.saturating_add(block.bytes);
-            }
             let held = layers.entry(seen.whole.layer_of(block)).or_default();
             *held = held.saturating_add(block.bytes);
         }
@@ -88,7 +103,8 @@ impl Holdings {
             allocated_bytes: totals.allocated_bytes,
             reserved_bytes: totals.reserved_bytes,
             used_bytes: seen.used_bytes(device),
-            lines: lines.into_values().collect(),
+            lines: lines(Scope::Users),
+            library_lines: lines(Scope::Libraries),
             layers: layers.into_iter().map(layer).collect(),
             categories: seen.categories(device).to_vec(),
         }
@@ -131,6 +147,7 @@ impl Holdings {
             let (bytes, backward_bytes) = of_line(&view);
             HeldLine { line: view.line, bytes, backward_bytes }
         };
+        let lines = |scope: Scope| model.lines_in(device, scope).into_iter().map(line).collect();
         let layer = |view: LayerView| HeldLayer {
             bytes: of_layer(&view),
             root: view.root,
@@ -143,7 +160,8 @@ impl Holdings {
             allocated_bytes,
             reserved_bytes,
             used_bytes,
-            lines: model.lines(device).into_iter().map(line).collect(),
+            lines: lines(Scope::Users),
+            library_lines: lines(Scope::Libraries),
             layers: model.layers(device).into_iter().map(layer).collect(),
             categories: model.categories(device).iter().map(|view| (view.category, of_category(view))).collect(),
         }
@@ -151,8 +169,10 @@ impl Holdings {
     }
 
     fn sorted(mut self) -> Self {
-        self.lines.retain(|line| line.bytes > 0);
-        self.lines.sort_by(|a, b| (b.bytes, &a.line).cmp(&(a.bytes, &b.line)));
+        for lines in [&mut self.lines, &mut self.library_lines] {
+            lines.retain(|line| line.bytes > 0);
+            lines.sort_by(|a, b| (b.bytes, &a.line).cmp(&(a.bytes, &b.line)));
+        }
         self.layers.retain(|layer| layer.bytes > 0);
         self.layers.sort_by(|a, b| (b.bytes, a.root, &a.name).cmp(&(a.bytes, b.root, &b.name)));
         self.categories.retain(|(_, bytes)| *bytes > 0);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use memlab_trace::{
-    At, DeviceView, Hindsight, Model, Onlooker, OomView, ReadThrough, Seen, StepView, load_whole, read_whole,
+    At, DeviceView, Hindsight, Model, Onlooker, OomView, ReadThrough, Scope, Seen, StepView, load_whole, read_whole,
 };
 
 use crate::fault::bad_input;
@@ -90,6 +90,15 @@ pub struct Looked {
     pub through: ReadThrough,
     /// The moment asked for.
     pub moment: Moment,
+}
+
+impl Looked {
+    /// Chooses whose lines are told, as [`Model::choose`] does: by the whole run, so that all its moments are told alike.
+    pub fn choose(&mut self, scope: Option<Scope>) {
+        self.seen.whole.choose(scope);
+        let chosen = self.seen.whole.scope();
+        self.seen.moment.choose(Some(chosen));
+    }
 }
 
 /// Reads a trace for one moment of it; of several devices the peak is that of `device`, else of the one with the highest.

@@ -88,8 +88,8 @@ By line
   100 MiB  30.0 MiB  -70.0 MiB  -70 %  train.py:2  forward
   1 unchanged, with 10.0 MiB
 
-By layer
-   before     after     change         layer (without those inside it)
+By layer, each without those inside it
+   before     after     change         layer
   100 MiB  30.0 MiB  -70.0 MiB  -70 %  h.1  Linear
   1 unchanged, with 10.0 MiB
 ";

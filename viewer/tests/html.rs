@@ -276,3 +276,50 @@ fn the_command_writes_one_page_and_never_over_a_trace() {
     let (code, errors) = says(&["report", "a.jsonl", "--html", "no/such/folder.html"]);
     assert!(code == Some(1) && errors.contains("no/such/folder.html: cannot be written"), "{errors}");
 }
+
+#[test]
+fn a_moment_has_a_page_of_its_own_that_adds_up() {
+    // GIVEN a run that ends out of memory
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("a.jsonl"), dying()).unwrap();
+    let page = |arguments: &[&str]| {
+        let output = memlab(folder, &[&["report", "--html", "-"], arguments].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (at, when) in [
+        ("step:2", "At the end of step 2, after "),
+        ("peak", "At the peak, after "),
+        ("oom", "At the first out-of-memory, after "),
+        ("end", "At the end, after "),
+    ] {
+        // WHEN the page of a moment is written
+        let page = page(&["a.jsonl", "--at", at]);
+        // THEN it says which, and what is not on it
+        let (_, text) = parse(&page);
+        assert!(text.contains(when), "{at}: {text}");
+        assert!(text.contains("are of the whole run, and on its page"), "{at}");
+        for whole in ["Growth between steps", "most at once"] {
+            assert!(!text.contains(whole), "{at}: {whole}");
+        }
+        assert_eq!(text.contains("What to do next"), at == "oom", "{at}");
+        // AND lines, layers, calls and categories are the moment's, as an export says
+        let json = memlab(folder, &["export", "--format", "json", "-o", "-", "--at", at, "a.jsonl"]).stdout;
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let device = &json["devices"][0];
+        let (allocated, total) = (device["allocated_bytes"].as_u64().unwrap(), device["total_bytes"].as_u64().unwrap());
+        let lines = between(&page, "<h3>Lines that held most</h3>", "</table>");
+        let held: u64 = lines.lines().filter_map(|row| numbers(row, "<tr><td", "data-v").first().copied()).sum();
+        assert_eq!(held, allocated, "{at}");
+        assert_eq!(numbers(&page, " data-d=\"0\" data-b", "data-b").iter().sum::<u64>(), 3 * allocated, "{at}");
+        let bar = numbers(&page, "<span class=\"when\">then</span>", "data-b");
+        assert_eq!(bar.iter().sum::<u64>(), total, "{at}");
+    }
+    // AND a moment may stand after the name of the file
+    let parts = |page: &str| between(page, "<main>", "</main>").to_owned();
+    assert_eq!(parts(&page(&["a.jsonl@step:2"])), parts(&page(&["a.jsonl", "--at", "step:2"])));
+    let refused = memlab(folder, &["report", "a.jsonl@step:99", "--html", "a.html"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("there is no step 99"), "{refused:?}");
+    assert!(!folder.join("a.html").exists());
+}

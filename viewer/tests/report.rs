@@ -307,5 +307,5 @@ fn the_rows_of_the_layers_add_up() {
     for layer in report.1.model.layers(0) {
         assert_eq!(layer.categories_at_peak.iter().sum::<u64>(), layer.live_bytes_at_peak, "{layer:?}");
     }
-    assert!(text_of(&report, 110).contains("activations    others  layer"), "{}", text_of(&report, 110));
+    assert!(text_of(&report, 120).contains("activations    others  layer"), "{}", text_of(&report, 120));
 }

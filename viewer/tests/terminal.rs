@@ -272,15 +272,27 @@ fn ctrl_c_leaves_a_view() {
     assert_eq!((code, restored), (0, true));
 }
 
+/// The trace of a run that goes on, in this process.
+fn of_this_process() -> Story {
+    let mut story = trained(4);
+    story.text = story.text.replace("\"pid\":4242", &format!("\"pid\":{}", std::process::id()));
+    story
+}
+
+/// Writes a trace beside the sockets of processes.
+fn written(story: &Story, runtime: &Runtime) -> std::path::PathBuf {
+    let trace = runtime.path().join("live.jsonl");
+    std::fs::write(&trace, &story.text).expect("written");
+    trace
+}
+
 #[test]
 fn memory_is_offloaded_and_restored_under_the_dashboard() {
     // GIVEN a program that runs, by its trace and by its socket, and takes its time to be moved
     let pid = std::process::id();
-    let mut story = trained(4);
-    story.text = story.text.replace("\"pid\":4242", &format!("\"pid\":{pid}"));
+    let story = of_this_process();
     let runtime = Runtime::new();
-    let trace = runtime.path().join("live.jsonl");
-    std::fs::write(&trace, &story.text).expect("written");
+    let trace = written(&story, &runtime);
     let process = Movable { trace, ..Movable::new(pid) };
     let go_on = process.go_on.clone();
     go_on.store(false, std::sync::atomic::Ordering::Relaxed);
@@ -322,14 +334,12 @@ fn memory_is_offloaded_and_restored_under_the_dashboard() {
 fn top_waits_for_a_process() {
     // GIVEN nothing that is traced
     let pid = std::process::id();
-    let mut story = trained(4);
-    story.text = story.text.replace("\"pid\":4242", &format!("\"pid\":{pid}"));
+    let story = of_this_process();
     let runtime = Runtime::new();
     let mut session = Session::start_in(&runtime, &["top", "--wait"], &story);
     session.wait_for("waiting for a traced process");
     // WHEN one comes THEN it is shown
-    let trace = runtime.path().join("live.jsonl");
-    std::fs::write(&trace, &story.text).expect("written");
+    let trace = written(&story, &runtime);
     let _requests = Movable { trace, ..Movable::new(pid) }.listen(&runtime);
     session.wait_for("Device memory");
     session.press("q");
@@ -339,11 +349,9 @@ fn top_waits_for_a_process() {
 #[test]
 fn what_fails_under_the_dashboard_is_said_in_full() {
     let pid = std::process::id();
-    let mut story = trained(4);
-    story.text = story.text.replace("\"pid\":4242", &format!("\"pid\":{pid}"));
+    let story = of_this_process();
     let runtime = Runtime::new();
-    let trace = runtime.path().join("live.jsonl");
-    std::fs::write(&trace, &story.text).expect("written");
+    let trace = written(&story, &runtime);
     let failures = vec![("141 GiB of host memory are needed \u{1b}]0;owned\u{7}: free some".to_owned(), false)];
     let requests = Movable { trace, failures, ..Movable::new(pid) }.listen(&runtime);
     let mut session = Session::start_in(&runtime, &["top", &pid.to_string()], &story);

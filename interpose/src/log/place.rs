@@ -14,19 +14,20 @@ use super::inode_of;
 /// What a trace begins with.
 const HEADER: &[u8] = b"{\"memlab\":";
 
-/// What to do where a trace cannot have its name.
+/// What to do where a trace cannot have its name. `run`: when the run began that this process is part of, in nanoseconds since
+/// 1970; what was written since is the same run's, and stays.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
     /// Beside a living process's trace goes `trace-1.jsonl`; anything that is no trace is the user's, who is told.
-    AsAsked,
+    AsAsked { run: Option<u64> },
     /// Nobody asked for this name: `trace-1.jsonl` goes beside whatever lies there.
-    Anything,
+    Anything { run: Option<u64> },
     /// Readers know no other name.
     Exact,
 }
 
-/// Opens a new file at `path`, or beside it (`trace-1.jsonl` …) where a living process writes to that one or this process
-/// did before an `exec`. A file that somebody has mapped is never truncated: its pages would be pulled from under them.
+/// Opens a new file at `path`, or beside it (`trace-1.jsonl` …) where a living process writes to that one, this process did
+/// before an `exec`, or another process of the same run has. A file that somebody has mapped is never truncated: its pages would be pulled from under them.
 pub fn open_unused(path: &Path, naming: Naming) -> io::Result<(File, PathBuf)> {
     for number in 0..if naming == Naming::Exact { 1 } else { 1000 } {
         let candidate = if number == 0 { path.to_owned() } else { numbered(path, number) };
@@ -43,7 +44,10 @@ pub fn open_unused(path: &Path, naming: Naming) -> io::Result<(File, PathBuf)> {
             match Found::at(&candidate)? {
                 Found::Nothing => {}
                 Found::Trace(old) => {
-                    let taken = naming != Naming::Exact && written_by_this_process(&old);
+                    let taken = match naming {
+                        Naming::AsAsked { run } | Naming::Anything { run } => is_of_this_run(&old, run),
+                        Naming::Exact => false,
+                    };
                     if taken || lock(&old) != Lock::Ours {
                         break;
                     }
@@ -52,7 +56,9 @@ pub fn open_unused(path: &Path, naming: Naming) -> io::Result<(File, PathBuf)> {
                     }
                 }
                 Found::AnotherUsers => break,
-                Found::Other(what) if naming != Naming::Anything && number == 0 => return Err(refused(what)),
+                Found::Other(what) if !matches!(naming, Naming::Anything { .. }) && number == 0 => {
+                    return Err(refused(what));
+                }
                 Found::Other(_) => break,
             }
         }
@@ -157,12 +163,19 @@ fn lock(file: &File) -> Lock {
     }
 }
 
-/// A process that calls `exec` keeps its id but not its descriptors.
-fn written_by_this_process(file: &File) -> bool {
+/// Whether a trace is of this process, which keeps its id but not its descriptors where it calls `exec`, or was begun since
+/// the run was.
+fn is_of_this_run(file: &File, run: Option<u64>) -> bool {
     let mut beginning = [0; 512];
     let length = file.read_at(&mut beginning, 0).unwrap_or(0);
-    let ours = format!("\"pid\":{},", std::process::id());
-    memchr::memmem::find(&beginning[..length], ours.as_bytes()).is_some()
+    let number_after = |key: &str| {
+        let at = memchr::memmem::find(&beginning[..length], key.as_bytes())? + key.len();
+        let mut digits = beginning[at..length].iter().take_while(|byte| byte.is_ascii_digit());
+        digits.try_fold(0_u64, |number, digit| number.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
+    };
+    let began = number_after("\"start_unix_ns\":");
+    number_after("\"pid\":") == Some(u64::from(std::process::id()))
+        || run.is_some_and(|run| began.is_some_and(|began| began >= run))
 }
 
 #[cfg(test)]
@@ -186,7 +199,7 @@ mod tests {
             let files: Vec<(File, PathBuf)> = std::thread::scope(|scope| {
                 let start = || {
                     together.wait();
-                    open_unused(&path, Naming::AsAsked).unwrap()
+                    open_unused(&path, Naming::AsAsked { run: None }).unwrap()
                 };
                 let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -200,6 +213,25 @@ mod tests {
     }
 
     #[test]
+    fn what_the_same_run_has_written_stays() {
+        // GIVEN the traces of two processes that have ended: one from before this run, one of it
+        let folder = folder("run");
+        let path = folder.join("trace.jsonl");
+        let ended = |start: u64| format!("{{\"memlab\":1,\"pid\":7,\"start_unix_ns\":{start},\"command\":[]}}\n");
+        let opened = |start: u64, run| {
+            std::fs::write(&path, ended(start)).unwrap();
+            open_unused(&path, Naming::AsAsked { run }).unwrap().1
+        };
+        // WHEN a process of the run is to write there THEN it replaces the former, and goes beside the latter
+        assert_eq!(opened(999, Some(1000)), path);
+        assert_eq!(opened(1000, Some(1000)), folder.join("trace-1.jsonl"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), ended(1000));
+        // AND without a run the latest trace is meant
+        assert_eq!(opened(1000, None), path);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
     fn a_trace_without_its_header_yet_is_left_alone() {
         // GIVEN a trace whose process holds its lock and is about to write the header
         let folder = folder("begun");
@@ -208,11 +240,11 @@ mod tests {
         let writer = File::open(&path).unwrap();
         assert!(lock(&writer) == Lock::Ours);
         // WHEN another is to be written there THEN it goes beside it
-        let (_, beside) = open_unused(&path, Naming::AsAsked).unwrap();
+        let (_, beside) = open_unused(&path, Naming::AsAsked { run: None }).unwrap();
         assert_eq!(beside, folder.join("trace-1.jsonl"));
         // AND without a writer it is a file like any other
         drop(writer);
-        assert!(is_refusal(&open_unused(&path, Naming::AsAsked).unwrap_err()));
+        assert!(is_refusal(&open_unused(&path, Naming::AsAsked { run: None }).unwrap_err()));
         std::fs::remove_dir_all(folder).unwrap();
     }
 
@@ -231,12 +263,12 @@ mod tests {
         for (name, what) in [("user.py", "not a trace"), ("folder", "folder"), ("link", "link"), ("pipe", "pipe")] {
             let before = std::fs::symlink_metadata(at(name)).unwrap();
             // WHEN a trace is to be written there THEN that is refused, and what is there stays
-            for naming in [Naming::AsAsked, Naming::Exact] {
+            for naming in [Naming::AsAsked { run: None }, Naming::Exact] {
                 let error = open_unused(&at(name), naming).unwrap_err();
                 assert!(is_refusal(&error) && error.to_string().contains(what), "{name}: {error}");
             }
             // AND where nobody asked for the name, the trace goes beside it
-            let (_, beside) = open_unused(&at(name), Naming::Anything).unwrap();
+            let (_, beside) = open_unused(&at(name), Naming::Anything { run: None }).unwrap();
             assert_ne!(beside, at(name));
             assert_eq!(std::fs::symlink_metadata(at(name)).unwrap().ino(), before.ino());
         }

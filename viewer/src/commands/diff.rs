@@ -3,6 +3,8 @@
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
+use memlab_trace::Scope;
+
 use crate::diff::{Difference, Named, Side, Style, write_json, write_text};
 use crate::moment::Moment;
 
@@ -19,6 +21,8 @@ pub struct Options {
     pub at: Moment,
     /// The device; else in each the one with the highest peak.
     pub device: Option<i32>,
+    /// Whose lines are shown; `None`: libraries' where the user's only call them.
+    pub scope: Option<Scope>,
 }
 
 /// Compares.
@@ -30,7 +34,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let named = [&options.before, &options.after].map(|argument| Named::parse(argument, options.at));
     let [before, after] = named;
     let (before, after) = (before?, after?);
-    let difference = Difference::new(Side::load(before, options.device)?, Side::load(after, options.device)?);
+    let (before, after) = (Side::load(before, options.device)?, Side::load(after, options.device)?);
+    let difference = Difference::new(before, after, options.scope);
     let mut out = BufWriter::new(io::stdout().lock());
     if options.json {
         write_json(&mut out, &difference)?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use memlab_trace::{Onlooker, load_whole};
+use memlab_trace::{Onlooker, Scope, load_whole};
 
 use crate::export::flamegraph::{Measure, flamegraph};
 use crate::export::{csv, json, memory_viz, perfetto, speedscope};
@@ -51,6 +51,8 @@ pub struct Options {
     pub at: Option<Moment>,
     /// Of which device alone.
     pub device: Option<i32>,
+    /// Whose lines are told, in formats that name one line; `None`: libraries' where the user's only call them.
+    pub scope: Option<Scope>,
     /// How many events of the past a snapshot has.
     pub events: usize,
 }
@@ -66,7 +68,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     destination.check(file, format.is_text())?;
     // A run over time is rather wanted whole.
     let moment = options.at.unwrap_or(if *format == Format::Perfetto { Moment::End } else { Moment::Peak });
-    let load = |onlooker: &mut dyn Onlooker| load_at(file, moment, *device, onlooker);
+    let load = |onlooker: &mut dyn Onlooker| {
+        let mut looked = load_at(file, moment, *device, onlooker)?;
+        looked.choose(options.scope);
+        anyhow::Ok(looked)
+    };
     let mut notes = Vec::new();
     let deep;
     let then = match format {

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use memlab_trace::Scope;
 use serde::Serialize;
 
 use super::{Change, Difference, LineChange, Match, Side};
@@ -15,6 +16,10 @@ struct Diff {
     totals: Vec<Row>,
     categories: Vec<Row>,
     lines: Vec<LineRow>,
+    /// The same memory by the innermost lines of the user's and of libraries.
+    library_lines: Vec<LineRow>,
+    /// Which of the two the text shows.
+    lines_shown: &'static str,
     layers: Vec<LayerRow>,
 }
 
@@ -78,12 +83,15 @@ struct LayerRow {
 /// What `out` says.
 pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<()> {
     let row = |name: &'static str, change: Change| Row { name, bytes: change.into() };
+    let lines = |lines: &[LineChange]| lines.iter().map(|line| line_row(line, difference)).collect();
     let diff = Diff {
         before: moment(&difference.before),
         after: moment(&difference.after),
         totals: difference.totals.iter().map(|(name, change)| row(name, *change)).collect(),
         categories: difference.categories.iter().map(|(category, change)| row(category.as_str(), *change)).collect(),
-        lines: difference.lines.iter().map(|line| line_row(line, difference)).collect(),
+        lines: lines(&difference.lines),
+        library_lines: lines(&difference.library_lines),
+        lines_shown: if difference.scope == Scope::Users { "lines" } else { "library_lines" },
         layers: difference
             .layers
             .iter()

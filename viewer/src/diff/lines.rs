@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use memlab_trace::Line;
+use memlab_trace::{Line, Scope};
 
 use super::{Change, Side, order};
 use crate::text::short_path;
@@ -47,10 +47,10 @@ impl LineChange {
     }
 }
 
-/// The changes of all lines that hold something before or after.
-pub(super) fn compare(before: &Side, after: &Side) -> Vec<LineChange> {
+/// The changes of all lines of `scope` that hold something before or after.
+pub(super) fn compare(before: &Side, after: &Side, scope: Scope) -> Vec<LineChange> {
     let held = |side: &Side| -> HashMap<Option<Arc<Line>>, u64> {
-        side.held.lines.iter().map(|held| (held.line.clone(), held.bytes)).collect()
+        side.held.lines_in(scope).iter().map(|held| (held.line.clone(), held.bytes)).collect()
     };
     let (held_before, held_after) = (held(before), held(after));
     let bytes_of =
@@ -68,7 +68,7 @@ pub(super) fn compare(before: &Side, after: &Side) -> Vec<LineChange> {
     };
     note(None, None, Match::Same);
 
-    let (mut left, mut right) = (before.lines.clone(), after.lines.clone());
+    let (mut left, mut right) = (before.lines_in(scope).to_vec(), after.lines_in(scope).to_vec());
     let relative = |line: &Line, side: &Side| short_path(&line.file, &side.directory).to_owned();
     pair(&mut left, &mut right, |line| line.clone(), |line| line.clone(), |a, b| note(Some(a), Some(b), Match::Same));
     pair(

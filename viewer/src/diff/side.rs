@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memlab_trace::{DeviceView, Line, Model, load_whole};
+use memlab_trace::{DeviceView, Line, Model, Scope, load_whole};
 
 use crate::fault::bad_input;
 use crate::holdings::Holdings;
@@ -58,8 +58,12 @@ pub struct Side {
     pub steps_ended: u64,
     /// What was held.
     pub held: Holdings,
-    /// All lines that ever held something.
-    pub(super) lines: Vec<Arc<Line>>,
+    /// Whether the user's lines only call libraries, by the rule of the report.
+    pub(super) only_calls: bool,
+    /// All of the user's lines that ever held something.
+    lines: Vec<Arc<Line>>,
+    /// The same with those of libraries.
+    library_lines: Vec<Arc<Line>>,
     /// All outermost modules, with their classes.
     pub(super) roots: Vec<(u32, Option<Arc<str>>)>,
 }
@@ -92,13 +96,24 @@ impl Side {
 
     fn new(named: Named, model: &Model, device: DeviceView, time: u64, steps_ended: u64, held: Holdings) -> Self {
         let header = model.header().cloned().unwrap_or_default();
-        let lines = model.lines(device.index).into_iter().filter_map(|view| view.line).collect();
+        let lines =
+            |scope| model.lines_in(device.index, scope).into_iter().filter_map(|view| view.line).collect::<Vec<_>>();
+        let (lines, library_lines) = (lines(Scope::Users), lines(Scope::Libraries));
+        let only_calls = model.only_calls(device.index).is_some();
         let layers = model.layers(device.index);
         let mut roots: Vec<_> =
             layers.into_iter().filter(|view| view.root != 0).map(|view| (view.root, view.root_class)).collect();
         roots.sort();
         roots.dedup_by_key(|(root, _)| *root);
         let (command, directory) = (header.command, header.directory);
-        Self { named, command, directory, device, time, steps_ended, held, lines, roots }
+        Self { named, command, directory, device, time, steps_ended, held, only_calls, lines, library_lines, roots }
+    }
+
+    /// All lines of `scope` that ever held something.
+    pub(super) fn lines_in(&self, scope: Scope) -> &[Arc<Line>] {
+        match scope {
+            Scope::Users => &self.lines,
+            Scope::Libraries => &self.library_lines,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use memlab_trace::Category;
+use memlab_trace::{Category, Scope};
 
 use super::{Change, Difference, LayerChange, LineChange, Match, Side};
 use crate::format::{self, Units};
@@ -40,9 +40,11 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
     };
     let categories = difference.categories.iter().map(|(category, change)| (*change, name(*category).to_owned()));
     table(out, "By category", categories.collect(), "category", style)?;
-    let lines = difference.lines.iter().map(|line| (line.bytes, line_name(line, before, after))).collect();
-    table(out, "By line", lines, "line", style)?;
-    let moved = difference.lines.iter().filter(|line| line.matched == Match::Moved).count();
+    let shown = difference.shown_lines();
+    let lines = shown.iter().map(|line| (line.bytes, line_name(line, before, after))).collect();
+    let title = if difference.scope == Scope::Users { "By line" } else { "By line, libraries' too" };
+    table(out, title, lines, "line", style)?;
+    let moved = shown.iter().filter(|line| line.matched == Match::Moved).count();
     if moved > 0 {
         let lines = if moved == 1 { "One line is" } else { &*format!("{moved} lines are") };
         writeln!(out, "  {lines} at another number in the same function, and taken to be the same (→)")?;
@@ -50,7 +52,7 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
     if difference.layers.iter().any(|change| change.layer.name.is_some()) {
         let several = before.roots.len() > 1 || after.roots.len() > 1;
         let layers = difference.layers.iter().map(|layer| (layer.bytes, layer_name(layer, several))).collect();
-        table(out, "By layer", layers, "layer (without those inside it)", style)?;
+        table(out, "By layer, each without those inside it", layers, "layer", style)?;
     }
     Ok(())
 }

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memlab_trace::record::Phase;
-use memlab_trace::{BlockView, HOST, Line, Model, Seen};
+use memlab_trace::{BlockView, HOST, Line, Model, Scope, Seen};
 use serde::Serialize;
 
-use crate::holdings::Holdings;
+use crate::holdings::{HeldLine, Holdings};
 use crate::json::write_compact;
 use crate::moment::Looked;
 use crate::report::json::{Place, Places, Process, StepRow, Trace, steps, text};
@@ -23,6 +23,10 @@ struct Export {
     devices: Vec<Device>,
     categories: Vec<CategoryRow>,
     lines: Vec<LineRow>,
+    /// The same memory by the innermost lines of the user's and of libraries.
+    library_lines: Vec<LineRow>,
+    /// Which of the two says more, or was asked for.
+    lines_shown: &'static str,
     layers: Vec<LayerRow>,
     steps: Vec<StepRow>,
     frames: Vec<Place>,
@@ -179,17 +183,9 @@ pub fn write(out: &mut dyn Write, path: &Path, looked: &Looked, device: Option<i
                 })
             })
             .collect(),
-        lines: held
-            .iter()
-            .flat_map(|(device, held)| {
-                held.lines.iter().map(|line| LineRow {
-                    device: *device,
-                    line: places.of(line.line.as_deref()),
-                    live_bytes: line.bytes,
-                    backward_bytes: line.backward_bytes,
-                })
-            })
-            .collect(),
+        lines: line_rows(&held, Scope::Users, &places),
+        library_lines: line_rows(&held, Scope::Libraries, &places),
+        lines_shown: if whole.scope() == Scope::Users { "lines" } else { "library_lines" },
         layers: held.iter().flat_map(|(device, held)| layer_rows(*device, held)).collect(),
         steps: steps(moment),
         frames,
@@ -223,6 +219,19 @@ fn device_row(seen: &Seen, index: i32, held: &Holdings) -> Option<Device> {
         fragmentation_percent: map.fragmentation_percent,
         outside_layers_bytes: held.layers.iter().filter(|layer| layer.name.is_none()).map(|layer| layer.bytes).sum(),
     })
+}
+
+fn line_rows(held: &[(i32, Holdings)], scope: Scope, places: &Places) -> Vec<LineRow> {
+    let of_device = |(device, held): &(i32, Holdings)| {
+        let row = |line: &HeldLine| LineRow {
+            device: *device,
+            line: places.of(line.line.as_deref()),
+            live_bytes: line.bytes,
+            backward_bytes: line.backward_bytes,
+        };
+        held.lines_in(scope).iter().map(row).collect::<Vec<_>>()
+    };
+    held.iter().flat_map(of_device).collect()
 }
 
 fn layer_rows(device: i32, held: &Holdings) -> impl Iterator<Item = LayerRow> {

@@ -48,12 +48,32 @@ pub(super) fn growing_line(model: &Model, device: &DeviceView) -> Option<Grows> 
     let directory = model.header().map_or("", |header| header.directory.as_str());
     let growth = model.growth(device.index).into_iter().find(|growth| growth.is_steady)?;
     let bytes = growth.to_bytes - growth.from_bytes;
-    let line = growth.line?;
+    let users = growth.line?;
+    // Growth is on record for the user's lines only: of the lines shown, the one by which that line came to most of it.
+    let piles = model.piles(device.index);
+    let over_steps = piles.iter().filter(|pile| matches!(pile.span, PileSpan::Steps { .. }));
+    let grown = over_steps.flat_map(|pile| &pile.stacks).filter(|stack| stack.line.as_ref() == Some(&users));
+    let line = most_by_line(model, grown).flatten().unwrap_or(users);
     is_worth_telling(bytes, device).then(|| Grows {
         line: place(&line, directory),
         bytes,
         bytes_per_step: growth.bytes_per_step.max(0.0) as u64,
     })
+}
+
+/// What stacks have piled up, by the lines that are shown.
+fn by_line<'s>(model: &Model, stacks: impl Iterator<Item = &'s PiledStack>) -> BTreeMap<Option<Arc<Line>>, u64> {
+    let mut by_line: BTreeMap<Option<Arc<Line>>, u64> = BTreeMap::new();
+    for stack in stacks {
+        let bytes = by_line.entry(model.line_of(stack.stack)).or_default();
+        *bytes = bytes.saturating_add(stack.bytes);
+    }
+    by_line
+}
+
+/// The line with most of it; `Some(None)`: no Python line.
+fn most_by_line<'s>(model: &Model, stacks: impl Iterator<Item = &'s PiledStack>) -> Option<Option<Arc<Line>>> {
+    by_line(model, stacks).into_iter().max_by_key(|(_, bytes)| *bytes).map(|(line, _)| line)
 }
 
 fn place(line: &Line, directory: &str) -> String {
@@ -106,7 +126,9 @@ fn place_outside(model: &Model, stack: u32) -> Place {
     let outermost = callers.iter().rposition(|caller| is_module_call(&caller.line));
     let outside = users(outermost.map_or(0, |module| module + 1));
     let Some(at) = outside else { return Place { line: None, stack, is_forward: outermost.is_some(), caller: None } };
-    let named = if outermost.is_some() { Some(at) } else { users(at + 1) };
+    // A library's line, where those are shown, is called by the user's innermost; that one by the next.
+    let is_shown = model.line_of(stack).as_ref() == Some(&callers[at].line);
+    let named = if outermost.is_some() || !is_shown { Some(at) } else { users(at + 1) };
     Place {
         line: Some(callers[at].line.clone()),
         stack: callers[at].stack,
@@ -117,12 +139,8 @@ fn place_outside(model: &Model, stack: u32) -> Place {
 
 fn finding(model: &Model, device: &DeviceView, several: bool, span: &PileSpan, group: &Group) -> Finding {
     let directory = model.header().map_or("", |header| header.directory.as_str());
-    let mut by_line: BTreeMap<Option<&Arc<Line>>, u64> = BTreeMap::new();
-    for stack in &group.stacks {
-        let bytes = by_line.entry(stack.line.as_ref()).or_default();
-        *bytes = bytes.saturating_add(stack.bytes);
-    }
-    let most = by_line.iter().max_by_key(|(_, bytes)| **bytes).and_then(|(line, _)| *line);
+    let by_line = by_line(model, group.stacks.iter());
+    let most = by_line.iter().max_by_key(|(_, bytes)| **bytes).and_then(|(line, _)| line.as_ref());
     let mut what = Words::strong(Kind::Leak.title()).and(format!("{}: ", on(device, several)));
     what = match most {
         Some(line) => what.and_code(place(line, directory)),

@@ -45,7 +45,7 @@ pub fn write_text_at(out: &mut impl Write, path: &Path, looked: &Looked, style: 
         let held = Holdings::at_moment(&looked.seen, device.index);
         parts.push(vec![device_title(&known, style.columns)]);
         parts.push(memory(looked, &known, &held, style.columns));
-        parts.push(lines(&names, &held, style.columns));
+        parts.push(lines(&names, &known, &held, style.columns));
         parts.push(layers(&names, &held, style.columns));
         let map = moment.segments(device.index);
         if map.free_bytes > 0 {
@@ -76,9 +76,9 @@ fn memory(looked: &Looked, device: &DeviceView, held: &Holdings, columns: usize)
     lines
 }
 
-fn lines(names: &Names<'_>, held: &Holdings, columns: usize) -> Vec<String> {
-    let mut table = Table::new(&["held", "", "in backward", "line"]);
-    for line in held.lines.iter().take(ROWS) {
+fn lines(names: &Names<'_>, device: &DeviceView, held: &Holdings, columns: usize) -> Vec<String> {
+    let mut table = Table::new(&["held", "", "in backward", "line"]).sparing(&[2]);
+    for line in held.lines_in(names.model.scope()).iter().take(ROWS) {
         table.row(vec![
             size(line.bytes),
             format::percent(line.bytes, held.allocated_bytes),
@@ -86,14 +86,14 @@ fn lines(names: &Names<'_>, held: &Holdings, columns: usize) -> Vec<String> {
             names.line(line.line.as_ref()),
         ]);
     }
-    sections::section("Lines that held most", &table, None, columns)
+    sections::lines_section(names, device, &table, None, columns)
 }
 
 fn layers(names: &Names<'_>, held: &Holdings, columns: usize) -> Vec<String> {
     if held.layers.iter().all(|layer| layer.name.is_none()) {
         return Vec::new();
     }
-    let mut table = Table::new(&["held", "", "layer (without those inside it)"]);
+    let mut table = Table::of_layers(&["held", "", "layer"]);
     for layer in held.layers.iter().take(ROWS) {
         let view = LayerView {
             root: layer.root,
@@ -104,5 +104,5 @@ fn layers(names: &Names<'_>, held: &Holdings, columns: usize) -> Vec<String> {
         };
         table.row(vec![size(layer.bytes), format::percent(layer.bytes, held.allocated_bytes), names.layer(&view)]);
     }
-    sections::section("Layers that held most", &table, None, columns)
+    sections::section("Layers that held most, each without those inside it", &table, None, columns)
 }

@@ -3,6 +3,7 @@
 //! Nothing a trace says is trusted: every text goes through [`crate::text::markup`], names are cut to a length, tables
 //! and pictures are capped, and the page's own policy lets no script run but its own and nothing be fetched.
 
+mod at;
 mod device;
 mod layers;
 mod memory;
@@ -20,6 +21,8 @@ use std::path::Path;
 
 use memlab_trace::{Category, DeviceView, HOST, Loaded, Model};
 use ratatui::style::Color;
+
+pub use at::write_html_at;
 
 use super::sections::Names;
 use super::text::{ending, notes_on};
@@ -49,7 +52,6 @@ fn page(path: &Path, loaded: &Loaded) -> String {
     let devices = model.devices();
     let told = &devices[..devices.len().min(DEVICES)];
     let command = model.header().map_or_else(String::new, |header| short_command(&header.command));
-    let nonce = nonce();
 
     let mut body = header(model, &command);
     body += "<main>\n";
@@ -70,10 +72,15 @@ fn page(path: &Path, loaded: &Loaded) -> String {
     if !pinned.is_empty() {
         let _ = write!(body, "<section id=\"host\">\n<h2>Pinned host memory</h2>\n{pinned}</section>\n");
     }
-    body += &notes(loaded);
+    body += &notes(&notes_on(loaded));
     body += "</main>\n";
+    document(path, &command, &body)
+}
 
-    let title = markup(&fit_end(&command, LONGEST, "…")).into_owned();
+/// A whole page around what it says.
+fn document(path: &Path, command: &str, body: &str) -> String {
+    let nonce = nonce();
+    let title = markup(&fit_end(command, LONGEST, "…")).into_owned();
     let file = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     format!(
         "<!DOCTYPE html>
@@ -198,20 +205,19 @@ fn header(model: &Model, command: &str) -> String {
 }
 
 fn contents(devices: &[DeviceView]) -> String {
-    let entry = |device: &DeviceView| {
-        format!(
-            "<li><a href=\"#device-{}\">{}</a> peak {}</li>",
-            device.index,
-            short_name(device),
-            size(device.peak_allocated_bytes)
-        )
+    contents_of(devices.iter().map(|device| (device, format!("peak {}", size(device.peak_allocated_bytes)))))
+}
+
+/// Where each device is told, with a word on it.
+fn contents_of<'d>(devices: impl Iterator<Item = (&'d DeviceView, String)>) -> String {
+    let entry = |(device, held): (&DeviceView, String)| {
+        format!("<li><a href=\"#device-{}\">{}</a> {held}</li>", device.index, short_name(device))
     };
-    format!("<nav aria-label=\"devices\"><ul>{}</ul></nav>\n", devices.iter().map(entry).collect::<String>())
+    format!("<nav aria-label=\"devices\"><ul>{}</ul></nav>\n", devices.map(entry).collect::<String>())
 }
 
 /// What the reader should know of the trace itself.
-fn notes(loaded: &Loaded) -> String {
-    let notes = notes_on(loaded);
+fn notes(notes: &[Vec<String>]) -> String {
     if notes.is_empty() {
         return String::new();
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use memlab_trace::{Scope, load_whole};
 
 pub use at::write_text_at;
-pub use html::write_html;
+pub use html::{write_html, write_html_at};
 pub use json::write_json;
 pub use text::{deep_stacks, write_text};
 
@@ -39,7 +39,7 @@ pub fn run(files: &[PathBuf], at: Option<Moment>, json: bool, scope: Option<Scop
         match (named, json) {
             ((file, Some(moment)), json) => {
                 let mut looked = load_at(&file, moment, None, &mut ())?;
-                looked.seen.moment.choose(scope);
+                looked.choose(scope);
                 if json {
                     crate::export::json::write(&mut report, &file, &looked, None)?;
                 } else {
@@ -85,15 +85,15 @@ fn named(files: &[PathBuf], at: Option<Moment>) -> anyhow::Result<Vec<(PathBuf, 
     Ok(named)
 }
 
-/// Writes the report of one trace as a page to `out`; `-`: standard output. `scope` as for [`run`]:
-/// the page has both.
+/// Writes the report of one trace, or of a moment of it, as a page to `out`; `-`: standard output. `scope` as for [`run`]: the
+/// page has both.
 ///
 /// # Errors
 ///
 /// If there are several traces, `out` is one, the trace cannot be read, or the page cannot be written.
-pub fn run_html(files: &[PathBuf], out: &Path, scope: Option<Scope>) -> anyhow::Result<()> {
-    let files = newest::traces(files, false)?;
-    let [file] = &*files else {
+pub fn run_html(files: &[PathBuf], at: Option<Moment>, out: &Path, scope: Option<Scope>) -> anyhow::Result<()> {
+    let files = named(files, at)?;
+    let [(file, moment)] = &*files else {
         return Err(bad_input(format!(
             "--html writes one page for one trace, and {} were given: call it once for each, with a name of its own",
             files.len()
@@ -101,9 +101,15 @@ pub fn run_html(files: &[PathBuf], out: &Path, scope: Option<Scope>) -> anyhow::
     };
     let destination = Destination::of(out);
     destination.check(file, true)?;
-    let mut loaded = progress::shown(|progress| load_whole(file, progress))?;
-    loaded.model.choose(scope);
-    destination.write(|mut out| write_html(&mut out, file, &loaded))?;
+    if let Some(moment) = moment {
+        let mut looked = load_at(file, *moment, None, &mut ())?;
+        looked.choose(scope);
+        destination.write(|mut out| write_html_at(&mut out, file, &looked))?;
+    } else {
+        let mut loaded = progress::shown(|progress| load_whole(file, progress))?;
+        loaded.model.choose(scope);
+        destination.write(|mut out| write_html(&mut out, file, &loaded))?;
+    }
     if io::stderr().is_terminal() && destination != Destination::Output {
         eprintln!("memlab: {} → {}", file.display(), out.display());
     }

@@ -144,8 +144,10 @@ pub(super) fn lines(names: &Names<'_>, device: &DeviceView, columns: usize) -> V
     // The most that a library's line ever held is not on record.
     let has_most = names.model.scope() == Scope::Users;
     let mut table = match has_most {
-        true => Table::new(&["at the peak", "", "in backward", "most at once", "at the end", "line"]),
-        false => Table::new(&["at the peak", "", "in backward", "at the end", "line"]),
+        true => {
+            Table::new(&["at the peak", "", "in backward", "most at once", "at the end", "line"]).sparing(&[4, 3, 2])
+        }
+        false => Table::new(&["at the peak", "", "in backward", "at the end", "line"]).sparing(&[3, 2]),
     };
     for line in held.iter().take(ROWS) {
         let mut row = vec![
@@ -157,24 +159,40 @@ pub(super) fn lines(names: &Names<'_>, device: &DeviceView, columns: usize) -> V
         row.extend([size(line.live_bytes), names.line(line.line.as_ref())]);
         table.row(row);
     }
-    let title = lines_title(names, device);
-    section(&title, &table, rest(held.iter().map(|line| line.live_bytes_at_peak)), columns)
+    lines_section(names, device, &table, rest(held.iter().map(|line| line.live_bytes_at_peak)), columns)
 }
 
-/// What stands above the lines: also whose they are, where that is not plain.
-fn lines_title(names: &Names<'_>, device: &DeviceView) -> String {
+/// A table of lines under its title.
+pub(super) fn lines_section(
+    names: &Names<'_>,
+    device: &DeviceView,
+    table: &Table,
+    rest: Option<String>,
+    columns: usize,
+) -> Vec<String> {
+    let [title, why] = lines_title(names, device);
+    let mut lines = section(&title, table, rest, columns);
+    if !lines.is_empty() && !why.is_empty() {
+        lines.insert(1, why);
+    }
+    lines
+}
+
+/// What stands above the lines: also whose they are, and in a line of its own why, where that is not plain.
+fn lines_title(names: &Names<'_>, device: &DeviceView) -> [String; 2] {
     let what = "Lines that held most";
     if names.model.scope() == Scope::Users {
-        return what.to_owned();
+        return [what.to_owned(), String::new()];
     }
-    match names.model.only_calls(device.index) {
+    let why = match names.model.only_calls(device.index) {
         Some(line) => {
             let place = names.line(Some(&line));
             let place = place.split("  ").next().unwrap_or_default();
-            format!("{what}, libraries' too: {place} only calls them (--libraries=never: yours alone)")
+            format!("  {place} only calls them (--libraries=never: yours alone)")
         }
-        None => format!("{what}, libraries' too"),
-    }
+        None => String::new(),
+    };
+    [format!("{what}, libraries' too"), why]
 }
 
 /// The layers that held most at the peak.
@@ -193,8 +211,9 @@ pub(super) fn layers(names: &Names<'_>, device: &DeviceView, columns: usize) -> 
         "optimizer",
         "activations",
         "others",
-        "layer (without those inside it)",
-    ]);
+        "layer",
+    ])
+    .sparing(&[6, 4, 3, 2, 5]);
     for layer in layers.iter().take(ROWS) {
         // All at the peak, so that a row adds up.
         let at_peak = |category: Category| layer.categories_at_peak[category as usize];
@@ -210,7 +229,7 @@ pub(super) fn layers(names: &Names<'_>, device: &DeviceView, columns: usize) -> 
         row.push(names.layer(layer));
         table.row(row);
     }
-    let title = "Layers that held most";
+    let title = "Layers that held most, each without those inside it";
     section(title, &table, rest(layers.iter().map(|layer| layer.live_bytes_at_peak)), columns)
 }
 
@@ -256,9 +275,11 @@ pub(super) fn growth(names: &Names<'_>, device: &DeviceView, columns: usize) -> 
         ]);
     }
     let title = format!(
-        "Growth between the ends of steps {} and {}: {} on {}",
+        "Growth between the ends of steps {} and {}{}: {} on {}",
         first.from_step - 1,
         first.to_step - 1,
+        // Of libraries' lines it is not on record.
+        if names.model.scope() == Scope::Users { "" } else { ", by your lines" },
         size(total),
         if growth.len() == 1 { "one line".to_owned() } else { format!("{} lines", growth.len()) }
     );

@@ -147,10 +147,15 @@ fn notes(path: &Path, loaded: &Loaded) -> Vec<String> {
 
 /// What the reader should know of the trace itself: notes, each with what belongs to it.
 pub(super) fn notes_on(loaded: &Loaded) -> Vec<Vec<String>> {
+    notes_of(&loaded.model, &loaded.skipped, loaded.truncated)
+}
+
+/// The same of what was met while reading.
+pub(super) fn notes_of(model: &Model, skipped: &Skipped, truncated: bool) -> Vec<Vec<String>> {
     let mut notes: Vec<Vec<String>> =
-        loaded.model.warnings().iter().map(|warning| vec![clean(warning).into_owned()]).collect();
-    notes.extend(format::missing_events(loaded.model.lost_events()).map(|note| vec![note]));
-    let Skipped { count, first } = &loaded.skipped;
+        model.warnings().iter().map(|warning| vec![clean(warning).into_owned()]).collect();
+    notes.extend(format::missing_events(model.lost_events()).map(|note| vec![note]));
+    let Skipped { count, first } = skipped;
     if *count > 0 {
         let lines = if *count == 1 { "line was" } else { "lines were" };
         let mut note = vec![format!("{} garbled {lines} passed over:", format::grouped(*count))];
@@ -159,11 +164,11 @@ pub(super) fn notes_on(loaded: &Loaded) -> Vec<Vec<String>> {
         );
         notes.push(note);
     }
-    if loaded.truncated {
+    if truncated {
         notes.push(vec!["the trace is cut short; the report covers what there is.".to_owned()]);
     }
-    notes.extend(deep_stacks(&loaded.model).map(|note| vec![format!("{note}.")]));
-    let anomalies = loaded.model.anomalies();
+    notes.extend(deep_stacks(model).map(|note| vec![format!("{note}.")]));
+    let anomalies = model.anomalies();
     if anomalies.total() > 0 {
         notes.push(vec![format!(
             "{} events did not add up and were left out (see trace.anomalies in --json).",

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use memlab_trace::{DeviceView, Scope};
+use memlab_trace::{CallTree, DeviceView, Scope};
 
 use super::super::sections::{self, Names};
 use super::{layers, markup, memory, name, ooms, short_name, size, tables, timeline};
@@ -15,14 +15,10 @@ const CALLS: usize = 2400;
 /// The section of a device; `devices`: how many share the page.
 pub(super) fn section(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
     let index = device.index;
-    let mut section = format!(
-        "<section class=\"device\" id=\"device-{index}\">\n<h2>Device {index}: {}{}</h2>\n",
-        name(if device.name.is_empty() { "unknown" } else { &device.name }),
-        if device.total_bytes > 0 { format!(", {}", size(device.total_bytes)) } else { String::new() },
-    );
+    let mut section = head(device);
     section += &tiles(names, device);
     section += &ooms::section(names, device);
-    section += &timeline::figure(names.model, device);
+    section += &timeline::figure(names.model, device, None);
     section += &memory::figure(names, device);
     let parts = [
         ("Lines that held most", tables::lines(names, device, devices)),
@@ -32,11 +28,37 @@ pub(super) fn section(names: &Names<'_>, device: &DeviceView, devices: usize) ->
         ("Steps", tables::steps(names, device, devices)),
         ("Driver memory taken by others than PyTorch’s allocator", tables::driver(names, index)),
     ];
+    put(&mut section, parts);
+    section += "</section>\n";
+    section
+}
+
+/// The beginning of a device's section.
+pub(super) fn head(device: &DeviceView) -> String {
+    format!(
+        "<section class=\"device\" id=\"device-{index}\">\n<h2>Device {index}: {}{}</h2>\n",
+        name(if device.name.is_empty() { "unknown" } else { &device.name }),
+        if device.total_bytes > 0 { format!(", {}", size(device.total_bytes)) } else { String::new() },
+        index = device.index,
+    )
+}
+
+/// Writes the parts that there are, each under its title.
+pub(super) fn put<const N: usize>(section: &mut String, parts: [(&str, String); N]) {
     for (title, part) in parts.into_iter().filter(|(_, part)| !part.is_empty()) {
         let _ = write!(section, "<h3>{title}</h3>\n{part}");
     }
-    section += "</section>\n";
-    section
+}
+
+/// A figure that matters, what it is, and what there is to add.
+pub(super) type Tile = (&'static str, u64, String);
+
+/// Figures side by side.
+pub(super) fn tiled(tiles: &[Tile]) -> String {
+    let tile = |(what, bytes, more): &Tile| {
+        format!("<div class=\"tile\"><dt>{what}</dt><dd>{}<small>{}</small></dd></div>\n", size(*bytes), markup(more))
+    };
+    format!("<dl class=\"tiles\">\n{}</dl>\n", tiles.iter().map(tile).collect::<String>())
 }
 
 /// The figures that matter most.
@@ -75,31 +97,39 @@ fn tiles(names: &Names<'_>, device: &DeviceView) -> String {
         let beyond = if device.spills { "beyond it memory is put on the host" } else { "beyond it allocations fail" };
         tiles.push(("limit", limit, beyond.to_owned()));
     }
-    let tile = |(what, bytes, more): &(&str, u64, String)| {
-        format!("<div class=\"tile\"><dt>{what}</dt><dd>{}<small>{}</small></dd></div>\n", size(*bytes), markup(more))
-    };
-    format!("<dl class=\"tiles\">\n{}</dl>\n", tiles.iter().map(tile).collect::<String>())
+    tiled(&tiles)
 }
 
-/// Who called whom: the user's lines first, the libraries' calls for those who ask.
+/// Who called whom at the peak.
 fn calls(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
     let all = names.model.calls(device.index);
     if all.total().live_bytes_at_peak == 0 {
         return String::new();
     }
+    flamegraphs(names, device, devices, &all, (Measure::AtPeak, "is still held at the peak"))
+}
+
+/// Who called whom: the user's lines first, the libraries' calls for those who ask. `held`: what is measured, and in words.
+pub(super) fn flamegraphs(
+    names: &Names<'_>,
+    device: &DeviceView,
+    devices: usize,
+    all: &CallTree,
+    (measure, held): (Measure, &str),
+) -> String {
     let users = all.only(names.model.scope());
     let most = (CALLS / 2 / devices.max(1)).max(50);
     let draw = |tree, what: &str| {
         let title = format!("{}, {what}", short_name(device));
-        flamegraph::drawing(tree, Measure::AtPeak, &title, most)
+        flamegraph::drawing(tree, measure, &title, most)
     };
     format!(
-        "<p class=\"note\">Callers above, what they called below; as wide as what was allocated there and is still held at the \
-         peak. What backward allocated is counted where its forward was.</p>\n\
+        "<p class=\"note\">Callers above, what they called below; as wide as what was allocated there and {held}. \
+         What backward allocated is counted where its forward was.</p>\n\
          <div class=\"scroll\">{}</div>\n<details class=\"more\"><summary>with the calls inside libraries</summary>\
          <div class=\"scroll\">{}</div></details>\n",
         draw(&users, if names.model.scope() == Scope::Users { "your lines" } else { "your lines and libraries’" }),
-        draw(&all, "all calls"),
+        draw(all, "all calls"),
     )
 }
 

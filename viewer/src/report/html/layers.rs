@@ -35,9 +35,10 @@ struct Sums {
 }
 
 impl Sums {
-    fn of(layer: &LayerView) -> Self {
-        let parts = COLUMNS.map(|(category, _)| layer.categories_at_peak[category_index(category)]);
-        Self { all: layer.live_bytes_at_peak, parts }
+    /// Of what every category holds, in the order of [`Category::ALL`].
+    fn of(categories: &[u64; Category::COUNT]) -> Self {
+        let parts = COLUMNS.map(|(category, _)| categories[category as usize]);
+        Self { all: categories.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)), parts }
     }
 
     fn add(&mut self, other: &Self) {
@@ -49,6 +50,28 @@ impl Sums {
 
     fn others(&self) -> u64 {
         self.all.saturating_sub(self.parts.iter().fold(0, |sum, part| sum.saturating_add(*part)))
+    }
+}
+
+/// A layer with what it holds.
+pub(super) struct Holder {
+    root: u32,
+    root_name: Option<Arc<str>>,
+    name: Option<Arc<str>>,
+    class: Option<Arc<str>>,
+    held: Sums,
+}
+
+impl Holder {
+    /// A layer that holds something else than in its view: of every category so much, in the order of [`Category::ALL`].
+    pub(super) fn new(view: &LayerView, held: &[u64; Category::COUNT]) -> Self {
+        Self {
+            root: view.root,
+            root_name: view.root_name.clone(),
+            name: view.name.clone(),
+            class: view.class.clone(),
+            held: Sums::of(held),
+        }
     }
 }
 
@@ -72,8 +95,8 @@ struct Node {
 }
 
 impl Node {
-    fn put(&mut self, path: &[&str], layer: &LayerView) {
-        let sums = Sums::of(layer);
+    fn put(&mut self, path: &[&str], layer: &Holder) {
+        let sums = layer.held;
         let mut at = self;
         at.inclusive.add(&sums);
         for part in path {
@@ -91,10 +114,22 @@ pub(super) fn tree(names: &Names<'_>, device: &DeviceView, devices: usize) -> St
     if layers.iter().all(|layer| layer.name.is_none()) {
         return String::new();
     }
-    let held: Vec<&LayerView> = layers.iter().filter(|layer| layer.live_bytes_at_peak > 0).collect();
+    let held: Vec<Holder> = layers.iter().map(|layer| Holder::new(layer, &layer.categories_at_peak)).collect();
+    let mut html = tree_of(&held, "at the peak", devices);
+    let table = tables::layers(names, device, devices);
+    let _ = write!(html, "<details class=\"more\"><summary>every layer by itself</summary>\n{table}</details>\n");
+    html
+}
+
+/// The tree alone; nothing where there are no layers.
+pub(super) fn tree_of(layers: &[Holder], when: &str, devices: usize) -> String {
+    if layers.iter().all(|layer| layer.name.is_none()) {
+        return String::new();
+    }
+    let held: Vec<&Holder> = layers.iter().filter(|layer| layer.held.all > 0).collect();
     // Which layers are shown is decided by what they hold themselves.
     let cap = (LAYERS / devices.max(1)).max(60);
-    let mut sizes: Vec<u64> = held.iter().map(|layer| layer.live_bytes_at_peak).collect();
+    let mut sizes: Vec<u64> = held.iter().map(|layer| layer.held.all).collect();
     sizes.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
     let least = sizes.get(cap).map_or(0, |bytes| bytes.saturating_add(1));
 
@@ -102,9 +137,9 @@ pub(super) fn tree(names: &Names<'_>, device: &DeviceView, devices: usize) -> St
     let mut outside = Node::default();
     let mut left_out = (0_u64, Sums::default());
     for layer in held {
-        if layer.live_bytes_at_peak < least {
+        if layer.held.all < least {
             left_out.0 += 1;
-            left_out.1.add(&Sums::of(layer));
+            left_out.1.add(&layer.held);
             continue;
         }
         let Some(full) = layer.name.as_deref() else {
@@ -135,10 +170,10 @@ pub(super) fn tree(names: &Names<'_>, device: &DeviceView, devices: usize) -> St
         sum
     });
 
-    let mut html = String::from(
+    let mut html = format!(
         "<div class=\"buttons\"><button type=\"button\" data-open=\"all\">open all</button> \
          <button type=\"button\" data-open=\"none\">close all</button></div>\n<div class=\"scroll\"><div class=\"tree\">\n\
-         <div class=\"row head\" aria-hidden=\"true\"><span>layer, with those inside it</span><span class=\"num\">at the peak</span>",
+         <div class=\"row head\" aria-hidden=\"true\"><span>layer, with those inside it</span><span class=\"num\">{when}</span>",
     );
     COLUMNS.iter().for_each(|(_, title)| html += &format!("<span class=\"num\">{title}</span>"));
     html += "<span class=\"num\">others</span></div>\n";
@@ -150,8 +185,6 @@ pub(super) fn tree(names: &Names<'_>, device: &DeviceView, devices: usize) -> St
         html += &row("div", &format!("<em>{label}</em>"), &left_out.1, 0, &most);
     }
     html += "</div></div>\n";
-    let table = tables::layers(names, device, devices);
-    let _ = write!(html, "<details class=\"more\"><summary>every layer by itself</summary>\n{table}</details>\n");
     html
 }
 

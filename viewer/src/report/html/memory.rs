@@ -27,6 +27,60 @@ impl Moment {
         let whole = device.total_bytes.max(used);
         Self { held, away, free: whole - used, whole }
     }
+
+    /// What is in use by itself, where its parts are too small to see in the whole device: below a third of it.
+    fn in_use(&self) -> Option<Self> {
+        let whole = self.whole - self.free;
+        (whole > 0 && whole < self.whole / 3).then(|| Self { free: 0, whole, held: self.held.clone(), away: self.away })
+    }
+}
+
+/// The bar of one moment, with the figures below.
+pub(super) fn figure_at(device: &DeviceView, held: &[(Category, u64)], away: u64) -> String {
+    let used = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes)).saturating_sub(away);
+    let whole = device.total_bytes.max(used);
+    let then = Moment { held: held.to_vec(), away, free: whole - used, whole };
+    let name = |category: Category| named(device, category);
+    let mut figure = String::from("<h3>Where the memory was</h3>\n<figure class=\"memory\">\n");
+    figure += &bar("then", &then, name);
+    figure += &then.in_use().map(|used| bar("in use then", &used, name)).unwrap_or_default();
+    figure += "<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">category</th><th scope=\"col\" class=\"num\">at the \
+               moment</th><th scope=\"col\" class=\"num\"></th></tr></thead>\n<tbody>\n";
+    let row = |swatch: &str, what: &str, bytes: u64| {
+        format!(
+            "<tr><th scope=\"row\">{swatch}{what}</th><td class=\"num\" data-v=\"{bytes}\">{}</td><td class=\"num\">{}</td></tr>\n",
+            size(bytes),
+            markup(&format::percent(bytes, whole))
+        )
+    };
+    for (category, bytes) in then.held.iter().filter(|(_, bytes)| *bytes > 0) {
+        figure += &row(&swatch(*category), name(*category), *bytes);
+    }
+    if away > 0 {
+        figure += &row("<span class=\"swatch\">−</span>", "of it in host memory", away);
+    }
+    if then.free > 0 {
+        figure += &row("<span class=\"swatch\">.</span>", "free", then.free);
+    }
+    let what = if device.total_bytes > 0 { "the device’s" } else { "in use" };
+    let _ = write!(
+        figure,
+        "</tbody>\n<tfoot>{}</tfoot>\n</table></div>\n</figure>\n",
+        row("<span class=\"swatch\">=</span>", what, whole).trim_end()
+    );
+    figure
+}
+
+fn named(device: &DeviceView, category: Category) -> &'static str {
+    match category {
+        Category::Context if !device.process_is_known => "context, others",
+        category => category_names(category).0,
+    }
+}
+
+fn swatch(category: Category) -> String {
+    let index = category_index(category);
+    format!("<span class=\"swatch c{index}\">{}</span>", LETTERS[index])
 }
 
 /// The bars at the peak and at the end, with the figures below.
@@ -34,17 +88,10 @@ pub(super) fn figure(names: &Names<'_>, device: &DeviceView) -> String {
     let views = names.model.categories(device.index);
     let peak = Moment::new(device, &views, device.host_bytes_at_peak, |view| view.bytes_at_peak);
     let end = Moment::new(device, &views, device.host_bytes, |view| view.bytes);
-    let name = |category: Category| match category {
-        Category::Context if !device.process_is_known => "context, others",
-        category => category_names(category).0,
-    };
+    let name = |category: Category| named(device, category);
     let mut figure = String::from("<h3>Where the memory was</h3>\n<figure class=\"memory\">\n");
     figure += &bar("at the peak", &peak, name);
-    // Below a third the parts of the whole device are too small to see.
-    let used = Moment { free: 0, whole: peak.whole - peak.free, held: peak.held.clone(), ..peak };
-    if used.whole > 0 && used.whole < peak.whole / 3 {
-        figure += &bar("in use then", &used, name);
-    }
+    figure += &peak.in_use().map(|used| bar("in use then", &used, name)).unwrap_or_default();
     figure += &bar("at the end", &end, name);
     figure += "<div class=\"beside\"><div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">category</th><th scope=\"col\" class=\"num\">at the peak</th>\
                <th scope=\"col\" class=\"num\"></th><th scope=\"col\" class=\"num\">at the end</th></tr></thead>\n<tbody>\n";
@@ -60,9 +107,7 @@ pub(super) fn figure(names: &Names<'_>, device: &DeviceView) -> String {
     };
     for ((category, at_peak), (_, at_end)) in std::iter::zip(&peak.held, &end.held) {
         if *at_peak > 0 || *at_end > 0 {
-            let index = category_index(*category);
-            let swatch = format!("<span class=\"swatch c{index}\">{}</span>", LETTERS[index]);
-            row(swatch, name(*category), *at_peak, *at_end);
+            row(swatch(*category), name(*category), *at_peak, *at_end);
         }
     }
     if peak.away > 0 || end.away > 0 {

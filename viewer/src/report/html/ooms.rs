@@ -19,6 +19,13 @@ const HOLDERS: usize = 8;
 /// The deepest stack listed.
 const FRAMES: usize = 60;
 
+/// The out-of-memory event of a device that happened then, if one did.
+pub(super) fn at(names: &Names<'_>, device: &DeviceView, time: u64) -> String {
+    let ooms = names.model.ooms();
+    let then = ooms.iter().find(|oom| oom.device == device.index && oom.time == time);
+    then.map(|oom| article(names, oom)).unwrap_or_default()
+}
+
 /// The out-of-memory events of a device.
 pub(super) fn section(names: &Names<'_>, device: &DeviceView) -> String {
     let ooms: Vec<OomView> = names.model.ooms().into_iter().filter(|oom| oom.device == device.index).collect();

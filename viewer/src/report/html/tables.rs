@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use memlab_trace::{DeviceView, LayerView, Line, LineView, Scope, Whose};
+use memlab_trace::{DeviceView, LayerView, Line, LineView, Model, Scope, Whose};
 
 use super::super::sections::Names;
 use super::{markup, name, plural, share, size};
 use crate::format;
+use crate::holdings::{HeldLine, Holdings};
 
 /// The most rows of a table, of all devices together.
 const ROWS: usize = 800;
@@ -108,6 +109,41 @@ pub(super) fn lines(names: &Names<'_>, device: &DeviceView, devices: usize) -> S
     if users.is_empty() || !names.model.lines_in(device.index, Scope::Libraries).iter().any(has_libraries) {
         return users;
     }
+    choice(names, device, &users, &lines_in(names, device, devices, Scope::Libraries))
+}
+
+/// The lines that held something at a moment, as [`lines`] are told.
+pub(super) fn lines_at(names: &Names<'_>, device: &DeviceView, devices: usize, held: &Holdings) -> String {
+    let is_library = |line: &HeldLine| line.line.as_ref().is_some_and(|line| names.model.whose(line) == Whose::Library);
+    let in_scope = |scope: Scope| {
+        let title = if scope == Scope::Users { "lines" } else { "lines with libraries’" };
+        let head = [
+            ("at the moment", Column::Sorted),
+            ("%", Column::Number),
+            ("in backward", Column::Number),
+            ("line", Column::Name),
+        ];
+        let (mut table, lines, cap) = (Table::new(title, &head), held.lines_in(scope), rows(devices));
+        let most = lines.first().map_or(0, |line| line.bytes);
+        for line in lines.iter().take(cap) {
+            table.row(&[
+                bytes(line.bytes, Some(most)),
+                number(line.bytes, &format::percent(line.bytes, held.allocated_bytes)),
+                bytes(line.backward_bytes, None),
+                place(names, line.line.as_ref()),
+            ]);
+        }
+        table.finish(rest(&lines.iter().skip(cap).map(|line| line.bytes).collect::<Vec<_>>()))
+    };
+    let users = in_scope(Scope::Users);
+    if users.is_empty() || !held.library_lines.iter().any(is_library) {
+        return users;
+    }
+    choice(names, device, &users, &in_scope(Scope::Libraries))
+}
+
+/// The user's lines, or those with libraries', as one ticks.
+fn choice(names: &Names<'_>, device: &DeviceView, users: &str, libraries: &str) -> String {
     let (index, is_on) = (device.index, names.model.scope() == Scope::Libraries);
     let why = names.model.only_calls(device.index).filter(|_| is_on);
     let why = why.map(|line| format!(": {} only calls them", short(&names.line(Some(&line))))).unwrap_or_default();
@@ -116,7 +152,6 @@ pub(super) fn lines(names: &Names<'_>, device: &DeviceView, devices: usize) -> S
          <label for=\"libraries-{index}\">with the lines of libraries{why}</label>\n\
          <div class=\"users\">{users}</div>\n<div class=\"libraries\">{libraries}</div></div>\n",
         checked = if is_on { " checked" } else { "" },
-        libraries = lines_in(names, device, devices, Scope::Libraries),
     )
 }
 
@@ -130,37 +165,37 @@ fn lines_in(names: &Names<'_>, device: &DeviceView, devices: usize, scope: Scope
     let tree = names.model.calls(device.index);
     let with_calls: HashMap<Arc<Line>, u64> =
         tree.lines_inclusive(scope).into_iter().map(|line| (line.line, line.inclusive.live_bytes_at_peak)).collect();
-    let mut table = Table::new(
-        if scope == Scope::Users { "lines" } else { "lines with libraries’" },
-        &[
-            ("at the peak", Column::Sorted),
-            ("%", Column::Number),
-            ("in backward", Column::Number),
-            ("with what it called", Column::Number),
-            ("most at once", Column::Number),
-            ("at the end", Column::Number),
-            ("blocks", Column::Number),
-            ("line", Column::Name),
-        ],
-    );
+    let mut head = vec![
+        ("at the peak", Column::Sorted),
+        ("%", Column::Number),
+        ("in backward", Column::Number),
+        ("with what it called", Column::Number),
+        ("most at once", Column::Number),
+        ("at the end", Column::Number),
+        ("blocks", Column::Number),
+        ("line", Column::Name),
+    ];
+    // Of libraries' lines it is not on record.
+    head.retain(|(title, _)| scope == Scope::Users || *title != "most at once");
+    let mut table = Table::new(if scope == Scope::Users { "lines" } else { "lines with libraries’" }, &head);
     let cap = rows(devices);
     let most = lines.first().map_or(0, |line| line.live_bytes_at_peak);
     for line in lines.iter().take(cap) {
         let at_peak = line.live_bytes_at_peak;
         let inclusive = line.line.as_ref().and_then(|line| with_calls.get(line)).copied().unwrap_or(at_peak);
-        table.row(&[
+        let mut row = vec![
             bytes(at_peak, Some(most)),
             number(at_peak, &format::percent(at_peak, device.peak_allocated_bytes)),
             bytes(line.backward_bytes_at_peak, None),
             bytes(inclusive, None),
-            match scope {
-                Scope::Users => bytes(line.peak_live_bytes, None),
-                Scope::Libraries => number(0, "–"),
-            },
+        ];
+        row.extend((scope == Scope::Users).then(|| bytes(line.peak_live_bytes, None)));
+        row.extend([
             bytes(line.live_bytes, None),
             number(line.allocations, &format::grouped(line.allocations)),
             place(names, line.line.as_ref()),
         ]);
+        table.row(&row);
     }
     let left_out: Vec<u64> = lines.iter().skip(cap).map(|line| line.live_bytes_at_peak).collect();
     table.finish(rest(&left_out))
@@ -297,13 +332,18 @@ pub(super) fn steps(names: &Names<'_>, device: &DeviceView, devices: usize) -> S
     table.finish(rest)
 }
 
-/// Driver memory that is not PyTorch's.
+/// Driver memory that is not PyTorch's, at the end.
 pub(super) fn driver(names: &Names<'_>, device: i32) -> String {
-    let held = names.model.driver_memory(device);
+    driver_at(names.model, device, "at the end")
+}
+
+/// The same when the model was as it is.
+pub(super) fn driver_at(model: &Model, device: i32, when: &str) -> String {
+    let held = model.driver_memory(device);
     let mut table = Table::new(
         "driver memory",
         &[
-            ("at the end", Column::Sorted),
+            (when, Column::Sorted),
             ("pieces", Column::Number),
             ("kind", Column::Name),
             ("function", Column::Name),

@@ -90,8 +90,16 @@ impl Scale {
     }
 }
 
-/// The chart of a device.
-pub(super) fn figure(model: &Model, device: &DeviceView) -> String {
+/// A moment to be marked.
+pub(super) struct Mark {
+    /// When, in nanoseconds since the trace's start.
+    pub(super) time: u64,
+    /// What to say of it.
+    pub(super) text: String,
+}
+
+/// The chart of a device; with a mark at the moment that the page is of.
+pub(super) fn figure(model: &Model, device: &DeviceView, moment: Option<&Mark>) -> String {
     let timeline = model.timeline(device.index);
     if timeline.points.is_empty() {
         return String::new();
@@ -127,17 +135,30 @@ pub(super) fn figure(model: &Model, device: &DeviceView) -> String {
             size(device.total_bytes)
         );
     }
+    if let Some(limit) = device.limit_bytes.filter(|limit| *limit < most) {
+        let y = scale.y(limit);
+        let beyond = if device.spills { ", beyond it memory lies on the host" } else { "" };
+        let _ = writeln!(
+            svg,
+            "<g class=\"limit\"><path d=\"M{LEFT} {y:.1}H{}\"/><text class=\"end\" x=\"{}\" y=\"{:.1}\">the limit of {}{beyond}</text></g>",
+            WIDTH - RIGHT,
+            WIDTH - RIGHT - 6.0,
+            y - 5.0,
+            size(limit)
+        );
+    }
     time_axis(&mut svg, &scale);
     steps(&mut svg, &scale, model.device_steps(device.index));
-    marks(&mut svg, &scale, model, device);
+    marks(&mut svg, &scale, model, device, moment);
     let _ = write!(svg, "<path class=\"cursor\" d=\"M0 {TOP}V{}\"/>\n</svg>\n", HEIGHT - BOTTOM);
 
     let legend = ["allocated throughout", "allocated for a while", "reserved", "in use on the device"];
     let entry = |(band, what): (usize, &&str)| format!("<li><span class=\"swatch band{band}\"></span>{what}</li>");
     format!(
         "<h3>Memory over time</h3>\n<figure>\n<div class=\"scroll\">{svg}</div><output class=\"readout\">&nbsp;</output>\n<figcaption><ul \
-         class=\"legend\">{}<li>▼ the peak</li>{}</ul></figcaption>\n</figure>\n",
+         class=\"legend\">{}<li>▼ the peak</li>{}{}</ul></figcaption>\n</figure>\n",
         legend.iter().enumerate().map(entry).collect::<String>(),
+        if moment.is_some() { "<li>◆ the moment of this page</li>" } else { "" },
         if model.oom_count() > 0 { "<li class=\"bad\">✖ out of memory</li>" } else { "" }
     )
 }
@@ -288,7 +309,10 @@ fn round(whole: u64, times: u64) -> u64 {
 }
 
 /// The peak and the out-of-memory errors, each with its words, in rows of their own.
-fn marks(svg: &mut String, scale: &Scale, model: &Model, device: &DeviceView) {
+fn marks(svg: &mut String, scale: &Scale, model: &Model, device: &DeviceView, moment: Option<&Mark>) {
+    // From above: the peak, the moment of the page, out-of-memory errors.
+    let (at_peak, at_moment, at_oom) =
+        if moment.is_some() { (TOP - 32.0, TOP - 18.0, TOP - 4.0) } else { (TOP - 24.0, 0.0, TOP - 8.0) };
     let (peak, what) = match device.allocations {
         0 => (device.used_bytes_at_peak, "in use"),
         _ => (device.peak_allocated_bytes, "allocated"),
@@ -310,15 +334,18 @@ fn marks(svg: &mut String, scale: &Scale, model: &Model, device: &DeviceView) {
     for (index, oom) in ooms.iter().take(OOMS).enumerate() {
         let text =
             if index == 0 { format!("out of memory: {} asked for", size(oom.requested_bytes)) } else { String::new() };
-        mark("oom", oom.time, TOP - 8.0, '✖', &text);
+        mark("oom", oom.time, at_oom, '✖', &text);
     }
     mark(
         "peak",
         device.peak_time,
-        TOP - 24.0,
+        at_peak,
         '▼',
         &format!("{} {what} after {}", size(peak), format::duration(device.peak_time)),
     );
+    if let Some(Mark { time, text }) = moment {
+        mark("here", *time, at_moment, '◆', text);
+    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub(super) fn verdict(names: &Names<'_>) -> String {
     section
 }
 
-fn said(words: &Words) -> String {
+pub(super) fn said(words: &Words) -> String {
     let word = |word: &Word| match word {
         Word::Plain(text) => markup(text).into_owned(),
         Word::Code(text) => format!("<code>{}</code>", markup(&fit_end(text, LONGEST, "…"))),

@@ -1,0 +1,224 @@
+//! The page of one moment: who held what then, with the whole run's course beside it.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+
+use memlab_trace::{BlockLayer, Category, DeviceView, HOST, LayerView, Seen};
+
+use super::super::sections::Names;
+use super::super::text::notes_of;
+use super::layers::{self, Holder};
+use super::{
+    DEVICES, contents_of, device, document, header, markup, memory, notes, ooms, short_name, size, tables, timeline,
+};
+use crate::export::flamegraph::Measure;
+use crate::findings::Words;
+use crate::format;
+use crate::holdings::Holdings;
+use crate::moment::{Looked, Moment};
+use crate::text::short_command;
+use crate::theme::category_names;
+
+/// Writes what was held at a moment as an HTML page.
+///
+/// # Errors
+///
+/// What `out` says.
+pub fn write_html_at(out: &mut impl io::Write, path: &Path, looked: &Looked) -> io::Result<()> {
+    out.write_all(page(path, looked).as_bytes())
+}
+
+fn page(path: &Path, looked: &Looked) -> String {
+    let Seen { moment, whole, .. } = &looked.seen;
+    let names = Names::new(whole);
+    let command = whole.header().map_or_else(String::new, |header| short_command(&header.command));
+    // What a device is called and has may only be known later.
+    let devices: Vec<(DeviceView, Holdings)> = moment
+        .devices()
+        .iter()
+        .take(DEVICES)
+        .map(|then| (whole.device(then.index).unwrap_or_default(), Holdings::at_moment(&looked.seen, then.index)))
+        .collect();
+    let mut body = header(whole, &command);
+    body += "<main>\n";
+    body += &summary(&names, looked, &devices);
+    if devices.len() > 1 {
+        let held = devices.iter().map(|(device, held)| (device, format!("{} allocated", size(held.allocated_bytes))));
+        body += &contents_of(held);
+    }
+    for (device, held) in &devices {
+        body += &section(&names, looked, device, held, devices.len());
+    }
+    let more = moment.devices().len().saturating_sub(devices.len());
+    if more > 0 {
+        body += &format!("<p class=\"note\">{more} more devices: see --json.</p>\n");
+    }
+    let pinned = tables::driver_at(moment, HOST, "at the moment");
+    if !pinned.is_empty() {
+        body += &format!("<section id=\"host\">\n<h2>Pinned host memory</h2>\n{pinned}</section>\n");
+    }
+    body += &notes(&notes_of(whole, &looked.through.skipped, looked.through.truncated));
+    body += "</main>\n";
+    document(path, &command, &body)
+}
+
+/// `at the end of step 3, after 2.10 s`.
+fn when(looked: &Looked) -> String {
+    let Seen { moment, whole, .. } = &looked.seen;
+    let mut when = match looked.moment {
+        Moment::Time(_) => format!("after {}", format::duration(moment.time())),
+        named => format!("at {named}, after {}", format::duration(moment.time())),
+    };
+    // The end of a step is named so already.
+    if !matches!(looked.moment, Moment::Step(_)) && whole.steps_ended() > 0 {
+        when = format!("{when}, {}", format::step_reached(moment.steps_ended()));
+    }
+    when
+}
+
+/// Which moment this is, what was held then, and what is on another page.
+fn summary(names: &Names<'_>, looked: &Looked, devices: &[(DeviceView, Holdings)]) -> String {
+    let mut when = when(looked);
+    if let Some(first) = when.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    let words = Words::strong(when);
+    let words =
+        match devices.iter().max_by_key(|(device, held)| (held.allocated_bytes, std::cmp::Reverse(device.index))) {
+            Some((device, held)) => said(names, words, device, held, devices.len()),
+            None => words.and(": no GPU memory was allocated until then."),
+        };
+    format!(
+        "<section class=\"verdict\" aria-label=\"the moment\">\n<p>{}</p>\n<p class=\"next\">This page is of that moment. What \
+         is worth looking at, growth, steps, and the most that lines and layers ever held are of the whole run, and on its page \
+         (without a moment).</p>\n</section>\n",
+        super::verdict::said(&words)
+    )
+}
+
+fn said(names: &Names<'_>, words: Words, device: &DeviceView, held: &Holdings, devices: usize) -> Words {
+    let name = short_name(device);
+    let mut words = words.and(": ").and_strong(size(held.allocated_bytes)).and(format!(" was allocated on {name}"));
+    if device.total_bytes > 0 {
+        let (used, total) = (size(held.used_bytes), size(device.total_bytes));
+        words = words.and(format!(
+            ", and {used} of its {total} in use ({})",
+            format::percent(held.used_bytes, device.total_bytes)
+        ));
+    }
+    if devices > 1 {
+        words = words.and(format!(", the fullest of {devices} devices"));
+    }
+    let blocks = held.categories.iter().filter(|(category, _)| (*category as usize) < Category::Cached as usize);
+    if let Some((category, bytes)) = blocks.max_by_key(|(_, bytes)| *bytes) {
+        let share = format::percent(*bytes, held.allocated_bytes);
+        words = words
+            .and("; most of it was ")
+            .and_strong(category_names(*category).0)
+            .and(format!(" ({}, {share})", size(*bytes)));
+    }
+    words = words.and(".");
+    match held.lines_in(names.model.scope()).iter().find(|line| line.line.is_some()) {
+        Some(line) => {
+            let place = names.line(line.line.as_ref()).replacen("  ", " ", 1);
+            words.and(" The line that held most is ").and_code(place).and(format!(" with {}.", size(line.bytes)))
+        }
+        None => words,
+    }
+}
+
+fn section(names: &Names<'_>, looked: &Looked, device: &DeviceView, held: &Holdings, devices: usize) -> String {
+    let (seen, index) = (&looked.seen, device.index);
+    let away = seen.host_bytes(index);
+    let time = seen.moment.time();
+    let mut section = device::head(device);
+    section += &tiles(device, held, away);
+    if matches!(looked.moment, Moment::Oom(_)) {
+        section += &ooms::at(names, device, time);
+    }
+    let mark = timeline::Mark { time, text: format!("{} allocated {}", size(held.allocated_bytes), when(looked)) };
+    section += &timeline::figure(names.model, device, Some(&mark));
+    section += &memory::figure_at(device, &held.categories, away);
+    section += &fragmentation(seen, index);
+    let parts = [
+        ("Lines that held most", tables::lines_at(names, device, devices, held)),
+        ("Calls at the moment", calls(names, seen, device, devices)),
+        ("Layers", layers::tree_of(&holders(seen, index), "then", devices)),
+        (
+            "Driver memory taken by others than PyTorch’s allocator",
+            tables::driver_at(&seen.moment, index, "at the moment"),
+        ),
+    ];
+    device::put(&mut section, parts);
+    section += "</section>\n";
+    section
+}
+
+fn tiles(device: &DeviceView, held: &Holdings, away: u64) -> String {
+    let of_peak = match device.allocations {
+        0 => String::new(),
+        _ => format!("{} at the peak", size(device.peak_allocated_bytes)),
+    };
+    let of_total = match device.total_bytes {
+        0 => String::new(),
+        total => format!("{} of the device", format::percent(held.used_bytes, total)),
+    };
+    let mut tiles = vec![
+        ("allocated", held.allocated_bytes, of_peak),
+        ("reserved", held.reserved_bytes, format!("at most {}", size(device.peak_reserved_bytes))),
+        ("in use", held.used_bytes, of_total),
+    ];
+    if away > 0 || device.peak_host_bytes > 0 {
+        tiles.push(("in host memory", away, format!("at most {}", size(device.peak_host_bytes))));
+    }
+    device::tiled(&tiles)
+}
+
+fn fragmentation(seen: &Seen, device: i32) -> String {
+    let map = seen.moment.segments(device);
+    if map.free_bytes == 0 {
+        return String::new();
+    }
+    let said = format!(
+        "Fragmentation: {} of {} reserved was not handed out ({}); the largest free block was {}",
+        size(map.free_bytes),
+        size(map.reserved_bytes),
+        format::percent(map.free_bytes, map.reserved_bytes),
+        size(map.largest_free_bytes)
+    );
+    format!("<p class=\"note\">{}</p>\n", markup(&said))
+}
+
+fn calls(names: &Names<'_>, seen: &Seen, device: &DeviceView, devices: usize) -> String {
+    let all = seen.moment.calls(device.index);
+    if all.total().live_bytes == 0 {
+        return String::new();
+    }
+    device::flamegraphs(names, device, devices, &all, (Measure::Live, "was held at the moment"))
+}
+
+/// What every layer held, by what it was for.
+fn holders(seen: &Seen, device: i32) -> Vec<Holder> {
+    let mut held: HashMap<BlockLayer, [u64; Category::COUNT]> = HashMap::new();
+    for (_, block) in seen.blocks.iter().filter(|(on, _)| *on == device) {
+        let categories = held.entry(seen.whole.layer_of(block)).or_insert([0; Category::COUNT]);
+        let bytes = &mut categories[block.category as usize];
+        *bytes = bytes.saturating_add(block.bytes);
+    }
+    let known: HashMap<BlockLayer, LayerView> = seen
+        .whole
+        .layers(device)
+        .into_iter()
+        .map(|view| (BlockLayer { root: view.root, name: view.name.clone() }, view))
+        .collect();
+    held.into_iter()
+        .map(|(layer, categories)| match known.get(&layer) {
+            Some(view) => Holder::new(view, &categories),
+            None => {
+                let view = LayerView { root: layer.root, name: layer.name, ..LayerView::default() };
+                Holder::new(&view, &categories)
+            }
+        })
+        .collect()
+}
