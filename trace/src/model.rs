@@ -11,6 +11,7 @@ mod keyframe;
 mod kind;
 mod lasting;
 mod ledger;
+mod line_book;
 mod lines;
 mod ooms;
 mod piles;
@@ -272,16 +273,22 @@ impl Model {
 
     fn defined(&mut self, missing: Missing) {
         for device in self.devices.iter_mut().flatten() {
-            device.ledger.defined(missing, &mut self.symbols);
+            for book in device.ledger.books_mut() {
+                book.defined(missing, &mut self.symbols);
+            }
         }
     }
 
     /// A definition came again; `changes`: and says something else.
     fn redefined(&mut self, changes: bool) {
         for device in self.devices.iter_mut().flatten().filter(|_| changes) {
-            let moves = device.ledger.resolve_again(&mut self.symbols);
-            device.growth.moved(&device.ledger, &moves);
-            device.piles.moved(&device.ledger, &moves);
+            for scope in [Scope::Users, Scope::Libraries] {
+                let moves = device.ledger.resolve_again(scope, &mut self.symbols);
+                device.growth.moved(&device.ledger, scope, &moves);
+                if scope == Scope::Users {
+                    device.piles.moved(&device.ledger, &moves);
+                }
+            }
         }
     }
 
@@ -595,9 +602,10 @@ impl Model {
         self.state(device).map(|state| &*state.steps.list).unwrap_or_default()
     }
 
-    /// The lines that hold more at the end of the last step than after warm-up, most growth first.
+    /// The lines that hold more at the end of the last step than after warm-up, most growth first. Whose lines was said to
+    /// [`choose`](Self::choose); the user's otherwise.
     pub fn growth(&self, device: i32) -> Vec<GrowthView> {
-        self.state(device).map(|state| state.growth.view(&state.ledger, &self.symbols)).unwrap_or_default()
+        self.growth_in(device, self.scope)
     }
 
     /// The out-of-memory events: the first 32 and the last 32.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use common::{all_views, encode_record};
 use memlab_trace::record::*;
-use memlab_trace::{Category, Model, Record, decode_line};
+use memlab_trace::{Category, Model, Record, Scope, decode_line};
 use proptest::prelude::*;
 use twin::{DRIVER_KIND, Event, Twin};
 
@@ -39,6 +39,10 @@ fn line_of(stack: u32) -> u32 {
         4 => 5,
         _ => 0,
     }
+}
+
+fn line_with_libraries(stack: u32) -> u32 {
+    if matches!(stack, 2 | 5 | 6) { 6 } else { line_of(stack) }
 }
 
 fn layer_row(layer: u32) -> (u32, Option<&'static str>) {
@@ -151,19 +155,23 @@ fn check(model: &Model, twin: &Twin, events: usize) -> Result<(), TestCaseError>
         prop_assert_eq!(categories.iter().map(|view| view.bytes_at_peak).sum::<u64>(), view.used_bytes_at_peak);
         prop_assert!(view.peak_used_bytes >= view.used_bytes);
 
-        // Lines.
-        let [now, at_peak, most] = twin.by_line(device, line_of);
-        let [backward_now, backward_at_peak] = twin.backward_by_line(device, line_of);
-        let lines = model.lines(device);
-        let by = |value: fn(&memlab_trace::LineView) -> u64| -> BTreeMap<u32, u64> {
-            let number = |view: &memlab_trace::LineView| view.line.as_ref().and_then(|line| line.line).unwrap_or(0);
-            lines.iter().map(|view| (number(view), value(view))).filter(|(_, bytes)| *bytes > 0).collect()
-        };
-        prop_assert_eq!(by(|view| view.live_bytes), now);
-        prop_assert_eq!(by(|view| view.live_bytes_at_peak), at_peak);
-        prop_assert_eq!(by(|view| view.peak_live_bytes), most);
-        prop_assert_eq!(by(|view| view.backward_bytes), backward_now);
-        prop_assert_eq!(by(|view| view.backward_bytes_at_peak), backward_at_peak);
+        // Lines, of either scope.
+        for (scope, line_of) in
+            [(Scope::Users, line_of as fn(u32) -> u32), (Scope::Libraries, line_with_libraries as fn(u32) -> u32)]
+        {
+            let [now, at_peak, most] = twin.by_line(device, line_of);
+            let [backward_now, backward_at_peak] = twin.backward_by_line(device, line_of);
+            let lines = model.lines_in(device, scope);
+            let by = |value: fn(&memlab_trace::LineView) -> u64| -> BTreeMap<u32, u64> {
+                let number = |view: &memlab_trace::LineView| view.line.as_ref().and_then(|line| line.line).unwrap_or(0);
+                lines.iter().map(|view| (number(view), value(view))).filter(|(_, bytes)| *bytes > 0).collect()
+            };
+            prop_assert_eq!(by(|view| view.live_bytes), now);
+            prop_assert_eq!(by(|view| view.live_bytes_at_peak), at_peak);
+            prop_assert_eq!(by(|view| view.peak_live_bytes), most);
+            prop_assert_eq!(by(|view| view.backward_bytes), backward_now);
+            prop_assert_eq!(by(|view| view.backward_bytes_at_peak), backward_at_peak);
+        }
 
         // Stacks.
         let [now, at_peak] = twin.by_stack(device);
@@ -241,16 +249,18 @@ proptest! {
         let early = common::replay(&lines);
         // THEN what is shown is the same, but for the most a line held at once, which is near
         for device in 0..2 {
-            let without_peaks = |model: &Model| {
-                let mut lines = model.lines(device);
+            let without_peaks = |model: &Model, scope| {
+                let mut lines = model.lines_in(device, scope);
                 lines.iter_mut().for_each(|view| view.peak_live_bytes = 0);
                 lines.sort_by(|a, b| a.line.cmp(&b.line));
                 lines
             };
-            prop_assert_eq!(without_peaks(&late), without_peaks(&early));
+            for scope in [Scope::Users, Scope::Libraries] {
+                prop_assert_eq!(without_peaks(&late, scope), without_peaks(&early, scope));
+                prop_assert_eq!(late.growth_in(device, scope).len(), early.growth_in(device, scope).len());
+            }
             prop_assert_eq!(late.layers(device), early.layers(device));
             prop_assert_eq!(late.categories(device), early.categories(device));
-            prop_assert_eq!(late.growth(device).len(), early.growth(device).len());
         }
     }
 

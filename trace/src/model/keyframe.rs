@@ -16,13 +16,15 @@ use super::blocks::{Block, NONE};
 use super::device::{self, DeviceState, OtherProcesses, Totals};
 use super::driver::{Driver, DriverTotals, Held, Mapping, Source};
 use super::lasting::Looked;
-use super::ledger::{LayerSlot, LineSlot, Standing};
+use super::ledger::LayerSlot;
+use super::line_book::{LineSlot, Standing};
 use super::ooms::{OomRecord, Ooms};
 use super::piles::{Passes, Piles};
 use super::shares::SharesRecorder;
 use super::steps::{Cells, Growth, Snapshot, Steps};
 use super::tags::Owned;
 use super::views::{Anomalies, Line, SharePoint};
+use super::whose::Scope;
 use super::{HOST, Model};
 use crate::record::{self, Phase};
 use packed::{BlockRow, Blocks, CellRow, PointRow, Points, StepRow, StepRows, TensorRow, Tensors};
@@ -68,6 +70,8 @@ enum State {
     },
     LineSlot {
         device: i32,
+        #[serde(default)]
+        scope: Scope,
         slot: LineSlot,
         stands_for: Standing,
     },
@@ -135,6 +139,8 @@ enum State {
     },
     Snapshot {
         device: i32,
+        #[serde(default)]
+        scope: Scope,
         reference: bool,
         snapshot: Snapshot,
     },
@@ -362,10 +368,13 @@ impl Model {
         match part {
             State::Device { totals, epoch, step_epoch, timeline_origin, timeline_width_log2, .. } => {
                 state.totals = totals;
-                (state.ledger.epoch, state.ledger.step_epoch) = (epoch, step_epoch);
+                state.ledger.epoch = epoch;
+                state.ledger.books_mut().for_each(|book| book.step_epoch = step_epoch);
                 state.timeline.restore(timeline_origin, timeline_width_log2);
             }
-            State::LineSlot { slot, stands_for, .. } => state.ledger.restore_line(slot, stands_for, symbols),
+            State::LineSlot { scope, slot, stands_for, .. } => {
+                state.ledger.book_mut(scope).restore_line(slot, stands_for, symbols);
+            }
             State::LayerSlot { slot, .. } => state.ledger.restore_layer(slot),
             State::Cells { cells, .. } => {
                 cells.into_iter().try_for_each(|cell| state.ledger.restore_cell(cell.into()))?;
@@ -409,7 +418,7 @@ impl Model {
             State::Share { point, .. } => state.shares.restore(point)?,
             State::StepList { steps, .. } => state.steps.list.extend(StepRows::default().unpacked(steps)),
             State::Steps { joined, peak, .. } => state.steps.restore(joined, peak),
-            State::Snapshot { reference, snapshot, .. } => state.growth.restore(reference, snapshot),
+            State::Snapshot { scope, reference, snapshot, .. } => state.growth.restore(scope, reference, snapshot),
             State::Growth { ended, stride, before, after, .. } => {
                 (state.growth.ended, state.growth.stride) = (ended, stride);
                 (state.growth.cells_before, state.growth.cells_after) = (before, after);
@@ -454,18 +463,21 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
         device,
         totals: state.totals,
         epoch: ledger.epoch,
-        step_epoch: ledger.step_epoch,
+        step_epoch: ledger.book(Scope::Users).step_epoch,
         timeline_origin: state.timeline.origin,
         timeline_width_log2: state.timeline.width_log2,
     })?;
-    for (slot, stands_for) in std::iter::zip(&ledger.lines, ledger.standing()) {
-        lines.put(&State::LineSlot { device, slot: *slot, stands_for })?;
+    for scope in [Scope::Users, Scope::Libraries] {
+        let book = ledger.book(scope);
+        for (slot, stands_for) in std::iter::zip(&book.lines, book.standing()) {
+            lines.put(&State::LineSlot { device, scope, slot: *slot, stands_for })?;
+        }
     }
     for slot in &ledger.layers {
         lines.put(&State::LayerSlot { device, slot: *slot })?;
     }
     for cells in ledger.cells.chunks(ROWS) {
-        let cells = cells.iter().map(|cell| ledger.with_current_line(cell).into()).collect();
+        let cells = cells.iter().map(|cell| ledger.with_current_lines(cell).into()).collect();
         lines.put(&State::Cells { device, cells })?;
     }
     let blocks = state.blocks.by_age();
@@ -505,12 +517,13 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
             lines.put(&State::Passes { device, to_peak, passes })?;
         }
     }
-    let Growth { ended, stride, reference, snapshots, cells_before, cells_after } = &state.growth;
-    for (is_reference, snapshot) in
-        reference.iter().map(|snapshot| (true, snapshot)).chain(snapshots.iter().map(|snapshot| (false, snapshot)))
-    {
-        let snapshot = snapshot.with_current_lines(ledger);
-        lines.put(&State::Snapshot { device, reference: is_reference, snapshot })?;
+    let Growth { ended, stride, courses, cells_before, cells_after } = &state.growth;
+    for (scope, course) in std::iter::zip([Scope::Users, Scope::Libraries], courses) {
+        let reference = course.reference.iter().map(|snapshot| (true, snapshot));
+        for (reference, snapshot) in reference.chain(course.snapshots.iter().map(|snapshot| (false, snapshot))) {
+            let snapshot = snapshot.with_current_lines(ledger.book(scope));
+            lines.put(&State::Snapshot { device, scope, reference, snapshot })?;
+        }
     }
     let (before, after) = (cells_before.clone(), cells_after.clone());
     lines.put(&State::Growth { device, ended: *ended, stride: *stride, before, after })

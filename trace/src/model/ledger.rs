@@ -2,20 +2,20 @@
 //!
 //! Every live block is counted by exactly one *cell*: all blocks of the same stack, layer, owner, phase and
 //! kind. Lines, layers, categories and stacks are sums over cells, made when they are shown, so that an event
-//! touches one cell and one line.
+//! touches one cell, and one line of each scope ([`super::line_book`]).
 //!
 //! What a cell held at the peak is known without a copy of all cells at every new peak: a peak only raises
 //! `epoch`; a cell notes what it holds on its first change after that. A cell that still has an older epoch
 //! has not changed since the peak, so it held then what it holds now.
 
-use std::collections::BTreeMap;
-
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::kind::Kind;
-use super::symbols::{LineId, Missing, Resolved, Symbols};
+use super::line_book::{LineBook, Moved};
+use super::symbols::Symbols;
 use super::views::Shares;
+use super::whose::{SCOPES, Scope};
 use crate::record::Phase;
 
 /// What the blocks of a cell have in common.
@@ -40,7 +40,8 @@ pub(crate) struct Cell {
     /// Blocks that began in this cell, over the run; they stay counted here when their kind changes.
     pub(crate) allocations: u64,
     pub(crate) allocated_bytes: u64,
-    line: u32,
+    /// Its slots in the books of lines.
+    pub(super) lines: [u32; SCOPES],
     layer: u32,
     /// Whether operations that allocated here made autograd nodes.
     pub(crate) makes_graph: bool,
@@ -48,62 +49,21 @@ pub(crate) struct Cell {
 
 impl Cell {
     /// Its figures, and its line and layer slots, for a keyframe.
-    pub(crate) fn figures(&self) -> ([u64; 6], [u32; 2]) {
+    pub(crate) fn figures(&self) -> ([u64; 6], [u32; SCOPES], u32) {
         let figures = [self.bytes, self.at_peak, self.epoch, self.blocks, self.allocations, self.allocated_bytes];
-        (figures, [self.line, self.layer])
+        (figures, self.lines, self.layer)
     }
 
     /// A cell of these.
-    pub(crate) fn of(key: CellKey, figures: [u64; 6], [line, layer]: [u32; 2]) -> Self {
+    pub(crate) fn of(key: CellKey, figures: [u64; 6], lines: [u32; SCOPES], layer: u32) -> Self {
         let [bytes, at_peak, epoch, blocks, allocations, allocated_bytes] = figures;
-        Self { key, bytes, at_peak, epoch, blocks, allocations, allocated_bytes, line, layer, makes_graph: false }
+        Self { key, bytes, at_peak, epoch, blocks, allocations, allocated_bytes, lines, layer, makes_graph: false }
     }
-}
 
-/// What one line holds: kept apart from the cells for its own high-water mark.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct LineSlot {
-    pub(crate) id: LineId,
-    pub(crate) bytes: u64,
-    pub(crate) peak: u64,
-    /// What it held at the end of the last step, if `step_epoch` is the current one; else it still holds that.
-    at_step: u64,
-    step_epoch: u64,
-    /// This slot stood for a stack whose definition was late; its bytes are now counted there.
-    #[serde(skip)]
-    moved_to: Option<u32>,
-}
-
-/// Bytes that are counted at another line from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moved {
-    pub(crate) from: u32,
-    pub(crate) to: u32,
-    /// Live now.
-    bytes: u64,
-    at_peak: u64,
-    /// What is left at the old line; `None`: no block ever was.
-    stays: Option<u64>,
-}
-
-impl Moved {
-    /// How much of what the old line held at some moment belongs to the new one. Places get their real line soon after
-    /// they are met, so that what the old line held long ago was rather what it still holds.
-    pub(crate) fn share_of(&self, held: u64) -> u64 {
-        self.stays.map_or(held, |stays| held.saturating_sub(stays).min(self.bytes))
+    /// What it held at the peak. `epoch`: the ledger's.
+    pub(super) fn at_peak(&self, epoch: u64) -> u64 {
+        if self.epoch == epoch { self.at_peak } else { self.bytes }
     }
-}
-
-/// What a line slot stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Standing {
-    /// Its line.
-    Line,
-    /// A stack whose line is not known yet.
-    Stack(u32),
-    /// Nothing any more: what it counted is counted elsewhere.
-    Nothing,
 }
 
 /// The activations of one layer: kept apart for their own high-water mark.
@@ -116,29 +76,51 @@ pub(crate) struct LayerSlot {
 }
 
 /// The books.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Ledger {
     pub(crate) cells: Vec<Cell>,
     by_key: HashMap<CellKey, u32>,
-    pub(crate) lines: Vec<LineSlot>,
-    line_slots: HashMap<LineId, u32>,
+    books: [LineBook; SCOPES],
     pub(crate) layers: Vec<LayerSlot>,
     layer_slots: HashMap<u32, u32>,
-    /// Slots that stand for stacks whose line is not known yet, by what they wait for.
-    waiting: HashMap<Missing, Vec<(u32, u32)>>,
-    /// The slot of each stack that waits.
-    waiting_stacks: HashMap<u32, u32>,
     pub(crate) epoch: u64,
-    pub(crate) step_epoch: u64,
     /// What is live, by category.
     pub(crate) shares: Shares,
 }
 
+impl Default for Ledger {
+    fn default() -> Self {
+        Self {
+            cells: Vec::new(),
+            by_key: HashMap::new(),
+            books: [Scope::Users, Scope::Libraries].map(LineBook::of),
+            layers: Vec::new(),
+            layer_slots: HashMap::new(),
+            epoch: 0,
+            shares: Shares::default(),
+        }
+    }
+}
+
 impl Ledger {
+    /// What the lines of a scope hold.
+    #[inline]
+    pub(crate) fn book(&self, scope: Scope) -> &LineBook {
+        &self.books[scope as usize]
+    }
+
+    pub(crate) fn book_mut(&mut self, scope: Scope) -> &mut LineBook {
+        &mut self.books[scope as usize]
+    }
+
+    pub(crate) fn books_mut(&mut self) -> impl Iterator<Item = &mut LineBook> {
+        self.books.iter_mut()
+    }
+
     /// Bytes taken, about.
     pub(crate) fn weight(&self) -> usize {
         self.cells.capacity() * (size_of::<Cell>() + size_of::<(CellKey, u32)>())
-            + self.lines.capacity() * (size_of::<LineSlot>() + size_of::<(LineId, u32)>())
+            + self.books.iter().map(LineBook::weight).sum::<usize>()
             + self.layers.capacity() * (size_of::<LayerSlot>() + size_of::<(u32, u32)>())
     }
 
@@ -153,10 +135,7 @@ impl Ledger {
 
     #[cold]
     fn new_cell(&mut self, key: CellKey, symbols: &mut Symbols) -> u32 {
-        let line = match symbols.resolve(key.stack) {
-            Resolved::Line(id) => self.line_slot(id),
-            Resolved::Missing(missing) => self.waiting_slot(key.stack, missing),
-        };
+        let lines = self.books.each_mut().map(|book| book.slot(key.stack, symbols));
         let layers = &mut self.layers;
         let layer = *self.layer_slots.entry(key.layer).or_insert_with(|| {
             layers.push(LayerSlot { layer: key.layer, activation: 0, activation_peak: 0 });
@@ -171,7 +150,7 @@ impl Ledger {
             blocks: 0,
             allocations: 0,
             allocated_bytes: 0,
-            line,
+            lines,
             layer,
             makes_graph: false,
         });
@@ -179,61 +158,9 @@ impl Ledger {
         cell
     }
 
-    fn push_line(&mut self, id: LineId) -> u32 {
-        self.lines.push(LineSlot { id, bytes: 0, peak: 0, at_step: 0, step_epoch: self.step_epoch, moved_to: None });
-        (self.lines.len() - 1) as u32
-    }
-
-    fn line_slot(&mut self, id: LineId) -> u32 {
-        if let Some(slot) = self.line_slots.get(&id) {
-            return *slot;
-        }
-        let slot = self.push_line(id);
-        self.line_slots.insert(id, slot);
-        slot
-    }
-
-    fn waiting_slot(&mut self, stack: u32, missing: Missing) -> u32 {
-        if let Some(slot) = self.waiting_stacks.get(&stack) {
-            return *slot;
-        }
-        let slot = self.push_line(0);
-        self.waiting_stacks.insert(stack, slot);
-        self.waiting.entry(missing).or_default().push((stack, slot));
-        slot
-    }
-
-    /// What every line slot stands for.
-    pub(crate) fn standing(&self) -> Vec<Standing> {
-        let moved = |line: &LineSlot| if line.moved_to.is_some() { Standing::Nothing } else { Standing::Line };
-        let mut standing: Vec<Standing> = self.lines.iter().map(moved).collect();
-        for (stack, slot) in &self.waiting_stacks {
-            standing[*slot as usize] = Standing::Stack(*stack);
-        }
-        standing
-    }
-
-    /// A cell that names the line slot that counts for it now.
-    pub(crate) fn with_current_line(&self, cell: &Cell) -> Cell {
-        Cell { line: self.line_of(cell), ..*cell }
-    }
-
-    /// Takes over the next line slot of a keyframe.
-    pub(crate) fn restore_line(&mut self, line: LineSlot, stands_for: Standing, symbols: &mut Symbols) {
-        let slot = self.lines.len() as u32;
-        self.lines.push(line);
-        match stands_for {
-            Standing::Nothing => {}
-            Standing::Line => {
-                self.line_slots.insert(line.id, slot);
-            }
-            Standing::Stack(stack) => {
-                if let Resolved::Missing(missing) = symbols.resolve(stack) {
-                    self.waiting_stacks.insert(stack, slot);
-                    self.waiting.entry(missing).or_default().push((stack, slot));
-                }
-            }
-        }
+    /// A cell that names the line slots that count for it now.
+    pub(crate) fn with_current_lines(&self, cell: &Cell) -> Cell {
+        Cell { lines: self.books.each_ref().map(|book| book.line_of(cell)), ..*cell }
     }
 
     /// Takes over the next layer slot of a keyframe.
@@ -244,95 +171,15 @@ impl Ledger {
 
     /// Takes over the next cell of a keyframe; `None` if its line or layer is not known.
     pub(crate) fn restore_cell(&mut self, cell: Cell) -> Option<()> {
-        self.lines.get(cell.line as usize)?;
+        for (book, slot) in std::iter::zip(&self.books, cell.lines) {
+            book.lines.get(slot as usize)?;
+        }
         self.layers.get(cell.layer as usize)?;
         self.by_key.insert(cell.key, self.cells.len() as u32);
         let share = &mut self.shares[cell.key.kind.share()];
         *share = share.saturating_add(cell.bytes);
         self.cells.push(cell);
         Some(())
-    }
-
-    /// Looks again for the lines of stacks that waited for a definition, which has now come.
-    pub(crate) fn defined(&mut self, missing: Missing, symbols: &mut Symbols) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        for (stack, slot) in self.waiting.remove(&missing).unwrap_or_default() {
-            match symbols.resolve(stack) {
-                Resolved::Missing(next) => self.waiting.entry(next).or_default().push((stack, slot)),
-                Resolved::Line(id) => {
-                    self.waiting_stacks.remove(&stack);
-                    let target = self.line_slot(id);
-                    let (bytes, at_step) = (self.lines[slot as usize].bytes, self.line_at_step(slot));
-                    let late = self.lines[slot as usize].peak;
-                    self.lines[slot as usize] =
-                        LineSlot { bytes: 0, peak: 0, at_step: 0, moved_to: Some(target), ..self.lines[slot as usize] };
-                    let target_at_step = self.line_at_step(target);
-                    let line = &mut self.lines[target as usize];
-                    line.at_step = target_at_step.saturating_add(at_step);
-                    line.step_epoch = self.step_epoch;
-                    line.bytes = line.bytes.saturating_add(bytes);
-                    // The two are seldom apart for more than a few events: the larger of their peaks is near enough.
-                    line.peak = line.peak.max(late).max(line.bytes);
-                }
-            }
-        }
-    }
-
-    /// Definitions changed: counts every cell at the line its stack leads to now. What moved where, for those who
-    /// keep figures of lines themselves.
-    pub(crate) fn resolve_again(&mut self, symbols: &mut Symbols) -> Vec<Moved> {
-        let mut moves: BTreeMap<(u32, u32), Moved> = BTreeMap::new();
-        for index in 0..self.cells.len() {
-            let from = self.current_line(self.cells[index].line);
-            let Resolved::Line(id) = symbols.resolve(self.cells[index].key.stack) else { continue };
-            if self.lines[from as usize].id == id {
-                continue;
-            }
-            let to = self.line_slot(id);
-            let cell = &mut self.cells[index];
-            cell.line = to;
-            let (bytes, at_peak) = (cell.bytes, self.at_peak(&self.cells[index]));
-            let moved = moves.entry((from, to)).or_insert(Moved { from, to, bytes: 0, at_peak: 0, stays: None });
-            moved.bytes = moved.bytes.saturating_add(bytes);
-            moved.at_peak = moved.at_peak.saturating_add(at_peak);
-        }
-        let mut moves: Vec<Moved> = moves.into_values().collect();
-        if moves.is_empty() {
-            return moves;
-        }
-        // What the cells that stay hold, and held at the peak.
-        let mut left = vec![(0_u64, 0_u64, false); self.lines.len()];
-        for cell in &self.cells {
-            let (bytes, at_peak, any) = &mut left[self.line_of(cell) as usize];
-            *bytes = bytes.saturating_add(cell.bytes);
-            *at_peak = at_peak.saturating_add(self.at_peak(cell));
-            *any = true;
-        }
-        for moved in &mut moves {
-            let (from_has, to_has) = (left[moved.from as usize], left[moved.to as usize]);
-            moved.stays = from_has.2.then_some(from_has.0);
-            self.move_line(moved, from_has, to_has);
-        }
-        moves
-    }
-
-    /// Carries figures from one line to another. Those of now and of the peak are exact; what only the line knows (its
-    /// own most, what it held after the last step) is, where not all of it moves, as near as can be told.
-    fn move_line(&mut self, moved: &Moved, from_has: (u64, u64, bool), to_has: (u64, u64, bool)) {
-        let (from_at_step, to_at_step) = (self.line_at_step(moved.from), self.line_at_step(moved.to));
-        let step_epoch = self.step_epoch;
-        let at_step = moved.share_of(from_at_step);
-        let from = &mut self.lines[moved.from as usize];
-        let most = moved.share_of(from.peak).max(moved.bytes).max(moved.at_peak);
-        (from.at_step, from.step_epoch) = (from_at_step - at_step, step_epoch);
-        from.bytes = from_has.0;
-        from.peak = from.peak.saturating_sub(most).max(from_has.0).max(from_has.1);
-        let to = &mut self.lines[moved.to as usize];
-        (to.at_step, to.step_epoch) = (to_at_step.saturating_add(at_step), step_epoch);
-        to.bytes = to_has.0;
-        to.peak = to.peak.max(most).max(to_has.0).max(to_has.1);
     }
 
     /// What every layer slot's pending blocks take that are shown as activations.
@@ -345,25 +192,14 @@ impl Ledger {
         pending
     }
 
-    /// The line slot that counts for a cell.
-    pub(crate) fn line_of(&self, cell: &Cell) -> u32 {
-        self.current_line(cell.line)
-    }
-
-    /// The slot that counts now for what was once counted in `slot`.
-    pub(crate) fn current_line(&self, slot: u32) -> u32 {
-        self.lines.get(slot as usize).and_then(|line| line.moved_to).unwrap_or(slot)
-    }
-
-    /// What a line held at the end of the last step.
-    pub(crate) fn line_at_step(&self, slot: u32) -> u64 {
-        let line = &self.lines[slot as usize];
-        if line.step_epoch == self.step_epoch { line.at_step } else { line.bytes }
-    }
-
     /// What a cell held at the peak.
     pub(crate) fn at_peak(&self, cell: &Cell) -> u64 {
-        if cell.epoch == self.epoch { cell.at_peak } else { cell.bytes }
+        cell.at_peak(self.epoch)
+    }
+
+    /// Definitions changed: what moved from line to line of a scope.
+    pub(crate) fn resolve_again(&mut self, scope: Scope, symbols: &mut Symbols) -> Vec<Moved> {
+        self.books[scope as usize].resolve_again(&mut self.cells, self.epoch, symbols)
     }
 
     /// The cell, with what it held at the peak noted before it changes.
@@ -377,20 +213,6 @@ impl Ledger {
         cell
     }
 
-    #[inline]
-    fn changing_line(&mut self, cell: u32) -> &mut LineSlot {
-        let cell = &mut self.cells[cell as usize];
-        if let Some(target) = self.lines[cell.line as usize].moved_to {
-            cell.line = target;
-        }
-        let line = &mut self.lines[cell.line as usize];
-        if line.step_epoch != self.step_epoch {
-            line.at_step = line.bytes;
-            line.step_epoch = self.step_epoch;
-        }
-        line
-    }
-
     /// A new block is counted by `cell`.
     #[inline]
     pub(crate) fn allocate(&mut self, cell: u32, bytes: u64, makes_graph: bool) {
@@ -399,17 +221,18 @@ impl Ledger {
         counted.makes_graph |= makes_graph;
         counted.allocations = counted.allocations.saturating_add(1);
         counted.allocated_bytes = counted.allocated_bytes.saturating_add(bytes);
-        let line = self.changing_line(cell);
-        line.bytes = line.bytes.saturating_add(bytes);
-        line.peak = line.peak.max(line.bytes);
+        for (book, slot) in std::iter::zip(&mut self.books, &mut counted.lines) {
+            book.count(slot, bytes);
+        }
     }
 
     /// A block counted by `cell` is gone.
     #[inline]
     pub(crate) fn free(&mut self, cell: u32, bytes: u64) {
         self.discount(cell, bytes);
-        let line = self.changing_line(cell);
-        line.bytes = line.bytes.saturating_sub(bytes);
+        for (book, slot) in std::iter::zip(&mut self.books, &mut self.cells[cell as usize].lines) {
+            book.discount(slot, bytes);
+        }
     }
 
     /// A block counted by `from` turns out to belong to `to`; `lived_at_peak`: and did so at the peak.

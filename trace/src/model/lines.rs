@@ -1,7 +1,6 @@
 //! Lines with those of libraries: what a user's line that only calls a library leaves open.
 //!
-//! The ledger keeps the user's lines, with their own high-water marks. Here the same cells are summed up by other lines,
-//! when that is asked for.
+//! The ledger keeps a book of lines for each scope ([`super::line_book`]); here is chosen which of them is shown.
 
 use std::sync::Arc;
 
@@ -10,9 +9,8 @@ use hashbrown::HashMap;
 use super::Model;
 use super::device::DeviceState;
 use super::symbols::Symbols;
-use super::views::{Line, LineView};
+use super::views::{GrowthView, Line, LineView};
 use super::whose::{Scope, Whose};
-use crate::record::Phase;
 
 impl Model {
     /// Whose lines [`lines`](Self::lines) and [`line_of`](Self::line_of) tell.
@@ -35,14 +33,15 @@ impl Model {
         (0..).zip(&self.devices).filter_map(allocated).max_by_key(|(bytes, _)| *bytes).map(|(_, index)| index)
     }
 
-    /// What every line of `scope` holds on a device, the most at the peak first. They sum to what is allocated. Of the
-    /// libraries' lines [`LineView::peak_live_bytes`] is not known, and 0.
+    /// What every line of `scope` holds on a device, the most at the peak first. They sum to what is allocated.
     pub fn lines_in(&self, device: i32, scope: Scope) -> Vec<LineView> {
-        let Some(state) = self.state(device) else { return Vec::new() };
-        match scope {
-            Scope::Users => state.lines(&self.symbols),
-            Scope::Libraries => state.lines_with_libraries(&self.symbols),
-        }
+        self.state(device).map(|state| state.lines(scope, &self.symbols)).unwrap_or_default()
+    }
+
+    /// The lines of `scope` that hold more at the end of the last step than after warm-up, most growth first.
+    pub fn growth_in(&self, device: i32, scope: Scope) -> Vec<GrowthView> {
+        let growth = |state: &DeviceState| state.growth.view(&state.ledger, scope, &self.symbols);
+        self.state(device).map(growth).unwrap_or_default()
     }
 
     /// The line a stack belongs to in `scope`; `None`: it has no frames.
@@ -64,7 +63,7 @@ impl Model {
     /// that was allocated by a library that it calls.
     pub fn only_calls(&self, device: i32) -> Option<Arc<Line>> {
         let state = self.state(device)?;
-        let most = state.lines(&self.symbols).into_iter().next()?;
+        let most = state.lines(Scope::Users, &self.symbols).into_iter().next()?;
         let line = most.line.filter(|line| self.whose(line) == Whose::User)?;
         if most.live_bytes_at_peak <= state.totals.peak.allocated / 2 {
             return None;
@@ -93,36 +92,5 @@ impl<'s> LinesOfStacks<'s> {
         let (symbols, scope) = (self.symbols, self.scope);
         let find = || symbols.frame_of(stack, scope).map(|frame| frame.line.clone());
         self.known.entry(stack).or_insert_with(find).clone()
-    }
-}
-
-impl DeviceState {
-    fn lines_with_libraries(&self, symbols: &Symbols) -> Vec<LineView> {
-        let mut lines = LinesOfStacks::new(symbols, Scope::Libraries);
-        let mut views: HashMap<Option<Arc<Line>>, LineView> = HashMap::new();
-        for cell in &self.ledger.cells {
-            let line = lines.of(cell.key.stack);
-            let view =
-                views.entry(line).or_insert_with_key(|line| LineView { line: line.clone(), ..LineView::default() });
-            let at_peak = self.ledger.at_peak(cell);
-            let is_backward = cell.key.phase == Phase::Backward;
-            for (figure, more) in [
-                (&mut view.allocations, cell.allocations),
-                (&mut view.allocated_bytes, cell.allocated_bytes),
-                (&mut view.live_bytes, cell.bytes),
-                (&mut view.live_blocks, cell.blocks),
-                (&mut view.live_bytes_at_peak, at_peak),
-                (&mut view.backward_bytes, if is_backward { cell.bytes } else { 0 }),
-                (&mut view.backward_bytes_at_peak, if is_backward { at_peak } else { 0 }),
-            ] {
-                *figure = figure.saturating_add(more);
-            }
-        }
-        let mut views: Vec<LineView> = views.into_values().filter(|view| view.allocations > 0).collect();
-        views.sort_by(|a, b| {
-            let (of_a, of_b) = ((a.live_bytes_at_peak, a.allocated_bytes), (b.live_bytes_at_peak, b.allocated_bytes));
-            of_b.cmp(&of_a).then_with(|| a.line.cmp(&b.line))
-        });
-        views
     }
 }

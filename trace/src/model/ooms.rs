@@ -209,7 +209,7 @@ impl Model {
 fn look(oom: &mut OomRecord, device: &DeviceState, symbols: &Symbols) {
     let segments = device.segments();
     (oom.largest_free, oom.free) = (segments.largest_free_bytes, segments.free_bytes);
-    let lines = device.ledger.lines.iter().map(|line| (line.id, line.bytes));
+    let lines = device.ledger.book(Scope::Users).lines.iter().map(|line| (line.id, line.bytes));
     oom.lines = largest(lines.filter(|(_, bytes)| *bytes > 0).collect());
     let mut layers = HashMap::new();
     for (index, cell) in std::iter::zip(0.., &device.ledger.cells).filter(|(_, cell)| cell.bytes > 0) {

@@ -13,11 +13,12 @@ use serde::{Deserialize, Serialize};
 use super::Model;
 use super::device::DeviceState;
 use super::kind::Kind;
-use super::ledger::{Ledger, Moved};
+use super::ledger::Ledger;
+use super::line_book::{LineBook, Moved};
 use super::steps::{Snapshot, is_steady};
 use super::symbols::Symbols;
 use super::views::{Category, Line};
-use super::whose::Whose;
+use super::whose::{Scope, Whose};
 use crate::record::Phase;
 
 /// The most passes of which is kept what lines held.
@@ -104,9 +105,9 @@ impl Passes {
         self.samples.iter_mut().map(|(_, snapshot)| snapshot).chain(others)
     }
 
-    fn with_current_lines(&self, ledger: &Ledger) -> Self {
+    fn with_current_lines(&self, book: &LineBook) -> Self {
         let mut passes = self.clone();
-        passes.snapshots_mut().for_each(|snapshot| *snapshot = snapshot.with_current_lines(ledger));
+        passes.snapshots_mut().for_each(|snapshot| *snapshot = snapshot.with_current_lines(book));
         passes
     }
 }
@@ -128,7 +129,7 @@ impl Piles {
         if !passes.count.is_multiple_of(passes.stride) {
             return;
         }
-        passes.samples.push((events, Snapshot::of(ledger, passes.count)));
+        passes.samples.push((events, Snapshot::of(ledger.book(Scope::Users), passes.count)));
         if passes.samples.len() > SAMPLES {
             // What led to a peak that is past is thinned out no further.
             if peak >= passes.began() && self.to_peak.peak != peak {
@@ -149,44 +150,46 @@ impl Piles {
             self.to_peak = Passes { peak, ..passes };
         }
         if led_to_peak && self.to_peak.before_backward.is_none() && self.to_peak.samples.len() >= LEAST {
-            self.to_peak.before_backward = Some(Snapshot::of(ledger, 0));
+            self.to_peak.before_backward = Some(Snapshot::of(ledger.book(Scope::Users), 0));
         }
     }
 
     /// What backward has used is gone.
     pub(crate) fn backward_is_over(&mut self, ledger: &Ledger) {
         if self.to_peak.before_backward.is_some() && self.to_peak.after_backward.is_none() {
-            self.to_peak.after_backward = Some(Snapshot::of(ledger, 0));
+            self.to_peak.after_backward = Some(Snapshot::of(ledger.book(Scope::Users), 0));
         }
     }
 
-    /// Some of what lines held is counted at other lines from now on.
+    /// Some of what the user's lines held is counted at other lines from now on.
     pub(crate) fn moved(&mut self, ledger: &Ledger, moves: &[Moved]) {
         if moves.is_empty() {
             return;
         }
         for snapshot in self.now.snapshots_mut().chain(self.to_peak.snapshots_mut()) {
-            *snapshot = snapshot.with_current_lines(ledger);
+            *snapshot = snapshot.with_current_lines(ledger.book(Scope::Users));
             snapshot.moved(moves);
         }
     }
 
     /// For a keyframe.
     pub(crate) fn with_current_lines(&self, ledger: &Ledger) -> Self {
-        Self { now: self.now.with_current_lines(ledger), to_peak: self.to_peak.with_current_lines(ledger) }
+        let book = ledger.book(Scope::Users);
+        Self { now: self.now.with_current_lines(book), to_peak: self.to_peak.with_current_lines(book) }
     }
 
-    /// The line slots that piled up until the peak and were not used by the backward after it.
+    /// The slots of the user's lines that piled up until the peak and were not used by the backward after it.
     fn lines(&self, ledger: &Ledger, peak: u64) -> Vec<u32> {
+        let book = ledger.book(Scope::Users);
         let passes = if peak >= self.now.began() { &self.now } else { &self.to_peak };
         let passes =
             if passes.until(peak).count() < LEAST && self.to_peak.peak == peak { &self.to_peak } else { passes };
-        let samples: Vec<Vec<u64>> = passes.until(peak).map(|snapshot| snapshot.by_slot(ledger)).collect();
+        let samples: Vec<Vec<u64>> = passes.until(peak).map(|snapshot| snapshot.by_slot(book)).collect();
         if samples.len() < LEAST {
             return Vec::new();
         }
-        let before = passes.before_backward.as_ref().map(|snapshot| snapshot.by_slot(ledger));
-        let after = passes.after_backward.as_ref().map(|snapshot| snapshot.by_slot(ledger));
+        let before = passes.before_backward.as_ref().map(|snapshot| snapshot.by_slot(book));
+        let after = passes.after_backward.as_ref().map(|snapshot| snapshot.by_slot(book));
         let was_used = |slot: usize, held: u64| match (&before, &after) {
             (Some(before), Some(after)) => before[slot] >= held / 2 && after[slot] < before[slot] / 2,
             _ => false,
@@ -195,7 +198,7 @@ impl Piles {
             let held: Vec<u64> = samples.iter().map(|lines| lines[*slot]).collect();
             is_steady(&held) && !was_used(*slot, held.last().copied().unwrap_or(0))
         };
-        (0..ledger.lines.len()).filter(piles_up).map(|slot| slot as u32).collect()
+        (0..book.lines.len()).filter(piles_up).map(|slot| slot as u32).collect()
     }
 }
 
@@ -282,9 +285,10 @@ fn by_stack(
         most: (u64, u32),
         makes_graph: bool,
     }
+    let book = state.ledger.book(Scope::Users);
     let mut sums: BTreeMap<u32, Sum> = BTreeMap::new();
     for (index, cell) in (0..).zip(&state.ledger.cells) {
-        if !lines.contains(&state.ledger.line_of(cell)) {
+        if !lines.contains(&book.line_of(cell)) {
             continue;
         }
         let (before, after) = held(index);
@@ -301,7 +305,7 @@ fn by_stack(
         let cell = &state.ledger.cells[sum.most.1 as usize];
         PiledStack {
             stack,
-            line: symbols.line(state.ledger.lines[state.ledger.line_of(cell) as usize].id).cloned(),
+            line: symbols.line(book.lines[book.line_of(cell) as usize].id).cloned(),
             bytes: sum.after.saturating_sub(sum.before),
             category: cell.key.kind.category(),
             makes_graph: sum.makes_graph,

@@ -83,8 +83,9 @@ impl DeviceState {
         }
     }
 
-    pub(crate) fn lines(&self, symbols: &Symbols) -> Vec<LineView> {
-        let slots = self.ledger.lines.iter();
+    pub(crate) fn lines(&self, scope: Scope, symbols: &Symbols) -> Vec<LineView> {
+        let book = self.ledger.book(scope);
+        let slots = book.lines.iter();
         let mut views: Vec<LineView> = slots
             .map(|slot| LineView {
                 line: symbols.line(slot.id).cloned(),
@@ -93,7 +94,7 @@ impl DeviceState {
             })
             .collect();
         for cell in &self.ledger.cells {
-            let view = &mut views[self.ledger.line_of(cell) as usize];
+            let view = &mut views[book.line_of(cell) as usize];
             let at_peak = self.ledger.at_peak(cell);
             add(&mut view.allocations, cell.allocations);
             add(&mut view.allocated_bytes, cell.allocated_bytes);

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::ledger::{Ledger, Moved};
+use super::ledger::Ledger;
+use super::line_book::{LineBook, Moved};
 use super::symbols::Symbols;
 use super::views::{GrowthView, Line, StepView};
+use super::whose::{SCOPES, Scope};
 
 /// The most steps kept apart; beyond, neighbours are joined.
 const STEPS: usize = 1 << 16;
@@ -109,16 +111,16 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// What lines hold now.
-    pub(crate) fn of(ledger: &Ledger, ended: u64) -> Self {
-        let lines = std::iter::zip(0.., &ledger.lines).filter(|(_, line)| line.bytes > 0);
+    pub(crate) fn of(book: &LineBook, ended: u64) -> Self {
+        let lines = std::iter::zip(0.., &book.lines).filter(|(_, line)| line.bytes > 0);
         Self { ended, lines: lines.map(|(slot, line)| (slot, line.bytes)).collect() }
     }
 
     /// One figure for each line slot, with slots that moved counted where they are now.
-    pub(crate) fn by_slot(&self, ledger: &Ledger) -> Vec<u64> {
-        let mut bytes = vec![0_u64; ledger.lines.len()];
+    pub(crate) fn by_slot(&self, book: &LineBook) -> Vec<u64> {
+        let mut bytes = vec![0_u64; book.lines.len()];
         for (slot, held) in &self.lines {
-            let slot = ledger.current_line(*slot) as usize;
+            let slot = book.current_line(*slot) as usize;
             if let Some(bytes) = bytes.get_mut(slot) {
                 *bytes = bytes.saturating_add(*held);
             }
@@ -138,10 +140,10 @@ impl Snapshot {
     }
 
     /// With slots that moved counted where they are now.
-    pub(crate) fn with_current_lines(&self, ledger: &Ledger) -> Self {
+    pub(crate) fn with_current_lines(&self, book: &LineBook) -> Self {
         let mut lines = BTreeMap::new();
         for (slot, bytes) in &self.lines {
-            let held = lines.entry(ledger.current_line(*slot)).or_insert(0_u64);
+            let held = lines.entry(book.current_line(*slot)).or_insert(0_u64);
             *held = held.saturating_add(*bytes);
         }
         Self { ended: self.ended, lines: lines.into_iter().collect() }
@@ -153,12 +155,19 @@ impl Snapshot {
 pub(crate) struct Growth {
     pub(crate) ended: u64,
     pub(crate) stride: u64,
-    pub(crate) reference: Option<Snapshot>,
-    pub(crate) snapshots: Vec<Snapshot>,
+    /// Of the lines of each scope.
+    pub(crate) courses: [Course; SCOPES],
     /// What cells held at the reference.
     pub(crate) cells_before: Cells,
     /// What they held at the last of the snapshots.
     pub(crate) cells_after: Cells,
+}
+
+/// What the lines of one scope held at the ends of steps.
+#[derive(Clone, Default)]
+pub(crate) struct Course {
+    pub(crate) reference: Option<Snapshot>,
+    pub(crate) snapshots: Vec<Snapshot>,
 }
 
 /// What cells held at the end of a step.
@@ -184,31 +193,40 @@ impl Cells {
 impl Growth {
     /// A step ended.
     pub(crate) fn end(&mut self, ledger: &mut Ledger) {
-        ledger.step_epoch = ledger.step_epoch.wrapping_add(1);
+        for book in ledger.books_mut() {
+            book.step_epoch = book.step_epoch.wrapping_add(1);
+        }
         self.ended = self.ended.saturating_add(1);
         self.stride = self.stride.max(1);
         let is_reference = self.ended == WARM_UP;
         let is_sampled = self.ended.is_multiple_of(self.stride);
-        if !is_reference && !is_sampled {
-            return;
+        for (course, book) in std::iter::zip(&mut self.courses, ledger.books_mut()) {
+            if is_reference {
+                course.reference = Some(Snapshot::of(book, self.ended));
+            }
+            if is_sampled {
+                course.snapshots.push(Snapshot::of(book, self.ended));
+            }
         }
-        let snapshot = Snapshot::of(ledger, self.ended);
         if is_reference {
-            self.reference = Some(snapshot.clone());
             self.cells_before = Cells::of(ledger, self.ended);
         }
         if is_sampled {
-            self.snapshots.push(snapshot);
             self.cells_after = Cells::of(ledger, self.ended);
         }
-        if self.snapshots.len() > SNAPSHOTS {
+        if self.moments() > SNAPSHOTS {
             self.keep_half();
         }
     }
 
+    /// How many moments are kept, beside the reference.
+    fn moments(&self) -> usize {
+        self.courses[0].snapshots.len()
+    }
+
     /// Halves the moments; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
-        let are_many = self.snapshots.len() > SNAPSHOTS / 8;
+        let are_many = self.moments() > SNAPSHOTS / 8;
         if are_many {
             self.keep_half();
         }
@@ -218,26 +236,30 @@ impl Growth {
     fn keep_half(&mut self) {
         self.stride = self.stride.saturating_mul(2);
         let stride = self.stride;
-        self.snapshots.retain(|snapshot| snapshot.ended.is_multiple_of(stride));
+        for course in &mut self.courses {
+            course.snapshots.retain(|snapshot| snapshot.ended.is_multiple_of(stride));
+        }
     }
 
-    /// Some of what lines held is counted at other lines from now on.
-    pub(crate) fn moved(&mut self, ledger: &Ledger, moves: &[Moved]) {
+    /// Some of what the lines of a scope held is counted at other lines from now on.
+    pub(crate) fn moved(&mut self, ledger: &Ledger, scope: Scope, moves: &[Moved]) {
         if moves.is_empty() {
             return;
         }
-        for snapshot in self.reference.iter_mut().chain(&mut self.snapshots) {
-            *snapshot = snapshot.with_current_lines(ledger);
+        let course = &mut self.courses[scope as usize];
+        for snapshot in course.reference.iter_mut().chain(&mut course.snapshots) {
+            *snapshot = snapshot.with_current_lines(ledger.book(scope));
             snapshot.moved(moves);
         }
     }
 
     /// Takes a snapshot over from a keyframe.
-    pub(crate) fn restore(&mut self, is_reference: bool, snapshot: Snapshot) {
+    pub(crate) fn restore(&mut self, scope: Scope, is_reference: bool, snapshot: Snapshot) {
+        let course = &mut self.courses[scope as usize];
         if is_reference {
-            self.reference = Some(snapshot);
+            course.reference = Some(snapshot);
         } else {
-            self.snapshots.push(snapshot);
+            course.snapshots.push(snapshot);
         }
     }
 
@@ -259,34 +281,36 @@ impl Growth {
         held
     }
 
-    /// The line slots that grow steadily.
+    /// The slots of the user's lines that grow steadily.
     pub(crate) fn steady_lines(&self, ledger: &Ledger) -> Vec<u32> {
-        let Some(reference) = &self.reference else { return Vec::new() };
-        let later = self.snapshots.iter().filter(|snapshot| snapshot.ended > reference.ended);
+        let (book, course) = (ledger.book(Scope::Users), &self.courses[Scope::Users as usize]);
+        let Some(reference) = &course.reference else { return Vec::new() };
+        let later = course.snapshots.iter().filter(|snapshot| snapshot.ended > reference.ended);
         let samples: Vec<Vec<u64>> =
-            std::iter::once(reference).chain(later).map(|snapshot| snapshot.by_slot(ledger)).collect();
+            std::iter::once(reference).chain(later).map(|snapshot| snapshot.by_slot(book)).collect();
         let is_steady = |slot: &usize| is_steady(&samples.iter().map(|lines| lines[*slot]).collect::<Vec<u64>>());
-        (0..ledger.lines.len()).filter(is_steady).map(|slot| slot as u32).collect()
+        (0..book.lines.len()).filter(is_steady).map(|slot| slot as u32).collect()
     }
 
-    /// The lines that held more at the end of the last step than after warm-up, most growth first.
-    pub(crate) fn view(&self, ledger: &Ledger, symbols: &Symbols) -> Vec<GrowthView> {
+    /// The lines of a scope that held more at the end of the last step than after warm-up, most growth first.
+    pub(crate) fn view(&self, ledger: &Ledger, scope: Scope, symbols: &Symbols) -> Vec<GrowthView> {
+        let (book, course) = (ledger.book(scope), &self.courses[scope as usize]);
         // With two steps there is only the first to compare with.
-        let from = match &self.reference {
+        let from = match &course.reference {
             Some(reference) if self.ended > WARM_UP => reference,
-            _ => match self.snapshots.first() {
+            _ => match course.snapshots.first() {
                 Some(first) if first.ended < self.ended => first,
                 _ => return Vec::new(),
             },
         };
-        let before = from.by_slot(ledger);
+        let before = from.by_slot(book);
         let sampled =
-            self.snapshots.iter().filter(|snapshot| snapshot.ended > from.ended && snapshot.ended < self.ended);
-        let between: Vec<_> = sampled.map(|snapshot| snapshot.by_slot(ledger)).collect();
+            course.snapshots.iter().filter(|snapshot| snapshot.ended > from.ended && snapshot.ended < self.ended);
+        let between: Vec<_> = sampled.map(|snapshot| snapshot.by_slot(book)).collect();
 
         let mut views = Vec::new();
-        for (slot, line) in ledger.lines.iter().enumerate() {
-            let (from_bytes, to_bytes) = (before[slot], ledger.line_at_step(slot as u32));
+        for (slot, line) in book.lines.iter().enumerate() {
+            let (from_bytes, to_bytes) = (before[slot], book.line_at_step(slot as u32));
             if to_bytes <= from_bytes {
                 continue;
             }

@@ -10,7 +10,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::sources::Sources;
 use super::views::Line;
-use super::whose::{Places, Scope, Whose};
+use super::whose::{Places, SCOPES, Scope, Whose};
 use crate::record;
 
 /// The most calls of a stack that are looked at, from the innermost outwards. memlab writes stacks of 512 calls at most, and
@@ -80,8 +80,8 @@ pub(crate) struct Symbols {
     pub(crate) sources: Arc<Sources>,
     lines: Vec<Arc<Line>>,
     line_ids: HashMap<Arc<Line>, LineId>,
-    /// The best frame of each stack whose line was looked for; `None`: it has none.
-    stack_lines: HashMap<u32, Option<Best>>,
+    /// For each scope, the best frame of each stack whose line was looked for; `None`: it has none.
+    stack_lines: [HashMap<u32, Option<Best>>; SCOPES],
     owners: Vec<Owner>,
     owner_ids: HashMap<Owner, u32>,
     places: Places,
@@ -90,7 +90,7 @@ pub(crate) struct Symbols {
 /// The best frame of a stack, as far as it was climbed.
 #[derive(Clone, Copy)]
 struct Best {
-    whose: Whose,
+    rank: Whose,
     line: LineId,
 }
 
@@ -126,7 +126,7 @@ impl Symbols {
         let new = Frame { whose: self.places.whose(&line.file, &line.function), line };
         let changes = self.frames.insert(frame.frame, new.clone()).is_some_and(|old| old != new);
         if changes {
-            self.stack_lines.clear();
+            self.forget_lines();
         }
         changes
     }
@@ -135,7 +135,7 @@ impl Symbols {
     pub(crate) fn define_stack(&mut self, stack: record::Stack) -> bool {
         let changes = self.stacks.insert(stack.stack, stack).is_some_and(|old| old != stack);
         if changes {
-            self.stack_lines.clear();
+            self.forget_lines();
         }
         changes
     }
@@ -164,8 +164,13 @@ impl Symbols {
     pub(crate) fn weight(&self) -> usize {
         /// A map's entry beside what is in it, and the texts that are not shared.
         const ENTRY: usize = 64;
-        let entries = [self.frames.len(), self.stacks.len(), self.layers.len(), self.stack_lines.len()];
-        (entries.iter().sum::<usize>() + self.lines.len() + self.owners.len()) * ENTRY + self.sources.bytes()
+        let entries = [self.frames.len(), self.stacks.len(), self.layers.len()];
+        let found: usize = self.stack_lines.iter().map(HashMap::len).sum();
+        (entries.iter().sum::<usize>() + found + self.lines.len() + self.owners.len()) * ENTRY + self.sources.bytes()
+    }
+
+    fn forget_lines(&mut self) {
+        self.stack_lines.iter_mut().for_each(HashMap::clear);
     }
 
     /// Looks again whose code the frames are; whether that of any changed.
@@ -177,7 +182,7 @@ impl Symbols {
             frame.whose = whose;
         }
         if changes {
-            self.stack_lines.clear();
+            self.forget_lines();
         }
         changes
     }
@@ -223,8 +228,8 @@ impl Symbols {
         &self.owners
     }
 
-    /// The line of a stack: its innermost frame of the best kind it has.
-    pub(crate) fn resolve(&mut self, stack: u32) -> Resolved {
+    /// The line of a stack in a scope: its innermost frame of the best kind it has.
+    pub(crate) fn resolve(&mut self, stack: u32, scope: Scope) -> Resolved {
         let mut climbed = Vec::new();
         let mut seen = HashSet::new();
         let mut at = stack;
@@ -232,7 +237,7 @@ impl Symbols {
             if at == 0 {
                 break None;
             }
-            if let Some(best) = self.stack_lines.get(&at) {
+            if let Some(best) = self.stack_lines[scope as usize].get(&at) {
                 break *best;
             }
             if climbed.len() == DEEPEST_STACK {
@@ -254,20 +259,20 @@ impl Symbols {
                 Err(missing) => return Resolved::Missing(missing),
                 Ok(frame) => frame.cloned(),
             };
-            let is_users = frame.as_ref().is_some_and(|frame| frame.whose == Whose::User);
+            let is_best = frame.as_ref().is_some_and(|frame| scope.shows(frame.whose));
             climbed.push((at, frame));
-            if is_users {
+            if is_best {
                 break None;
             }
             at = node.parent;
         };
         for (stack, frame) in climbed.into_iter().rev() {
             if let Some(frame) = frame
-                && best.is_none_or(|best| frame.whose <= best.whose)
+                && best.is_none_or(|best| scope.rank(frame.whose) <= best.rank)
             {
-                best = Some(Best { whose: frame.whose, line: self.intern_line(&frame.line) });
+                best = Some(Best { rank: scope.rank(frame.whose), line: self.intern_line(&frame.line) });
             }
-            self.stack_lines.insert(stack, best);
+            self.stack_lines[scope as usize].insert(stack, best);
         }
         Resolved::Line(best.map_or(0, |best| best.line))
     }

@@ -50,7 +50,8 @@ impl Whose {
 }
 
 /// Whose lines answer for what was allocated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// The user's: what a library allocated counts at the line that called it.
     #[default]
@@ -58,6 +59,9 @@ pub enum Scope {
     /// Those of installed packages too: the innermost of either.
     Libraries,
 }
+
+/// How many scopes there are.
+pub(crate) const SCOPES: usize = 2;
 
 impl Scope {
     /// How well a frame stands for its stack; the smaller, the better.

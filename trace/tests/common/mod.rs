@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use memlab_trace::encode::{self, LineBuffer};
-use memlab_trace::{Category, LayerView, LineView, Model, Record, decode_line};
+use memlab_trace::{Category, LayerView, LineView, Model, Record, Scope, decode_line};
 
 /// The line of a record, by the encoder.
 pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
@@ -111,8 +111,10 @@ pub fn all_views(model: &Model) -> String {
     );
     for device in -1..4 {
         text += &format!(
-            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
+            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
             model.lines(device),
+            model.lines_in(device, Scope::Libraries),
+            model.growth_in(device, Scope::Libraries),
             model.layers(device),
             model.categories(device),
             model.timeline(device),

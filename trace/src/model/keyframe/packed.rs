@@ -7,6 +7,7 @@ use crate::model::kind::Kind;
 use crate::model::ledger::{Cell, CellKey};
 use crate::model::tags::{CATEGORIES, TaggedTensor};
 use crate::model::views::{Range, StepView, TimelinePoint};
+use crate::model::whose::SCOPES;
 use crate::record::Phase;
 
 /// `[address, bytes, born, time, cell, list]`; address, born and time as differences, list -1 for none.
@@ -85,22 +86,22 @@ impl Tensors {
     }
 }
 
-/// A cell: stack, layer, owner, kind and phase, what it holds and held, its line and layer in the books, and whether autograd
+/// A cell: stack, layer, owner, kind and phase, what it holds and held, its lines and layer in the books, and whether autograd
 /// nodes were made with it (1).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct CellRow(u32, u32, u32, Kind, Phase, [u64; 6], u32, u32, u8);
+pub(super) struct CellRow(u32, u32, u32, Kind, Phase, [u64; 6], [u32; SCOPES], u32, u8);
 
 impl From<Cell> for CellRow {
     fn from(cell: Cell) -> Self {
         let CellKey { stack, layer, owner, kind, phase } = cell.key;
-        let (figures, [line, layer_slot]) = cell.figures();
-        Self(stack, layer, owner, kind, phase, figures, line, layer_slot, u8::from(cell.makes_graph))
+        let (figures, lines, layer_slot) = cell.figures();
+        Self(stack, layer, owner, kind, phase, figures, lines, layer_slot, u8::from(cell.makes_graph))
     }
 }
 
 impl From<CellRow> for Cell {
-    fn from(CellRow(stack, layer, owner, kind, phase, figures, line, layer_slot, makes_graph): CellRow) -> Self {
-        let mut cell = Self::of(CellKey { stack, layer, owner, kind, phase }, figures, [line, layer_slot]);
+    fn from(CellRow(stack, layer, owner, kind, phase, figures, lines, layer_slot, makes_graph): CellRow) -> Self {
+        let mut cell = Self::of(CellKey { stack, layer, owner, kind, phase }, figures, lines, layer_slot);
         cell.makes_graph = makes_graph != 0;
         cell
     }

@@ -1,0 +1,267 @@
+//! What lines hold, for one scope of lines: the user's, or those of libraries too.
+//!
+//! Lines are sums over cells, but for what only they know: the most that each held at once, and what it held at the end of
+//! the last step. So every line that is met has a slot, which an event touches.
+
+use std::collections::BTreeMap;
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use super::ledger::Cell;
+use super::symbols::{LineId, Missing, Resolved, Symbols};
+use super::whose::Scope;
+
+/// What one line holds: kept apart from the cells for its own high-water mark.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LineSlot {
+    pub(crate) id: LineId,
+    pub(crate) bytes: u64,
+    pub(crate) peak: u64,
+    /// What it held at the end of the last step, if `step_epoch` is the current one; else it still holds that.
+    at_step: u64,
+    step_epoch: u64,
+    /// This slot stood for a stack whose definition was late; its bytes are now counted there.
+    #[serde(skip)]
+    moved_to: Option<u32>,
+}
+
+/// Bytes that are counted at another line from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    /// Live now.
+    bytes: u64,
+    at_peak: u64,
+    /// What is left at the old line; `None`: no block ever was.
+    stays: Option<u64>,
+}
+
+impl Moved {
+    /// How much of what the old line held at some moment belongs to the new one. Places get their real line soon after
+    /// they are met, so that what the old line held long ago was rather what it still holds.
+    pub(crate) fn share_of(&self, held: u64) -> u64 {
+        self.stays.map_or(held, |stays| held.saturating_sub(stays).min(self.bytes))
+    }
+}
+
+/// What a line slot stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Standing {
+    /// Its line.
+    Line,
+    /// A stack whose line is not known yet.
+    Stack(u32),
+    /// Nothing any more: what it counted is counted elsewhere.
+    Nothing,
+}
+
+/// The lines of one scope.
+#[derive(Clone, Default)]
+pub(crate) struct LineBook {
+    scope: Scope,
+    pub(crate) lines: Vec<LineSlot>,
+    line_slots: HashMap<LineId, u32>,
+    /// Slots that stand for stacks whose line is not known yet, by what they wait for.
+    waiting: HashMap<Missing, Vec<(u32, u32)>>,
+    /// The slot of each stack that waits.
+    waiting_stacks: HashMap<u32, u32>,
+    pub(crate) step_epoch: u64,
+}
+
+impl LineBook {
+    pub(crate) fn of(scope: Scope) -> Self {
+        Self { scope, ..Self::default() }
+    }
+
+    /// Bytes taken, about.
+    pub(crate) fn weight(&self) -> usize {
+        self.lines.capacity() * (size_of::<LineSlot>() + size_of::<(LineId, u32)>())
+    }
+
+    /// The slot of a stack's line, made if need be.
+    pub(crate) fn slot(&mut self, stack: u32, symbols: &mut Symbols) -> u32 {
+        match symbols.resolve(stack, self.scope) {
+            Resolved::Line(id) => self.line_slot(id),
+            Resolved::Missing(missing) => self.waiting_slot(stack, missing),
+        }
+    }
+
+    fn push_line(&mut self, id: LineId) -> u32 {
+        self.lines.push(LineSlot { id, bytes: 0, peak: 0, at_step: 0, step_epoch: self.step_epoch, moved_to: None });
+        (self.lines.len() - 1) as u32
+    }
+
+    fn line_slot(&mut self, id: LineId) -> u32 {
+        if let Some(slot) = self.line_slots.get(&id) {
+            return *slot;
+        }
+        let slot = self.push_line(id);
+        self.line_slots.insert(id, slot);
+        slot
+    }
+
+    fn waiting_slot(&mut self, stack: u32, missing: Missing) -> u32 {
+        if let Some(slot) = self.waiting_stacks.get(&stack) {
+            return *slot;
+        }
+        let slot = self.push_line(0);
+        self.waiting_stacks.insert(stack, slot);
+        self.waiting.entry(missing).or_default().push((stack, slot));
+        slot
+    }
+
+    /// What every line slot stands for.
+    pub(crate) fn standing(&self) -> Vec<Standing> {
+        let moved = |line: &LineSlot| if line.moved_to.is_some() { Standing::Nothing } else { Standing::Line };
+        let mut standing: Vec<Standing> = self.lines.iter().map(moved).collect();
+        for (stack, slot) in &self.waiting_stacks {
+            standing[*slot as usize] = Standing::Stack(*stack);
+        }
+        standing
+    }
+
+    /// Takes over the next line slot of a keyframe.
+    pub(crate) fn restore_line(&mut self, line: LineSlot, stands_for: Standing, symbols: &mut Symbols) {
+        let slot = self.lines.len() as u32;
+        self.lines.push(line);
+        match stands_for {
+            Standing::Nothing => {}
+            Standing::Line => {
+                self.line_slots.insert(line.id, slot);
+            }
+            Standing::Stack(stack) => {
+                if let Resolved::Missing(missing) = symbols.resolve(stack, self.scope) {
+                    self.waiting_stacks.insert(stack, slot);
+                    self.waiting.entry(missing).or_default().push((stack, slot));
+                }
+            }
+        }
+    }
+
+    /// Looks again for the lines of stacks that waited for a definition, which has now come.
+    pub(crate) fn defined(&mut self, missing: Missing, symbols: &mut Symbols) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        for (stack, slot) in self.waiting.remove(&missing).unwrap_or_default() {
+            match symbols.resolve(stack, self.scope) {
+                Resolved::Missing(next) => self.waiting.entry(next).or_default().push((stack, slot)),
+                Resolved::Line(id) => {
+                    self.waiting_stacks.remove(&stack);
+                    let target = self.line_slot(id);
+                    let (bytes, at_step) = (self.lines[slot as usize].bytes, self.line_at_step(slot));
+                    let late = self.lines[slot as usize].peak;
+                    self.lines[slot as usize] =
+                        LineSlot { bytes: 0, peak: 0, at_step: 0, moved_to: Some(target), ..self.lines[slot as usize] };
+                    let target_at_step = self.line_at_step(target);
+                    let line = &mut self.lines[target as usize];
+                    line.at_step = target_at_step.saturating_add(at_step);
+                    line.step_epoch = self.step_epoch;
+                    line.bytes = line.bytes.saturating_add(bytes);
+                    // The two are seldom apart for more than a few events: the larger of their peaks is near enough.
+                    line.peak = line.peak.max(late).max(line.bytes);
+                }
+            }
+        }
+    }
+
+    /// Definitions changed: counts every cell at the line its stack leads to now. What moved where, for those who
+    /// keep figures of lines themselves. `epoch`: the ledger's.
+    pub(crate) fn resolve_again(&mut self, cells: &mut [Cell], epoch: u64, symbols: &mut Symbols) -> Vec<Moved> {
+        let mut moves: BTreeMap<(u32, u32), Moved> = BTreeMap::new();
+        for cell in cells.iter_mut() {
+            let from = self.line_of(cell);
+            let Resolved::Line(id) = symbols.resolve(cell.key.stack, self.scope) else { continue };
+            if self.lines[from as usize].id == id {
+                continue;
+            }
+            let to = self.line_slot(id);
+            cell.lines[self.scope as usize] = to;
+            let moved = moves.entry((from, to)).or_insert(Moved { from, to, bytes: 0, at_peak: 0, stays: None });
+            moved.bytes = moved.bytes.saturating_add(cell.bytes);
+            moved.at_peak = moved.at_peak.saturating_add(cell.at_peak(epoch));
+        }
+        let mut moves: Vec<Moved> = moves.into_values().collect();
+        if moves.is_empty() {
+            return moves;
+        }
+        // What the cells that stay hold, and held at the peak.
+        let mut left = vec![(0_u64, 0_u64, false); self.lines.len()];
+        for cell in cells.iter() {
+            let (bytes, at_peak, any) = &mut left[self.line_of(cell) as usize];
+            *bytes = bytes.saturating_add(cell.bytes);
+            *at_peak = at_peak.saturating_add(cell.at_peak(epoch));
+            *any = true;
+        }
+        for moved in &mut moves {
+            let (from_has, to_has) = (left[moved.from as usize], left[moved.to as usize]);
+            moved.stays = from_has.2.then_some(from_has.0);
+            self.move_line(moved, from_has, to_has);
+        }
+        moves
+    }
+
+    /// Carries figures from one line to another. Those of now and of the peak are exact; what only the line knows (its
+    /// own most, what it held after the last step) is, where not all of it moves, as near as can be told.
+    fn move_line(&mut self, moved: &Moved, from_has: (u64, u64, bool), to_has: (u64, u64, bool)) {
+        let (from_at_step, to_at_step) = (self.line_at_step(moved.from), self.line_at_step(moved.to));
+        let step_epoch = self.step_epoch;
+        let at_step = moved.share_of(from_at_step);
+        let from = &mut self.lines[moved.from as usize];
+        let most = moved.share_of(from.peak).max(moved.bytes).max(moved.at_peak);
+        (from.at_step, from.step_epoch) = (from_at_step - at_step, step_epoch);
+        from.bytes = from_has.0;
+        from.peak = from.peak.saturating_sub(most).max(from_has.0).max(from_has.1);
+        let to = &mut self.lines[moved.to as usize];
+        (to.at_step, to.step_epoch) = (to_at_step.saturating_add(at_step), step_epoch);
+        to.bytes = to_has.0;
+        to.peak = to.peak.max(most).max(to_has.0).max(to_has.1);
+    }
+
+    /// The line slot that counts for a cell.
+    pub(crate) fn line_of(&self, cell: &Cell) -> u32 {
+        self.current_line(cell.lines[self.scope as usize])
+    }
+
+    /// The slot that counts now for what was once counted in `slot`.
+    pub(crate) fn current_line(&self, slot: u32) -> u32 {
+        self.lines.get(slot as usize).and_then(|line| line.moved_to).unwrap_or(slot)
+    }
+
+    /// What a line held at the end of the last step.
+    pub(crate) fn line_at_step(&self, slot: u32) -> u64 {
+        let line = &self.lines[slot as usize];
+        if line.step_epoch == self.step_epoch { line.at_step } else { line.bytes }
+    }
+
+    /// `bytes` more are counted in a cell's slot, which is brought up to date.
+    #[inline]
+    pub(crate) fn count(&mut self, slot: &mut u32, bytes: u64) {
+        let line = self.changing(slot);
+        line.bytes = line.bytes.saturating_add(bytes);
+        line.peak = line.peak.max(line.bytes);
+    }
+
+    /// So much less.
+    #[inline]
+    pub(crate) fn discount(&mut self, slot: &mut u32, bytes: u64) {
+        let line = self.changing(slot);
+        line.bytes = line.bytes.saturating_sub(bytes);
+    }
+
+    #[inline]
+    fn changing(&mut self, slot: &mut u32) -> &mut LineSlot {
+        if let Some(target) = self.lines[*slot as usize].moved_to {
+            *slot = target;
+        }
+        let line = &mut self.lines[*slot as usize];
+        if line.step_epoch != self.step_epoch {
+            line.at_step = line.bytes;
+            line.step_epoch = self.step_epoch;
+        }
+        line
+    }
+}
