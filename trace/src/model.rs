@@ -599,14 +599,4 @@ impl Model {
     pub fn growth(&self, device: i32) -> Vec<GrowthView> {
         self.state(device).map(|state| state.growth.view(&state.ledger, &self.symbols)).unwrap_or_default()
     }
-
-    /// The out-of-memory events: the first 32 and the last 32.
-    pub fn ooms(&self) -> Vec<OomView> {
-        self.ooms.view(|device| self.state(device), &self.symbols)
-    }
-
-    /// How many out-of-memory events there were.
-    pub fn oom_count(&self) -> u64 {
-        self.ooms.count
-    }
 }
