@@ -607,14 +607,4 @@ impl Model {
     pub fn growth(&self, device: i32) -> Vec<GrowthView> {
         self.growth_in(device, self.scope)
     }
-
-    /// The out-of-memory events: the first 32 and the last 32.
-    pub fn ooms(&self) -> Vec<OomView> {
-        self.ooms.view(|device| self.state(device), &self.symbols)
-    }
-
-    /// How many out-of-memory events there were.
-    pub fn oom_count(&self) -> u64 {
-        self.ooms.count
-    }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Model;
 use super::device::DeviceState;
+use super::lines::LinesOfStacks;
 use super::shown::holder;
 use super::symbols::{LineId, Symbols};
 use super::views::{Category, OomView};
@@ -48,6 +49,9 @@ pub(crate) struct OomRecord {
     #[serde(default)]
     sampled: bool,
     lines: Vec<(LineId, u64)>,
+    /// A stack each that stands for the line, where those of libraries are told.
+    #[serde(default)]
+    library_lines: Vec<(u32, u64)>,
     /// A cell each that stands for the layer.
     layers: Vec<(u32, u64)>,
     categories: Vec<(Category, u64)>,
@@ -94,6 +98,7 @@ impl Ooms {
             others: Vec::new(),
             sampled: false,
             lines: Vec::new(),
+            library_lines: Vec::new(),
             layers: Vec::new(),
             categories: Vec::new(),
         };
@@ -156,8 +161,22 @@ impl Ooms {
         }
     }
 
-    /// All that are kept, in their order.
-    pub(crate) fn view<'a>(&self, device: impl Fn(i32) -> Option<&'a DeviceState>, symbols: &Symbols) -> Vec<OomView> {
+    /// All that are kept, in their order, with the lines of `scope`.
+    pub(crate) fn view<'a>(
+        &self,
+        device: impl Fn(i32) -> Option<&'a DeviceState>,
+        symbols: &Symbols,
+        scope: Scope,
+    ) -> Vec<OomView> {
+        let line_of = |stack: u32| symbols.frame_of(stack, scope).map(|frame| frame.line.clone());
+        let users =
+            |oom: &OomRecord| oom.lines.iter().map(|(id, bytes)| (symbols.line(*id).cloned(), *bytes)).collect();
+        let lines = |oom: &OomRecord| match scope {
+            Scope::Libraries if !oom.library_lines.is_empty() => {
+                oom.library_lines.iter().map(|(stack, bytes)| (line_of(*stack), *bytes)).collect()
+            }
+            _ => users(oom),
+        };
         let layer_of = |oom: &OomRecord, cell: u32| {
             let cell = device(oom.device)?.ledger.cells.get(cell as usize)?;
             holder(cell, symbols).1
@@ -179,9 +198,9 @@ impl Ooms {
             host_bytes: oom.moved,
             others: oom.others.clone(),
             stack: oom.stack,
-            line: symbols.frame_of(oom.stack, Scope::Users).map(|frame| frame.line.clone()),
+            line: line_of(oom.stack),
             layer: symbols.layer_name(oom.layer),
-            lines: oom.lines.iter().map(|(id, bytes)| (symbols.line(*id).cloned(), *bytes)).collect(),
+            lines: lines(oom),
             layers: oom.layers.iter().map(|(cell, bytes)| (layer_of(oom, *cell), *bytes)).collect(),
             categories: oom.categories.clone(),
         };
@@ -195,6 +214,22 @@ impl Model {
         if let Some(device) = self.device_mut(limit.limit) {
             device.limit = Some(limit);
         }
+    }
+
+    /// The out-of-memory events: the first 32 and the last 32. Whose lines they name was said to
+    /// [`choose`](Self::choose); the user's otherwise.
+    pub fn ooms(&self) -> Vec<OomView> {
+        self.ooms_in(self.scope)
+    }
+
+    /// The same with the lines of `scope`.
+    pub fn ooms_in(&self, scope: Scope) -> Vec<OomView> {
+        self.ooms.view(|device| self.state(device), &self.symbols, scope)
+    }
+
+    /// How many out-of-memory events there were.
+    pub fn oom_count(&self) -> u64 {
+        self.ooms.count
     }
 
     /// The driver told who else is on a device.
@@ -211,6 +246,13 @@ fn look(oom: &mut OomRecord, device: &DeviceState, symbols: &Symbols) {
     (oom.largest_free, oom.free) = (segments.largest_free_bytes, segments.free_bytes);
     let lines = device.ledger.book(Scope::Users).lines.iter().map(|line| (line.id, line.bytes));
     oom.lines = largest(lines.filter(|(_, bytes)| *bytes > 0).collect());
+    let mut lines_of = LinesOfStacks::new(symbols, Scope::Libraries);
+    let mut library_lines = HashMap::new();
+    for cell in device.ledger.cells.iter().filter(|cell| cell.bytes > 0) {
+        let (_, bytes) = library_lines.entry(lines_of.of(cell.key.stack)).or_insert((cell.key.stack, 0_u64));
+        *bytes = bytes.saturating_add(cell.bytes);
+    }
+    oom.library_lines = largest(library_lines.into_values().collect());
     let mut layers = HashMap::new();
     for (index, cell) in std::iter::zip(0.., &device.ledger.cells).filter(|(_, cell)| cell.bytes > 0) {
         let (_, bytes) = layers.entry(holder(cell, symbols)).or_insert((index, 0_u64));

@@ -220,6 +220,8 @@ struct OomRow {
     requested_bytes: u64,
     #[serde(flatten)]
     line: Place,
+    /// The innermost line of the user's or of a library.
+    library_line: Place,
     layer: Option<String>,
     allocated_bytes: u64,
     reserved_bytes: u64,
@@ -235,6 +237,8 @@ struct OomRow {
     steps_ended: u64,
     stack: Vec<Place>,
     held_by_lines: Vec<HeldByLine>,
+    /// The same memory by the innermost lines of the user's and of libraries.
+    held_by_library_lines: Vec<HeldByLine>,
     held_by_layers: Vec<HeldBy>,
     held_by_categories: Vec<HeldBy>,
 }
@@ -472,11 +476,17 @@ fn growth(model: &Model, device: i32, places: &Places) -> Vec<GrowthRow> {
 }
 
 fn ooms(model: &Model, places: &Places) -> Vec<OomRow> {
-    let row = |view: memlab_trace::OomView| OomRow {
+    let held_by = |view: &memlab_trace::OomView| {
+        let row =
+            |(line, bytes): &(Option<Arc<Line>>, u64)| HeldByLine { line: places.of(line.as_deref()), bytes: *bytes };
+        view.lines.iter().map(row).collect()
+    };
+    let row = |(view, in_libraries): (memlab_trace::OomView, memlab_trace::OomView)| OomRow {
         device: view.device,
         requested_bytes: view.requested_bytes,
         line: places.of(view.line.as_deref()),
-        layer: text(view.layer),
+        library_line: places.of(in_libraries.line.as_deref()),
+        layer: text(view.layer.clone()),
         allocated_bytes: view.allocated_bytes,
         reserved_bytes: view.reserved_bytes,
         largest_free_block_bytes: view.largest_free_block_bytes,
@@ -490,11 +500,8 @@ fn ooms(model: &Model, places: &Places) -> Vec<OomRow> {
         time_ns: view.time,
         steps_ended: view.step,
         stack: model.frames(view.stack).iter().map(|frame| places.of(Some(frame))).collect(),
-        held_by_lines: view
-            .lines
-            .iter()
-            .map(|(line, bytes)| HeldByLine { line: places.of(line.as_deref()), bytes: *bytes })
-            .collect(),
+        held_by_lines: held_by(&view),
+        held_by_library_lines: held_by(&in_libraries),
         held_by_layers: view.layers.into_iter().map(|(name, bytes)| HeldBy { name: text(name), bytes }).collect(),
         held_by_categories: view
             .categories
@@ -502,7 +509,7 @@ fn ooms(model: &Model, places: &Places) -> Vec<OomRow> {
             .map(|(category, bytes)| HeldBy { name: Some(category.as_str().to_owned()), bytes: *bytes })
             .collect(),
     };
-    model.ooms().into_iter().map(row).collect()
+    std::iter::zip(model.ooms_in(Scope::Users), model.ooms_in(Scope::Libraries)).map(row).collect()
 }
 
 fn driver(model: &Model, device: i32) -> Vec<DriverRow> {
