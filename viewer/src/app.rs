@@ -121,8 +121,8 @@ impl Screen {
 /// What lies over the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Overlay {
-    /// The keys.
-    Help,
+    /// The keys, from this row on.
+    Help(u16),
     /// How to leave a program that still runs.
     Leave,
     /// What of the screen to write to a file.
@@ -195,6 +195,8 @@ pub struct App {
     pub notice: Option<String>,
     /// What lies over the screen.
     pub overlay: Option<Overlay>,
+    /// How far down the keys can be scrolled, as they were drawn.
+    pub help_end: std::cell::Cell<u16>,
     /// The table of the overview that has the keys.
     pub focus: Focus,
     /// The lines.
@@ -255,6 +257,7 @@ impl App {
             prompt: None,
             notice: None,
             overlay: None,
+            help_end: std::cell::Cell::new(0),
             focus: Focus::Lines,
             lines: LinesState::default(),
             layers: LayersState::default(),

@@ -84,7 +84,7 @@ pub fn draw(buffer: &mut Buffer, app: &mut App) {
         strip::draw(buffer, areas.strip, app);
         footer::draw(buffer, areas.footer, app);
         match app.overlay.clone() {
-            Some(Overlay::Help) => help::draw(buffer, area, app),
+            Some(Overlay::Help(row)) => help::draw(buffer, area, app, row),
             Some(Overlay::Leave) => leave::draw(buffer, area, app),
             Some(Overlay::Export) => export::draw(buffer, area, app),
             Some(Overlay::Move(question)) => moving::draw_question(buffer, area, app, &question),

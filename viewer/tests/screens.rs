@@ -198,6 +198,15 @@ fn help_and_the_question_before_leaving() {
         press(&mut app, "?");
         app
     });
+    // On a small screen the rest of them is scrolled to.
+    assert_looks("help-end", |size| {
+        let mut app = live(2);
+        press(&mut app, "?");
+        // How far it goes is known once it is drawn.
+        draw(&mut app, size);
+        press(&mut app, "G");
+        app
+    });
     assert_looks("leave", |size| {
         let mut app = with_output(live(2), size);
         press(&mut app, "q");
@@ -425,7 +434,7 @@ fn small_screens_bring_nothing_down() {
         let mut app = any_app(state);
         for screen in Screen::ALL {
             app.screen = screen;
-            for overlay in [None, Some(Overlay::Help), Some(Overlay::Leave), Some(Overlay::Export)] {
+            for overlay in [None, Some(Overlay::Help(9)), Some(Overlay::Leave), Some(Overlay::Export)] {
                 app.overlay = overlay;
                 for columns in (1..=44).step_by(3) {
                     for rows in 1..=26 {

@@ -71,7 +71,11 @@ impl App {
             Some(Overlay::Export) => self.on_export_key(key.code),
             Some(Overlay::Source(_)) => self.on_source_key(key.code),
             Some(Overlay::Move(_)) => self.on_question_key(key.code),
-            Some(Overlay::Help | Overlay::Told(_)) => {
+            Some(Overlay::Help(row)) => {
+                self.overlay = self.turn_help(*row, key.code);
+                None
+            }
+            Some(Overlay::Told(_)) => {
                 self.overlay = None;
                 None
             }
@@ -79,12 +83,27 @@ impl App {
         }
     }
 
+    /// Where the keys are scrolled to; any other key takes them away.
+    fn turn_help(&self, row: u16, key: KeyCode) -> Option<Overlay> {
+        const PAGE: u16 = 10;
+        let to = match key {
+            KeyCode::Down | KeyCode::Char('j') => row + 1,
+            KeyCode::Up | KeyCode::Char('k') => row.saturating_sub(1),
+            KeyCode::PageDown => row + PAGE,
+            KeyCode::PageUp => row.saturating_sub(PAGE),
+            KeyCode::Home | KeyCode::Char('g') => 0,
+            KeyCode::End | KeyCode::Char('G') => u16::MAX,
+            _ => return None,
+        };
+        Some(Overlay::Help(to.min(self.help_end.get())))
+    }
+
     fn on_plain_key(&mut self, key: KeyEvent) -> Option<Request> {
         let by = if key.modifiers.contains(KeyModifiers::SHIFT) { FAR_COLUMNS } else { 1 };
         match key.code {
             KeyCode::Char('q') if self.program_runs() => self.overlay = Some(Overlay::Leave),
             KeyCode::Char('q') => return Some(Request::Quit),
-            KeyCode::Char('?') | KeyCode::F(1) => self.overlay = Some(Overlay::Help),
+            KeyCode::Char('?') | KeyCode::F(1) => self.overlay = Some(Overlay::Help(0)),
             KeyCode::Tab => self.turn_screen(1),
             KeyCode::BackTab => self.turn_screen(self.screens().len() - 1),
             KeyCode::Char(digit @ '1'..='9') => {

@@ -112,8 +112,15 @@ impl App {
         if let Some(Spot::Pane(focus) | Spot::PaneRow(focus, _)) = spot {
             self.focus = focus;
         }
-        if self.overlay.is_none() {
-            self.scroll(|_| rows);
+        match self.overlay {
+            None => {
+                self.scroll(|_| rows);
+            }
+            Some(Overlay::Help(row)) => {
+                let to = row.saturating_add_signed(rows as i16).min(self.help_end.get());
+                self.overlay = Some(Overlay::Help(to));
+            }
+            Some(_) => {}
         }
     }
 

@@ -3,14 +3,11 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::pane::{centered, clear, fact, frame, put};
+use super::pane::{centered, clear, fact, frame, put, wrapped};
 use crate::app::{App, Screen, Spot};
+use crate::filter;
 
 type Key = (&'static str, &'static str);
-
-/// What there is room for on large screens; the prompt tells it too, while one is typed.
-const CATEGORIES: [Key; 1] =
-    [("category:", "parameter gradient optimizer_state buffer activation input temporary workspace")];
 
 const MOMENTS: [Key; 7] = [
     ("←  →", "an earlier, a later moment; Shift: by ten columns; or click and drag in the chart"),
@@ -22,11 +19,12 @@ const MOMENTS: [Key; 7] = [
     ("space", "pause the display; the program goes on"),
 ];
 
-const TABLES: [Key; 6] = [
+const TABLES: [Key; 7] = [
     ("j k ↑ ↓ PgUp PgDn g G", "move in the table; the wheel too"),
     ("s  S", "sort by the next column, the other way round; or click on a heading"),
     ("/", "show only: a word, /regex/, size>1MiB, layer:h.3, class:Linear, category:…, !not"),
     ("i", "what a line or layer holds: its own, or with all it calls or contains"),
+    ("L", "lines: those of libraries too, or yours alone; on every screen"),
     ("u", "units: fitting, MiB, GiB, bytes"),
     ("e", "write what is on the screen to a file: CSV, JSON or a picture"),
 ];
@@ -64,7 +62,6 @@ fn own_keys(screen: Screen) -> (&'static str, &'static [Key]) {
                 ("Enter", "the source around the line, with bytes in the margin"),
                 ("l  h", "open who called it, close"),
                 ("c", "the call tree from the outermost call down, and back"),
-                ("L", "the lines of libraries too (on every screen), and back"),
             ],
         ),
         Screen::Layers => (
@@ -106,36 +103,71 @@ fn own_keys(screen: Screen) -> (&'static str, &'static [Key]) {
     }
 }
 
-/// Draws them.
-pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
+/// Draws them, from a row on where there is no room for all.
+pub fn draw(buffer: &mut Buffer, area: Rect, app: &App, row: u16) {
+    const COLUMNS: u16 = 108;
     let theme = &app.theme;
     let (title, own) = own_keys(app.screen);
-    let warnings = app.process().map(|process| process.warnings.as_slice()).unwrap_or_default();
-    let groups: [&[Key]; 6] = [own, &MOMENTS, &TABLES, &REST, &WORDS, &CATEGORIES];
-    let all = groups.iter().map(|group| group.len() as u16 + 1).sum::<u16>() + warnings.len().min(4) as u16;
-    let place = centered(area, 108, all + 2);
+    let rows = rows(app, own, usize::from(COLUMNS.min(area.width).saturating_sub(WHAT + 2)));
+    // Without room for all the blank lines go first.
+    let is_spacious = rows.len() as u16 + 2 <= area.height;
+    let rows: Vec<Row> = rows.into_iter().filter(|row| is_spacious || !matches!(row, Row::Blank)).collect();
+    let place = centered(area, COLUMNS, rows.len() as u16 + 2);
     clear(buffer, place, theme);
     app.spots.put(place, Spot::Overlay);
-    let inner = frame(buffer, place, title, vec![fact("any key: back", theme.dim)], theme);
-    // Without room the blank lines go first.
-    let spacious = inner.height >= all;
-    let mut y = inner.y;
-    for group in groups {
-        for (key, what) in group {
-            if y >= inner.bottom() {
-                return;
+    let hidden = (rows.len() as u16).saturating_sub(place.height.saturating_sub(2));
+    app.help_end.set(hidden);
+    let row = row.min(hidden);
+    let mut facts = vec![fact("any other key: back", theme.dim)];
+    if hidden > 0 {
+        let more = if row < hidden { format!("j k scroll, {} more", hidden - row) } else { "j k scroll".to_owned() };
+        facts.insert(0, fact(more, theme.key));
+    } else {
+        facts = vec![fact("any key: back", theme.dim)];
+    }
+    let inner = frame(buffer, place, title, facts, theme);
+    for (y, row) in (inner.y..inner.bottom()).zip(rows.iter().skip(usize::from(row))) {
+        match row {
+            Row::Blank => {}
+            Row::Key(key, what) => {
+                put(buffer, inner.x + 1, y, 22.min(inner.width.saturating_sub(1)), key, theme.key, theme);
+                put(buffer, inner.x + WHAT, y, inner.width.saturating_sub(WHAT), what, theme.text, theme);
             }
-            put(buffer, inner.x + 1, y, 22.min(inner.width.saturating_sub(1)), key, theme.key, theme);
-            put(buffer, inner.x + 24, y, inner.width.saturating_sub(24), what, theme.text, theme);
-            y += 1;
+            Row::Warning(words) => {
+                put(buffer, inner.x + 1, y, inner.width.saturating_sub(2), words, theme.warn, theme);
+            }
         }
-        y += u16::from(spacious);
     }
-    for warning in warnings.iter().rev().take(4) {
-        if y >= inner.bottom() {
-            return;
-        }
-        put(buffer, inner.x + 1, y, inner.width.saturating_sub(2), warning, theme.warn, theme);
-        y += 1;
+}
+
+/// Where it is said what a key does.
+const WHAT: u16 = 24;
+
+/// What stands in one row.
+enum Row {
+    Key(&'static str, String),
+    Warning(String),
+    Blank,
+}
+
+/// All rows, with texts in so many columns.
+fn rows(app: &App, own: &'static [Key], columns: usize) -> Vec<Row> {
+    let categories = format!("one of {}", filter::category_list());
+    let key = |(key, what): &(&'static str, &str)| {
+        let mut keys = std::iter::once(*key).chain(std::iter::repeat(""));
+        wrapped(what, columns).into_iter().map(|line| Row::Key(keys.next().unwrap_or(""), line)).collect::<Vec<_>>()
+    };
+    let mut rows: Vec<Row> = Vec::new();
+    for group in [own, &MOMENTS, &TABLES, &REST, &WORDS] {
+        rows.extend(group.iter().flat_map(key));
+        rows.push(Row::Blank);
     }
+    rows.extend(key(&("category:…", &categories)));
+    let warnings = app.process().map(|process| process.warnings.as_slice()).unwrap_or_default();
+    if !warnings.is_empty() {
+        rows.push(Row::Blank);
+    }
+    let warned = warnings.iter().rev().take(4).flat_map(|warning| wrapped(warning, columns + usize::from(WHAT) - 2));
+    rows.extend(warned.map(Row::Warning));
+    rows
 }

@@ -4,10 +4,10 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
 
-use super::pane::{centered, clear, fact, frame, put, put_spans};
+use super::pane::{centered, clear, fact, frame, put, put_spans, wrapped};
 use crate::app::{App, Question, Spot};
 use crate::control::Kind;
-use crate::{format, operation, text};
+use crate::{format, operation};
 
 const COLUMNS: u16 = 76;
 
@@ -53,22 +53,6 @@ fn draw_box(buffer: &mut Buffer, area: Rect, app: &App, title: &str, words: &str
         put(buffer, inner.x + 1, y, inner.width.saturating_sub(1), line, theme.text, theme);
     }
     inner
-}
-
-/// A text in lines of at most so many columns.
-fn wrapped(words: &str, columns: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    let clean = text::clean(words);
-    for word in clean.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if text::width(line) + 1 + text::width(word) <= columns => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 /// What stands in the last line while memory moves.

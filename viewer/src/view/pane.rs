@@ -54,6 +54,22 @@ pub fn fact(words: impl AsRef<str>, style: Style) -> Fact {
     vec![Span::styled(text::clean(words.as_ref()).into_owned(), style)]
 }
 
+/// A text in lines of at most so many columns.
+pub fn wrapped(words: &str, columns: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let clean = text::clean(words);
+    for word in clean.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if text::width(line) + 1 + text::width(word) <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// Puts `words` at a place, cut to `columns`; returns the columns it took.
 pub fn put(buffer: &mut Buffer, x: u16, y: u16, columns: u16, words: &str, style: Style, theme: &Theme) -> u16 {
     let area = buffer.area;
