@@ -9,8 +9,7 @@ use serde::Serialize;
 
 use crate::control::{self, DeviceStatus, LimitStatus, MoveStatus, Status, Unreachable};
 use crate::format::{self, Units};
-use crate::operation;
-use crate::text;
+use crate::{operation, progress, text};
 
 /// Reading a trace for its totals may take this long.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -126,8 +125,14 @@ fn problem(pid: u32, error: &Unreachable) -> String {
 /// Totals by its trace, for a process that does not tell them itself; none if that would take long.
 fn totals(status: &Status) -> Vec<DeviceStatus> {
     let started = Instant::now();
-    let mut in_time = |_| if started.elapsed() < PATIENCE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
-    match load(&status.trace, &mut in_time) {
+    let in_time = || if started.elapsed() < PATIENCE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    let loaded = progress::shown(|progress| {
+        load(&status.trace, &mut |read| {
+            let _ = progress(read);
+            in_time()
+        })
+    });
+    match loaded {
         Ok(loaded) if !loaded.cancelled => loaded
             .model
             .devices()
@@ -225,12 +230,50 @@ mod tests {
             ..Status::default()
         };
         let rows = [row(42, Ok(status)), row(4_343_434, Err(Unreachable::Silent))];
-        // WHEN shown THEN each device has a line, and nothing in them steers the terminal
+        // WHEN shown THEN each device has a line, there are no columns for limits, and nothing in them steers the terminal
         insta::assert_snapshot!(table(&rows), @r"
             PID  RANK  DEVICE  ALLOCATED  RESERVED  STATE            COMMAND        TRACE
              42     0  cuda:0   1.00 GiB  2.00 GiB  recording        train.py �[2J  /tmp/t.jsonl
                        cuda:1   1.00 GiB  2.00 GiB
         4343434     -  -               -         -  does not answer  ?
+        ");
+    }
+
+    #[test]
+    fn limits_have_columns_where_there_are_any() {
+        // GIVEN a process with a limit on one of its two devices, and one without
+        let gib = 1 << 30;
+        let status = |pid, limits| Status {
+            pid,
+            command: ["python", "train.py"].map(str::to_owned).to_vec(),
+            trace: "/tmp/t.jsonl".into(),
+            devices: (0..2).map(|index| DeviceStatus { index, allocated_bytes: gib, reserved_bytes: gib }).collect(),
+            limits,
+            ..Status::default()
+        };
+        let limit = |device, limit_bytes, spilled_bytes| LimitStatus {
+            device,
+            limit_bytes,
+            spilled_bytes,
+            ..LimitStatus::default()
+        };
+        let limited = |spilled| vec![limit(0, None, 0), limit(1, Some(gib / 2), spilled)];
+        let shown = |spilled| table(&[row(42, Ok(status(42, limited(spilled)))), row(43, Ok(status(43, Vec::new())))]);
+        // THEN limits have a column
+        insta::assert_snapshot!(shown(0), @r"
+        PID  RANK  DEVICE  ALLOCATED  RESERVED    LIMIT  STATE      COMMAND   TRACE
+         42     -  cuda:0   1.00 GiB  1.00 GiB        -  recording  train.py  /tmp/t.jsonl
+                   cuda:1   1.00 GiB  1.00 GiB  512 MiB
+         43     -  cuda:0   1.00 GiB  1.00 GiB        -  recording  train.py  /tmp/t.jsonl
+                   cuda:1   1.00 GiB  1.00 GiB        -
+        ");
+        // AND what lies in host memory beyond them another, where there is some
+        insta::assert_snapshot!(shown(gib / 4), @r"
+        PID  RANK  DEVICE  ALLOCATED  RESERVED    LIMIT  SPILLED  STATE      COMMAND   TRACE
+         42     -  cuda:0   1.00 GiB  1.00 GiB        -        -  recording  train.py  /tmp/t.jsonl
+                   cuda:1   1.00 GiB  1.00 GiB  512 MiB  256 MiB
+         43     -  cuda:0   1.00 GiB  1.00 GiB        -        -  recording  train.py  /tmp/t.jsonl
+                   cuda:1   1.00 GiB  1.00 GiB        -        -
         ");
     }
 }

@@ -104,11 +104,11 @@ pub fn run_html(files: &[PathBuf], at: Option<Moment>, out: &Path, scope: Option
     if let Some(moment) = moment {
         let mut looked = load_at(file, *moment, None, &mut ())?;
         looked.choose(scope);
-        destination.write(|mut out| write_html_at(&mut out, file, &looked))?;
+        progress::said("writing the page", || destination.write(|mut out| write_html_at(&mut out, file, &looked)))?;
     } else {
         let mut loaded = progress::shown(|progress| load_whole(file, progress))?;
         loaded.model.choose(scope);
-        destination.write(|mut out| write_html(&mut out, file, &loaded))?;
+        progress::said("writing the page", || destination.write(|mut out| write_html(&mut out, file, &loaded)))?;
     }
     if io::stderr().is_terminal() && destination != Destination::Output {
         eprintln!("memlab: {} → {}", file.display(), out.display());
