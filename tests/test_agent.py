@@ -139,3 +139,23 @@ def test_weights_of_modules_that_are_never_called(memlab):
     # AND nothing but the batch is an input
     categories = {row["name"]: row["bytes_at_end"] for row in memlab.report(run.trace)["categories"]}
     assert truth["batch"] <= categories["input"] < truth["batch"] + 512
+
+
+def test_gradients_without_an_optimizer(memlab):
+    # GIVEN a program that updates parameters itself
+    run = memlab.python(PROGRAMS / "by_hand.py", memlab.folder / "truth.json")
+    assert (run.code, run.errors) == (0, "")
+    truth = json.loads((memlab.folder / "truth.json").read_text())
+    # THEN its layers hold their gradients
+    rows = memlab.report(run.trace)["layers"]
+    assert {row["name"]: row["gradient_bytes"] for row in rows if row["gradient_bytes"]} == truth["bytes"]
+    # AND they were known before the end: those of the second backward and of the third
+    tags = [event[3] for event in Trace(run.trace).events if event[0] == "tag" and event[4] == "gradient"]
+    assert tags == [address for step in truth["trained"][1:] for address in step] + truth["trained"][-1]
+
+
+def test_nothing_is_held_while_the_heap_is_searched(memlab):
+    # GIVEN a thread that has C++ drop tensors all the time, and models whose first calls make memlab search the heap
+    run = memlab.python(PROGRAMS / "searched.py")
+    # THEN PyTorch (before 2.10) does not say that somebody holds such a tensor
+    assert (run.code, run.errors) == (0, "")

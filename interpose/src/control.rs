@@ -55,7 +55,7 @@ fn run(recorder: &'static Recorder) {
             recorder.sampler.sample(recorder, nvml, ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES));
         }
         if !recorder.is_finished() {
-            recorder.python.ask_again();
+            recorder.python.ask_again(recorder.now());
         }
         recorder.interner.sources.write(&recorder.log);
         condense::start_if_needed(recorder);

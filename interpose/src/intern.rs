@@ -400,13 +400,15 @@ impl Interner {
     }
 
     /// Says the layer's qualified name in its outermost module and, if there is something to say, the class of the module
-    /// meant (for generated code) and the variable that holds an outermost module.
-    pub fn name_layer(&self, log: &Log, layer: u32, name: &[u8], class: &[u8], variable: &[u8]) {
+    /// meant (for generated code), the variable that holds an outermost module, and the layer that is the outermost module
+    /// (of a replica) where no module called this one.
+    pub fn name_layer(&self, log: &Log, layer: u32, name: &[u8], class: &[u8], variable: &[u8], outermost: u32) {
         let mut tables = self.tables.lock();
-        if let Some((parent, known)) = tables.nameless.remove(&layer) {
+        if let Some((caller, known)) = tables.nameless.remove(&layer) {
+            let parent = if caller == 0 && outermost != layer { outermost } else { caller };
             let class = if class.is_empty() { known.as_bytes() } else { class };
             let variable = (!variable.is_empty()).then_some(variable);
-            let text = tables.texts.hash_one((name, class, variable)) | 1;
+            let text = tables.texts.hash_one((parent, name, class, variable)) | 1;
             let is_said = tables.facts(layer).is_some_and(|facts| std::mem::replace(&mut facts.name, text) == text);
             if is_said {
                 return; // Of a dead module in whose place this one is.

@@ -185,12 +185,15 @@ def compiled():
     weight(97, 89, "_orig_mod.0.down")
     weight(89, 101, "_orig_mod.1")
     expected["backward"].pop(-(-89 * 97 * 4 // 512) * 512)  # Two weights of one size.
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 5):
+        # Backward's graph does not tell which modules its nodes came from.
+        expected["backward"] = {size: ["*", "*"] for size in expected["backward"]}
 
 
 def addresses_used_again():
     """Modules die and others of their classes come to lie at their addresses, with other names."""
     names = {}
-    for round_ in range(3000):
+    for round_ in range(60):  # More that died are not told apart.
         name = round_ % 3
         model = nn.Sequential(*[nn.Identity() for _ in range(name)], nn.Linear(33, 35 + name)).cuda()
         model(batch(33))
@@ -200,7 +203,7 @@ def addresses_used_again():
         if round_ > 30 and max(map(len, names.values())) > 1:
             break
     else:
-        raise AssertionError("no address was used again")
+        sys.exit("no address was used again")
 
 
 def replicas():

@@ -4,8 +4,9 @@ Embedded in libmemlab.so and run inside the traced program, on its main thread, 
 not met before, and after optimizers' steps. It must not keep anything of the program alive, change it, or raise: the program
 must not notice. Names are read without PyTorch's help. Tags need it, and wait while anyone might see that (`reader.py`).
 
-`native` has: layer(id, name, class or "", variable or ""), tensorless(layer id), frame(id, file, line, function),
-variables(), arguments(), tag(device, address, category, bytes, root, name), step_hook(), add_step_hook(hooks, key, code),
+`native` has: layer(id, name, class or "", variable or "", layer id of a replica's outermost module), tensorless(layer id),
+frame(id, file, line, function), variables(), arguments(), replicas(), instances(class, gc.get_objects), tag(device, address,
+category, bytes, root, name), step_hook(), add_step_hook(hooks, key, code), await_backward(seconds), is_in_backward(),
 forget(address), when_dead(address), take_dead(), software(name, version, root), warn(text), run_again(), run_later(),
 finish(), and `reader`, the module.
 """
@@ -13,7 +14,6 @@ finish(), and `reader`, the module.
 import atexit
 import collections
 import functools
-import gc
 import itertools
 import os
 import re
@@ -30,16 +30,29 @@ _PARAMETER, _GRADIENT, _OPTIMIZER_STATE, _BUFFER, _INPUT = range(5)
 
 _SOURCE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
+_GETATTR = re.compile(r"getattr\(([^()]*), '([^']*)'\)")
+_LOCAL = re.compile(r"^[A-Z]\['[^']*'\]")
+_ITEM = re.compile(r"\[['\"]?([^]'\"]*)['\"]?\]")
+
 _NODE = 0xFFFFFFFF  # In place of a frame: the layer is the node of a graph, run by torch.fx's interpreter.
 
 # Tags are refreshed at each of the first optimizer steps, and later so seldom that they cost below 1 % of the time.
 _STEPS_TAGGED_ALWAYS = 8
 _TAGGING_SHARE = 0.01
 _TAGGING_GROWTH = 0.1
+_PAUSE = 0.1
 
 
 def _described(error):
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _qualified(path):
+    """The name of a module in a graph's outermost one. Its path reads L['self'].h.1.out, L['self'][1].out,
+    getattr(L['fn'], '1').out or L['self']._modules['1']."""
+    while (shorter := _GETATTR.sub(r"\1.\2", path)) != path:
+        path = shorter
+    return _ITEM.sub(r".\1", _LOCAL.sub("", path)).replace("._modules", "").strip(".")
 
 
 def _nobody():
@@ -51,13 +64,14 @@ class Agent:
     def __init__(self, native, torch):
         self.native = native
         self.torch = torch
-        self.reader = native.reader.Reader(torch)
+        self.reader = native.reader.Reader(torch, native.instances)
         self.pid = os.getpid()  # A forked child has an agent of its own.
         self.layers = {}  # layer id -> (weak module, root layer id, qualified name)
         self.layers_of = {}  # id(module) -> its layer ids
         self.watched = {}  # id(module) -> weakref whose death forgets the address
         self.roots = {}  # layer id -> weak root module
         self.optimizers = {}  # id -> [weak optimizer, its steps, when it may be tagged next]
+        self.backwards = -1  # So many were met while no optimizer stepped; -1: none is waited for yet.
         self.started = time.monotonic()
         self.next_tagging = 0.0
         self.untagged = False  # There are modules that were called for the first time since the last tags.
@@ -159,17 +173,39 @@ class Agent:
             return
         for _, submodule in self.reader.parts(module):
             self.watch(submodule)
+        original, name = self.original_of(module)
+        if original != 0:
+            self.know(layer, module, original, name)
+            self.native.tensorless(layer)  # The next replica takes its place.
+            self.native.layer(layer, name, "", "", original)
+            return
         self.know(layer, module, layer, "")
         self.roots[layer] = weakref.ref(module)
         variable = ""
         # Losses and the like are made anew at every step: what has no tensors needs no tags.
         if self.reader.has_tensors(module):
             self.untagged = True
+            if self.backwards < 0:
+                self.backwards = 0
+                self.native.await_backward(0.0)
             with _Harmless():
                 variable = self.variable_of(module)
         else:
             self.native.tensorless(layer)
         self.native.layer(layer, "", "", variable)
+
+    def original_of(self, replica):
+        """(layer of the outermost module, qualified name in it) of the module that `nn.DataParallel` has copied; 0 if none
+        is known. A copy has a dictionary of its own with the same things in it."""
+        if self.reader.attribute(replica, "_is_replica") is not True:
+            return 0, ""
+        hooks = self.reader.attribute(replica, "_forward_hooks")
+        for layer, reference in list(self.roots.items()):
+            root = reference()
+            for name, part in self.reader.parts(root) if root is not None else ():
+                if part is not replica and self.reader.attribute(part, "_forward_hooks") is hooks:
+                    return layer, name
+        return 0, ""
 
     def variable_of(self, module):
         """The variable, or attribute of an object, that holds an outermost module that is being called; "" if none does."""
@@ -199,7 +235,7 @@ class Agent:
 
     def found_on_heap(self, unnamed):
         """Modules by address that nobody knows and no thread is inside of any more: threads called them while the main one
-        waited. A search of the whole heap, so it is made seldom."""
+        waited. If they are no replicas of `nn.DataParallel`, that takes a search of the whole heap, so it is made seldom."""
         wanted = {
             address: kind
             for _, _, module, address, generated, _, kind in unnamed
@@ -209,14 +245,15 @@ class Agent:
         if not wanted or before < self.next_search:
             return {}
         try:
-            found = {
-                id(thing): thing
-                for thing in gc.get_objects()
-                if id(thing) in wanted
-                and self.reader.is_module(thing)
-                and wanted[id(thing)] == self.reader.class_name(type(thing))
-            }
-            for module in found.values():
+            replicas = [module for modules in self.native.replicas() for module in self.reader.modules_in(modules)]
+            found = {id(part): part for replica in replicas for _, part in self.reader.parts(replica)}
+            if not wanted.keys() <= found.keys():
+                found = {
+                    id(module): module
+                    for module in self.reader.on_heap(self.torch.nn.Module)
+                    if wanted.get(id(module)) == self.reader.class_name(type(module))
+                }
+            for module in [*replicas, *found.values()]:
                 for _, part in self.reader.parts(module):
                     self.watch(part)
         finally:  # One that a signal handler cut short is not begun again at once, to be cut short again.
@@ -228,8 +265,7 @@ class Agent:
 
     def find_graph_modules(self):
         """Graph modules by address. A search of the whole heap, but only for code run by autograd's own threads."""
-        kind = self.torch.fx.GraphModule
-        return {id(thing): thing for thing in gc.get_objects() if self.reader.is_kind(thing, kind)}
+        return {id(module): module for module in self.reader.on_heap(self.torch.fx.GraphModule)}
 
     def name_generated(self, layer, parent, module, frame, line):
         """The line of generated code belongs to the module and the source line that its graph node was traced from."""
@@ -268,10 +304,13 @@ class Agent:
         address, (path, kind) = next(reversed(modules.items()))
         traced = self.alive_at(int(address)) if str(address).isdigit() else None
         name = self.name_below(parent, traced) if traced is not None else None
-        if name is None:  # The path reads L['self'].h.1.out
-            path = str(path).partition("].")[2]
-            caller = self.layers[parent][2] if parent in self.layers else ""
-            name = f"{caller}.{path}" if caller and path else caller or path
+        if name is None:
+            reference, _, caller = self.layers.get(parent, (_nobody, 0, ""))
+            names = [caller, _qualified(str(path))]
+            # Until PyTorch 2.5 the outermost frame that was traced is that of the module that was given to torch.compile.
+            if reference() is not None and any(child == "_orig_mod" for child, _ in self.reader.children(reference())):
+                names.insert(1, "_orig_mod")
+            name = ".".join(filter(None, names))
         if parent in self.layers:
             owner = traced if traced is not None else module if module is not None else self.layers[parent][0]()
             if owner is not None:
@@ -335,8 +374,9 @@ class Agent:
                     for tensor in self.reader.tensors_within(self.native.arguments()):
                         self.tag(tensor, _INPUT, 0, "")
 
-    def tag_all(self, optimizers):
-        """Tags modules, and of these optimizers gradients and state. Puts that off while anyone might see it.
+    def tag_all(self, optimizers, with_gradients=False):
+        """Tags modules (with gradients, if wanted), and of these optimizers gradients and state. Puts that off while anyone
+        might see it.
 
         Gradients are only asked for where no backward can be under way: autograd's threads replace them without the GIL,
         and another thread's model may be in the midst of that.
@@ -349,14 +389,14 @@ class Agent:
             self.bury()
             before = time.monotonic()
             with self.torch._C.DisableTorchFunction():
-                names = self.tag_modules()
+                names = self.tag_modules(with_gradients)
                 self.untagged = False
                 for optimizer in optimizers:
                     self.tag_optimizer(optimizer, names)
             after = time.monotonic()
             self.next_tagging = after + max((after - before) / _TAGGING_SHARE, _TAGGING_GROWTH * (after - self.started))
 
-    def tag_modules(self):
+    def tag_modules(self, with_gradients):
         """Tags what belongs to modules; returns parameters by id: (root layer, name)."""
         called = [(root, module) for root, reference in list(self.roots.items()) if (module := reference()) is not None]
         roots = [(root, *self.tensors_of(module, "")) for root, module in called]
@@ -370,6 +410,8 @@ class Agent:
                 if id(parameter) not in names:
                     names[id(parameter)] = (root, name)
                     self.tag(parameter, _PARAMETER, root, name)
+                    if with_gradients:
+                        self.tag_gradient(parameter, root, name)
             for name, buffer in named_buffers:
                 if id(buffer) not in buffers:
                     buffers.add(id(buffer))
@@ -399,13 +441,28 @@ class Agent:
             if known is None:  # Optimized, but of no module that was called.
                 known = (0, f"param_groups.{group}.{index}")
                 self.tag(parameter, _PARAMETER, *known)
-            with _Harmless():
-                gradient = self.reader.gradient_of(parameter)
-                if gradient is not None:
-                    self.tag(gradient, _GRADIENT, *known)
+            self.tag_gradient(parameter, *known)
             for key, value in state.items():
                 for suffix, tensor in self.reader.tensors_in(value):
                     self.tag(tensor, _OPTIMIZER_STATE, known[0], f"{known[1]}:{key}{suffix}")
+
+    def tag_gradient(self, parameter, root, name):
+        with _Harmless():
+            gradient = self.reader.gradient_of(parameter)
+            if gradient is not None:
+                self.tag(gradient, _GRADIENT, root, name)
+
+    def after_backward(self):
+        """Called by the library when a backward has ended that was waited for: programs that update parameters themselves
+        have no steps after which gradients could be looked at."""
+        if self.optimizers:
+            return
+        self.backwards += 1
+        # Before the first step of an optimizer there is one backward, as a rule.
+        if self.backwards > 1 and not self.native.is_in_backward():
+            self.tag_all([], with_gradients=True)
+        always = self.backwards <= _STEPS_TAGGED_ALWAYS
+        self.native.await_backward(0.0 if always else max(self.next_tagging - time.monotonic(), _PAUSE))
 
     def after_step(self, optimizer):
         """Called by the library, on the thread that has stepped."""
@@ -426,7 +483,8 @@ class Agent:
                 with _Harmless():
                     alive = [reference() for reference, _, _ in self.optimizers.values()]
                     alone = threading.active_count() == 1  # Else a backward may be under way.
-                    self.tag_all([optimizer for optimizer in alive if optimizer is not None] if alone else [])
+                    stepped = [optimizer for optimizer in alive if optimizer is not None]
+                    self.tag_all(stepped if alone else [], with_gradients=alone and not stepped)
             finally:
                 self.native.finish()
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::api::{Api, Object};
 use super::native;
 use super::program;
+use super::stacks::each_stack;
 use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
 use crate::intern::UnnamedLayer;
 use crate::late;
@@ -180,6 +181,13 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
             }
             AGENT.store(agent, Ordering::Release);
         }
+        if recorder.python.backward_came.swap(false, Ordering::AcqRel) {
+            call(api, agent, c"after_backward");
+            if !(api.PyErr_Occurred)().is_null() {
+                recorder.python.schedule();
+                return;
+            }
+        }
         let unnamed = recorder.interner.take_unnamed();
         if !recorder.python.unfinished.swap(false, Ordering::AcqRel) && unnamed.is_empty() {
             return;
@@ -195,6 +203,25 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
             }
         }
         for object in [resolve, list] {
+            if !object.is_null() {
+                (api.Py_DecRef)(object);
+            }
+        }
+    }
+}
+
+/// Calls a method of the agent's that takes nothing.
+///
+/// SAFETY: the GIL must be held.
+unsafe fn call(api: &Api, agent: Object, method: &CStr) {
+    // SAFETY: the caller's word.
+    unsafe {
+        let method = (api.PyObject_GetAttrString)(agent, method.as_ptr());
+        if method.is_null() {
+            return;
+        }
+        let result = (api.PyObject_CallFunctionObjArgs)(method, ptr::null_mut::<c_void>());
+        for object in [method, result] {
             if !object.is_null() {
                 (api.Py_DecRef)(object);
             }
@@ -236,22 +263,6 @@ unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String>
             outcome = Err(format!("reading Python's stack gave {count} frames of {depth}"));
         }
         outcome
-    }
-}
-
-/// Shows the frames of each thread that runs Python, the innermost first.
-///
-/// SAFETY: the GIL must be held.
-pub unsafe fn each_stack(api: &Api, interpreter: &Interpreter, mut look: impl FnMut(&[RawFrame])) {
-    let mut raw = Box::new([RawFrame::EMPTY; MAX_DEPTH]);
-    // SAFETY: the caller's word; frames stand still while the GIL is held.
-    unsafe {
-        let mut thread = (api.PyInterpreterState_ThreadHead)((api.PyInterpreterState_Get)());
-        while !thread.is_null() {
-            let count = interpreter.walk(interpreter.innermost_of(thread.cast()), &mut raw, &[]);
-            look(&raw[..count]);
-            thread = (api.PyThreadState_Next)(thread);
-        }
     }
 }
 

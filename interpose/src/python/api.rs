@@ -96,6 +96,9 @@ python_api! {
     PyDict_GetItemString: unsafe extern "C" fn(Object, *const c_char) -> Object;
     PyImport_GetModuleDict: unsafe extern "C" fn() -> Object;
     PyList_New: unsafe extern "C" fn(isize) -> Object;
+    PyList_Size: unsafe extern "C" fn(Object) -> isize;
+    PyList_GetItem: unsafe extern "C" fn(Object, isize) -> Object;
+    PyType_IsSubtype: unsafe extern "C" fn(Object, Object) -> c_int;
     PyList_Append: unsafe extern "C" fn(Object, Object) -> c_int;
     Py_BuildValue: unsafe extern "C" fn(*const c_char, ...) -> Object;
     Py_IncRef: unsafe extern "C" fn(Object);

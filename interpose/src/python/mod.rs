@@ -7,11 +7,12 @@ pub mod layout;
 pub mod lines;
 mod native;
 mod program;
+mod stacks;
 mod step_hook;
 pub mod walk;
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use memlab_trace::encode::{self, LineBuffer};
 
@@ -30,6 +31,12 @@ pub struct Python {
     pub(self) unfinished: AtomicBool,
     /// The agent wants to be asked again in a while.
     later: AtomicBool,
+    /// The agent wants to run when the next backward has ended.
+    awaits_backward: AtomicBool,
+    /// From when on it wants that, in the trace's time; 0: not at all.
+    awaits_backward_from: AtomicU64,
+    /// A backward that it wanted has begun.
+    pub(self) backward_came: AtomicBool,
 }
 
 impl Python {
@@ -105,8 +112,32 @@ impl Python {
         self.later.store(true, Ordering::Release);
     }
 
+    /// The agent wants to run when a backward has ended that begins `seconds` from now, or later.
+    pub(self) fn await_backward(&self, now: u64, seconds: f64) {
+        if seconds <= 0.0 {
+            self.awaits_backward.store(true, Ordering::Relaxed);
+        } else {
+            self.awaits_backward_from.store(now + (seconds * 1e9) as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Called for every node of a backward. The interpreter gets to what it is asked for when the thread that called backward,
+    /// if that is its main thread, is back.
+    #[inline]
+    pub fn in_backward(&self) {
+        if self.awaits_backward.load(Ordering::Relaxed) && self.awaits_backward.swap(false, Ordering::AcqRel) {
+            self.backward_came.store(true, Ordering::Release);
+            self.schedule();
+        }
+    }
+
     /// Asks for the agent once more if it has put something off. Called a few times a second.
-    pub fn ask_again(&self) {
+    pub fn ask_again(&self, now: u64) {
+        let from = self.awaits_backward_from.load(Ordering::Relaxed);
+        if from != 0 && now >= from {
+            self.awaits_backward_from.store(0, Ordering::Relaxed);
+            self.awaits_backward.store(true, Ordering::Relaxed);
+        }
         if self.later.swap(false, Ordering::AcqRel) {
             self.run_again();
         }

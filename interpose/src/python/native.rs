@@ -1,6 +1,6 @@
 //! The functions that the agent calls back: the module `native` of `agent.py`.
 
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
 use memlab_trace::encode::{self, LineBuffer};
@@ -8,8 +8,8 @@ use memlab_trace::record::{CodeKind, TagCategory};
 use parking_lot::Mutex;
 
 use super::api::{Api, METH_O, METH_VARARGS, Method, Object};
-use super::walk::{Interpreter, RawFrame};
-use super::{agent, step_hook};
+use super::stacks::{arguments, is_in_backward, replicas, variables};
+use super::step_hook;
 use crate::cuda::driver_memory;
 use crate::lifecycle;
 use crate::recorder::Recorder;
@@ -38,12 +38,16 @@ pub fn forget_in_child() {
     lifecycle::free_in_child(&DEAD);
 }
 
-static METHODS: [Method; 19] = [
+static METHODS: [Method; 23] = [
     method(c"layer", layer),
     method(c"tensorless", tensorless),
     method(c"frame", frame),
     method(c"variables", variables),
     method(c"arguments", arguments),
+    method(c"replicas", replicas),
+    method(c"is_in_backward", is_in_backward),
+    method(c"await_backward", await_backward),
+    method(c"instances", instances),
     method(c"tag", tag),
     method(c"step_hook", step_hook),
     method(c"add_step_hook", add_step_hook),
@@ -94,14 +98,15 @@ unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
 
 native_function!(
     layer,
-    c"Isss",
+    c"Isss|I",
     (
         id: c_uint = 0,
         name: *const c_char = ptr::null(),
         class: *const c_char = ptr::null(),
-        variable: *const c_char = ptr::null()
+        variable: *const c_char = ptr::null(),
+        outermost: c_uint = 0
     ),
-    |recorder| recorder.interner.name_layer(&recorder.log, id, text(name), text(class), text(variable))
+    |recorder| recorder.interner.name_layer(&recorder.log, id, text(name), text(class), text(variable), outermost)
 );
 
 native_function!(tensorless, c"I", (id: c_uint = 0), |recorder| recorder.interner.is_tensorless(id));
@@ -147,92 +152,6 @@ native_function!(
     }
 );
 
-/// The variables of the program's functions that run, outermost first: (name, address of the value, the value if the variable
-/// is the function's first, else None), as a list.
-unsafe extern "C" fn variables(_: Object, _arguments: Object) -> Object {
-    let Some(api) = Api::get() else { return ptr::null_mut() };
-    // SAFETY: called by the interpreter, with the GIL.
-    unsafe {
-        let list = (api.PyList_New)(0);
-        let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
-        if let Some(interpreter) = interpreter.filter(|_| !list.is_null()) {
-            crate::quietly(|| {
-                agent::each_stack(api, interpreter, |frames| {
-                    frames.iter().rev().for_each(|raw| list_variables(api, interpreter, raw, list));
-                });
-            });
-        }
-        list
-    }
-}
-
-/// SAFETY: the GIL must be held, and the frame be one of a thread that runs.
-unsafe fn list_variables(api: &Api, interpreter: &Interpreter, raw: &RawFrame, list: Object) {
-    let file = interpreter.file(raw.code);
-    if ["/site-packages/", "/dist-packages/", "<memlab agent>"].iter().any(|library| file.contains(library)) {
-        return;
-    }
-    // SAFETY: the caller's word; a frame keeps its code alive, and the variables that its code names are null or objects.
-    unsafe {
-        let names = (api.PyObject_GetAttrString)(raw.code.cast_mut().cast(), c"co_varnames".as_ptr());
-        if names.is_null() {
-            (api.PyErr_Clear)();
-            return;
-        }
-        let none = (api.Py_BuildValue)(c"".as_ptr());
-        for index in 0..(api.PyObject_Size)(names).max(0) {
-            let name = (api.PyTuple_GetItem)(names, index);
-            let value = interpreter.local(raw.frame, index as usize) as Object;
-            if name.is_null() || value.is_null() {
-                continue;
-            }
-            let first = if index == 0 { value } else { none };
-            let item = (api.Py_BuildValue)(c"(OKO)".as_ptr(), name, value as u64, first);
-            if !item.is_null() {
-                (api.PyList_Append)(list, item);
-                (api.Py_DecRef)(item);
-            }
-        }
-        (api.Py_DecRef)(none);
-        (api.Py_DecRef)(names);
-        (api.PyErr_Clear)();
-    }
-}
-
-/// What the outermost modules that run were called with: a list of their positional arguments as a tuple and of their named
-/// ones as a dictionary.
-unsafe extern "C" fn arguments(_: Object, _arguments: Object) -> Object {
-    /// `_wrapped_call_impl(self, *args, **kwargs)`, which calls no function that could change them before the module returns.
-    const CALL: &str = "_wrapped_call_impl";
-    const POSITIONAL: usize = 1;
-    const NAMED: usize = 2;
-    let Some(api) = Api::get() else { return ptr::null_mut() };
-    // SAFETY: called by the interpreter, with the GIL; frames stand still while it is held, and their variables are null or
-    // objects.
-    unsafe {
-        let list = (api.PyList_New)(0);
-        let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
-        if let Some(interpreter) = interpreter.filter(|_| !list.is_null()) {
-            crate::quietly(|| {
-                agent::each_stack(api, interpreter, |frames| {
-                    let is_call = |raw: &&RawFrame| {
-                        interpreter.name(raw.code) == CALL
-                            && interpreter.file(raw.code).ends_with("/torch/nn/modules/module.py")
-                    };
-                    let Some(outermost) = frames.iter().rev().find(is_call) else { return };
-                    for number in [POSITIONAL, NAMED] {
-                        let value = interpreter.local(outermost.frame, number) as Object;
-                        if !value.is_null() {
-                            (api.PyList_Append)(list, value);
-                        }
-                    }
-                });
-            });
-        }
-        list
-    }
-}
-
 /// The function that PyTorch is to call after each optimizer's step: the same object at every call.
 unsafe extern "C" fn step_hook(_: Object, _arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
@@ -261,6 +180,38 @@ unsafe extern "C" fn add_step_hook(_: Object, arguments: Object) -> Object {
             return ptr::null_mut();
         }
         (api.Py_BuildValue)(c"i".as_ptr(), c_int::from(added))
+    }
+}
+
+/// All objects that the garbage collector knows of a class or of one derived from it, as a list.
+///
+/// In Python, other threads would run while all objects are held. They may drop what belongs to C++, and PyTorch says on stderr
+/// that somebody holds such a tensor.
+unsafe extern "C" fn instances(_: Object, arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL, which nothing called here gives away.
+    unsafe {
+        let (mut class, mut all) = (ptr::null_mut(), ptr::null_mut());
+        if (api.PyArg_ParseTuple)(arguments, c"OO".as_ptr(), &raw mut class, &raw mut all) == 0 {
+            return ptr::null_mut();
+        }
+        // Made first: to make a list may start the garbage collector.
+        let found = (api.PyList_New)(0);
+        let objects = (api.PyObject_CallFunctionObjArgs)(all, ptr::null_mut::<c_void>());
+        let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
+        if let Some(interpreter) = interpreter.filter(|_| !found.is_null() && !objects.is_null()) {
+            for index in 0..(api.PyList_Size)(objects) {
+                let object = (api.PyList_GetItem)(objects, index);
+                let kind = interpreter.class(object.cast_const().cast()).cast_mut().cast();
+                if (api.PyType_IsSubtype)(kind, class) != 0 {
+                    (api.PyList_Append)(found, object);
+                }
+            }
+        }
+        if !objects.is_null() {
+            (api.Py_DecRef)(objects);
+        }
+        found
     }
 }
 
@@ -347,6 +298,10 @@ native_function!(warn, c"s", (what: *const c_char = ptr::null()), |recorder| {
 native_function!(run_again, c"", (), |recorder| recorder.python.run_again());
 
 native_function!(run_later, c"", (), |recorder| recorder.python.put_off());
+
+native_function!(await_backward, c"d", (seconds: f64 = 0.0), |recorder| {
+    recorder.python.await_backward(recorder.now(), seconds)
+});
 
 native_function!(finish, c"", (), |recorder| recorder.finish());
 

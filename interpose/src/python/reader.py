@@ -7,7 +7,6 @@ its base class that run no operation, with overrides disabled. PyTorch still tel
 """
 
 import gc
-import itertools
 import sys
 import types
 
@@ -38,8 +37,9 @@ class Reader:
     is_kind = staticmethod(is_kind)
     copied = staticmethod(copied)
 
-    def __init__(self, torch):
+    def __init__(self, torch, instances):
         self.torch = torch
+        self.instances = instances
         base = torch.Tensor.__mro__[1]  # Named otherwise in some versions.
         ask = base.__dict__
         self.is_on_gpu = ask["is_cuda"].__get__
@@ -117,26 +117,19 @@ class Reader:
             prefix = name + "." if name else ""
             waiting += [(prefix + child_name, child) for child_name, child in reversed(self.children(module))]
 
-    def on_heap(self):
-        """All modules that the garbage collector knows."""
-        kinds = {id(self.torch.nn.Module)}
-        waiting = [self.torch.nn.Module]
-        while waiting:
-            new = [kind for kind in type.__subclasses__(waiting.pop()) if id(kind) not in kinds]
-            kinds.update(map(id, new))
-            waiting += new
-        things = gc.get_objects()
-        # No Python code runs in this, so that no other thread does while everything is held.
-        found = list(itertools.compress(things, map(kinds.__contains__, map(id, map(type, things)))))
-        del things
-        return found
+    def on_heap(self, kind):
+        """All objects of a class that the garbage collector knows."""
+        return self.instances(kind, gc.get_objects)
 
     def uncalled(self, called):
         """(name, module) of the outermost modules on the heap that are neither among `called` nor below one of them."""
         known = {id(part) for root in called for _, part in self.parts(root)}
-        found = [module for module in self.on_heap() if id(module) not in known]
+        found = [module for module in self.on_heap(self.torch.nn.Module) if id(module) not in known]
         below = {id(child) for module in found for _, child in self.children(module)}
         return [(class_name(type(module)), module) for module in found if id(module) not in below]
+
+    def modules_in(self, value):
+        return [thing for thing in listed(value) if self.is_module(thing)]
 
     def name_in(self, root, module):
         return next((name for name, part in self.parts(root) if part is module), None)

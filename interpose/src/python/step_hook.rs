@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::agent;
 use super::api::{Api, Object, TypeSlot, TypeSpec};
+use super::stacks::each_stack;
 use super::walk::MAX_DEPTH;
 use crate::recorder::Recorder;
 
@@ -64,7 +65,7 @@ pub unsafe fn add(api: &Api, hooks: Object, key: Object, caller: Object) -> bool
         }
         let mut is_called = false;
         if (api.PyObject_Size)(hooks) != 0 {
-            agent::each_stack(api, interpreter, |frames| {
+            each_stack(api, interpreter, |frames| {
                 // What lies outside of a very deep stack is not known.
                 is_called |= frames.len() == MAX_DEPTH || frames.iter().any(|raw| ptr::eq(raw.code, caller.cast()));
             });

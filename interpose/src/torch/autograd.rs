@@ -151,6 +151,7 @@ impl Drop for Restore {
 
 fn enter_node(node: *const u8) -> Option<Backward> {
     let session = Recorder::enter_if_recording()?;
+    session.recorder.python.in_backward();
     let outer = session.thread.backward;
     let (stack, layer) = match LINK.number_of(node, session.recorder) {
         Some(NodeNumber { number, .. }) if number == ACCUMULATE_GRAD => session.thread.nodes.last_linked,

@@ -1,0 +1,175 @@
+//! What the stacks of all threads that run Python tell the agent.
+
+use std::ptr;
+
+use super::api::{Api, Object};
+use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
+use crate::recorder::Recorder;
+
+/// Shows the frames of each thread that runs Python, the innermost first.
+///
+/// SAFETY: the GIL must be held.
+pub unsafe fn each_stack(api: &Api, interpreter: &Interpreter, mut look: impl FnMut(&[RawFrame])) {
+    let mut raw = Box::new([RawFrame::EMPTY; MAX_DEPTH]);
+    // SAFETY: the caller's word; frames stand still while the GIL is held.
+    unsafe {
+        let mut thread = (api.PyInterpreterState_ThreadHead)((api.PyInterpreterState_Get)());
+        while !thread.is_null() {
+            let count = interpreter.walk(interpreter.innermost_of(thread.cast()), &mut raw, &[]);
+            look(&raw[..count]);
+            thread = (api.PyThreadState_Next)(thread);
+        }
+    }
+}
+
+/// The variables of the program's functions that run, outermost first: (name, address of the value, the value if the variable
+/// is the function's first, else None), as a list.
+pub unsafe extern "C" fn variables(_: Object, _arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL.
+    unsafe {
+        let list = (api.PyList_New)(0);
+        let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
+        if let Some(interpreter) = interpreter.filter(|_| !list.is_null()) {
+            crate::quietly(|| {
+                each_stack(api, interpreter, |frames| {
+                    frames.iter().rev().for_each(|raw| list_variables(api, interpreter, raw, list));
+                });
+            });
+        }
+        list
+    }
+}
+
+/// SAFETY: the GIL must be held, and the frame be one of a thread that runs.
+unsafe fn list_variables(api: &Api, interpreter: &Interpreter, raw: &RawFrame, list: Object) {
+    let file = interpreter.file(raw.code);
+    if ["/site-packages/", "/dist-packages/", "<memlab agent>"].iter().any(|library| file.contains(library)) {
+        return;
+    }
+    // SAFETY: the caller's word; a frame keeps its code alive, and the variables that its code names are null or objects.
+    unsafe {
+        let names = (api.PyObject_GetAttrString)(raw.code.cast_mut().cast(), c"co_varnames".as_ptr());
+        if names.is_null() {
+            (api.PyErr_Clear)();
+            return;
+        }
+        let none = (api.Py_BuildValue)(c"".as_ptr());
+        for index in 0..(api.PyObject_Size)(names).max(0) {
+            let name = (api.PyTuple_GetItem)(names, index);
+            let value = interpreter.local(raw.frame, index as usize) as Object;
+            if name.is_null() || value.is_null() {
+                continue;
+            }
+            let first = if index == 0 { value } else { none };
+            let item = (api.Py_BuildValue)(c"(OKO)".as_ptr(), name, value as u64, first);
+            if !item.is_null() {
+                (api.PyList_Append)(list, item);
+                (api.Py_DecRef)(item);
+            }
+        }
+        (api.Py_DecRef)(none);
+        (api.Py_DecRef)(names);
+        (api.PyErr_Clear)();
+    }
+}
+
+/// What the outermost modules that run were called with: a list of their positional arguments as a tuple and of their named
+/// ones as a dictionary.
+pub unsafe extern "C" fn arguments(_: Object, _arguments: Object) -> Object {
+    /// `_wrapped_call_impl(self, *args, **kwargs)`, which calls no function that could change them before the module returns.
+    const CALL: &str = "_wrapped_call_impl";
+    const POSITIONAL: usize = 1;
+    const NAMED: usize = 2;
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL; frames stand still while it is held, and their variables are null or
+    // objects.
+    unsafe {
+        let list = (api.PyList_New)(0);
+        let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
+        if let Some(interpreter) = interpreter.filter(|_| !list.is_null()) {
+            crate::quietly(|| {
+                each_stack(api, interpreter, |frames| {
+                    let is_call = |raw: &&RawFrame| {
+                        interpreter.name(raw.code) == CALL
+                            && interpreter.file(raw.code).ends_with("/torch/nn/modules/module.py")
+                    };
+                    let Some(outermost) = frames.iter().rev().find(is_call) else { return };
+                    for number in [POSITIONAL, NAMED] {
+                        let value = interpreter.local(outermost.frame, number) as Object;
+                        if !value.is_null() {
+                            (api.PyList_Append)(list, value);
+                        }
+                    }
+                });
+            });
+        }
+        list
+    }
+}
+
+/// What `torch.nn.parallel.parallel_apply` was given by those who are in it: their lists of modules, as a list.
+pub unsafe extern "C" fn replicas(_: Object, _arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    // SAFETY: called by the interpreter, with the GIL; frames keep what their first variables hold alive meanwhile.
+    unsafe {
+        let list = (api.PyList_New)(0);
+        let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
+        if let Some(interpreter) = interpreter.filter(|_| !list.is_null()) {
+            crate::quietly(|| {
+                each_stack(api, interpreter, |frames| {
+                    // Only of this function it is known that its first local is an object.
+                    for raw in frames.iter().filter(|raw| is_parallel_apply(interpreter, raw)) {
+                        let modules = interpreter.local(raw.frame, 0) as Object;
+                        if !modules.is_null() {
+                            (api.PyList_Append)(list, modules);
+                        }
+                    }
+                });
+            });
+        }
+        list
+    }
+}
+
+fn is_parallel_apply(interpreter: &Interpreter, raw: &RawFrame) -> bool {
+    interpreter.name(raw.code) == "parallel_apply"
+        && interpreter.file(raw.code).ends_with("torch/nn/parallel/parallel_apply.py")
+}
+
+/// Whether a backward may be under way, whose threads write gradients without the GIL.
+pub unsafe extern "C" fn is_in_backward(_: Object, _arguments: Object) -> Object {
+    let Some(api) = Api::get() else { return ptr::null_mut() };
+    let mut is_under_way = true;
+    // SAFETY: called by the interpreter, with the GIL.
+    unsafe {
+        if let Some(interpreter) = Recorder::current().and_then(|recorder| recorder.python.trusted()) {
+            crate::quietly(|| {
+                is_under_way = false;
+                each_stack(api, interpreter, |frames| is_under_way |= has_backward(interpreter, frames));
+            });
+        }
+        (api.Py_BuildValue)(c"i".as_ptr(), i32::from(is_under_way))
+    }
+}
+
+/// Whether the stack of a thread has called autograd's engine. On the thread that the agent interrupts, the engine has returned
+/// if the function that calls it is the one that was interrupted.
+fn has_backward(interpreter: &Interpreter, frames: &[RawFrame]) -> bool {
+    let agents = frames.iter().take_while(|raw| interpreter.file(raw.code) == "<memlab agent>").count();
+    let mut program = &frames[agents..];
+    if agents > 0 {
+        let returned = program.iter().take_while(|raw| calls_engine(interpreter, raw)).count();
+        program = &program[returned..];
+    }
+    // What lies outside of a very deep stack is not known.
+    frames.len() == MAX_DEPTH || program.iter().any(|raw| calls_engine(interpreter, raw))
+}
+
+fn calls_engine(interpreter: &Interpreter, raw: &RawFrame) -> bool {
+    match interpreter.name(raw.code).as_str() {
+        "backward" | "grad" => interpreter.file(raw.code).ends_with("torch/autograd/__init__.py"),
+        "_engine_run_backward" => interpreter.file(raw.code).ends_with("torch/autograd/graph.py"),
+        _ => false,
+    }
+}

@@ -1,0 +1,27 @@
+"""C++ owns tensors that Python has seen, and drops them on a thread while memlab searches the heap for modules."""
+
+import sys
+import threading
+import time
+
+import torch
+import torch.nn as nn
+
+sys.setswitchinterval(1e-6)
+done = False
+holders = [nn.Parameter(torch.ones(1)) for _ in range(100)]
+
+
+def work():
+    while not done:
+        for holder in holders:
+            holder.grad = torch.ones(1)  # From here on C++ owns it, and drops the one before.
+
+
+thread = threading.Thread(target=work)
+thread.start()
+for _ in range(100):
+    nn.Sequential(nn.Linear(8, 8)).cuda()(torch.ones(8, 8, device="cuda"))
+    time.sleep(0.002)
+done = True
+thread.join()
