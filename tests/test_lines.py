@@ -100,7 +100,7 @@ def test_no_memory_is_without_a_line(memlab, packages):
 
 
 def test_cells_have_the_names_of_the_notebook(memlab, packages):
-    # GIVEN cells as IPython compiles them: for a notebook, on a terminal, and within %%time
+    # GIVEN cells as IPython compiles them: for a notebook, on a terminal, within %%time, and after %timeit on a line
     core = packages / "IPython" / "core"
     core.mkdir(parents=True)
     (packages / "IPython" / "__init__.py").touch()
@@ -114,6 +114,8 @@ def test_cells_have_the_names_of_the_notebook(memlab, packages):
             _instance = None
             def __init__(self):
                 self.compile = Compiler()
+                cell, line = ("get_ipython().run_cell_magic('time', '', '1')", "get_ipython().run_line_magic('timeit', '1')")
+                self.user_ns = {"In": ["", "", "", "", "", cell, "1\\n" + line]}
         InteractiveShell._instance = InteractiveShell()
         """)
     )
@@ -128,11 +130,15 @@ def test_cells_have_the_names_of_the_notebook(memlab, packages):
         run("<ipython-input-4-0a1b2c3d>", 2048)
         run("<timed exec>", 4096)
         run("/tmp/ipykernel_7/456.py", 8192)
+        numbers = IPython.core.interactiveshell.InteractiveShell._instance.compile._filename_map
+        numbers["<ipython-input-6-0a1b>"] = 6
+        run("<magic-timeit>", 16384)
         """)
     )
     # THEN lines are named by the number of the cell, and those that IPython does not know by their files
     trace = run(memlab, packages, script)
     expected = [("In[3]", 2, 1024), ("In[4]", 2, 2048), ("In[5]", 3, 4096), ("/tmp/ipykernel_7/456.py", 2, 8192)]
+    expected.append(("In[6]", 3, 16384))
     assert lines_of(memlab, trace) == [(file, "<module>", line, size) for file, line, size in expected]
 
 

@@ -447,7 +447,10 @@ fn numbered_cell(file: &str) -> Option<String> {
 
 /// Whether only IPython knows which cell a file stands for: `/tmp/ipykernel_12/345.py`, `<timed exec>`.
 fn is_cell(file: &str) -> bool {
-    file.contains("/ipykernel_") || file.contains("/ipython-input-") || file.starts_with("<timed e")
+    file.contains("/ipykernel_")
+        || file.contains("/ipython-input-")
+        || file.starts_with("<timed e")
+        || file == "<magic-timeit>"
 }
 
 /// `co_filename` may be relative to the directory the program was started in.

@@ -27,8 +27,8 @@ _LAUNCHERS = frozenset((
 
 _PACKAGES = ("site-packages", "dist-packages")
 
-# Names that IPython gives to what a magic such as %%time compiles: line 1 is the cell's second.
-_TIMED = ("<timed exec>", "<timed eval>")
+# Names that IPython gives to what a magic such as %%time compiles.
+_TIMED = ("<timed exec>", "<timed eval>", "<magic-timeit>")
 
 
 def _dictionary(thing):
@@ -86,6 +86,16 @@ def _shell():
     return _dictionary(type.__getattribute__(kind, "__dict__").get("_instance")) if isinstance(kind, type) else {}
 
 
+def _lines_before(shell, number):
+    """How many lines of a cell come before what its magic compiles: %%time has a line for itself, %time has not."""
+    cells = shell.get("user_ns")
+    cells = dict.get(cells, "In") if isinstance(cells, dict) else None
+    text = _text(cells[number]) if type(cells) is list and number < len(cells) else ""
+    lines = text.split("\n")
+    magics = [index for index, line in enumerate(lines) if "run_line_magic('time" in line]
+    return magics[0] if magics else 1
+
+
 class Program:
     def __init__(self, native):
         self.native = native
@@ -109,7 +119,8 @@ class Program:
                 is_timed = file in _TIMED
                 number = now if is_timed else numbers.get(file) if type(numbers) is dict else None
                 if type(number) is int:
-                    self.native.frame(frame, f"In[{number}]", line + is_timed, function)
+                    before = _lines_before(shell, number) if is_timed else 0
+                    self.native.frame(frame, f"In[{number}]", line + before, function)
 
 
 def start(native):
