@@ -308,7 +308,7 @@ impl DeviceSnapshot {
             .flat_map(|calls| calls.lines_inclusive(model.scope()))
             .map(|calls| (calls.line, calls.inclusive))
             .collect();
-        let (growth, is_users) = (model.growth(index), model.scope() == Scope::Users);
+        let growth = model.growth(index);
         let growth_of: HashMap<Option<&Arc<Line>>, f64> =
             growth.iter().map(|view| (view.line.as_ref(), view.bytes_per_step)).collect();
         let seconds = model.time() as f64 / 1e9;
@@ -317,8 +317,7 @@ impl DeviceSnapshot {
                 let held = own.line.as_ref().and_then(|line| inclusive.get(line)).copied();
                 held.unwrap_or_else(|| Held::from(&own))
             }),
-            // Of libraries' lines it is not known.
-            growth_per_step: is_users.then(|| growth_of.get(&own.line.as_ref()).copied().unwrap_or(0.0)),
+            growth_per_step: Some(growth_of.get(&own.line.as_ref()).copied().unwrap_or(0.0)),
             allocations_per_second: if seconds > 0.0 { own.allocations as f64 / seconds } else { 0.0 },
             own,
         };
@@ -332,10 +331,7 @@ impl DeviceSnapshot {
             driver: model.driver_memory(index),
             relations: detail.has_relations().then(|| Arc::new(Relations::new(&model.holders(index)))),
             segments: (detail == Detail::Segments).then(|| Arc::new(model.segments(index))),
-            calls: calls.map(|calls| {
-                let growth = if is_users { &growth[..] } else { &[] };
-                Arc::new(Calls::new(calls.only(model.scope()), growth))
-            }),
+            calls: calls.map(|calls| Arc::new(Calls::new(calls.only(model.scope()), &growth))),
             growth,
         }
     }

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::Model;
 use super::device::DeviceState;
-use super::lines::LinesOfStacks;
 use super::shown::holder;
 use super::symbols::{LineId, Symbols};
 use super::views::{Category, OomView};
@@ -49,9 +48,9 @@ pub(crate) struct OomRecord {
     #[serde(default)]
     sampled: bool,
     lines: Vec<(LineId, u64)>,
-    /// A stack each that stands for the line, where those of libraries are told.
+    /// Those with the lines of libraries.
     #[serde(default)]
-    library_lines: Vec<(u32, u64)>,
+    library_lines: Vec<(LineId, u64)>,
     /// A cell each that stands for the layer.
     layers: Vec<(u32, u64)>,
     categories: Vec<(Category, u64)>,
@@ -169,13 +168,9 @@ impl Ooms {
         scope: Scope,
     ) -> Vec<OomView> {
         let line_of = |stack: u32| symbols.frame_of(stack, scope).map(|frame| frame.line.clone());
-        let users =
-            |oom: &OomRecord| oom.lines.iter().map(|(id, bytes)| (symbols.line(*id).cloned(), *bytes)).collect();
-        let lines = |oom: &OomRecord| match scope {
-            Scope::Libraries if !oom.library_lines.is_empty() => {
-                oom.library_lines.iter().map(|(stack, bytes)| (line_of(*stack), *bytes)).collect()
-            }
-            _ => users(oom),
+        let lines = |oom: &OomRecord| {
+            let held = if scope == Scope::Users { &oom.lines } else { &oom.library_lines };
+            held.iter().map(|(id, bytes)| (symbols.line(*id).cloned(), *bytes)).collect()
         };
         let layer_of = |oom: &OomRecord, cell: u32| {
             let cell = device(oom.device)?.ledger.cells.get(cell as usize)?;
@@ -244,15 +239,11 @@ impl Model {
 fn look(oom: &mut OomRecord, device: &DeviceState, symbols: &Symbols) {
     let segments = device.segments();
     (oom.largest_free, oom.free) = (segments.largest_free_bytes, segments.free_bytes);
-    let lines = device.ledger.book(Scope::Users).lines.iter().map(|line| (line.id, line.bytes));
-    oom.lines = largest(lines.filter(|(_, bytes)| *bytes > 0).collect());
-    let mut lines_of = LinesOfStacks::new(symbols, Scope::Libraries);
-    let mut library_lines = HashMap::new();
-    for cell in device.ledger.cells.iter().filter(|cell| cell.bytes > 0) {
-        let (_, bytes) = library_lines.entry(lines_of.of(cell.key.stack)).or_insert((cell.key.stack, 0_u64));
-        *bytes = bytes.saturating_add(cell.bytes);
-    }
-    oom.library_lines = largest(library_lines.into_values().collect());
+    let lines = |scope| {
+        let lines = device.ledger.book(scope).lines.iter().map(|line| (line.id, line.bytes));
+        largest(lines.filter(|(_, bytes)| *bytes > 0).collect())
+    };
+    (oom.lines, oom.library_lines) = (lines(Scope::Users), lines(Scope::Libraries));
     let mut layers = HashMap::new();
     for (index, cell) in std::iter::zip(0.., &device.ledger.cells).filter(|(_, cell)| cell.bytes > 0) {
         let (_, bytes) = layers.entry(holder(cell, symbols)).or_insert((index, 0_u64));

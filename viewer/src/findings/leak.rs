@@ -48,12 +48,7 @@ pub(super) fn growing_line(model: &Model, device: &DeviceView) -> Option<Grows> 
     let directory = model.header().map_or("", |header| header.directory.as_str());
     let growth = model.growth(device.index).into_iter().find(|growth| growth.is_steady)?;
     let bytes = growth.to_bytes - growth.from_bytes;
-    let users = growth.line?;
-    // Growth is on record for the user's lines only: of the lines shown, the one by which that line came to most of it.
-    let piles = model.piles(device.index);
-    let over_steps = piles.iter().filter(|pile| matches!(pile.span, PileSpan::Steps { .. }));
-    let grown = over_steps.flat_map(|pile| &pile.stacks).filter(|stack| stack.line.as_ref() == Some(&users));
-    let line = most_by_line(model, grown).flatten().unwrap_or(users);
+    let line = growth.line?;
     is_worth_telling(bytes, device).then(|| Grows {
         line: place(&line, directory),
         bytes,
@@ -69,11 +64,6 @@ fn by_line<'s>(model: &Model, stacks: impl Iterator<Item = &'s PiledStack>) -> B
         *bytes = bytes.saturating_add(stack.bytes);
     }
     by_line
-}
-
-/// The line with most of it; `Some(None)`: no Python line.
-fn most_by_line<'s>(model: &Model, stacks: impl Iterator<Item = &'s PiledStack>) -> Option<Option<Arc<Line>>> {
-    by_line(model, stacks).into_iter().max_by_key(|(_, bytes)| *bytes).map(|(line, _)| line)
 }
 
 fn place(line: &Line, directory: &str) -> String {

@@ -146,8 +146,7 @@ struct LineRow {
     allocations: u64,
     allocated_bytes: u64,
     live_bytes_at_peak: u64,
-    /// Null for the lines of `library_lines`, of which it is not known.
-    peak_live_bytes: Option<u64>,
+    peak_live_bytes: u64,
     live_bytes_at_end: u64,
     backward_bytes_at_peak: u64,
     backward_bytes_at_end: u64,
@@ -405,7 +404,7 @@ fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<LineR
         allocations: view.allocations,
         allocated_bytes: view.allocated_bytes,
         live_bytes_at_peak: view.live_bytes_at_peak,
-        peak_live_bytes: (scope == Scope::Users).then_some(view.peak_live_bytes),
+        peak_live_bytes: view.peak_live_bytes,
         live_bytes_at_end: view.live_bytes,
         backward_bytes_at_peak: view.backward_bytes_at_peak,
         backward_bytes_at_end: view.backward_bytes,

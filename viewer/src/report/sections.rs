@@ -141,23 +141,17 @@ pub(super) fn memory(names: &Names<'_>, device: &DeviceView, columns: usize) -> 
 pub(super) fn lines(names: &Names<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
     let lines = names.model.lines(device.index);
     let held: Vec<&LineView> = lines.iter().filter(|line| line.live_bytes_at_peak > 0).collect();
-    // The most that a library's line ever held is not on record.
-    let has_most = names.model.scope() == Scope::Users;
-    let mut table = match has_most {
-        true => {
-            Table::new(&["at the peak", "", "in backward", "most at once", "at the end", "line"]).sparing(&[4, 3, 2])
-        }
-        false => Table::new(&["at the peak", "", "in backward", "at the end", "line"]).sparing(&[3, 2]),
-    };
+    let mut table =
+        Table::new(&["at the peak", "", "in backward", "most at once", "at the end", "line"]).sparing(&[4, 3, 2]);
     for line in held.iter().take(ROWS) {
-        let mut row = vec![
+        table.row(vec![
             size(line.live_bytes_at_peak),
             format::percent(line.live_bytes_at_peak, device.peak_allocated_bytes),
             size(line.backward_bytes_at_peak),
-        ];
-        row.extend(has_most.then(|| size(line.peak_live_bytes)));
-        row.extend([size(line.live_bytes), names.line(line.line.as_ref())]);
-        table.row(row);
+            size(line.peak_live_bytes),
+            size(line.live_bytes),
+            names.line(line.line.as_ref()),
+        ]);
     }
     lines_section(names, device, &table, rest(held.iter().map(|line| line.live_bytes_at_peak)), columns)
 }
@@ -275,11 +269,9 @@ pub(super) fn growth(names: &Names<'_>, device: &DeviceView, columns: usize) -> 
         ]);
     }
     let title = format!(
-        "Growth between the ends of steps {} and {}{}: {} on {}",
+        "Growth between the ends of steps {} and {}: {} on {}",
         first.from_step - 1,
         first.to_step - 1,
-        // Of libraries' lines it is not on record.
-        if names.model.scope() == Scope::Users { "" } else { ", by your lines" },
         size(total),
         if growth.len() == 1 { "one line".to_owned() } else { format!("{} lines", growth.len()) }
     );

@@ -165,7 +165,7 @@ fn lines_in(names: &Names<'_>, device: &DeviceView, devices: usize, scope: Scope
     let tree = names.model.calls(device.index);
     let with_calls: HashMap<Arc<Line>, u64> =
         tree.lines_inclusive(scope).into_iter().map(|line| (line.line, line.inclusive.live_bytes_at_peak)).collect();
-    let mut head = vec![
+    let head = [
         ("at the peak", Column::Sorted),
         ("%", Column::Number),
         ("in backward", Column::Number),
@@ -175,27 +175,22 @@ fn lines_in(names: &Names<'_>, device: &DeviceView, devices: usize, scope: Scope
         ("blocks", Column::Number),
         ("line", Column::Name),
     ];
-    // Of libraries' lines it is not on record.
-    head.retain(|(title, _)| scope == Scope::Users || *title != "most at once");
     let mut table = Table::new(if scope == Scope::Users { "lines" } else { "lines with libraries’" }, &head);
     let cap = rows(devices);
     let most = lines.first().map_or(0, |line| line.live_bytes_at_peak);
     for line in lines.iter().take(cap) {
         let at_peak = line.live_bytes_at_peak;
         let inclusive = line.line.as_ref().and_then(|line| with_calls.get(line)).copied().unwrap_or(at_peak);
-        let mut row = vec![
+        table.row(&[
             bytes(at_peak, Some(most)),
             number(at_peak, &format::percent(at_peak, device.peak_allocated_bytes)),
             bytes(line.backward_bytes_at_peak, None),
             bytes(inclusive, None),
-        ];
-        row.extend((scope == Scope::Users).then(|| bytes(line.peak_live_bytes, None)));
-        row.extend([
+            bytes(line.peak_live_bytes, None),
             bytes(line.live_bytes, None),
             number(line.allocations, &format::grouped(line.allocations)),
             place(names, line.line.as_ref()),
         ]);
-        table.row(&row);
     }
     let left_out: Vec<u64> = lines.iter().skip(cap).map(|line| line.live_bytes_at_peak).collect();
     table.finish(rest(&left_out))
