@@ -19,6 +19,7 @@ mod shares;
 mod shown;
 mod sources;
 mod steps;
+mod stretches;
 mod symbols;
 mod tags;
 mod timeline;

@@ -20,7 +20,6 @@ use super::ledger::LayerSlot;
 use super::line_book::{LineSlot, Standing};
 use super::ooms::{OomRecord, Ooms};
 use super::piles::{Passes, Piles};
-use super::shares::SharesRecorder;
 use super::steps::{Cells, Growth, Snapshot, Steps};
 use super::tags::Owned;
 use super::views::{Anomalies, Line, SharePoint};
@@ -232,7 +231,7 @@ impl Model {
         let mut shortened = self.steps.shorten() | self.ooms.shorten();
         for device in self.devices.iter_mut().flatten() {
             shortened |= device.steps.shorten() | device.growth.shorten();
-            shortened |= device.timeline.shorten() | device.shares.shorten();
+            shortened |= device.timeline.points.shorten() | device.shares.shorten();
         }
         shortened
     }
@@ -370,7 +369,7 @@ impl Model {
                 state.totals = totals;
                 state.ledger.epoch = epoch;
                 state.ledger.books_mut().for_each(|book| book.step_epoch = step_epoch);
-                state.timeline.restore(timeline_origin, timeline_width_log2);
+                state.timeline.points.restore_scale(timeline_origin, timeline_width_log2);
             }
             State::LineSlot { scope, slot, stands_for, .. } => {
                 state.ledger.book_mut(scope).restore_line(slot, stands_for, symbols);
@@ -413,8 +412,8 @@ impl Model {
                 state.driver.mappings.insert(address, mapping);
             }
             State::Driver { totals, .. } => state.driver.totals = totals,
-            State::Timeline { points, .. } => state.timeline.points.extend(Points::default().unpacked(points)),
-            State::Shares { origin, width_log2, .. } => state.shares.restore_scale(origin, width_log2),
+            State::Timeline { points, .. } => state.timeline.points.list.extend(Points::default().unpacked(points)),
+            State::Shares { origin, width_log2, .. } => state.shares.points.restore_scale(origin, width_log2),
             State::Share { point, .. } => state.shares.restore(point)?,
             State::StepList { steps, .. } => state.steps.list.extend(StepRows::default().unpacked(steps)),
             State::Steps { joined, peak, .. } => state.steps.restore(joined, peak),
@@ -464,8 +463,8 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
         totals: state.totals,
         epoch: ledger.epoch,
         step_epoch: ledger.book(Scope::Users).step_epoch,
-        timeline_origin: state.timeline.origin,
-        timeline_width_log2: state.timeline.width_log2,
+        timeline_origin: state.timeline.points.origin,
+        timeline_width_log2: state.timeline.points.width_log2,
     })?;
     for scope in [Scope::Users, Scope::Libraries] {
         let book = ledger.book(scope);
@@ -502,12 +501,12 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
         lines.put(&State::Owned { device, owner, owned: *owned })?;
     }
     write_driver(lines, device, &state.driver)?;
-    for points in state.timeline.points.chunks(ROWS) {
+    for points in state.timeline.points.list.chunks(ROWS) {
         lines.put(&State::Timeline { device, points: Points::default().packed(points) })?;
     }
-    let SharesRecorder { origin, width_log2, points, .. } = &state.shares;
-    lines.put(&State::Shares { device, origin: *origin, width_log2: *width_log2 })?;
-    for point in points {
+    let shares = &state.shares.points;
+    lines.put(&State::Shares { device, origin: shares.origin, width_log2: shares.width_log2 })?;
+    for point in &shares.list {
         lines.put(&State::Share { device, point: *point })?;
     }
     write_steps(lines, Some(device), &state.steps)?;

@@ -1,33 +1,33 @@
-//! What a device's memory was used for over time, in bounded space: for each stretch of time what every category of blocks
-//! took when most was allocated in it, and at its end.
+//! What a device's memory was used for over time: for each stretch of time what every category of blocks took when most was
+//! allocated in it, and at its end.
 //!
 //! Categories are those known at that moment: what turned out later to be something else is not counted again.
 
+use super::stretches::{Stretch, Stretches};
 use super::views::{SharePoint, Shares};
 
-/// The most stretches; a screen is a few hundred columns wide.
-const POINTS: u64 = 512;
-
-/// So many are kept even where there is little room.
-const FEW: usize = 64;
-
-/// The width of a stretch at first and at last: as those of the timeline, which has more of them.
-const FIRST_WIDTH_LOG2: u32 = 12;
-const WIDEST_LOG2: u32 = 55;
-
-/// Records what memory was used for over time.
-#[derive(Clone)]
+/// Records what memory was used for over time: a screen is a few hundred columns wide.
+#[derive(Clone, Default)]
 pub(crate) struct SharesRecorder {
-    pub(crate) origin: u64,
-    pub(crate) width_log2: u32,
-    pub(crate) points: Vec<SharePoint>,
+    pub(crate) points: Stretches<SharePoint, 512, 64>,
     /// The most allocated in the stretch that is open.
     most: u64,
 }
 
-impl Default for SharesRecorder {
-    fn default() -> Self {
-        Self { origin: 0, width_log2: FIRST_WIDTH_LOG2, points: Vec::new(), most: 0 }
+impl Stretch for SharePoint {
+    fn time(&self) -> u64 {
+        self.time
+    }
+
+    fn set_time(&mut self, time: u64) {
+        self.time = time;
+    }
+
+    fn join(&mut self, later: &Self) {
+        if sum(&later.most) > sum(&self.most) {
+            self.most = later.most;
+        }
+        self.last = later.last;
     }
 }
 
@@ -35,10 +35,7 @@ impl SharesRecorder {
     /// Time has come to `time`, and until now `shares` were live, `allocated` bytes together.
     #[inline]
     pub(crate) fn advance(&mut self, time: u64, shares: &Shares, allocated: u64) {
-        // An event that comes late by microseconds counts for the stretch now open.
-        let is_open =
-            self.points.last().is_some_and(|point| time <= point.time || (time - point.time) >> self.width_log2 == 0);
-        if !is_open {
+        if self.points.open(time).is_none() {
             self.begin(time, shares, allocated);
         }
     }
@@ -47,7 +44,7 @@ impl SharesRecorder {
     #[inline]
     pub(crate) fn raise(&mut self, shares: &Shares, allocated: u64) {
         if allocated > self.most
-            && let Some(point) = self.points.last_mut()
+            && let Some(point) = self.points.list.last_mut()
         {
             (point.most, self.most) = (*shares, allocated);
         }
@@ -55,75 +52,39 @@ impl SharesRecorder {
 
     #[cold]
     fn begin(&mut self, time: u64, shares: &Shares, allocated: u64) {
-        if self.points.is_empty() {
-            self.origin = time;
-        }
-        if let Some(last) = self.points.last_mut() {
+        if let Some(last) = self.points.list.last_mut() {
             last.last = *shares;
         }
-        while time.saturating_sub(self.origin) >> self.width_log2 >= POINTS && self.width_log2 < WIDEST_LOG2 {
-            self.widen();
-        }
-        let begin = self.begin_of(time);
-        // Widening may have made the last point cover this time.
-        if self.points.last().is_none_or(|last| last.time < begin) {
-            self.points.push(SharePoint { time: begin, most: *shares, last: *shares });
+        if let Some(begin) = self.points.next(time) {
+            self.points.list.push(SharePoint { time: begin, most: *shares, last: *shares });
             self.most = allocated;
+        } else {
+            self.look_again();
         }
     }
 
-    fn begin_of(&self, time: u64) -> u64 {
-        let index = time.saturating_sub(self.origin) >> self.width_log2;
-        self.origin.saturating_add(index << self.width_log2)
+    /// The open stretch is another one now.
+    fn look_again(&mut self) {
+        self.most = self.points.list.last().map_or(0, |point| sum(&point.most));
     }
 
     /// Halves the points; false if they are few.
     pub(crate) fn shorten(&mut self) -> bool {
-        let are_many = self.points.len() > FEW && self.width_log2 < WIDEST_LOG2;
-        if are_many {
-            self.widen();
-        }
-        are_many
-    }
-
-    /// Doubles the width, joining points that now lie in one stretch.
-    fn widen(&mut self) {
-        self.width_log2 += 1;
-        let mut points = std::mem::take(&mut self.points);
-        points.iter_mut().for_each(|point| point.time = self.begin_of(point.time));
-        points.dedup_by(|later, earlier| {
-            let is_same = later.time == earlier.time;
-            if is_same {
-                if sum(&later.most) > sum(&earlier.most) {
-                    earlier.most = later.most;
-                }
-                earlier.last = later.last;
-            }
-            is_same
-        });
-        self.most = points.last().map_or(0, |point| sum(&point.most));
-        self.points = points;
-    }
-
-    /// Takes over the scale from a keyframe.
-    pub(crate) fn restore_scale(&mut self, origin: u64, width_log2: u32) {
-        self.origin = origin;
-        self.width_log2 = width_log2.clamp(FIRST_WIDTH_LOG2, WIDEST_LOG2);
+        let shortened = self.points.shorten();
+        self.look_again();
+        shortened
     }
 
     /// Takes over the next point of a keyframe; `None` if there are too many.
     pub(crate) fn restore(&mut self, point: SharePoint) -> Option<()> {
-        if self.points.len() as u64 > POINTS {
-            return None;
-        }
-        self.most = sum(&point.most);
-        self.points.push(point);
+        self.points.restore(point)?;
+        self.look_again();
         Some(())
     }
 
     /// The points; the last one ends with what is live now.
     pub(crate) fn view(&self, now: &Shares) -> Vec<SharePoint> {
-        let mut points = self.points.clone();
+        let mut points = self.points.list.clone();
         if let Some(last) = points.last_mut() {
             last.last = *now;
         }
@@ -163,7 +124,10 @@ mod tests {
         // THEN between the two was what the first one left
         assert_eq!(
             recorder.view(&shares(7, 0)),
-            [point(100, shares(5, 9), shares(5, 1)), point(recorder.begin_of(1 << 20), shares(5, 2), shares(7, 0))]
+            [
+                point(100, shares(5, 9), shares(5, 1)),
+                point(recorder.points.begin_of(1 << 20), shares(5, 2), shares(7, 0))
+            ]
         );
     }
 
@@ -176,7 +140,7 @@ mod tests {
             recorder.raise(&shares(step % 7, step + 1), sum(&now) + 1);
         }
         recorder.advance(u64::MAX, &shares(1, 1), 2);
-        assert!(recorder.points.len() as u64 <= POINTS && recorder.points.len() > 1);
-        assert!(recorder.points.is_sorted_by(|a, b| a.time < b.time));
+        assert!((2..=512).contains(&recorder.points.list.len()));
+        assert!(recorder.points.list.is_sorted_by(|a, b| a.time < b.time));
     }
 }

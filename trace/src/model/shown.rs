@@ -298,7 +298,7 @@ impl DeviceState {
 
     /// Bytes taken, about.
     pub(crate) fn weight(&self) -> usize {
-        let points = self.timeline.points.capacity() * size_of::<TimelinePoint>();
+        let points = self.timeline.points.list.capacity() * size_of::<TimelinePoint>();
         let steps = self.steps.list.capacity() * size_of::<StepView>();
         self.blocks.weight() + self.ledger.weight() + points + steps + self.driver.held.len() * 64
     }

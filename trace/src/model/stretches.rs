@@ -1,0 +1,96 @@
+//! What has been, in bounded space: stretches of time, all equally wide, that double their width when there are too many.
+
+/// The width of a stretch at first: 2^12 ns, 4 µs.
+const FIRST_WIDTH_LOG2: u32 = 12;
+
+/// What is kept of a stretch.
+pub(crate) trait Stretch {
+    /// When it begins.
+    fn time(&self) -> u64;
+
+    fn set_time(&mut self, time: u64);
+
+    /// What follows it belongs to it too.
+    fn join(&mut self, later: &Self);
+}
+
+/// At most `MOST` stretches (a power of two), and no fewer than half of `FEW` where there is little room.
+#[derive(Clone)]
+pub(crate) struct Stretches<S, const MOST: u64, const FEW: usize> {
+    pub(crate) origin: u64,
+    pub(crate) width_log2: u32,
+    pub(crate) list: Vec<S>,
+}
+
+impl<S, const MOST: u64, const FEW: usize> Default for Stretches<S, MOST, FEW> {
+    fn default() -> Self {
+        Self { origin: 0, width_log2: FIRST_WIDTH_LOG2, list: Vec::new() }
+    }
+}
+
+impl<S: Stretch, const MOST: u64, const FEW: usize> Stretches<S, MOST, FEW> {
+    /// With as many as there may be of this width all times are covered.
+    const WIDEST_LOG2: u32 = u64::BITS - MOST.ilog2();
+
+    /// The stretch that covers `time`, if it is the latest. An event that comes late by microseconds counts for that.
+    #[inline]
+    pub(crate) fn open(&mut self, time: u64) -> Option<&mut S> {
+        let width_log2 = self.width_log2;
+        self.list.last_mut().filter(|last| time.saturating_sub(last.time()) >> width_log2 == 0)
+    }
+
+    /// Where the stretch begins that covers `time`, beyond the latest; `None`: there is room only if that covers it too.
+    pub(crate) fn next(&mut self, time: u64) -> Option<u64> {
+        if self.list.is_empty() {
+            self.origin = time;
+        }
+        while time.saturating_sub(self.origin) >> self.width_log2 >= MOST && self.width_log2 < Self::WIDEST_LOG2 {
+            self.widen();
+        }
+        let begin = self.begin_of(time);
+        self.list.last().is_none_or(|last| last.time() < begin).then_some(begin)
+    }
+
+    pub(crate) fn begin_of(&self, time: u64) -> u64 {
+        let index = time.saturating_sub(self.origin) >> self.width_log2;
+        self.origin.saturating_add(index << self.width_log2)
+    }
+
+    /// Halves the list; false if it is short.
+    pub(crate) fn shorten(&mut self) -> bool {
+        let is_long = self.list.len() > FEW && self.width_log2 < Self::WIDEST_LOG2;
+        if is_long {
+            self.widen();
+        }
+        is_long
+    }
+
+    /// Doubles the width, joining what now lies in one stretch.
+    fn widen(&mut self) {
+        self.width_log2 += 1;
+        let mut list = std::mem::take(&mut self.list);
+        for stretch in &mut list {
+            stretch.set_time(self.begin_of(stretch.time()));
+        }
+        list.dedup_by(|later, earlier| {
+            let is_same = later.time() == earlier.time();
+            if is_same {
+                earlier.join(later);
+            }
+            is_same
+        });
+        self.list = list;
+    }
+
+    /// Takes over the scale from a keyframe.
+    pub(crate) fn restore_scale(&mut self, origin: u64, width_log2: u32) {
+        self.origin = origin;
+        self.width_log2 = width_log2.clamp(FIRST_WIDTH_LOG2, Self::WIDEST_LOG2);
+    }
+
+    /// Takes over the next stretch of a keyframe; `None` if there are too many.
+    pub(crate) fn restore(&mut self, stretch: S) -> Option<()> {
+        let fits = self.list.len() as u64 <= MOST;
+        fits.then(|| self.list.push(stretch))
+    }
+}
