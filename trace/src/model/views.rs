@@ -447,7 +447,7 @@ pub struct GrowthView {
 }
 
 /// An out-of-memory of PyTorch's, and who held what.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OomView {
     /// The device.
     pub device: i32,

@@ -41,24 +41,25 @@ pub fn advice(oom: &OomView, grows: Option<&Grows>) -> Vec<String> {
             size(oom.total_bytes)
         ));
     }
-    if is_fragmented {
-        advice.push(format!(
+    let holes = is_fragmented.then(|| {
+        format!(
             "{} were free in PyTorch's segments, but in pieces of at most {}: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True \
              joins them.",
             size(oom.free_bytes),
             size(oom.largest_free_block_bytes)
-        ));
-    }
-    if let Some(grows) = grows
-        && grows.bytes > oom.allocated_bytes / 20
-    {
-        advice.push(format!(
+        )
+    });
+    let grown = grows.filter(|grows| grows.bytes > oom.allocated_bytes / 20).map(|grows| {
+        format!(
             "{} holds {} more after every step: keep numbers, not tensors with their graph (.item(), .detach()), and let go of \
              what is done with.",
             grows.line,
             size(grows.bytes_per_step)
-        ));
-    }
+        )
+    });
+    // What is gained by joining holes is gone after a few steps where something grows.
+    let grown_is_more = grows.is_some_and(|grows| grows.bytes > oom.free_bytes);
+    advice.extend(if grown_is_more { [grown, holes] } else { [holes, grown] }.into_iter().flatten());
     let others = held(Category::OtherProcesses);
     if others >= oom.requested_bytes.min(oom.total_bytes / 10).max(oom.total_bytes / 100).max(1) {
         let who = if oom.others.is_empty() { "nvidia-smi names them".to_owned() } else { processes(&oom.others) };
@@ -105,4 +106,30 @@ fn by_category(category: Category) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_grew_comes_before_holes_that_are_smaller() {
+        // GIVEN an out-of-memory with 80 MiB free in pieces
+        let mib = |count: u64| count << 20;
+        let oom = OomView {
+            requested_bytes: mib(64),
+            allocated_bytes: mib(1024),
+            total_bytes: mib(2048),
+            free_bytes: mib(80),
+            largest_free_block_bytes: mib(8),
+            ..OomView::default()
+        };
+        let first = |bytes| {
+            let grows = Grows { line: "train.py:9 main".to_owned(), bytes, bytes_per_step: mib(10) };
+            advice(&oom, Some(&grows)).into_iter().next().unwrap_or_default()
+        };
+        // THEN a line that grew by more is to be looked at first, one that grew by less is not
+        assert!(first(mib(600)).starts_with("train.py:9 main holds 10.0 MiB more"));
+        assert!(first(mib(60)).starts_with("80.0 MiB were free"));
+    }
 }
