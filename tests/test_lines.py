@@ -1,5 +1,6 @@
 """Memory is counted at the line that helps: the program's own wherever it lies, and never at no line."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -140,6 +141,24 @@ def test_cells_have_the_names_of_the_notebook(memlab, packages):
     expected = [("In[3]", 2, 1024), ("In[4]", 2, 2048), ("In[5]", 3, 4096), ("/tmp/ipykernel_7/456.py", 2, 8192)]
     expected.append(("In[6]", 3, 16384))
     assert lines_of(memlab, trace) == [(file, "<module>", line, size) for file, line, size in expected]
+
+
+def test_code_that_is_made_for_ever_is_one_line_in_the_end(memlab, packages):
+    # GIVEN a program that makes code all the time, under a new name each time
+    script = memlab.folder / "made.py"
+    script.write_text(
+        dedent("""\
+        import gpulib
+        for number in range(5000):
+            exec(compile("gpulib.allocate(512)", f"<made {number}>", "exec"))
+        """)
+    )
+    trace = run(memlab, packages, script)
+    # THEN the first are told apart, and all others are one
+    files = [json.loads(line)["file"] for line in trace.read_text().splitlines() if line.startswith('{"frame"')]
+    made = [file for file in files if file.startswith("<made")]
+    assert len(made) == 4097
+    assert [file for file in made if not file[6:-1].isdigit()] == ["<made #>"]
 
 
 def test_libraries_answer_where_the_programs_line_only_calls_them(memlab, packages):

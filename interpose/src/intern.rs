@@ -168,6 +168,10 @@ pub struct Cell {
 /// modules for ever.
 const DEAD_TOLD_APART: usize = 64;
 
+/// So many frames of code without a file (`<string>`, `<eval_with_key>.7`) are told apart by the numbers in its name. Programs
+/// may make such code for ever.
+const MADE_TOLD_APART: u32 = 4096;
+
 /// What is known of a layer.
 struct Facts {
     parent: u32,
@@ -201,6 +205,8 @@ struct Tables {
     /// Code objects that have a module in the local of this number.
     module_codes: HashMap<usize, (CodeIdentity, usize), FxBuildHasher>,
     last_frame: u32,
+    /// How many of them are of code without a file.
+    made_frames: u32,
     last_stack: u32,
     unnamed: Vec<UnnamedLayer>,
     /// Frames of cells met since the interpreter was last asked what the notebook calls them.
@@ -292,12 +298,17 @@ impl Interner {
         let file = numbered_cell(&file).unwrap_or(file);
         let (function, line) = (python.qualified_name(raw), python.line(raw));
         let (role, is_cell) = (FrameRole::of(&file, &python.name(raw.code)), is_cell(&file));
+        let is_made = file.starts_with('<') && !is_cell;
+        let is_joined = is_made && tables.made_frames >= MADE_TOLD_APART;
+        let file = if is_joined { without_numbers(&file) } else { file };
+        let role = if is_joined && role == FrameRole::GENERATED { FrameRole::NONE } else { role };
         let content = (tables.texts.hash_one((&file, &function)), raw.position, line);
         // Of generated code and of cells the agent says more, for each apart.
         let alike = !is_cell && role != FrameRole::GENERATED;
         let known = tables.frames_by_content.get(&content).copied().filter(|_| alike);
         let id = known.unwrap_or_else(|| {
             tables.last_frame += 1;
+            tables.made_frames += u32::from(is_made);
             let id = tables.last_frame;
             tables.frames_by_content.insert(content, id);
             log.append(encode::frame(&mut LineBuffer::<4096>::new(), id, &file, line, &function));
@@ -443,6 +454,19 @@ fn numbered_cell(file: &str) -> Option<String> {
     let (number, _) = rest.split_once('-')?;
     let number: u32 = number.parse().ok()?;
     Some(format!("In[{number}]"))
+}
+
+/// A name with `#` in place of each number: `<eval_with_key>.#`.
+fn without_numbers(file: &str) -> String {
+    let mut name = String::with_capacity(file.len());
+    for letter in file.chars() {
+        match letter {
+            '0'..='9' if name.ends_with('#') => {}
+            '0'..='9' => name.push('#'),
+            _ => name.push(letter),
+        }
+    }
+    name
 }
 
 /// Whether only IPython knows which cell a file stands for: `/tmp/ipykernel_12/345.py`, `<timed exec>`.

@@ -174,7 +174,17 @@ class Odd(nn.Module):
         return self._modules["parts"]._modules["0"](self._modules["inner"](value))
 
 
-class Closed(nn.Module):
+class Incomparable(type):
+    """Of classes that cannot be compared with others, nor asked what they derive from."""
+
+    def __eq__(self, other):
+        raise RuntimeError
+
+    __instancecheck__ = __subclasscheck__ = __eq__
+    __hash__ = type.__hash__
+
+
+class Closed(nn.Module, metaclass=Incomparable):
     """Answers nothing but calls."""
 
     def __init__(self):

@@ -15,9 +15,12 @@ def class_name(kind):
     return type.__dict__["__name__"].__get__(kind)  # A metaclass may have a property of this name.
 
 
+_is_subclass = type.__dict__["__subclasscheck__"]
+
+
 def is_kind(thing, kind):
-    """Like isinstance, but not by what `__class__` says."""
-    return kind in type.__dict__["__mro__"].__get__(type(thing))
+    """Like isinstance, but not by what `__class__` or a metaclass says."""
+    return _is_subclass(kind, type(thing))
 
 
 def copied(thing):
@@ -200,7 +203,7 @@ class Reader:
         return [part for part in held if self.is_tensor(part) and not self.answers_for_itself(type(part))]
 
     def answers_for_itself(self, kind):
-        if kind in self.own_types:
+        if any(kind is own for own in self.own_types):
             return False
         dispatch = next(
             (base.__dict__["__torch_dispatch__"] for base in kind.__mro__ if "__torch_dispatch__" in base.__dict__), None
