@@ -137,33 +137,34 @@ fn is_parallel_apply(interpreter: &Interpreter, raw: &RawFrame) -> bool {
         && interpreter.file(raw.code).ends_with("torch/nn/parallel/parallel_apply.py")
 }
 
-/// Whether a backward may be under way, whose threads write gradients without the GIL.
+/// Whether a backward may be under way, or begin while the agent runs: its threads write gradients without the GIL.
 pub unsafe extern "C" fn is_in_backward(_: Object, _arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
-    let mut is_under_way = true;
+    let mut may_be = true;
     // SAFETY: called by the interpreter, with the GIL.
     unsafe {
         if let Some(interpreter) = Recorder::current().and_then(|recorder| recorder.python.trusted()) {
             crate::quietly(|| {
-                is_under_way = false;
-                each_stack(api, interpreter, |frames| is_under_way |= has_backward(interpreter, frames));
+                let mut threads = 0;
+                may_be = false;
+                each_stack(api, interpreter, |frames| {
+                    threads += i32::from(!frames.is_empty());
+                    may_be |= has_backward(interpreter, frames);
+                });
+                may_be |= threads > 1;
             });
         }
-        (api.Py_BuildValue)(c"i".as_ptr(), i32::from(is_under_way))
+        (api.Py_BuildValue)(c"i".as_ptr(), i32::from(may_be))
     }
 }
 
-/// Whether the stack of a thread has called autograd's engine. On the thread that the agent interrupts, the engine has returned
-/// if the function that calls it is the one that was interrupted.
+/// Whether the thread that the agent interrupts has called autograd's engine. The engine has returned if the function that calls
+/// it is the one that was interrupted.
 fn has_backward(interpreter: &Interpreter, frames: &[RawFrame]) -> bool {
     let agents = frames.iter().take_while(|raw| interpreter.file(raw.code) == "<memlab agent>").count();
-    let mut program = &frames[agents..];
-    if agents > 0 {
-        let returned = program.iter().take_while(|raw| calls_engine(interpreter, raw)).count();
-        program = &program[returned..];
-    }
+    let returned = frames[agents..].iter().take_while(|raw| calls_engine(interpreter, raw)).count();
     // What lies outside of a very deep stack is not known.
-    frames.len() == MAX_DEPTH || program.iter().any(|raw| calls_engine(interpreter, raw))
+    frames.len() == MAX_DEPTH || frames[agents + returned..].iter().any(|raw| calls_engine(interpreter, raw))
 }
 
 fn calls_engine(interpreter: &Interpreter, raw: &RawFrame) -> bool {
