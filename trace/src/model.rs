@@ -458,12 +458,6 @@ impl Model {
         self.state(device).map(|state| state.view(device))
     }
 
-    /// What every line holds on a device, the most at the peak first. They sum to what is allocated. Whose lines these are
-    /// was said to [`choose`](Self::choose); the user's otherwise.
-    pub fn lines(&self, device: i32) -> Vec<LineView> {
-        self.lines_in(device, self.scope)
-    }
-
     /// What every layer holds on a device, by outermost module and name. They sum to what is allocated.
     pub fn layers(&self, device: i32) -> Vec<LayerView> {
         self.state(device).map(|state| state.layers(&self.symbols)).unwrap_or_default()
@@ -510,12 +504,6 @@ impl Model {
     /// How many stacks are so deep that their outermost calls are not shown: deeper than [`DEEPEST_STACK`].
     pub fn deep_stacks(&self) -> usize {
         self.symbols.deep_stacks()
-    }
-
-    /// The line a stack belongs to: its innermost frame of the user's, else of a library's, and so on as [`Whose`] is
-    /// ordered; `None`: it has no frames. Or that of a library, as was said to [`choose`](Self::choose).
-    pub fn line_of(&self, stack: u32) -> Option<Arc<Line>> {
-        self.line_in(stack, self.scope)
     }
 
     /// What to call a layer, as in [`LayerView`]; `None` for 0.
@@ -601,11 +589,5 @@ impl Model {
     /// The optimizer steps on one device.
     pub fn device_steps(&self, device: i32) -> &[StepView] {
         self.state(device).map(|state| &*state.steps.list).unwrap_or_default()
-    }
-
-    /// The lines that hold more at the end of the last step than after warm-up, most growth first. Whose lines was said to
-    /// [`choose`](Self::choose); the user's otherwise.
-    pub fn growth(&self, device: i32) -> Vec<GrowthView> {
-        self.growth_in(device, self.scope)
     }
 }

@@ -332,13 +332,13 @@ fn memory_is_offloaded_and_restored_under_the_dashboard() {
 
 #[test]
 fn top_waits_for_a_process() {
-    // GIVEN nothing that is traced
+    // GIVEN a process that is not traced (any that is would do if none were named, also one of another test)
     let pid = std::process::id();
     let story = of_this_process();
     let runtime = Runtime::new();
-    let mut session = Session::start_in(&runtime, &["top", "--wait"], &story);
-    session.wait_for("waiting for a traced process");
-    // WHEN one comes THEN it is shown
+    let mut session = Session::start_in(&runtime, &["top", "--wait", &pid.to_string()], &story);
+    session.wait_for("waiting for");
+    // WHEN it is THEN it is shown
     let trace = written(&story, &runtime);
     let _requests = Movable { trace, ..Movable::new(pid) }.listen(&runtime);
     session.wait_for("Device memory");

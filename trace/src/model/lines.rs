@@ -33,15 +33,33 @@ impl Model {
         (0..).zip(&self.devices).filter_map(allocated).max_by_key(|(bytes, _)| *bytes).map(|(_, index)| index)
     }
 
+    /// What every line holds on a device, the most at the peak first. They sum to what is allocated. Whose lines these are
+    /// was said to [`choose`](Self::choose); the user's otherwise.
+    pub fn lines(&self, device: i32) -> Vec<LineView> {
+        self.lines_in(device, self.scope)
+    }
+
     /// What every line of `scope` holds on a device, the most at the peak first. They sum to what is allocated.
     pub fn lines_in(&self, device: i32, scope: Scope) -> Vec<LineView> {
         self.state(device).map(|state| state.lines(scope, &self.symbols)).unwrap_or_default()
+    }
+
+    /// The lines that hold more at the end of the last step than after warm-up, most growth first. Whose lines was said to
+    /// [`choose`](Self::choose); the user's otherwise.
+    pub fn growth(&self, device: i32) -> Vec<GrowthView> {
+        self.growth_in(device, self.scope)
     }
 
     /// The lines of `scope` that hold more at the end of the last step than after warm-up, most growth first.
     pub fn growth_in(&self, device: i32, scope: Scope) -> Vec<GrowthView> {
         let growth = |state: &DeviceState| state.growth.view(&state.ledger, scope, &self.symbols);
         self.state(device).map(growth).unwrap_or_default()
+    }
+
+    /// The line a stack belongs to: its innermost frame of the user's, else of a library's, and so on as [`Whose`] is
+    /// ordered; `None`: it has no frames. Or that of a library, as was said to [`choose`](Self::choose).
+    pub fn line_of(&self, stack: u32) -> Option<Arc<Line>> {
+        self.line_in(stack, self.scope)
     }
 
     /// The line a stack belongs to in `scope`; `None`: it has no frames.
