@@ -41,6 +41,6 @@ for step in range(6):
     optimizer.step()
     optimizer.zero_grad()
     with torch.no_grad():
-        for average, weight in zip(averages, model.parameters(), strict=True):
-            average.mul_(0.9).add_(weight, alpha=0.1)
+        for number, weight in enumerate(model.parameters()):
+            averages[number].mul_(0.9).add_(weight, alpha=0.1)
 print(bytes_of(*averages, *bounds, data), bytes_of(batch, *noise["of"]))
