@@ -75,7 +75,8 @@ class Agent:
         self.started = time.monotonic()
         self.next_tagging = 0.0
         self.untagged = False  # There are modules that were called for the first time since the last tags.
-        self.next_search = self.next_survey = 0.0
+        self.looks = 0  # At what modules are called with.
+        self.next_look = self.next_search = self.next_survey = 0.0
         self.surveyed: list = []  # (name, weak module) of those that hold tensors and are not called.
         self.finished = False
         self.warned = False
@@ -131,10 +132,9 @@ class Agent:
             with _Harmless():
                 self.hear_steps()
             # After all names: it may take long. Models that are made all the time are tagged as seldom as optimizers.
-            if len(self.roots) <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= self.next_tagging:
-                self.tag_arguments()
-                if self.untagged:
-                    self.tag_all([])
+            self.tag_arguments()
+            if self.untagged and (len(self.roots) <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= self.next_tagging):
+                self.tag_all([])
         except BaseException as error:
             if _interrupted(error):
                 self.native.run_again()
@@ -367,12 +367,19 @@ class Agent:
 
     def tag_arguments(self):
         """Tags what the outermost modules that run were called with. What the script makes anew for each call is an input by
-        its life; only of what it made once and for all that could not be told later."""
+        its life; only of what it made once and for all that could not be told later. Losses that are made anew at every step
+        are looked at as seldom as optimizers are tagged."""
+        before = time.monotonic()
+        if self.looks >= _STEPS_TAGGED_ALWAYS and before < self.next_look:
+            return
         with _Harmless():
             if not self.reader.is_watched():
+                self.looks += 1
                 with self.torch._C.DisableTorchFunction():
                     for tensor in self.reader.tensors_within(self.native.arguments()):
                         self.tag(tensor, _INPUT, 0, "")
+        after = time.monotonic()
+        self.next_look = after + (after - before) / _TAGGING_SHARE
 
     def tag_all(self, optimizers, with_gradients=False):
         """Tags modules (with gradients, if wanted), and of these optimizers gradients and state. Puts that off while anyone
