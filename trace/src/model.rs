@@ -283,7 +283,7 @@ impl Model {
     /// A definition came again; `changes`: and says something else.
     fn redefined(&mut self, changes: bool) {
         for device in self.devices.iter_mut().flatten().filter(|_| changes) {
-            for scope in [Scope::Users, Scope::Libraries] {
+            for scope in Scope::ALL {
                 let moves = device.ledger.resolve_again(scope, &mut self.symbols);
                 device.growth.moved(&device.ledger, scope, &moves);
                 if scope == Scope::Users {

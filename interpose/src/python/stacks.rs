@@ -22,22 +22,41 @@ pub unsafe fn each_stack(api: &Api, interpreter: &Interpreter, mut look: impl Fn
     }
 }
 
-/// The variables of the program's functions that run, outermost first: (name, address of the value, the value if the variable
-/// is the function's first, else None), as a list.
-pub unsafe extern "C" fn variables(_: Object, _arguments: Object) -> Object {
+/// The list that `look` fills from the frames of each thread that runs Python; empty where they cannot be read.
+///
+/// SAFETY: called by the interpreter, with the GIL.
+unsafe fn listed(mut look: impl FnMut(&Api, &Interpreter, &[RawFrame], Object)) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
-    // SAFETY: called by the interpreter, with the GIL.
+    // SAFETY: the caller's word.
     unsafe {
         let list = (api.PyList_New)(0);
         let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
         if let Some(interpreter) = interpreter.filter(|_| !list.is_null()) {
-            crate::quietly(|| {
-                each_stack(api, interpreter, |frames| {
-                    frames.iter().rev().for_each(|raw| list_variables(api, interpreter, raw, list));
-                });
-            });
+            crate::quietly(|| each_stack(api, interpreter, |frames| look(api, interpreter, frames, list)));
         }
         list
+    }
+}
+
+/// Appends what a variable holds, if it holds something.
+///
+/// SAFETY: the GIL must be held, and the frame be one of a thread that runs, of a function known to have an object there.
+unsafe fn append_local(api: &Api, interpreter: &Interpreter, raw: &RawFrame, number: usize, list: Object) {
+    let value = interpreter.local(raw.frame, number) as Object;
+    if !value.is_null() {
+        // SAFETY: the caller's word; the frame keeps it alive.
+        unsafe { (api.PyList_Append)(list, value) };
+    }
+}
+
+/// The variables of the program's functions that run, outermost first: (name, address of the value, the value if the variable
+/// is the function's first, else None), as a list.
+pub unsafe extern "C" fn variables(_: Object, _arguments: Object) -> Object {
+    // SAFETY: called by the interpreter, with the GIL.
+    unsafe {
+        listed(|api, interpreter, frames, list| {
+            frames.iter().rev().for_each(|raw| list_variables(api, interpreter, raw, list));
+        })
     }
 }
 
@@ -81,54 +100,28 @@ pub unsafe extern "C" fn arguments(_: Object, _arguments: Object) -> Object {
     const CALL: &str = "_wrapped_call_impl";
     const POSITIONAL: usize = 1;
     const NAMED: usize = 2;
-    let Some(api) = Api::get() else { return ptr::null_mut() };
-    // SAFETY: called by the interpreter, with the GIL; frames stand still while it is held, and their variables are null or
-    // objects.
+    // SAFETY: called by the interpreter, with the GIL; both are parameters of that function.
     unsafe {
-        let list = (api.PyList_New)(0);
-        let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
-        if let Some(interpreter) = interpreter.filter(|_| !list.is_null()) {
-            crate::quietly(|| {
-                each_stack(api, interpreter, |frames| {
-                    let is_call = |raw: &&RawFrame| {
-                        interpreter.name(raw.code) == CALL
-                            && interpreter.file(raw.code).ends_with("/torch/nn/modules/module.py")
-                    };
-                    let Some(outermost) = frames.iter().rev().find(is_call) else { return };
-                    for number in [POSITIONAL, NAMED] {
-                        let value = interpreter.local(outermost.frame, number) as Object;
-                        if !value.is_null() {
-                            (api.PyList_Append)(list, value);
-                        }
-                    }
-                });
-            });
-        }
-        list
+        listed(|api, interpreter, frames, list| {
+            let is_call = |raw: &&RawFrame| {
+                interpreter.name(raw.code) == CALL
+                    && interpreter.file(raw.code).ends_with("/torch/nn/modules/module.py")
+            };
+            if let Some(outermost) = frames.iter().rev().find(is_call) {
+                [POSITIONAL, NAMED].iter().for_each(|number| append_local(api, interpreter, outermost, *number, list));
+            }
+        })
     }
 }
 
 /// What `torch.nn.parallel.parallel_apply` was given by those who are in it: their lists of modules, as a list.
 pub unsafe extern "C" fn replicas(_: Object, _arguments: Object) -> Object {
-    let Some(api) = Api::get() else { return ptr::null_mut() };
-    // SAFETY: called by the interpreter, with the GIL; frames keep what their first variables hold alive meanwhile.
+    // SAFETY: called by the interpreter, with the GIL; only of this function it is known that its first local is an object.
     unsafe {
-        let list = (api.PyList_New)(0);
-        let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
-        if let Some(interpreter) = interpreter.filter(|_| !list.is_null()) {
-            crate::quietly(|| {
-                each_stack(api, interpreter, |frames| {
-                    // Only of this function it is known that its first local is an object.
-                    for raw in frames.iter().filter(|raw| is_parallel_apply(interpreter, raw)) {
-                        let modules = interpreter.local(raw.frame, 0) as Object;
-                        if !modules.is_null() {
-                            (api.PyList_Append)(list, modules);
-                        }
-                    }
-                });
-            });
-        }
-        list
+        listed(|api, interpreter, frames, list| {
+            let inside = frames.iter().filter(|raw| is_parallel_apply(interpreter, raw));
+            inside.for_each(|raw| append_local(api, interpreter, raw, 0, list));
+        })
     }
 }
 

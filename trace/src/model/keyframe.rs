@@ -466,7 +466,7 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
         timeline_origin: state.timeline.points.origin,
         timeline_width_log2: state.timeline.points.width_log2,
     })?;
-    for scope in [Scope::Users, Scope::Libraries] {
+    for scope in Scope::ALL {
         let book = ledger.book(scope);
         for (slot, stands_for) in std::iter::zip(&book.lines, book.standing()) {
             lines.put(&State::LineSlot { device, scope, slot: *slot, stands_for })?;
@@ -517,7 +517,7 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
         }
     }
     let Growth { ended, stride, courses, cells_before, cells_after } = &state.growth;
-    for (scope, course) in std::iter::zip([Scope::Users, Scope::Libraries], courses) {
+    for (scope, course) in std::iter::zip(Scope::ALL, courses) {
         let reference = course.reference.iter().map(|snapshot| (true, snapshot));
         for (reference, snapshot) in reference.chain(course.snapshots.iter().map(|snapshot| (false, snapshot))) {
             let snapshot = snapshot.with_current_lines(ledger.book(scope));

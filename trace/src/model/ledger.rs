@@ -93,7 +93,7 @@ impl Default for Ledger {
         Self {
             cells: Vec::new(),
             by_key: HashMap::new(),
-            books: [Scope::Users, Scope::Libraries].map(LineBook::of),
+            books: Scope::ALL.map(LineBook::of),
             layers: Vec::new(),
             layer_slots: HashMap::new(),
             epoch: 0,

@@ -4,11 +4,8 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-
 use super::Model;
 use super::device::DeviceState;
-use super::symbols::Symbols;
 use super::views::{GrowthView, Line, LineView};
 use super::whose::{Scope, Whose};
 
@@ -86,29 +83,9 @@ impl Model {
         if most.live_bytes_at_peak <= state.totals.peak.allocated / 2 {
             return None;
         }
-        let mut lines = LinesOfStacks::new(&self.symbols, Scope::Libraries);
-        let cells = state.ledger.cells.iter().map(|cell| (cell.key.stack, state.ledger.at_peak(cell)));
-        let own = cells.filter(|(_, bytes)| *bytes > 0).filter(|(stack, _)| lines.of(*stack).as_ref() == Some(&line));
-        let own = own.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+        let with_libraries = state.lines(Scope::Libraries, &self.symbols);
+        let own = with_libraries.iter().find(|view| view.line.as_ref() == Some(&line));
+        let own = own.map_or(0, |view| view.live_bytes_at_peak);
         (own <= most.live_bytes_at_peak / 10).then_some(line)
-    }
-}
-
-/// The lines of stacks, each looked for once: a device has more cells than there are stacks.
-pub(crate) struct LinesOfStacks<'s> {
-    symbols: &'s Symbols,
-    scope: Scope,
-    known: HashMap<u32, Option<Arc<Line>>>,
-}
-
-impl<'s> LinesOfStacks<'s> {
-    pub(crate) fn new(symbols: &'s Symbols, scope: Scope) -> Self {
-        Self { symbols, scope, known: HashMap::new() }
-    }
-
-    pub(crate) fn of(&mut self, stack: u32) -> Option<Arc<Line>> {
-        let (symbols, scope) = (self.symbols, self.scope);
-        let find = || symbols.frame_of(stack, scope).map(|frame| frame.line.clone());
-        self.known.entry(stack).or_insert_with(find).clone()
     }
 }

@@ -9,7 +9,6 @@ use super::blocks::Block;
 use super::device::DeviceState;
 use super::driver::SegmentRange;
 use super::ledger::Cell;
-use super::lines::LinesOfStacks;
 use super::symbols::{Owner, Symbols};
 use super::tags::Owned;
 use super::views::{
@@ -219,7 +218,7 @@ impl DeviceState {
 
     pub(crate) fn holders(&self, symbols: &Symbols, scope: Scope) -> Vec<HolderView> {
         type Key = (Option<Arc<Line>>, LayerRow, Category);
-        let mut lines = LinesOfStacks::new(symbols, scope);
+        let book = self.ledger.book(scope);
         let mut sums: HashMap<Key, (u64, u64)> = HashMap::new();
         let mut classes: HashMap<LayerRow, Arc<str>> = HashMap::new();
         let mut layer_rows: HashMap<u32, LayerRow> = HashMap::new();
@@ -233,7 +232,8 @@ impl DeviceState {
                 Some(owner) => owner_row(owner, symbols),
                 None => asked.clone(),
             };
-            let key = (lines.of(cell.key.stack), row, cell.key.kind.category());
+            let key =
+                (symbols.line(book.lines[book.line_of(cell) as usize].id).cloned(), row, cell.key.kind.category());
             let (live_bytes, at_peak) = sums.entry(key).or_default();
             add(live_bytes, cell.bytes);
             add(at_peak, self.ledger.at_peak(cell));

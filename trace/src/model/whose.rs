@@ -61,9 +61,20 @@ pub enum Scope {
 }
 
 /// How many scopes there are.
-pub(crate) const SCOPES: usize = 2;
+pub(crate) const SCOPES: usize = Scope::ALL.len();
 
 impl Scope {
+    /// All scopes.
+    pub(crate) const ALL: [Self; 2] = [Self::Users, Self::Libraries];
+
+    /// What its lines are called in reports' JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Users => "lines",
+            Self::Libraries => "library_lines",
+        }
+    }
+
     /// How well a frame stands for its stack; the smaller, the better.
     pub(crate) fn rank(self, whose: Whose) -> Whose {
         match (self, whose) {

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use memlab_trace::Scope;
 use serde::Serialize;
 
 use super::{Change, Difference, LineChange, Match, Side};
@@ -91,7 +90,7 @@ pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<(
         categories: difference.categories.iter().map(|(category, change)| row(category.as_str(), *change)).collect(),
         lines: lines(&difference.lines),
         library_lines: lines(&difference.library_lines),
-        lines_shown: if difference.scope == Scope::Users { "lines" } else { "library_lines" },
+        lines_shown: difference.scope.as_str(),
         layers: difference
             .layers
             .iter()

@@ -185,7 +185,7 @@ pub fn write(out: &mut dyn Write, path: &Path, looked: &Looked, device: Option<i
             .collect(),
         lines: line_rows(&held, Scope::Users, &places),
         library_lines: line_rows(&held, Scope::Libraries, &places),
-        lines_shown: if whole.scope() == Scope::Users { "lines" } else { "library_lines" },
+        lines_shown: whole.scope().as_str(),
         layers: held.iter().flat_map(|(device, held)| layer_rows(*device, held)).collect(),
         steps: steps(moment),
         frames,

@@ -286,7 +286,7 @@ fn report(path: &Path, loaded: &Loaded) -> Report {
         devices: devices(model),
         lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Users, &places)).collect(),
         library_lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Libraries, &places)).collect(),
-        lines_shown: if model.scope() == Scope::Users { "lines" } else { "library_lines" },
+        lines_shown: model.scope().as_str(),
         layers: indexes.iter().flat_map(|device| layers(model, *device)).collect(),
         categories: indexes.iter().flat_map(|device| categories(model, *device)).collect(),
         steps: steps(model),
