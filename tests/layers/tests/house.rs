@@ -1,0 +1,35 @@
+//! The crates of this workspace.
+
+use std::path::{Path, PathBuf};
+
+use layers::check::check;
+use layers::tree::Tree;
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+#[test]
+fn no_file_of_any_crate_imports_upwards_or_in_a_circle() {
+    // GIVEN every member of the workspace
+    let manifest = std::fs::read_to_string(workspace().join("Cargo.toml")).unwrap();
+    let members = manifest.lines().find_map(|line| line.strip_prefix("members = ")).unwrap();
+    let members: Vec<&str> = members.split('"').skip(1).step_by(2).collect();
+    assert!(members.contains(&"interpose") && members.contains(&"viewer"), "{members:?}");
+    let only = std::env::var("LAYERS_OF").ok();
+
+    // WHEN their imports are held against the layers that they draw
+    let mut wrong = Vec::new();
+    for member in members.iter().filter(|member| only.as_deref().is_none_or(|only| only == **member)) {
+        let Some(root) = Tree::root_file(&workspace().join(member)) else { continue };
+        // Until all crates draw their layers, one that does not is looked at only when it is asked for.
+        if only.is_none() && !std::fs::read_to_string(&root).unwrap().contains("//! # Layers") {
+            continue;
+        }
+        wrong.extend(check(&root).into_iter().map(|paragraph| format!("{member}: {paragraph}")));
+    }
+
+    // THEN none is broken
+    let prefix = format!("{}/", workspace().display());
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n").replace(&prefix, ""));
+}
