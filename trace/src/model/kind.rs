@@ -70,7 +70,7 @@ impl Kind {
         }
     }
 
-    /// The place of its category among [`super::views::Shares`].
+    /// The place of its category among [`super::views::CategoryBytes`].
     #[inline]
     pub(crate) fn share(self) -> usize {
         self.category() as usize
