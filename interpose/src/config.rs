@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use memlab_sizes::ParseError;
+
 /// Bytes a trace may take by default: 2 GiB.
 const DEFAULT_TRACE_MAX: u64 = 2 << 30;
 /// Below this a trace could not hold its own definitions.
@@ -14,9 +16,8 @@ pub struct Config {
     /// The pattern of `MEMLAB_OUTPUT`, with `%p %r %h %n` still in it.
     pub output: String,
     pub trace_max: u64,
-    /// What `MEMLAB_TRACE_MAX` says, if that is no size. Complained about by processes that use CUDA, not by each shell on
-    /// the way to them.
-    pub bad_trace_max: Option<String>,
+    /// Why `MEMLAB_TRACE_MAX` is not a size. Processes that use CUDA say so, not each shell on the way to them.
+    pub trace_max_error: Option<ParseError>,
     /// What `MEMLAB_LIMIT` says: see [`crate::limit`].
     pub limit: Option<String>,
     /// What `MEMLAB_ON_LIMIT` says.
@@ -31,8 +32,8 @@ pub struct Config {
     pub began: SystemTime,
     /// The most host memory that may be taken for what is moved: `MEMLAB_HOST_MAX`.
     pub host_max: Option<u64>,
-    /// What it says, if that is no size.
-    pub bad_host_max: Option<String>,
+    /// Why `MEMLAB_HOST_MAX` is not a size.
+    pub host_max_error: Option<ParseError>,
 }
 
 impl Config {
@@ -42,15 +43,13 @@ impl Config {
             Ok(pattern) if !pattern.is_empty() => pattern,
             _ => DEFAULT_OUTPUT.to_owned(),
         };
-        let wanted_max = std::env::var("MEMLAB_TRACE_MAX").ok();
-        let wanted_host_max = environment_text("MEMLAB_HOST_MAX").filter(|text| !text.trim().is_empty());
-        let host_max = wanted_host_max.as_deref().and_then(parse_size);
-        let trace_max = wanted_max.as_deref().map_or(Some(DEFAULT_TRACE_MAX), parse_size);
+        let (trace_max, trace_max_error) = environment_size("MEMLAB_TRACE_MAX");
+        let (host_max, host_max_error) = environment_size("MEMLAB_HOST_MAX");
         Self {
             enabled,
             output,
             trace_max: trace_max.unwrap_or(DEFAULT_TRACE_MAX).max(LEAST_TRACE_MAX),
-            bad_trace_max: wanted_max.filter(|_| trace_max.is_none()),
+            trace_max_error,
             limit: environment_text("MEMLAB_LIMIT"),
             on_limit: environment_text("MEMLAB_ON_LIMIT"),
             offload: std::env::var_os("MEMLAB_OFFLOAD").is_some_and(|value| value != "0" && !value.is_empty()),
@@ -58,7 +57,7 @@ impl Config {
             run: environment_number(&["MEMLAB_RUN"]),
             began: SystemTime::now(),
             host_max,
-            bad_host_max: wanted_host_max.filter(|_| host_max.is_none()),
+            host_max_error,
         }
     }
 
@@ -86,25 +85,18 @@ impl Config {
     }
 }
 
-/// A number of bytes with an optional binary unit: `4096`, `512MiB`, `2g`.
-pub fn parse_size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().ok()?;
-    let shift = match text[digits..].trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        _ => return None,
-    };
-    number.checked_mul(1 << shift)
-}
-
 /// What a variable says, readable or not.
 fn environment_text(name: &str) -> Option<String> {
     std::env::var_os(name).map(|text| text.to_string_lossy().into_owned())
+}
+
+/// The size that a variable holds, or why it is not one.
+fn environment_size(name: &str) -> (Option<u64>, Option<ParseError>) {
+    match environment_text(name).filter(|text| !text.trim().is_empty()).map(|text| memlab_sizes::parse(&text)) {
+        None => (None, None),
+        Some(Ok(bytes)) => (Some(bytes), None),
+        Some(Err(error)) => (None, Some(error)),
+    }
 }
 
 fn environment_number<T: std::str::FromStr>(names: &[&str]) -> Option<T> {
@@ -167,15 +159,6 @@ fn script_of(arguments: &[String]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes() {
-        for (text, bytes) in [("4096", Some(4096)), ("2GiB", Some(2 << 30)), ("512 m", Some(512 << 20)), ("1.5G", None)]
-        {
-            assert_eq!(parse_size(text), bytes, "{text}");
-        }
-        assert_eq!(parse_size("99999999999999T"), None, "overflow");
-    }
 
     #[test]
     fn program_names() {

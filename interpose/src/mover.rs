@@ -459,12 +459,3 @@ pub fn forget_in_child() {
     captures::forget_in_child();
     gate::forget_in_child();
 }
-
-/// A size as people read it.
-fn size(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    match UNITS.iter().find(|(unit, _)| bytes >= *unit) {
-        Some((unit, name)) => format!("{:.2} {name}", bytes as f64 / *unit as f64),
-        None => format!("{bytes} B"),
-    }
-}

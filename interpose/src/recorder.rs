@@ -133,11 +133,11 @@ impl Recorder {
 
     fn open() -> io::Result<Self> {
         let config = crate::config();
-        if let Some(text) = &config.bad_trace_max {
-            crate::say(&format!("MEMLAB_TRACE_MAX={text} is not a size (try 512MiB): using 2GiB"));
+        if let Some(error) = &config.trace_max_error {
+            crate::say(&format!("MEMLAB_TRACE_MAX: {error}; traces take up to 2 GiB"));
         }
-        if let Some(text) = &config.bad_host_max {
-            crate::say(&format!("MEMLAB_HOST_MAX={text} is not a size (try 64GiB): there is no such limit"));
+        if let Some(error) = &config.host_max_error {
+            crate::say(&format!("MEMLAB_HOST_MAX: {error}; host memory is not limited"));
         }
         if let Some(complaint) = crate::limit::complaint() {
             crate::say(&complaint);

@@ -153,3 +153,9 @@ def simulate(
     copy_overhead_ns: int,
 ) -> list[tuple[int, int]]:
     """When each point's compute begins and ends, once forwards repeat themselves."""
+
+def parse_size(text: str) -> int:
+    """Bytes of a size with its unit, as ``8GiB`` or ``8GB``. ``ValueError`` says what to write instead."""
+
+def format_size(nbytes: int) -> str:
+    """Three significant digits and a binary unit, as ``1.50 GiB``."""

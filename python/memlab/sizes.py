@@ -1,32 +1,22 @@
-"""Sizes as people write them, and as they read them."""
+"""Sizes as people type and read them: the grammar of the command, which the native module has."""
 
 from __future__ import annotations
 
-import re
-
-_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+from memlab._native import format_size, parse_size
 
 
 def bytes_of(text: str) -> int:
-    """Bytes of ``"8GiB"``, ``"512 MiB"``, ``"4G"`` (binary, as in the command) or ``"6GB"`` (decimal).
+    """Bytes of a size with its unit: ``"8GiB"`` is 2³³, ``"8GB"`` is 8·10⁹; case does not matter.
 
-    Raises ValueError in words.
+    Raises:
+        ValueError: the text is not a size, has no unit, or has a unit that may be GiB or GB (``"8G"``).
     """
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", text)
-    if found is None or found[2].upper() not in _UNITS:
-        raise ValueError(f"{text!r} is no size: write it like 8GiB, 512MiB or 6GB")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    return parse_size(text)
 
 
 def readable(nbytes: float) -> str:
-    """``1.5 GiB``: binary units, as PyTorch's messages have them."""
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.2f} GiB"
+    """``1.50 GiB``: three significant digits in a binary unit, as in PyTorch's messages."""
+    return format_size(int(nbytes))
 
 
 def milliseconds(nanoseconds: float) -> str:

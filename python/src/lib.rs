@@ -5,6 +5,7 @@ mod checkpoint;
 mod error;
 mod pipeline;
 mod plan;
+mod sizes;
 
 use pyo3::prelude::*;
 
@@ -16,5 +17,7 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan::plan, module)?)?;
     module.add_function(wrap_pyfunction!(plan::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_tensors, module)?)?;
+    module.add_function(wrap_pyfunction!(sizes::parse_size, module)?)?;
+    module.add_function(wrap_pyfunction!(sizes::format_size, module)?)?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::reader::{At, Sink};
 use crate::record::Record;
 
 /// Looks on while a trace is replayed up to a moment.
-pub trait Observer {
+pub trait Onlooker {
     /// A record is about to be added to the state.
     fn before(&mut self, _record: &Record<'_>, _model: &Model) {}
 
@@ -21,12 +21,12 @@ pub trait Observer {
 }
 
 /// Nobody looks on.
-impl Observer for () {}
+impl Onlooker for () {}
 
 /// Replays a trace to its end and remembers one moment of it.
-pub struct SnapshotReplay<'o> {
-    at: SeekTarget,
-    observer: &'o mut dyn Observer,
+pub struct Hindsight<'o> {
+    at: At,
+    onlooker: &'o mut dyn Onlooker,
     model: Model,
     reached: Option<Reached>,
 }
@@ -42,7 +42,7 @@ struct Reached {
 }
 
 /// A moment of a trace, seen from its end.
-pub struct ResolvedSnapshot {
+pub struct Seen {
     /// The state at the moment, as it was known then.
     pub moment: Model,
     /// The state at the end: what things are called.
@@ -55,14 +55,14 @@ pub struct ResolvedSnapshot {
     outside: Vec<(i32, Category, u64)>,
 }
 
-impl<'o> SnapshotReplay<'o> {
+impl<'o> Hindsight<'o> {
     /// Will remember the moment `at`.
-    pub fn new(at: SeekTarget, observer: &'o mut dyn Observer) -> Self {
-        Self { at, observer, model: Model::new(), reached: None }
+    pub fn new(at: At, onlooker: &'o mut dyn Onlooker) -> Self {
+        Self { at, onlooker, model: Model::new(), reached: None }
     }
 
     /// What there is to see, after all is replayed.
-    pub fn finish(mut self) -> ResolvedSnapshot {
+    pub fn finish(mut self) -> Seen {
         let mut reached = match self.reached.take() {
             Some(reached) => reached,
             None => Reached::new(&self.model),
@@ -70,7 +70,7 @@ impl<'o> SnapshotReplay<'o> {
         for (device, address) in reached.undecided.keys().copied().collect::<Vec<_>>() {
             reached.decide(device, address, self.model.block(device, address));
         }
-        ResolvedSnapshot {
+        Seen {
             is_kept: self.at.is_ahead_of(&reached.moment),
             moment: reached.moment,
             whole: self.model,
@@ -132,7 +132,7 @@ impl Reached {
     }
 }
 
-impl Sink for SnapshotReplay<'_> {
+impl Sink for Hindsight<'_> {
     #[inline]
     fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
         if self.reached.is_none() && self.at.is_before(&record, &self.model) {
@@ -140,9 +140,9 @@ impl Sink for SnapshotReplay<'_> {
         }
         match &mut self.reached {
             None => {
-                self.observer.before(&record, &self.model);
+                self.onlooker.before(&record, &self.model);
                 self.model.apply(record);
-                self.observer.after(&self.model);
+                self.onlooker.after(&self.model);
             }
             Some(reached) => {
                 reached.watch(&record, &self.model);
@@ -165,7 +165,7 @@ impl Sink for SnapshotReplay<'_> {
     }
 }
 
-impl ResolvedSnapshot {
+impl Seen {
     /// What every category held on a device at the moment, in the order of [`Category::ALL`]. They sum to what was in use, and in host memory.
     pub fn categories(&self, device: i32) -> [(Category, u64); Category::COUNT] {
         let mut held = self.moment.categories(device).map(|view| (view.category, view.bytes));

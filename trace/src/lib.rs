@@ -7,8 +7,8 @@
 //! - [`encode`]: writes them without heap or panic, for hooks inside the traced process.
 //! - [`decode_line`]: reads one.
 //! - [`load_whole`] and [`Follower`]: read a whole file, finished or still growing.
-//! - [`SeekableReplay`]: the state at any moment of a run, and [`Replay`]: the state with its latest events.
-//! - [`SnapshotReplay`]: the blocks of a moment, with what became of them later.
+//! - [`Past`]: the state at any moment of a run, and [`Replay`]: the state with its latest events.
+//! - [`Hindsight`]: the blocks of a moment, with what became of them later.
 //! - [`Model`]: the state of the process: what is allocated now and was at the peak, by line, layer and category.
 //!
 //! ```
@@ -41,12 +41,12 @@ pub mod record;
 mod tail;
 
 pub use decode::{DecodeError, decode_line};
-pub use hindsight::{SnapshotReplay, Observer, ResolvedSnapshot};
+pub use hindsight::{Hindsight, Onlooker, Seen};
 pub use model::*;
 
 pub use reader::{
-    At, Extent, Follower, Loaded, SeekableReplay, Polled, Position, Progress, ReadError, ReadSummary, Sink, Skipped, SkippedLine,
-    SeekOutcome, load, load_whole, open_file, open_file_no_follow, read_header, read_whole,
+    At, Extent, Follower, Loaded, Past, Polled, Position, Progress, ReadError, ReadThrough, Sink, Skipped, SkippedLine,
+    Sought, load, load_whole, open_file, open_file_itself, read_header, read_whole,
 };
 pub use record::Record;
-pub use tail::{EventView, EventKind, Replay};
+pub use tail::{EventView, Happening, Replay};

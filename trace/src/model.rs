@@ -32,11 +32,11 @@ use hashbrown::HashMap;
 
 pub use calls::{Call, CallTree, Held, LineCalls};
 pub use keyframe::Keyframe;
-pub use piles::{Caller, AccumulationSpan, AccumulationView, StackAccumulation};
+pub use piles::{Caller, PileSpan, PileView, PiledStack};
 pub use sources::Sources;
-pub use symbols::MAX_STACK_DEPTH;
+pub use symbols::DEEPEST_STACK;
 pub use views::*;
-pub use whose::{Scope, CodeOrigin};
+pub use whose::{Scope, Whose};
 
 use crate::record::{self, Phase, Record};
 use device::{DeviceState, Moment, Reached};
@@ -464,8 +464,8 @@ impl Model {
     }
 
     /// What lines, layers and categories have in common on a device. They sum to what is allocated.
-    pub fn attributions(&self, device: i32) -> Vec<AttributionView> {
-        self.state(device).map(|state| state.attributions(&self.symbols, self.scope)).unwrap_or_default()
+    pub fn holders(&self, device: i32) -> Vec<HolderView> {
+        self.state(device).map(|state| state.holders(&self.symbols, self.scope)).unwrap_or_default()
     }
 
     /// What every category holds on a device, in the order of [`Category::ALL`]. They sum to what is used.
@@ -501,7 +501,7 @@ impl Model {
         self.symbols.climb(stack).map(|frame| frame.line.clone()).collect()
     }
 
-    /// How many stacks are so deep that their outermost calls are not shown: deeper than [`MAX_STACK_DEPTH`].
+    /// How many stacks are so deep that their outermost calls are not shown: deeper than [`DEEPEST_STACK`].
     pub fn deep_stacks(&self) -> usize {
         self.symbols.deep_stacks()
     }
@@ -544,10 +544,10 @@ impl Model {
     }
 
     /// Driver memory held at an address ([`HOST`]: the host's).
-    pub fn driver_allocation(&self, device: i32, kind: record::DriverKind, address: u64) -> Option<DriverAllocationView> {
+    pub fn driver_held(&self, device: i32, kind: record::DriverKind, address: u64) -> Option<HeldView> {
         let driver = if device == HOST { Some(&self.host) } else { self.state(device).map(|state| &state.driver) };
         let held = driver?.held.get(&(kind, address))?;
-        Some(DriverAllocationView { bytes: held.bytes, is_segment: held.segment, is_block: held.is_block() })
+        Some(HeldView { bytes: held.bytes, is_segment: held.segment, is_block: held.is_block() })
     }
 
     /// Whether physical memory of a segment is mapped at an address.
@@ -557,15 +557,15 @@ impl Model {
 
     /// Takes over what layers and threads were called later (the names of modules come after their first allocations), and
     /// whose lines are told.
-    pub fn adopt_names(&mut self, later: &Self) {
+    pub fn take_names(&mut self, later: &Self) {
         self.scope = later.scope;
-        self.symbols.adopt_names(&later.symbols);
+        self.symbols.take_names(&later.symbols);
     }
 
     /// About how much memory the model takes, in bytes.
-    pub fn heap_bytes(&self) -> usize {
-        let devices = self.devices.iter().flatten().map(|device| device.heap_bytes()).sum::<usize>();
-        devices + self.symbols.heap_bytes() + self.steps.list.capacity() * size_of::<StepView>()
+    pub fn weight(&self) -> usize {
+        let devices = self.devices.iter().flatten().map(|device| device.weight()).sum::<usize>();
+        devices + self.symbols.weight() + self.steps.list.capacity() * size_of::<StepView>()
     }
 
     /// What to call a thread, if known.

@@ -12,9 +12,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 pub use feed::{Skipped, SkippedLine};
-pub use file::{open_file, open_file_no_follow, read_header};
+pub use file::{open_file, open_file_itself, read_header};
 pub use follow::{Follower, Polled};
-pub use past::{At, SeekableReplay, Position, SeekOutcome};
+pub use past::{At, Past, Position, Sought};
 pub use whole::{load, load_whole, read_whole};
 
 use crate::model::Model;
@@ -85,15 +85,15 @@ pub struct Loaded {
 
 impl Loaded {
     /// A state, and what was met on the way to it.
-    pub fn new(model: Model, through: ReadSummary) -> Self {
-        let ReadSummary { skipped, truncated, cancelled } = through;
+    pub fn new(model: Model, through: ReadThrough) -> Self {
+        let ReadThrough { skipped, truncated, cancelled } = through;
         Self { model, skipped, truncated, cancelled }
     }
 }
 
 /// What was met while a trace was read; as in [`Loaded`].
 #[derive(Clone, Debug, Default)]
-pub struct ReadSummary {
+pub struct ReadThrough {
     /// Garbled lines passed over.
     pub skipped: Skipped,
     /// Whether it ends in the middle of a line, or of a compressed frame.

@@ -10,7 +10,7 @@ use crate::record::{DriverKind, Flags, Phase, Record};
 
 /// What kind of event it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
+pub enum Happening {
     /// PyTorch's allocator handed out a block.
     Alloc,
     /// A block was given back to it.
@@ -43,7 +43,7 @@ pub struct EventView {
     /// Nanoseconds since the trace's start.
     pub time: u64,
     /// What happened.
-    pub what: EventKind,
+    pub what: Happening,
     /// The device; −1: the host, or none.
     pub device: i32,
     /// The thread; 0: none.
@@ -75,7 +75,7 @@ pub struct Replay {
 
 impl Replay {
     /// Nothing yet; the latest `kept` events will be kept.
-    pub fn with_history(kept: usize) -> Self {
+    pub fn keeping(kept: usize) -> Self {
         Self { model: Model::new(), tail: VecDeque::new(), kept }
     }
 
@@ -90,7 +90,7 @@ impl Replay {
     }
 
     /// Keeps as many from now on.
-    pub fn set_history_length(&mut self, kept: usize) {
+    pub fn keep_latest(&mut self, kept: usize) {
         self.kept = kept;
         let surplus = self.tail.len().saturating_sub(kept);
         self.tail.drain(..surplus);
@@ -112,7 +112,7 @@ impl Replay {
         let none = EventView {
             number: 0,
             time: record.time()?,
-            what: EventKind::End,
+            what: Happening::End,
             device: -1,
             thread: 0,
             address: 0,
@@ -125,7 +125,7 @@ impl Replay {
         };
         Some(match record {
             Record::Alloc(e) => EventView {
-                what: EventKind::Alloc,
+                what: Happening::Alloc,
                 device: e.device,
                 thread: e.thread,
                 address: e.address,
@@ -136,10 +136,10 @@ impl Replay {
                 ..none
             },
             Record::Free(e) => {
-                EventView { what: EventKind::Free, device: e.device, thread: e.thread, address: e.address, ..none }
+                EventView { what: Happening::Free, device: e.device, thread: e.thread, address: e.address, ..none }
             }
             Record::DriverAlloc(e) => EventView {
-                what: EventKind::DriverAlloc(e.kind, e.flags.has(Flags::SEGMENT)),
+                what: Happening::DriverAlloc(e.kind, e.flags.has(Flags::SEGMENT)),
                 device: e.device,
                 thread: e.thread,
                 address: e.address,
@@ -151,15 +151,15 @@ impl Replay {
                 ..none
             },
             Record::DriverFree(e) => EventView {
-                what: EventKind::DriverFree(e.kind),
+                what: Happening::DriverFree(e.kind),
                 device: e.device,
                 thread: e.thread,
                 address: e.address,
-                bytes: self.model.driver_allocation(e.device, e.kind, e.address).map_or(0, |held| held.bytes),
+                bytes: self.model.driver_held(e.device, e.kind, e.address).map_or(0, |held| held.bytes),
                 ..none
             },
             Record::Map(e) => EventView {
-                what: EventKind::Map,
+                what: Happening::Map,
                 device: e.device,
                 thread: e.thread,
                 address: e.address,
@@ -167,7 +167,7 @@ impl Replay {
                 ..none
             },
             Record::Unmap(e) => EventView {
-                what: EventKind::Unmap,
+                what: Happening::Unmap,
                 device: e.device,
                 thread: e.thread,
                 address: e.address,
@@ -175,7 +175,7 @@ impl Replay {
                 ..none
             },
             Record::Oom(e) => EventView {
-                what: EventKind::Oom,
+                what: Happening::Oom,
                 device: e.device,
                 thread: e.thread,
                 bytes: e.requested,
@@ -183,9 +183,9 @@ impl Replay {
                 layer: e.layer,
                 ..none
             },
-            Record::Step(e) => EventView { what: EventKind::Step, thread: e.thread, address: e.index, ..none },
-            Record::Used(e) => EventView { what: EventKind::Used, device: e.device, bytes: e.used, ..none },
-            Record::Moved(e) => EventView { what: EventKind::Moved, device: e.device, bytes: e.bytes, ..none },
+            Record::Step(e) => EventView { what: Happening::Step, thread: e.thread, address: e.index, ..none },
+            Record::Used(e) => EventView { what: Happening::Used, device: e.device, bytes: e.used, ..none },
+            Record::Moved(e) => EventView { what: Happening::Moved, device: e.device, bytes: e.bytes, ..none },
             Record::End(_) => none,
             // Tags come by the hundred and say what blocks are, not what happened.
             _ => return None,
@@ -201,7 +201,7 @@ impl Sink for Replay {
         self.model.apply(record);
         if let Some(mut event) = event {
             event.number = self.model.events();
-            if event.what == EventKind::Free
+            if event.what == Happening::Free
                 && let Some(block) = self.model.freed(event.device, event.address)
             {
                 (event.bytes, event.stack, event.layer) = (block.bytes, block.stack, block.layer);
@@ -217,6 +217,6 @@ impl Sink for Replay {
     }
 
     fn restart(&mut self) {
-        *self = Self::with_history(self.kept);
+        *self = Self::keeping(self.kept);
     }
 }

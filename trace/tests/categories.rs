@@ -145,7 +145,7 @@ fn of_what_a_script_without_a_model_makes_nothing_is_known() {
 /// Steps 1 to `steps` of a training with averages of two weights in a list, made by operations that autograd sees and
 /// by some that it does not, a data set on the device, a batch of it that a module is called with, a new batch and a loss that
 /// somebody keeps at every step.
-fn with_history(steps: u64) -> Vec<String> {
+fn keeping(steps: u64) -> Vec<String> {
     let mut lines: Vec<String> = [
         r#"["a",1,1,0,1000,1024,1,0,4]"#, // The averages.
         r#"["a",2,1,0,3000,1024,1,0,4]"#,

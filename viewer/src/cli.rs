@@ -236,7 +236,7 @@ struct Run {
     #[arg(long)]
     offload: bool,
     /// The most GPU memory that it may have: of each device, or by device [8GiB; 0:8GiB,1:4GiB].
-    #[arg(long, value_name = "SIZE", value_parser = limit::parse_limits)]
+    #[arg(long, value_name = "SIZE", value_parser = limit::checked_limits)]
     limit: Option<String>,
     /// At the limit: allocations fail, or memory is taken on the host, where kernels reach it slowly.
     #[arg(long, value_enum, requires = "limit", value_name = "WHAT")]
@@ -257,7 +257,7 @@ impl Run {
         let offload = self.offload.then(|| ("MEMLAB_OFFLOAD", "1".to_owned()));
         let limit = self.limit.clone().map(|limit| ("MEMLAB_LIMIT", limit));
         let on_limit = self.on_limit.map(|on_limit| ("MEMLAB_ON_LIMIT", on_limit.as_str().to_owned()));
-        let host_max = self.host_max.map(|bytes| ("MEMLAB_HOST_MAX", bytes.to_string()));
+        let host_max = self.host_max.map(|bytes| ("MEMLAB_HOST_MAX", format!("{bytes}B")));
         [offload, limit, on_limit, host_max].into_iter().flatten().collect()
     }
 }
@@ -532,13 +532,13 @@ mod tests {
             run("--offload --limit 0:8GiB,1:4GiB --on-limit spill --host-max 64GiB").unwrap(),
             [
                 ("MEMLAB_OFFLOAD", "1".to_owned()),
-                ("MEMLAB_LIMIT", "0:8589934592,1:4294967296".to_owned()),
+                ("MEMLAB_LIMIT", "0:8GiB,1:4GiB".to_owned()),
                 ("MEMLAB_ON_LIMIT", "spill".to_owned()),
-                ("MEMLAB_HOST_MAX", (64_u64 << 30).to_string()),
+                ("MEMLAB_HOST_MAX", format!("{}B", 64_u64 << 30)),
             ]
         );
         let error = run("--limit much").unwrap_err().to_string();
-        assert!(error.contains("not a size: write it as 8GiB"), "{error}");
+        assert!(error.contains("not a size"), "{error}");
         assert!(run("--on-limit oom").is_err(), "it needs --limit");
         assert!(run("--limit 1GiB --on-limit unknown").is_err());
     }

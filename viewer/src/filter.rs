@@ -241,24 +241,8 @@ fn size_condition(text: &str) -> Result<Condition, String> {
         .iter()
         .find_map(|(sign, comparison)| Some((text.strip_prefix(sign)?, *comparison)))
         .ok_or("write size>1MiB")?;
-    let bytes = parse_size(size).ok_or_else(|| format!("{size:?} is not a size: write size>1MiB"))?;
+    let bytes = memlab_sizes::parse(size).map_err(|error| error.to_string())?;
     Ok(Condition::Size(comparison, bytes))
-}
-
-/// Bytes as people write them: `512`, `512B`, `1.5GiB`, `64 MB` (powers of 1024, as PyTorch counts).
-pub fn parse_size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
-    let number: f64 = text[..digits].parse().ok()?;
-    let power = match text[digits..].trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 1,
-        "m" | "mb" | "mib" => 2,
-        "g" | "gb" | "gib" => 3,
-        "t" | "tb" | "tib" => 4,
-        _ => return None,
-    };
-    Some((number * 1024_f64.powi(power)) as u64)
 }
 
 #[cfg(test)]
@@ -298,11 +282,11 @@ mod tests {
         assert_eq!(passing("ATTN"), ["h.1.attn", "h.10.attn"]);
         assert_eq!(passing("attn size>1MiB"), ["h.10.attn"]);
         assert_eq!(passing("size>=8mib"), ["h.1.mlp.fc"]);
-        assert_eq!(passing("size=512"), ["h.1.attn"]);
+        assert_eq!(passing("size=512B"), ["h.1.attn"]);
         assert_eq!(passing("!attn !head"), ["h.1.mlp.fc"]);
-        assert_eq!(passing("linear size<1KB"), ["h.1.attn", "head"]);
+        assert_eq!(passing("linear size<1kB"), ["h.1.attn", "head"]);
         assert_eq!(passing("/^h\\.\\d+\\.(mlp|x)/"), ["h.1.mlp.fc"]);
-        assert_eq!(passing("category:act size<=512"), ["h.1.attn", "head"]);
+        assert_eq!(passing("category:act size<=512B"), ["h.1.attn", "head"]);
         assert_eq!(passing("category:gradient"), [""; 0]);
         assert_eq!(passing("kind:free"), [""; 0]);
     }
@@ -326,7 +310,8 @@ mod tests {
         assert!(
             Filter::parse("category:parameters category:optimizer-s").is_ok() && Filter::parse("category:").is_ok()
         );
-        assert_eq!(Filter::parse("size>much").unwrap_err(), "\"much\" is not a size: write size>1MiB");
+        assert!(Filter::parse("size>much").unwrap_err().starts_with("\"much\" is not a size"));
+        assert_eq!(Filter::parse("size>512").unwrap_err(), "512 what? 512MiB?");
         assert!(Filter::parse("size>").is_err());
     }
 

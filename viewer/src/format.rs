@@ -1,5 +1,6 @@
 //! Numbers for people: sizes in binary units, as PyTorch's messages have them, counts and durations.
 
+use memlab_sizes::three_digits;
 use serde::Deserialize;
 
 /// How sizes are written.
@@ -42,21 +43,10 @@ impl Units {
     }
 }
 
-const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-
 /// A size: three significant digits and the unit (`1.50 GiB`), or as `units` wants it.
 pub fn bytes(bytes: u64, units: Units) -> String {
     match units {
-        Units::Auto => {
-            let mut unit = 0;
-            let mut value = bytes as f64;
-            // 1023.6 KiB would be written "1024 KiB".
-            while value >= 1023.5 && unit + 1 < UNITS.len() {
-                value /= 1024.0;
-                unit += 1;
-            }
-            format!("{} {}", if unit == 0 { bytes.to_string() } else { significant(value) }, UNITS[unit])
-        }
+        Units::Auto => memlab_sizes::format(bytes),
         Units::Mebibytes => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
         Units::Gibibytes => format!("{:.3} GiB", bytes as f64 / f64::from(1 << 30)),
         Units::Bytes => grouped(bytes),
@@ -74,16 +64,6 @@ pub fn tick(bytes: u64) -> String {
     }
 }
 
-fn significant(value: f64) -> String {
-    if value < 9.995 {
-        format!("{value:.2}")
-    } else if value < 99.95 {
-        format!("{value:.1}")
-    } else {
-        format!("{value:.0}")
-    }
-}
-
 /// A count in at most five characters: `999`, `12.3k`, `4.56M`.
 pub fn count(count: u64) -> String {
     if count < 10_000 {
@@ -94,7 +74,7 @@ pub fn count(count: u64) -> String {
         1_000_000..1_000_000_000 => (count as f64 / 1e6, 'M'),
         _ => (count as f64 / 1e9, 'G'),
     };
-    format!("{}{unit}", significant(value))
+    format!("{}{unit}", three_digits(value))
 }
 
 /// A number with a comma between groups of three digits.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use memlab_trace::{
-    At, DeviceView, SnapshotReplay, Model, Observer, OomView, ReadSummary, Scope, Seen, StepView, load_whole, read_whole,
+    At, DeviceView, Hindsight, Model, Onlooker, OomView, ReadThrough, Scope, Seen, StepView, load_whole, read_whole,
 };
 
 use crate::fault::bad_input;
@@ -87,7 +87,7 @@ pub struct Looked {
     /// The state then, and what became of it.
     pub seen: Seen,
     /// What was met while reading.
-    pub through: ReadSummary,
+    pub through: ReadThrough,
     /// The moment asked for.
     pub moment: Moment,
 }
@@ -102,7 +102,7 @@ impl Looked {
 }
 
 /// Reads a trace for one moment of it; of several devices the peak is that of `device`, else of the one with the highest.
-/// `observer` sees all that is replayed until then.
+/// `onlooker` sees all that is replayed until then.
 ///
 /// # Errors
 ///
@@ -111,18 +111,18 @@ pub fn load_at(
     path: &Path,
     moment: Moment,
     device: Option<i32>,
-    observer: &mut dyn Observer,
+    onlooker: &mut dyn Onlooker,
 ) -> anyhow::Result<Looked> {
     let at = match moment {
-        Moment::End => SeekTarget::End,
-        Moment::Time(time) => SeekTarget::Time(time),
+        Moment::End => At::End,
+        Moment::Time(time) => At::Time(time),
         // Where these are, only the whole trace tells.
         _ => {
             let loaded = progress::shown(|progress| load_whole(path, progress))?;
             find(path, &loaded.model, moment, device)?
         }
     };
-    let mut hindsight = SnapshotReplay::new(at, observer);
+    let mut hindsight = Hindsight::new(at, onlooker);
     let through = progress::shown(|progress| read_whole(path, &mut hindsight, progress))?;
     let seen = hindsight.finish();
     find(path, &seen.whole, moment, device)?;
@@ -163,7 +163,7 @@ pub fn device_of(path: &Path, model: &Model, device: Option<i32>) -> anyhow::Res
 /// # Errors
 ///
 /// If it is not there.
-pub fn find(path: &Path, model: &Model, moment: Moment, device: Option<i32>) -> anyhow::Result<SeekTarget> {
+pub fn find(path: &Path, model: &Model, moment: Moment, device: Option<i32>) -> anyhow::Result<At> {
     let fail = |message: String| Err(bad_input(format!("{}: {message}", path.display())));
     // That there is such a device is to be known whatever the moment.
     let peaked = match (moment, device) {
@@ -171,18 +171,18 @@ pub fn find(path: &Path, model: &Model, moment: Moment, device: Option<i32>) -> 
         _ => None,
     };
     Ok(match moment {
-        Moment::Peak => peaked.map_or(SeekTarget::End, |view| SeekTarget::event(view.peak_event, view.peak_time)),
-        Moment::End => SeekTarget::End,
+        Moment::Peak => peaked.map_or(At::End, |view| At::event(view.peak_event, view.peak_time)),
+        Moment::End => At::End,
         Moment::Time(time) if time > model.time() => {
             return fail(format!("{moment} is later than the end of the trace, {}", format::duration(model.time())));
         }
-        Moment::Time(time) => SeekTarget::Time(time),
+        Moment::Time(time) => At::Time(time),
         Moment::Oom(number) => match oom(&model.ooms(), model.oom_count(), number) {
-            Ok(oom) => SeekTarget::event(oom.event, oom.time),
+            Ok(oom) => At::event(oom.event, oom.time),
             Err(message) => return fail(message),
         },
         Moment::Step(index) => match step(model.steps(), index) {
-            Ok(step) => SeekTarget::event(step.end_event, step.end_time),
+            Ok(step) => At::event(step.end_event, step.end_time),
             Err(message) => return fail(message),
         },
     })

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{
     CategoryView, DeviceView, DriverView, EventView, GrowthView, Held, LayerView, Line, LineView, Model, OomView,
-    Replay, Scope, SegmentMap, Sources, StepView, Timeline, CodeOrigin,
+    Replay, Scope, SegmentMap, Sources, StepView, Timeline, Whose,
 };
 
 pub use self::calls::Calls;
@@ -110,7 +110,7 @@ pub struct ProcessSnapshot {
     /// Whose lines are told.
     pub scope: Scope,
     /// The line of the user's that only calls libraries, where theirs are told.
-    pub dominant_library_call: Option<Arc<Line>>,
+    pub only_calls: Option<Arc<Line>>,
     /// What memlab could not do in this process.
     pub warnings: Vec<String>,
     /// Lines of the trace that could not be read.
@@ -144,7 +144,7 @@ pub struct StackFrame {
     /// Where it is.
     pub line: Arc<Line>,
     /// Whose code it runs.
-    pub whose: CodeOrigin,
+    pub whose: Whose,
 }
 
 /// What ids stand for.
@@ -164,7 +164,7 @@ impl Names {
     /// Notes what these stacks and layers are called.
     fn note(&mut self, model: &Model, stack: u32, layer: u32) {
         if stack != 0 && !self.stacks.contains_key(&stack) {
-            let frames = std::iter::zip(model.frames(stack), model.frame_origins(stack));
+            let frames = std::iter::zip(model.frames(stack), model.whose_frames(stack));
             self.stacks.insert(stack, frames.map(|(line, whose)| StackFrame { line, whose }).collect());
             if let Some(line) = model.line_of(stack) {
                 self.lines.insert(stack, line);
@@ -243,7 +243,7 @@ impl ProcessSnapshot {
                 .chain(crate::format::missing_events(model.lost_events()))
                 .collect(),
             scope: model.scope(),
-            dominant_library_call: dominant_library_call(model),
+            only_calls: only_calls(model),
             ..Self::default()
         };
         process.note_names(replay, detail);
@@ -294,9 +294,9 @@ impl ProcessSnapshot {
 }
 
 /// The line of the user's that only calls libraries, on whatever device, where the lines of libraries are told.
-fn dominant_library_call(model: &Model) -> Option<Arc<Line>> {
+fn only_calls(model: &Model) -> Option<Arc<Line>> {
     let mut devices = model.devices().into_iter().filter(|_| model.scope() == Scope::Libraries);
-    devices.find_map(|device| model.dominant_library_call(device.index))
+    devices.find_map(|device| model.only_calls(device.index))
 }
 
 impl DeviceSnapshot {

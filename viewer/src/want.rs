@@ -35,7 +35,7 @@ pub struct Cursor {
     /// The trace it was chosen on.
     pub trace: PathBuf,
     /// The moment, in the events or the time of that trace.
-    pub at: SeekTarget,
+    pub at: At,
     /// When that is, in nanoseconds since 1970: the same moment of the other processes.
     pub unix_ns: u64,
 }
@@ -63,9 +63,9 @@ pub struct Compare {
     /// The device.
     pub device: i32,
     /// The earlier moment.
-    pub before: SeekTarget,
+    pub before: At,
     /// The later one.
-    pub after: SeekTarget,
+    pub after: At,
 }
 
 /// Two moments side by side.

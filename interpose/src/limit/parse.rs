@@ -1,60 +1,49 @@
-//! The environment's wishes: `MEMLAB_LIMIT` and `MEMLAB_ON_LIMIT`.
+//! `MEMLAB_LIMIT` and `MEMLAB_ON_LIMIT`.
+
+use memlab_sizes::parse_limits;
 
 use super::OnLimit;
-use crate::config::parse_size;
 use crate::request::{DEVICES, is_limit};
 
+/// What the two variables ask for.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Device (`None`: all) and bytes; a later one counts for what both name.
+    /// Device (`None`: all) and bytes.
     pub limits: Vec<(Option<i32>, u64)>,
     pub on_limit: OnLimit,
 }
 
 /// What the two variables ask for, and what to tell the user where one of them is not understood.
 pub fn wanted(limit: Option<&str>, on_limit: Option<&str>) -> (Wanted, Option<String>) {
-    let mut complaint = None;
-    let limits = limit.filter(|text| !text.trim().is_empty()).map_or(Some(Vec::new()), limits);
-    let limits = limits.unwrap_or_else(|| {
-        let text = limit.unwrap_or_default();
-        complaint = Some(format!("MEMLAB_LIMIT={text} is no limit (try 8GiB, or 0:8GiB,1:4GiB): there is none"));
+    let mut complaints = Vec::new();
+    let limits = limit.filter(|text| !text.trim().is_empty()).map_or(Ok(Vec::new()), limits);
+    let limits = limits.unwrap_or_else(|error| {
+        complaints.push(format!("MEMLAB_LIMIT: {error}; no limit is set"));
         Vec::new()
     });
-    let on_limit = on_limit
-        .filter(|text| !text.trim().is_empty())
-        .map_or(Some(OnLimit::Oom), self::on_limit)
-        .unwrap_or_else(|| {
-            let text = on_limit.unwrap_or_default();
-            let what = format!("MEMLAB_ON_LIMIT={text} is neither oom nor spill: using oom");
-            complaint = Some(complaint.take().map_or(what.clone(), |first| format!("{first}; {what}")));
+    let on_limit = match on_limit.map(str::trim).unwrap_or_default() {
+        "" => OnLimit::Oom,
+        text if text.eq_ignore_ascii_case("oom") => OnLimit::Oom,
+        text if text.eq_ignore_ascii_case("spill") => OnLimit::Spill,
+        text => {
+            complaints.push(format!("MEMLAB_ON_LIMIT={text} is neither oom nor spill: using oom"));
             OnLimit::Oom
-        });
-    (Wanted { limits, on_limit }, complaint)
+        }
+    };
+    (Wanted { limits, on_limit }, (!complaints.is_empty()).then(|| complaints.join("; ")))
 }
 
 /// `8GiB` for all devices, `0:8GiB,1:4GiB` for some.
-fn limits(text: &str) -> Option<Vec<(Option<i32>, u64)>> {
-    text.split(',')
-        .map(|part| {
-            let (device, size) = match part.split_once(':') {
-                Some((device, size)) => (Some(device.trim().parse::<i32>().ok().filter(|&d| is_device(d))?), size),
-                None => (None, part),
-            };
-            Some((device, parse_size(size).filter(|&bytes| is_limit(bytes))?))
+fn limits(text: &str) -> Result<Vec<(Option<i32>, u64)>, String> {
+    let limits = parse_limits(text).map_err(|error| error.to_string())?;
+    limits
+        .into_iter()
+        .map(|limit| match limit.device {
+            Some(device) if device as usize >= DEVICES => Err(format!("there is no device {device}")),
+            _ if !is_limit(limit.bytes) => Err(format!("{text} is more than any device has")),
+            device => Ok((device.map(|device| device as i32), limit.bytes)),
         })
         .collect()
-}
-
-fn on_limit(text: &str) -> Option<OnLimit> {
-    match text.trim().to_ascii_lowercase().as_str() {
-        "oom" => Some(OnLimit::Oom),
-        "spill" => Some(OnLimit::Spill),
-        _ => None,
-    }
-}
-
-fn is_device(device: i32) -> bool {
-    usize::try_from(device).is_ok_and(|device| device < DEVICES)
 }
 
 #[cfg(test)]
@@ -67,8 +56,8 @@ mod tests {
         for (text, expected) in [
             ("8GiB", vec![(None, 8 * gib)]),
             ("0:8GiB,1:4GiB", vec![(Some(0), 8 * gib), (Some(1), 4 * gib)]),
-            (" 2 g , 63 : 1g ", vec![(None, 2 * gib), (Some(63), gib)]),
-            ("1073741824", vec![(None, gib)]),
+            (" 63 : 1gib ", vec![(Some(63), gib)]),
+            ("1073741824B", vec![(None, gib)]),
             ("", vec![]),
             ("  ", vec![]),
         ] {
@@ -76,19 +65,26 @@ mod tests {
             assert_eq!((wanted.limits, complaint), (expected, None), "{text:?}");
         }
         assert_eq!(wanted(None, None).0, Wanted { limits: Vec::new(), on_limit: OnLimit::Oom });
-        assert_eq!(wanted(Some("1g"), Some("Spill")).0.on_limit, OnLimit::Spill);
+        assert_eq!(wanted(Some("1GiB"), Some("Spill")).0.on_limit, OnLimit::Spill);
     }
 
     #[test]
-    fn what_is_no_limit_is_complained_about_and_none_is_set() {
-        for text in ["lots", "8GB8", "-1", "1.5GiB", "0", "0:0", ":1g", "64:1g", "-1:1g", "1g,", "x:1g", "99999999999g"]
-        {
+    fn what_is_not_a_limit_is_complained_about_and_none_is_set() {
+        for (text, reason) in [
+            ("lots", "not a size"),
+            ("8", "8 what? 8GiB?"),
+            ("0:0B", "no program runs without memory"),
+            ("64:1GiB", "there is no device 64"),
+            ("9EiB", "more than any device has"),
+            ("1GiB,", "names no device"),
+        ] {
             let (wanted, complaint) = wanted(Some(text), None);
             assert!(wanted.limits.is_empty(), "{text}");
             let said = complaint.unwrap_or_default();
-            assert!(said.contains(text) && said.contains("try 8GiB") && !said.contains('\n'), "{text}: {said}");
+            assert!(said.starts_with("MEMLAB_LIMIT: ") && said.contains(reason), "{text}: {said}");
+            assert!(said.ends_with("no limit is set") && !said.contains('\n'), "{text}: {said}");
         }
-        let (wanted, complaint) = wanted(Some("1g"), Some("swap"));
+        let (wanted, complaint) = wanted(Some("1GiB"), Some("swap"));
         assert_eq!((wanted.limits.len(), wanted.on_limit), (1, OnLimit::Oom));
         assert!(complaint.unwrap_or_default().contains("MEMLAB_ON_LIMIT=swap"));
     }

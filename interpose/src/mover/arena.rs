@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use super::driver::{self, Code};
-use super::size;
+use memlab_sizes::format as size;
 
 /// A piece of the arena: within one region, so that one copy may cover it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

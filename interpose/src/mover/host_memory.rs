@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::size;
+use memlab_sizes::format as size;
 
 /// Left to the rest of the machine whatever is moved: what runs dry is not only this program.
 const SPARED: u64 = 512 << 20;

@@ -9,7 +9,9 @@ use super::copy::{self, Copy};
 use super::driver::{self, Access, Code, Properties};
 use super::holdings::{ARENA, HOLDINGS, Holdings, Piece, Place, Spot};
 use super::quiesce::{Closed, quiesce};
-use super::{Failure, Phase, Progress, context_of, contexts, gate, host_memory, size};
+use memlab_sizes::format as size;
+
+use super::{Failure, Phase, Progress, context_of, contexts, gate, host_memory};
 use crate::limit::{self, outside};
 
 /// Moves everything to the arena. The gate stays closed.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::Model;
-use super::symbols::{MAX_STACK_DEPTH, Frame, Symbols};
+use super::symbols::{DEEPEST_STACK, Frame, Symbols};
 use super::views::{Line, LineView, StackView};
-use super::whose::{Scope, CodeOrigin};
+use super::whose::{Scope, Whose};
 
 /// What blocks come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub struct Call {
     /// The line; `None`: no Python frame at all.
     pub line: Option<Arc<Line>>,
     /// Whose code it is; `None`: no Python frame at all.
-    pub whose: Option<CodeOrigin>,
+    pub whose: Option<Whose>,
     /// The call it was made from, an index into [`CallTree::calls`] lower than its own; `None`: outermost.
     pub parent: Option<u32>,
     /// The calls made from here, by index: what held most at the peak first.
@@ -139,8 +139,8 @@ impl CallTree {
     }
 
     /// The same with the lines of `scope` only: with the user's, what library code allocated is counted at the line that
-    /// called it, and where no line of the user's called it, at the line it is counted at elsewhere (see [`CodeOrigin`]).
-    pub fn in_scope(&self, scope: Scope) -> Self {
+    /// called it, and where no line of the user's called it, at the line it is counted at elsewhere (see [`Whose`]).
+    pub fn only(&self, scope: Scope) -> Self {
         let mut tree = Self::default();
         let rank = |call: &Call| call.whose.map(|whose| scope.rank(whose));
         // Where each call went (`None`: no line of that scope is around it), and the call that stands for it then.
@@ -202,7 +202,7 @@ impl CallTree {
         lines
     }
 
-    fn push(&mut self, parent: Option<u32>, line: Option<&Arc<Line>>, whose: Option<CodeOrigin>) -> u32 {
+    fn push(&mut self, parent: Option<u32>, line: Option<&Arc<Line>>, whose: Option<Whose>) -> u32 {
         let index = self.calls.len() as u32;
         self.calls.push(Call { line: line.cloned(), whose, parent, ..Call::default() });
         match parent {
@@ -276,7 +276,7 @@ impl Planting<'_> {
     fn call(&mut self, parent: Option<u32>, frame: Option<&Frame>) -> u32 {
         let tree = &mut self.tree;
         // What is called from too deep begins anew, as if it were outermost.
-        let parent = parent.filter(|parent| (self.depths[*parent as usize] as usize) < MAX_STACK_DEPTH - 1);
+        let parent = parent.filter(|parent| (self.depths[*parent as usize] as usize) < DEEPEST_STACK - 1);
         let key = (parent, frame.map(|frame| frame.line.clone()));
         *self.by_line.entry(key).or_insert_with(|| {
             self.depths.push(parent.map_or(0, |parent| self.depths[parent as usize] + 1));
@@ -356,7 +356,7 @@ mod tests {
         let mut more = vec![r#"{"stack":9,"parent":0,"frame":3}"#.to_owned()];
         more.extend(blocks(&[(3, 20), (5, 3), (9, 4)]));
         // WHEN only the user's lines are to be seen
-        let tree = model(&more).calls(0).in_scope(Scope::Users);
+        let tree = model(&more).calls(0).only(Scope::Users);
         let expected = [
             (Some(10), None, 0, 23),
             (Some(20), Some(0), 20, 23),
@@ -365,7 +365,7 @@ mod tests {
             (Some(30), None, 4, 4),
         ];
         assert_eq!(shown(&tree), expected);
-        assert_eq!(tree.calls[4].whose, Some(CodeOrigin::Torch));
+        assert_eq!(tree.calls[4].whose, Some(Whose::Torch));
     }
 
     #[test]
@@ -407,7 +407,7 @@ mod tests {
         // THEN it is walked without recursion
         assert_eq!(tree.total().live_bytes, 100);
         assert_eq!(tree.lines_inclusive(Scope::Users)[0].inclusive.live_bytes, 100);
-        assert_eq!(tree.in_scope(Scope::Users).total(), tree.total());
+        assert_eq!(tree.only(Scope::Users).total(), tree.total());
     }
 
     proptest! {
@@ -427,7 +427,7 @@ mod tests {
             let mut total = Held::default();
             model.stacks(0).iter().for_each(|stack| total.add(&stack.into()));
             let full = model.calls(0);
-            for tree in [&full.in_scope(Scope::Users), &full] {
+            for tree in [&full.only(Scope::Users), &full] {
                 let mut own = Held::default();
                 tree.calls.iter().for_each(|call| own.add(&call.own));
                 prop_assert_eq!(own, total);
@@ -444,8 +444,8 @@ mod tests {
                 }
             }
             for scope in [Scope::Users, Scope::Libraries] {
-                prop_assert_eq!(full.lines_inclusive(scope), full.in_scope(scope).lines_inclusive(scope));
-                prop_assert_eq!(full.in_scope(scope).total(), total);
+                prop_assert_eq!(full.lines_inclusive(scope), full.only(scope).lines_inclusive(scope));
+                prop_assert_eq!(full.only(scope).total(), total);
             }
         }
     }
@@ -459,16 +459,16 @@ mod tests {
         lines.extend(blocks(&(1..=DEPTH / 10).map(|tenth| (tenth * 10, 1)).collect::<Vec<_>>()));
         let model = model(&lines);
         // WHEN its stacks are looked at THEN each has its innermost calls, and it is known how many are not whole
-        assert_eq!(model.frames(DEPTH).len(), MAX_STACK_DEPTH);
+        assert_eq!(model.frames(DEPTH).len(), DEEPEST_STACK);
         assert_eq!(model.frames(500).len(), 500);
-        assert_eq!(model.deep_stacks(), DEPTH as usize - MAX_STACK_DEPTH);
+        assert_eq!(model.deep_stacks(), DEPTH as usize - DEEPEST_STACK);
         // AND the tree is no deeper, and sums to all there is
         let tree = model.calls(0);
         let mut depths: Vec<usize> = Vec::new();
         for call in &tree.calls {
             depths.push(call.parent.map_or(1, |parent| depths[parent as usize] + 1));
         }
-        assert!(depths.iter().all(|depth| *depth <= MAX_STACK_DEPTH));
+        assert!(depths.iter().all(|depth| *depth <= DEEPEST_STACK));
         assert_eq!(tree.total().live_bytes, u64::from(DEPTH / 10));
     }
 }

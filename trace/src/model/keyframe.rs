@@ -22,7 +22,7 @@ use super::ooms::{OomRecord, Ooms};
 use super::piles::{Passes, Piles};
 use super::steps::{Cells, Growth, Snapshot, Steps};
 use super::tags::Owned;
-use super::views::{Anomalies, Line, CategoryPoint};
+use super::views::{Anomalies, Line, SharePoint};
 use super::whose::Scope;
 use super::{HOST, Model};
 use crate::record::{self, Phase};
@@ -117,14 +117,14 @@ enum State {
         points: Vec<PointRow>,
     },
     /// What memory was used for over time: its scale, and its points.
-    CategoryBytes {
+    Shares {
         device: i32,
         origin: u64,
         width_log2: u32,
     },
     Share {
         device: i32,
-        point: CategoryPoint,
+        point: SharePoint,
     },
     /// Of all devices together where `device` is null.
     StepList {
@@ -353,7 +353,7 @@ impl Model {
         | State::Mapping { device, .. }
         | State::Driver { device, .. }
         | State::Timeline { device, .. }
-        | State::CategoryBytes { device, .. }
+        | State::Shares { device, .. }
         | State::Share { device, .. }
         | State::StepList { device: Some(device), .. }
         | State::Steps { device: Some(device), .. }
@@ -413,7 +413,7 @@ impl Model {
             }
             State::Driver { totals, .. } => state.driver.totals = totals,
             State::Timeline { points, .. } => state.timeline.points.list.extend(Points::default().unpacked(points)),
-            State::CategoryBytes { origin, width_log2, .. } => state.shares.points.restore_scale(origin, width_log2),
+            State::Shares { origin, width_log2, .. } => state.shares.points.restore_scale(origin, width_log2),
             State::Share { point, .. } => state.shares.restore(point)?,
             State::StepList { steps, .. } => state.steps.list.extend(StepRows::default().unpacked(steps)),
             State::Steps { joined, peak, .. } => state.steps.restore(joined, peak),
@@ -505,7 +505,7 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
         lines.put(&State::Timeline { device, points: Points::default().packed(points) })?;
     }
     let shares = &state.shares.points;
-    lines.put(&State::CategoryBytes { device, origin: shares.origin, width_log2: shares.width_log2 })?;
+    lines.put(&State::Shares { device, origin: shares.origin, width_log2: shares.width_log2 })?;
     for point in &shares.list {
         lines.put(&State::Share { device, point: *point })?;
     }

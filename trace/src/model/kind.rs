@@ -70,7 +70,7 @@ impl Kind {
         }
     }
 
-    /// The place of its category among [`super::views::CategoryBytes`].
+    /// The place of its category among [`super::views::Shares`].
     #[inline]
     pub(crate) fn share(self) -> usize {
         self.category() as usize

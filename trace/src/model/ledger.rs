@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::kind::Kind;
 use super::line_book::{LineBook, Moved};
 use super::symbols::Symbols;
-use super::views::CategoryBytes;
+use super::views::Shares;
 use super::whose::{SCOPES, Scope};
 use crate::record::Phase;
 
@@ -85,7 +85,7 @@ pub(crate) struct Ledger {
     layer_slots: HashMap<u32, u32>,
     pub(crate) epoch: u64,
     /// What is live, by category.
-    pub(crate) shares: CategoryBytes,
+    pub(crate) shares: Shares,
 }
 
 impl Default for Ledger {
@@ -97,7 +97,7 @@ impl Default for Ledger {
             layers: Vec::new(),
             layer_slots: HashMap::new(),
             epoch: 0,
-            shares: CategoryBytes::default(),
+            shares: Shares::default(),
         }
     }
 }
@@ -118,7 +118,7 @@ impl Ledger {
     }
 
     /// Bytes taken, about.
-    pub(crate) fn heap_bytes(&self) -> usize {
+    pub(crate) fn weight(&self) -> usize {
         self.cells.capacity() * (size_of::<Cell>() + size_of::<(CellKey, u32)>())
             + self.books.iter().map(LineBook::weight).sum::<usize>()
             + self.layers.capacity() * (size_of::<LayerSlot>() + size_of::<(u32, u32)>())

@@ -77,7 +77,7 @@ impl LineBook {
     }
 
     /// Bytes taken, about.
-    pub(crate) fn heap_bytes(&self) -> usize {
+    pub(crate) fn weight(&self) -> usize {
         self.lines.capacity() * (size_of::<LineSlot>() + size_of::<(LineId, u32)>())
     }
 

@@ -212,7 +212,7 @@ impl Model {
     }
 
     /// The out-of-memory events: the first 32 and the last 32. Whose lines they name was said to
-    /// [`set_scope`](Self::set_scope); the user's otherwise.
+    /// [`choose`](Self::choose); the user's otherwise.
     pub fn ooms(&self) -> Vec<OomView> {
         self.ooms_in(self.scope)
     }

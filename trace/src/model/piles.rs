@@ -18,7 +18,7 @@ use super::line_book::{LineBook, Moved};
 use super::steps::{Snapshot, is_steady};
 use super::symbols::Symbols;
 use super::views::{Category, Line};
-use super::whose::{Scope, CodeOrigin};
+use super::whose::{Scope, Whose};
 use crate::record::Phase;
 
 /// The most passes of which is kept what lines held.
@@ -29,16 +29,16 @@ const LEAST: usize = 5;
 
 /// Memory that piled up on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AccumulationView {
+pub struct PileView {
     /// Over what.
-    pub span: AccumulationSpan,
+    pub span: PileSpan,
     /// By whole stack, the most first.
-    pub stacks: Vec<StackAccumulation>,
+    pub stacks: Vec<PiledStack>,
 }
 
 /// Over what memory piled up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccumulationSpan {
+pub enum PileSpan {
     /// From the end of one optimizer step to the end of another; both as steps ended by then.
     Steps {
         /// The earlier.
@@ -52,7 +52,7 @@ pub enum AccumulationSpan {
 
 /// What one stack has piled up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StackAccumulation {
+pub struct PiledStack {
     /// The stack.
     pub stack: u32,
     /// The line it belongs to; `None`: no Python frame of the user's.
@@ -204,7 +204,7 @@ impl Piles {
 
 impl Model {
     /// What piles up on a device: over the steps, and over the passes before the peak.
-    pub fn accumulations(&self, device: i32) -> Vec<AccumulationView> {
+    pub fn piles(&self, device: i32) -> Vec<PileView> {
         let Some(state) = self.state(device) else { return Vec::new() };
         [over_steps(state, &self.symbols), over_passes(state, &self.symbols)].into_iter().flatten().collect()
     }
@@ -219,13 +219,13 @@ impl Model {
         let caller = |(stack, frame): (u32, &super::symbols::Frame)| Caller {
             stack,
             line: frame.line.clone(),
-            is_users: frame.whose == CodeOrigin::User,
+            is_users: frame.whose == Whose::User,
         };
         self.symbols.climb_stacks(stack).map(caller).collect()
     }
 
     /// Whether backward ever came to what a stack, or one it called, has made on a device.
-    pub fn reached_by_backward(&self, device: i32, stack: u32) -> bool {
+    pub fn went_backward(&self, device: i32, stack: u32) -> bool {
         let Some(state) = self.state(device) else { return false };
         // Each stack is climbed to where another one has been before.
         let mut known = HashSet::new();
@@ -238,17 +238,17 @@ impl Model {
 }
 
 /// What stacks held more at a step late in the run than after warm-up, on lines that grow steadily.
-fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
+fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<PileView> {
     let growth = &state.growth;
     let steady: HashSet<u32> = growth.steady_lines(&state.ledger).into_iter().collect();
     let (from, to) = growth.compared()?;
     let piled = growth.by_cell();
     let stacks = by_stack(state, symbols, &steady, |cell| piled.get(&cell).copied().unwrap_or((0, 0)));
-    (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::Steps { from, to }, stacks })
+    (!stacks.is_empty()).then_some(PileView { span: PileSpan::Steps { from, to }, stacks })
 }
 
 /// What stacks held at the peak, on lines that piled up before it.
-fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
+fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<PileView> {
     let steady: HashSet<u32> = state.piles.lines(&state.ledger, state.totals.peak.event).into_iter().collect();
     if steady.is_empty() {
         return None;
@@ -268,7 +268,7 @@ fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationVie
         let times = made.get(&(cell.key.stack, cell.key.layer)).copied().unwrap_or(0);
         if stays(cell.key.kind) && times >= LEAST as u64 - 1 { (0, state.ledger.at_peak(cell)) } else { (0, 0) }
     });
-    (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::Passes, stacks })
+    (!stacks.is_empty()).then_some(PileView { span: PileSpan::Passes, stacks })
 }
 
 /// What cells held before and after, summed up by stack, where it has become more.
@@ -277,7 +277,7 @@ fn by_stack(
     symbols: &Symbols,
     lines: &HashSet<u32>,
     held: impl Fn(u32) -> (u64, u64),
-) -> Vec<StackAccumulation> {
+) -> Vec<PiledStack> {
     struct Sum {
         before: u64,
         after: u64,
@@ -303,7 +303,7 @@ fn by_stack(
     }
     let piled = |(stack, sum): (u32, Sum)| {
         let cell = &state.ledger.cells[sum.most.1 as usize];
-        StackAccumulation {
+        PiledStack {
             stack,
             line: symbols.line(book.lines[book.line_of(cell) as usize].id).cloned(),
             bytes: sum.after.saturating_sub(sum.before),
@@ -311,7 +311,7 @@ fn by_stack(
             makes_graph: sum.makes_graph,
         }
     };
-    let mut stacks: Vec<StackAccumulation> = sums.into_iter().map(piled).filter(|stack| stack.bytes > 0).collect();
+    let mut stacks: Vec<PiledStack> = sums.into_iter().map(piled).filter(|stack| stack.bytes > 0).collect();
     stacks.sort_by_key(|stack| (std::cmp::Reverse(stack.bytes), stack.stack));
     stacks
 }

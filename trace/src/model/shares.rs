@@ -4,17 +4,17 @@
 //! Categories are those known at that moment: what turned out later to be something else is not counted again.
 
 use super::stretches::{Stretch, Stretches};
-use super::views::{CategoryPoint, CategoryBytes};
+use super::views::{SharePoint, Shares};
 
 /// Records what memory was used for over time: a screen is a few hundred columns wide.
 #[derive(Clone, Default)]
 pub(crate) struct SharesRecorder {
-    pub(crate) points: Stretches<CategoryPoint, 512, 64>,
+    pub(crate) points: Stretches<SharePoint, 512, 64>,
     /// The most allocated in the stretch that is open.
     most: u64,
 }
 
-impl Stretch for CategoryPoint {
+impl Stretch for SharePoint {
     fn time(&self) -> u64 {
         self.time
     }
@@ -34,7 +34,7 @@ impl Stretch for CategoryPoint {
 impl SharesRecorder {
     /// Time has come to `time`, and until now `shares` were live, `allocated` bytes together.
     #[inline]
-    pub(crate) fn advance(&mut self, time: u64, shares: &CategoryBytes, allocated: u64) {
+    pub(crate) fn advance(&mut self, time: u64, shares: &Shares, allocated: u64) {
         if self.points.open(time).is_none() {
             self.begin(time, shares, allocated);
         }
@@ -42,7 +42,7 @@ impl SharesRecorder {
 
     /// More is live now than before.
     #[inline]
-    pub(crate) fn raise(&mut self, shares: &CategoryBytes, allocated: u64) {
+    pub(crate) fn raise(&mut self, shares: &Shares, allocated: u64) {
         if allocated > self.most
             && let Some(point) = self.points.list.last_mut()
         {
@@ -51,12 +51,12 @@ impl SharesRecorder {
     }
 
     #[cold]
-    fn begin(&mut self, time: u64, shares: &CategoryBytes, allocated: u64) {
+    fn begin(&mut self, time: u64, shares: &Shares, allocated: u64) {
         if let Some(last) = self.points.list.last_mut() {
             last.last = *shares;
         }
         if let Some(begin) = self.points.next(time) {
-            self.points.list.push(CategoryPoint { time: begin, most: *shares, last: *shares });
+            self.points.list.push(SharePoint { time: begin, most: *shares, last: *shares });
             self.most = allocated;
         } else {
             self.look_again();
@@ -76,14 +76,14 @@ impl SharesRecorder {
     }
 
     /// Takes over the next point of a keyframe; `None` if there are too many.
-    pub(crate) fn restore(&mut self, point: CategoryPoint) -> Option<()> {
+    pub(crate) fn restore(&mut self, point: SharePoint) -> Option<()> {
         self.points.restore(point)?;
         self.look_again();
         Some(())
     }
 
     /// The points; the last one ends with what is live now.
-    pub(crate) fn view(&self, now: &CategoryBytes) -> Vec<CategoryPoint> {
+    pub(crate) fn view(&self, now: &Shares) -> Vec<SharePoint> {
         let mut points = self.points.list.clone();
         if let Some(last) = points.last_mut() {
             last.last = *now;
@@ -92,7 +92,7 @@ impl SharesRecorder {
     }
 }
 
-fn sum(shares: &CategoryBytes) -> u64 {
+fn sum(shares: &Shares) -> u64 {
     shares.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
@@ -100,8 +100,8 @@ fn sum(shares: &CategoryBytes) -> u64 {
 mod tests {
     use super::*;
 
-    fn shares(parameters: u64, activations: u64) -> CategoryBytes {
-        let mut shares = CategoryBytes::default();
+    fn shares(parameters: u64, activations: u64) -> Shares {
+        let mut shares = Shares::default();
         (shares[0], shares[4]) = (parameters, activations);
         shares
     }
@@ -110,7 +110,7 @@ mod tests {
     fn a_stretch_tells_its_most_and_its_end() {
         let mut recorder = SharesRecorder::default();
         let mut now = shares(0, 0);
-        let mut change = |recorder: &mut SharesRecorder, time: u64, to: CategoryBytes| {
+        let mut change = |recorder: &mut SharesRecorder, time: u64, to: Shares| {
             recorder.advance(time, &now, sum(&now));
             now = to;
             recorder.raise(&now, sum(&now));
@@ -120,7 +120,7 @@ mod tests {
         change(&mut recorder, 200, shares(5, 9));
         change(&mut recorder, 300, shares(5, 1));
         change(&mut recorder, 1 << 20, shares(5, 2));
-        let point = |time, most, last| CategoryPoint { time, most, last };
+        let point = |time, most, last| SharePoint { time, most, last };
         // THEN between the two was what the first one left
         assert_eq!(
             recorder.view(&shares(7, 0)),

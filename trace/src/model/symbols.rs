@@ -10,12 +10,12 @@ use hashbrown::{HashMap, HashSet};
 
 use super::sources::Sources;
 use super::views::Line;
-use super::whose::{Places, SCOPES, Scope, CodeOrigin};
+use super::whose::{Places, SCOPES, Scope, Whose};
 use crate::record;
 
 /// The most calls of a stack that are looked at, from the innermost outwards. memlab writes stacks of 512 calls at most, and
 /// those of backward on top of such.
-pub const MAX_STACK_DEPTH: usize = 1024;
+pub const DEEPEST_STACK: usize = 1024;
 
 /// The longest name of a file, a function or a layer, in bytes: `PATH_MAX`. Names are repeated for every block they belong to.
 const LONGEST_NAME: usize = 4096;
@@ -50,7 +50,7 @@ pub(crate) enum Missing {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Frame {
     pub(crate) line: Arc<Line>,
-    pub(crate) whose: CodeOrigin,
+    pub(crate) whose: Whose,
 }
 
 /// A layer as kept.
@@ -90,7 +90,7 @@ pub(crate) struct Symbols {
 /// The best frame of a stack, as far as it was climbed.
 #[derive(Clone, Copy)]
 struct Best {
-    rank: CodeOrigin,
+    rank: Whose,
     line: LineId,
 }
 
@@ -155,13 +155,13 @@ impl Symbols {
         self.threads.insert(thread.thread, thread);
     }
 
-    pub(crate) fn adopt_names(&mut self, later: &Self) {
+    pub(crate) fn take_names(&mut self, later: &Self) {
         self.layers.clone_from(&later.layers);
         self.threads.clone_from(&later.threads);
     }
 
     /// Bytes taken, about.
-    pub(crate) fn heap_bytes(&self) -> usize {
+    pub(crate) fn weight(&self) -> usize {
         /// A map's entry beside what is in it, and the texts that are not shared.
         const ENTRY: usize = 64;
         let entries = [self.frames.len(), self.stacks.len(), self.layers.len()];
@@ -240,7 +240,7 @@ impl Symbols {
             if let Some(best) = self.stack_lines[scope as usize].get(&at) {
                 break *best;
             }
-            if climbed.len() == MAX_STACK_DEPTH {
+            if climbed.len() == DEEPEST_STACK {
                 break None;
             }
             if !seen.insert(at) {
@@ -284,7 +284,7 @@ impl Symbols {
     }
 
     /// Whose code a line is.
-    pub(crate) fn whose(&self, line: &Line) -> CodeOrigin {
+    pub(crate) fn whose(&self, line: &Line) -> Whose {
         self.places.whose(&line.file, &line.function)
     }
 
@@ -305,7 +305,7 @@ impl Symbols {
             let here = std::mem::replace(&mut at, node.parent);
             Some(self.frames.get(&node.frame).map(|frame| (here, frame)))
         })
-        .take(MAX_STACK_DEPTH)
+        .take(DEEPEST_STACK)
         .flatten()
     }
 
@@ -322,10 +322,10 @@ impl Symbols {
             at = node.parent;
             Some((id, node))
         })
-        .take(MAX_STACK_DEPTH)
+        .take(DEEPEST_STACK)
     }
 
-    /// How many stacks are deeper than [`MAX_STACK_DEPTH`].
+    /// How many stacks are deeper than [`DEEPEST_STACK`].
     pub(crate) fn deep_stacks(&self) -> usize {
         let mut depths: HashMap<u32, usize> = HashMap::with_capacity(self.stacks.len());
         let mut climbed = Vec::new();
@@ -344,7 +344,7 @@ impl Symbols {
                 depths.insert(inner, depth);
             }
         }
-        depths.values().filter(|depth| **depth > MAX_STACK_DEPTH).count()
+        depths.values().filter(|depth| **depth > DEEPEST_STACK).count()
     }
 
     /// The outermost module of a layer; the layer itself while nothing is known of it.

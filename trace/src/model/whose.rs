@@ -19,7 +19,7 @@ use crate::record;
 /// Whose code a frame runs, best first: a stack is counted at its innermost frame of the best kind it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum CodeOrigin {
+pub enum Whose {
     /// The program's own.
     User,
     /// An installed package's.
@@ -33,7 +33,7 @@ pub enum CodeOrigin {
     Generated,
 }
 
-impl CodeOrigin {
+impl Whose {
     /// All kinds, best first.
     pub const ALL: [Self; 5] = [Self::User, Self::Library, Self::Torch, Self::StandardLibrary, Self::Generated];
 
@@ -76,16 +76,16 @@ impl Scope {
     }
 
     /// How well a frame stands for its stack; the smaller, the better.
-    pub(crate) fn rank(self, whose: CodeOrigin) -> CodeOrigin {
+    pub(crate) fn rank(self, whose: Whose) -> Whose {
         match (self, whose) {
-            (Self::Libraries, CodeOrigin::Library) => CodeOrigin::User,
+            (Self::Libraries, Whose::Library) => Whose::User,
             _ => whose,
         }
     }
 
     /// Whether lines of this kind are shown, where there are any.
-    pub fn shows(self, whose: CodeOrigin) -> bool {
-        self.rank(whose) == CodeOrigin::User
+    pub fn shows(self, whose: Whose) -> bool {
+        self.rank(whose) == Whose::User
     }
 }
 
@@ -126,24 +126,24 @@ impl Places {
     }
 
     /// Whose code a function of this file is.
-    pub(crate) fn whose(&self, file: &str, function: &str) -> CodeOrigin {
+    pub(crate) fn whose(&self, file: &str, function: &str) -> Whose {
         let said = |kind| self.roots.iter().any(|known| known.code == kind && is_below(file, &known.root));
         if said(record::CodeKind::Program) || is_typed(file, function) {
-            return CodeOrigin::User;
+            return Whose::User;
         }
         if !file.starts_with('/') || said(record::CodeKind::Generated) || is_compilers(file) {
-            return CodeOrigin::Generated;
+            return Whose::Generated;
         }
         if self.torch.as_deref().is_some_and(|root| is_below(file, root)) {
-            return CodeOrigin::Torch;
+            return Whose::Torch;
         }
         if parts(file).any(|part| part == "site-packages" || part == "dist-packages") {
-            return CodeOrigin::Library;
+            return Whose::Library;
         }
         if self.python.as_deref().is_some_and(|root| is_below(file, root)) || is_in_python(file) {
-            return CodeOrigin::StandardLibrary;
+            return Whose::StandardLibrary;
         }
-        CodeOrigin::User
+        Whose::User
     }
 }
 
@@ -217,31 +217,31 @@ mod tests {
         assert!(places.define_root(root(record::CodeKind::Generated, "/scratch/cache")));
         // WHEN files are looked at THEN each is whose it is
         for (file, function, whose) in [
-            ("/home/ada/train.py", "main", CodeOrigin::User),
-            ("/home/ada/lib/python/train.py", "main", CodeOrigin::User),
-            ("/home/ada/site-packages.py", "main", CodeOrigin::User),
-            ("/venv/lib/python3.11/site-packages/trainer/loop.py", "fit", CodeOrigin::User),
-            ("/venv/lib/python3.11/site-packages/trainers/loop.py", "fit", CodeOrigin::Library),
-            ("/usr/lib/python3/dist-packages/numpy/core.py", "f", CodeOrigin::Library),
-            ("/src/pytorch/torch/nn/modules/linear.py", "Linear.forward", CodeOrigin::Torch),
-            ("/src/pytorch/torchvision/x.py", "f", CodeOrigin::User),
-            ("/usr/lib/python3.11/copy.py", "deepcopy", CodeOrigin::StandardLibrary),
-            ("/opt/py/threading.py", "run", CodeOrigin::StandardLibrary),
-            ("/tmp/torchinductor_ada/ab/cab.py", "call", CodeOrigin::Generated),
-            ("/scratch/cache/ab/cab.py", "call", CodeOrigin::Generated),
-            ("/scratch/cached.py", "call", CodeOrigin::User),
-            ("<eval_with_key>.5", "forward", CodeOrigin::Generated),
-            ("<frozen runpy>", "_run_code", CodeOrigin::Generated),
-            ("<string>", "<module>", CodeOrigin::User),
-            ("<string>", "Net.forward", CodeOrigin::User),
-            ("<string>", "__create_fn__.<locals>.__init__", CodeOrigin::Generated),
-            ("<string>", "__init__", CodeOrigin::Generated),
-            ("<stdin>", "<module>", CodeOrigin::User),
-            ("<ipython-input-3-0a1b>", "<module>", CodeOrigin::User),
-            ("<timed exec>", "<module>", CodeOrigin::User),
-            ("/tmp/ipykernel_12/345.py", "<module>", CodeOrigin::User),
-            ("In[3]", "<module>", CodeOrigin::User),
-            ("", "", CodeOrigin::Generated),
+            ("/home/ada/train.py", "main", Whose::User),
+            ("/home/ada/lib/python/train.py", "main", Whose::User),
+            ("/home/ada/site-packages.py", "main", Whose::User),
+            ("/venv/lib/python3.11/site-packages/trainer/loop.py", "fit", Whose::User),
+            ("/venv/lib/python3.11/site-packages/trainers/loop.py", "fit", Whose::Library),
+            ("/usr/lib/python3/dist-packages/numpy/core.py", "f", Whose::Library),
+            ("/src/pytorch/torch/nn/modules/linear.py", "Linear.forward", Whose::Torch),
+            ("/src/pytorch/torchvision/x.py", "f", Whose::User),
+            ("/usr/lib/python3.11/copy.py", "deepcopy", Whose::StandardLibrary),
+            ("/opt/py/threading.py", "run", Whose::StandardLibrary),
+            ("/tmp/torchinductor_ada/ab/cab.py", "call", Whose::Generated),
+            ("/scratch/cache/ab/cab.py", "call", Whose::Generated),
+            ("/scratch/cached.py", "call", Whose::User),
+            ("<eval_with_key>.5", "forward", Whose::Generated),
+            ("<frozen runpy>", "_run_code", Whose::Generated),
+            ("<string>", "<module>", Whose::User),
+            ("<string>", "Net.forward", Whose::User),
+            ("<string>", "__create_fn__.<locals>.__init__", Whose::Generated),
+            ("<string>", "__init__", Whose::Generated),
+            ("<stdin>", "<module>", Whose::User),
+            ("<ipython-input-3-0a1b>", "<module>", Whose::User),
+            ("<timed exec>", "<module>", Whose::User),
+            ("/tmp/ipykernel_12/345.py", "<module>", Whose::User),
+            ("In[3]", "<module>", Whose::User),
+            ("", "", Whose::Generated),
         ] {
             assert_eq!(places.whose(file, function), whose, "{file} {function}");
         }

@@ -105,12 +105,12 @@ impl Follower {
     }
 
     /// Says that the writer is dead: what it reserved but did not write is passed over from now on.
-    pub fn set_writer_dead(&mut self) {
+    pub fn writer_is_dead(&mut self) {
         self.writer_is_dead = true;
     }
 
     /// Says that what this file lacks will never be written, whether its writer lives or not.
-    pub fn skip_holes(&mut self) {
+    pub fn pass_over_holes(&mut self) {
         self.passes_holes = true;
     }
 
@@ -119,7 +119,7 @@ impl Follower {
         &self.feed.skipped
     }
 
-    /// Where it is, for [`SeekableReplay::note`](super::SeekableReplay::note).
+    /// Where it is, for [`Past::note`](super::Past::note).
     pub fn position(&self) -> Position {
         Position { is_beside: self.is_beside, feed: self.feed.clone() }
     }

@@ -58,9 +58,9 @@ impl At {
     }
 }
 
-/// What became of a [`SeekableReplay::seek`].
+/// What became of a [`Past::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SeekOutcome {
+pub enum Sought {
     /// The state is that of the moment.
     Found,
     /// The trace was cut down to stay within its bounds and no longer has that moment: the state is the earliest it has.
@@ -120,7 +120,7 @@ impl Past {
             source,
             is_beside: false,
             feed: Feed::default(),
-            replay: Replay::with_history(events),
+            replay: Replay::keeping(events),
             buffer: vec![0; BUFFER],
             filled: 0,
             discarding: false,
@@ -153,8 +153,8 @@ impl Past {
     }
 
     /// Gives layers and threads the names that a later state knows.
-    pub fn adopt_names(&mut self, later: &Model) {
-        self.replay.model.adopt_names(later);
+    pub fn take_names(&mut self, later: &Model) {
+        self.replay.model.take_names(later);
     }
 
     /// Whether the trace was found to end in the middle of a compressed frame.
@@ -175,10 +175,10 @@ impl Past {
     /// If the file cannot be read, is no trace, or was made by a newer memlab.
     pub fn seek(
         &mut self,
-        at: SeekTarget,
+        at: At,
         extent: Extent,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<SeekOutcome, ReadError> {
+    ) -> Result<Sought, ReadError> {
         self.reopen_if_replaced()?;
         self.begin_close_to(at)?;
         let mut next_report = self.feed.offset;
@@ -188,18 +188,18 @@ impl Past {
                 next_report = self.feed.offset + BUFFER as u64;
                 let (bytes_read, events) = (self.feed.offset, self.replay.model.events());
                 if progress(Progress { bytes_read, bytes_total: self.source.bytes_total(), events }).is_break() {
-                    return Ok(SeekOutcome::Cancelled);
+                    return Ok(Sought::Cancelled);
                 }
             }
         }
         if self.replay.model.header().is_none() {
             return Err(ReadError::Empty { path: self.path.clone() });
         }
-        Ok(if at.is_ahead_of(&self.replay.model) { SeekOutcome::Found } else { SeekOutcome::NotKept })
+        Ok(if at.is_ahead_of(&self.replay.model) { Sought::Found } else { Sought::NotKept })
     }
 
     /// Replays what is read, or reads more; false at the moment or at the end.
-    fn advance(&mut self, at: SeekTarget, extent: Extent) -> Result<bool, ReadError> {
+    fn advance(&mut self, at: At, extent: Extent) -> Result<bool, ReadError> {
         if self.discarding {
             let end = memchr::memchr(b'\n', &self.buffer[..self.filled]);
             self.discarding = end.is_none();
@@ -294,7 +294,7 @@ impl Past {
     }
 
     /// Goes to the best checkpoint before the moment, unless the state at hand is better; to the beginning if there is none.
-    fn begin_close_to(&mut self, at: SeekTarget) -> Result<(), ReadError> {
+    fn begin_close_to(&mut self, at: At) -> Result<(), ReadError> {
         let is_usable = at.is_ahead_of(&self.replay.model);
         let mut before = self.checkpoints.iter().rev().filter(|checkpoint| at.is_ahead_of(&checkpoint.model));
         let nearest = before.next();
@@ -307,7 +307,7 @@ impl Past {
         let was_beside = self.is_beside;
         match best {
             Some(checkpoint) => {
-                self.replay = Replay::from_model(checkpoint.model.clone(), self.replay.kept());
+                self.replay = Replay::of(checkpoint.model.clone(), self.replay.kept());
                 (self.feed, self.is_beside) = (checkpoint.feed.clone(), checkpoint.is_beside);
             }
             None => {
@@ -348,15 +348,15 @@ impl Past {
     fn is_worth_keeping(&self, model: &Model) -> bool {
         const BYTES_COPIED_PER_EVENT: usize = 64;
         let last = self.checkpoints.last().map_or(0, |checkpoint| checkpoint.model.events());
-        let least = self.spacing.max((model.heap_bytes() / BYTES_COPIED_PER_EVENT) as u64);
+        let least = self.spacing.max((model.weight() / BYTES_COPIED_PER_EVENT) as u64);
         model.events() >= last.saturating_add(least)
     }
 
     fn keep(&mut self, is_beside: bool, feed: Feed, model: Model) {
-        let weight = model.heap_bytes();
+        let weight = model.weight();
         self.checkpoints.push(Checkpoint { is_beside, feed, model, weight });
         let weight = |checkpoints: &[Checkpoint]| checkpoints.iter().map(|each| each.weight).sum::<usize>();
-        while self.checkpoints.len() > CHECKPOINTS || heap_bytes(&self.checkpoints) > self.budget {
+        while self.checkpoints.len() > CHECKPOINTS || weight(&self.checkpoints) > self.budget {
             self.spacing = self.spacing.saturating_mul(2);
             let mut index = 0;
             self.checkpoints.retain(|_| {
@@ -370,7 +370,7 @@ impl Past {
 /// Refuses what comes after the moment.
 struct Stopping<'r> {
     replay: &'r mut Replay,
-    at: SeekTarget,
+    at: At,
     refused: bool,
 }
 

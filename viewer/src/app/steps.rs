@@ -131,7 +131,7 @@ impl Column for StepColumn {
 }
 
 /// What the first step is compared with.
-const START: SeekTarget = SeekTarget::Event(0);
+const START: At = At::Event(0);
 
 /// How the steps are shown.
 #[derive(Clone, Debug)]
@@ -315,7 +315,7 @@ impl App {
 
 /// The moment of a step's end.
 fn end_of(step: &StepView) -> At {
-    SeekTarget::event(step.end_event, step.end_time)
+    At::event(step.end_event, step.end_time)
 }
 
 /// The step in which a time lies, if that has ended.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use memlab_trace::{Observer, Scope, load_whole};
+use memlab_trace::{Onlooker, Scope, load_whole};
 
 use crate::export::flamegraph::{Measure, flamegraph};
 use crate::export::{csv, json, memory_viz, perfetto, speedscope};
@@ -68,8 +68,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     destination.check(file, format.is_text())?;
     // A run over time is rather wanted whole.
     let moment = options.at.unwrap_or(if *format == Format::Perfetto { Moment::End } else { Moment::Peak });
-    let load = |observer: &mut dyn Observer| {
-        let mut looked = load_at(file, moment, *device, observer)?;
+    let load = |onlooker: &mut dyn Onlooker| {
+        let mut looked = load_at(file, moment, *device, onlooker)?;
         looked.choose(options.scope);
         anyhow::Ok(looked)
     };

@@ -5,7 +5,6 @@ use std::io::Write as _;
 
 use crate::control::{Limit, LimitStatus, OnLimit, Process, Status};
 use crate::fault::bad_input;
-use crate::filter::parse_size;
 use crate::format::{self, Units};
 
 /// A limit as it is typed.
@@ -28,43 +27,25 @@ impl std::str::FromStr for Size {
     }
 }
 
-/// A size above 0 as people write it.
+/// A size above 0.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// What to write instead.
 pub fn size(text: &str) -> Result<u64, String> {
-    match parse_size(text) {
-        Some(0) => Err(format!("{text:?}: with no memory at all no program runs: give it some, as in 8GiB")),
-        Some(bytes) => Ok(bytes),
-        None => Err(format!("{text:?} is not a size: write it as 8GiB or 512MiB")),
+    match memlab_sizes::parse(text) {
+        Ok(0) => Err(format!("{text:?}: no program runs without memory: give it some, as in 8GiB")),
+        size => size.map_err(|error| error.to_string()),
     }
 }
 
-/// What `memlab run --limit` is given, `8GiB` or `0:8GiB,1:4GiB`, for the library: the same with sizes in bytes, since that
-/// reads no fractions.
+/// The argument of `memlab run --limit`, `8GiB` or `0:8GiB,1:4GiB`: passed to the library as it is, once it is known to be right.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
-pub fn parse_limits(text: &str) -> Result<String, String> {
-    if !text.contains([':', ',']) {
-        return size(text).map(|bytes| bytes.to_string());
-    }
-    let mut limits: Vec<(u32, u64)> = Vec::new();
-    for part in text.split(',') {
-        let (device, wanted) = part
-            .split_once(':')
-            .ok_or_else(|| format!("{part:?} names no device: write 0:8GiB,1:4GiB, or one size for all devices"))?;
-        let device: u32 =
-            device.trim().parse().map_err(|_| format!("{device:?} is not a device: write its number, as in 0:8GiB"))?;
-        if limits.iter().any(|(seen, _)| *seen == device) {
-            return Err(format!("device {device} has two limits: give it one"));
-        }
-        limits.push((device, size(wanted)?));
-    }
-    let limits: Vec<String> = limits.iter().map(|(device, bytes)| format!("{device}:{bytes}")).collect();
-    Ok(limits.join(","))
+/// What to write instead.
+pub fn checked_limits(text: &str) -> Result<String, String> {
+    memlab_sizes::parse_limits(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// Sets the limit of a process, or shows its limits.
@@ -122,30 +103,11 @@ mod tests {
 
     #[test]
     fn limits_are_checked_before_anything_starts() {
-        for (good, told) in [
-            ("8GiB", "8589934592"),
-            (" 512 MiB", "536870912"),
-            ("0:8GiB,1: 4g", "0:8589934592,1:4294967296"),
-            ("3:1.5G", "3:1610612736"),
-        ] {
-            assert_eq!(parse_limits(good), Ok(told.to_owned()));
-        }
-        for (wrong, words) in [
-            ("", "not a size"),
-            ("much", "\"much\" is not a size: write it as 8GiB"),
-            ("0", "no program runs"),
-            ("-1GiB", "not a size"),
-            ("0:8GiB,4GiB", "\"4GiB\" names no device"),
-            ("gpu:8GiB", "\"gpu\" is not a device"),
-            ("0:8GiB,0:4GiB", "device 0 has two limits"),
-            ("0:", "\"\" is not a size"),
-            ("1e99GiB", "not a size"),
-        ] {
-            let error = parse_limits(wrong).expect_err(wrong);
-            assert!(error.contains(words), "{wrong}: {error}");
-        }
+        assert_eq!(checked_limits("0:8GiB,1:4GiB"), Ok("0:8GiB,1:4GiB".to_owned()));
+        assert_eq!(checked_limits("8"), Err("8 what? 8GiB?".to_owned()));
         assert_eq!("OFF".parse(), Ok(Size::Off));
         assert_eq!("8GiB".parse(), Ok(Size::Bytes(8 << 30)));
+        assert!("0B".parse::<Size>().unwrap_err().contains("no program runs without memory"));
     }
 
     #[test]

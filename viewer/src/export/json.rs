@@ -19,7 +19,7 @@ use crate::report::json::{Place, Places, Process, StepRow, Trace, steps, text};
 struct Export {
     trace: Trace,
     process: Process,
-    moment: SeekTarget,
+    moment: At,
     devices: Vec<Device>,
     categories: Vec<CategoryRow>,
     lines: Vec<LineRow>,
@@ -166,7 +166,7 @@ pub fn write(out: &mut dyn Write, path: &Path, looked: &Looked, device: Option<i
     let export = Export {
         trace: Trace::of(path, whole, &looked.through.skipped, looked.through.truncated),
         process: Process::of(whole),
-        moment: SeekTarget {
+        moment: At {
             at: looked.moment.typed(),
             time_ns: moment.time(),
             events: moment.events(),

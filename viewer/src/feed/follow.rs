@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memlab_trace::{At, Extent, Follower, Past, Progress, ReadError, Replay, Scope, SeekOutcome};
+use memlab_trace::{At, Extent, Follower, Past, Progress, ReadError, Replay, Scope, Sought};
 
 use super::rates::Rates;
 use super::writer::{Writer, writer};
@@ -66,7 +66,7 @@ impl Followed {
     ///
     /// If it cannot be read, is empty or is no trace that this memlab knows.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
-        let mut replay = Replay::with_history(EVENTS);
+        let mut replay = Replay::keeping(EVENTS);
         let reading = match Follower::open(path) {
             Ok(mut follower) => {
                 let polled = follower.begin(&mut replay)?;
@@ -141,16 +141,16 @@ impl Followed {
             cursor.at
         } else {
             let start = self.replay.model.header().map_or(0, |header| header.start_unix_ns);
-            SeekTarget::Time(cursor.unix_ns.saturating_sub(start))
+            At::Time(cursor.unix_ns.saturating_sub(start))
         };
         let whole = self.snapshot(Detail::None);
         let sought = self.seek(at, cancelled)?;
         let Some(past) = &self.past else { return Some(whole) };
-        Some(whole.at(past.replay(), sought == SeekOutcome::NotKept, detail))
+        Some(whole.at(past.replay(), sought == Sought::NotKept, detail))
     }
 
     /// Who holds what on a device at a moment. `None` if `cancelled`.
-    pub fn holdings(&mut self, device: i32, at: SeekTarget, cancelled: &dyn Fn() -> bool) -> Option<Arc<Holdings>> {
+    pub fn holdings(&mut self, device: i32, at: At, cancelled: &dyn Fn() -> bool) -> Option<Arc<Holdings>> {
         self.seek(at, cancelled)?;
         let model = &self.past.as_ref()?.replay().model;
         Some(Arc::new(Holdings {
@@ -162,7 +162,7 @@ impl Followed {
     }
 
     /// Brings `past` to a moment; `None` if `cancelled`, or if the trace can no longer be read, which is then said.
-    fn seek(&mut self, at: SeekTarget, cancelled: &dyn Fn() -> bool) -> Option<SeekOutcome> {
+    fn seek(&mut self, at: At, cancelled: &dyn Fn() -> bool) -> Option<Sought> {
         let extent = match &self.reading {
             Reading::Follows(follower) => follower.extent(),
             Reading::Whole | Reading::Done => Extent::WHOLE,
@@ -170,10 +170,10 @@ impl Followed {
         let progress = &mut |_| if cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let sought = self.open_past().and_then(|past| past.seek(at, extent, progress));
         match sought {
-            Ok(SeekOutcome::Cancelled) => None,
+            Ok(Sought::Cancelled) => None,
             Ok(sought) => {
                 if let Some(past) = &mut self.past {
-                    past.adopt_names(&self.replay.model);
+                    past.take_names(&self.replay.model);
                 }
                 Some(sought)
             }
@@ -192,7 +192,7 @@ impl Followed {
         let length = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
         let is_far =
             matches!(self.state, State::Opening { .. }) && length.saturating_sub(follower.extent().offset) > FAR;
-        self.replay.set_history_length(if is_far { 0 } else { EVENTS });
+        self.replay.keep_latest(if is_far { 0 } else { EVENTS });
     }
 
     /// What a long trace is read for is often a moment of its past: the way there is shorter from a place noted now.
@@ -262,7 +262,7 @@ impl Followed {
     fn read_whole(&mut self, cancelled: &dyn Fn() -> bool) -> Polled {
         self.reading = Reading::Done;
         let progress = &mut |_| if cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        match self.open_past().and_then(|past| past.seek(SeekTarget::End, Extent::WHOLE, progress)) {
+        match self.open_past().and_then(|past| past.seek(At::End, Extent::WHOLE, progress)) {
             Ok(_) => {
                 if let Some(past) = &self.past {
                     self.replay = past.replay().clone();
@@ -327,7 +327,7 @@ impl Followed {
             self.writer_is_dead = true;
             if let Reading::Follows(follower) = &mut self.reading {
                 // The lines after a hole are read by the next poll.
-                follower.set_writer_dead();
+                follower.writer_is_dead();
             }
         }
         State::Killed

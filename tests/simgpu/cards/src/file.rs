@@ -12,7 +12,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::{MAGIC, MAX_DEVICES, Table, size};
+use crate::environment::size_from;
+use crate::{MAGIC, MAX_DEVICES, Table};
 
 const DEFAULT_MEMORY: u64 = 8 << 30;
 
@@ -80,9 +81,8 @@ fn map(file: Option<&File>) -> Option<*mut Table> {
 
 /// Writes the header of a zeroed table that no other process can see yet.
 fn fill(table: *mut Table) {
-    let number = |name: &str| std::env::var(name).ok();
-    let devices = number("SIMGPU_DEVICES").and_then(|text| text.parse::<u64>().ok()).unwrap_or(1);
-    let memory = number("SIMGPU_MEMORY").and_then(|text| size::parse(&text)).unwrap_or(DEFAULT_MEMORY);
+    let devices = std::env::var("SIMGPU_DEVICES").ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(1);
+    let memory = size_from("SIMGPU_MEMORY", DEFAULT_MEMORY);
     // SAFETY: `table` is a zeroed mapping that only this thread sees; all-zero is a valid `Table`.
     unsafe {
         (*table).devices = devices.min(MAX_DEVICES as u64);

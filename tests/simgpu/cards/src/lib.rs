@@ -5,16 +5,16 @@
 //! private to the process. A process that dies gives its bytes back: its slot names it by pid and start time, and
 //! whoever next asks sweeps the slots of the dead.
 
+mod environment;
 mod file;
 mod process;
-mod size;
 mod visible;
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use environment::size_from;
 pub use process::start_time;
-pub use size::parse as parse_size;
 pub use visible::{uuid, uuid_text};
 
 /// The most devices one set of cards can have.

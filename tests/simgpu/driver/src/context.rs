@@ -33,8 +33,7 @@ thread_local! {
 
 /// The bytes a context takes: `SIMGPU_CONTEXT`, or 256 MiB.
 fn context_bytes() -> u64 {
-    let wanted = std::env::var("SIMGPU_CONTEXT").ok().and_then(|text| simgpu_cards::parse_size(&text));
-    wanted.unwrap_or(256 << 20)
+    simgpu_cards::size_from("SIMGPU_CONTEXT", 256 << 20)
 }
 
 fn on_stack<R>(body: impl FnOnce(&mut Vec<usize>) -> R) -> Result<R, Code> {
