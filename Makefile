@@ -52,9 +52,13 @@ test-python: all wheel $(VENV)/.installed $(VENV)/.chromium
 test-old: all $(VENV)/.installed
 	tests/versions.sh --old
 
-lint:
+# Style, types, layers and licences. Licences are checked where cargo-deny is installed (`cargo install cargo-deny`).
+lint: $(VENV)/.installed
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --release -- -D warnings
+	$(CARGO) test --quiet --release --package layers
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check licenses bans sources; \
+		else echo "memlab: cargo-deny is not installed: licences are not checked" >&2; fi
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 

@@ -237,4 +237,4 @@ def test_a_limit_that_is_none_is_said(memlab, recorded):
     run = recorded("forks", 0, MEMLAB_HOST_MAX="nonsense")
     assert run.returncode == 0
     (line,) = complaints(run)
-    assert "MEMLAB_HOST_MAX=nonsense is not a size" in line
+    assert 'MEMLAB_HOST_MAX: "nonsense" is not a size' in line

@@ -266,7 +266,7 @@ def check_limit(harness, folder):
     harness.note("limit", {"reserved": reserved, "totals": totals})
     if totals != [limit, limit] or not limit - (1 << 30) < reserved < limit:
         return [f"under a limit of {limit}: PyTorch reserved {reserved} and was told {totals}"]
-    spilling = {"MEMLAB_LIMIT": str(3 << 30), "MEMLAB_ON_LIMIT": "spill", "MEMLAB_OFFLOAD": "0"}
+    spilling = {"MEMLAB_LIMIT": "3GiB", "MEMLAB_ON_LIMIT": "spill", "MEMLAB_OFFLOAD": "0"}
     base = used_mib()
     with Training(harness, folder, env=spilling) as training:
         used = used_mib() - base

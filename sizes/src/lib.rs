@@ -9,7 +9,7 @@
 //! assert_eq!(memlab_sizes::parse("8").unwrap_err().to_string(), "8 what? 8GiB?");
 //! assert_eq!(memlab_sizes::format(3 << 29), "1.50 GiB");
 //! ```
-
+//!
 //! # Layers
 //!
 //! ```text

@@ -30,7 +30,7 @@ impl Drawing {
     fn read(source: &str) -> Option<Self> {
         let documentation: Vec<&str> = source
             .lines()
-            .map_while(|line| line.strip_prefix("//!"))
+            .filter_map(|line| line.strip_prefix("//!"))
             .map(|line| line.strip_prefix(' ').unwrap_or(line))
             .collect();
         let heading = documentation.iter().position(|line| *line == "# Layers")?;
