@@ -277,7 +277,7 @@ fn condense(recorder: &Recorder, state: &mut State, trace_max: u64) -> Result<()
 
 /// The header, the state at the end of the file that was left, and where the events begin.
 fn rest_of(follower: &mut Follower, model: &mut Model, header: &[u8], front: u64) -> io::Result<Vec<u8>> {
-    follower.pass_over_holes();
+    follower.skip_holes();
     while follower.poll(model).map_err(io::Error::other)?.more {}
     loop {
         let mut keyframe = header.to_vec();

@@ -7,8 +7,8 @@
 //! - [`encode`]: writes them without heap or panic, for hooks inside the traced process.
 //! - [`decode_line`]: reads one.
 //! - [`load_whole`] and [`Follower`]: read a whole file, finished or still growing.
-//! - [`Past`]: the state at any moment of a run, and [`Replay`]: the state with its latest events.
-//! - [`Hindsight`]: the blocks of a moment, with what became of them later.
+//! - [`SeekableReplay`]: the state at any moment of a run, and [`Replay`]: the state with its latest events.
+//! - [`SnapshotReplay`]: the blocks of a moment, with what became of them later.
 //! - [`Model`]: the state of the process: what is allocated now and was at the peak, by line, layer and category.
 //!
 //! ```
@@ -33,20 +33,21 @@
 
 mod decode;
 pub mod encode;
-mod hindsight;
 mod model;
+mod snapshot_replay;
 
 mod reader;
 pub mod record;
-mod tail;
+mod replay;
 
 pub use decode::{DecodeError, decode_line};
-pub use hindsight::{Hindsight, Onlooker, Seen};
 pub use model::*;
+pub use snapshot_replay::{Observer, ResolvedSnapshot, SnapshotReplay};
 
 pub use reader::{
-    At, Extent, Follower, Loaded, Past, Polled, Position, Progress, ReadError, ReadThrough, Sink, Skipped, SkippedLine,
-    Sought, load, load_whole, open_file, open_file_itself, read_header, read_whole,
+    Extent, Follower, FollowerPosition, Loaded, Polled, Progress, ReadError, ReadSummary, SeekOutcome, SeekTarget,
+    SeekableReplay, Sink, Skipped, SkippedLine, load, load_whole, open_file, open_file_no_follow, read_header,
+    read_whole,
 };
 pub use record::Record;
-pub use tail::{EventView, Happening, Replay};
+pub use replay::{EventKind, EventView, Replay};

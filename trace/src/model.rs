@@ -3,45 +3,45 @@
 //! Records go in by [`Model::apply`]; everything else looks. Nothing a trace contains can make the model panic,
 //! loop or grow beyond what is live and defined: what does not add up is counted in [`Anomalies`] and ignored.
 
+mod accumulation;
 mod blocks;
 mod calls;
+mod category_timeline;
+mod code_origin;
 mod device;
+mod device_views;
 mod driver;
 mod keyframe;
 mod kind;
-mod lasting;
 mod ledger;
 mod line_book;
 mod lines;
+mod long_lived;
 mod ooms;
-mod piles;
-mod shares;
-mod shown;
 mod sources;
 mod steps;
-mod stretches;
 mod symbols;
 mod tags;
+mod time_bins;
 mod timeline;
 mod views;
-mod whose;
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-pub use calls::{Call, CallTree, Held, LineCalls};
+pub use accumulation::{AccumulationSpan, AccumulationView, Caller, StackAccumulation};
+pub use calls::{AllocationTotals, Call, CallTree, LineCalls};
+pub use code_origin::{CodeOrigin, Scope};
 pub use keyframe::Keyframe;
-pub use piles::{Caller, PileSpan, PileView, PiledStack};
 pub use sources::Sources;
-pub use symbols::DEEPEST_STACK;
+pub use symbols::MAX_STACK_DEPTH;
 pub use views::*;
-pub use whose::{Scope, Whose};
 
 use crate::record::{self, Phase, Record};
 use device::{DeviceState, Moment, Reached};
 use driver::Driver;
-use lasting::Looked;
+use long_lived::LongLivedScan;
 use ooms::Ooms;
 use steps::Steps;
 use symbols::{Missing, Symbols};
@@ -70,7 +70,7 @@ pub struct Model {
     devices: Vec<Option<Box<DeviceState>>>,
     host: Driver,
     threads: Threads,
-    looked: Looked,
+    looked: LongLivedScan,
     allocated: u64,
     steps: Steps,
     ooms: Ooms,
@@ -133,8 +133,8 @@ impl Model {
                     device.info = Some(info);
                 }
             }
-            Record::Limit(limit) => self.limited(limit),
-            Record::Others(others) => self.told_others(others),
+            Record::Limit(limit) => self.set_limit(limit),
+            Record::Others(others) => self.note_other_processes(others),
             Record::Thread(thread) => self.symbols.define_thread(thread),
             Record::Software(software) => {
                 let changes = self.symbols.define_software(software);
@@ -287,7 +287,7 @@ impl Model {
                 let moves = device.ledger.resolve_again(scope, &mut self.symbols);
                 device.growth.moved(&device.ledger, scope, &moves);
                 if scope == Scope::Users {
-                    device.piles.moved(&device.ledger, &moves);
+                    device.accumulation.moved(&device.ledger, &moves);
                 }
             }
         }
@@ -383,9 +383,9 @@ impl Model {
         }
         self.steps.end(event.index, event.time, self.allocated, self.events);
         self.steps_ended += 1;
-        if self.looked.is_long_ago(self.steps_ended, self.threads.passes) {
+        if self.looked.is_due(self.steps_ended, self.threads.passes) {
             for device in self.devices.iter_mut().flatten() {
-                device.look_for_lasting(&mut self.symbols);
+                device.reclassify_long_lived(&mut self.symbols);
             }
         }
     }
@@ -464,8 +464,8 @@ impl Model {
     }
 
     /// What lines, layers and categories have in common on a device. They sum to what is allocated.
-    pub fn holders(&self, device: i32) -> Vec<HolderView> {
-        self.state(device).map(|state| state.holders(&self.symbols, self.scope)).unwrap_or_default()
+    pub fn attributions(&self, device: i32) -> Vec<AttributionView> {
+        self.state(device).map(|state| state.attributions(&self.symbols, self.scope)).unwrap_or_default()
     }
 
     /// What every category holds on a device, in the order of [`Category::ALL`]. They sum to what is used.
@@ -501,7 +501,7 @@ impl Model {
         self.symbols.climb(stack).map(|frame| frame.line.clone()).collect()
     }
 
-    /// How many stacks are so deep that their outermost calls are not shown: deeper than [`DEEPEST_STACK`].
+    /// How many stacks are so deep that their outermost calls are not shown: deeper than [`MAX_STACK_DEPTH`].
     pub fn deep_stacks(&self) -> usize {
         self.symbols.deep_stacks()
     }
@@ -533,7 +533,7 @@ impl Model {
 
     /// The layer that a block counts for in [`Model::layers`].
     pub fn layer_of(&self, block: &BlockView) -> BlockLayer {
-        let (root, name) = shown::block_layer(block.owner, block.layer, &self.symbols);
+        let (root, name) = device_views::block_layer(block.owner, block.layer, &self.symbols);
         BlockLayer { root, name }
     }
 
@@ -544,10 +544,15 @@ impl Model {
     }
 
     /// Driver memory held at an address ([`HOST`]: the host's).
-    pub fn driver_held(&self, device: i32, kind: record::DriverKind, address: u64) -> Option<HeldView> {
+    pub fn driver_allocation(
+        &self,
+        device: i32,
+        kind: record::DriverKind,
+        address: u64,
+    ) -> Option<DriverAllocationView> {
         let driver = if device == HOST { Some(&self.host) } else { self.state(device).map(|state| &state.driver) };
         let held = driver?.held.get(&(kind, address))?;
-        Some(HeldView { bytes: held.bytes, is_segment: held.segment, is_block: held.is_block() })
+        Some(DriverAllocationView { bytes: held.bytes, is_segment: held.segment, is_block: held.is_block() })
     }
 
     /// Whether physical memory of a segment is mapped at an address.
@@ -557,15 +562,15 @@ impl Model {
 
     /// Takes over what layers and threads were called later (the names of modules come after their first allocations), and
     /// whose lines are told.
-    pub fn take_names(&mut self, later: &Self) {
+    pub fn adopt_names(&mut self, later: &Self) {
         self.scope = later.scope;
-        self.symbols.take_names(&later.symbols);
+        self.symbols.adopt_names(&later.symbols);
     }
 
     /// About how much memory the model takes, in bytes.
-    pub fn weight(&self) -> usize {
-        let devices = self.devices.iter().flatten().map(|device| device.weight()).sum::<usize>();
-        devices + self.symbols.weight() + self.steps.list.capacity() * size_of::<StepView>()
+    pub fn heap_bytes(&self) -> usize {
+        let devices = self.devices.iter().flatten().map(|device| device.heap_bytes()).sum::<usize>();
+        devices + self.symbols.heap_bytes() + self.steps.list.capacity() * size_of::<StepView>()
     }
 
     /// What to call a thread, if known.

@@ -3,7 +3,7 @@
 mod feed;
 mod file;
 mod follow;
-mod past;
+mod seekable;
 mod whole;
 
 use std::fmt;
@@ -12,9 +12,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 pub use feed::{Skipped, SkippedLine};
-pub use file::{open_file, open_file_itself, read_header};
+pub use file::{open_file, open_file_no_follow, read_header};
 pub use follow::{Follower, Polled};
-pub use past::{At, Past, Position, Sought};
+pub use seekable::{FollowerPosition, SeekOutcome, SeekTarget, SeekableReplay};
 pub use whole::{load, load_whole, read_whole};
 
 use crate::model::Model;
@@ -61,14 +61,14 @@ impl Sink for Model {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Whether the trace's own file is read to its end, and `offset` is in the one beside it.
-    pub beside: bool,
+    pub in_continuation: bool,
     /// Bytes.
     pub offset: u64,
 }
 
 impl Extent {
     /// All there is.
-    pub const WHOLE: Self = Self { beside: true, offset: u64::MAX };
+    pub const WHOLE: Self = Self { in_continuation: true, offset: u64::MAX };
 }
 
 /// A trace, read.
@@ -85,15 +85,15 @@ pub struct Loaded {
 
 impl Loaded {
     /// A state, and what was met on the way to it.
-    pub fn new(model: Model, through: ReadThrough) -> Self {
-        let ReadThrough { skipped, truncated, cancelled } = through;
+    pub fn new(model: Model, through: ReadSummary) -> Self {
+        let ReadSummary { skipped, truncated, cancelled } = through;
         Self { model, skipped, truncated, cancelled }
     }
 }
 
 /// What was met while a trace was read; as in [`Loaded`].
 #[derive(Clone, Debug, Default)]
-pub struct ReadThrough {
+pub struct ReadSummary {
     /// Garbled lines passed over.
     pub skipped: Skipped,
     /// Whether it ends in the middle of a line, or of a compressed frame.

@@ -331,7 +331,7 @@ fn a_stack_is_counted_at_the_best_frame_it_has() {
             assert_eq!(*bytes, expected_bytes, "{file}");
         }
         // AND so does the tree of the user's lines
-        let tree = model.calls(0).only(Scope::Users);
+        let tree = model.calls(0).in_scope(Scope::Users);
         let none = tree.calls.iter().filter(|call| call.line.is_none()).count();
         assert_eq!((none, tree.roots.len()), (0, expected.len()));
     }
@@ -344,25 +344,25 @@ fn libraries_answer_where_the_users_line_only_calls_them() {
     let first = NAMES.iter().map(|line| (*line).to_owned());
     let mut model = replay(first.clone().chain(blocks_of_stacks(&["ut", "sl", "ulmt", "ulmt"])));
     // WHEN it is left to the model whose lines are told
-    model.choose(None);
+    model.set_scope(None);
     // THEN it is the libraries', the innermost, and they sum to the same
-    assert_eq!((model.scope(), model.only_calls(0).is_some()), (Scope::Libraries, true));
+    assert_eq!((model.scope(), model.dominant_library_call(0).is_some()), (Scope::Libraries, true));
     let lines = model.lines(0);
     let held: Vec<_> = lines.iter().map(|view| (file_of(view), view.live_bytes, view.live_bytes_at_peak)).collect();
     let library = |name: &str| format!("/v/lib/python3.11/site-packages/{name}");
     let (models, trainer) = (library("models/gpt.py"), library("trainer/loop.py"));
     let expected = [(models, 24, 24), (trainer, 4, 4), ("/home/ada/train.py".to_owned(), 2, 2)];
     assert_eq!(held, expected);
-    let tree = model.calls(0).only(Scope::Libraries);
+    let tree = model.calls(0).in_scope(Scope::Libraries);
     assert_eq!(tree.total().live_bytes, 30);
     assert!(tree.calls.iter().all(|call| call.line.is_some()));
     // WHEN someone wants the user's THEN they are told
-    model.choose(Some(Scope::Users));
+    model.set_scope(Some(Scope::Users));
     assert_eq!(model.lines(0).len(), 2);
     // GIVEN a user's line that allocates most itself THEN it stays with the user's
     let mut model = replay(first.chain(blocks_of_stacks(&["ulmt", "ut"])));
-    model.choose(None);
-    assert_eq!((model.scope(), model.only_calls(0)), (Scope::Users, None));
+    model.set_scope(None);
+    assert_eq!((model.scope(), model.dominant_library_call(0)), (Scope::Users, None));
 }
 
 #[test]

@@ -268,7 +268,7 @@ fn a_follower_waits_for_a_line_being_written_but_not_for_ever() {
     trace.write(unfinished + &alloc(4));
     assert_eq!(follower.poll_at(start + Duration::from_millis(2200), &mut model).unwrap().events, 0);
     // WHEN the writer is dead THEN there is nothing to wait for
-    follower.writer_is_dead();
+    follower.set_writer_dead();
     assert_eq!(follower.poll_at(start + Duration::from_millis(2300), &mut model).unwrap().events, 1);
     assert_eq!(follower.skipped().count, 0);
 }
@@ -363,7 +363,7 @@ fn a_trace_that_was_being_cut_down_goes_on_in_the_file_beside_it() {
         let mut model = Model::new();
         while follower.poll(&mut model).unwrap().more {}
         assert_eq!(model.events(), 2);
-        follower.writer_is_dead();
+        follower.set_writer_dead();
         while follower.poll(&mut model).unwrap().more {}
         assert_eq!((model.events(), follower.skipped().count), (4, 0), "stage {stage}");
         assert!(!follower.poll(&mut model).unwrap().restarted);
@@ -395,7 +395,7 @@ fn what_a_user_has_beside_a_trace_is_none_of_it() {
         // THEN the trace is read alone, and nobody waits
         assert_eq!(load_whole(&path, &mut |_| ControlFlow::Continue(())).unwrap().model.events(), 1, "{kind}");
         let mut follower = Follower::open(&path).unwrap();
-        follower.writer_is_dead();
+        follower.set_writer_dead();
         let mut model = Model::new();
         while follower.poll(&mut model).unwrap().more {}
         assert_eq!(model.events(), 1, "{kind}");

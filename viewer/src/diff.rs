@@ -76,7 +76,7 @@ impl Difference {
             categories,
             lines: lines::compare(&before, &after, Scope::Users),
             library_lines: lines::compare(&before, &after, Scope::Libraries),
-            scope: scope.unwrap_or(match before.only_calls || after.only_calls {
+            scope: scope.unwrap_or(match before.dominant_library_call || after.dominant_library_call {
                 true => Scope::Libraries,
                 false => Scope::Users,
             }),

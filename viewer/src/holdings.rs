@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use memlab_trace::record::Phase;
-use memlab_trace::{BlockLayer, Category, CategoryView, DeviceView, LayerView, Line, LineView, Model, Scope, Seen};
+use memlab_trace::{
+    BlockLayer, Category, CategoryView, DeviceView, LayerView, Line, LineView, Model, ResolvedSnapshot, Scope,
+};
 
 /// All that is held. The lines sum to what is allocated, so do the layers, and the categories sum to what is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,11 +65,11 @@ impl Holdings {
     }
 
     /// At the moment that was seen.
-    pub fn at_moment(seen: &Seen, device: i32) -> Self {
+    pub fn at_moment(seen: &ResolvedSnapshot, device: i32) -> Self {
         let lines = |scope: Scope| {
             let mut lines: BTreeMap<Option<Arc<Line>>, HeldLine> = BTreeMap::new();
             for (_, block) in seen.blocks.iter().filter(|(on, _)| *on == device) {
-                let line = seen.whole.line_in(block.stack, scope);
+                let line = seen.final_model.line_in(block.stack, scope);
                 let held = lines.entry(line.clone()).or_insert_with(|| HeldLine { line, ..HeldLine::default() });
                 held.bytes = held.bytes.saturating_add(block.bytes);
                 if block.phase == Phase::Backward {
@@ -78,11 +80,11 @@ impl Holdings {
         };
         let mut layers: BTreeMap<BlockLayer, u64> = BTreeMap::new();
         for (_, block) in seen.blocks.iter().filter(|(on, _)| *on == device) {
-            let held = layers.entry(seen.whole.layer_of(block)).or_default();
+            let held = layers.entry(seen.final_model.layer_of(block)).or_default();
             *held = held.saturating_add(block.bytes);
         }
         let known: BTreeMap<BlockLayer, LayerView> = seen
-            .whole
+            .final_model
             .layers(device)
             .into_iter()
             .map(|view| (BlockLayer { root: view.root, name: view.name.clone() }, view))
@@ -98,7 +100,7 @@ impl Holdings {
                 bytes,
             }
         };
-        let totals = seen.moment.totals(device);
+        let totals = seen.model.totals(device);
         Self {
             allocated_bytes: totals.allocated_bytes,
             reserved_bytes: totals.reserved_bytes,

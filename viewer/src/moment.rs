@@ -5,7 +5,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use memlab_trace::{
-    At, DeviceView, Hindsight, Model, Onlooker, OomView, ReadThrough, Scope, Seen, StepView, load_whole, read_whole,
+    DeviceView, Model, Observer, OomView, ReadSummary, ResolvedSnapshot, Scope, SeekTarget, SnapshotReplay, StepView,
+    load_whole, read_whole,
 };
 
 use crate::fault::bad_input;
@@ -85,9 +86,9 @@ impl Moment {
 /// A run as it was at a moment.
 pub struct Looked {
     /// The state then, and what became of it.
-    pub seen: Seen,
+    pub seen: ResolvedSnapshot,
     /// What was met while reading.
-    pub through: ReadThrough,
+    pub through: ReadSummary,
     /// The moment asked for.
     pub moment: Moment,
 }
@@ -95,14 +96,14 @@ pub struct Looked {
 impl Looked {
     /// Chooses whose lines are told, as [`Model::choose`] does: by the whole run, so that all its moments are told alike.
     pub fn choose(&mut self, scope: Option<Scope>) {
-        self.seen.whole.choose(scope);
-        let chosen = self.seen.whole.scope();
-        self.seen.moment.choose(Some(chosen));
+        self.seen.final_model.set_scope(scope);
+        let chosen = self.seen.final_model.scope();
+        self.seen.model.set_scope(Some(chosen));
     }
 }
 
 /// Reads a trace for one moment of it; of several devices the peak is that of `device`, else of the one with the highest.
-/// `onlooker` sees all that is replayed until then.
+/// `observer` sees all that is replayed until then.
 ///
 /// # Errors
 ///
@@ -111,28 +112,28 @@ pub fn load_at(
     path: &Path,
     moment: Moment,
     device: Option<i32>,
-    onlooker: &mut dyn Onlooker,
+    observer: &mut dyn Observer,
 ) -> anyhow::Result<Looked> {
     let at = match moment {
-        Moment::End => At::End,
-        Moment::Time(time) => At::Time(time),
+        Moment::End => SeekTarget::End,
+        Moment::Time(time) => SeekTarget::Time(time),
         // Where these are, only the whole trace tells.
         _ => {
             let loaded = progress::shown(|progress| load_whole(path, progress))?;
             find(path, &loaded.model, moment, device)?
         }
     };
-    let mut hindsight = Hindsight::new(at, onlooker);
+    let mut hindsight = SnapshotReplay::new(at, observer);
     let through = progress::shown(|progress| read_whole(path, &mut hindsight, progress))?;
     let seen = hindsight.finish();
-    find(path, &seen.whole, moment, device)?;
-    if !seen.is_kept {
-        let steps = seen.moment.steps_ended();
+    find(path, &seen.final_model, moment, device)?;
+    if !seen.is_available {
+        let steps = seen.model.steps_ended();
         return Err(bad_input(format!(
             "{}: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer has {moment}. It has everything after \
              {}{}: say --at end, or a time or step after that",
             path.display(),
-            format::duration(seen.moment.time()),
+            format::duration(seen.model.time()),
             if steps > 0 { format!(" (step {})", steps - 1) } else { String::new() },
         )));
     }
@@ -163,7 +164,7 @@ pub fn device_of(path: &Path, model: &Model, device: Option<i32>) -> anyhow::Res
 /// # Errors
 ///
 /// If it is not there.
-pub fn find(path: &Path, model: &Model, moment: Moment, device: Option<i32>) -> anyhow::Result<At> {
+pub fn find(path: &Path, model: &Model, moment: Moment, device: Option<i32>) -> anyhow::Result<SeekTarget> {
     let fail = |message: String| Err(bad_input(format!("{}: {message}", path.display())));
     // That there is such a device is to be known whatever the moment.
     let peaked = match (moment, device) {
@@ -171,18 +172,18 @@ pub fn find(path: &Path, model: &Model, moment: Moment, device: Option<i32>) -> 
         _ => None,
     };
     Ok(match moment {
-        Moment::Peak => peaked.map_or(At::End, |view| At::event(view.peak_event, view.peak_time)),
-        Moment::End => At::End,
+        Moment::Peak => peaked.map_or(SeekTarget::End, |view| SeekTarget::event(view.peak_event, view.peak_time)),
+        Moment::End => SeekTarget::End,
         Moment::Time(time) if time > model.time() => {
             return fail(format!("{moment} is later than the end of the trace, {}", format::duration(model.time())));
         }
-        Moment::Time(time) => At::Time(time),
+        Moment::Time(time) => SeekTarget::Time(time),
         Moment::Oom(number) => match oom(&model.ooms(), model.oom_count(), number) {
-            Ok(oom) => At::event(oom.event, oom.time),
+            Ok(oom) => SeekTarget::event(oom.event, oom.time),
             Err(message) => return fail(message),
         },
         Moment::Step(index) => match step(model.steps(), index) {
-            Ok(step) => At::event(step.end_event, step.end_time),
+            Ok(step) => SeekTarget::event(step.end_event, step.end_time),
             Err(message) => return fail(message),
         },
     })

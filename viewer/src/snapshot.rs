@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{
-    CategoryView, DeviceView, DriverView, EventView, GrowthView, Held, LayerView, Line, LineView, Model, OomView,
-    Replay, Scope, SegmentMap, Sources, StepView, Timeline, Whose,
+    AllocationTotals, CategoryView, CodeOrigin, DeviceView, DriverView, EventView, GrowthView, LayerView, Line,
+    LineView, Model, OomView, Replay, Scope, SegmentMap, Sources, StepView, Timeline,
 };
 
 pub use self::calls::Calls;
@@ -110,7 +110,7 @@ pub struct ProcessSnapshot {
     /// Whose lines are told.
     pub scope: Scope,
     /// The line of the user's that only calls libraries, where theirs are told.
-    pub only_calls: Option<Arc<Line>>,
+    pub dominant_library_call: Option<Arc<Line>>,
     /// What memlab could not do in this process.
     pub warnings: Vec<String>,
     /// Lines of the trace that could not be read.
@@ -144,7 +144,7 @@ pub struct StackFrame {
     /// Where it is.
     pub line: Arc<Line>,
     /// Whose code it runs.
-    pub whose: Whose,
+    pub origin: CodeOrigin,
 }
 
 /// What ids stand for.
@@ -164,8 +164,8 @@ impl Names {
     /// Notes what these stacks and layers are called.
     fn note(&mut self, model: &Model, stack: u32, layer: u32) {
         if stack != 0 && !self.stacks.contains_key(&stack) {
-            let frames = std::iter::zip(model.frames(stack), model.whose_frames(stack));
-            self.stacks.insert(stack, frames.map(|(line, whose)| StackFrame { line, whose }).collect());
+            let frames = std::iter::zip(model.frames(stack), model.frame_origins(stack));
+            self.stacks.insert(stack, frames.map(|(line, origin)| StackFrame { line, origin }).collect());
             if let Some(line) = model.line_of(stack) {
                 self.lines.insert(stack, line);
             }
@@ -185,7 +185,7 @@ pub struct LineRow {
     /// What it allocated itself.
     pub own: LineView,
     /// It and all it called; `None` unless that was wanted.
-    pub inclusive: Option<Held>,
+    pub inclusive: Option<AllocationTotals>,
     /// How much more it holds after each step, by the trend over the run; `None`: that of this call is not known.
     pub growth_per_step: Option<f64>,
     /// Blocks handed out a second: of late while it runs, over the run afterwards.
@@ -243,7 +243,7 @@ impl ProcessSnapshot {
                 .chain(crate::format::missing_events(model.lost_events()))
                 .collect(),
             scope: model.scope(),
-            only_calls: only_calls(model),
+            dominant_library_call: dominant_library_call(model),
             ..Self::default()
         };
         process.note_names(replay, detail);
@@ -294,16 +294,16 @@ impl ProcessSnapshot {
 }
 
 /// The line of the user's that only calls libraries, on whatever device, where the lines of libraries are told.
-fn only_calls(model: &Model) -> Option<Arc<Line>> {
+fn dominant_library_call(model: &Model) -> Option<Arc<Line>> {
     let mut devices = model.devices().into_iter().filter(|_| model.scope() == Scope::Libraries);
-    devices.find_map(|device| model.only_calls(device.index))
+    devices.find_map(|device| model.dominant_library_call(device.index))
 }
 
 impl DeviceSnapshot {
     fn of(model: &Model, totals: DeviceView, detail: Detail) -> Self {
         let index = totals.index;
         let calls = (detail == Detail::Calls).then(|| model.calls(index));
-        let inclusive: HashMap<Arc<Line>, Held> = calls
+        let inclusive: HashMap<Arc<Line>, AllocationTotals> = calls
             .iter()
             .flat_map(|calls| calls.lines_inclusive(model.scope()))
             .map(|calls| (calls.line, calls.inclusive))
@@ -315,7 +315,7 @@ impl DeviceSnapshot {
         let row = |own: LineView| LineRow {
             inclusive: calls.is_some().then(|| {
                 let held = own.line.as_ref().and_then(|line| inclusive.get(line)).copied();
-                held.unwrap_or_else(|| Held::from(&own))
+                held.unwrap_or_else(|| AllocationTotals::from(&own))
             }),
             growth_per_step: Some(growth_of.get(&own.line.as_ref()).copied().unwrap_or(0.0)),
             allocations_per_second: if seconds > 0.0 { own.allocations as f64 / seconds } else { 0.0 },
@@ -329,9 +329,9 @@ impl DeviceSnapshot {
             layers: model.layers(index),
             steps: model.device_steps(index).to_vec(),
             driver: model.driver_memory(index),
-            relations: detail.has_relations().then(|| Arc::new(Relations::new(&model.holders(index)))),
+            relations: detail.has_relations().then(|| Arc::new(Relations::new(&model.attributions(index)))),
             segments: (detail == Detail::Segments).then(|| Arc::new(model.segments(index))),
-            calls: calls.map(|calls| Arc::new(Calls::new(calls.only(model.scope()), &growth))),
+            calls: calls.map(|calls| Arc::new(Calls::new(calls.in_scope(model.scope()), &growth))),
             growth,
         }
     }

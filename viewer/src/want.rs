@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use memlab_trace::{At, CategoryView, LayerView, LineView, Scope};
+use memlab_trace::{CategoryView, LayerView, LineView, Scope, SeekTarget};
 
 /// What a screen needs in detail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct Cursor {
     /// The trace it was chosen on.
     pub trace: PathBuf,
     /// The moment, in the events or the time of that trace.
-    pub at: At,
+    pub at: SeekTarget,
     /// When that is, in nanoseconds since 1970: the same moment of the other processes.
     pub unix_ns: u64,
 }
@@ -63,9 +63,9 @@ pub struct Compare {
     /// The device.
     pub device: i32,
     /// The earlier moment.
-    pub before: At,
+    pub before: SeekTarget,
     /// The later one.
-    pub after: At,
+    pub after: SeekTarget,
 }
 
 /// Two moments side by side.

@@ -48,7 +48,7 @@ impl LiveBlocks {
     }
 
     /// Bytes taken, about.
-    pub(crate) fn weight(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         let ordered = self.ordered.as_ref().map_or(0, BTreeMap::len);
         self.slots.capacity() * size_of::<Block>() + (self.by_address.capacity() + ordered) * 2 * size_of::<u64>()
     }

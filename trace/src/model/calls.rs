@@ -10,13 +10,13 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::Model;
-use super::symbols::{DEEPEST_STACK, Frame, Symbols};
+use super::code_origin::{CodeOrigin, Scope};
+use super::symbols::{Frame, MAX_STACK_DEPTH, Symbols};
 use super::views::{Line, LineView, StackView};
-use super::whose::{Scope, Whose};
 
 /// What blocks come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct AllocationTotals {
     /// Live now.
     pub live_bytes: u64,
     /// Blocks live now.
@@ -29,7 +29,7 @@ pub struct Held {
     pub allocated_bytes: u64,
 }
 
-impl Held {
+impl AllocationTotals {
     /// Counts `other` too.
     pub fn add(&mut self, other: &Self) {
         self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
@@ -40,7 +40,7 @@ impl Held {
     }
 }
 
-impl From<&StackView> for Held {
+impl From<&StackView> for AllocationTotals {
     fn from(stack: &StackView) -> Self {
         Self {
             live_bytes: stack.live_bytes,
@@ -52,7 +52,7 @@ impl From<&StackView> for Held {
     }
 }
 
-impl From<&LineView> for Held {
+impl From<&LineView> for AllocationTotals {
     fn from(line: &LineView) -> Self {
         Self {
             live_bytes: line.live_bytes,
@@ -70,15 +70,15 @@ pub struct Call {
     /// The line; `None`: no Python frame at all.
     pub line: Option<Arc<Line>>,
     /// Whose code it is; `None`: no Python frame at all.
-    pub whose: Option<Whose>,
+    pub origin: Option<CodeOrigin>,
     /// The call it was made from, an index into [`CallTree::calls`] lower than its own; `None`: outermost.
     pub parent: Option<u32>,
     /// The calls made from here, by index: what held most at the peak first.
     pub children: Vec<u32>,
     /// Allocated by this line itself.
-    pub own: Held,
+    pub own: AllocationTotals,
     /// Allocated by this line and all it called: `own` and the `inclusive` of its children.
-    pub inclusive: Held,
+    pub inclusive: AllocationTotals,
 }
 
 impl Call {
@@ -88,7 +88,7 @@ impl Call {
     }
 
     fn is_in(&self, scope: Scope) -> bool {
-        self.whose.is_some_and(|whose| scope.shows(whose))
+        self.origin.is_some_and(|origin| scope.shows(origin))
     }
 }
 
@@ -98,7 +98,7 @@ pub struct LineCalls {
     /// The line.
     pub line: Arc<Line>,
     /// Each stack counted once, however often the line is in it.
-    pub inclusive: Held,
+    pub inclusive: AllocationTotals,
 }
 
 /// All Python stacks of a device, outermost calls first. See [`Model::calls`].
@@ -139,23 +139,23 @@ impl CallTree {
     }
 
     /// The same with the lines of `scope` only: with the user's, what library code allocated is counted at the line that
-    /// called it, and where no line of the user's called it, at the line it is counted at elsewhere (see [`Whose`]).
-    pub fn only(&self, scope: Scope) -> Self {
+    /// called it, and where no line of the user's called it, at the line it is counted at elsewhere (see [`CodeOrigin`]).
+    pub fn in_scope(&self, scope: Scope) -> Self {
         let mut tree = Self::default();
-        let rank = |call: &Call| call.whose.map(|whose| scope.rank(whose));
+        let rank = |call: &Call| call.origin.map(|origin| scope.rank(origin));
         // Where each call went (`None`: no line of that scope is around it), and the call that stands for it then.
         let mut became: Vec<(Option<u32>, u32)> = Vec::with_capacity(self.calls.len());
         let mut known: HashMap<(Option<u32>, Option<Arc<Line>>), u32> = HashMap::new();
         let mut place = |tree: &mut Self, around: Option<u32>, call: &Call| {
             let key = (around, call.line.clone());
-            *known.entry(key).or_insert_with(|| tree.push(around, call.line.as_ref(), call.whose))
+            *known.entry(key).or_insert_with(|| tree.push(around, call.line.as_ref(), call.origin))
         };
         for (index, call) in (0..).zip(&self.calls) {
             let (around, outer) = call.parent.map_or((None, index), |parent| became[parent as usize]);
             let stands = if rank(&self.calls[outer as usize]) < rank(call) { outer } else { index };
             let new = if call.is_in(scope) { Some(place(&mut tree, around, call)) } else { around };
             became.push((new, stands));
-            if call.own != Held::default() {
+            if call.own != AllocationTotals::default() {
                 let place = new.unwrap_or_else(|| place(&mut tree, None, &self.calls[stands as usize]));
                 tree.calls[place as usize].own.add(&call.own);
             }
@@ -165,8 +165,8 @@ impl CallTree {
     }
 
     /// What all of it comes to.
-    pub fn total(&self) -> Held {
-        let mut total = Held::default();
+    pub fn total(&self) -> AllocationTotals {
+        let mut total = AllocationTotals::default();
         self.roots.iter().for_each(|root| total.add(&self.calls[*root as usize].inclusive));
         total
     }
@@ -174,7 +174,7 @@ impl CallTree {
     /// What each line of `scope` and all it called came to, the most at the peak first. A line that is in a stack several
     /// times, as in recursion, counts it once.
     pub fn lines_inclusive(&self, scope: Scope) -> Vec<LineCalls> {
-        let mut sums: HashMap<&Arc<Line>, Held> = HashMap::new();
+        let mut sums: HashMap<&Arc<Line>, AllocationTotals> = HashMap::new();
         // Depth first, without recursion: a call is met again, to be left, after all below it.
         let mut to_do: Vec<(u32, bool)> = self.roots.iter().map(|root| (*root, true)).collect();
         let mut around: HashSet<&Arc<Line>> = HashSet::new();
@@ -202,9 +202,9 @@ impl CallTree {
         lines
     }
 
-    fn push(&mut self, parent: Option<u32>, line: Option<&Arc<Line>>, whose: Option<Whose>) -> u32 {
+    fn push(&mut self, parent: Option<u32>, line: Option<&Arc<Line>>, origin: Option<CodeOrigin>) -> u32 {
         let index = self.calls.len() as u32;
-        self.calls.push(Call { line: line.cloned(), whose, parent, ..Call::default() });
+        self.calls.push(Call { line: line.cloned(), origin, parent, ..Call::default() });
         match parent {
             Some(parent) => self.calls[parent as usize].children.push(index),
             None => self.roots.push(index),
@@ -276,11 +276,11 @@ impl Planting<'_> {
     fn call(&mut self, parent: Option<u32>, frame: Option<&Frame>) -> u32 {
         let tree = &mut self.tree;
         // What is called from too deep begins anew, as if it were outermost.
-        let parent = parent.filter(|parent| (self.depths[*parent as usize] as usize) < DEEPEST_STACK - 1);
+        let parent = parent.filter(|parent| (self.depths[*parent as usize] as usize) < MAX_STACK_DEPTH - 1);
         let key = (parent, frame.map(|frame| frame.line.clone()));
         *self.by_line.entry(key).or_insert_with(|| {
             self.depths.push(parent.map_or(0, |parent| self.depths[parent as usize] + 1));
-            tree.push(parent, frame.map(|frame| &frame.line), frame.map(|frame| frame.whose))
+            tree.push(parent, frame.map(|frame| &frame.line), frame.map(|frame| frame.origin))
         })
     }
 }
@@ -356,7 +356,7 @@ mod tests {
         let mut more = vec![r#"{"stack":9,"parent":0,"frame":3}"#.to_owned()];
         more.extend(blocks(&[(3, 20), (5, 3), (9, 4)]));
         // WHEN only the user's lines are to be seen
-        let tree = model(&more).calls(0).only(Scope::Users);
+        let tree = model(&more).calls(0).in_scope(Scope::Users);
         let expected = [
             (Some(10), None, 0, 23),
             (Some(20), Some(0), 20, 23),
@@ -365,7 +365,7 @@ mod tests {
             (Some(30), None, 4, 4),
         ];
         assert_eq!(shown(&tree), expected);
-        assert_eq!(tree.calls[4].whose, Some(Whose::Torch));
+        assert_eq!(tree.calls[4].origin, Some(CodeOrigin::Torch));
     }
 
     #[test]
@@ -407,7 +407,7 @@ mod tests {
         // THEN it is walked without recursion
         assert_eq!(tree.total().live_bytes, 100);
         assert_eq!(tree.lines_inclusive(Scope::Users)[0].inclusive.live_bytes, 100);
-        assert_eq!(tree.only(Scope::Users).total(), tree.total());
+        assert_eq!(tree.in_scope(Scope::Users).total(), tree.total());
     }
 
     proptest! {
@@ -424,11 +424,11 @@ mod tests {
             more.extend(blocks(&sizes));
             more.extend(freed.iter().map(|index| format!(r#"["f",90,1,0,{}]"#, (index + 1) << 30)));
             let model = model(&more);
-            let mut total = Held::default();
+            let mut total = AllocationTotals::default();
             model.stacks(0).iter().for_each(|stack| total.add(&stack.into()));
             let full = model.calls(0);
-            for tree in [&full.only(Scope::Users), &full] {
-                let mut own = Held::default();
+            for tree in [&full.in_scope(Scope::Users), &full] {
+                let mut own = AllocationTotals::default();
                 tree.calls.iter().for_each(|call| own.add(&call.own));
                 prop_assert_eq!(own, total);
                 prop_assert_eq!(tree.total(), total);
@@ -444,8 +444,8 @@ mod tests {
                 }
             }
             for scope in [Scope::Users, Scope::Libraries] {
-                prop_assert_eq!(full.lines_inclusive(scope), full.only(scope).lines_inclusive(scope));
-                prop_assert_eq!(full.only(scope).total(), total);
+                prop_assert_eq!(full.lines_inclusive(scope), full.in_scope(scope).lines_inclusive(scope));
+                prop_assert_eq!(full.in_scope(scope).total(), total);
             }
         }
     }
@@ -459,16 +459,16 @@ mod tests {
         lines.extend(blocks(&(1..=DEPTH / 10).map(|tenth| (tenth * 10, 1)).collect::<Vec<_>>()));
         let model = model(&lines);
         // WHEN its stacks are looked at THEN each has its innermost calls, and it is known how many are not whole
-        assert_eq!(model.frames(DEPTH).len(), DEEPEST_STACK);
+        assert_eq!(model.frames(DEPTH).len(), MAX_STACK_DEPTH);
         assert_eq!(model.frames(500).len(), 500);
-        assert_eq!(model.deep_stacks(), DEPTH as usize - DEEPEST_STACK);
+        assert_eq!(model.deep_stacks(), DEPTH as usize - MAX_STACK_DEPTH);
         // AND the tree is no deeper, and sums to all there is
         let tree = model.calls(0);
         let mut depths: Vec<usize> = Vec::new();
         for call in &tree.calls {
             depths.push(call.parent.map_or(1, |parent| depths[parent as usize] + 1));
         }
-        assert!(depths.iter().all(|depth| *depth <= DEEPEST_STACK));
+        assert!(depths.iter().all(|depth| *depth <= MAX_STACK_DEPTH));
         assert_eq!(tree.total().live_bytes, u64::from(DEPTH / 10));
     }
 }

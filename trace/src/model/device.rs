@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::accumulation::Accumulation;
 use super::blocks::{Block, LiveBlocks};
+use super::category_timeline::CategoryRecorder;
 use super::driver::{Driver, Held};
 use super::kind::{Kind, effective_phase, first_kind};
 use super::ledger::{CellKey, Ledger};
-use super::piles::Piles;
-use super::shares::SharesRecorder;
 use super::steps::{Growth, Steps};
 use super::symbols::Symbols;
 use super::tags::{TaggedTensor, Tags, rounded};
@@ -152,10 +152,10 @@ pub(crate) struct DeviceState {
     pub(crate) tags: Tags,
     pub(crate) driver: Driver,
     pub(crate) timeline: TimelineRecorder,
-    pub(crate) shares: SharesRecorder,
+    pub(crate) shares: CategoryRecorder,
     pub(crate) steps: Steps,
     pub(crate) growth: Growth,
-    pub(crate) piles: Piles,
+    pub(crate) accumulation: Accumulation,
     /// The block given back last.
     pub(crate) freed: Option<Block>,
 }
@@ -187,7 +187,7 @@ impl DeviceState {
         let phase = effective_phase(event.layer, event.flags);
         if phase == Phase::Backward {
             if !self.totals.in_backward {
-                self.piles.begin_backward(&self.ledger, self.totals.peak.event);
+                self.accumulation.begin_backward(&self.ledger, self.totals.peak.event);
             }
             self.totals.in_backward = true;
         } else if self.totals.in_backward {
@@ -411,7 +411,7 @@ impl DeviceState {
 
     /// The thread entered forward, after so many `events` of the trace.
     pub(crate) fn begin_forward(&mut self, thread: u32, events: u64, symbols: &mut Symbols) {
-        self.piles.begin_pass(&self.ledger, events, self.totals.peak.event);
+        self.accumulation.begin_pass(&self.ledger, events, self.totals.peak.event);
         self.settle(before_forward(thread), symbols);
     }
 
@@ -425,7 +425,7 @@ impl DeviceState {
         self.end_backward(symbols);
         self.settle(OPTIMIZER, symbols);
         self.steps.end(event.index, event.time, self.totals.allocated, events);
-        self.piles.backward_is_over(&self.ledger);
+        self.accumulation.backward_is_over(&self.ledger);
         self.growth.end(&mut self.ledger);
     }
 }

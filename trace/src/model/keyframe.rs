@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::accumulation::{Accumulation, Passes};
 use super::blocks::{Block, NONE};
+use super::code_origin::Scope;
 use super::device::{self, DeviceState, OtherProcesses, Totals};
 use super::driver::{Driver, DriverTotals, Held, Mapping, Source};
-use super::lasting::Looked;
 use super::ledger::LayerSlot;
 use super::line_book::{LineSlot, Standing};
+use super::long_lived::LongLivedScan;
 use super::ooms::{OomRecord, Ooms};
-use super::piles::{Passes, Piles};
 use super::steps::{Cells, Growth, Snapshot, Steps};
 use super::tags::Owned;
-use super::views::{Anomalies, Line, SharePoint};
-use super::whose::Scope;
+use super::views::{Anomalies, CategoryPoint, Line};
 use super::{HOST, Model};
 use crate::record::{self, Phase};
 use packed::{BlockRow, Blocks, CellRow, PointRow, Points, StepRow, StepRows, TensorRow, Tensors};
@@ -52,7 +52,7 @@ enum State {
         #[serde(default)]
         passes: u64,
         #[serde(default)]
-        looked: Looked,
+        looked: LongLivedScan,
     },
     Line(Line),
     Owner {
@@ -124,7 +124,7 @@ enum State {
     },
     Share {
         device: i32,
-        point: SharePoint,
+        point: CategoryPoint,
     },
     /// Of all devices together where `device` is null.
     StepList {
@@ -422,8 +422,8 @@ impl Model {
                 (state.growth.ended, state.growth.stride) = (ended, stride);
                 (state.growth.cells_before, state.growth.cells_after) = (before, after);
             }
-            State::Passes { to_peak: true, passes, .. } => state.piles.to_peak = passes,
-            State::Passes { to_peak: false, passes, .. } => state.piles.now = passes,
+            State::Passes { to_peak: true, passes, .. } => state.accumulation.to_peak = passes,
+            State::Passes { to_peak: false, passes, .. } => state.accumulation.now = passes,
             _ => return None,
         }
         Some(())
@@ -510,7 +510,7 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
         lines.put(&State::Share { device, point: *point })?;
     }
     write_steps(lines, Some(device), &state.steps)?;
-    let Piles { now, to_peak } = state.piles.with_current_lines(ledger);
+    let Accumulation { now, to_peak } = state.accumulation.with_current_lines(ledger);
     for (to_peak, passes) in [(false, now), (true, to_peak)] {
         if passes != Passes::default() {
             lines.put(&State::Passes { device, to_peak, passes })?;

@@ -14,7 +14,7 @@
 //! | other, later | temporary | input | the thread's next allocation in forward | input |
 //!
 //! What outlives steps without being replaced is neither a batch nor part of a graph: such inputs, and activations that no
-//! layer made, become "other" ([`super::lasting`]), unless a module was called with them.
+//! layer made, become "other" ([`super::long_lived`]), unless a module was called with them.
 //!
 //! A tag overrules these rules, but for one: parameters and buffers that lie in a communication buffer are copies, gathered
 //! from all ranks for a while. Gradients in one are the gradients (`gradient_as_bucket_view`, FSDP's shards).
@@ -70,7 +70,7 @@ impl Kind {
         }
     }
 
-    /// The place of its category among [`super::views::Shares`].
+    /// The place of its category among [`super::views::CategoryBytes`].
     #[inline]
     pub(crate) fn share(self) -> usize {
         self.category() as usize

@@ -11,11 +11,11 @@
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
+use super::code_origin::{SCOPES, Scope};
 use super::kind::Kind;
 use super::line_book::{LineBook, Moved};
 use super::symbols::Symbols;
-use super::views::Shares;
-use super::whose::{SCOPES, Scope};
+use super::views::CategoryBytes;
 use crate::record::Phase;
 
 /// What the blocks of a cell have in common.
@@ -85,7 +85,7 @@ pub(crate) struct Ledger {
     layer_slots: HashMap<u32, u32>,
     pub(crate) epoch: u64,
     /// What is live, by category.
-    pub(crate) shares: Shares,
+    pub(crate) shares: CategoryBytes,
 }
 
 impl Default for Ledger {
@@ -97,7 +97,7 @@ impl Default for Ledger {
             layers: Vec::new(),
             layer_slots: HashMap::new(),
             epoch: 0,
-            shares: Shares::default(),
+            shares: CategoryBytes::default(),
         }
     }
 }
@@ -118,9 +118,9 @@ impl Ledger {
     }
 
     /// Bytes taken, about.
-    pub(crate) fn weight(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         self.cells.capacity() * (size_of::<Cell>() + size_of::<(CellKey, u32)>())
-            + self.books.iter().map(LineBook::weight).sum::<usize>()
+            + self.books.iter().map(LineBook::heap_bytes).sum::<usize>()
             + self.layers.capacity() * (size_of::<LayerSlot>() + size_of::<(u32, u32)>())
     }
 

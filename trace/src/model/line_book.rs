@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
+use super::code_origin::Scope;
 use super::ledger::Cell;
 use super::symbols::{LineId, Missing, Resolved, Symbols};
-use super::whose::Scope;
 
 /// What one line holds: kept apart from the cells for its own high-water mark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub(crate) struct Moved {
 }
 
 impl Moved {
-    /// How much of what the old line held at some moment belongs to the new one. Places get their real line soon after
+    /// How much of what the old line held at some moment belongs to the new one. CodeRoots get their real line soon after
     /// they are met, so that what the old line held long ago was rather what it still holds.
     pub(crate) fn share_of(&self, held: u64) -> u64 {
         self.stays.map_or(held, |stays| held.saturating_sub(stays).min(self.bytes))
@@ -77,7 +77,7 @@ impl LineBook {
     }
 
     /// Bytes taken, about.
-    pub(crate) fn weight(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         self.lines.capacity() * (size_of::<LineSlot>() + size_of::<(LineId, u32)>())
     }
 

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use super::Model;
+use super::code_origin::{CodeOrigin, Scope};
 use super::device::DeviceState;
 use super::views::{GrowthView, Line, LineView};
-use super::whose::{Scope, Whose};
 
 impl Model {
     /// Whose lines [`lines`](Self::lines) and [`line_of`](Self::line_of) tell.
@@ -16,10 +16,10 @@ impl Model {
     }
 
     /// Has [`lines`](Self::lines) and [`line_of`](Self::line_of) tell the lines of `scope`. `None`: the user's, unless
-    /// those say nothing of the device that most was allocated on (see [`only_calls`](Self::only_calls)).
-    pub fn choose(&mut self, scope: Option<Scope>) {
+    /// those say nothing of the device that most was allocated on (see [`dominant_library_call`](Self::dominant_library_call)).
+    pub fn set_scope(&mut self, scope: Option<Scope>) {
         self.scope = scope.unwrap_or_else(|| {
-            let says_nothing = self.fullest_device().is_some_and(|device| self.only_calls(device).is_some());
+            let says_nothing = self.fullest_device().is_some_and(|device| self.dominant_library_call(device).is_some());
             if says_nothing { Scope::Libraries } else { Scope::Users }
         });
     }
@@ -31,7 +31,7 @@ impl Model {
     }
 
     /// What every line holds on a device, the most at the peak first. They sum to what is allocated. Whose lines these are
-    /// was said to [`choose`](Self::choose); the user's otherwise.
+    /// was said to [`set_scope`](Self::set_scope); the user's otherwise.
     pub fn lines(&self, device: i32) -> Vec<LineView> {
         self.lines_in(device, self.scope)
     }
@@ -42,7 +42,7 @@ impl Model {
     }
 
     /// The lines that hold more at the end of the last step than after warm-up, most growth first. Whose lines was said to
-    /// [`choose`](Self::choose); the user's otherwise.
+    /// [`set_scope`](Self::set_scope); the user's otherwise.
     pub fn growth(&self, device: i32) -> Vec<GrowthView> {
         self.growth_in(device, self.scope)
     }
@@ -53,8 +53,8 @@ impl Model {
         self.state(device).map(growth).unwrap_or_default()
     }
 
-    /// The line a stack belongs to: its innermost frame of the user's, else of a library's, and so on as [`Whose`] is
-    /// ordered; `None`: it has no frames. Or that of a library, as was said to [`choose`](Self::choose).
+    /// The line a stack belongs to: its innermost frame of the user's, else of a library's, and so on as [`CodeOrigin`] is
+    /// ordered; `None`: it has no frames. Or that of a library, as was said to [`set_scope`](Self::set_scope).
     pub fn line_of(&self, stack: u32) -> Option<Arc<Line>> {
         self.line_in(stack, self.scope)
     }
@@ -65,21 +65,21 @@ impl Model {
     }
 
     /// Whose code a line is.
-    pub fn whose(&self, line: &Line) -> Whose {
-        self.symbols.whose(line)
+    pub fn code_origin(&self, line: &Line) -> CodeOrigin {
+        self.symbols.code_origin(line)
     }
 
     /// Whose code the frames of a stack are, in the order of [`frames`](Self::frames).
-    pub fn whose_frames(&self, stack: u32) -> Vec<Whose> {
-        self.symbols.climb(stack).map(|frame| frame.whose).collect()
+    pub fn frame_origins(&self, stack: u32) -> Vec<CodeOrigin> {
+        self.symbols.climb(stack).map(|frame| frame.origin).collect()
     }
 
     /// The line of the user's that holds more than half of a device's peak and says nothing of it, because nearly all of
     /// that was allocated by a library that it calls.
-    pub fn only_calls(&self, device: i32) -> Option<Arc<Line>> {
+    pub fn dominant_library_call(&self, device: i32) -> Option<Arc<Line>> {
         let state = self.state(device)?;
         let most = state.lines(Scope::Users, &self.symbols).into_iter().next()?;
-        let line = most.line.filter(|line| self.whose(line) == Whose::User)?;
+        let line = most.line.filter(|line| self.code_origin(line) == CodeOrigin::User)?;
         if most.live_bytes_at_peak <= state.totals.peak.allocated / 2 {
             return None;
         }

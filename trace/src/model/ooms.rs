@@ -6,11 +6,11 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use super::Model;
+use super::code_origin::Scope;
 use super::device::DeviceState;
-use super::shown::holder;
+use super::device_views::holder;
 use super::symbols::{LineId, Symbols};
 use super::views::{Category, OomView};
-use super::whose::Scope;
 use crate::record;
 
 /// How many of the first, and how many of the last, are kept.
@@ -153,7 +153,7 @@ impl Ooms {
 
     /// The driver told who else is on a device: before it has told the device's use for the first time, that also holds for
     /// what was before.
-    pub(crate) fn told_others(&mut self, device: i32, others: &[(u32, u64)]) {
+    pub(crate) fn note_other_processes(&mut self, device: i32, others: &[(u32, u64)]) {
         let unknown = |oom: &&mut OomRecord| oom.device == device && !oom.sampled && oom.others.is_empty();
         for oom in self.first.iter_mut().chain(&mut self.last).filter(unknown) {
             oom.others = others.to_vec();
@@ -205,14 +205,14 @@ impl Ooms {
 
 impl Model {
     /// The process has a limit on a device from now on.
-    pub(super) fn limited(&mut self, limit: record::Limit) {
+    pub(super) fn set_limit(&mut self, limit: record::Limit) {
         if let Some(device) = self.device_mut(limit.limit) {
             device.limit = Some(limit);
         }
     }
 
     /// The out-of-memory events: the first 32 and the last 32. Whose lines they name was said to
-    /// [`choose`](Self::choose); the user's otherwise.
+    /// [`set_scope`](Self::set_scope); the user's otherwise.
     pub fn ooms(&self) -> Vec<OomView> {
         self.ooms_in(self.scope)
     }
@@ -228,8 +228,8 @@ impl Model {
     }
 
     /// The driver told who else is on a device.
-    pub(super) fn told_others(&mut self, others: record::Others) {
-        self.ooms.told_others(others.others, &others.processes);
+    pub(super) fn note_other_processes(&mut self, others: record::Others) {
+        self.ooms.note_other_processes(others.others, &others.processes);
         if let Some(device) = self.device_mut(others.others) {
             device.others.note(others.processes);
         }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
+use super::code_origin::{SCOPES, Scope};
 use super::ledger::Ledger;
 use super::line_book::{LineBook, Moved};
 use super::symbols::Symbols;
 use super::views::{GrowthView, Line, StepView};
-use super::whose::{SCOPES, Scope};
 
 /// The most steps kept apart; beyond, neighbours are joined.
 const STEPS: usize = 1 << 16;

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
+use super::code_origin::{CodeOrigin, CodeRoots, SCOPES, Scope};
 use super::sources::Sources;
 use super::views::Line;
-use super::whose::{Places, SCOPES, Scope, Whose};
 use crate::record;
 
 /// The most calls of a stack that are looked at, from the innermost outwards. memlab writes stacks of 512 calls at most, and
 /// those of backward on top of such.
-pub const DEEPEST_STACK: usize = 1024;
+pub const MAX_STACK_DEPTH: usize = 1024;
 
 /// The longest name of a file, a function or a layer, in bytes: `PATH_MAX`. Names are repeated for every block they belong to.
 const LONGEST_NAME: usize = 4096;
@@ -50,7 +50,7 @@ pub(crate) enum Missing {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Frame {
     pub(crate) line: Arc<Line>,
-    pub(crate) whose: Whose,
+    pub(crate) origin: CodeOrigin,
 }
 
 /// A layer as kept.
@@ -84,13 +84,13 @@ pub(crate) struct Symbols {
     stack_lines: [HashMap<u32, Option<Best>>; SCOPES],
     owners: Vec<Owner>,
     owner_ids: HashMap<Owner, u32>,
-    places: Places,
+    places: CodeRoots,
 }
 
 /// The best frame of a stack, as far as it was climbed.
 #[derive(Clone, Copy)]
 struct Best {
-    rank: Whose,
+    rank: CodeOrigin,
     line: LineId,
 }
 
@@ -123,7 +123,7 @@ impl Symbols {
             line: frame.line,
             function: bounded(&frame.function).into(),
         });
-        let new = Frame { whose: self.places.whose(&line.file, &line.function), line };
+        let new = Frame { origin: self.places.code_origin(&line.file, &line.function), line };
         let changes = self.frames.insert(frame.frame, new.clone()).is_some_and(|old| old != new);
         if changes {
             self.forget_lines();
@@ -155,13 +155,13 @@ impl Symbols {
         self.threads.insert(thread.thread, thread);
     }
 
-    pub(crate) fn take_names(&mut self, later: &Self) {
+    pub(crate) fn adopt_names(&mut self, later: &Self) {
         self.layers.clone_from(&later.layers);
         self.threads.clone_from(&later.threads);
     }
 
     /// Bytes taken, about.
-    pub(crate) fn weight(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         /// A map's entry beside what is in it, and the texts that are not shared.
         const ENTRY: usize = 64;
         let entries = [self.frames.len(), self.stacks.len(), self.layers.len()];
@@ -177,9 +177,9 @@ impl Symbols {
     fn classify_frames_again(&mut self) -> bool {
         let mut changes = false;
         for frame in self.frames.values_mut() {
-            let whose = self.places.whose(&frame.line.file, &frame.line.function);
-            changes |= frame.whose != whose;
-            frame.whose = whose;
+            let origin = self.places.code_origin(&frame.line.file, &frame.line.function);
+            changes |= frame.origin != origin;
+            frame.origin = origin;
         }
         if changes {
             self.forget_lines();
@@ -240,7 +240,7 @@ impl Symbols {
             if let Some(best) = self.stack_lines[scope as usize].get(&at) {
                 break *best;
             }
-            if climbed.len() == DEEPEST_STACK {
+            if climbed.len() == MAX_STACK_DEPTH {
                 break None;
             }
             if !seen.insert(at) {
@@ -259,7 +259,7 @@ impl Symbols {
                 Err(missing) => return Resolved::Missing(missing),
                 Ok(frame) => frame.cloned(),
             };
-            let is_best = frame.as_ref().is_some_and(|frame| scope.shows(frame.whose));
+            let is_best = frame.as_ref().is_some_and(|frame| scope.shows(frame.origin));
             climbed.push((at, frame));
             if is_best {
                 break None;
@@ -268,9 +268,9 @@ impl Symbols {
         };
         for (stack, frame) in climbed.into_iter().rev() {
             if let Some(frame) = frame
-                && best.is_none_or(|best| scope.rank(frame.whose) <= best.rank)
+                && best.is_none_or(|best| scope.rank(frame.origin) <= best.rank)
             {
-                best = Some(Best { rank: scope.rank(frame.whose), line: self.intern_line(&frame.line) });
+                best = Some(Best { rank: scope.rank(frame.origin), line: self.intern_line(&frame.line) });
             }
             self.stack_lines[scope as usize].insert(stack, best);
         }
@@ -280,12 +280,12 @@ impl Symbols {
     /// The frame that stands for a stack, without remembering it.
     pub(crate) fn frame_of(&self, stack: u32, scope: Scope) -> Option<&Frame> {
         // Of equals the first, which is the innermost.
-        self.climb(stack).min_by_key(|frame| scope.rank(frame.whose))
+        self.climb(stack).min_by_key(|frame| scope.rank(frame.origin))
     }
 
     /// Whose code a line is.
-    pub(crate) fn whose(&self, line: &Line) -> Whose {
-        self.places.whose(&line.file, &line.function)
+    pub(crate) fn code_origin(&self, line: &Line) -> CodeOrigin {
+        self.places.code_origin(&line.file, &line.function)
     }
 
     /// The frames of a stack, innermost first.
@@ -305,7 +305,7 @@ impl Symbols {
             let here = std::mem::replace(&mut at, node.parent);
             Some(self.frames.get(&node.frame).map(|frame| (here, frame)))
         })
-        .take(DEEPEST_STACK)
+        .take(MAX_STACK_DEPTH)
         .flatten()
     }
 
@@ -322,10 +322,10 @@ impl Symbols {
             at = node.parent;
             Some((id, node))
         })
-        .take(DEEPEST_STACK)
+        .take(MAX_STACK_DEPTH)
     }
 
-    /// How many stacks are deeper than [`DEEPEST_STACK`].
+    /// How many stacks are deeper than [`MAX_STACK_DEPTH`].
     pub(crate) fn deep_stacks(&self) -> usize {
         let mut depths: HashMap<u32, usize> = HashMap::with_capacity(self.stacks.len());
         let mut climbed = Vec::new();
@@ -344,7 +344,7 @@ impl Symbols {
                 depths.insert(inner, depth);
             }
         }
-        depths.values().filter(|depth| **depth > DEEPEST_STACK).count()
+        depths.values().filter(|depth| **depth > MAX_STACK_DEPTH).count()
     }
 
     /// The outermost module of a layer; the layer itself while nothing is known of it.

@@ -1,12 +1,12 @@
 //! A device's memory over time.
 
-use super::stretches::{Stretch, Stretches};
+use super::time_bins::{TimeBin, TimeBins};
 use super::views::{Range, Timeline, TimelinePoint};
 
 /// Records a device's memory over time: a screen is a few hundred points wide, and can be zoomed.
 #[derive(Clone, Default)]
 pub(crate) struct TimelineRecorder {
-    pub(crate) points: Stretches<TimelinePoint, 4096, 128>,
+    pub(crate) points: TimeBins<TimelinePoint, 4096, 128>,
 }
 
 impl Range {
@@ -29,7 +29,7 @@ impl Range {
     }
 }
 
-impl Stretch for TimelinePoint {
+impl TimeBin for TimelinePoint {
     fn time(&self) -> u64 {
         self.time
     }
@@ -77,6 +77,6 @@ impl TimelineRecorder {
     }
 
     pub(crate) fn view(&self) -> Timeline {
-        Timeline { width: 1 << self.points.width_log2, points: self.points.list.clone(), shares: Vec::new() }
+        Timeline { width: 1 << self.points.width_log2, points: self.points.list.clone(), categories: Vec::new() }
     }
 }

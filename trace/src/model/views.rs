@@ -81,7 +81,7 @@ impl Category {
     }
 }
 
-/// One place in the code: the innermost frame of the user's, else of the best kind there is (see [`super::Whose`]).
+/// One place in the code: the innermost frame of the user's, else of the best kind there is (see [`super::CodeOrigin`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Line {
     /// The source file, as Python names it.
@@ -265,7 +265,7 @@ pub struct Timeline {
     /// The points, in order of time; a gap means that nothing changed.
     pub points: Vec<TimelinePoint>,
     /// What the memory was used for, in fewer points; as was known at that moment. Empty if not known.
-    pub shares: Vec<SharePoint>,
+    pub categories: Vec<CategoryPoint>,
 }
 
 /// One stretch of a [`Timeline`].
@@ -282,17 +282,17 @@ pub struct TimelinePoint {
 }
 
 /// Bytes of blocks by category, in the order of [`Category::ALL`]; 0 for those that are not of blocks.
-pub type Shares = [u64; Category::COUNT];
+pub type CategoryBytes = [u64; Category::COUNT];
 
 /// What memory was used for in one stretch of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SharePoint {
+pub struct CategoryPoint {
     /// When it begins; it ends with the next one.
     pub time: u64,
     /// When most was allocated in it.
-    pub most: Shares,
+    pub most: CategoryBytes,
     /// At its end.
-    pub last: Shares,
+    pub last: CategoryBytes,
 }
 
 /// How a figure moved within a stretch of time.
@@ -372,7 +372,7 @@ pub struct BlockLayer {
 
 /// What one line, one layer and one category have in common on one device. They sum to what is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HolderView {
+pub struct AttributionView {
     /// As [`LineView::line`].
     pub line: Option<Arc<Line>>,
     /// The layer that holds it.
@@ -400,7 +400,7 @@ pub struct TotalsView {
 
 /// Driver memory held at one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeldView {
+pub struct DriverAllocationView {
     /// Its size.
     pub bytes: u64,
     /// Whether it is a segment of PyTorch's caching allocator, or physical memory of one.

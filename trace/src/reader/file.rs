@@ -27,7 +27,7 @@ pub fn open_file(path: &Path) -> io::Result<File> {
 /// # Errors
 ///
 /// As there.
-pub fn open_file_itself(path: &Path) -> io::Result<File> {
+pub fn open_file_no_follow(path: &Path) -> io::Result<File> {
     open(path, libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW)
 }
 
@@ -67,7 +67,7 @@ pub fn read_header(file: &File) -> Option<Header> {
 pub(super) fn beside(path: &Path, model: &Model) -> Option<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".next");
-    let file = open_file_itself(Path::new(&name)).ok()?;
+    let file = open_file_no_follow(Path::new(&name)).ok()?;
     let header = model.header()?;
     let modified = file.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
     let is_ours = modified.as_nanos() >= u128::from(header.start_unix_ns)

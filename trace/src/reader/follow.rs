@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::feed::{Feed, Skipped};
-use super::past::Position;
+use super::seekable::FollowerPosition;
 use super::{BUFFER, Extent, LONGEST_LINE, ReadError, Sink, beside, is_zstd, open_file};
 
 /// How much one poll reads at most, so that whoever polls stays responsive.
@@ -105,12 +105,12 @@ impl Follower {
     }
 
     /// Says that the writer is dead: what it reserved but did not write is passed over from now on.
-    pub fn writer_is_dead(&mut self) {
+    pub fn set_writer_dead(&mut self) {
         self.writer_is_dead = true;
     }
 
     /// Says that what this file lacks will never be written, whether its writer lives or not.
-    pub fn pass_over_holes(&mut self) {
+    pub fn skip_holes(&mut self) {
         self.passes_holes = true;
     }
 
@@ -119,14 +119,14 @@ impl Follower {
         &self.feed.skipped
     }
 
-    /// Where it is, for [`Past::note`](super::Past::note).
-    pub fn position(&self) -> Position {
-        Position { is_beside: self.is_beside, feed: self.feed.clone() }
+    /// Where it is, for [`SeekableReplay::add_checkpoint`](super::SeekableReplay::add_checkpoint).
+    pub fn position(&self) -> FollowerPosition {
+        FollowerPosition { is_beside: self.is_beside, feed: self.feed.clone() }
     }
 
     /// How much of the trace was replayed.
     pub fn extent(&self) -> Extent {
-        Extent { beside: self.is_beside, offset: self.feed.offset }
+        Extent { in_continuation: self.is_beside, offset: self.feed.offset }
     }
 
     /// The file followed.

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use super::feed::{Feed, FirstLine};
-use super::{BUFFER, LONGEST_LINE, Loaded, Progress, ReadError, ReadThrough, Sink, beside, is_zstd, open_file};
+use super::{BUFFER, LONGEST_LINE, Loaded, Progress, ReadError, ReadSummary, Sink, beside, is_zstd, open_file};
 use crate::model::Model;
 
 /// A compressed trace has at most so many bytes of lines for each byte of the file; real ones have between five and twenty,
@@ -40,7 +40,7 @@ pub fn read_whole(
     path: &Path,
     sink: &mut impl Sink,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> Result<ReadThrough, ReadError> {
+) -> Result<ReadSummary, ReadError> {
     let mut reading = read_first(path, sink, progress)?;
     if !reading.through.cancelled
         && !reading.refused
@@ -72,7 +72,7 @@ fn read_first<'p, S: Sink>(
         path,
         sink,
         feed: Feed::default(),
-        through: ReadThrough::default(),
+        through: ReadSummary::default(),
         refused: false,
         most_line_bytes: u64::MAX,
     };
@@ -105,7 +105,7 @@ struct Reading<'p, S> {
     path: &'p Path,
     sink: &'p mut S,
     feed: Feed,
-    through: ReadThrough,
+    through: ReadSummary,
     /// The sink wants no more.
     refused: bool,
     /// More than this no honest file of this size expands to.
@@ -121,8 +121,8 @@ impl<S: Sink> Reading<'_, S> {
         ReadError::first_line(self.path, error)
     }
 
-    fn into_through(self) -> ReadThrough {
-        ReadThrough { skipped: self.feed.skipped, ..self.through }
+    fn into_through(self) -> ReadSummary {
+        ReadSummary { skipped: self.feed.skipped, ..self.through }
     }
 
     fn read_plain(

@@ -123,7 +123,7 @@ pub fn all_views(model: &Model) -> String {
             model.driver_memory(device),
             model.device_steps(device),
             model.growth(device),
-            model.piles(device),
+            model.accumulations(device),
         );
     }
     text

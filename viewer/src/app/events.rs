@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use memlab_trace::record::Phase;
-use memlab_trace::{EventView, Happening};
+use memlab_trace::{EventKind, EventView};
 
 use super::App;
 use super::table::{Column, TableState, bytes_text};
@@ -26,28 +26,28 @@ pub struct EventItem {
 impl EventItem {
     /// What happened, in a word or two.
     pub fn kind(&self) -> &'static str {
-        match self.event.what {
-            Happening::Alloc => "alloc",
-            Happening::Free => "free",
-            Happening::DriverAlloc(_, true) => "segment",
-            Happening::DriverAlloc(_, false) => "driver alloc",
-            Happening::DriverFree(_) => "driver free",
-            Happening::Map => "map",
-            Happening::Unmap => "unmap",
-            Happening::Oom => "out of memory",
-            Happening::Step => "step",
-            Happening::Used => "used",
-            Happening::Moved => "moved",
-            Happening::End => "end",
+        match self.event.kind {
+            EventKind::Alloc => "alloc",
+            EventKind::Free => "free",
+            EventKind::DriverAlloc(_, true) => "segment",
+            EventKind::DriverAlloc(_, false) => "driver alloc",
+            EventKind::DriverFree(_) => "driver free",
+            EventKind::Map => "map",
+            EventKind::Unmap => "unmap",
+            EventKind::Oom => "out of memory",
+            EventKind::Step => "step",
+            EventKind::Used => "used",
+            EventKind::Moved => "moved",
+            EventKind::End => "end",
         }
     }
 
     /// Whether it took memory or gave it back; `None`: neither.
     pub fn sign(&self) -> Option<&'static str> {
-        match self.event.what {
-            Happening::Alloc | Happening::DriverAlloc(..) | Happening::Map => Some("+"),
-            Happening::Free | Happening::DriverFree(_) | Happening::Unmap => Some("-"),
-            Happening::Oom | Happening::Step | Happening::Used | Happening::Moved | Happening::End => None,
+        match self.event.kind {
+            EventKind::Alloc | EventKind::DriverAlloc(..) | EventKind::Map => Some("+"),
+            EventKind::Free | EventKind::DriverFree(_) | EventKind::Unmap => Some("-"),
+            EventKind::Oom | EventKind::Step | EventKind::Used | EventKind::Moved | EventKind::End => None,
         }
     }
 
@@ -257,7 +257,7 @@ impl Column for EventColumn {
 
     fn text(self, row: &EventItem, units: Units) -> String {
         let event = &row.event;
-        let is_of_memory = !matches!(event.what, Happening::Step | Happening::End);
+        let is_of_memory = !matches!(event.kind, EventKind::Step | EventKind::End);
         match self {
             Self::Number => format::grouped(event.number),
             Self::Time => format::seconds(event.time),

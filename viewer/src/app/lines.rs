@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use memlab_trace::{CallTree, Held, Line, LineView};
+use memlab_trace::{AllocationTotals, CallTree, Line, LineView};
 
 use super::table::{Column, TableState, bytes_text};
 use super::{App, Moment, NO_LINE, layer_name};
@@ -50,10 +50,10 @@ impl LineItem {
     }
 
     /// What it holds, as the table shows it: itself, or with all it called.
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> AllocationTotals {
         match (self.figures.inclusive, self.inclusive) {
             (Some(held), true) => held,
-            _ => Held::from(&self.figures.own),
+            _ => AllocationTotals::from(&self.figures.own),
         }
     }
 
@@ -292,7 +292,7 @@ impl App {
         items: &mut Vec<LineItem>,
     ) {
         /// What came through one caller, and the calls by which.
-        type Through = (Held, Vec<(u32, u32)>);
+        type Through = (AllocationTotals, Vec<(u32, u32)>);
         let mut callers: HashMap<&Arc<Line>, Through> = HashMap::new();
         for (holder, node) in nodes {
             let Some(parent) = calls.calls[*node as usize].parent else { continue };
@@ -302,7 +302,7 @@ impl App {
             held.add(if self.inclusive { &holder_call.inclusive } else { &holder_call.own });
             below.push((*holder, parent));
         }
-        callers.retain(|_, (held, _)| *held != Held::default());
+        callers.retain(|_, (held, _)| *held != AllocationTotals::default());
         // Of several callers it is not known which one makes the line grow.
         let growth = growth.filter(|growth| *growth == 0.0 || callers.len() == 1);
         let mut rows: Vec<_> = callers
@@ -443,7 +443,7 @@ impl App {
     }
 }
 
-fn figures(own: &Held, inclusive: &Held, growth_per_step: Option<f64>) -> LineRow {
+fn figures(own: &AllocationTotals, inclusive: &AllocationTotals, growth_per_step: Option<f64>) -> LineRow {
     LineRow {
         own: LineView {
             allocations: own.allocations,

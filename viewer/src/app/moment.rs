@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use memlab_trace::At;
+use memlab_trace::SeekTarget;
 
 use super::App;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
@@ -90,7 +90,7 @@ impl App {
     pub fn go_to_time(&mut self, time: u64) {
         let Some(process) = self.process() else { return };
         let time = time.min(process.until(self.now_unix_ns));
-        self.cursor = Some(cursor(process, At::Time(time), time));
+        self.cursor = Some(cursor(process, SeekTarget::Time(time), time));
         self.turn_to(Moment::Then);
     }
 
@@ -98,7 +98,7 @@ impl App {
     /// that where the number of an event is known the time would be less than exact.
     pub(super) fn go_to_event(&mut self, number: u64, time: u64) {
         let Some(process) = self.process() else { return };
-        self.cursor = Some(cursor(process, At::event(number, time), time));
+        self.cursor = Some(cursor(process, SeekTarget::event(number, time), time));
         self.turn_to(Moment::Then);
     }
 
@@ -253,17 +253,17 @@ impl App {
     /// The latest moment of the process shown.
     pub(super) fn latest_cursor(&self) -> Option<Cursor> {
         let process = self.process()?;
-        Some(cursor(process, At::Event(process.events_read), process.time))
+        Some(cursor(process, SeekTarget::Event(process.events_read), process.time))
     }
 
     /// The peak as a moment to look up.
     pub(super) fn peak_cursor(&self) -> Option<Cursor> {
         let (process, DeviceSnapshot { totals, .. }) = (self.process()?, self.device()?);
-        Some(cursor(process, At::event(totals.peak_event, totals.peak_time), totals.peak_time))
+        Some(cursor(process, SeekTarget::event(totals.peak_event, totals.peak_time), totals.peak_time))
     }
 }
 
-fn cursor(process: &ProcessSnapshot, at: At, time: u64) -> Cursor {
+fn cursor(process: &ProcessSnapshot, at: SeekTarget, time: u64) -> Cursor {
     let unix_ns = process.header.start_unix_ns.saturating_add(time);
     Cursor { trace: process.path.clone(), at, unix_ns }
 }

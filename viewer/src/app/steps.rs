@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use crossterm::event::KeyCode;
-use memlab_trace::{At, StepView};
+use memlab_trace::{SeekTarget, StepView};
 
 use super::table::{Column, TableState, bytes_text};
 use super::{App, Moment, Screen};
@@ -131,7 +131,7 @@ impl Column for StepColumn {
 }
 
 /// What the first step is compared with.
-const START: At = At::Event(0);
+const START: SeekTarget = SeekTarget::Event(0);
 
 /// How the steps are shown.
 #[derive(Clone, Debug)]
@@ -301,7 +301,7 @@ impl App {
         if of.trace != self.process()?.path || of.device != device.totals.index {
             return None;
         }
-        let step = |at: At| device.steps.iter().find(|step| end_of(step) == at).copied();
+        let step = |at: SeekTarget| device.steps.iter().find(|step| end_of(step) == at).copied();
         let before = if of.before == START { None } else { Some(step(of.before)?) };
         Some((comparison, before, step(of.after)?))
     }
@@ -314,8 +314,8 @@ impl App {
 }
 
 /// The moment of a step's end.
-fn end_of(step: &StepView) -> At {
-    At::event(step.end_event, step.end_time)
+fn end_of(step: &StepView) -> SeekTarget {
+    SeekTarget::event(step.end_event, step.end_time)
 }
 
 /// The step in which a time lies, if that has ended.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use memlab_trace::{Onlooker, Scope, load_whole};
+use memlab_trace::{Observer, Scope, load_whole};
 
 use crate::export::flamegraph::{Measure, flamegraph};
 use crate::export::{csv, json, memory_viz, perfetto, speedscope};
@@ -68,8 +68,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     destination.check(file, format.is_text())?;
     // A run over time is rather wanted whole.
     let moment = options.at.unwrap_or(if *format == Format::Perfetto { Moment::End } else { Moment::Peak });
-    let load = |onlooker: &mut dyn Onlooker| {
-        let mut looked = load_at(file, moment, *device, onlooker)?;
+    let load = |observer: &mut dyn Observer| {
+        let mut looked = load_at(file, moment, *device, observer)?;
         looked.choose(options.scope);
         anyhow::Ok(looked)
     };
@@ -79,21 +79,21 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         Format::Json => {
             let looked = load(&mut ())?;
             destination.write(|out| json::write(out, file, &looked, *device))?;
-            deep = deep_stacks(&looked.seen.whole);
-            looked.seen.moment.time()
+            deep = deep_stacks(&looked.seen.final_model);
+            looked.seen.model.time()
         }
         Format::Csv => {
             let looked = load(&mut ())?;
             destination.write(|out| csv::write(out, &looked.seen, *device))?;
-            deep = deep_stacks(&looked.seen.whole);
-            looked.seen.moment.time()
+            deep = deep_stacks(&looked.seen.final_model);
+            looked.seen.model.time()
         }
         Format::Flamegraph | Format::Speedscope => {
             // What stacks held at the peak the model knows by itself, also when the trace no longer has that moment.
             let model = if moment == Moment::Peak {
                 progress::shown(|progress| load_whole(file, progress))?.model
             } else {
-                load(&mut ())?.seen.moment
+                load(&mut ())?.seen.model
             };
             let view = device_of(file, &model, *device)?;
             if *format == Format::Speedscope {
@@ -116,13 +116,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             if course.lost_phases() {
                 notes.push("too many phases to show: they were left out".to_owned());
             }
-            looked.seen.moment.time()
+            looked.seen.model.time()
         }
         Format::MemoryViz => {
             let mut events = memory_viz::Events::keeping(options.events);
             let looked = load(&mut events)?;
             destination.write(|out| memory_viz::write(out, &looked, &events, *device))?;
-            deep = deep_stacks(&looked.seen.whole);
+            deep = deep_stacks(&looked.seen.final_model);
             if events.left_out() > 0 {
                 notes.push(format!(
                     "it has the latest {} events; {} earlier ones were left out (--events)",
@@ -130,7 +130,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                     format::grouped(events.left_out())
                 ));
             }
-            looked.seen.moment.time()
+            looked.seen.model.time()
         }
     };
     notes.extend(deep);

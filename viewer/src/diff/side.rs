@@ -63,7 +63,7 @@ pub struct Side {
     /// What was held.
     pub held: Holdings,
     /// Whether the user's lines only call libraries, by the rule of the report.
-    pub(super) only_calls: bool,
+    pub(super) dominant_library_call: bool,
     /// All of the user's lines that ever held something.
     lines: Vec<Arc<Line>>,
     /// The same with those of libraries.
@@ -83,10 +83,10 @@ impl Side {
         if !matches!(moment, Moment::Peak | Moment::End) {
             let looked = load_at(path, *moment, device, &mut ())?;
             let seen = &looked.seen;
-            let device = device_of(path, &seen.whole, device)?;
+            let device = device_of(path, &seen.final_model, device)?;
             let held = Holdings::at_moment(seen, device.index);
-            let (time, steps_ended) = (seen.moment.time(), seen.moment.steps_ended());
-            return Ok(Self::new(named, &seen.whole, device, time, steps_ended, held));
+            let (time, steps_ended) = (seen.model.time(), seen.model.steps_ended());
+            return Ok(Self::new(named, &seen.final_model, device, time, steps_ended, held));
         }
         // These the model knows by itself, also when the trace no longer has the moment.
         let model = progress::shown(|progress| load_whole(path, progress))?.model;
@@ -103,14 +103,26 @@ impl Side {
         let lines =
             |scope| model.lines_in(device.index, scope).into_iter().filter_map(|view| view.line).collect::<Vec<_>>();
         let (lines, library_lines) = (lines(Scope::Users), lines(Scope::Libraries));
-        let only_calls = model.only_calls(device.index).is_some();
+        let dominant_library_call = model.dominant_library_call(device.index).is_some();
         let layers = model.layers(device.index);
         let mut roots: Vec<_> =
             layers.into_iter().filter(|view| view.root != 0).map(|view| (view.root, view.root_class)).collect();
         roots.sort();
         roots.dedup_by_key(|(root, _)| *root);
         let (command, directory) = (header.command, header.directory);
-        Self { named, command, directory, device, time, steps_ended, held, only_calls, lines, library_lines, roots }
+        Self {
+            named,
+            command,
+            directory,
+            device,
+            time,
+            steps_ended,
+            held,
+            dominant_library_call,
+            lines,
+            library_lines,
+            roots,
+        }
     }
 
     /// All lines of `scope` that ever held something.

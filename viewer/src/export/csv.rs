@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use memlab_trace::{Line, Seen};
+use memlab_trace::{Line, ResolvedSnapshot};
 
 use crate::text::clean;
 
@@ -17,11 +17,11 @@ const HEAD: &str = "device,address,bytes,category,layer,file,line,function,alloc
 /// # Errors
 ///
 /// What `out` says.
-pub fn write(out: &mut dyn Write, seen: &Seen, device: Option<i32>) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, seen: &ResolvedSnapshot, device: Option<i32>) -> io::Result<()> {
     write!(out, "{HEAD}\r\n")?;
     for (index, block) in seen.blocks.iter().filter(|(index, _)| device.is_none_or(|device| device == *index)) {
-        let line = seen.whole.line_of(block.stack);
-        let layer = seen.whole.layer_of(block).name;
+        let line = seen.final_model.line_of(block.stack);
+        let layer = seen.final_model.layer_of(block).name;
         let number = line.as_ref().and_then(|line| line.line).map(|line| line.to_string()).unwrap_or_default();
         let (seconds, ns) = (block.time / 1_000_000_000, block.time % 1_000_000_000);
         write!(
@@ -33,7 +33,7 @@ pub fn write(out: &mut dyn Write, seen: &Seen, device: Option<i32>) -> io::Resul
             field(layer.as_deref().unwrap_or("")),
             field(line.as_ref().map_or("", |line| &line.file)),
             field(line.as_ref().map_or("", |line| &line.function)),
-            field(&stack_field(&seen.whole.frames(block.stack))),
+            field(&stack_field(&seen.final_model.frames(block.stack))),
         )?;
     }
     Ok(())

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
-use memlab_trace::{Call, CallTree, Held, Line};
+use memlab_trace::{AllocationTotals, Call, CallTree, Line};
 
 use crate::format::{self, Units};
 use crate::text::{fit_end, markup};
@@ -51,7 +51,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    fn of(self, held: &Held) -> u64 {
+    fn of(self, held: &AllocationTotals) -> u64 {
         match self {
             Self::Live => held.live_bytes,
             Self::AtPeak => held.live_bytes_at_peak,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memlab_trace::record::Phase;
-use memlab_trace::{BlockView, HOST, Line, Model, Scope, Seen};
+use memlab_trace::{BlockView, HOST, Line, Model, ResolvedSnapshot, Scope};
 use serde::Serialize;
 
 use crate::holdings::{HeldLine, Holdings};
@@ -142,7 +142,7 @@ struct DriverRow {
 ///
 /// What `out` says.
 pub fn write(out: &mut dyn Write, path: &Path, looked: &Looked, device: Option<i32>) -> io::Result<()> {
-    let Seen { moment, whole, .. } = &looked.seen;
+    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &looked.seen;
     let places = Places::of_run(whole);
     let indexes: Vec<i32> = moment.devices().iter().map(|view| view.index).collect();
     let indexes: Vec<i32> = indexes.into_iter().filter(|index| device.is_none_or(|device| device == *index)).collect();
@@ -198,10 +198,10 @@ pub fn write(out: &mut dyn Write, path: &Path, looked: &Looked, device: Option<i
     write_compact(out, &export)
 }
 
-fn device_row(seen: &Seen, index: i32, held: &Holdings) -> Option<Device> {
-    let view = seen.moment.device(index)?;
-    let known = seen.whole.device(index).unwrap_or_default();
-    let map = seen.moment.segments(index);
+fn device_row(seen: &ResolvedSnapshot, index: i32, held: &Holdings) -> Option<Device> {
+    let view = seen.model.device(index)?;
+    let known = seen.final_model.device(index).unwrap_or_default();
+    let map = seen.model.segments(index);
     Some(Device {
         index,
         name: known.name,
@@ -249,15 +249,15 @@ fn layer_rows(device: i32, held: &Holdings) -> impl Iterator<Item = LayerRow> {
 }
 
 /// The segments of a device with their blocks, and the blocks in none.
-fn segment_rows(seen: &Seen, device: i32, stacks: &mut Stacks<'_>) -> (Vec<SegmentRow>, Vec<BlockRow>) {
-    let now = seen.moment.time();
+fn segment_rows(seen: &ResolvedSnapshot, device: i32, stacks: &mut Stacks<'_>) -> (Vec<SegmentRow>, Vec<BlockRow>) {
+    let now = seen.model.time();
     let mut row = |block: &BlockView| BlockRow {
         device,
         address: block.address,
         bytes: block.bytes,
         category: block.category.as_str(),
         phase: block.phase,
-        layer: text(seen.whole.layer_of(block).name),
+        layer: text(seen.final_model.layer_of(block).name),
         stack: stacks.index(block.stack),
         time_ns: block.time,
         age_ns: now.saturating_sub(block.time),
@@ -265,7 +265,7 @@ fn segment_rows(seen: &Seen, device: i32, stacks: &mut Stacks<'_>) -> (Vec<Segme
     let mut blocks = seen.blocks.iter().filter(|(on, _)| *on == device).map(|(_, block)| block).peekable();
     let mut strays = Vec::new();
     let mut rows = Vec::new();
-    for segment in seen.moment.segments(device).segments {
+    for segment in seen.model.segments(device).segments {
         while let Some(block) = blocks.next_if(|block| block.address < segment.address) {
             strays.push(row(block));
         }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use memlab_trace::{BlockView, Line, Model, Seen, Segment};
+use memlab_trace::{BlockView, Line, Model, ResolvedSnapshot, Segment};
 
 pub use events::Events;
 
@@ -31,7 +31,7 @@ const LARGEST_SMALL: u64 = 1 << 20;
 /// What `out` says.
 pub fn write(out: &mut dyn Write, looked: &Looked, events: &Events, device: Option<i32>) -> io::Result<()> {
     let seen = &looked.seen;
-    let indexes: Vec<i32> = seen.moment.devices().iter().map(|view| view.index).collect();
+    let indexes: Vec<i32> = seen.model.devices().iter().map(|view| view.index).collect();
     let wanted = |index: i32| device.is_none_or(|device| device == index);
     let segments = indexes.iter().filter(|index| wanted(**index));
     let segments: Vec<(i32, Segment)> =
@@ -43,8 +43,8 @@ pub fn write(out: &mut dyn Write, looked: &Looked, events: &Events, device: Opti
         }
     }
     let is_expandable = segments.iter().any(|(_, segment)| segment.is_expandable);
-    let start_ns = seen.whole.header().map_or(0, |header| header.start_unix_ns);
-    let mut stacks = Stacks { whole: &seen.whole, stacks: HashMap::new(), frames: HashMap::new() };
+    let start_ns = seen.final_model.header().map_or(0, |header| header.start_unix_ns);
+    let mut stacks = Stacks { whole: &seen.final_model, stacks: HashMap::new(), frames: HashMap::new() };
 
     let mut pickler = Pickler::begin(out)?;
     pickler.dictionary(|p| {
@@ -65,7 +65,7 @@ pub fn write(out: &mut dyn Write, looked: &Looked, events: &Events, device: Opti
             p.text("at")?;
             p.text(&looked.moment.typed())?;
             p.text("time_ns")?;
-            p.integer(seen.moment.time())?;
+            p.integer(seen.model.time())?;
             p.text("earlier_events_left_out")?;
             p.integer(events.left_out())
         })
@@ -74,9 +74,9 @@ pub fn write(out: &mut dyn Write, looked: &Looked, events: &Events, device: Opti
 }
 
 /// The segments of a device, and the blocks outside any as segments of their own.
-fn segments_of(seen: &Seen, device: i32) -> Vec<Segment> {
-    let mut segments = seen.moment.segments(device).segments;
-    let strays = strays(&seen.moment.blocks(device), &segments);
+fn segments_of(seen: &ResolvedSnapshot, device: i32) -> Vec<Segment> {
+    let mut segments = seen.model.segments(device).segments;
+    let strays = strays(&seen.model.blocks(device), &segments);
     segments.extend(strays.into_iter().map(|block| Segment {
         address: block.address,
         bytes: block.bytes,

@@ -31,7 +31,7 @@ use messages::{
 ///
 /// What `out` says.
 pub fn write(out: &mut dyn Write, looked: &Looked, course: &Course, device: Option<i32>) -> io::Result<()> {
-    let whole = &looked.seen.whole;
+    let whole = &looked.seen.final_model;
     let header = whole.header().cloned().unwrap_or_default();
     let mut packets =
         Packets { out, sequence: id(&header, "sequence", 0) as u32 | 1, start: header.start_unix_ns, is_first: true };
@@ -67,7 +67,7 @@ fn process_track(uuid: u64, header: &Header) -> TrackDescriptor {
 }
 
 fn steps(packets: &mut Packets<'_>, looked: &Looked, header: &Header, process: u64) -> io::Result<()> {
-    let moment = &looked.seen.moment;
+    let moment = &looked.seen.model;
     if moment.steps().is_empty() {
         return Ok(());
     }
@@ -167,7 +167,7 @@ fn instants(
     header: &Header,
     process: u64,
 ) -> io::Result<()> {
-    let (moment, whole) = (&looked.seen.moment, &looked.seen.whole);
+    let (moment, whole) = (&looked.seen.model, &looked.seen.final_model);
     let size = |bytes| format::bytes(bytes, Units::Auto);
     let mut instants = Vec::new();
     if view.peak_event <= moment.events() && view.peak_allocated_bytes > 0 {

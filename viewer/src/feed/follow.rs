@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memlab_trace::{At, Extent, Follower, Past, Progress, ReadError, Replay, Scope, Sought};
+use memlab_trace::{Extent, Follower, Progress, ReadError, Replay, Scope, SeekOutcome, SeekTarget, SeekableReplay};
 
 use super::rates::Rates;
 use super::writer::{Writer, writer};
@@ -39,7 +39,7 @@ pub struct Followed {
     path: PathBuf,
     reading: Reading,
     replay: Replay,
-    past: Option<Past>,
+    past: Option<SeekableReplay>,
     budget: usize,
     rates: Rates,
     state: State,
@@ -66,7 +66,7 @@ impl Followed {
     ///
     /// If it cannot be read, is empty or is no trace that this memlab knows.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
-        let mut replay = Replay::keeping(EVENTS);
+        let mut replay = Replay::with_history(EVENTS);
         let reading = match Follower::open(path) {
             Ok(mut follower) => {
                 let polled = follower.begin(&mut replay)?;
@@ -110,7 +110,7 @@ impl Followed {
 
     /// Chooses whose lines snapshots tell; `None`: libraries' too where the user's say nothing.
     pub fn choose(&mut self, scope: Option<Scope>) {
-        self.replay.model.choose(scope);
+        self.replay.model.set_scope(scope);
     }
 
     /// Whether its writer is gone.
@@ -141,16 +141,16 @@ impl Followed {
             cursor.at
         } else {
             let start = self.replay.model.header().map_or(0, |header| header.start_unix_ns);
-            At::Time(cursor.unix_ns.saturating_sub(start))
+            SeekTarget::Time(cursor.unix_ns.saturating_sub(start))
         };
         let whole = self.snapshot(Detail::None);
         let sought = self.seek(at, cancelled)?;
         let Some(past) = &self.past else { return Some(whole) };
-        Some(whole.at(past.replay(), sought == Sought::NotKept, detail))
+        Some(whole.at(past.replay(), sought == SeekOutcome::NotKept, detail))
     }
 
     /// Who holds what on a device at a moment. `None` if `cancelled`.
-    pub fn holdings(&mut self, device: i32, at: At, cancelled: &dyn Fn() -> bool) -> Option<Arc<Holdings>> {
+    pub fn holdings(&mut self, device: i32, at: SeekTarget, cancelled: &dyn Fn() -> bool) -> Option<Arc<Holdings>> {
         self.seek(at, cancelled)?;
         let model = &self.past.as_ref()?.replay().model;
         Some(Arc::new(Holdings {
@@ -162,7 +162,7 @@ impl Followed {
     }
 
     /// Brings `past` to a moment; `None` if `cancelled`, or if the trace can no longer be read, which is then said.
-    fn seek(&mut self, at: At, cancelled: &dyn Fn() -> bool) -> Option<Sought> {
+    fn seek(&mut self, at: SeekTarget, cancelled: &dyn Fn() -> bool) -> Option<SeekOutcome> {
         let extent = match &self.reading {
             Reading::Follows(follower) => follower.extent(),
             Reading::Whole | Reading::Done => Extent::WHOLE,
@@ -170,10 +170,10 @@ impl Followed {
         let progress = &mut |_| if cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let sought = self.open_past().and_then(|past| past.seek(at, extent, progress));
         match sought {
-            Ok(Sought::Cancelled) => None,
+            Ok(SeekOutcome::Cancelled) => None,
             Ok(sought) => {
                 if let Some(past) = &mut self.past {
-                    past.take_names(&self.replay.model);
+                    past.adopt_names(&self.replay.model);
                 }
                 Some(sought)
             }
@@ -192,7 +192,7 @@ impl Followed {
         let length = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
         let is_far =
             matches!(self.state, State::Opening { .. }) && length.saturating_sub(follower.extent().offset) > FAR;
-        self.replay.keep_latest(if is_far { 0 } else { EVENTS });
+        self.replay.set_history_length(if is_far { 0 } else { EVENTS });
     }
 
     /// What a long trace is read for is often a moment of its past: the way there is shorter from a place noted now.
@@ -202,7 +202,7 @@ impl Followed {
         if self.open_past().is_ok()
             && let Some(past) = &mut self.past
         {
-            past.note(&position, &self.replay.model);
+            past.add_checkpoint(&position, &self.replay.model);
         }
     }
 
@@ -210,16 +210,16 @@ impl Followed {
     pub fn share(&mut self, count: usize) {
         self.budget = BUDGET / count.max(1);
         if let Some(past) = &mut self.past {
-            past.set_budget(self.budget);
+            past.set_checkpoint_budget(self.budget);
         }
     }
 
-    fn open_past(&mut self) -> Result<&mut Past, ReadError> {
+    fn open_past(&mut self) -> Result<&mut SeekableReplay, ReadError> {
         match &mut self.past {
             Some(past) => Ok(past),
             empty => {
-                let past = empty.insert(Past::open(&self.path, EVENTS)?);
-                past.set_budget(self.budget);
+                let past = empty.insert(SeekableReplay::open(&self.path, EVENTS)?);
+                past.set_checkpoint_budget(self.budget);
                 Ok(past)
             }
         }
@@ -262,7 +262,7 @@ impl Followed {
     fn read_whole(&mut self, cancelled: &dyn Fn() -> bool) -> Polled {
         self.reading = Reading::Done;
         let progress = &mut |_| if cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        match self.open_past().and_then(|past| past.seek(At::End, Extent::WHOLE, progress)) {
+        match self.open_past().and_then(|past| past.seek(SeekTarget::End, Extent::WHOLE, progress)) {
             Ok(_) => {
                 if let Some(past) = &self.past {
                     self.replay = past.replay().clone();
@@ -327,7 +327,7 @@ impl Followed {
             self.writer_is_dead = true;
             if let Reading::Follows(follower) = &mut self.reading {
                 // The lines after a hole are read by the next poll.
-                follower.writer_is_dead();
+                follower.set_writer_dead();
             }
         }
         State::Killed

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use memlab_trace::{Category, DeviceView, Line, Model, PileSpan, PileView, PiledStack};
+use memlab_trace::{AccumulationSpan, AccumulationView, Category, DeviceView, Line, Model, StackAccumulation};
 
 use super::{Finding, Grows, Kind, Words, is_worth_telling, on, size};
 use crate::format;
@@ -22,14 +22,14 @@ struct Group {
     /// The stacks that end there, or at the line itself.
     ends: Vec<u32>,
     bytes: u64,
-    stacks: Vec<PiledStack>,
+    stacks: Vec<StackAccumulation>,
 }
 
 /// What piles up on a device: over the steps, and before the peak where no backward came between.
 pub(super) fn leaks(model: &Model, device: &DeviceView, several: bool) -> Vec<Finding> {
     let mut told: Vec<Vec<u32>> = Vec::new();
     let mut findings = Vec::new();
-    for pile in model.piles(device.index) {
+    for pile in model.accumulations(device.index) {
         let groups = groups(model, &pile);
         let most = groups.first().map_or(0, |group| group.bytes);
         // What is much less mostly hangs on the same thing, and goes with it.
@@ -57,7 +57,7 @@ pub(super) fn growing_line(model: &Model, device: &DeviceView) -> Option<Grows> 
 }
 
 /// What stacks have piled up, by the lines that are shown.
-fn by_line<'s>(model: &Model, stacks: impl Iterator<Item = &'s PiledStack>) -> BTreeMap<Option<Arc<Line>>, u64> {
+fn by_line<'s>(model: &Model, stacks: impl Iterator<Item = &'s StackAccumulation>) -> BTreeMap<Option<Arc<Line>>, u64> {
     let mut by_line: BTreeMap<Option<Arc<Line>>, u64> = BTreeMap::new();
     for stack in stacks {
         let bytes = by_line.entry(model.line_of(stack.stack)).or_default();
@@ -71,7 +71,7 @@ fn place(line: &Line, directory: &str) -> String {
 }
 
 /// What was piled up, by place, the most first.
-fn groups(model: &Model, pile: &PileView) -> Vec<Group> {
+fn groups(model: &Model, pile: &AccumulationView) -> Vec<Group> {
     let mut groups: BTreeMap<Option<Arc<Line>>, Group> = BTreeMap::new();
     for piled in &pile.stacks {
         let place = place_outside(model, piled.stack);
@@ -127,7 +127,7 @@ fn place_outside(model: &Model, stack: u32) -> Place {
     }
 }
 
-fn finding(model: &Model, device: &DeviceView, several: bool, span: &PileSpan, group: &Group) -> Finding {
+fn finding(model: &Model, device: &DeviceView, several: bool, span: &AccumulationSpan, group: &Group) -> Finding {
     let directory = model.header().map_or("", |header| header.directory.as_str());
     let by_line = by_line(model, group.stacks.iter());
     let most = by_line.iter().max_by_key(|(_, bytes)| **bytes).and_then(|(line, _)| line.as_ref());
@@ -141,21 +141,21 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &PileSpan, g
         what = what.and(format!(" and {others} more {}", if others == 1 { "line" } else { "lines" }));
     }
     what = what.and(match span {
-        PileSpan::Steps { from, to } => format!(
+        AccumulationSpan::Steps { from, to } => format!(
             " held {} more at the end of step {} than of step {}, {}",
             size(group.bytes),
             to.saturating_sub(1),
             from.saturating_sub(1),
             rate(model, device, *from, *to, group.bytes)
         ),
-        PileSpan::Passes => {
+        AccumulationSpan::Passes => {
             format!(" held {} at the peak, and more after each forward pass until then", size(group.bytes))
         }
     });
     let Some(typical) = group.stacks.iter().max_by_key(|stack| stack.bytes) else {
         return Finding { kind: Kind::Leak, device: device.index, bytes: group.bytes, what, next: String::new() };
     };
-    let went_backward = group.ends.iter().any(|stack| model.went_backward(device.index, *stack));
+    let went_backward = group.ends.iter().any(|stack| model.reached_by_backward(device.index, *stack));
     let is_unused = is_graph(typical) && !went_backward;
     what = match typical.category {
         Category::Activation if group.is_forward && went_backward => what.and("; results of forward"),
@@ -183,12 +183,12 @@ fn finding(model: &Model, device: &DeviceView, several: bool, span: &PileSpan, g
 }
 
 /// Activations of a forward that recorded what backward would need.
-fn is_graph(stack: &PiledStack) -> bool {
+fn is_graph(stack: &StackAccumulation) -> bool {
     stack.category == Category::Activation && stack.makes_graph
 }
 
 /// What one makes of it.
-fn next(typical: &PiledStack, went_backward: bool) -> &'static str {
+fn next(typical: &StackAccumulation, went_backward: bool) -> &'static str {
     match typical.category {
         Category::Activation if is_graph(typical) && !went_backward => {
             "Run it under torch.no_grad(), or keep only numbers (.item()) and .detach()ed results: the graph keeps all that \

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use memlab_trace::{DeviceView, LayerView, Seen};
+use memlab_trace::{DeviceView, LayerView, ResolvedSnapshot};
 
 use super::bar;
 use super::sections::{self, Names};
@@ -27,7 +27,7 @@ fn size(bytes: u64) -> String {
 ///
 /// What `out` says.
 pub fn write_text_at(out: &mut impl Write, path: &Path, looked: &Looked, style: Style) -> io::Result<()> {
-    let Seen { moment, whole, .. } = &looked.seen;
+    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &looked.seen;
     let names = Names::new(whole);
     let mut parts = vec![process(whole)];
     // The end of a step is named so already.

@@ -400,7 +400,7 @@ fn lines(model: &Model, device: i32, scope: Scope, places: &Places) -> Vec<LineR
     let row = |view: memlab_trace::LineView| LineRow {
         device,
         line: places.of(view.line.as_deref()),
-        whose: view.line.as_deref().map(|line| model.whose(line).as_str()),
+        whose: view.line.as_deref().map(|line| model.code_origin(line).as_str()),
         allocations: view.allocations,
         allocated_bytes: view.allocated_bytes,
         live_bytes_at_peak: view.live_bytes_at_peak,

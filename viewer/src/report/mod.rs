@@ -48,7 +48,7 @@ pub fn run(files: &[PathBuf], at: Option<Moment>, json: bool, scope: Option<Scop
             }
             ((file, None), json) => {
                 let mut loaded = progress::shown(|progress| load_whole(&file, progress))?;
-                loaded.model.choose(scope);
+                loaded.model.set_scope(scope);
                 if json {
                     write_json(&mut report, &file, &loaded)?;
                 } else {
@@ -107,7 +107,7 @@ pub fn run_html(files: &[PathBuf], at: Option<Moment>, out: &Path, scope: Option
         progress::said("writing the page", || destination.write(|mut out| write_html_at(&mut out, file, &looked)))?;
     } else {
         let mut loaded = progress::shown(|progress| load_whole(file, progress))?;
-        loaded.model.choose(scope);
+        loaded.model.set_scope(scope);
         progress::said("writing the page", || destination.write(|mut out| write_html(&mut out, file, &loaded)))?;
     }
     if io::stderr().is_terminal() && destination != Destination::Output {

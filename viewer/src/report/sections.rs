@@ -178,7 +178,7 @@ fn lines_title(names: &Names<'_>, device: &DeviceView) -> [String; 2] {
     if names.model.scope() == Scope::Users {
         return [what.to_owned(), String::new()];
     }
-    let why = match names.model.only_calls(device.index) {
+    let why = match names.model.dominant_library_call(device.index) {
         Some(line) => {
             let place = names.line(Some(&line));
             let place = place.split("  ").next().unwrap_or_default();

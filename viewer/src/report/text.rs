@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use memlab_trace::{DEEPEST_STACK, DeviceView, HOST, Loaded, Model, Skipped};
+use memlab_trace::{DeviceView, HOST, Loaded, MAX_STACK_DEPTH, Model, Skipped};
 
 use super::sections::{self, Names};
 use crate::findings::Kind;
@@ -184,7 +184,7 @@ pub fn deep_stacks(model: &Model) -> Option<String> {
     let stacks = if count == 1 { "stack is" } else { "stacks are" };
     (count > 0).then(|| {
         format!(
-            "{} {stacks} more than {DEEPEST_STACK} calls deep: the outermost calls are left out",
+            "{} {stacks} more than {MAX_STACK_DEPTH} calls deep: the outermost calls are left out",
             format::grouped(count as u64)
         )
     })

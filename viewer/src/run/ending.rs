@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use memlab_trace::encode::{self, LineBuffer};
-use memlab_trace::open_file_itself;
+use memlab_trace::open_file_no_follow;
 use memlab_trace::record::Header;
 
 use super::launch::Ended;
@@ -16,7 +16,7 @@ const CHUNK: usize = 1 << 20;
 
 /// Whether the trace says how its process ended.
 pub fn is_ended(path: &Path) -> io::Result<bool> {
-    let file = open_file_itself(path)?;
+    let file = open_file_no_follow(path)?;
     let end = written(&file)?;
     says_end(&file, end)
 }

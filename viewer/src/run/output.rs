@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use memlab_trace::{open_file_itself, read_header};
+use memlab_trace::{open_file_no_follow, read_header};
 use regex::Regex;
 
 use crate::fault::bad_input;
@@ -96,7 +96,7 @@ impl Output {
             "a device or a socket"
         } else if found.len() == 0 {
             return Ok(());
-        } else if open_file_itself(&path).ok().as_ref().and_then(read_header).is_none() {
+        } else if open_file_no_follow(&path).ok().as_ref().and_then(read_header).is_none() {
             "a file that is not a trace"
         } else if force {
             return Ok(());

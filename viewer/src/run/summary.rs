@@ -83,7 +83,7 @@ fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, patience: Duration, shor
     match loaded {
         Ok(loaded) if loaded.cancelled => format!("memlab: {path}: too long to be summed up here\n"),
         Ok(mut loaded) => {
-            loaded.model.choose(None);
+            loaded.model.set_scope(None);
             let end = loaded.model.end();
             let state = match (ended, end) {
                 (Some((Ended::Code(code), _)), _) => State::Ended { code: Some(code), signal: None },
@@ -91,7 +91,8 @@ fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, patience: Duration, shor
                 (None, Some(end)) => State::Ended { code: end.code, signal: end.signal },
                 (None, None) => State::Killed,
             };
-            let mut process = ProcessSnapshot::of(&Replay::of(loaded.model, 0), &trace.path, state, Detail::None);
+            let mut process =
+                ProcessSnapshot::of(&Replay::from_model(loaded.model, 0), &trace.path, state, Detail::None);
             process.time = process.time.max(ended.map_or(0, |(_, time)| time));
             summary(&process, &path, short)
         }

@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use memlab_trace::record::Header;
-use memlab_trace::{open_file_itself, read_header};
+use memlab_trace::{open_file_no_follow, read_header};
 
 use super::output::Output;
 use crate::session::now_unix_ns;
@@ -105,7 +105,7 @@ impl TraceFinder {
             if !entry.metadata().is_ok_and(|found| is_candidate(&found)) {
                 continue;
             }
-            let Some(header) = open_file_itself(&path).ok().as_ref().and_then(read_header) else { continue };
+            let Some(header) = open_file_no_follow(&path).ok().as_ref().and_then(read_header) else { continue };
             self.sort_in(path, header);
         }
     }

@@ -111,14 +111,14 @@ impl Calls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memlab_trace::Held;
+    use memlab_trace::AllocationTotals;
 
     /// A tree: each call's line, its parent, and the bytes it holds itself.
     fn tree(calls: &[(u32, Option<u32>, u64)]) -> CallTree {
         let call = |(number, parent, bytes): &(u32, Option<u32>, u64)| Call {
             line: Some(line(*number)),
             parent: *parent,
-            own: Held { live_bytes: *bytes, allocations: 1, ..Held::default() },
+            own: AllocationTotals { live_bytes: *bytes, allocations: 1, ..AllocationTotals::default() },
             ..Call::default()
         };
         CallTree { calls: calls.iter().map(call).collect(), roots: vec![0] }

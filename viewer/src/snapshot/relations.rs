@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use memlab_trace::{Category, HolderView, Line};
+use memlab_trace::{AttributionView, Category, Line};
 
 /// A layer: the outermost module's id and the name in it; `None`: what is outside any layer.
 type LayerKey = (u32, Option<Arc<str>>);
@@ -24,7 +24,7 @@ pub struct Related {
 }
 
 impl Related {
-    fn note(&mut self, holder: &HolderView) {
+    fn note(&mut self, holder: &AttributionView) {
         self.places.extend(holder.line.as_ref().map(|line| format!("{}:{}", line.file, line.line.unwrap_or(0))));
         self.functions.extend(holder.line.as_ref().map(|line| line.function.clone()));
         self.layers.insert(holder.layer.name.clone());
@@ -42,7 +42,7 @@ pub struct Relations {
 
 impl Relations {
     /// Puts together what the holders have in common.
-    pub fn new(holders: &[HolderView]) -> Self {
+    pub fn new(holders: &[AttributionView]) -> Self {
         let mut lines: HashMap<Option<Arc<Line>>, Related> = HashMap::new();
         let mut layers: HashMap<LayerKey, Related> = HashMap::new();
         for holder in holders.iter().filter(|holder| holder.live_bytes > 0 || holder.live_bytes_at_peak > 0) {

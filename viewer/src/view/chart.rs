@@ -193,7 +193,7 @@ impl<'a> Plot<'a> {
         };
         let columns = resample(&device.timeline, start, column_width, usize::from(area.width));
         let bands = match app.shows_categories {
-            true => stack::bands(&device.timeline.shares, start, column_width, &columns, &app.theme),
+            true => stack::bands(&device.timeline.categories, start, column_width, &columns, &app.theme),
             false => totals(&columns, &app.theme),
         };
         let past = (end.saturating_sub(start) / column_width + 1).min(columns.len() as u64) as usize;

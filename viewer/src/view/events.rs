@@ -1,6 +1,6 @@
 //! One event after the other: the latest before the moment shown, and the one under the cursor in full.
 
-use memlab_trace::{EventView, Happening};
+use memlab_trace::{EventKind, EventView};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
@@ -93,11 +93,11 @@ fn draw_without(buffer: &mut Buffer, area: Rect, app: &App) {
 }
 
 fn label(item: &EventItem, theme: &Theme) -> Label {
-    let name = match (item.event.what, item.line(), item.event.call.as_deref()) {
-        (Happening::Used, ..) => "the whole device".to_owned(),
-        (Happening::Moved, ..) => "in host memory".to_owned(),
+    let name = match (item.event.kind, item.line(), item.event.call.as_deref()) {
+        (EventKind::Used, ..) => "the whole device".to_owned(),
+        (EventKind::Moved, ..) => "in host memory".to_owned(),
         (_, "", Some(call)) => call.to_owned(),
-        (Happening::Alloc | Happening::Free | Happening::Oom, "", None) => NO_LINE.to_owned(),
+        (EventKind::Alloc | EventKind::Free | EventKind::Oom, "", None) => NO_LINE.to_owned(),
         (_, line, _) => line.to_owned(),
     };
     let aside = [item.layer(), item.event.category.map(|category| category_names(category).0)];
@@ -107,22 +107,22 @@ fn label(item: &EventItem, theme: &Theme) -> Label {
 
 /// What makes rows of some kinds stand out, or stand back.
 fn dress(buffer: &mut Buffer, row: Rect, item: &EventItem, columns: &[EventColumn], is_selected: bool, theme: &Theme) {
-    match item.event.what {
-        Happening::Free | Happening::DriverFree(_) | Happening::Unmap | Happening::Used | Happening::Moved
+    match item.event.kind {
+        EventKind::Free | EventKind::DriverFree(_) | EventKind::Unmap | EventKind::Used | EventKind::Moved
             if !is_selected =>
         {
             buffer.set_style(row, theme.dim);
         }
-        Happening::Oom if !is_selected => buffer.set_style(row, theme.bad),
-        Happening::Step | Happening::End => {
+        EventKind::Oom if !is_selected => buffer.set_style(row, theme.bad),
+        EventKind::Step | EventKind::End => {
             let before: u16 = columns
                 .iter()
                 .take_while(|column| matches!(column, EventColumn::Number | EventColumn::Time))
                 .map(|column| column.columns() + 1)
                 .sum();
             let x = row.x + before.min(row.width);
-            let words = match item.event.what {
-                Happening::Step => format!(" step {} ended ", item.event.address),
+            let words = match item.event.kind {
+                EventKind::Step => format!(" step {} ended ", item.event.address),
                 _ => " the program ended ".to_owned(),
             };
             let line = if theme.glyphs.unicode { "─" } else { "-" };
@@ -150,7 +150,7 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, app: &App, item: &EventItem) {
     let inner = frame(buffer, area, &title, vec![fact(format::seconds(event.time), theme.dim)], theme);
     let inner = Rect { x: inner.x + 1, width: inner.width.saturating_sub(2), ..inner };
     let facts = facts_of(app, process, item);
-    if event.stack == 0 && !matches!(event.what, Happening::Alloc | Happening::Free) {
+    if event.stack == 0 && !matches!(event.kind, EventKind::Alloc | EventKind::Free) {
         flow(buffer, inner, &facts, theme.glyphs.separator, theme);
         return;
     }
@@ -160,13 +160,13 @@ fn draw_detail(buffer: &mut Buffer, area: Rect, app: &App, item: &EventItem) {
 fn facts_of(app: &App, process: &ProcessSnapshot, item: &EventItem) -> Vec<Fact> {
     let theme = &app.theme;
     let event = &item.event;
-    if event.what == Happening::Step {
+    if event.kind == EventKind::Step {
         return vec![fact(format!("optimizer step {} ended", event.address), theme.text)];
     }
-    if event.what == Happening::End {
+    if event.kind == EventKind::End {
         return vec![fact("nothing comes after it", theme.text)];
     }
-    let style = if event.what == Happening::Oom { theme.bad } else { theme.accent };
+    let style = if event.kind == EventKind::Oom { theme.bad } else { theme.accent };
     let exactly = match event.bytes {
         0 => "of unknown size".to_owned(),
         bytes => format!("{} bytes", format::grouped(bytes)),
@@ -202,18 +202,18 @@ fn facts_of(app: &App, process: &ProcessSnapshot, item: &EventItem) -> Vec<Fact>
 
 /// What became of the bytes.
 fn what(event: &EventView) -> &'static str {
-    match event.what {
-        Happening::Alloc => " handed out",
-        Happening::Free => " given back; had been asked for",
-        Happening::DriverAlloc(_, true) => " from the driver, for a segment",
-        Happening::DriverAlloc(_, false) => " from the driver",
-        Happening::DriverFree(_) => " given back to the driver",
-        Happening::Map => " mapped",
-        Happening::Unmap => " unmapped",
-        Happening::Oom => " asked for and not to be had",
-        Happening::Used => " in use on the whole device",
-        Happening::Moved => " of this process's in host memory from here on",
-        Happening::Step | Happening::End => "",
+    match event.kind {
+        EventKind::Alloc => " handed out",
+        EventKind::Free => " given back; had been asked for",
+        EventKind::DriverAlloc(_, true) => " from the driver, for a segment",
+        EventKind::DriverAlloc(_, false) => " from the driver",
+        EventKind::DriverFree(_) => " given back to the driver",
+        EventKind::Map => " mapped",
+        EventKind::Unmap => " unmapped",
+        EventKind::Oom => " asked for and not to be had",
+        EventKind::Used => " in use on the whole device",
+        EventKind::Moved => " of this process's in host memory from here on",
+        EventKind::Step | EventKind::End => "",
     }
 }
 
@@ -222,10 +222,10 @@ fn what(event: &EventView) -> &'static str {
 fn other_end(app: &App, process: &ProcessSnapshot, event: &EventView) -> Option<Fact> {
     let theme = &app.theme;
     let is_same = |other: &&EventView| other.address == event.address && other.device == event.device;
-    let blocks = |what: Happening| process.events.iter().filter(move |other| other.what == what).filter(is_same);
-    match event.what {
-        Happening::Alloc => {
-            let freed = blocks(Happening::Free).find(|other| other.number > event.number);
+    let blocks = |what: EventKind| process.events.iter().filter(move |other| other.kind == what).filter(is_same);
+    match event.kind {
+        EventKind::Alloc => {
+            let freed = blocks(EventKind::Free).find(|other| other.number > event.number);
             Some(match freed {
                 Some(freed) => {
                     let after = format::duration(freed.time.saturating_sub(event.time));
@@ -234,8 +234,8 @@ fn other_end(app: &App, process: &ProcessSnapshot, event: &EventView) -> Option<
                 None => fact("not given back yet", theme.text),
             })
         }
-        Happening::Free => {
-            let taken = blocks(Happening::Alloc).rfind(|other| other.number < event.number)?;
+        EventKind::Free => {
+            let taken = blocks(EventKind::Alloc).rfind(|other| other.number < event.number)?;
             let before = format::duration(event.time.saturating_sub(taken.time));
             Some(labelled("lived", format!("{before}, from event {}", format::grouped(taken.number)), theme))
         }

@@ -62,7 +62,7 @@ pub fn labelled(label: &str, words: impl AsRef<str>, theme: &Theme) -> Fact {
 fn frames(process: &ProcessSnapshot, stack: u32) -> Vec<&Line> {
     let Some(stack) = process.names.stacks.get(&stack) else { return Vec::new() };
     let told: Vec<&Line> =
-        stack.iter().filter(|frame| process.scope.shows(frame.whose)).map(|frame| &*frame.line).collect();
+        stack.iter().filter(|frame| process.scope.shows(frame.origin)).map(|frame| &*frame.line).collect();
     if told.is_empty() { stack.iter().map(|frame| &*frame.line).collect() } else { told }
 }
 

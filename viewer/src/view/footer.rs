@@ -154,7 +154,7 @@ fn notice(app: &App) -> Vec<Span<'static>> {
     }
     let Some(process) = app.process() else { return Vec::new() };
     let mut notices = Vec::new();
-    if let (Some(line), true) = (&process.only_calls, app.shows_lines()) {
+    if let (Some(line), true) = (&process.dominant_library_call, app.shows_lines()) {
         notices.push(format!("{} only calls libraries (L: your lines)", place(line, &process.header.directory)));
     }
     if let Some(failure) = &process.failure {

@@ -216,7 +216,7 @@ impl Story {
 
     /// The same with what a screen needs in detail.
     pub fn process_in(&self, state: State, detail: Detail) -> ProcessSnapshot {
-        let mut replay = Replay::keeping(5_000);
+        let mut replay = Replay::with_history(5_000);
         for line in self.text.lines() {
             let record = decode_line(line.as_bytes()).unwrap_or_else(|error| panic!("{error}: {line}"));
             assert!(replay.take(record).is_continue());

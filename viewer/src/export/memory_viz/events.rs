@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use memlab_trace::record::{DriverKind, Flags, Record};
-use memlab_trace::{Model, Onlooker};
+use memlab_trace::{Model, Observer};
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Events {
     }
 }
 
-impl Onlooker for Events {
+impl Observer for Events {
     fn before(&mut self, record: &Record<'_>, model: &Model) {
         match record {
             Record::Alloc(e) => {
@@ -112,7 +112,8 @@ impl Onlooker for Events {
                 self.keep(Event { action: Action::SegmentAlloc, device, address, bytes, stack, time });
             }
             Record::DriverFree(e) if e.kind != DriverKind::Physical => {
-                let Some(held) = model.driver_held(e.device, e.kind, e.address).filter(|held| held.is_segment) else {
+                let Some(held) = model.driver_allocation(e.device, e.kind, e.address).filter(|held| held.is_segment)
+                else {
                     return;
                 };
                 if held.is_block {
@@ -122,7 +123,7 @@ impl Onlooker for Events {
                 self.keep(Event { action: Action::SegmentFree, device, address, bytes: held.bytes, stack: 0, time });
             }
             Record::Map(e) => {
-                let physical = model.driver_held(e.device, DriverKind::Physical, e.handle);
+                let physical = model.driver_allocation(e.device, DriverKind::Physical, e.handle);
                 if physical.is_some_and(|held| held.is_segment) {
                     let (device, address, bytes, time) = (e.device, e.address, e.bytes, e.time);
                     self.keep(Event { action: Action::SegmentMap, device, address, bytes, stack: 0, time });

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use memlab_trace::record::{Phase, Record};
-use memlab_trace::{Model, Onlooker, TimelinePoint, TotalsView};
+use memlab_trace::{Model, Observer, TimelinePoint, TotalsView};
 
 /// The most changes kept for one device; beyond, of four neighbours only the least and the most stay.
 const CHANGES: usize = 1 << 20;
@@ -96,7 +96,7 @@ impl Course {
     }
 }
 
-impl Onlooker for Course {
+impl Observer for Course {
     #[inline]
     fn before(&mut self, record: &Record<'_>, _model: &Model) {
         let at = |time, device, thread| Some(AtHand { time, device, thread, ends_step: false });

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
-use memlab_trace::{BlockLayer, Category, DeviceView, HOST, LayerView, Seen};
+use memlab_trace::{BlockLayer, Category, DeviceView, HOST, LayerView, ResolvedSnapshot};
 
 use super::super::sections::Names;
 use super::super::text::notes_of;
@@ -30,7 +30,7 @@ pub fn write_html_at(out: &mut impl io::Write, path: &Path, looked: &Looked) -> 
 }
 
 fn page(path: &Path, looked: &Looked) -> String {
-    let Seen { moment, whole, .. } = &looked.seen;
+    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &looked.seen;
     let names = Names::new(whole);
     let command = whole.header().map_or_else(String::new, |header| short_command(&header.command));
     // What a device is called and has may only be known later.
@@ -65,7 +65,7 @@ fn page(path: &Path, looked: &Looked) -> String {
 
 /// `at the end of step 3, after 2.10 s`.
 fn when(looked: &Looked) -> String {
-    let Seen { moment, whole, .. } = &looked.seen;
+    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &looked.seen;
     let mut when = match looked.moment {
         Moment::Time(_) => format!("after {}", format::duration(moment.time())),
         named => format!("at {named}, after {}", format::duration(moment.time())),
@@ -131,7 +131,7 @@ fn said(names: &Names<'_>, words: Words, device: &DeviceView, held: &Holdings, d
 fn section(names: &Names<'_>, looked: &Looked, device: &DeviceView, held: &Holdings, devices: usize) -> String {
     let (seen, index) = (&looked.seen, device.index);
     let away = seen.host_bytes(index);
-    let time = seen.moment.time();
+    let time = seen.model.time();
     let mut section = device::head(device);
     section += &tiles(device, held, away);
     if matches!(looked.moment, Moment::Oom(_)) {
@@ -147,7 +147,7 @@ fn section(names: &Names<'_>, looked: &Looked, device: &DeviceView, held: &Holdi
         ("Layers", layers::tree_of(&holders(seen, index), "then", devices)),
         (
             "Driver memory taken by others than PyTorch’s allocator",
-            tables::driver_at(&seen.moment, index, "at the moment"),
+            tables::driver_at(&seen.model, index, "at the moment"),
         ),
     ];
     device::put(&mut section, parts);
@@ -175,8 +175,8 @@ fn tiles(device: &DeviceView, held: &Holdings, away: u64) -> String {
     device::tiled(&tiles)
 }
 
-fn fragmentation(seen: &Seen, device: i32) -> String {
-    let map = seen.moment.segments(device);
+fn fragmentation(seen: &ResolvedSnapshot, device: i32) -> String {
+    let map = seen.model.segments(device);
     if map.free_bytes == 0 {
         return String::new();
     }
@@ -190,8 +190,8 @@ fn fragmentation(seen: &Seen, device: i32) -> String {
     format!("<p class=\"note\">{}</p>\n", markup(&said))
 }
 
-fn calls(names: &Names<'_>, seen: &Seen, device: &DeviceView, devices: usize) -> String {
-    let all = seen.moment.calls(device.index);
+fn calls(names: &Names<'_>, seen: &ResolvedSnapshot, device: &DeviceView, devices: usize) -> String {
+    let all = seen.model.calls(device.index);
     if all.total().live_bytes == 0 {
         return String::new();
     }
@@ -199,15 +199,15 @@ fn calls(names: &Names<'_>, seen: &Seen, device: &DeviceView, devices: usize) ->
 }
 
 /// What every layer held, by what it was for.
-fn holders(seen: &Seen, device: i32) -> Vec<Holder> {
+fn holders(seen: &ResolvedSnapshot, device: i32) -> Vec<Holder> {
     let mut held: HashMap<BlockLayer, [u64; Category::COUNT]> = HashMap::new();
     for (_, block) in seen.blocks.iter().filter(|(on, _)| *on == device) {
-        let categories = held.entry(seen.whole.layer_of(block)).or_insert([0; Category::COUNT]);
+        let categories = held.entry(seen.final_model.layer_of(block)).or_insert([0; Category::COUNT]);
         let bytes = &mut categories[block.category as usize];
         *bytes = bytes.saturating_add(block.bytes);
     }
     let known: HashMap<BlockLayer, LayerView> = seen
-        .whole
+        .final_model
         .layers(device)
         .into_iter()
         .map(|view| (BlockLayer { root: view.root, name: view.name.clone() }, view))

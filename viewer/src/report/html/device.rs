@@ -117,7 +117,7 @@ pub(super) fn flamegraphs(
     all: &CallTree,
     (measure, held): (Measure, &str),
 ) -> String {
-    let users = all.only(names.model.scope());
+    let users = all.in_scope(names.model.scope());
     let most = (CALLS / 2 / devices.max(1)).max(50);
     let draw = |tree, what: &str| {
         let title = format!("{}, {what}", short_name(device));

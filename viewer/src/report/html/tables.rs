@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use memlab_trace::{DeviceView, LayerView, Line, LineView, Model, Scope, Whose};
+use memlab_trace::{CodeOrigin, DeviceView, LayerView, Line, LineView, Model, Scope};
 
 use super::super::sections::Names;
 use super::{markup, name, plural, share, size};
@@ -104,7 +104,8 @@ fn rest(left_out: &[u64]) -> Option<String> {
 pub(super) fn lines(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
     let users = lines_in(names, device, devices, Scope::Users);
     let has_libraries = |line: &LineView| {
-        line.line.as_ref().is_some_and(|line| names.model.whose(line) == Whose::Library) && line.live_bytes_at_peak > 0
+        line.line.as_ref().is_some_and(|line| names.model.code_origin(line) == CodeOrigin::Library)
+            && line.live_bytes_at_peak > 0
     };
     if users.is_empty() || !names.model.lines_in(device.index, Scope::Libraries).iter().any(has_libraries) {
         return users;
@@ -114,7 +115,8 @@ pub(super) fn lines(names: &Names<'_>, device: &DeviceView, devices: usize) -> S
 
 /// The lines that held something at a moment, as [`lines`] are told.
 pub(super) fn lines_at(names: &Names<'_>, device: &DeviceView, devices: usize, held: &Holdings) -> String {
-    let is_library = |line: &HeldLine| line.line.as_ref().is_some_and(|line| names.model.whose(line) == Whose::Library);
+    let is_library =
+        |line: &HeldLine| line.line.as_ref().is_some_and(|line| names.model.code_origin(line) == CodeOrigin::Library);
     let in_scope = |scope: Scope| {
         let title = if scope == Scope::Users { "lines" } else { "lines with libraries’" };
         let head = [
@@ -145,7 +147,7 @@ pub(super) fn lines_at(names: &Names<'_>, device: &DeviceView, devices: usize, h
 /// The user's lines, or those with libraries', as one ticks.
 fn choice(names: &Names<'_>, device: &DeviceView, users: &str, libraries: &str) -> String {
     let (index, is_on) = (device.index, names.model.scope() == Scope::Libraries);
-    let why = names.model.only_calls(device.index).filter(|_| is_on);
+    let why = names.model.dominant_library_call(device.index).filter(|_| is_on);
     let why = why.map(|line| format!(": {} only calls them", short(&names.line(Some(&line))))).unwrap_or_default();
     format!(
         "<div class=\"choice\"><input type=\"checkbox\" id=\"libraries-{index}\"{checked} />\

@@ -1,7 +1,7 @@
 //! The chart by category: what memory was used for over time, from parameters at the ground to what the rest of the device
 //! has in use at the top.
 
-use memlab_trace::{Category, SharePoint, Shares};
+use memlab_trace::{Category, CategoryBytes, CategoryPoint};
 
 use super::{Bands, Column};
 use crate::theme::{Theme, category_index};
@@ -9,7 +9,7 @@ use crate::view::categories::LETTERS;
 
 /// The bands of columns of `width` nanoseconds from `start` on. What was allocated is shared out as it was in the stretch of
 /// time that a column lies in; above it lies what was reserved, and what else was in use.
-pub(super) fn bands(shares: &[SharePoint], start: u64, width: u64, columns: &[Column], theme: &Theme) -> Bands {
+pub(super) fn bands(shares: &[CategoryPoint], start: u64, width: u64, columns: &[Column], theme: &Theme) -> Bands {
     let column_edges = |(index, column): (u64, &Column)| {
         let from = start.saturating_add(index.saturating_mul(width));
         edges(&at(shares, from, from.saturating_add(width)), column)
@@ -22,7 +22,7 @@ pub(super) fn bands(shares: &[SharePoint], start: u64, width: u64, columns: &[Co
 }
 
 /// What memory was used for between two moments, when most of it was.
-fn at(shares: &[SharePoint], from: u64, to: u64) -> Shares {
+fn at(shares: &[CategoryPoint], from: u64, to: u64) -> CategoryBytes {
     let first = shares.partition_point(|point| point.time < from);
     let last = shares.partition_point(|point| point.time < to);
     let before = first.checked_sub(1).map(|index| shares[index].last);
@@ -30,12 +30,12 @@ fn at(shares: &[SharePoint], from: u64, to: u64) -> Shares {
     within.chain(before).max_by_key(sum).unwrap_or_default()
 }
 
-fn sum(shares: &Shares) -> u64 {
+fn sum(shares: &CategoryBytes) -> u64 {
     shares.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
 /// How far each band of a column reaches. Its figures may be those of a shorter stretch than the shares are of.
-fn edges(shares: &Shares, column: &Column) -> Vec<u64> {
+fn edges(shares: &CategoryBytes, column: &Column) -> Vec<u64> {
     let [_, allocated, reserved, used] = column.edges();
     let whole = sum(shares).max(1);
     let mut below: u64 = 0;
@@ -54,15 +54,15 @@ mod tests {
 
     use super::*;
 
-    fn shares(parameters: u64, activations: u64) -> Shares {
-        let mut shares = Shares::default();
+    fn shares(parameters: u64, activations: u64) -> CategoryBytes {
+        let mut shares = CategoryBytes::default();
         (shares[0], shares[4]) = (parameters, activations);
         shares
     }
 
     #[test]
     fn a_column_is_shared_out_as_it_was_when_most_was_allocated() {
-        let point = |time, most, last| SharePoint { time, most, last };
+        let point = |time, most, last| CategoryPoint { time, most, last };
         let shares = [point(10, shares(4, 4), shares(4, 0)), point(50, shares(4, 12), shares(4, 1))];
         let column = |most: u64| Column { allocated: Range { min: 0, max: most, last: most }, reserved: 20, used: 30 };
         // Where the parameters end, all that is allocated, what is reserved and what is in use.

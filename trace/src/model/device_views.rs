@@ -6,16 +6,16 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::blocks::Block;
+use super::code_origin::Scope;
 use super::device::DeviceState;
 use super::driver::SegmentRange;
 use super::ledger::Cell;
 use super::symbols::{Owner, Symbols};
 use super::tags::Owned;
 use super::views::{
-    BlockLayer, BlockView, Category, CategoryView, DeviceView, HolderView, LayerView, Line, LineView, Segment,
+    AttributionView, BlockLayer, BlockView, Category, CategoryView, DeviceView, LayerView, Line, LineView, Segment,
     SegmentMap, StackView, StepView, Timeline, TimelinePoint, TotalsView,
 };
-use super::whose::Scope;
 use crate::record::{Phase, TagCategory};
 
 /// Which row of the layers a cell belongs to: the outermost module and the name in it; `None`: no layer.
@@ -213,10 +213,10 @@ impl DeviceState {
     }
 
     pub(crate) fn timeline_view(&self) -> Timeline {
-        Timeline { shares: self.shares.view(&self.ledger.shares), ..self.timeline.view() }
+        Timeline { categories: self.shares.view(&self.ledger.shares), ..self.timeline.view() }
     }
 
-    pub(crate) fn holders(&self, symbols: &Symbols, scope: Scope) -> Vec<HolderView> {
+    pub(crate) fn attributions(&self, symbols: &Symbols, scope: Scope) -> Vec<AttributionView> {
         type Key = (Option<Arc<Line>>, LayerRow, Category);
         let book = self.ledger.book(scope);
         let mut sums: HashMap<Key, (u64, u64)> = HashMap::new();
@@ -238,7 +238,7 @@ impl DeviceState {
             add(live_bytes, cell.bytes);
             add(at_peak, self.ledger.at_peak(cell));
         }
-        let view = |((line, (root, name), category), sums): (Key, (u64, u64))| HolderView {
+        let view = |((line, (root, name), category), sums): (Key, (u64, u64))| AttributionView {
             line,
             class: match name.as_deref() {
                 Some("") => symbols.layer_class(root),
@@ -249,7 +249,7 @@ impl DeviceState {
             live_bytes: sums.0,
             live_bytes_at_peak: sums.1,
         };
-        let mut views: Vec<HolderView> = sums.into_iter().map(view).collect();
+        let mut views: Vec<AttributionView> = sums.into_iter().map(view).collect();
         views.sort_by(|a, b| (&a.line, &a.layer, a.category).cmp(&(&b.line, &b.layer, b.category)));
         views
     }
@@ -297,10 +297,10 @@ impl DeviceState {
     }
 
     /// Bytes taken, about.
-    pub(crate) fn weight(&self) -> usize {
+    pub(crate) fn heap_bytes(&self) -> usize {
         let points = self.timeline.points.list.capacity() * size_of::<TimelinePoint>();
         let steps = self.steps.list.capacity() * size_of::<StepView>();
-        self.blocks.weight() + self.ledger.weight() + points + steps + self.driver.held.len() * 64
+        self.blocks.heap_bytes() + self.ledger.heap_bytes() + points + steps + self.driver.held.len() * 64
     }
 
     pub(crate) fn segments(&self) -> SegmentMap {

@@ -11,6 +11,7 @@ use hashbrown::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use super::Model;
+use super::code_origin::{CodeOrigin, Scope};
 use super::device::DeviceState;
 use super::kind::Kind;
 use super::ledger::Ledger;
@@ -18,7 +19,6 @@ use super::line_book::{LineBook, Moved};
 use super::steps::{Snapshot, is_steady};
 use super::symbols::Symbols;
 use super::views::{Category, Line};
-use super::whose::{Scope, Whose};
 use crate::record::Phase;
 
 /// The most passes of which is kept what lines held.
@@ -29,16 +29,16 @@ const LEAST: usize = 5;
 
 /// Memory that piled up on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PileView {
+pub struct AccumulationView {
     /// Over what.
-    pub span: PileSpan,
+    pub span: AccumulationSpan,
     /// By whole stack, the most first.
-    pub stacks: Vec<PiledStack>,
+    pub stacks: Vec<StackAccumulation>,
 }
 
 /// Over what memory piled up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PileSpan {
+pub enum AccumulationSpan {
     /// From the end of one optimizer step to the end of another; both as steps ended by then.
     Steps {
         /// The earlier.
@@ -52,7 +52,7 @@ pub enum PileSpan {
 
 /// What one stack has piled up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PiledStack {
+pub struct StackAccumulation {
     /// The stack.
     pub stack: u32,
     /// The line it belongs to; `None`: no Python frame of the user's.
@@ -114,12 +114,12 @@ impl Passes {
 
 /// The passes since the last backward, and those that led to the peak.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Piles {
+pub(crate) struct Accumulation {
     pub(crate) now: Passes,
     pub(crate) to_peak: Passes,
 }
 
-impl Piles {
+impl Accumulation {
     /// A thread enters forward, after `events`; `peak` is the event of the device's peak.
     pub(crate) fn begin_pass(&mut self, ledger: &Ledger, events: u64, peak: u64) {
         self.backward_is_over(ledger);
@@ -204,7 +204,7 @@ impl Piles {
 
 impl Model {
     /// What piles up on a device: over the steps, and over the passes before the peak.
-    pub fn piles(&self, device: i32) -> Vec<PileView> {
+    pub fn accumulations(&self, device: i32) -> Vec<AccumulationView> {
         let Some(state) = self.state(device) else { return Vec::new() };
         [over_steps(state, &self.symbols), over_passes(state, &self.symbols)].into_iter().flatten().collect()
     }
@@ -219,13 +219,13 @@ impl Model {
         let caller = |(stack, frame): (u32, &super::symbols::Frame)| Caller {
             stack,
             line: frame.line.clone(),
-            is_users: frame.whose == Whose::User,
+            is_users: frame.origin == CodeOrigin::User,
         };
         self.symbols.climb_stacks(stack).map(caller).collect()
     }
 
     /// Whether backward ever came to what a stack, or one it called, has made on a device.
-    pub fn went_backward(&self, device: i32, stack: u32) -> bool {
+    pub fn reached_by_backward(&self, device: i32, stack: u32) -> bool {
         let Some(state) = self.state(device) else { return false };
         // Each stack is climbed to where another one has been before.
         let mut known = HashSet::new();
@@ -238,18 +238,18 @@ impl Model {
 }
 
 /// What stacks held more at a step late in the run than after warm-up, on lines that grow steadily.
-fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<PileView> {
+fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
     let growth = &state.growth;
     let steady: HashSet<u32> = growth.steady_lines(&state.ledger).into_iter().collect();
     let (from, to) = growth.compared()?;
     let piled = growth.by_cell();
     let stacks = by_stack(state, symbols, &steady, |cell| piled.get(&cell).copied().unwrap_or((0, 0)));
-    (!stacks.is_empty()).then_some(PileView { span: PileSpan::Steps { from, to }, stacks })
+    (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::Steps { from, to }, stacks })
 }
 
 /// What stacks held at the peak, on lines that piled up before it.
-fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<PileView> {
-    let steady: HashSet<u32> = state.piles.lines(&state.ledger, state.totals.peak.event).into_iter().collect();
+fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
+    let steady: HashSet<u32> = state.accumulation.lines(&state.ledger, state.totals.peak.event).into_iter().collect();
     if steady.is_empty() {
         return None;
     }
@@ -268,7 +268,7 @@ fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<PileView> {
         let times = made.get(&(cell.key.stack, cell.key.layer)).copied().unwrap_or(0);
         if stays(cell.key.kind) && times >= LEAST as u64 - 1 { (0, state.ledger.at_peak(cell)) } else { (0, 0) }
     });
-    (!stacks.is_empty()).then_some(PileView { span: PileSpan::Passes, stacks })
+    (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::Passes, stacks })
 }
 
 /// What cells held before and after, summed up by stack, where it has become more.
@@ -277,7 +277,7 @@ fn by_stack(
     symbols: &Symbols,
     lines: &HashSet<u32>,
     held: impl Fn(u32) -> (u64, u64),
-) -> Vec<PiledStack> {
+) -> Vec<StackAccumulation> {
     struct Sum {
         before: u64,
         after: u64,
@@ -303,7 +303,7 @@ fn by_stack(
     }
     let piled = |(stack, sum): (u32, Sum)| {
         let cell = &state.ledger.cells[sum.most.1 as usize];
-        PiledStack {
+        StackAccumulation {
             stack,
             line: symbols.line(book.lines[book.line_of(cell) as usize].id).cloned(),
             bytes: sum.after.saturating_sub(sum.before),
@@ -311,7 +311,7 @@ fn by_stack(
             makes_graph: sum.makes_graph,
         }
     };
-    let mut stacks: Vec<PiledStack> = sums.into_iter().map(piled).filter(|stack| stack.bytes > 0).collect();
+    let mut stacks: Vec<StackAccumulation> = sums.into_iter().map(piled).filter(|stack| stack.bytes > 0).collect();
     stacks.sort_by_key(|stack| (std::cmp::Reverse(stack.bytes), stack.stack));
     stacks
 }

@@ -18,14 +18,14 @@ const APART: u64 = 2;
 
 /// How far the run was at the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Looked {
+pub(crate) struct LongLivedScan {
     steps: u64,
     passes: u64,
 }
 
-impl Looked {
+impl LongLivedScan {
     /// Whether it is time to look again, after so many steps and passes. If so, that is done now.
-    pub(super) fn is_long_ago(&mut self, steps: u64, passes: u64) -> bool {
+    pub(super) fn is_due(&mut self, steps: u64, passes: u64) -> bool {
         let is_long = steps.saturating_sub(self.steps) >= APART && passes.saturating_sub(self.passes) >= APART;
         if is_long {
             *self = Self { steps, passes };
@@ -36,7 +36,7 @@ impl Looked {
 
 impl DeviceState {
     /// Decides what is kept for good.
-    pub(super) fn look_for_lasting(&mut self, symbols: &mut Symbols) {
+    pub(super) fn reclassify_long_lived(&mut self, symbols: &mut Symbols) {
         let last = std::mem::replace(&mut self.totals.looked, self.totals.born);
         let old: Vec<(u32, (u32, u32))> = self
             .blocks

@@ -5,7 +5,7 @@ mod common;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use memlab_trace::{At, Category, Hindsight, Model, Seen, load_whole, read_whole};
+use memlab_trace::{Category, Model, ResolvedSnapshot, SeekTarget, SnapshotReplay, load_whole, read_whole};
 
 /// A step of a training: parameters that are tagged late, an activation, scratch that is given back within forward,
 /// gradients, state made in the optimizer and tagged after it.
@@ -33,9 +33,9 @@ const TRAINING: &str = r#"{"memlab":1,"pid":1}
 ["end",150,0,null]
 "#;
 
-fn see(path: &Path, at: At) -> Seen {
+fn see(path: &Path, at: SeekTarget) -> ResolvedSnapshot {
     let mut nobody = ();
-    let mut hindsight = Hindsight::new(at, &mut nobody);
+    let mut hindsight = SnapshotReplay::new(at, &mut nobody);
     read_whole(path, &mut hindsight, &mut |_| ControlFlow::Continue(())).unwrap();
     hindsight.finish()
 }
@@ -46,7 +46,7 @@ fn trace(text: &str) -> tempfile::NamedTempFile {
     file
 }
 
-fn categories(seen: &Seen) -> Vec<(Category, u64)> {
+fn categories(seen: &ResolvedSnapshot) -> Vec<(Category, u64)> {
     seen.categories(0).into_iter().filter(|(_, bytes)| *bytes > 0).collect()
 }
 
@@ -54,16 +54,16 @@ fn categories(seen: &Seen) -> Vec<(Category, u64)> {
 fn blocks_are_what_they_turned_out_to_be() {
     let file = trace(TRAINING);
     // GIVEN the moment within forward before anything was tagged or given back
-    let seen = see(file.path(), At::Time(30));
+    let seen = see(file.path(), SeekTarget::Time(30));
     // THEN the model of then takes the parameter for an input and the scratch for an activation
-    let then: Vec<_> = seen.moment.blocks(0).iter().map(|block| block.category).collect();
+    let then: Vec<_> = seen.model.blocks(0).iter().map(|block| block.category).collect();
     assert_eq!(then, [Category::Input, Category::Activation, Category::Activation]);
     // AND hindsight does not
     let now: Vec<_> = seen.blocks.iter().map(|(_, block)| block.category).collect();
     assert_eq!(now, [Category::Parameter, Category::Activation, Category::Temporary]);
     // AND the owner is known, with the name that came last
-    assert_eq!(seen.whole.layer_of(&seen.blocks[0].1).name.as_deref(), Some("h.0"));
-    assert_eq!(seen.whole.layer_of(&seen.blocks[1].1).name.as_deref(), Some(""));
+    assert_eq!(seen.final_model.layer_of(&seen.blocks[0].1).name.as_deref(), Some("h.0"));
+    assert_eq!(seen.final_model.layer_of(&seen.blocks[1].1).name.as_deref(), Some(""));
     // AND the driver's first word on the context serves for then
     assert_eq!(
         categories(&seen),
@@ -85,9 +85,9 @@ fn at_the_peak_they_sum_to_the_models_own_figures() {
     let whole = load_whole(file.path(), &mut |_| ControlFlow::Continue(())).unwrap().model;
     let device = whole.device(0).unwrap();
     assert_eq!((device.peak_allocated_bytes, device.peak_event), (6656, 10));
-    let seen = see(file.path(), At::Event(device.peak_event));
-    assert!(seen.is_kept);
-    assert_eq!(seen.moment.time(), 90);
+    let seen = see(file.path(), SeekTarget::Event(device.peak_event));
+    assert!(seen.is_available);
+    assert_eq!(seen.model.time(), 90);
     let peak = whole.categories(0).map(|view| (view.category, view.bytes_at_peak));
     assert_eq!(seen.categories(0), peak);
     let optimizer = seen.blocks.iter().map(|(_, block)| (block.address, block.category)).collect::<Vec<_>>();
@@ -99,8 +99,8 @@ fn steps_and_out_of_memory_say_which_event_they_were() {
     let text = format!("{TRAINING}[\"oom\",160,1,0,9000,5120,65536,1,1]\n");
     let whole: Model = load_whole(trace(&text).path(), &mut |_| ControlFlow::Continue(())).unwrap().model;
     assert_eq!((whole.steps()[0].end_event, whole.ooms()[0].event), (12, 17));
-    let seen = see(trace(&text).path(), At::Event(12));
-    assert_eq!((seen.moment.steps_ended(), seen.moment.events()), (1, 12));
+    let seen = see(trace(&text).path(), SeekTarget::Event(12));
+    assert_eq!((seen.model.steps_ended(), seen.model.events()), (1, 12));
 }
 
 #[test]
@@ -112,10 +112,10 @@ fn what_was_condensed_away_is_not_there() {
     let text = String::from_utf8(condensed).unwrap() + "[\"a\",200,1,0,40960,512,1,0,0]\n";
     let file = trace(&text);
     // THEN the peak is not to be had, and the earliest there is comes instead
-    let seen = see(file.path(), At::Event(10));
-    assert!(!seen.is_kept);
-    assert_eq!((seen.moment.time(), seen.blocks.len()), (150, 2));
-    assert!(see(file.path(), At::Time(200)).is_kept);
+    let seen = see(file.path(), SeekTarget::Event(10));
+    assert!(!seen.is_available);
+    assert_eq!((seen.model.time(), seen.blocks.len()), (150, 2));
+    assert!(see(file.path(), SeekTarget::Time(200)).is_available);
 }
 
 #[test]
@@ -124,6 +124,6 @@ fn the_sums_agree_for_a_hostile_trace_too() {
     let text = TRAINING.replace("[\"f\",70,1,0,8192]\n", "[\"a\",71,1,0,16384,512,1,1,1]\n[\"f\",72,1,0,999]\n");
     let file = trace(&text);
     let whole = load_whole(file.path(), &mut |_| ControlFlow::Continue(())).unwrap().model;
-    let seen = see(file.path(), At::Event(whole.device(0).unwrap().peak_event));
+    let seen = see(file.path(), SeekTarget::Event(whole.device(0).unwrap().peak_event));
     assert_eq!(seen.categories(0), whole.categories(0).map(|view| (view.category, view.bytes_at_peak)));
 }

@@ -10,7 +10,7 @@ use crate::record::{DriverKind, Flags, Phase, Record};
 
 /// What kind of event it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum EventKind {
     /// PyTorch's allocator handed out a block.
     Alloc,
     /// A block was given back to it.
@@ -43,7 +43,7 @@ pub struct EventView {
     /// Nanoseconds since the trace's start.
     pub time: u64,
     /// What happened.
-    pub what: Happening,
+    pub kind: EventKind,
     /// The device; −1: the host, or none.
     pub device: i32,
     /// The thread; 0: none.
@@ -69,50 +69,50 @@ pub struct EventView {
 pub struct Replay {
     /// The state.
     pub model: Model,
-    tail: VecDeque<EventView>,
-    kept: usize,
+    history: VecDeque<EventView>,
+    history_length: usize,
 }
 
 impl Replay {
-    /// Nothing yet; the latest `kept` events will be kept.
-    pub fn keeping(kept: usize) -> Self {
-        Self { model: Model::new(), tail: VecDeque::new(), kept }
+    /// Nothing yet; the latest `history_length` events will be kept.
+    pub fn with_history(history_length: usize) -> Self {
+        Self { model: Model::new(), history: VecDeque::new(), history_length }
     }
 
-    /// A model without the events that made it; the latest `kept` to come will be kept.
-    pub fn of(model: Model, kept: usize) -> Self {
-        Self { model, tail: VecDeque::new(), kept }
+    /// A model without the events that made it; the latest `history_length` to come will be kept.
+    pub fn from_model(model: Model, history_length: usize) -> Self {
+        Self { model, history: VecDeque::new(), history_length }
     }
 
     /// The latest events, the oldest first.
     pub fn events(&self) -> impl DoubleEndedIterator<Item = &EventView> + ExactSizeIterator {
-        self.tail.iter()
+        self.history.iter()
     }
 
     /// Keeps as many from now on.
-    pub fn keep_latest(&mut self, kept: usize) {
-        self.kept = kept;
-        let surplus = self.tail.len().saturating_sub(kept);
-        self.tail.drain(..surplus);
+    pub fn set_history_length(&mut self, history_length: usize) {
+        self.history_length = history_length;
+        let surplus = self.history.len().saturating_sub(history_length);
+        self.history.drain(..surplus);
     }
 
     /// How many events are kept.
-    pub(crate) fn kept(&self) -> usize {
-        self.kept
+    pub(crate) fn history_length(&self) -> usize {
+        self.history_length
     }
 
     fn keep(&mut self, event: EventView) {
-        if self.tail.len() >= self.kept {
-            self.tail.pop_front();
+        if self.history.len() >= self.history_length {
+            self.history.pop_front();
         }
-        self.tail.push_back(event);
+        self.history.push_back(event);
     }
 
     fn view(&self, record: &Record<'_>) -> Option<EventView> {
         let none = EventView {
             number: 0,
             time: record.time()?,
-            what: Happening::End,
+            kind: EventKind::End,
             device: -1,
             thread: 0,
             address: 0,
@@ -125,7 +125,7 @@ impl Replay {
         };
         Some(match record {
             Record::Alloc(e) => EventView {
-                what: Happening::Alloc,
+                kind: EventKind::Alloc,
                 device: e.device,
                 thread: e.thread,
                 address: e.address,
@@ -136,10 +136,10 @@ impl Replay {
                 ..none
             },
             Record::Free(e) => {
-                EventView { what: Happening::Free, device: e.device, thread: e.thread, address: e.address, ..none }
+                EventView { kind: EventKind::Free, device: e.device, thread: e.thread, address: e.address, ..none }
             }
             Record::DriverAlloc(e) => EventView {
-                what: Happening::DriverAlloc(e.kind, e.flags.has(Flags::SEGMENT)),
+                kind: EventKind::DriverAlloc(e.kind, e.flags.has(Flags::SEGMENT)),
                 device: e.device,
                 thread: e.thread,
                 address: e.address,
@@ -151,15 +151,15 @@ impl Replay {
                 ..none
             },
             Record::DriverFree(e) => EventView {
-                what: Happening::DriverFree(e.kind),
+                kind: EventKind::DriverFree(e.kind),
                 device: e.device,
                 thread: e.thread,
                 address: e.address,
-                bytes: self.model.driver_held(e.device, e.kind, e.address).map_or(0, |held| held.bytes),
+                bytes: self.model.driver_allocation(e.device, e.kind, e.address).map_or(0, |held| held.bytes),
                 ..none
             },
             Record::Map(e) => EventView {
-                what: Happening::Map,
+                kind: EventKind::Map,
                 device: e.device,
                 thread: e.thread,
                 address: e.address,
@@ -167,7 +167,7 @@ impl Replay {
                 ..none
             },
             Record::Unmap(e) => EventView {
-                what: Happening::Unmap,
+                kind: EventKind::Unmap,
                 device: e.device,
                 thread: e.thread,
                 address: e.address,
@@ -175,7 +175,7 @@ impl Replay {
                 ..none
             },
             Record::Oom(e) => EventView {
-                what: Happening::Oom,
+                kind: EventKind::Oom,
                 device: e.device,
                 thread: e.thread,
                 bytes: e.requested,
@@ -183,9 +183,9 @@ impl Replay {
                 layer: e.layer,
                 ..none
             },
-            Record::Step(e) => EventView { what: Happening::Step, thread: e.thread, address: e.index, ..none },
-            Record::Used(e) => EventView { what: Happening::Used, device: e.device, bytes: e.used, ..none },
-            Record::Moved(e) => EventView { what: Happening::Moved, device: e.device, bytes: e.bytes, ..none },
+            Record::Step(e) => EventView { kind: EventKind::Step, thread: e.thread, address: e.index, ..none },
+            Record::Used(e) => EventView { kind: EventKind::Used, device: e.device, bytes: e.used, ..none },
+            Record::Moved(e) => EventView { kind: EventKind::Moved, device: e.device, bytes: e.bytes, ..none },
             Record::End(_) => none,
             // Tags come by the hundred and say what blocks are, not what happened.
             _ => return None,
@@ -197,11 +197,11 @@ impl Sink for Replay {
     #[inline]
     fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
         // Before the model forgets what the event takes away.
-        let event = if self.kept > 0 { self.view(&record) } else { None };
+        let event = if self.history_length > 0 { self.view(&record) } else { None };
         self.model.apply(record);
         if let Some(mut event) = event {
             event.number = self.model.events();
-            if event.what == Happening::Free
+            if event.kind == EventKind::Free
                 && let Some(block) = self.model.freed(event.device, event.address)
             {
                 (event.bytes, event.stack, event.layer) = (block.bytes, block.stack, block.layer);
@@ -217,6 +217,6 @@ impl Sink for Replay {
     }
 
     fn restart(&mut self) {
-        *self = Self::keeping(self.kept);
+        *self = Self::with_history(self.history_length);
     }
 }

@@ -19,7 +19,7 @@ use crate::record;
 /// Whose code a frame runs, best first: a stack is counted at its innermost frame of the best kind it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Whose {
+pub enum CodeOrigin {
     /// The program's own.
     User,
     /// An installed package's.
@@ -33,7 +33,7 @@ pub enum Whose {
     Generated,
 }
 
-impl Whose {
+impl CodeOrigin {
     /// All kinds, best first.
     pub const ALL: [Self; 5] = [Self::User, Self::Library, Self::Torch, Self::StandardLibrary, Self::Generated];
 
@@ -76,16 +76,16 @@ impl Scope {
     }
 
     /// How well a frame stands for its stack; the smaller, the better.
-    pub(crate) fn rank(self, whose: Whose) -> Whose {
-        match (self, whose) {
-            (Self::Libraries, Whose::Library) => Whose::User,
-            _ => whose,
+    pub(crate) fn rank(self, origin: CodeOrigin) -> CodeOrigin {
+        match (self, origin) {
+            (Self::Libraries, CodeOrigin::Library) => CodeOrigin::User,
+            _ => origin,
         }
     }
 
     /// Whether lines of this kind are shown, where there are any.
-    pub fn shows(self, whose: Whose) -> bool {
-        self.rank(whose) == Whose::User
+    pub fn shows(self, origin: CodeOrigin) -> bool {
+        self.rank(origin) == CodeOrigin::User
     }
 }
 
@@ -94,13 +94,13 @@ const ROOTS: usize = 64;
 
 /// The folders by which code is told apart, as far as the trace has named them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct CodeRoots {
     torch: Option<String>,
     python: Option<String>,
     pub(crate) roots: Vec<record::CodeRoot>,
 }
 
-impl Places {
+impl CodeRoots {
     /// Takes the root of a software; whether it is one that matters here and is new.
     pub(crate) fn define_software(&mut self, software: &record::Software) -> bool {
         let known = match software.software.as_str() {
@@ -126,24 +126,24 @@ impl Places {
     }
 
     /// Whose code a function of this file is.
-    pub(crate) fn whose(&self, file: &str, function: &str) -> Whose {
+    pub(crate) fn code_origin(&self, file: &str, function: &str) -> CodeOrigin {
         let said = |kind| self.roots.iter().any(|known| known.code == kind && is_below(file, &known.root));
         if said(record::CodeKind::Program) || is_typed(file, function) {
-            return Whose::User;
+            return CodeOrigin::User;
         }
         if !file.starts_with('/') || said(record::CodeKind::Generated) || is_compilers(file) {
-            return Whose::Generated;
+            return CodeOrigin::Generated;
         }
         if self.torch.as_deref().is_some_and(|root| is_below(file, root)) {
-            return Whose::Torch;
+            return CodeOrigin::Torch;
         }
         if parts(file).any(|part| part == "site-packages" || part == "dist-packages") {
-            return Whose::Library;
+            return CodeOrigin::Library;
         }
         if self.python.as_deref().is_some_and(|root| is_below(file, root)) || is_in_python(file) {
-            return Whose::StandardLibrary;
+            return CodeOrigin::StandardLibrary;
         }
-        Whose::User
+        CodeOrigin::User
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn code_is_told_apart_by_where_it_lies() {
         // GIVEN what a process says of itself
-        let mut places = Places::default();
+        let mut places = CodeRoots::default();
         let software = |software: &str, root: &str| record::Software {
             software: software.to_owned(),
             root: root.to_owned(),
@@ -216,34 +216,34 @@ mod tests {
         assert!(places.define_root(root(record::CodeKind::Program, "/venv/lib/python3.11/site-packages/trainer/")));
         assert!(places.define_root(root(record::CodeKind::Generated, "/scratch/cache")));
         // WHEN files are looked at THEN each is whose it is
-        for (file, function, whose) in [
-            ("/home/ada/train.py", "main", Whose::User),
-            ("/home/ada/lib/python/train.py", "main", Whose::User),
-            ("/home/ada/site-packages.py", "main", Whose::User),
-            ("/venv/lib/python3.11/site-packages/trainer/loop.py", "fit", Whose::User),
-            ("/venv/lib/python3.11/site-packages/trainers/loop.py", "fit", Whose::Library),
-            ("/usr/lib/python3/dist-packages/numpy/core.py", "f", Whose::Library),
-            ("/src/pytorch/torch/nn/modules/linear.py", "Linear.forward", Whose::Torch),
-            ("/src/pytorch/torchvision/x.py", "f", Whose::User),
-            ("/usr/lib/python3.11/copy.py", "deepcopy", Whose::StandardLibrary),
-            ("/opt/py/threading.py", "run", Whose::StandardLibrary),
-            ("/tmp/torchinductor_ada/ab/cab.py", "call", Whose::Generated),
-            ("/scratch/cache/ab/cab.py", "call", Whose::Generated),
-            ("/scratch/cached.py", "call", Whose::User),
-            ("<eval_with_key>.5", "forward", Whose::Generated),
-            ("<frozen runpy>", "_run_code", Whose::Generated),
-            ("<string>", "<module>", Whose::User),
-            ("<string>", "Net.forward", Whose::User),
-            ("<string>", "__create_fn__.<locals>.__init__", Whose::Generated),
-            ("<string>", "__init__", Whose::Generated),
-            ("<stdin>", "<module>", Whose::User),
-            ("<ipython-input-3-0a1b>", "<module>", Whose::User),
-            ("<timed exec>", "<module>", Whose::User),
-            ("/tmp/ipykernel_12/345.py", "<module>", Whose::User),
-            ("In[3]", "<module>", Whose::User),
-            ("", "", Whose::Generated),
+        for (file, function, origin) in [
+            ("/home/ada/train.py", "main", CodeOrigin::User),
+            ("/home/ada/lib/python/train.py", "main", CodeOrigin::User),
+            ("/home/ada/site-packages.py", "main", CodeOrigin::User),
+            ("/venv/lib/python3.11/site-packages/trainer/loop.py", "fit", CodeOrigin::User),
+            ("/venv/lib/python3.11/site-packages/trainers/loop.py", "fit", CodeOrigin::Library),
+            ("/usr/lib/python3/dist-packages/numpy/core.py", "f", CodeOrigin::Library),
+            ("/src/pytorch/torch/nn/modules/linear.py", "Linear.forward", CodeOrigin::Torch),
+            ("/src/pytorch/torchvision/x.py", "f", CodeOrigin::User),
+            ("/usr/lib/python3.11/copy.py", "deepcopy", CodeOrigin::StandardLibrary),
+            ("/opt/py/threading.py", "run", CodeOrigin::StandardLibrary),
+            ("/tmp/torchinductor_ada/ab/cab.py", "call", CodeOrigin::Generated),
+            ("/scratch/cache/ab/cab.py", "call", CodeOrigin::Generated),
+            ("/scratch/cached.py", "call", CodeOrigin::User),
+            ("<eval_with_key>.5", "forward", CodeOrigin::Generated),
+            ("<frozen runpy>", "_run_code", CodeOrigin::Generated),
+            ("<string>", "<module>", CodeOrigin::User),
+            ("<string>", "Net.forward", CodeOrigin::User),
+            ("<string>", "__create_fn__.<locals>.__init__", CodeOrigin::Generated),
+            ("<string>", "__init__", CodeOrigin::Generated),
+            ("<stdin>", "<module>", CodeOrigin::User),
+            ("<ipython-input-3-0a1b>", "<module>", CodeOrigin::User),
+            ("<timed exec>", "<module>", CodeOrigin::User),
+            ("/tmp/ipykernel_12/345.py", "<module>", CodeOrigin::User),
+            ("In[3]", "<module>", CodeOrigin::User),
+            ("", "", CodeOrigin::Generated),
         ] {
-            assert_eq!(places.whose(file, function), whose, "{file} {function}");
+            assert_eq!(places.code_origin(file, function), origin, "{file} {function}");
         }
     }
 }

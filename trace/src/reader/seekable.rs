@@ -13,7 +13,7 @@ use super::feed::{Feed, Skipped};
 use super::{BUFFER, Extent, LONGEST_LINE, Progress, ReadError, Sink, beside, is_zstd, open_file};
 use crate::model::Model;
 use crate::record::Record;
-use crate::tail::Replay;
+use crate::replay::Replay;
 
 /// Events between the first checkpoints: some 20 ms of replay.
 const FIRST_SPACING: u64 = 1 << 17;
@@ -23,7 +23,7 @@ const BUDGET: usize = 256 << 20;
 
 /// A moment of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
+pub enum SeekTarget {
     /// Before the first event later than this: nanoseconds since the trace's start.
     Time(u64),
     /// After so many events.
@@ -32,7 +32,7 @@ pub enum At {
     End,
 }
 
-impl At {
+impl SeekTarget {
     /// After the event of this number, which happened at `time`; by the time alone where the number is not known (0).
     pub fn event(number: u64, time: u64) -> Self {
         if number > 0 { Self::Event(number) } else { Self::Time(time) }
@@ -58,9 +58,9 @@ impl At {
     }
 }
 
-/// What became of a [`Past::seek`].
+/// What became of a [`SeekableReplay::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sought {
+pub enum SeekOutcome {
     /// The state is that of the moment.
     Found,
     /// The trace was cut down to stay within its bounds and no longer has that moment: the state is the earliest it has.
@@ -70,7 +70,7 @@ pub enum Sought {
 }
 
 /// A trace that can be looked at as it was.
-pub struct Past {
+pub struct SeekableReplay {
     path: PathBuf,
     identity: (u64, u64),
     source: Source,
@@ -93,7 +93,7 @@ pub struct Past {
 }
 
 /// Where in a trace a follower is.
-pub struct Position {
+pub struct FollowerPosition {
     pub(super) is_beside: bool,
     pub(super) feed: Feed,
 }
@@ -103,10 +103,10 @@ struct Checkpoint {
     is_beside: bool,
     feed: Feed,
     model: Model,
-    weight: usize,
+    heap_bytes: usize,
 }
 
-impl Past {
+impl SeekableReplay {
     /// Opens a trace, plain or compressed, at its beginning. With the state come the latest `events` events.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl Past {
             source,
             is_beside: false,
             feed: Feed::default(),
-            replay: Replay::keeping(events),
+            replay: Replay::with_history(events),
             buffer: vec![0; BUFFER],
             filled: 0,
             discarding: false,
@@ -133,7 +133,7 @@ impl Past {
     }
 
     /// Has copies of the state weigh no more than this together, in bytes; 256 MiB unless told.
-    pub fn set_budget(&mut self, bytes: usize) {
+    pub fn set_checkpoint_budget(&mut self, bytes: usize) {
         self.budget = bytes;
     }
 
@@ -153,8 +153,8 @@ impl Past {
     }
 
     /// Gives layers and threads the names that a later state knows.
-    pub fn take_names(&mut self, later: &Model) {
-        self.replay.model.take_names(later);
+    pub fn adopt_names(&mut self, later: &Model) {
+        self.replay.model.adopt_names(later);
     }
 
     /// Whether the trace was found to end in the middle of a compressed frame.
@@ -175,10 +175,10 @@ impl Past {
     /// If the file cannot be read, is no trace, or was made by a newer memlab.
     pub fn seek(
         &mut self,
-        at: At,
+        at: SeekTarget,
         extent: Extent,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Sought, ReadError> {
+    ) -> Result<SeekOutcome, ReadError> {
         self.reopen_if_replaced()?;
         self.begin_close_to(at)?;
         let mut next_report = self.feed.offset;
@@ -188,18 +188,18 @@ impl Past {
                 next_report = self.feed.offset + BUFFER as u64;
                 let (bytes_read, events) = (self.feed.offset, self.replay.model.events());
                 if progress(Progress { bytes_read, bytes_total: self.source.bytes_total(), events }).is_break() {
-                    return Ok(Sought::Cancelled);
+                    return Ok(SeekOutcome::Cancelled);
                 }
             }
         }
         if self.replay.model.header().is_none() {
             return Err(ReadError::Empty { path: self.path.clone() });
         }
-        Ok(if at.is_ahead_of(&self.replay.model) { Sought::Found } else { Sought::NotKept })
+        Ok(if at.is_ahead_of(&self.replay.model) { SeekOutcome::Found } else { SeekOutcome::NotKept })
     }
 
     /// Replays what is read, or reads more; false at the moment or at the end.
-    fn advance(&mut self, at: At, extent: Extent) -> Result<bool, ReadError> {
+    fn advance(&mut self, at: SeekTarget, extent: Extent) -> Result<bool, ReadError> {
         if self.discarding {
             let end = memchr::memchr(b'\n', &self.buffer[..self.filled]);
             self.discarding = end.is_none();
@@ -235,7 +235,7 @@ impl Past {
     fn read(&mut self, extent: Extent) -> Result<bool, ReadError> {
         let position = self.feed.offset + self.filled as u64;
         let room = (self.buffer.len() - self.filled) as u64;
-        let is_bounded = extent.beside == self.is_beside;
+        let is_bounded = extent.in_continuation == self.is_beside;
         let wanted = if is_bounded { room.min(extent.offset.saturating_sub(position)) } else { room };
         let read = match self.source.read_at(position, &mut self.buffer[self.filled..][..wanted as usize]) {
             Ok(read) => read,
@@ -271,7 +271,7 @@ impl Past {
     }
 
     fn go_on_beside(&mut self, extent: Extent) -> bool {
-        if self.is_beside || !extent.beside {
+        if self.is_beside || !extent.in_continuation {
             return false;
         }
         let Some(file) = beside(&self.path, &self.replay.model) else { return false };
@@ -287,19 +287,19 @@ impl Past {
         let found = std::fs::metadata(&self.path).map(|found| (found.dev(), found.ino()));
         if found.is_ok_and(|found| found != self.identity) {
             let budget = self.budget;
-            *self = Self::open(&self.path, self.replay.kept())?;
+            *self = Self::open(&self.path, self.replay.history_length())?;
             self.budget = budget;
         }
         Ok(())
     }
 
     /// Goes to the best checkpoint before the moment, unless the state at hand is better; to the beginning if there is none.
-    fn begin_close_to(&mut self, at: At) -> Result<(), ReadError> {
+    fn begin_close_to(&mut self, at: SeekTarget) -> Result<(), ReadError> {
         let is_usable = at.is_ahead_of(&self.replay.model);
         let mut before = self.checkpoints.iter().rev().filter(|checkpoint| at.is_ahead_of(&checkpoint.model));
         let nearest = before.next();
         // Where events are wanted too, from one further back, so that there are some.
-        let best = if self.replay.kept() > 0 { before.next().or(nearest) } else { nearest };
+        let best = if self.replay.history_length() > 0 { before.next().or(nearest) } else { nearest };
         let best = best.filter(|best| !is_usable || best.model.events() > self.replay.model.events());
         if is_usable && best.is_none() {
             return Ok(());
@@ -307,7 +307,7 @@ impl Past {
         let was_beside = self.is_beside;
         match best {
             Some(checkpoint) => {
-                self.replay = Replay::of(checkpoint.model.clone(), self.replay.kept());
+                self.replay = Replay::from_model(checkpoint.model.clone(), self.replay.history_length());
                 (self.feed, self.is_beside) = (checkpoint.feed.clone(), checkpoint.is_beside);
             }
             None => {
@@ -332,7 +332,7 @@ impl Past {
     }
 
     /// Takes note of a state that a follower of the same trace has come to, as a place to begin at.
-    pub fn note(&mut self, position: &Position, model: &Model) {
+    pub fn add_checkpoint(&mut self, position: &FollowerPosition, model: &Model) {
         if self.is_worth_keeping(model) {
             self.keep(position.is_beside, position.feed.clone(), model.clone());
         }
@@ -348,15 +348,15 @@ impl Past {
     fn is_worth_keeping(&self, model: &Model) -> bool {
         const BYTES_COPIED_PER_EVENT: usize = 64;
         let last = self.checkpoints.last().map_or(0, |checkpoint| checkpoint.model.events());
-        let least = self.spacing.max((model.weight() / BYTES_COPIED_PER_EVENT) as u64);
+        let least = self.spacing.max((model.heap_bytes() / BYTES_COPIED_PER_EVENT) as u64);
         model.events() >= last.saturating_add(least)
     }
 
     fn keep(&mut self, is_beside: bool, feed: Feed, model: Model) {
-        let weight = model.weight();
-        self.checkpoints.push(Checkpoint { is_beside, feed, model, weight });
-        let weight = |checkpoints: &[Checkpoint]| checkpoints.iter().map(|each| each.weight).sum::<usize>();
-        while self.checkpoints.len() > CHECKPOINTS || weight(&self.checkpoints) > self.budget {
+        let heap_bytes = model.heap_bytes();
+        self.checkpoints.push(Checkpoint { is_beside, feed, model, heap_bytes });
+        let total = |checkpoints: &[Checkpoint]| checkpoints.iter().map(|each| each.heap_bytes).sum::<usize>();
+        while self.checkpoints.len() > CHECKPOINTS || total(&self.checkpoints) > self.budget {
             self.spacing = self.spacing.saturating_mul(2);
             let mut index = 0;
             self.checkpoints.retain(|_| {
@@ -370,7 +370,7 @@ impl Past {
 /// Refuses what comes after the moment.
 struct Stopping<'r> {
     replay: &'r mut Replay,
-    at: At,
+    at: SeekTarget,
     refused: bool,
 }
 

@@ -3,18 +3,18 @@
 //!
 //! Categories are those known at that moment: what turned out later to be something else is not counted again.
 
-use super::stretches::{Stretch, Stretches};
-use super::views::{SharePoint, Shares};
+use super::time_bins::{TimeBin, TimeBins};
+use super::views::{CategoryBytes, CategoryPoint};
 
 /// Records what memory was used for over time: a screen is a few hundred columns wide.
 #[derive(Clone, Default)]
-pub(crate) struct SharesRecorder {
-    pub(crate) points: Stretches<SharePoint, 512, 64>,
+pub(crate) struct CategoryRecorder {
+    pub(crate) points: TimeBins<CategoryPoint, 512, 64>,
     /// The most allocated in the stretch that is open.
     most: u64,
 }
 
-impl Stretch for SharePoint {
+impl TimeBin for CategoryPoint {
     fn time(&self) -> u64 {
         self.time
     }
@@ -31,10 +31,10 @@ impl Stretch for SharePoint {
     }
 }
 
-impl SharesRecorder {
+impl CategoryRecorder {
     /// Time has come to `time`, and until now `shares` were live, `allocated` bytes together.
     #[inline]
-    pub(crate) fn advance(&mut self, time: u64, shares: &Shares, allocated: u64) {
+    pub(crate) fn advance(&mut self, time: u64, shares: &CategoryBytes, allocated: u64) {
         if self.points.open(time).is_none() {
             self.begin(time, shares, allocated);
         }
@@ -42,7 +42,7 @@ impl SharesRecorder {
 
     /// More is live now than before.
     #[inline]
-    pub(crate) fn raise(&mut self, shares: &Shares, allocated: u64) {
+    pub(crate) fn raise(&mut self, shares: &CategoryBytes, allocated: u64) {
         if allocated > self.most
             && let Some(point) = self.points.list.last_mut()
         {
@@ -51,12 +51,12 @@ impl SharesRecorder {
     }
 
     #[cold]
-    fn begin(&mut self, time: u64, shares: &Shares, allocated: u64) {
+    fn begin(&mut self, time: u64, shares: &CategoryBytes, allocated: u64) {
         if let Some(last) = self.points.list.last_mut() {
             last.last = *shares;
         }
         if let Some(begin) = self.points.next(time) {
-            self.points.list.push(SharePoint { time: begin, most: *shares, last: *shares });
+            self.points.list.push(CategoryPoint { time: begin, most: *shares, last: *shares });
             self.most = allocated;
         } else {
             self.look_again();
@@ -76,14 +76,14 @@ impl SharesRecorder {
     }
 
     /// Takes over the next point of a keyframe; `None` if there are too many.
-    pub(crate) fn restore(&mut self, point: SharePoint) -> Option<()> {
+    pub(crate) fn restore(&mut self, point: CategoryPoint) -> Option<()> {
         self.points.restore(point)?;
         self.look_again();
         Some(())
     }
 
     /// The points; the last one ends with what is live now.
-    pub(crate) fn view(&self, now: &Shares) -> Vec<SharePoint> {
+    pub(crate) fn view(&self, now: &CategoryBytes) -> Vec<CategoryPoint> {
         let mut points = self.points.list.clone();
         if let Some(last) = points.last_mut() {
             last.last = *now;
@@ -92,7 +92,7 @@ impl SharesRecorder {
     }
 }
 
-fn sum(shares: &Shares) -> u64 {
+fn sum(shares: &CategoryBytes) -> u64 {
     shares.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
@@ -100,17 +100,17 @@ fn sum(shares: &Shares) -> u64 {
 mod tests {
     use super::*;
 
-    fn shares(parameters: u64, activations: u64) -> Shares {
-        let mut shares = Shares::default();
+    fn shares(parameters: u64, activations: u64) -> CategoryBytes {
+        let mut shares = CategoryBytes::default();
         (shares[0], shares[4]) = (parameters, activations);
         shares
     }
 
     #[test]
     fn a_stretch_tells_its_most_and_its_end() {
-        let mut recorder = SharesRecorder::default();
+        let mut recorder = CategoryRecorder::default();
         let mut now = shares(0, 0);
-        let mut change = |recorder: &mut SharesRecorder, time: u64, to: Shares| {
+        let mut change = |recorder: &mut CategoryRecorder, time: u64, to: CategoryBytes| {
             recorder.advance(time, &now, sum(&now));
             now = to;
             recorder.raise(&now, sum(&now));
@@ -120,7 +120,7 @@ mod tests {
         change(&mut recorder, 200, shares(5, 9));
         change(&mut recorder, 300, shares(5, 1));
         change(&mut recorder, 1 << 20, shares(5, 2));
-        let point = |time, most, last| SharePoint { time, most, last };
+        let point = |time, most, last| CategoryPoint { time, most, last };
         // THEN between the two was what the first one left
         assert_eq!(
             recorder.view(&shares(7, 0)),
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn however_long_it_takes_the_points_are_few() {
-        let mut recorder = SharesRecorder::default();
+        let mut recorder = CategoryRecorder::default();
         for step in 0..200_000_u64 {
             let now = shares(step % 7, step);
             recorder.advance(step * 10_000, &now, sum(&now));

@@ -3,7 +3,7 @@
 mod common;
 
 use common::replay;
-use memlab_trace::{Category, Model, PileSpan};
+use memlab_trace::{AccumulationSpan, Category, Model};
 
 const NAMES: &[&str] = &[
     r#"{"memlab":1,"version":"0.1.0","pid":1}"#,
@@ -73,15 +73,15 @@ fn an_evaluation_that_lets_go_at_its_end_piles_up_until_then() {
     kept.into_iter().for_each(|address| told.free(address));
     (0..4).for_each(|_| told.step());
     // THEN what was held at the peak is told by its stack, and that backward never came to it
-    let piles = told.model.piles(0);
+    let piles = told.model.accumulations(0);
     assert_eq!(piles.len(), 1, "{piles:?}");
-    assert_eq!((piles[0].span, piles[0].stacks.len()), (PileSpan::Passes, 1));
+    assert_eq!((piles[0].span, piles[0].stacks.len()), (AccumulationSpan::Passes, 1));
     let piled = &piles[0].stacks[0];
     assert_eq!(
         (piled.stack, piled.bytes, piled.category, piled.makes_graph),
         (3, 8 * 4096, Category::Activation, true)
     );
-    assert!(!told.model.went_backward(0, 1) && told.model.went_backward(0, 4));
+    assert!(!told.model.reached_by_backward(0, 1) && told.model.reached_by_backward(0, 4));
     let callers: Vec<_> =
         told.model.callers(3).iter().map(|caller| (caller.stack, caller.line.line, caller.is_users)).collect();
     assert_eq!(callers, [(3, Some(20), true), (2, Some(5), false), (1, Some(10), true)]);
@@ -89,7 +89,7 @@ fn an_evaluation_that_lets_go_at_its_end_piles_up_until_then() {
     let mut keyframe = Vec::new();
     told.model.write_keyframe(&mut keyframe).unwrap();
     let restored = replay(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()));
-    assert_eq!(restored.piles(0), piles);
+    assert_eq!(restored.accumulations(0), piles);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn passes_whose_results_backward_uses_pile_up_nothing() {
         kept.into_iter().chain([gradient]).for_each(|address| told.free(address));
         told.line(r#"["step",9,1,0]"#);
     }
-    assert_eq!(told.model.piles(0), []);
+    assert_eq!(told.model.accumulations(0), []);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn what_grows_at_a_few_steps_grows_at_the_rate_told() {
     let growth = &told.model.growth(0)[0];
     assert_eq!((growth.from_step, growth.to_step, growth.to_bytes - growth.from_bytes), (2, 47, 5 * (46 << 20)));
     assert!((growth.bytes_per_step - (5.0 * f64::from(46 << 20) / 45.0)).abs() < 1e-3 && growth.is_steady);
-    assert!(matches!(told.model.piles(0)[0].span, PileSpan::Steps { from: 2, .. }));
+    assert!(matches!(told.model.accumulations(0)[0].span, AccumulationSpan::Steps { from: 2, .. }));
 }
 
 #[test]
@@ -138,5 +138,5 @@ fn what_came_at_once_or_goes_up_and_down_is_no_pile() {
         held = told.block((1 + step * 7 % 11) << 16, 4, 0, 0);
     }
     assert!(told.model.growth(0).iter().all(|growth| !growth.is_steady), "{:?}", told.model.growth(0));
-    assert_eq!(told.model.piles(0), []);
+    assert_eq!(told.model.accumulations(0), []);
 }

@@ -4,7 +4,7 @@
 const FIRST_WIDTH_LOG2: u32 = 12;
 
 /// What is kept of a stretch.
-pub(crate) trait Stretch {
+pub(crate) trait TimeBin {
     /// When it begins.
     fn time(&self) -> u64;
 
@@ -16,19 +16,19 @@ pub(crate) trait Stretch {
 
 /// At most `MOST` stretches (a power of two), and no fewer than half of `FEW` where there is little room.
 #[derive(Clone)]
-pub(crate) struct Stretches<S, const MOST: u64, const FEW: usize> {
+pub(crate) struct TimeBins<S, const MOST: u64, const FEW: usize> {
     pub(crate) origin: u64,
     pub(crate) width_log2: u32,
     pub(crate) list: Vec<S>,
 }
 
-impl<S, const MOST: u64, const FEW: usize> Default for Stretches<S, MOST, FEW> {
+impl<S, const MOST: u64, const FEW: usize> Default for TimeBins<S, MOST, FEW> {
     fn default() -> Self {
         Self { origin: 0, width_log2: FIRST_WIDTH_LOG2, list: Vec::new() }
     }
 }
 
-impl<S: Stretch, const MOST: u64, const FEW: usize> Stretches<S, MOST, FEW> {
+impl<S: TimeBin, const MOST: u64, const FEW: usize> TimeBins<S, MOST, FEW> {
     /// With as many as there may be of this width all times are covered.
     const WIDEST_LOG2: u32 = u64::BITS - MOST.ilog2();
 

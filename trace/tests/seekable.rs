@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use common::encode_record;
 use memlab_trace::record::{Alloc, DriverAlloc, DriverKind, Flags, Free, Header, Layer, Oom, Step, Tag, TagCategory};
-use memlab_trace::{At, Extent, Follower, Happening, Model, Past, ReadError, Record, Sought, decode_line};
+use memlab_trace::{
+    EventKind, Extent, Follower, Model, ReadError, Record, SeekOutcome, SeekTarget, SeekableReplay, decode_line,
+};
 
 /// A small generator of pseudo-random numbers, so that a failure can be repeated.
 struct Random(u64);
@@ -107,14 +109,14 @@ impl Drop for Trace {
 }
 
 /// The state by replaying everything before the first event that is too late.
-fn brute_force(lines: &[Vec<u8>], at: At) -> Model {
+fn brute_force(lines: &[Vec<u8>], at: SeekTarget) -> Model {
     let mut model = Model::new();
     for line in lines {
         let record = decode_line(line.trim_ascii_end()).unwrap();
         let is_late = record.time().is_some_and(|time| match at {
-            At::Time(until) => time > until,
-            At::Event(events) => model.events() >= events,
-            At::End => false,
+            SeekTarget::Time(until) => time > until,
+            SeekTarget::Event(events) => model.events() >= events,
+            SeekTarget::End => false,
         });
         if is_late {
             break;
@@ -124,7 +126,7 @@ fn brute_force(lines: &[Vec<u8>], at: At) -> Model {
     model
 }
 
-fn assert_same(found: &Model, expected: &Model, at: At) {
+fn assert_same(found: &Model, expected: &Model, at: SeekTarget) {
     assert_eq!((found.events(), found.time()), (expected.events(), expected.time()), "{at:?}");
     assert_eq!(found.devices(), expected.devices(), "{at:?}");
     assert_eq!(found.lines(0), expected.lines(0), "{at:?}");
@@ -136,21 +138,21 @@ fn assert_same(found: &Model, expected: &Model, at: At) {
     assert_eq!(found.timeline(0), expected.timeline(0), "{at:?}");
 }
 
-fn seek(past: &mut Past, at: At) -> Sought {
+fn seek(past: &mut SeekableReplay, at: SeekTarget) -> SeekOutcome {
     past.seek(at, Extent::WHOLE, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 fn wander(path: &Path, lines: &[Vec<u8>], moments: usize) {
-    let whole = brute_force(lines, At::End);
+    let whole = brute_force(lines, SeekTarget::End);
     let mut random = Random(11);
-    let mut past = Past::open(path, 0).unwrap();
+    let mut past = SeekableReplay::open(path, 0).unwrap();
     for _ in 0..moments {
         let at = match random.below(7) {
-            0 => At::End,
-            1..4 => At::Event(random.below(whole.events() + 2)),
-            _ => At::Time(random.below(whole.time() + 2)),
+            0 => SeekTarget::End,
+            1..4 => SeekTarget::Event(random.below(whole.events() + 2)),
+            _ => SeekTarget::Time(random.below(whole.time() + 2)),
         };
-        assert_eq!(seek(&mut past, at), Sought::Found);
+        assert_eq!(seek(&mut past, at), SeekOutcome::Found);
         assert_same(past.model(), &brute_force(lines, at), at);
     }
 }
@@ -175,10 +177,10 @@ fn compressed_traces_too() {
 fn the_peak_is_found_to_the_byte() {
     let lines = training(20_000);
     let trace = Trace::new("peak.jsonl", &lines);
-    let mut past = Past::open(&trace.0, 0).unwrap();
-    seek(&mut past, At::End);
+    let mut past = SeekableReplay::open(&trace.0, 0).unwrap();
+    seek(&mut past, SeekTarget::End);
     let peak = past.model().device(0).unwrap();
-    seek(&mut past, At::Event(peak.peak_event));
+    seek(&mut past, SeekTarget::Event(peak.peak_event));
     let then = past.model().device(0).unwrap();
     assert_eq!((then.allocated_bytes, past.model().time()), (peak.peak_allocated_bytes, peak.peak_time));
 }
@@ -194,27 +196,27 @@ fn no_further_than_was_replayed() {
     while follower.poll(&mut model).unwrap().more {}
     // WHEN more is written, with a hole that may still be filled
     fs::write(&trace.0, [first.concat(), vec![0; 100], rest.concat()].concat()).unwrap();
-    let mut past = Past::open(&trace.0, 0).unwrap();
-    past.seek(At::End, follower.extent(), &mut |_| ControlFlow::Continue(())).unwrap();
+    let mut past = SeekableReplay::open(&trace.0, 0).unwrap();
+    past.seek(SeekTarget::End, follower.extent(), &mut |_| ControlFlow::Continue(())).unwrap();
     // THEN the past goes as far as the follower has come
-    assert_same(past.model(), &model, At::End);
+    assert_same(past.model(), &model, SeekTarget::End);
     // AND further when that goes on
-    follower.writer_is_dead();
+    follower.set_writer_dead();
     while follower.poll(&mut model).unwrap().more {}
-    past.seek(At::End, follower.extent(), &mut |_| ControlFlow::Continue(())).unwrap();
-    assert_same(past.model(), &brute_force(&lines, At::End), At::End);
+    past.seek(SeekTarget::End, follower.extent(), &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_same(past.model(), &brute_force(&lines, SeekTarget::End), SeekTarget::End);
 }
 
 #[test]
 fn names_given_later_serve_the_past() {
     let lines = training(100_000);
     let trace = Trace::new("names.jsonl", &lines);
-    let whole = brute_force(&lines, At::End);
-    let mut past = Past::open(&trace.0, 0).unwrap();
-    seek(&mut past, At::Event(3_000));
+    let whole = brute_force(&lines, SeekTarget::End);
+    let mut past = SeekableReplay::open(&trace.0, 0).unwrap();
+    seek(&mut past, SeekTarget::Event(3_000));
     let mut then = past.into_replay().model;
     assert_ne!(then.layer_name(3), whole.layer_name(3));
-    then.take_names(&whole);
+    then.adopt_names(&whole);
     assert_eq!(then.layer_name(3), whole.layer_name(3));
 }
 
@@ -222,15 +224,15 @@ fn names_given_later_serve_the_past() {
 fn the_latest_events_come_with_the_state() {
     let lines = training(5_000);
     let trace = Trace::new("tail.jsonl", &lines);
-    let mut past = Past::open(&trace.0, 100).unwrap();
-    seek(&mut past, At::Event(3_000));
+    let mut past = SeekableReplay::open(&trace.0, 100).unwrap();
+    seek(&mut past, SeekTarget::Event(3_000));
     let events: Vec<_> = past.replay().events().collect();
     // THEN they are the last hundred up to the moment, in order
     assert_eq!(events.len(), 100);
     assert!(events.is_sorted_by_key(|event| event.number));
     assert!(events.last().unwrap().number <= 3_000);
     // AND what was freed says how large it had been and who had asked for it
-    let freed = events.iter().filter(|event| event.what == Happening::Free);
+    let freed = events.iter().filter(|event| event.kind == EventKind::Free);
     assert!(freed.clone().count() > 10);
     assert!(freed.clone().all(|event| event.bytes >= 512 && event.category.is_some()));
 }
@@ -241,12 +243,12 @@ fn a_place_noted_by_a_follower_is_where_the_way_begins() {
     let lines = training(600_000);
     let trace = Trace::new("noted.jsonl", &lines);
     let (mut follower, mut model) = (Follower::open(&trace.0).unwrap(), Model::new());
-    let mut past = Past::open(&trace.0, 0).unwrap();
+    let mut past = SeekableReplay::open(&trace.0, 0).unwrap();
     while follower.poll(&mut model).unwrap().more {
-        past.note(&follower.position(), &model);
+        past.add_checkpoint(&follower.position(), &model);
     }
     // WHEN a moment near the end is sought, the first of all
-    let at = At::Event(model.events() - 10);
+    let at = SeekTarget::Event(model.events() - 10);
     let mut read = Vec::new();
     past.seek(at, Extent::WHOLE, &mut |progress| {
         read.push(progress.bytes_read);
@@ -262,38 +264,38 @@ fn a_place_noted_by_a_follower_is_where_the_way_begins() {
 fn a_search_can_be_broken_off() {
     let lines = training(200_000);
     let trace = Trace::new("cancel.jsonl", &lines);
-    let mut past = Past::open(&trace.0, 0).unwrap();
-    let sought = past.seek(At::End, Extent::WHOLE, &mut |_| ControlFlow::Break(())).unwrap();
-    assert_eq!(sought, Sought::Cancelled);
+    let mut past = SeekableReplay::open(&trace.0, 0).unwrap();
+    let sought = past.seek(SeekTarget::End, Extent::WHOLE, &mut |_| ControlFlow::Break(())).unwrap();
+    assert_eq!(sought, SeekOutcome::Cancelled);
     // AND goes on from there
-    assert_eq!(seek(&mut past, At::End), Sought::Found);
-    assert_same(past.model(), &brute_force(&lines, At::End), At::End);
+    assert_eq!(seek(&mut past, SeekTarget::End), SeekOutcome::Found);
+    assert_same(past.model(), &brute_force(&lines, SeekTarget::End), SeekTarget::End);
 }
 
 #[test]
 fn what_was_cut_away_is_said() {
     // GIVEN a trace cut down to a keyframe
     let lines = training(20_000);
-    let before = brute_force(&lines, At::Event(10_000));
+    let before = brute_force(&lines, SeekTarget::Event(10_000));
     let mut cut = vec![lines[0].clone()];
     let mut keyframe = Vec::new();
     before.write_keyframe(&mut keyframe).unwrap();
     cut.push(keyframe);
     cut.extend_from_slice(&lines[10_500..]);
     let trace = Trace::new("cut.jsonl", &cut);
-    let mut past = Past::open(&trace.0, 0).unwrap();
+    let mut past = SeekableReplay::open(&trace.0, 0).unwrap();
     // WHEN a moment is sought that it no longer has THEN that is said, and the earliest state shown
-    assert_eq!(seek(&mut past, At::Event(5_000)), Sought::NotKept);
+    assert_eq!(seek(&mut past, SeekTarget::Event(5_000)), SeekOutcome::NotKept);
     assert_eq!(past.model().events(), before.events());
-    assert_eq!(seek(&mut past, At::End), Sought::Found);
+    assert_eq!(seek(&mut past, SeekTarget::End), SeekOutcome::Found);
 }
 
 #[test]
 fn files_that_are_no_traces() {
     let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken");
     let open = |name: &str| {
-        let mut past = Past::open(&broken.join(name), 0)?;
-        past.seek(At::End, Extent::WHOLE, &mut |_| ControlFlow::Continue(()))
+        let mut past = SeekableReplay::open(&broken.join(name), 0)?;
+        past.seek(SeekTarget::End, Extent::WHOLE, &mut |_| ControlFlow::Continue(()))
     };
     assert!(matches!(open("not-a-trace.jsonl"), Err(ReadError::NotATrace { .. })));
     assert!(matches!(open("empty.jsonl"), Err(ReadError::Empty { .. })));

@@ -8,11 +8,11 @@ use std::ops::ControlFlow;
 use hashbrown::HashMap;
 
 use crate::model::{BlockView, Category, Model};
-use crate::reader::{At, Sink};
+use crate::reader::{SeekTarget, Sink};
 use crate::record::Record;
 
 /// Looks on while a trace is replayed up to a moment.
-pub trait Onlooker {
+pub trait Observer {
     /// A record is about to be added to the state.
     fn before(&mut self, _record: &Record<'_>, _model: &Model) {}
 
@@ -21,12 +21,12 @@ pub trait Onlooker {
 }
 
 /// Nobody looks on.
-impl Onlooker for () {}
+impl Observer for () {}
 
 /// Replays a trace to its end and remembers one moment of it.
-pub struct Hindsight<'o> {
-    at: At,
-    onlooker: &'o mut dyn Onlooker,
+pub struct SnapshotReplay<'o> {
+    at: SeekTarget,
+    observer: &'o mut dyn Observer,
     model: Model,
     reached: Option<Reached>,
 }
@@ -42,27 +42,27 @@ struct Reached {
 }
 
 /// A moment of a trace, seen from its end.
-pub struct Seen {
+pub struct ResolvedSnapshot {
     /// The state at the moment, as it was known then.
-    pub moment: Model,
+    pub model: Model,
     /// The state at the end: what things are called.
-    pub whole: Model,
+    pub final_model: Model,
     /// The live blocks of the moment with their devices, in order of device and address; category and owner are what they
     /// turned out to be.
     pub blocks: Vec<(i32, BlockView)>,
     /// Whether the trace still has the moment; otherwise `moment` is the earliest it has.
-    pub is_kept: bool,
+    pub is_available: bool,
     outside: Vec<(i32, Category, u64)>,
 }
 
-impl<'o> Hindsight<'o> {
+impl<'o> SnapshotReplay<'o> {
     /// Will remember the moment `at`.
-    pub fn new(at: At, onlooker: &'o mut dyn Onlooker) -> Self {
-        Self { at, onlooker, model: Model::new(), reached: None }
+    pub fn new(at: SeekTarget, observer: &'o mut dyn Observer) -> Self {
+        Self { at, observer, model: Model::new(), reached: None }
     }
 
     /// What there is to see, after all is replayed.
-    pub fn finish(mut self) -> Seen {
+    pub fn finish(mut self) -> ResolvedSnapshot {
         let mut reached = match self.reached.take() {
             Some(reached) => reached,
             None => Reached::new(&self.model),
@@ -70,10 +70,10 @@ impl<'o> Hindsight<'o> {
         for (device, address) in reached.undecided.keys().copied().collect::<Vec<_>>() {
             reached.decide(device, address, self.model.block(device, address));
         }
-        Seen {
-            is_kept: self.at.is_ahead_of(&reached.moment),
-            moment: reached.moment,
-            whole: self.model,
+        ResolvedSnapshot {
+            is_available: self.at.is_ahead_of(&reached.moment),
+            model: reached.moment,
+            final_model: self.model,
             blocks: reached.blocks,
             outside: reached.outside,
         }
@@ -132,7 +132,7 @@ impl Reached {
     }
 }
 
-impl Sink for Hindsight<'_> {
+impl Sink for SnapshotReplay<'_> {
     #[inline]
     fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
         if self.reached.is_none() && self.at.is_before(&record, &self.model) {
@@ -140,9 +140,9 @@ impl Sink for Hindsight<'_> {
         }
         match &mut self.reached {
             None => {
-                self.onlooker.before(&record, &self.model);
+                self.observer.before(&record, &self.model);
                 self.model.apply(record);
-                self.onlooker.after(&self.model);
+                self.observer.after(&self.model);
             }
             Some(reached) => {
                 reached.watch(&record, &self.model);
@@ -165,12 +165,12 @@ impl Sink for Hindsight<'_> {
     }
 }
 
-impl Seen {
+impl ResolvedSnapshot {
     /// What every category held on a device at the moment, in the order of [`Category::ALL`]. They sum to what was in use, and in host memory.
     pub fn categories(&self, device: i32) -> [(Category, u64); Category::COUNT] {
-        let mut held = self.moment.categories(device).map(|view| (view.category, view.bytes));
+        let mut held = self.model.categories(device).map(|view| (view.category, view.bytes));
         // What blocks held by what was known then, and by what they turned out to be.
-        for block in self.moment.blocks(device) {
+        for block in self.model.blocks(device) {
             held[block.category as usize].1 = held[block.category as usize].1.saturating_sub(block.bytes);
         }
         for (_, block) in self.blocks.iter().filter(|(on, _)| *on == device) {
@@ -190,6 +190,6 @@ impl Seen {
 
     /// What of the process's memory of a device lay in host memory at the moment.
     pub fn host_bytes(&self, device: i32) -> u64 {
-        self.moment.device(device).map_or(0, |view| view.host_bytes)
+        self.model.device(device).map_or(0, |view| view.host_bytes)
     }
 }
