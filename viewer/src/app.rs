@@ -1,6 +1,6 @@
 //! The state of the dashboard: what is shown, of which device and moment, sorted and filtered how. Keys, the mouse, ticks
 //! and data come in through [`App::on_key`], [`App::on_mouse`], [`App::on_tick`] and [`App::on_snapshot`]; what is to be
-//! known beyond the next snapshot goes out through [`App::want`]. Nothing here waits or draws.
+//! known beyond the next snapshot goes out through [`App::query`]. Nothing here waits or draws.
 
 pub mod changes;
 mod events;
@@ -40,11 +40,11 @@ pub use self::steps::{StepColumn, StepItem, StepsState, step_at};
 pub use self::table::{Column, TableState};
 use crate::filter::Filter;
 use crate::format::Units;
-use crate::mover::Whereabouts;
-use crate::screen::ProgramScreen;
+use crate::offload::mover::Whereabouts;
+use crate::program_screen::ProgramScreen;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, Snapshot};
 use crate::theme::Theme;
-use crate::want::{Cursor, Detail, Want};
+use crate::query::{Cursor, Detail, Query};
 
 /// One of the screens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -311,7 +311,7 @@ impl App {
     }
 
     /// What snapshots should show beyond what all do.
-    pub fn want(&self) -> Want {
+    pub fn query(&self) -> Query {
         let detail = match self.screen.detail() {
             Detail::None if self.filter.asks_for_relations() => Detail::Relations,
             detail => detail,
@@ -323,7 +323,7 @@ impl App {
         // Until there is something to show, nobody knows of which trace.
         let trace = self.process().map(|process| process.path.clone()).filter(|_| detail != Detail::None);
         let cursor = self.cursor.clone().or(peak).or_else(|| self.paused_cursor(detail, trace.as_ref()));
-        Want { detail, trace, cursor, compare: self.wanted_comparison(), scope: self.scope }
+        Query { detail, trace, cursor, compare: self.wanted_comparison(), scope: self.scope }
     }
 
     /// Whether lines are on the screen.
@@ -341,7 +341,7 @@ impl App {
 
     /// Whether what is shown is not yet what was asked for.
     pub fn is_seeking(&self) -> bool {
-        !self.shown.processes.is_empty() && self.want().cursor != self.shown.cursor
+        !self.shown.processes.is_empty() && self.query().cursor != self.shown.cursor
     }
 
     /// The screens there are.

@@ -12,11 +12,12 @@ use memlab_trace::{Category, Scope};
 use crate::app::Screen;
 use crate::commands::export::Format;
 use crate::commands::limit;
-use crate::control::OnLimit;
+use crate::offload::control::OnLimit;
 use crate::moment::Moment;
-use crate::selection::Criteria;
+use crate::offload::selection::Criteria;
 use crate::theme::Palette;
-use crate::{commands, fault, filter, format, report, run, selection, text};
+use crate::offload::selection;
+use crate::{commands, error, filter, format, report, run, text};
 
 /// Where did my GPU memory go, and how do I get it back?
 ///
@@ -484,7 +485,7 @@ pub fn main() -> ExitCode {
             let lines: Vec<_> = message.lines().map(text::clean).collect();
             let (red, plain) = if colored() { ("\u{1b}[1;31m", "\u{1b}[0m") } else { ("", "") };
             eprintln!("{red}memlab:{plain} {}", lines.join("\n"));
-            ExitCode::from(fault::exit_code(&error))
+            ExitCode::from(error::exit_code(&error))
         }
     }
 }

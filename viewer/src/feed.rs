@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 pub use self::follow::Followed;
 use crate::snapshot::{ProcessSnapshot, Snapshot};
-use crate::want::{Compare, Comparison, Detail, Want};
+use crate::query::{ComparisonQuery, Comparison, Detail, Query};
 
 /// How often a snapshot is published at most: a screen does not need more.
 const PUBLISH: Duration = Duration::from_millis(200);
@@ -45,9 +45,9 @@ pub struct Feed {
 #[derive(Default)]
 struct Shared {
     snapshot: Mutex<Option<Arc<Snapshot>>>,
-    want: Mutex<Want>,
-    /// Rises with `want`, so that work nobody waits for any more can be broken off.
-    wants: AtomicU64,
+    query: Mutex<Query>,
+    /// Rises with `query`, so that work nobody waits for any more can be broken off.
+    queries: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -67,11 +67,11 @@ impl Feed {
     }
 
     /// Says what the snapshots to come should show.
-    pub fn want(&self, want: Want) {
-        let mut wanted = self.shared.want.lock().unwrap_or_else(PoisonError::into_inner);
-        if *wanted != want {
-            *wanted = want;
-            self.shared.wants.fetch_add(1, Ordering::Release);
+    pub fn set_query(&self, query: Query) {
+        let mut current = self.shared.query.lock().unwrap_or_else(PoisonError::into_inner);
+        if *current != query {
+            *current = query;
+            self.shared.queries.fetch_add(1, Ordering::Release);
             if let Some(thread) = &self.thread {
                 thread.thread().unpark();
             }
@@ -110,7 +110,7 @@ impl Worker {
         let mut published: Option<Instant> = None;
         let mut interval = PUBLISH;
         let mut dirty = true;
-        let mut shown = Want::default();
+        let mut shown = Query::default();
         while !self.shared.stop.load(Ordering::Relaxed) {
             dirty |= self.find();
             let mut more = false;
@@ -123,21 +123,21 @@ impl Worker {
                 more |= polled.more;
             }
             let now = Instant::now();
-            let wants = self.shared.wants.load(Ordering::Acquire);
-            let want = self.shared.want.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            dirty |= want != shown;
+            let queries = self.shared.queries.load(Ordering::Acquire);
+            let query = self.shared.query.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            dirty |= query != shown;
             // Another moment or screen is answered at once. What is compared may change with every step that ends, and
             // has to wait as other news do.
-            let is_urgent = Want { compare: None, ..want.clone() } != Want { compare: None, ..shown.clone() };
+            let is_urgent = Query { compare: None, ..query.clone() } != Query { compare: None, ..shown.clone() };
             let is_due = published.is_none_or(|published| now.duration_since(published) >= interval);
             if is_urgent || dirty && is_due {
-                dirty = !self.publish(&want, wants);
-                shown = want;
+                dirty = !self.publish(&query, queries);
+                shown = query;
                 published = Some(now);
                 // Making snapshots takes at most a fortieth of a core, however much there is to show.
                 interval = (now.elapsed() * 40).clamp(PUBLISH, RAREST);
             }
-            if !more && self.shared.wants.load(Ordering::Acquire) == wants {
+            if !more && self.shared.queries.load(Ordering::Acquire) == queries {
                 let over = self.finder.is_none() && self.followed.iter().all(Followed::is_over) && !dirty;
                 std::thread::park_timeout(if over { IDLE_WHEN_OVER } else { IDLE });
             }
@@ -145,10 +145,10 @@ impl Worker {
     }
 
     /// Makes the snapshot that is wanted; false if another one is wanted by now.
-    fn publish(&mut self, want: &Want, wants: u64) -> bool {
+    fn publish(&mut self, query: &Query, queries: u64) -> bool {
         let shared = self.shared.clone();
-        let is_stale = || shared.stop.load(Ordering::Relaxed) || shared.wants.load(Ordering::Acquire) != wants;
-        let Some(snapshot) = look(&mut self.followed, want, self.comparison.clone(), &is_stale) else { return false };
+        let is_stale = || shared.stop.load(Ordering::Relaxed) || shared.queries.load(Ordering::Acquire) != queries;
+        let Some(snapshot) = look(&mut self.followed, query, self.comparison.clone(), &is_stale) else { return false };
         self.comparison.clone_from(&snapshot.comparison);
         *self.shared.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(snapshot));
         true
@@ -176,15 +176,15 @@ impl Worker {
 /// Looks at all traces as is wanted; `known`: the comparison made last. `None` if it `is_stale` before it is done.
 pub fn look(
     followed: &mut [Followed],
-    want: &Want,
+    query: &Query,
     known: Option<Arc<Comparison>>,
     is_stale: &dyn Fn() -> bool,
 ) -> Option<Snapshot> {
     let process = |followed: &mut Followed| {
-        let is_shown = want.trace.as_ref().is_none_or(|trace| trace == followed.path());
-        let detail = if is_shown { want.detail } else { Detail::None };
-        followed.choose(want.scope);
-        match &want.cursor {
+        let is_shown = query.trace.as_ref().is_none_or(|trace| trace == followed.path());
+        let detail = if is_shown { query.detail } else { Detail::None };
+        followed.choose(query.scope);
+        match &query.cursor {
             None => Some(followed.snapshot(detail)),
             Some(cursor) => match followed.snapshot_at(cursor, detail, is_stale) {
                 None if is_stale() => None,
@@ -196,7 +196,7 @@ pub fn look(
     };
     let mut processes: Vec<ProcessSnapshot> = followed.iter_mut().map(process).collect::<Option<_>>()?;
     processes.sort_by_key(|process| (process.header.rank, process.header.start_unix_ns, process.header.pid));
-    let comparison = match &want.compare {
+    let comparison = match &query.compare {
         None => None,
         Some(compare) => match known.filter(|known| known.of == *compare) {
             None => compare_moments(followed, compare, is_stale),
@@ -205,16 +205,16 @@ pub fn look(
     };
     (!is_stale()).then(|| Snapshot {
         processes,
-        cursor: want.cursor.clone(),
-        detail: want.detail,
-        trace: want.trace.clone(),
+        cursor: query.cursor.clone(),
+        detail: query.detail,
+        trace: query.trace.clone(),
         comparison,
     })
 }
 
 fn compare_moments(
     followed: &mut [Followed],
-    compare: &Compare,
+    compare: &ComparisonQuery,
     is_stale: &dyn Fn() -> bool,
 ) -> Option<Arc<Comparison>> {
     let followed = followed.iter_mut().find(|followed| followed.path() == compare.trace)?;

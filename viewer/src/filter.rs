@@ -18,7 +18,7 @@
 use memlab_trace::Category;
 use regex::{Regex, RegexBuilder};
 
-use crate::selection::OF_BLOCKS;
+use crate::offload::selection::OF_BLOCKS;
 use crate::theme::category_names;
 
 /// What of a row can be asked for by name.

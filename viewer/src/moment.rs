@@ -9,7 +9,7 @@ use memlab_trace::{
     load_whole, read_whole,
 };
 
-use crate::fault::bad_input;
+use crate::error::bad_input;
 use crate::{format, progress};
 
 /// A moment of a run.

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use crate::fault::bad_input;
+use crate::error::bad_input;
 use crate::text;
 use crate::theme::Palette;
 pub use launch::Ended;

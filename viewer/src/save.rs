@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::fault::bad_input;
+use crate::error::bad_input;
 
 /// Where something is written to.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 
 use crate::app::{App, Request};
 use crate::feed::Feed;
-use crate::mover::Mover;
+use crate::offload::mover::Mover;
 use crate::terminal::Taken;
 use crate::{export, view};
 
@@ -64,7 +64,7 @@ pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) ->
     let mut printed = 0;
     let (mut urgent, mut dirty) = (true, true);
     loop {
-        feed.want(app.want());
+        feed.set_query(app.query());
         if let Some(snapshot) = feed.take() {
             let was_seeking = app.is_seeking() || app.awaits_comparison();
             app.on_snapshot(snapshot);

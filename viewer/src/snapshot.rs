@@ -17,7 +17,7 @@ use memlab_trace::{
 pub use self::calls::Calls;
 pub use self::relations::{Related, Relations};
 use crate::findings::{self, Finding};
-use crate::want::{Comparison, Cursor, Detail};
+use crate::query::{Comparison, Cursor, Detail};
 
 /// All processes that are followed.
 #[derive(Clone, Debug, Default)]

@@ -13,7 +13,7 @@ use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
 
 use crate::app::App;
-use crate::fault::bad_input;
+use crate::error::bad_input;
 use crate::view;
 
 static TAKEN: AtomicBool = AtomicBool::new(false);

@@ -12,7 +12,7 @@ use memlab_viewer::app::{App, Moment, Overlay, Screen, pieces};
 use memlab_viewer::format::{Units, grouped, percent};
 use memlab_viewer::snapshot::{DeviceSnapshot, ProcessSnapshot, Snapshot, State};
 use memlab_viewer::theme::{Depth, Palette, Theme};
-use memlab_viewer::want::Detail;
+use memlab_viewer::query::Detail;
 use memlab_viewer::{export, text, view};
 use proptest::prelude::*;
 use ratatui::Terminal;

@@ -472,7 +472,7 @@ proptest! {
         for (x, y) in clicks {
             click(&mut app, x, y);
         }
-        let _ = app.want();
+        let _ = app.query();
         buffer.reset();
         view::draw(&mut buffer, &mut app);
         assert_harmless(&buffer);

@@ -7,7 +7,7 @@ use memlab_trace::{Category, Line};
 
 use super::layer_name;
 use crate::format::signed_difference;
-use crate::want::Holdings;
+use crate::query::MomentHoldings;
 
 /// What one of them held at two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,14 +56,14 @@ pub struct Changes {
 
 impl Changes {
     /// From one moment to another.
-    pub fn between(before: &Holdings, after: &Holdings) -> Self {
-        let categories = |holdings: &Holdings| {
+    pub fn between(before: &MomentHoldings, after: &MomentHoldings) -> Self {
+        let categories = |holdings: &MomentHoldings| {
             holdings.categories.iter().map(|view| (view.category, view.bytes)).collect::<Vec<_>>()
         };
-        let lines = |holdings: &Holdings| {
+        let lines = |holdings: &MomentHoldings| {
             holdings.lines.iter().map(|view| (view.line.clone(), view.live_bytes)).collect::<Vec<_>>()
         };
-        let layers = |holdings: &Holdings| {
+        let layers = |holdings: &MomentHoldings| {
             let name = |view: &memlab_trace::LayerView| LayerName { root: view.root, name: view.name.clone() };
             holdings.layers.iter().map(|view| (name(view), view.live_bytes)).collect::<Vec<_>>()
         };
@@ -156,9 +156,9 @@ mod tests {
             ..LineView::default()
         };
         let before =
-            Holdings { layers: vec![layer(1, 10), layer(2, 20)], lines: vec![line("a.py", 30)], ..Holdings::default() };
+            MomentHoldings { layers: vec![layer(1, 10), layer(2, 20)], lines: vec![line("a.py", 30)], ..MomentHoldings::default() };
         let after =
-            Holdings { layers: vec![layer(2, 25), layer(1, 10)], lines: vec![line("a.py", 35)], ..Holdings::default() };
+            MomentHoldings { layers: vec![layer(2, 25), layer(1, 10)], lines: vec![line("a.py", 35)], ..MomentHoldings::default() };
         // WHEN compared THEN each is compared with itself
         let changes = Changes::between(&before, &after);
         let layers: Vec<_> = changes.layers.iter().map(|change| (change.who.root, change.bytes())).collect();

@@ -3,7 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{App, Focus, Moment, Overlay, Program, PromptKind, Screen, Window};
-use crate::mover::Order;
+use crate::offload::mover::Order;
 
 /// What a key asks of those who own the terminal and the program.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use memlab_trace::SeekTarget;
 
 use super::App;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
-use crate::want::{Cursor, Detail};
+use crate::query::{Cursor, Detail};
 use crate::{format, moment};
 
 /// Which moment the tables and the categories show.

@@ -3,9 +3,9 @@
 use crossterm::event::KeyCode;
 
 use super::{App, Overlay, Request, Screen};
-use crate::control::{Kind, MoveState};
-use crate::mover::{Moves, Order, Watched, Whereabouts};
-use crate::operation;
+use crate::offload::control::{Kind, MoveState};
+use crate::offload::mover::{Moves, Order, Watched, Whereabouts};
+use crate::offload::operation;
 use crate::snapshot::ProcessSnapshot;
 use crate::text;
 

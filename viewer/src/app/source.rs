@@ -6,7 +6,7 @@ use crossterm::event::KeyCode;
 use memlab_trace::Line;
 
 use super::{App, Overlay, Request};
-use crate::source::{self, Source};
+use crate::source_file::{self, Source};
 
 /// The source around a line, over the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl App {
     /// Reads the file that a line is of, and lays it over the screen.
     pub(super) fn open_source(&mut self, line: Arc<Line>) {
         let Some(process) = self.process() else { return };
-        let source = source::open(&line.file, &process.sources, process.header.start_unix_ns);
+        let source = source_file::open(&line.file, &process.sources, process.header.start_unix_ns);
         self.overlay = Some(Overlay::Source(SourceView { source, line, top: None }));
     }
 

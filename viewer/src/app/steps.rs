@@ -9,7 +9,7 @@ use super::table::{Column, TableState, bytes_text};
 use super::{App, Moment, Screen};
 use crate::filter::{Field, Row};
 use crate::format::{self, Units};
-use crate::want::{Compare, Comparison};
+use crate::query::{ComparisonQuery, Comparison};
 
 /// A row of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -273,12 +273,12 @@ impl App {
         Some((of(one.min(other))?, of(one.max(other))?))
     }
 
-    pub(super) fn wanted_comparison(&self) -> Option<Compare> {
+    pub(super) fn wanted_comparison(&self) -> Option<ComparisonQuery> {
         if self.screen != Screen::Steps {
             return None;
         }
         let (before, after) = self.compared_steps()?;
-        Some(Compare {
+        Some(ComparisonQuery {
             trace: self.process()?.path.clone(),
             device: self.device()?.totals.index,
             before: before.map_or(START, |before| end_of(&before)),

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::config::Config;
-use crate::fault::bad_input;
+use crate::error::bad_input;
 
 /// Prints the preferences in force, or where their file is.
 ///

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use crate::control::{Limit, LimitStatus, OnLimit, Process, Status};
-use crate::fault::bad_input;
+use crate::error::bad_input;
 use crate::format::{self, Units};
+use crate::offload::control::{Limit, LimitStatus, OnLimit, Process, Status};
 
 /// A limit as it is typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,13 +5,13 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::json;
 
-use crate::checkpoint::{self, Target};
-use crate::control::{LONGEST_REQUEST, MoveStatus, Offload, Operation, Process, Status};
-use crate::fault::{bad_input, interrupted};
+use crate::offload::checkpoint::{self, Target};
+use crate::offload::control::{LONGEST_REQUEST, MoveStatus, Offload, Operation, Process, Status};
+use crate::error::{bad_input, interrupted};
 use crate::format::{self, Units};
-use crate::operation::{self, Interruption, Watched};
-use crate::selection::Criteria;
-use crate::selection::pages::Pages;
+use crate::offload::operation::{self, Interruption, Watched};
+use crate::offload::selection::Criteria;
+use crate::offload::selection::pages::Pages;
 use crate::text::clean;
 
 /// What to offload, and how.
@@ -234,7 +234,7 @@ impl std::error::Error for Failed {}
 pub fn target(pid: u32, found: Option<(Process, Status)>) -> anyhow::Result<Target> {
     match found {
         Some((process, status)) => Ok(Target { pid, who: status.who(), process: Some(process) }),
-        None if crate::control::owner(pid).is_none() => {
+        None if crate::offload::control::owner(pid).is_none() => {
             Err(bad_input(format!("there is no process {pid}: `memlab ps` lists those that memlab knows")))
         }
         None => Ok(Target { pid, who: format!("process {pid}"), process: None }),

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use memlab_trace::load;
 use serde::Serialize;
 
-use crate::control::{self, DeviceStatus, LimitStatus, MoveStatus, Status, Unreachable};
+use crate::offload::control::{self, DeviceStatus, LimitStatus, MoveStatus, Status, Unreachable};
 use crate::format::{self, Units};
-use crate::{operation, progress, text};
+use crate::offload::operation;
+use crate::{progress, text};
 
 /// Reading a trace for its totals may take this long.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::offload::{Failed, finish, say, say_note, target, too_old, why_not};
-use crate::checkpoint::{self, Failure, Target};
-use crate::control::{MoveState, Process, Status};
-use crate::driver::DriverState;
-use crate::fault::{bad_input, interrupted};
-use crate::operation::{self, Interruption};
+use crate::offload::checkpoint::{self, Failure, Target};
+use crate::offload::control::{MoveState, Process, Status};
+use crate::offload::cuda_driver::DriverState;
+use crate::error::{bad_input, interrupted};
+use crate::offload::operation::{self, Interruption};
 
 /// How often a full device is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -72,7 +72,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     by_process(options, &process, &who)
 }
 
-fn moving_of(status: &Status) -> crate::control::MoveStatus {
+fn moving_of(status: &Status) -> crate::offload::control::MoveStatus {
     status.moving.clone().unwrap_or_default()
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::app::App;
 use crate::config::Config;
-use crate::control::{self, Status};
-use crate::fault::bad_input;
+use crate::offload::control::{self, Status};
+use crate::error::bad_input;
 use crate::feed::{Feed, Followed, Source};
 use crate::theme::Palette;
 use crate::{session, terminal, text};

@@ -9,13 +9,13 @@ use ratatui::layout::Rect;
 use crate::app::{App, Screen};
 use crate::config::Config;
 use crate::export::{svg, text_picture};
-use crate::fault::bad_input;
+use crate::error::bad_input;
 use crate::feed::{Feed, Followed, Source, look};
 use crate::save::Destination;
 use crate::session::{self, now_unix_ns};
 use crate::theme::{Depth, Palette, Theme};
-use crate::want::Want;
-use crate::{newest, progress, terminal, view};
+use crate::query::Query;
+use crate::{progress, terminal, trace_files, view};
 
 /// What to show, and how.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +45,7 @@ pub struct Options {
 /// If a file is no trace that can be read.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut followed = Vec::new();
-    let files = newest::traces(&options.files, true)?;
+    let files = trace_files::traces(&options.files, true)?;
     for file in &files {
         followed.push(Followed::open(file)?);
     }
@@ -84,7 +84,7 @@ fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()>
             }
         }
     });
-    let snapshot = look(&mut followed, &Want::default(), None, &|| false).unwrap_or_default();
+    let snapshot = look(&mut followed, &Query::default(), None, &|| false).unwrap_or_default();
     if let Some(failure) =
         snapshot.processes.iter().find_map(|process| process.failure.as_ref().filter(|_| process.events_read == 0))
     {
@@ -108,9 +108,9 @@ fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()>
         return Err(bad_input(format!("--at: {error}")));
     }
     // Some screens need more than every snapshot has.
-    let want = app.want();
-    if want != Want::default()
-        && let Some(snapshot) = look(&mut followed, &want, None, &|| false)
+    let query = app.query();
+    if query != Query::default()
+        && let Some(snapshot) = look(&mut followed, &query, None, &|| false)
     {
         app.on_snapshot(snapshot.into());
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use memlab_trace::{DeviceView, Line, Model, Scope, load_whole};
 
-use crate::fault::bad_input;
+use crate::error::bad_input;
 use crate::holdings::Holdings;
 use crate::moment::{Moment, device_of, load_at};
 use crate::progress;

@@ -10,7 +10,7 @@ use memlab_trace::{Extent, Follower, Progress, ReadError, Replay, Scope, SeekOut
 use super::rates::Rates;
 use super::writer::{Writer, writer};
 use crate::snapshot::{ProcessSnapshot, State};
-use crate::want::{Cursor, Detail, Holdings};
+use crate::query::{Cursor, Detail, MomentHoldings};
 
 /// How often the writer is looked for.
 const CHECK: Duration = Duration::from_millis(250);
@@ -150,10 +150,10 @@ impl Followed {
     }
 
     /// Who holds what on a device at a moment. `None` if `cancelled`.
-    pub fn holdings(&mut self, device: i32, at: SeekTarget, cancelled: &dyn Fn() -> bool) -> Option<Arc<Holdings>> {
+    pub fn holdings(&mut self, device: i32, at: SeekTarget, cancelled: &dyn Fn() -> bool) -> Option<Arc<MomentHoldings>> {
         self.seek(at, cancelled)?;
         let model = &self.past.as_ref()?.replay().model;
-        Some(Arc::new(Holdings {
+        Some(Arc::new(MomentHoldings {
             time: model.time(),
             categories: model.categories(device).to_vec(),
             lines: model.lines(device),

@@ -19,9 +19,9 @@ pub use json::write_json;
 pub use text::{deep_stacks, write_text};
 
 use crate::diff::Named;
-use crate::fault::bad_input;
+use crate::error::bad_input;
 use crate::moment::{Moment, load_at};
-use crate::newest;
+use crate::trace_files;
 use crate::progress;
 use crate::save::Destination;
 use crate::text::Style;
@@ -73,14 +73,14 @@ pub fn run(files: &[PathBuf], at: Option<Moment>, json: bool, scope: Option<Scop
 /// The traces that are meant, each with the moment of it that is: `None`, the whole run.
 fn named(files: &[PathBuf], at: Option<Moment>) -> anyhow::Result<Vec<(PathBuf, Option<Moment>)>> {
     if files.is_empty() {
-        return Ok(newest::traces(files, false)?.into_iter().map(|file| (file, at)).collect());
+        return Ok(trace_files::traces(files, false)?.into_iter().map(|file| (file, at)).collect());
     }
     let mut named = Vec::new();
     for file in files {
         // Whatever stands for a moment that is not given: that the path is not taken apart says so.
         let parsed = Named::parse(file, at.unwrap_or_default())?;
         let moment = if parsed.path == *file { at } else { Some(parsed.moment) };
-        named.extend(newest::traces(&[parsed.path], false)?.into_iter().map(|file| (file, moment)));
+        named.extend(trace_files::traces(&[parsed.path], false)?.into_iter().map(|file| (file, moment)));
     }
     Ok(named)
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::traces::TraceFinder;
-use crate::fault::CannotStart;
+use crate::error::CannotStart;
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

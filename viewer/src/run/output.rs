@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use memlab_trace::{open_file_no_follow, read_header};
 use regex::Regex;
 
-use crate::fault::bad_input;
+use crate::error::bad_input;
 
 /// The name of a trace where none is asked for.
 const DEFAULT: &str = "memlab-%n-%p.jsonl";

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::fault::{CannotStart, bad_input};
+use crate::error::{CannotStart, bad_input};
 
 const LIBRARY: &str = "libmemlab.so";
 
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn programs_are_looked_up() {
         let code =
-            |program: &str| check_program(OsStr::new(program)).err().map(|error| crate::fault::exit_code(&error));
+            |program: &str| check_program(OsStr::new(program)).err().map(|error| crate::error::exit_code(&error));
         assert_eq!([code("sh"), code("/bin/sh")], [None, None]);
         assert_eq!([code("no-such-program"), code("/no/such/program")], [Some(127), Some(127)]);
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::launch::Ended;
-use crate::screen::ProgramScreen;
+use crate::program_screen::ProgramScreen;
 use crate::session::Program;
 
 /// A program on a terminal of its own.

@@ -19,7 +19,7 @@ use crate::session::now_unix_ns;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
 use crate::text;
 use crate::view;
-use crate::want::Detail;
+use crate::query::Detail;
 
 /// Reading the traces for the summary may take this long.
 const PATIENCE: Duration = Duration::from_secs(10);

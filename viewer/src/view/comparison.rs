@@ -15,7 +15,7 @@ use crate::format::{self, Units};
 use crate::snapshot::DeviceSnapshot;
 use crate::text;
 use crate::theme::{Theme, category_names};
-use crate::want::Comparison;
+use crate::query::Comparison;
 
 /// Columns of a change, between it and the sizes, and of the arrow between those.
 const GAP: u16 = 2;

@@ -12,7 +12,7 @@ use crate::app::{App, Column, EventColumn, EventItem, Moment, NO_LAYER, NO_LINE}
 use crate::format;
 use crate::snapshot::ProcessSnapshot;
 use crate::theme::{Theme, category_names};
-use crate::want::Detail;
+use crate::query::Detail;
 
 /// Draws it.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &mut App) {

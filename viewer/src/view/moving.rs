@@ -6,8 +6,9 @@ use ratatui::text::Span;
 
 use super::pane::{centered, clear, fact, frame, put, put_spans, wrapped};
 use crate::app::{App, Question, Spot};
-use crate::control::Kind;
-use crate::{format, operation};
+use crate::offload::control::Kind;
+use crate::format;
+use crate::offload::operation;
 
 const COLUMNS: u16 = 76;
 

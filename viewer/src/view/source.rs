@@ -11,7 +11,7 @@ use super::pane::{clear, fact, frame, put, put_right};
 use crate::app::{App, Moment, SourceView, Spot};
 use crate::format;
 use crate::snapshot::LineRow;
-use crate::source::SourceLine;
+use crate::source_file::SourceLine;
 
 /// Draws it over the screen.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App, view: &SourceView) {

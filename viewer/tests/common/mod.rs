@@ -12,7 +12,7 @@ use memlab_trace::{Replay, Sink, decode_line};
 use memlab_viewer::app::App;
 use memlab_viewer::feed::{Followed, look};
 use memlab_viewer::snapshot::{ProcessSnapshot, State};
-use memlab_viewer::want::Detail;
+use memlab_viewer::query::Detail;
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
@@ -256,7 +256,7 @@ impl Opened {
     /// Gives the dashboard what it wants to know, until it wants nothing else.
     pub fn show(&mut self, app: &mut App) {
         for _ in 0..3 {
-            let snapshot = look(&mut self.followed, &app.want(), None, &|| false).expect("nobody cancels");
+            let snapshot = look(&mut self.followed, &app.query(), None, &|| false).expect("nobody cancels");
             app.on_snapshot(snapshot.into());
         }
         assert!(!app.is_seeking());

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use memlab_trace::record::Header;
 use memlab_trace::{Record, decode_line};
 
-use crate::fault::bad_input;
+use crate::error::bad_input;
 use crate::text::clean;
 
 /// The longest header believed.

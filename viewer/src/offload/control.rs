@@ -3,7 +3,7 @@
 //! Nothing here waits long: a process that is stopped does not answer, and must not hold up who asks. What takes time the
 //! process does by itself, and [`Process::status`] tells how it goes; `docs/control.md` has every request.
 
-mod moving;
+pub mod messages;
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -15,8 +15,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::json;
 
-pub use self::moving::{Kind, Limit, LimitStatus, MoveState, MoveStatus, Offload, OnLimit, Operation, Phase, Range};
-use crate::fault::bad_input;
+pub use self::messages::{Kind, Limit, LimitStatus, MoveState, MoveStatus, Offload, OnLimit, Operation, Phase, Range};
+use crate::error::bad_input;
 use crate::text;
 
 /// How long a process has to answer.
@@ -188,7 +188,7 @@ impl Process {
     ///
     /// If it refuses, or cannot be reached.
     pub fn restore(&self, timeout: Duration, free_host: bool) -> Result<u64, Unreachable> {
-        let mut request = json!({ "command": "restore", "timeout_ms": moving::milliseconds(timeout) });
+        let mut request = json!({ "command": "restore", "timeout_ms": messages::milliseconds(timeout) });
         if free_host {
             request["free_host"] = true.into();
         }

@@ -11,7 +11,7 @@ use memlab_trace::record::Phase;
 use memlab_trace::{BlockLayer, BlockView, Category, Line, Model, Record, Sink, read_whole};
 
 use self::pages::{Block, Pages, whole_pages};
-use crate::fault::bad_input;
+use crate::error::bad_input;
 use crate::filter::category_list;
 use crate::theme::category_names;
 use crate::{format, progress};

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::checkpoint::{self, Target};
-use crate::control::{Kind, MoveStatus, Offload, Process, Status, Unreachable};
-use crate::operation;
+use crate::offload::checkpoint::{self, Target};
+use crate::offload::control::{Kind, MoveStatus, Offload, Process, Status, Unreachable};
+use crate::offload::operation;
 
 /// How often a process is asked.
 const ASK: Duration = Duration::from_millis(1000);

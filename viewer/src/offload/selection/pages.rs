@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::control::Range;
+use crate::offload::control::Range;
 
 /// A live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

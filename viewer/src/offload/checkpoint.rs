@@ -4,8 +4,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::control::Process;
-use crate::driver::{Driver, DriverError, DriverState};
+use crate::offload::control::Process;
+use crate::offload::cuda_driver::{Driver, DriverError, DriverState};
 
 /// Why it did not work.
 #[derive(Clone, Debug)]

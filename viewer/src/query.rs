@@ -42,7 +42,7 @@ pub struct Cursor {
 
 /// Everything wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Want {
+pub struct Query {
     /// In detail.
     pub detail: Detail,
     /// Of the trace shown: others are only summed up.
@@ -50,14 +50,14 @@ pub struct Want {
     /// The moment to show; `None`: the latest.
     pub cursor: Option<Cursor>,
     /// Two moments of one device to put side by side.
-    pub compare: Option<Compare>,
+    pub compare: Option<ComparisonQuery>,
     /// Whose lines to tell; `None`: libraries' too where the user's say nothing.
     pub scope: Option<Scope>,
 }
 
 /// Two moments of one device of one trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compare {
+pub struct ComparisonQuery {
     /// The trace.
     pub trace: PathBuf,
     /// The device.
@@ -72,16 +72,16 @@ pub struct Compare {
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// What was asked.
-    pub of: Compare,
+    pub of: ComparisonQuery,
     /// The earlier moment.
-    pub before: Arc<Holdings>,
+    pub before: Arc<MomentHoldings>,
     /// The later one.
-    pub after: Arc<Holdings>,
+    pub after: Arc<MomentHoldings>,
 }
 
 /// Who held what at a moment.
 #[derive(Clone, Debug, Default)]
-pub struct Holdings {
+pub struct MomentHoldings {
     /// When, in nanoseconds since the trace's start.
     pub time: u64,
     /// By category.

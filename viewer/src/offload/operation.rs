@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::control::{Kind, MoveState, MoveStatus, Operation, Phase, Process, Status, Unreachable};
+use crate::offload::control::{Kind, MoveState, MoveStatus, Operation, Phase, Process, Status, Unreachable};
 use crate::format::{self, Units};
 use crate::text;
 
