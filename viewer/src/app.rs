@@ -25,7 +25,7 @@ use clap::ValueEnum;
 use memlab_trace::Scope;
 use serde::Deserialize;
 
-pub use self::events::{EventColumn, EventItem, EventsState, phase_name};
+pub use self::events::{EventColumn, EventItem, EventsState};
 pub use self::keys::{ExportKind, Request};
 pub use self::layers::{LayerColumn, LayerItem, LayersState};
 pub use self::lines::{LineColumn, LineItem, LinesState};
@@ -40,11 +40,11 @@ pub use self::steps::{StepColumn, StepItem, StepsState, step_at};
 pub use self::table::{Column, TableState};
 use crate::filter::Filter;
 use crate::format::Units;
-use crate::offload::mover::Whereabouts;
+use crate::offload::mover::MemoryLocation;
 use crate::program_screen::ProgramScreen;
+use crate::query::{Cursor, Detail, Query};
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, Snapshot};
 use crate::theme::Theme;
-use crate::query::{Cursor, Detail, Query};
 
 /// One of the screens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
@@ -228,7 +228,7 @@ pub struct App {
     /// What it prints.
     output: Option<Arc<Mutex<ProgramScreen>>>,
     /// Where the memory of each process is, by its number.
-    moves: HashMap<u32, Whereabouts>,
+    moves: HashMap<u32, MemoryLocation>,
     /// What to say while there is no trace yet.
     pub waiting_for: String,
 }
@@ -391,21 +391,5 @@ impl App {
     /// Whether the program started by this memlab still runs.
     pub fn program_runs(&self) -> bool {
         self.program == Some(Program::Running)
-    }
-}
-
-/// What stands in the place of a line where there is no frame of the user's.
-pub const NO_LINE: &str = "(no Python line)";
-/// What stands in the place of an outermost module that holds tensors and was never called.
-pub const NOT_CALLED: &str = "(not called)";
-/// What stands in the place of a layer's name outside any layer.
-pub const NO_LAYER: &str = "(outside any layer)";
-
-/// A layer's qualified name as it is shown.
-fn layer_name(name: Option<&str>) -> &str {
-    match name {
-        None => NO_LAYER,
-        Some("") => "(outermost)",
-        Some(name) => name,
     }
 }

@@ -10,14 +10,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use memlab_trace::{Category, Scope};
 
 use crate::app::Screen;
+use crate::category::{category_list, parse_category};
 use crate::commands::export::Format;
 use crate::commands::limit;
-use crate::offload::control::OnLimit;
 use crate::moment::Moment;
+use crate::offload::control::OnLimit;
 use crate::offload::selection::Criteria;
 use crate::theme::Palette;
-use crate::offload::selection;
-use crate::{commands, error, filter, format, report, run, text};
+use crate::{commands, error, format, report, run, text};
 
 /// Where did my GPU memory go, and how do I get it back?
 ///
@@ -288,7 +288,7 @@ struct Offload {
     /// Everything, the CUDA context too, with the CUDA driver's checkpoint; of any CUDA program.
     #[arg(long, conflicts_with_all = ["category", "layer", "idle"])]
     full: bool,
-    #[arg(long, value_name = "NAME", value_parser = selection::parse_category, help = selection::category_help())]
+    #[arg(long, value_name = "NAME", value_parser = parse_category, help = category_help())]
     category: Vec<Category>,
     /// Only memory of this layer and the layers inside it; may be given again for another.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -333,6 +333,11 @@ struct Limit {
     on_limit: Option<OnLimit>,
 }
 
+/// What `--category` is for.
+fn category_help() -> String {
+    format!("Only memory of this category; may be given again for another [{}]", category_list())
+}
+
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     match format::parse_duration(text) {
         Some(ns @ 1..) => Ok(Duration::from_nanos(ns)),
@@ -356,7 +361,7 @@ Filters, all of which a row must meet:
 
 Categories:
   {}",
-        filter::category_list()
+        category_list()
     )
 }
 

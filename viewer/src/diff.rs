@@ -1,103 +1,17 @@
 //! What changed from one moment to another, of the same run or of two: by category, by line and by layer.
 
+mod change;
+mod difference;
 mod json;
 mod layers;
 mod lines;
 mod side;
 mod text;
 
-use std::cmp::Reverse;
-
-use memlab_trace::{Category, Scope};
-
+pub use change::Change;
+pub use difference::Difference;
 pub use json::write_json;
 pub use layers::LayerChange;
 pub use lines::{LineChange, Match};
-pub use side::{Named, Side};
+pub use side::Side;
 pub use text::write_text;
-
-pub use crate::text::Style;
-
-/// Bytes before and after.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Change {
-    /// Before.
-    pub before: u64,
-    /// After.
-    pub after: u64,
-}
-
-impl Change {
-    /// How much more there is; below 0: how much less.
-    pub fn by(self) -> i64 {
-        crate::format::signed_difference(self.after, self.before)
-    }
-}
-
-/// What changed.
-#[derive(Clone, Debug)]
-pub struct Difference {
-    /// The one moment.
-    pub before: Side,
-    /// The other.
-    pub after: Side,
-    /// Allocated, reserved, used.
-    pub totals: [(&'static str, Change); 3],
-    /// What categories hold, the greatest change first.
-    pub categories: Vec<(Category, Change)>,
-    /// What the user's lines hold, the greatest change first.
-    pub lines: Vec<LineChange>,
-    /// The same memory by the innermost lines of the user's and of libraries.
-    pub library_lines: Vec<LineChange>,
-    /// Whose lines are shown.
-    pub scope: Scope,
-    /// What layers hold, the greatest change first.
-    pub layers: Vec<LayerChange>,
-}
-
-impl Difference {
-    /// Compares. `scope`: whose lines are shown; `None`: libraries' where the user's only call them in one of the two.
-    pub fn new(before: Side, after: Side, scope: Option<Scope>) -> Self {
-        let (a, b) = (&before.held, &after.held);
-        let of = |before: u64, after: u64| Change { before, after };
-        let held = |side: &Side, wanted: Category| {
-            side.held.categories.iter().find(|(category, _)| *category == wanted).map_or(0, |(_, bytes)| *bytes)
-        };
-        let categories = Category::ALL.map(|category| (category, of(held(&before, category), held(&after, category))));
-        let mut categories = categories.to_vec();
-        categories.retain(|(_, change)| *change != Change::default());
-        categories.sort_by_key(|(_, change)| order(*change));
-        Self {
-            totals: [
-                ("allocated", of(a.allocated_bytes, b.allocated_bytes)),
-                ("reserved", of(a.reserved_bytes, b.reserved_bytes)),
-                ("used", of(a.used_bytes, b.used_bytes)),
-            ],
-            categories,
-            lines: lines::compare(&before, &after, Scope::Users),
-            library_lines: lines::compare(&before, &after, Scope::Libraries),
-            scope: scope.unwrap_or(match before.dominant_library_call || after.dominant_library_call {
-                true => Scope::Libraries,
-                false => Scope::Users,
-            }),
-            layers: layers::compare(&before, &after),
-            before,
-            after,
-        }
-    }
-}
-
-impl Difference {
-    /// What the lines hold that are shown.
-    pub fn shown_lines(&self) -> &[LineChange] {
-        match self.scope {
-            Scope::Users => &self.lines,
-            Scope::Libraries => &self.library_lines,
-        }
-    }
-}
-
-/// The greatest change first, of equals what holds most.
-fn order(change: Change) -> (Reverse<u64>, Reverse<u64>) {
-    (Reverse(change.by().unsigned_abs()), Reverse(change.before.max(change.after)))
-}

@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use self::follow::Followed;
+use crate::query::{Comparison, ComparisonQuery, Detail, Query};
 use crate::snapshot::{ProcessSnapshot, Snapshot};
-use crate::query::{ComparisonQuery, Comparison, Detail, Query};
 
 /// How often a snapshot is published at most: a screen does not need more.
 const PUBLISH: Duration = Duration::from_millis(200);

@@ -18,8 +18,7 @@
 use memlab_trace::Category;
 use regex::{Regex, RegexBuilder};
 
-use crate::offload::selection::OF_BLOCKS;
-use crate::theme::category_names;
+use crate::category::{category_list, category_names};
 
 /// What of a row can be asked for by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,11 +221,6 @@ fn category_condition(wanted: &str) -> Result<Condition, String> {
         true => Err(format!("no category is called {wanted}: write one of {}", category_list())),
         false => Ok(Condition::Category(found)),
     }
-}
-
-/// The names of the categories that lines, layers and blocks can be of.
-pub fn category_list() -> String {
-    OF_BLOCKS.map(Category::as_str).join(", ")
 }
 
 fn size_condition(text: &str) -> Result<Condition, String> {

@@ -1,5 +1,7 @@
 //! JSON for scripts that is also harmless to look at in a terminal.
 
+pub mod parts;
+
 use std::io::{self, Write};
 
 use serde::Serialize;

@@ -2,7 +2,9 @@
 //! one dashboard and one model.
 
 pub mod app;
+pub mod category;
 pub mod cli;
+pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod diff;
@@ -30,4 +32,5 @@ pub mod terminal;
 pub mod text;
 pub mod theme;
 pub mod trace_files;
+pub mod trace_moment;
 pub mod view;

@@ -61,7 +61,7 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
     // What programs of this run write stays, where the next of them is to write under the same name. A run within a run is
     // part of it, unless it has a name of its own.
     if options.output.is_some() || std::env::var_os("MEMLAB_RUN").is_none() {
-        command.env("MEMLAB_RUN", crate::session::now_unix_ns().to_string());
+        command.env("MEMLAB_RUN", crate::clock::now_unix_ns().to_string());
     }
     if preload::refuses_library(program) {
         eprintln!(

@@ -4,13 +4,14 @@
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
 use crate::app::{App, Request};
+use crate::clock::now_unix_ns;
 use crate::feed::Feed;
 use crate::offload::mover::Mover;
 use crate::terminal::Taken;
@@ -40,11 +41,6 @@ pub enum Left {
     Detach,
     /// By a signal.
     Signal(i32),
-}
-
-/// Nanoseconds since 1970.
-pub fn now_unix_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// Shows the dashboard until it is left.

@@ -2,7 +2,10 @@
 //! hold, no control character of theirs reaches the terminal.
 
 use std::borrow::Cow;
+use std::io::{self, IsTerminal};
 
+use memlab_trace::Line;
+use memlab_trace::record::Phase;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// How text is written.
@@ -17,10 +20,19 @@ pub struct Style {
 impl Style {
     /// As it suits standard output: in colour on a terminal, unless NO_COLOR says otherwise.
     pub fn of_output() -> Self {
-        let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stdout());
+        let is_terminal = io::stdout().is_terminal();
         let colored = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self { columns: crate::report::columns(), colored }
+        Self { columns: columns(), colored }
     }
+}
+
+/// The width to write for: `COLUMNS`, else the terminal's within reason. What goes into a file or a pipe is not cut.
+fn columns() -> usize {
+    let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
+    asked.unwrap_or_else(|| match io::stdout().is_terminal().then(crossterm::terminal::size) {
+        Some(Ok((columns, _))) => usize::from(columns).clamp(80, 160),
+        _ => usize::MAX,
+    })
 }
 
 /// Whether a character could steer the terminal or turn text around instead of being shown.
@@ -124,6 +136,38 @@ pub fn short_path<'a>(file: &'a str, directory: &str) -> &'a str {
     match file.strip_prefix(directory.trim_end_matches('/')) {
         Some(rest) if !directory.is_empty() && rest.starts_with('/') => rest.trim_start_matches('/'),
         _ => file,
+    }
+}
+
+/// A line as it is shown: `train.py:31`.
+pub fn place(line: &Line, directory: &str) -> String {
+    let file = short_path(&line.file, directory);
+    line.line.map_or_else(|| file.to_owned(), |number| format!("{file}:{number}"))
+}
+
+/// Shown instead of a line where no Python frame asked for the memory.
+pub const NO_LINE: &str = "(no Python line)";
+/// Shown instead of a layer's name outside any layer.
+pub const NO_LAYER: &str = "(outside any layer)";
+/// Shown instead of the name of an outermost module that holds tensors and was never called.
+pub const NOT_CALLED: &str = "(not called)";
+
+/// A layer's qualified name as it is shown.
+pub fn layer_name(name: Option<&str>) -> &str {
+    match name {
+        None => NO_LAYER,
+        Some("") => "(outermost)",
+        Some(name) => name,
+    }
+}
+
+/// A phase in a word; empty outside all of them.
+pub fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Other => "",
+        Phase::Forward => "forward",
+        Phase::Backward => "backward",
+        Phase::Optimizer => "optimizer",
     }
 }
 

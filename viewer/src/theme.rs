@@ -6,6 +6,8 @@ use memlab_trace::Category;
 use ratatui::style::{Color, Modifier, Style};
 use serde::Deserialize;
 
+use crate::category::category_index;
+
 /// A palette.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -306,31 +308,6 @@ impl Theme {
     /// The colour of a category.
     pub fn category(&self, category: Category) -> Color {
         self.categories[category_index(category)]
-    }
-}
-
-/// A category's place in [`Category::ALL`].
-pub fn category_index(category: Category) -> usize {
-    Category::ALL.iter().position(|other| *other == category).unwrap_or(0)
-}
-
-/// A category's name on the screen, and short enough for a bar.
-pub fn category_names(category: Category) -> (&'static str, &'static str) {
-    match category {
-        Category::Parameter => ("parameters", "param"),
-        Category::Gradient => ("gradients", "grad"),
-        Category::OptimizerState => ("optimizer state", "optim"),
-        Category::Buffer => ("buffers", "buf"),
-        Category::Activation => ("activations", "activ"),
-        Category::Input => ("inputs", "input"),
-        Category::Temporary => ("temporary", "temp"),
-        Category::Communication => ("communication", "comm"),
-        Category::Workspace => ("workspaces", "work"),
-        Category::BeforeMemlab => ("before memlab", "before"),
-        Category::Cached => ("cached, free", "cached"),
-        Category::Context => ("CUDA context", "ctx"),
-        Category::OtherProcesses => ("other processes", "others"),
-        Category::Other => ("other", "other"),
     }
 }
 

@@ -28,7 +28,6 @@ mod strip;
 mod table;
 mod waiting;
 
-pub use lines::place;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::{Story, trained};
 use memlab_trace::ReadError;
+use memlab_viewer::clock::now_unix_ns;
 use memlab_viewer::feed::{Feed, Followed, Source};
-use memlab_viewer::session::now_unix_ns;
 use memlab_viewer::snapshot::{ProcessSnapshot, State};
 
 /// A story written by this very process, so that its writer lives.

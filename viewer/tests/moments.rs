@@ -488,7 +488,9 @@ fn times_that_are_out_of_order_do_not_move_a_moment() {
     press(&mut app, "5");
     opened.show(&mut app);
     let comparison = app.comparison().expect("it has come");
-    let sum = |holdings: &memlab_viewer::query::MomentHoldings| holdings.lines.iter().map(|line| line.live_bytes).sum::<u64>();
+    let sum = |holdings: &memlab_viewer::query::MomentHoldings| {
+        holdings.lines.iter().map(|line| line.live_bytes).sum::<u64>()
+    };
     assert_eq!((sum(&comparison.before), sum(&comparison.after)), (8 * MIB, 2 * MIB));
 }
 

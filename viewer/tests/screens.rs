@@ -9,8 +9,8 @@ use common::{GIB, START, Story, hostile, trained};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use memlab_trace::Category;
 use memlab_viewer::app::{App, Moment, Overlay, Request, Screen};
-use memlab_viewer::offload::control::{Kind, MoveState, MoveStatus, Operation, Phase};
-use memlab_viewer::offload::mover::{Moves, Whereabouts};
+use memlab_viewer::offload::control::{MoveState, MoveStatus, Operation, OperationKind, OperationPhase};
+use memlab_viewer::offload::mover::{MemoryLocation, MoverUpdate};
 use memlab_viewer::program_screen::ProgramScreen;
 use memlab_viewer::snapshot::{ProcessSnapshot, Snapshot, State};
 use memlab_viewer::theme::{Depth, Palette, Theme};
@@ -216,8 +216,8 @@ fn help_and_the_question_before_leaving() {
 
 /// A dashboard that was told where the memory of its process is.
 fn told(mut app: App, moving: MoveStatus) -> App {
-    let about = Whereabouts { moving: Some(moving), ..Whereabouts::default() };
-    app.on_moves(Moves { known: HashMap::from([(4242, about)]), outcomes: Vec::new() });
+    let about = MemoryLocation { moving: Some(moving), ..MemoryLocation::default() };
+    app.on_moves(MoverUpdate { known: HashMap::from([(4242, about)]), outcomes: Vec::new() });
     app
 }
 
@@ -228,7 +228,7 @@ fn resident() -> MoveStatus {
 fn offloading() -> MoveStatus {
     let operation = Operation {
         id: 1,
-        phase: Phase::Copying,
+        phase: OperationPhase::Copying,
         done_bytes: GIB,
         total_bytes: 4 * GIB,
         seconds: 0.06,
@@ -271,7 +271,7 @@ fn memory_is_moved_from_the_dashboard() {
         let mut app = told(live(2), resident());
         let error = "train.py (PID 4242): offloading failed: 141 GiB of host memory are needed and 12 GiB are free: free some, \
                      or offload parts with `memlab offload --category`";
-        app.on_moves(Moves { known: HashMap::new(), outcomes: vec![Err(error.to_owned())] });
+        app.on_moves(MoverUpdate { known: HashMap::new(), outcomes: vec![Err(error.to_owned())] });
         app
     });
 }
@@ -293,7 +293,7 @@ fn offloading_is_asked_about_and_restoring_is_not() {
     asked(&mut app, 'o');
     assert_eq!(asked(&mut app, 'x'), None);
     let Some(Request::Move(order)) = asked(&mut app, 'y') else { panic!() };
-    assert_eq!((order.of.pid, order.kind, order.by_driver), (4242, Kind::Offload, false));
+    assert_eq!((order.of.pid, order.kind, order.by_driver), (4242, OperationKind::Offload, false));
     assert_eq!(asked(&mut app, 'y'), None);
     // AND there is nothing to restore yet
     assert_eq!(asked(&mut app, 'r'), None);
@@ -307,7 +307,7 @@ fn offloading_is_asked_about_and_restoring_is_not() {
     // WHEN it is offloaded THEN r restores it
     let mut app = told(app, offloaded());
     let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!() };
-    assert_eq!((order.kind, order.by_driver), (Kind::Restore, false));
+    assert_eq!((order.kind, order.by_driver), (OperationKind::Restore, false));
     // AND what the driver has, the driver brings back
     let mut app = told(app, MoveStatus { state: MoveState::Checkpointed, ..MoveStatus::default() });
     let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!() };
@@ -342,8 +342,8 @@ fn what_cannot_be_moved_says_why() {
     assert_eq!(app.watched()[0].trace_id, "5f3c9a1be07d4c22");
     asked(&mut app, 'o');
     assert!(app.notice.as_ref().is_some_and(|notice| notice.contains("has not answered yet")));
-    let about = Whereabouts { problem: Some("process 4242 refuses".into()), ..Whereabouts::default() };
-    app.on_moves(Moves { known: HashMap::from([(4242, about)]), outcomes: Vec::new() });
+    let about = MemoryLocation { problem: Some("process 4242 refuses".into()), ..MemoryLocation::default() };
+    app.on_moves(MoverUpdate { known: HashMap::from([(4242, about)]), outcomes: Vec::new() });
     asked(&mut app, 'o');
     assert_eq!(app.notice.as_deref(), Some("process 4242 refuses"));
     let mut app = app_on(Vec::new(), 0);
@@ -356,9 +356,9 @@ fn on_the_processes_the_keys_move_the_one_under_the_cursor() {
     let mut second = Story::begin(4243, Some((1, 2)));
     second.train(0, 1);
     let mut app = app_on(vec![trained(1).process(State::Recording), second.process(State::Recording)], 20);
-    let about = |moving| Whereabouts { moving: Some(moving), ..Whereabouts::default() };
+    let about = |moving| MemoryLocation { moving: Some(moving), ..MemoryLocation::default() };
     let known = HashMap::from([(4242, about(resident())), (4243, about(offloaded()))]);
-    app.on_moves(Moves { known, outcomes: Vec::new() });
+    app.on_moves(MoverUpdate { known, outcomes: Vec::new() });
     press(&mut app, "7j");
     draw(&mut app, (120, 40));
     let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!("{:?}", app.notice) };

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use memlab_trace::{Category, Line};
 
-use super::layer_name;
 use crate::format::signed_difference;
 use crate::query::MomentHoldings;
+use crate::text::layer_name;
 
 /// What one of them held at two moments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -155,10 +155,16 @@ mod tests {
             live_bytes,
             ..LineView::default()
         };
-        let before =
-            MomentHoldings { layers: vec![layer(1, 10), layer(2, 20)], lines: vec![line("a.py", 30)], ..MomentHoldings::default() };
-        let after =
-            MomentHoldings { layers: vec![layer(2, 25), layer(1, 10)], lines: vec![line("a.py", 35)], ..MomentHoldings::default() };
+        let before = MomentHoldings {
+            layers: vec![layer(1, 10), layer(2, 20)],
+            lines: vec![line("a.py", 30)],
+            ..MomentHoldings::default()
+        };
+        let after = MomentHoldings {
+            layers: vec![layer(2, 25), layer(1, 10)],
+            lines: vec![line("a.py", 35)],
+            ..MomentHoldings::default()
+        };
         // WHEN compared THEN each is compared with itself
         let changes = Changes::between(&before, &after);
         let layers: Vec<_> = changes.layers.iter().map(|change| (change.who.root, change.bytes())).collect();

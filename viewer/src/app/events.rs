@@ -3,14 +3,14 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use memlab_trace::record::Phase;
-use memlab_trace::{EventKind, EventView};
+use memlab_trace::{EventView, EventKind};
 
 use super::App;
 use super::table::{Column, TableState, bytes_text};
 use crate::filter::{Field, Row};
 use crate::format::{self, Units};
 use crate::snapshot::Names;
+use crate::text::{phase_name, place};
 
 /// A row of the table.
 #[derive(Clone, Debug)]
@@ -64,16 +64,6 @@ impl EventItem {
     /// What the program was doing.
     pub fn phase(&self) -> &'static str {
         phase_name(self.event.phase)
-    }
-}
-
-/// A phase in a word; empty outside all of them.
-pub fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Other => "",
-        Phase::Forward => "forward",
-        Phase::Backward => "backward",
-        Phase::Optimizer => "optimizer",
     }
 }
 
@@ -287,7 +277,7 @@ impl App {
                 .names
                 .lines
                 .get(&event.stack)
-                .map_or_else(String::new, |line| crate::view::place(line, &process.header.directory)),
+                .map_or_else(String::new, |line| place(line, &process.header.directory)),
         };
         let mut items: Vec<_> = process.events.iter().map(item).filter(|item| self.filter.passes(item)).collect();
         items.sort_by(|a, b| self.events.table.compare(a, b, self.moment));

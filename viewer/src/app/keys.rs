@@ -3,7 +3,7 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{App, Focus, Moment, Overlay, Program, PromptKind, Screen, Window};
-use crate::offload::mover::Order;
+use crate::offload::mover::MoveOrder;
 
 /// What a key asks of those who own the terminal and the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Request {
     /// Write what is on the screen to a file.
     Export(ExportKind),
     /// Move a program's memory.
-    Move(Order),
+    Move(MoveOrder),
 }
 
 /// How what is on the screen is written.

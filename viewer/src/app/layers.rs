@@ -7,10 +7,11 @@ use std::sync::Arc;
 use memlab_trace::LayerView;
 
 use super::table::{Column, TableState, bytes_text};
-use super::{App, Moment, NOT_CALLED, layer_name};
+use super::{App, Moment};
 use crate::filter::{Field, Row};
 use crate::format::Units;
 use crate::snapshot::Related;
+use crate::text::{NOT_CALLED, layer_name};
 
 /// A layer: the outermost module's id and the name in it; `None`: what is outside any layer.
 pub type LayerKey = (u32, Option<String>);

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use memlab_trace::{AllocationTotals, CallTree, Line, LineView};
 
 use super::table::{Column, TableState, bytes_text};
-use super::{App, Moment, NO_LINE, layer_name};
+use super::{App, Moment};
 use crate::filter::{Field, Row};
 use crate::format::{self, Units};
 use crate::snapshot::{Calls, LineRow, Related};
+use crate::text::{NO_LINE, layer_name};
 
 /// A place in the table: the line, then the callers it was opened along (in the tree: the calls down to it).
 pub type LineKey = Vec<Option<Arc<Line>>>;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use memlab_trace::SeekTarget;
 
 use super::App;
-use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
 use crate::query::{Cursor, Detail};
+use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
 use crate::{format, moment};
 
 /// Which moment the tables and the categories show.

@@ -3,8 +3,8 @@
 use crossterm::event::KeyCode;
 
 use super::{App, Overlay, Request, Screen};
-use crate::offload::control::{Kind, MoveState};
-use crate::offload::mover::{Moves, Order, Watched, Whereabouts};
+use crate::offload::control::{MoveState, OperationKind};
+use crate::offload::mover::{MemoryLocation, MoveOrder, MoverUpdate, WatchedProcess};
 use crate::offload::operation;
 use crate::snapshot::ProcessSnapshot;
 use crate::text;
@@ -13,13 +13,13 @@ use crate::text;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// What a yes orders.
-    pub order: Order,
+    pub order: MoveOrder,
     /// How much would go; `None`: not known.
     pub bytes: Option<u64>,
 }
 
-fn watched(process: &ProcessSnapshot) -> Watched {
-    Watched { pid: process.header.pid, trace_id: process.header.id.clone() }
+fn watched(process: &ProcessSnapshot) -> WatchedProcess {
+    WatchedProcess { pid: process.header.pid, trace_id: process.header.id.clone() }
 }
 
 /// A process as people call it: `train.py (PID 42)`.
@@ -32,12 +32,12 @@ fn who(process: &ProcessSnapshot) -> String {
 
 impl App {
     /// The processes to ask where their memory is: those that run.
-    pub fn watched(&self) -> Vec<Watched> {
+    pub fn watched(&self) -> Vec<WatchedProcess> {
         self.latest.processes.iter().filter(|process| !process.state.is_over()).map(watched).collect()
     }
 
     /// News of where their memory is.
-    pub fn on_moves(&mut self, moves: Moves) {
+    pub fn on_moves(&mut self, moves: MoverUpdate) {
         self.moves = moves.known;
         for outcome in moves.outcomes {
             match outcome {
@@ -51,7 +51,7 @@ impl App {
     }
 
     /// What is known of where a process's memory is, while it runs.
-    pub fn whereabouts(&self, process: &ProcessSnapshot) -> Option<&Whereabouts> {
+    pub fn whereabouts(&self, process: &ProcessSnapshot) -> Option<&MemoryLocation> {
         self.moves.get(&process.header.pid).filter(|_| !process.state.is_over())
     }
 
@@ -59,7 +59,7 @@ impl App {
     pub fn where_it_is(&self, process: &ProcessSnapshot) -> Option<String> {
         let about = self.whereabouts(process)?;
         match about.by_driver {
-            Some(Kind::Restore) => Some("restoring".to_owned()),
+            Some(OperationKind::Restore) => Some("restoring".to_owned()),
             Some(_) => Some("checkpointing".to_owned()),
             None => operation::where_it_is(about.moving.as_ref()?),
         }
@@ -69,7 +69,7 @@ impl App {
     pub(super) fn moved_word(&self, process: &ProcessSnapshot) -> Option<&'static str> {
         let about = self.whereabouts(process)?;
         match (about.by_driver, about.moving.as_ref().map(|moving| moving.state)) {
-            (Some(Kind::Restore), _) => Some("restoring"),
+            (Some(OperationKind::Restore), _) => Some("restoring"),
             (Some(_), _) => Some("offloading"),
             (None, None | Some(MoveState::Resident | MoveState::Unknown)) => None,
             (None, Some(state)) => Some(state.short()),
@@ -108,7 +108,7 @@ impl App {
             MoveState::Offloaded | MoveState::Checkpointed => Err(format!("{who} is offloaded already: r restores it")),
             _ => {
                 let enabled = moving.filter(|moving| moving.enabled);
-                let order = Order { of, who, kind: Kind::Offload, by_driver: enabled.is_none() };
+                let order = MoveOrder { of, who, kind: OperationKind::Offload, by_driver: enabled.is_none() };
                 Ok(Question { order, bytes: enabled.map(|moving| moving.device_bytes) })
             }
         }
@@ -125,7 +125,7 @@ impl App {
         }
     }
 
-    fn restore_order(&self) -> Result<Order, String> {
+    fn restore_order(&self) -> Result<MoveOrder, String> {
         let (process, about) = self.movable()?;
         let (who, of) = (who(process), watched(process));
         let moving = about.moving.as_ref();
@@ -133,11 +133,11 @@ impl App {
         if state == MoveState::Resident && moving.is_none_or(|moving| moving.host_bytes == 0) {
             return Err(format!("nothing of {who} is in host memory: o offloads it"));
         }
-        Ok(Order { of, who, kind: Kind::Restore, by_driver: state == MoveState::Checkpointed })
+        Ok(MoveOrder { of, who, kind: OperationKind::Restore, by_driver: state == MoveState::Checkpointed })
     }
 
     /// The process that the keys move, if it can be asked and nothing moves yet.
-    fn movable(&self) -> Result<(&ProcessSnapshot, &Whereabouts), String> {
+    fn movable(&self) -> Result<(&ProcessSnapshot, &MemoryLocation), String> {
         let process = self.moved_process().ok_or("there is no process yet")?;
         let who = who(process);
         if process.state.is_over() {

@@ -16,9 +16,10 @@ use self::drawn::{Look, Sieve};
 pub use self::layout::{Layout, Stretch};
 pub use self::pieces::{Piece, neighbours, piece_at, pieces};
 use self::pieces::{end, piece_after};
-use super::{App, phase_name};
+use super::App;
 use crate::filter::{Field, Row};
 use crate::snapshot::Names;
+use crate::text::phase_name;
 
 /// How segments are put in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,7 +111,7 @@ impl<'a> BlockRow<'a> {
     /// A block and who asked for it.
     pub fn new(block: &'a BlockView, names: &'a Names) -> Self {
         let line = names.lines.get(&block.stack);
-        Self { block, names, place: line.map(|line| crate::view::place(line, "")) }
+        Self { block, names, place: line.map(|line| crate::text::place(line, "")) }
     }
 }
 

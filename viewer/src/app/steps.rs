@@ -9,7 +9,7 @@ use super::table::{Column, TableState, bytes_text};
 use super::{App, Moment, Screen};
 use crate::filter::{Field, Row};
 use crate::format::{self, Units};
-use crate::query::{ComparisonQuery, Comparison};
+use crate::query::{Comparison, ComparisonQuery};
 
 /// A row of the table.
 #[derive(Clone, Debug, Default, PartialEq)]

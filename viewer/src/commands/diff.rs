@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use memlab_trace::Scope;
 
-use crate::diff::{Difference, Named, Side, Style, write_json, write_text};
+use crate::diff::{Difference, Side, write_json, write_text};
 use crate::moment::Moment;
+use crate::text::Style;
+use crate::trace_moment::TraceMoment;
 
 /// What to compare.
 #[derive(Clone, Debug)]
@@ -31,7 +33,7 @@ pub struct Options {
 ///
 /// If a trace cannot be read, has no such moment or device, or the output cannot be written.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let named = [&options.before, &options.after].map(|argument| Named::parse(argument, options.at));
+    let named = [&options.before, &options.after].map(|argument| TraceMoment::parse(argument, options.at));
     let [before, after] = named;
     let (before, after) = (before?, after?);
     let (before, after) = (Side::load(before, options.device)?, Side::load(after, options.device)?);

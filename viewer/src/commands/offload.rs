@@ -1,15 +1,16 @@
 //! `memlab offload`: moves the GPU memory of a running program to host memory, all of it or parts.
 
 use std::io::Write;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::json;
 
-use crate::offload::checkpoint::{self, Target};
-use crate::offload::control::{LONGEST_REQUEST, MoveStatus, Offload, Operation, Process, Status};
+use crate::clock::now_unix_ns;
 use crate::error::{bad_input, interrupted};
 use crate::format::{self, Units};
-use crate::offload::operation::{self, Interruption, Watched};
+use crate::offload::checkpoint::{self, Target};
+use crate::offload::control::{LONGEST_REQUEST, MoveStatus, Offload, Operation, Process, Status};
+use crate::offload::operation::{self, Interruption, WatchEnd};
 use crate::offload::selection::Criteria;
 use crate::offload::selection::pages::Pages;
 use crate::text::clean;
@@ -77,8 +78,7 @@ fn parts(options: &Options, process: &Process, status: &Status, moving: &MoveSta
             why_not(moving)
         )));
     }
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    let pages = options.criteria.pages(&status.trace, moving.page_bytes, now)?;
+    let pages = options.criteria.pages(&status.trace, moving.page_bytes, now_unix_ns())?;
     if pages.ranges.is_empty() {
         let found = match pages.wanted_bytes {
             0 => format!("nothing that PyTorch's allocator holds is {what}"),
@@ -180,8 +180,8 @@ pub fn finish(
     json: bool,
 ) -> anyhow::Result<(Operation, MoveStatus)> {
     let (operation, moving) = match operation::watch(process, id, who, interruption)? {
-        Watched::Over(over) => *over,
-        Watched::Detached => {
+        WatchEnd::Over(over) => *over,
+        WatchEnd::Detached => {
             return Err(interrupted(format!(
                 "detached: the operation goes on in {who} and completes without us; `memlab ps` shows it"
             )));

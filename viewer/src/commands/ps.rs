@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use memlab_trace::load;
 use serde::Serialize;
 
-use crate::offload::control::{self, DeviceStatus, LimitStatus, MoveStatus, Status, Unreachable};
 use crate::format::{self, Units};
+use crate::offload::control::{self, DeviceStatus, LimitStatus, MoveStatus, Status, Unreachable};
 use crate::offload::operation;
 use crate::{progress, text};
 
 /// Reading a trace for its totals may take this long.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TOTALS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One process as it is told.
 #[derive(Debug, Serialize)]
-struct Row {
+struct ProcessRow {
     pid: u32,
     rank: Option<u32>,
     command: Vec<String>,
@@ -45,7 +45,7 @@ struct DeviceRow {
 ///
 /// If standard output does not take it.
 pub fn run(json: bool) -> anyhow::Result<()> {
-    let rows: Vec<Row> = control::discover().into_iter().map(|(pid, answer)| row(pid, answer)).collect();
+    let rows: Vec<ProcessRow> = control::discover().into_iter().map(|(pid, answer)| row(pid, answer)).collect();
     let mut output = std::io::stdout().lock();
     if json {
         serde_json::to_writer_pretty(&mut output, &serde_json::json!({ "processes": rows }))?;
@@ -61,12 +61,12 @@ pub fn run(json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(pid: u32, answer: Result<Status, Unreachable>) -> Row {
+fn row(pid: u32, answer: Result<Status, Unreachable>) -> ProcessRow {
     match answer {
         Ok(status) => {
             let moved = status.moving.as_ref().and_then(operation::where_it_is);
             let devices = if status.devices.is_empty() { totals(&status) } else { status.devices };
-            Row {
+            ProcessRow {
                 pid,
                 rank: status.rank,
                 command: status.command,
@@ -87,7 +87,7 @@ fn row(pid: u32, answer: Result<Status, Unreachable>) -> Row {
                     .collect(),
             }
         }
-        Err(error) => Row {
+        Err(error) => ProcessRow {
             pid,
             rank: None,
             command: control::command_of(pid),
@@ -126,7 +126,8 @@ fn problem(pid: u32, error: &Unreachable) -> String {
 /// Totals by its trace, for a process that does not tell them itself; none if that would take long.
 fn totals(status: &Status) -> Vec<DeviceStatus> {
     let started = Instant::now();
-    let in_time = || if started.elapsed() < PATIENCE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
+    let in_time =
+        || if started.elapsed() < TOTALS_TIMEOUT { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
     let loaded = progress::shown(|progress| {
         load(&status.trace, &mut |read| {
             let _ = progress(read);
@@ -153,7 +154,7 @@ const HEADS: [&str; 10] =
 const LIMIT: usize = 5;
 const SPILLED: usize = 6;
 
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[ProcessRow]) -> String {
     // Most have no limit, and the table is wide enough.
     let limits = rows.iter().flat_map(|row| &row.limits).filter(|limit| limit.limit_bytes.is_some());
     let (has_limits, has_spilled) =

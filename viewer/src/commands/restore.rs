@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::offload::{Failed, finish, say, say_note, target, too_old, why_not};
+use crate::error::{bad_input, interrupted};
 use crate::offload::checkpoint::{self, Failure, Target};
 use crate::offload::control::{MoveState, Process, Status};
 use crate::offload::cuda_driver::DriverState;
-use crate::error::{bad_input, interrupted};
 use crate::offload::operation::{self, Interruption};
 
 /// How often a full device is tried again.
@@ -78,7 +78,7 @@ fn moving_of(status: &Status) -> crate::offload::control::MoveStatus {
 
 fn by_process(options: &Options, process: &Process, who: &str) -> anyhow::Result<()> {
     let interruption = Interruption::by_key();
-    let mut patience = Patience::new(options.wait);
+    let mut retry = RetryWhenFull::new(options.wait);
     loop {
         let id = process
             .restore(options.timeout, options.free_host)
@@ -100,14 +100,14 @@ fn by_process(options: &Options, process: &Process, who: &str) -> anyhow::Result
                 if let Some(operation) = failed.filter(|_| options.json && options.wait && !is_full) {
                     say(&format!("{:#}", json!({ "pid": options.pid, "operation": operation })))?;
                 }
-                patience.after(error, is_full, &interruption)?;
+                retry.after(error, is_full, &interruption)?;
             }
         }
     }
 }
 
 fn by_driver(options: &Options, target: &Target, interruption: &Interruption) -> anyhow::Result<()> {
-    let mut patience = Patience::new(options.wait);
+    let mut retry = RetryWhenFull::new(options.wait);
     loop {
         let mut line = operation::ProgressLine::default();
         line.show(&format!("{}: the CUDA driver brings its memory back…", target.who));
@@ -123,18 +123,18 @@ fn by_driver(options: &Options, target: &Target, interruption: &Interruption) ->
                 }
                 return Ok(());
             }
-            Err(failure @ Failure { is_full, .. }) => patience.after(failure.into(), is_full, interruption)?,
+            Err(failure @ Failure { is_full, .. }) => retry.after(failure.into(), is_full, interruption)?,
         }
     }
 }
 
 /// Whether to try again, and whether it was said.
-struct Patience {
+struct RetryWhenFull {
     wait: bool,
     said: bool,
 }
 
-impl Patience {
+impl RetryWhenFull {
     fn new(wait: bool) -> Self {
         Self { wait, said: false }
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::app::App;
 use crate::config::Config;
-use crate::offload::control::{self, Status};
 use crate::error::bad_input;
 use crate::feed::{Feed, Followed, Source};
+use crate::offload::control::{self, Status};
 use crate::theme::Palette;
 use crate::{session, terminal, text};
 

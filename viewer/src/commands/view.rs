@@ -7,15 +7,15 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use crate::app::{App, Screen};
+use crate::clock::now_unix_ns;
 use crate::config::Config;
-use crate::export::{svg, text_picture};
 use crate::error::bad_input;
+use crate::export::{svg, text_picture};
 use crate::feed::{Feed, Followed, Source, look};
-use crate::save::Destination;
-use crate::session::{self, now_unix_ns};
-use crate::theme::{Depth, Palette, Theme};
 use crate::query::Query;
-use crate::{progress, terminal, trace_files, view};
+use crate::save::Destination;
+use crate::theme::{Depth, Palette, Theme};
+use crate::{progress, session, terminal, trace_files, view};
 
 /// What to show, and how.
 #[derive(Clone, Debug, Default)]

@@ -4,9 +4,12 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::{Change, Difference, LineChange, Match, Side};
+use super::change::Change;
+use super::difference::Difference;
+use super::lines::{LineChange, Match};
+use super::side::Side;
+use crate::json::parts::text;
 use crate::json::write_pretty;
-use crate::report::json::text;
 
 #[derive(Serialize)]
 struct Diff {

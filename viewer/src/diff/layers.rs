@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Change, Side, order};
+use super::change::{Change, order};
+use super::side::Side;
 use crate::holdings::HeldLayer;
 
 /// What a layer held before and after.

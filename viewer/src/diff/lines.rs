@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use memlab_trace::{Line, Scope};
 
-use super::{Change, Side, order};
+use super::change::{Change, order};
+use super::side::Side;
 use crate::text::short_path;
 
 /// How two lines were found to be the same.

@@ -1,55 +1,19 @@
 //! One of the two moments that are compared.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memlab_trace::{DeviceView, Line, Model, Scope, load_whole};
 
-use crate::error::bad_input;
 use crate::holdings::Holdings;
 use crate::moment::{Moment, device_of, load_at};
 use crate::progress;
-
-/// A trace and a moment of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
-    /// The trace.
-    pub path: PathBuf,
-    /// The moment.
-    pub moment: Moment,
-}
-
-impl Named {
-    /// Takes `FILE` or `FILE@MOMENT` apart. A file that is called so as a whole is that file.
-    ///
-    /// # Errors
-    ///
-    /// If what follows the `@` is no moment.
-    pub fn parse(argument: &Path, moment: Moment) -> anyhow::Result<Self> {
-        let whole = Self { path: argument.to_owned(), moment };
-        if argument.exists() {
-            return Ok(whole);
-        }
-        // A file may be called by what is no text; a moment is text.
-        let bytes = argument.as_os_str().as_bytes();
-        let Some(at) = bytes.iter().rposition(|byte| *byte == b'@') else { return Ok(whole) };
-        let path = Path::new(OsStr::from_bytes(&bytes[..at]));
-        let Ok(text) = std::str::from_utf8(&bytes[at + 1..]) else { return Ok(whole) };
-        match text.parse() {
-            Ok(moment) => Ok(Self { path: path.to_owned(), moment }),
-            Err(_) if !path.exists() => Ok(whole),
-            Err(error) => Err(bad_input(format!("{}: {error}", argument.display()))),
-        }
-    }
-}
+use crate::trace_moment::TraceMoment;
 
 /// What was held at a moment, and what is to be known of the run to compare it.
 #[derive(Clone, Debug)]
 pub struct Side {
     /// The trace and the moment.
-    pub named: Named,
+    pub named: TraceMoment,
     /// The command line.
     pub command: Vec<String>,
     /// Its working directory.
@@ -78,8 +42,8 @@ impl Side {
     /// # Errors
     ///
     /// If the trace cannot be read, or has no such moment or device.
-    pub fn load(named: Named, device: Option<i32>) -> anyhow::Result<Self> {
-        let Named { path, moment } = &named;
+    pub fn load(named: TraceMoment, device: Option<i32>) -> anyhow::Result<Self> {
+        let TraceMoment { path, moment } = &named;
         if !matches!(moment, Moment::Peak | Moment::End) {
             let looked = load_at(path, *moment, device, &mut ())?;
             let seen = &looked.seen;
@@ -98,7 +62,7 @@ impl Side {
         Ok(Self::new(named, &model, device, time, steps_ended, held))
     }
 
-    fn new(named: Named, model: &Model, device: DeviceView, time: u64, steps_ended: u64, held: Holdings) -> Self {
+    fn new(named: TraceMoment, model: &Model, device: DeviceView, time: u64, steps_ended: u64, held: Holdings) -> Self {
         let header = model.header().cloned().unwrap_or_default();
         let lines =
             |scope| model.lines_in(device.index, scope).into_iter().filter_map(|view| view.line).collect::<Vec<_>>();
@@ -130,28 +94,6 @@ impl Side {
         match scope {
             Scope::Users => &self.lines,
             Scope::Libraries => &self.library_lines,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_moment_stands_after_any_name() {
-        // GIVEN a trace whose name is no text
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
-        std::fs::write(at(b"\xff.jsonl"), "").unwrap();
-        let parse = |name: &[u8]| Named::parse(&at(name), Moment::Peak);
-        // THEN a moment after it is one, and what is none is refused
-        let named = parse(b"\xff.jsonl@step:3").unwrap();
-        assert_eq!((named.path, named.moment), (at(b"\xff.jsonl"), Moment::Step(3)));
-        assert!(parse(b"\xff.jsonl@then").is_err());
-        // AND what follows an @ in a name that is not there, or is no text, is part of the name
-        for name in [b"a@then".as_slice(), b"\xff.jsonl@\xff"] {
-            assert_eq!(parse(name).unwrap().path, at(name));
         }
     }
 }

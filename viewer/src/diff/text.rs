@@ -4,11 +4,15 @@ use std::io::{self, Write};
 
 use memlab_trace::{Category, Scope};
 
-use super::{Change, Difference, LayerChange, LineChange, Match, Side};
+use super::change::Change;
+use super::difference::Difference;
+use super::layers::LayerChange;
+use super::lines::{LineChange, Match};
+use super::side::Side;
+use crate::category::category_names;
 use crate::format::{self, Units};
 use crate::moment::Moment;
 use crate::text::{Style, clean, fit_end, short_command, width};
-use crate::theme::category_names;
 
 /// How many rows a table has.
 const ROWS: usize = 12;

@@ -11,9 +11,9 @@ use memlab_trace::{BlockView, HOST, Line, Model, ResolvedSnapshot, Scope};
 use serde::Serialize;
 
 use crate::holdings::{HeldLine, Holdings};
+use crate::json::parts::{Place, Places, Process, StepRow, Trace, steps, text};
 use crate::json::write_compact;
 use crate::moment::Looked;
-use crate::report::json::{Place, Places, Process, StepRow, Trace, steps, text};
 
 #[derive(Serialize)]
 struct Export {

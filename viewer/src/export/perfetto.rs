@@ -19,7 +19,7 @@ pub use course::Course;
 
 use crate::format::{self, Units};
 use crate::moment::Looked;
-use crate::text::{clean, short_command, short_path};
+use crate::text::{clean, place, short_command};
 use messages::{
     CounterDescriptor, DebugAnnotation, EventType, ProcessDescriptor, SequenceFlags, ThreadDescriptor, TracePacket,
     TrackDescriptor, TrackEvent, Unit,
@@ -187,8 +187,7 @@ fn instants(
             DebugAnnotation::number("largest_free_block_bytes", oom.largest_free_block_bytes),
         ];
         if let Some(line) = whole.line_of(oom.stack) {
-            let file = short_path(&line.file, &header.directory);
-            let place = line.line.map_or_else(|| file.to_owned(), |number| format!("{file}:{number}"));
+            let place = place(&line, &header.directory);
             facts.push(DebugAnnotation::text("line", &format!("{place} {}", line.function)));
         }
         if let Some(layer) = &oom.layer {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::{csv, svg};
 use crate::app::{App, Column, EventColumn, ExportKind, LayerColumn, LineColumn, ProcessColumn, Screen, StepColumn};
 use crate::format::Units;
-use crate::view;
+use crate::{text, view};
 
 /// Rows with named columns.
 struct Table {
@@ -61,7 +61,7 @@ fn table(app: &App) -> Option<Table> {
     Some(match app.screen {
         Screen::Lines => table_of::<LineColumn>(&app.line_items(), &["function"], |row| {
             let line = row.line();
-            let place = line.map(|line| view::place(line, ""));
+            let place = line.map(|line| text::place(line, ""));
             (place, vec![line.map(|line| line.function.to_string()).into()])
         }),
         Screen::Layers => {
@@ -109,7 +109,7 @@ fn segments(app: &App) -> Table {
     let mut rows = Vec::new();
     for segment in app.segments_in_order() {
         for block in segment.blocks.iter().filter(|block| app.block_passes(block)) {
-            let line = names.lines.get(&block.stack).map(|line| view::place(line, ""));
+            let line = names.lines.get(&block.stack).map(|line| text::place(line, ""));
             let layer = names.layers.get(&block.layer).map(|layer| &**layer);
             rows.push(vec![
                 json!(format!("{:#x}", segment.address)),

@@ -9,8 +9,8 @@ use memlab_trace::{Extent, Follower, Progress, ReadError, Replay, Scope, SeekOut
 
 use super::rates::Rates;
 use super::writer::{Writer, writer};
-use crate::snapshot::{ProcessSnapshot, State};
 use crate::query::{Cursor, Detail, MomentHoldings};
+use crate::snapshot::{ProcessSnapshot, State};
 
 /// How often the writer is looked for.
 const CHECK: Duration = Duration::from_millis(250);

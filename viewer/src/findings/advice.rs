@@ -2,7 +2,7 @@
 
 use memlab_trace::{Category, OomView};
 
-use super::{processes, size};
+use super::finding::{processes, size};
 
 /// The most pieces of advice: who reads ten follows none.
 const MOST: usize = 4;

@@ -2,10 +2,11 @@
 
 use memlab_trace::{Category, DeviceView, Model};
 
-use super::{Words, size};
+use super::finding::size;
+use super::words::Words;
+use crate::category::category_names;
 use crate::format;
-use crate::theme::category_names;
-use crate::view;
+use crate::text;
 
 /// How much was allocated at the peak of the fullest device, for what, and by which line; nothing where there is no device.
 pub fn headline(model: &Model) -> Option<Words> {
@@ -66,5 +67,5 @@ fn line(model: &Model, device: &DeviceView) -> Option<(String, u64)> {
     let lines = model.lines(device.index);
     let view = lines.iter().find(|line| line.line.is_some() && line.live_bytes_at_peak > 0)?;
     let line = view.line.as_ref()?;
-    Some((format!("{} {}", view::place(line, directory), line.function), view.live_bytes_at_peak))
+    Some((format!("{} {}", text::place(line, directory), line.function), view.live_bytes_at_peak))
 }

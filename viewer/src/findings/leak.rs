@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use memlab_trace::{AccumulationSpan, AccumulationView, Category, DeviceView, Line, Model, StackAccumulation};
 
-use super::{Finding, Grows, Kind, Words, is_worth_telling, on, size};
+use super::advice::Grows;
+use super::finding::{Finding, Kind, is_worth_telling, on, size};
+use super::words::Words;
+use crate::category::category_names;
 use crate::format;
-use crate::theme::category_names;
-use crate::view;
+use crate::text;
 
 /// How many places of one pile are told.
 const PLACES: usize = 2;
@@ -67,7 +69,7 @@ fn by_line<'s>(model: &Model, stacks: impl Iterator<Item = &'s StackAccumulation
 }
 
 fn place(line: &Line, directory: &str) -> String {
-    format!("{} {}", view::place(line, directory), line.function)
+    format!("{} {}", text::place(line, directory), line.function)
 }
 
 /// What was piled up, by place, the most first.

@@ -3,10 +3,12 @@
 
 use memlab_trace::{Category, DeviceView, Model, OomView};
 
-use super::advice;
-use super::{Finding, Grows, Kind, Words, is_worth_telling, leak, on, processes, size};
+use super::advice::{self, Grows};
+use super::finding::{Finding, Kind, is_worth_telling, on, processes, size};
+use super::leak;
+use super::words::Words;
 use crate::format;
-use crate::view;
+use crate::text;
 
 /// What the allocator keeps is told from a fifth of what it has reserved.
 const KEPT: u64 = 5;
@@ -26,7 +28,7 @@ pub(super) fn out_of_memory(model: &Model, device: &DeviceView, several: bool) -
         format::duration(oom.time)
     ));
     what = match &oom.line {
-        Some(line) => what.and_code(format!("{} {}", view::place(line, directory), line.function)),
+        Some(line) => what.and_code(format!("{} {}", text::place(line, directory), line.function)),
         None => what.and("a library"),
     };
     what = what.and(format!(" asked for {} with {} allocated", size(oom.requested_bytes), size(oom.allocated_bytes)));

@@ -15,12 +15,14 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::json;
 
-pub use self::messages::{Kind, Limit, LimitStatus, MoveState, MoveStatus, Offload, OnLimit, Operation, Phase, Range};
+pub use self::messages::{
+    Limit, LimitStatus, MoveState, MoveStatus, Offload, OnLimit, Operation, OperationKind, OperationPhase, Range,
+};
 use crate::error::bad_input;
 use crate::text;
 
 /// How long a process has to answer.
-const PATIENCE: Duration = Duration::from_millis(1000);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(1000);
 /// A reply longer than this is none.
 const LONGEST_REPLY: u64 = 1 << 20;
 /// A request longer than this is not read by the process.
@@ -368,8 +370,8 @@ fn ask(folder: &Path, socket: &Path, request: &str) -> Result<serde_json::Value,
 
 fn exchange(socket: &Path, request: &str) -> io::Result<String> {
     let mut stream = connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    stream.set_write_timeout(Some(REPLY_TIMEOUT))?;
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut reply = String::new();
     BufReader::new(stream.take(LONGEST_REPLY)).read_line(&mut reply)?;

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::offload::checkpoint::{self, Target};
-use crate::offload::control::{Kind, MoveStatus, Offload, Process, Status, Unreachable};
+use crate::offload::control::{MoveStatus, Offload, OperationKind, Process, Status, Unreachable};
 use crate::offload::operation;
 
 /// How often a process is asked.
@@ -18,11 +18,11 @@ const ASK_BUSY: Duration = Duration::from_millis(100);
 /// A process that did not answer is left alone for so long.
 const LEAVE_ALONE: Duration = Duration::from_secs(3);
 /// How long a program has to come to a halt.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const HALT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A process to be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Watched {
+pub struct WatchedProcess {
     /// Its number.
     pub pid: u32,
     /// The identity of its trace: the number alone may be another's by now, or on another machine.
@@ -31,29 +31,29 @@ pub struct Watched {
 
 /// Something to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct MoveOrder {
     /// With which process.
-    pub of: Watched,
+    pub of: WatchedProcess,
     /// What people call it.
     pub who: String,
     /// Offload or restore.
-    pub kind: Kind,
+    pub kind: OperationKind,
     /// With the CUDA driver's checkpoint.
     pub by_driver: bool,
 }
 
 /// What is known of where a process's memory is.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Whereabouts {
+pub struct MemoryLocation {
     /// By its own last word.
     pub moving: Option<MoveStatus>,
     /// Why there is none.
     pub problem: Option<String>,
     /// What the CUDA driver does with it now.
-    pub by_driver: Option<Kind>,
+    pub by_driver: Option<OperationKind>,
 }
 
-impl Whereabouts {
+impl MemoryLocation {
     /// Whether memory is on its way.
     pub fn is_busy(&self) -> bool {
         self.by_driver.is_some() || self.moving.as_ref().is_some_and(|moving| moving.state.is_busy())
@@ -62,9 +62,9 @@ impl Whereabouts {
 
 /// What the screen is told.
 #[derive(Clone, Debug, Default)]
-pub struct Moves {
+pub struct MoverUpdate {
     /// By process.
-    pub known: HashMap<u32, Whereabouts>,
+    pub known: HashMap<u32, MemoryLocation>,
     /// How orders ended that were given since this was last taken: in words, or why not.
     pub outcomes: Vec<Result<String, String>>,
 }
@@ -77,10 +77,10 @@ pub struct Mover {
 
 #[derive(Default)]
 struct Shared {
-    watched: Mutex<Vec<Watched>>,
-    orders: Mutex<Vec<Order>>,
+    watched: Mutex<Vec<WatchedProcess>>,
+    orders: Mutex<Vec<MoveOrder>>,
     /// News that nobody has taken yet.
-    news: Mutex<Option<Moves>>,
+    news: Mutex<Option<MoverUpdate>>,
     driver_works: AtomicBool,
     stop: AtomicBool,
 }
@@ -100,7 +100,7 @@ impl Mover {
     }
 
     /// Says whom to ask.
-    pub fn watch(&self, watched: Vec<Watched>) {
+    pub fn watch(&self, watched: Vec<WatchedProcess>) {
         let mut known = lock(&self.shared.watched);
         if *known != watched {
             *known = watched;
@@ -109,13 +109,13 @@ impl Mover {
     }
 
     /// Has something done.
-    pub fn order(&self, order: Order) {
+    pub fn order(&self, order: MoveOrder) {
         lock(&self.shared.orders).push(order);
         self.wake();
     }
 
     /// What is new since this was last called.
-    pub fn take(&self) -> Option<Moves> {
+    pub fn take(&self) -> Option<MoverUpdate> {
         lock(&self.shared.news).take()
     }
 
@@ -147,7 +147,7 @@ struct Followed {
     process: Option<Process>,
     asked: Option<Instant>,
     is_silent: bool,
-    about: Whereabouts,
+    about: MemoryLocation,
     /// The operation that was ordered here.
     ours: Option<u64>,
     who: String,
@@ -155,14 +155,14 @@ struct Followed {
 
 /// Something that the CUDA driver does for us.
 struct ByDriver {
-    of: Watched,
+    of: WatchedProcess,
     thread: JoinHandle<Result<String, String>>,
 }
 
 #[derive(Default)]
 struct Worker {
     shared: Arc<Shared>,
-    followed: HashMap<Watched, Followed>,
+    followed: HashMap<WatchedProcess, Followed>,
     by_driver: Vec<ByDriver>,
     outcomes: Vec<Result<String, String>>,
     changed: bool,
@@ -172,7 +172,7 @@ impl Worker {
     fn run(mut self) {
         while !self.shared.stop.load(Ordering::Relaxed) {
             let watched = lock(&self.shared.watched).clone();
-            let kept: HashSet<&Watched> = watched.iter().collect();
+            let kept: HashSet<&WatchedProcess> = watched.iter().collect();
             // What was begun is followed to its end, whatever is shown meanwhile.
             self.followed.retain(|of, followed| kept.contains(of) || followed.ours.is_some());
             for of in watched {
@@ -200,16 +200,16 @@ impl Worker {
         let mut news = lock(&self.shared.news);
         let mut outcomes = news.take().map(|moves| moves.outcomes).unwrap_or_default();
         outcomes.append(&mut self.outcomes);
-        *news = Some(Moves { known, outcomes });
+        *news = Some(MoverUpdate { known, outcomes });
     }
 
-    fn carry_out(&mut self, order: Order) {
+    fn carry_out(&mut self, order: MoveOrder) {
         if order.by_driver {
             return self.have_driver(order);
         }
         let result = find(&order.of).and_then(|(process, _)| match order.kind {
-            Kind::Restore => process.restore(TIMEOUT, false).map(|id| (process, id)),
-            _ => process.offload(&Offload { timeout: TIMEOUT, ranges: None }).map(|id| (process, id)),
+            OperationKind::Restore => process.restore(HALT_TIMEOUT, false).map(|id| (process, id)),
+            _ => process.offload(&Offload { timeout: HALT_TIMEOUT, ranges: None }).map(|id| (process, id)),
         });
         match result {
             Ok((process, id)) => {
@@ -222,14 +222,14 @@ impl Worker {
     }
 
     /// The driver's calls return when all is done: they get a thread.
-    fn have_driver(&mut self, order: Order) {
-        let Order { of, who, kind, .. } = order;
+    fn have_driver(&mut self, order: MoveOrder) {
+        let MoveOrder { of, who, kind, .. } = order;
         let target = Target { pid: of.pid, who, process: find(&of).ok().map(|(process, _)| process) };
         let work = move || match kind {
-            Kind::Restore => checkpoint::restore(&target)
+            OperationKind::Restore => checkpoint::restore(&target)
                 .map(|took| format!("restored {} in {}", target.who, operation::seconds(took.as_secs_f64())))
                 .map_err(|failure| failure.message),
-            _ => checkpoint::offload(&target, TIMEOUT)
+            _ => checkpoint::offload(&target, HALT_TIMEOUT)
                 .map(|took| format!("checkpointed {} in {}", target.who, operation::seconds(took.as_secs_f64())))
                 .map_err(|failure| failure.message),
         };
@@ -284,7 +284,7 @@ impl Followed {
     }
 
     /// Asks it; whether something changed, and how what was ordered has ended.
-    fn ask(&mut self, of: &Watched) -> (bool, Option<Result<String, String>>) {
+    fn ask(&mut self, of: &WatchedProcess) -> (bool, Option<Result<String, String>>) {
         let answer = match &self.process {
             Some(process) => process.status(),
             None => find(of).map(|(process, status)| {
@@ -298,7 +298,7 @@ impl Followed {
         let about = match answer {
             Ok(status) if !is_the_one(&status, of) => {
                 self.process = None;
-                Whereabouts { problem: Some(Unreachable::NoSocket.explain(of.pid, "")), ..Whereabouts::default() }
+                MemoryLocation { problem: Some(Unreachable::NoSocket.explain(of.pid, "")), ..MemoryLocation::default() }
             }
             Ok(status) => {
                 outcome = self.outcome(&status);
@@ -308,7 +308,7 @@ impl Followed {
                         status.who()
                     )
                 });
-                Whereabouts { moving: status.moving, problem, by_driver: None }
+                MemoryLocation { moving: status.moving, problem, by_driver: None }
             }
             // What it said last still holds: nothing moves in a process that is stopped.
             Err(Unreachable::Silent) if self.about.moving.is_some() => self.about.clone(),
@@ -318,10 +318,10 @@ impl Followed {
                     outcome = Some(Err(format!("{} ended before the operation did", self.who)));
                 }
                 let problem = Some(error.explain(of.pid, "wait until it goes on"));
-                Whereabouts { problem, ..Whereabouts::default() }
+                MemoryLocation { problem, ..MemoryLocation::default() }
             }
         };
-        let about = Whereabouts { by_driver: self.about.by_driver, ..about };
+        let about = MemoryLocation { by_driver: self.about.by_driver, ..about };
         let changed = about != self.about;
         self.about = about;
         (changed, outcome)
@@ -349,11 +349,11 @@ impl Followed {
     }
 }
 
-fn is_the_one(status: &Status, of: &Watched) -> bool {
+fn is_the_one(status: &Status, of: &WatchedProcess) -> bool {
     status.id.is_empty() || of.trace_id.is_empty() || status.id == of.trace_id
 }
 
-fn find(of: &Watched) -> Result<(Process, Status), Unreachable> {
+fn find(of: &WatchedProcess) -> Result<(Process, Status), Unreachable> {
     match Process::find(of.pid)? {
         (_, status) if !is_the_one(&status, of) => Err(Unreachable::NoSocket),
         found => Ok(found),

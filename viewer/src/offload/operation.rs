@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::offload::control::{Kind, MoveState, MoveStatus, Operation, Phase, Process, Status, Unreachable};
 use crate::format::{self, Units};
+use crate::offload::control::{
+    MoveState, MoveStatus, Operation, OperationKind, OperationPhase, Process, Status, Unreachable,
+};
 use crate::text;
 
 /// How often a process is asked how it goes.
 const ASK: Duration = Duration::from_millis(50);
 /// A process that has not answered for so long is no longer waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Columns of a progress bar.
 const BAR: usize = 20;
 
@@ -61,7 +63,7 @@ impl Interruption {
 
 /// How watching ended.
 #[derive(Debug)]
-pub enum Watched {
+pub enum WatchEnd {
     /// The operation is over.
     Over(Box<(Operation, MoveStatus)>),
     /// By Ctrl-C; the operation goes on.
@@ -73,7 +75,7 @@ pub enum Watched {
 /// # Errors
 ///
 /// If the process ends meanwhile, answers no more, or has done something else since.
-pub fn watch(process: &Process, id: u64, who: &str, interruption: &Interruption) -> anyhow::Result<Watched> {
+pub fn watch(process: &Process, id: u64, who: &str, interruption: &Interruption) -> anyhow::Result<WatchEnd> {
     let mut line = ProgressLine::default();
     let mut heard = Instant::now();
     loop {
@@ -82,12 +84,14 @@ pub fn watch(process: &Process, id: u64, who: &str, interruption: &Interruption)
                 heard = Instant::now();
                 if let Some((operation, moving)) = take(status, id, who)? {
                     if operation.phase.is_over() {
-                        return Ok(Watched::Over(Box::new((operation, moving))));
+                        return Ok(WatchEnd::Over(Box::new((operation, moving))));
                     }
                     line.show(&progress(&operation, BAR, true));
                 }
             }
-            Err(Unreachable::Silent) if heard.elapsed() < PATIENCE => line.show(&format!("{who} does not answer…")),
+            Err(Unreachable::Silent) if heard.elapsed() < SILENCE_TIMEOUT => {
+                line.show(&format!("{who} does not answer…"))
+            }
             Err(Unreachable::Silent) => anyhow::bail!(
                 "{who} does not answer any more: it may be stopped; when it goes on so does the operation: see `memlab ps`"
             ),
@@ -95,7 +99,7 @@ pub fn watch(process: &Process, id: u64, who: &str, interruption: &Interruption)
             Err(error) => return Err(error.into_error(process.pid, "")),
         }
         if interruption.has_come() {
-            return Ok(Watched::Detached);
+            return Ok(WatchEnd::Detached);
         }
         interruption.sleep(ASK);
     }
@@ -154,7 +158,7 @@ pub fn outcome_in_short(operation: &Operation) -> String {
 /// What an operation has done: `offloaded 4.00 GiB in 0.21 s (19.8 GB/s)`, and what stays on the device.
 pub fn outcome(operation: &Operation, moving: &MoveStatus) -> String {
     let mut words = outcome_in_short(operation);
-    if operation.kind == Kind::Offload && moving.fixed_bytes > 0 {
+    if operation.kind == OperationKind::Offload && moving.fixed_bytes > 0 {
         let fixed = format::bytes(moving.fixed_bytes, Units::Auto);
         words += &format!("; {fixed} that cannot be moved stay on the device, and so does the CUDA context");
     }
@@ -189,7 +193,7 @@ pub fn where_it_is(moving: &MoveStatus) -> Option<String> {
 /// The error of an operation that failed.
 pub fn failure(operation: &Operation, who: &str) -> Option<String> {
     let reason = operation.error.as_deref().unwrap_or("it gave no reason");
-    (operation.phase == Phase::Failed).then(|| format!("{who}: {} failed: {reason}", operation.kind.doing()))
+    (operation.phase == OperationPhase::Failed).then(|| format!("{who}: {} failed: {reason}", operation.kind.doing()))
 }
 
 /// A line on a terminal that is written over and over, and taken away at the end.
@@ -229,7 +233,7 @@ mod tests {
     fn copying() -> Operation {
         Operation {
             id: 3,
-            phase: Phase::Copying,
+            phase: OperationPhase::Copying,
             done_bytes: 1 << 30,
             total_bytes: 4 << 30,
             seconds: 0.06,
@@ -241,7 +245,7 @@ mod tests {
     #[test]
     fn progress_is_a_line() {
         assert_eq!(progress(&copying(), 8, true), "offloading ██░░░░░░  25 %  1.00 of 4.00 GiB  21.5 GB/s  copying");
-        let waiting = Operation { kind: Kind::Restore, ..Operation::default() };
+        let waiting = Operation { kind: OperationKind::Restore, ..Operation::default() };
         assert_eq!(progress(&waiting, 8, true), "restoring  waiting for the program's next launch");
         // AND nonsense does no harm
         let evil = Operation { done_bytes: u64::MAX, total_bytes: 1, seconds: f64::MAX, ..copying() };
@@ -252,15 +256,20 @@ mod tests {
 
     #[test]
     fn the_outcome_says_what_stays() {
-        let operation =
-            Operation { phase: Phase::Done, done_bytes: 4 << 30, seconds: 0.213, copy_seconds: 0.217, ..copying() };
+        let operation = Operation {
+            phase: OperationPhase::Done,
+            done_bytes: 4 << 30,
+            seconds: 0.213,
+            copy_seconds: 0.217,
+            ..copying()
+        };
         let moving = MoveStatus { fixed_bytes: 18 << 20, ..MoveStatus::default() };
         assert_eq!(
             outcome(&operation, &moving),
             "offloaded 4.00 GiB in 0.21 s (19.8 GB/s); 18.0 MiB that cannot be moved stay on the device, and so does the CUDA context"
         );
         assert_eq!(
-            outcome(&Operation { kind: Kind::Restore, ..operation }, &moving),
+            outcome(&Operation { kind: OperationKind::Restore, ..operation }, &moving),
             "restored 4.00 GiB in 0.21 s (19.8 GB/s)"
         );
     }

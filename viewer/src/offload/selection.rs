@@ -12,23 +12,7 @@ use memlab_trace::{BlockLayer, BlockView, Category, Line, Model, Record, Sink, r
 
 use self::pages::{Block, Pages, whole_pages};
 use crate::error::bad_input;
-use crate::filter::category_list;
-use crate::theme::category_names;
 use crate::{format, progress};
-
-/// The categories of blocks; the others are not in blocks.
-pub const OF_BLOCKS: [Category; 10] = [
-    Category::Parameter,
-    Category::Gradient,
-    Category::OptimizerState,
-    Category::Buffer,
-    Category::Activation,
-    Category::Input,
-    Category::Temporary,
-    Category::Communication,
-    Category::Workspace,
-    Category::BeforeMemlab,
-];
 
 /// What memory must be to be selected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,29 +23,6 @@ pub struct Criteria {
     pub layers: Vec<String>,
     /// Not used for so long, in nanoseconds, as far as can be told.
     pub idle_ns: Option<u64>,
-}
-
-/// A category by its name: `optimizer_state`, `optimizer state`, `parameters`.
-///
-/// # Errors
-///
-/// If there is none of that name; the message has all.
-pub fn parse_category(text: &str) -> Result<Category, String> {
-    let plain = |text: &str| text.trim().to_lowercase().replace([' ', '-'], "_");
-    let wanted = plain(text);
-    let is_named = |category: &&Category| {
-        [category.as_str(), category_names(**category).0].iter().any(|name| plain(name) == wanted)
-    };
-    OF_BLOCKS
-        .iter()
-        .find(is_named)
-        .copied()
-        .ok_or_else(|| format!("no memory of that kind can be chosen: write one of {}", category_list()))
-}
-
-/// What `--category` is for, for the help.
-pub fn category_help() -> String {
-    format!("Only memory of this category; may be given again for another [{}]", category_list())
 }
 
 /// Whether a layer is the one wanted or inside it. As in a filter a name in part, such as `attn`, is found anywhere; but
@@ -293,15 +254,6 @@ mod tests {
     const PARAMETER: u32 = 64;
     const FORWARD: u32 = 5;
     const OPTIMIZER: u32 = 3;
-
-    #[test]
-    fn categories_have_names() {
-        for name in ["optimizer_state", "Optimizer State", "optimizer-state"] {
-            assert_eq!(parse_category(name), Ok(Category::OptimizerState));
-        }
-        assert_eq!(parse_category("parameters"), Ok(Category::Parameter));
-        assert!(parse_category("cached").unwrap_err().contains("optimizer_state, buffer"));
-    }
 
     #[test]
     fn criteria_must_all_hold_and_the_same_are_alternatives() {

@@ -6,7 +6,8 @@ use std::path::Path;
 use memlab_trace::{DeviceView, LayerView, ResolvedSnapshot};
 
 use super::bar;
-use super::sections::{self, Names};
+use super::names::Names;
+use super::sections;
 use super::table::Table;
 use super::text::{device_title, process, write_parts};
 use crate::format::{self, Units};

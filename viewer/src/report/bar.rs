@@ -2,12 +2,8 @@
 
 use memlab_trace::{Category, DeviceView};
 
+use crate::category::{LETTERS, category_index, category_names};
 use crate::format::{self, Units};
-use crate::theme::{category_index, category_names};
-
-/// One letter for each category.
-pub(super) const LETTERS: [char; Category::COUNT] =
-    ['P', 'G', 'O', 'B', 'A', 'I', 'T', 'N', 'W', 'b', 'c', 'x', 'o', '?'];
 
 /// What the categories hold at a moment, and where.
 pub(super) struct Shares<'h> {
@@ -27,7 +23,7 @@ pub(super) fn lines(device: &DeviceView, shares: &Shares<'_>, columns: usize) ->
     let free = whole - used;
     let size = |bytes| format::bytes(bytes, Units::Auto);
     let mut lines = vec![format!("  [{}]", bar(&held, whole.max(sum), columns.saturating_sub(4).min(100)))];
-    let mut entry = |letter: char, name: &str, bytes: &str, part: u64| {
+    let mut entry = |letter: &str, name: &str, bytes: &str, part: u64| {
         lines.push(format!("  {letter} {name:<17} {bytes:>9} {:>7}", format::percent(part, whole)));
     };
     for (category, bytes) in &held {
@@ -38,12 +34,12 @@ pub(super) fn lines(device: &DeviceView, shares: &Shares<'_>, columns: usize) ->
         entry(LETTERS[category_index(*category)], name, &size(*bytes), *bytes);
     }
     if shares.host_bytes > 0 {
-        entry('-', "in host memory", &format!("-{}", size(shares.host_bytes)), shares.host_bytes);
+        entry("-", "in host memory", &format!("-{}", size(shares.host_bytes)), shares.host_bytes);
     }
     if free > 0 {
-        entry('.', "free", &size(free), free);
+        entry(".", "free", &size(free), free);
     }
-    entry('=', if device.total_bytes > 0 { "the device's" } else { "in use" }, &size(whole), whole);
+    entry("=", if device.total_bytes > 0 { "the device's" } else { "in use" }, &size(whole), whole);
     lines
 }
 
@@ -60,7 +56,7 @@ fn bar(shares: &[(Category, u64)], whole: u64, columns: usize) -> String {
             part = parts.next();
             end += part.map_or(0, |(_, bytes)| u128::from(*bytes));
         }
-        bar.push(part.map_or('.', |(category, _)| LETTERS[category_index(*category)]));
+        bar.push_str(part.map_or(".", |(category, _)| LETTERS[category_index(*category)]));
     }
     bar
 }

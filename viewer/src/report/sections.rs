@@ -1,14 +1,14 @@
 //! The parts of the report on one device.
 
-use std::sync::Arc;
-
-use memlab_trace::{Category, DeviceView, LayerView, Line, LineView, Model, OomView, Scope};
+use memlab_trace::{Category, DeviceView, LineView, OomView, Scope};
 
 use super::bar;
+use super::names::Names;
 use super::table::Table;
+use crate::category::category_names;
 use crate::findings::{self, Finding, Grows, advice::advice};
 use crate::format::{self, Units};
-use crate::text::{clean, short_path};
+use crate::text::{NO_LAYER, clean};
 
 /// How many lines and layers are shown.
 const ROWS: usize = 12;
@@ -22,55 +22,8 @@ const PROSE: usize = 110;
 /// How many out-of-memory events are told at length.
 const OOMS: usize = 3;
 
-/// Names things of one trace.
-pub(super) struct Names<'m> {
-    pub(super) model: &'m Model,
-    directory: &'m str,
-    several_roots: bool,
-}
-
 fn size(bytes: u64) -> String {
     format::bytes(bytes, Units::Auto)
-}
-
-impl<'m> Names<'m> {
-    pub(super) fn new(model: &'m Model) -> Self {
-        let directory = model.header().map_or("", |header| header.directory.as_str());
-        let mut roots: Vec<u32> = model
-            .devices()
-            .iter()
-            .flat_map(|device| model.layers(device.index))
-            .filter(|layer| layer.name.is_some() && layer.root != 0)
-            .map(|layer| layer.root)
-            .collect();
-        roots.sort_unstable();
-        roots.dedup();
-        Self { model, directory, several_roots: roots.len() > 1 }
-    }
-
-    /// `train.py:31  main`.
-    pub(super) fn line(&self, line: Option<&Arc<Line>>) -> String {
-        let Some(line) = line else { return "(no Python line)".to_owned() };
-        let file = short_path(&line.file, self.directory);
-        let place = line.line.map_or_else(|| file.to_owned(), |number| format!("{file}:{number}"));
-        let function = line.function.rsplit("<locals>.").next().unwrap_or(&line.function);
-        clean(&format!("{place}  {function}")).into_owned()
-    }
-
-    /// `blocks.0.mlp  Linear`.
-    pub(super) fn layer(&self, layer: &LayerView) -> String {
-        let class = layer.class.as_deref().unwrap_or("");
-        let root = layer.root_name.as_deref().unwrap_or("");
-        let name = match layer.name.as_deref() {
-            None => "(outside any layer)".to_owned(),
-            Some("") if root == class => format!("{root} (outermost)"),
-            Some("") => format!("{root}  {class} (outermost)"),
-            Some(name) if name.starts_with('<') || class.is_empty() => name.to_owned(),
-            Some(name) if self.several_roots && !root.is_empty() => format!("{root}: {name}  {class}"),
-            Some(name) => format!("{name}  {class}"),
-        };
-        clean(name.trim()).into_owned()
-    }
 }
 
 /// The peak, and when.
@@ -379,14 +332,14 @@ fn one_oom(names: &Names<'_>, oom: &OomView, grows: Option<&Grows>, columns: usi
     let mut categories = oom.categories.clone();
     categories.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     for (category, bytes) in categories.iter().take(5) {
-        held("category", crate::theme::category_names(*category).0.to_owned(), *bytes);
+        held("category", category_names(*category).0.to_owned(), *bytes);
     }
     for (line, bytes) in oom.lines.iter().take(5) {
         held("line", names.line(line.as_ref()), *bytes);
     }
     for (layer, bytes) in oom.layers.iter().take(5) {
         let name = match layer.as_deref() {
-            None => "(outside any layer)".to_owned(),
+            None => NO_LAYER.to_owned(),
             Some("") => "(outermost module)".to_owned(),
             Some(name) => clean(name).into_owned(),
         };

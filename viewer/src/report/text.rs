@@ -5,7 +5,8 @@ use std::path::Path;
 
 use memlab_trace::{DeviceView, HOST, Loaded, MAX_STACK_DEPTH, Model, Skipped};
 
-use super::sections::{self, Names};
+use super::names::Names;
+use super::sections;
 use crate::findings::Kind;
 use crate::text::{Style, clean, short_command};
 use crate::{format, signals};

@@ -10,7 +10,7 @@ use memlab_trace::open_file_no_follow;
 use memlab_trace::record::Header;
 
 use super::launch::Ended;
-use crate::session::now_unix_ns;
+use crate::clock::now_unix_ns;
 
 const CHUNK: usize = 1 << 20;
 

@@ -13,16 +13,15 @@ use super::ending::{append_end, is_ended};
 use super::launch::{Ended, lock};
 use super::preload::why_untraced;
 use super::traces::{Found, TraceFinder, is_gone};
+use crate::clock::now_unix_ns;
 use crate::format::{self, Units};
 use crate::progress;
-use crate::session::now_unix_ns;
+use crate::query::Detail;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
 use crate::text;
-use crate::view;
-use crate::query::Detail;
 
 /// Reading the traces for the summary may take this long.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SUMMARY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lines of code named for each device.
 const LINES: usize = 3;
 /// Findings told of each process.
@@ -52,7 +51,7 @@ pub fn finish(finder: &Mutex<TraceFinder>, command: &[OsString], ended: Ended) {
         let missing = known.then_some(ended).filter(|_| !is_ended(&trace.path).unwrap_or(true));
         let note = missing.and_then(|ended| noted(trace, ended));
         let missing = missing.map(|ended| (ended, now_unix_ns().saturating_sub(trace.header.start_unix_ns)));
-        let patience = PATIENCE.saturating_sub(started.elapsed());
+        let patience = SUMMARY_TIMEOUT.saturating_sub(started.elapsed());
         eprint!("{}{}", of_trace(trace, missing, patience, traces.len() > 4), note.unwrap_or_default());
     }
     let all: Vec<String> = traces.iter().map(|trace| shown_path(&trace.path)).collect();
@@ -181,8 +180,8 @@ fn of_device(words: &mut String, process: &ProcessSnapshot, device: &DeviceSnaps
     top.sort_by_key(|line| std::cmp::Reverse(line.own.live_bytes_at_peak));
     for line in top.into_iter().take(lines) {
         let (place, function) = match &line.own.line {
-            Some(found) => (view::place(found, &process.header.directory), found.function.to_string()),
-            None => (crate::app::NO_LINE.to_owned(), String::new()),
+            Some(found) => (text::place(found, &process.header.directory), found.function.to_string()),
+            None => (text::NO_LINE.to_owned(), String::new()),
         };
         let _ = writeln!(
             words,

@@ -15,7 +15,7 @@ use memlab_trace::record::Header;
 use memlab_trace::{open_file_no_follow, read_header};
 
 use super::output::Output;
-use crate::session::now_unix_ns;
+use crate::clock::now_unix_ns;
 
 /// A trace of ours.
 #[derive(Clone, Debug)]

@@ -7,11 +7,9 @@ use ratatui::style::Style;
 
 use super::pane::{fact, frame, put, put_right};
 use crate::app::{App, Moment};
+use crate::category::{LETTERS, category_index, category_names};
 use crate::format;
-use crate::theme::{Theme, category_index, category_names};
-
-/// One letter for each category, for bars without colour.
-pub const LETTERS: [&str; Category::COUNT] = ["P", "G", "O", "B", "A", "I", "T", "N", "W", "b", "c", "x", "o", "?"];
+use crate::theme::Theme;
 
 /// Draws the pane.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {

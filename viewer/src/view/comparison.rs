@@ -7,15 +7,16 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::lines::{directory, place};
+use super::lines::directory;
 use super::pane::{fact, frame, put, put_right};
 use crate::app::changes::{Change, Changes, LayerName, total};
-use crate::app::{App, NO_LINE, step_at};
+use crate::app::{App, step_at};
+use crate::category::category_names;
 use crate::format::{self, Units};
-use crate::snapshot::DeviceSnapshot;
-use crate::text;
-use crate::theme::{Theme, category_names};
 use crate::query::Comparison;
+use crate::snapshot::DeviceSnapshot;
+use crate::text::{self, NO_LINE, place};
+use crate::theme::Theme;
 
 /// Columns of a change, between it and the sizes, and of the arrow between those.
 const GAP: u16 = 2;

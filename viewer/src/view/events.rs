@@ -8,11 +8,13 @@ use ratatui::text::Span;
 use super::facts::{draw_with_stack, flow, labelled};
 use super::pane::{Fact, fact, frame, put};
 use super::table::{self, Label, Look};
-use crate::app::{App, Column, EventColumn, EventItem, Moment, NO_LAYER, NO_LINE};
+use crate::app::{App, Column, EventColumn, EventItem, Moment};
+use crate::category::category_names;
 use crate::format;
-use crate::snapshot::ProcessSnapshot;
-use crate::theme::{Theme, category_names};
 use crate::query::Detail;
+use crate::snapshot::ProcessSnapshot;
+use crate::text::{NO_LAYER, NO_LINE};
+use crate::theme::Theme;
 
 /// Draws it.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &mut App) {

@@ -6,10 +6,9 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Span;
 
-use super::lines::place;
 use super::pane::{Fact, put, put_spans};
 use crate::snapshot::ProcessSnapshot;
-use crate::text;
+use crate::text::{self, place};
 use crate::theme::Theme;
 
 /// Columns between facts.

@@ -4,12 +4,12 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
 
-use super::lines::place;
 use super::moving;
 use super::pane::put_spans;
 use crate::app::{App, Moment, Prompt, PromptKind, Screen, Window};
-use crate::filter::category_list;
+use crate::category::category_list;
 use crate::format;
+use crate::text::place;
 
 /// Draws it.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {

@@ -5,7 +5,7 @@ use ratatui::layout::Rect;
 
 use super::pane::{centered, clear, fact, frame, put, wrapped};
 use crate::app::{App, Screen, Spot};
-use crate::filter;
+use crate::category::category_list;
 
 type Key = (&'static str, &'static str);
 
@@ -152,7 +152,7 @@ enum Row {
 
 /// All rows, with texts in so many columns.
 fn rows(app: &App, own: &'static [Key], columns: usize) -> Vec<Row> {
-    let categories = format!("one of {}", filter::category_list());
+    let categories = format!("one of {}", category_list());
     let key = |(key, what): &(&'static str, &str)| {
         let mut keys = std::iter::once(*key).chain(std::iter::repeat(""));
         wrapped(what, columns).into_iter().map(|line| Row::Key(keys.next().unwrap_or(""), line)).collect::<Vec<_>>()

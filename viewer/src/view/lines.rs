@@ -1,14 +1,14 @@
 //! Memory by Python line: the table, who called a line, and the call tree.
 
-use memlab_trace::{Line, Scope};
+use memlab_trace::Scope;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::pane::{fact, frame, put};
 use super::table::{self, Label, Look};
-use crate::app::{App, Focus, LineColumn, LineItem, Moment, NO_LINE};
+use crate::app::{App, Focus, LineColumn, LineItem, Moment};
 use crate::format;
-use crate::text::short_path;
+use crate::text::{NO_LINE, place};
 
 /// The pane of the overview.
 pub fn draw_top(buffer: &mut Buffer, area: Rect, app: &mut App) {
@@ -137,10 +137,4 @@ fn figures_in_words(app: &App, row: &LineItem) -> String {
         }
         None => itself,
     }
-}
-
-/// A line as it is shown: `train.py:31`.
-pub fn place(line: &Line, directory: &str) -> String {
-    let file = short_path(&line.file, directory);
-    line.line.map_or_else(|| file.to_owned(), |number| format!("{file}:{number}"))
 }

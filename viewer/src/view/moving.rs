@@ -6,8 +6,8 @@ use ratatui::text::Span;
 
 use super::pane::{centered, clear, fact, frame, put, put_spans, wrapped};
 use crate::app::{App, Question, Spot};
-use crate::offload::control::Kind;
 use crate::format;
+use crate::offload::control::OperationKind;
 use crate::offload::operation;
 
 const COLUMNS: u16 = 76;
@@ -61,7 +61,9 @@ pub fn progress(app: &App, columns: u16) -> Option<String> {
     let process = app.moved_process()?;
     let about = app.whereabouts(process).filter(|about| about.is_busy())?;
     let what = match about.by_driver {
-        Some(Kind::Restore) => return Some("the CUDA driver brings the memory back to the device…".to_owned()),
+        Some(OperationKind::Restore) => {
+            return Some("the CUDA driver brings the memory back to the device…".to_owned());
+        }
         Some(_) => return Some("the CUDA driver moves the memory to the host…".to_owned()),
         None => about.moving.as_ref()?,
     };

@@ -10,12 +10,13 @@ use ratatui::text::Span;
 
 use memlab_trace::{Category, SegmentMap};
 
-use super::categories::LETTERS;
 use super::facts::{self, flow};
 use super::pane::{Fact, fact, frame, put};
 use crate::app::{App, Digest, Moment};
+use crate::category::LETTERS;
+use crate::category::category_names;
 use crate::format;
-use crate::theme::{Theme, category_names};
+use crate::theme::Theme;
 
 /// Draws it.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &mut App) {

@@ -6,12 +6,12 @@ use memlab_trace::Line;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::lines::place;
 use super::pane::{clear, fact, frame, put, put_right};
 use crate::app::{App, Moment, SourceView, Spot};
 use crate::format;
 use crate::snapshot::LineRow;
 use crate::source_file::SourceLine;
+use crate::text::place;
 
 /// Draws it over the screen.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App, view: &SourceView) {

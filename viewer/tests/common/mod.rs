@@ -11,8 +11,8 @@ use std::path::Path;
 use memlab_trace::{Replay, Sink, decode_line};
 use memlab_viewer::app::App;
 use memlab_viewer::feed::{Followed, look};
-use memlab_viewer::snapshot::{ProcessSnapshot, State};
 use memlab_viewer::query::Detail;
+use memlab_viewer::snapshot::{ProcessSnapshot, State};
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;

@@ -3,7 +3,7 @@
 use memlab_trace::{BlockView, Category, Segment};
 
 use super::pieces::{end, piece_at};
-use crate::theme::category_index;
+use crate::category::category_index;
 
 /// A cell of the map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use memlab_trace::{BlockView, Category, Segment, SegmentMap};
 use super::cells::{Cell, cells};
 use super::layout::{Layout, Stretch};
 use super::{BlockRow, SegmentOrder};
+use crate::category::category_index;
 use crate::filter::Filter;
 use crate::snapshot::Names;
-use crate::theme::category_index;
 
 /// How many blocks, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -84,9 +84,9 @@ pub struct Operation {
     /// Its number in the process.
     pub id: u64,
     /// What it does.
-    pub kind: Kind,
+    pub kind: OperationKind,
     /// How far it is.
-    pub phase: Phase,
+    pub phase: OperationPhase,
     /// Copied so far.
     pub done_bytes: u64,
     /// To be copied.
@@ -106,7 +106,7 @@ pub struct Operation {
 /// What an operation does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum OperationKind {
     /// Moves all to the host.
     #[default]
     Offload,
@@ -119,7 +119,7 @@ pub enum Kind {
     Unknown,
 }
 
-impl Kind {
+impl OperationKind {
     /// While it runs.
     pub fn doing(self) -> &'static str {
         match self {
@@ -142,7 +142,7 @@ impl Kind {
 /// How far an operation is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum OperationPhase {
     /// For the program's next launch.
     #[default]
     Waiting,
@@ -163,7 +163,7 @@ pub enum Phase {
     Unknown,
 }
 
-impl Phase {
+impl OperationPhase {
     /// Whether nothing more will come.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Done | Self::Failed)
@@ -316,7 +316,10 @@ mod tests {
         let status: MoveStatus = serde_json::from_str(text).unwrap();
         let operation = status.operation.unwrap();
         assert_eq!((status.state, status.device_bytes), (MoveState::Unknown, 0));
-        assert_eq!((operation.kind, operation.phase, operation.retryable), (Kind::Unknown, Phase::Unknown, false));
+        assert_eq!(
+            (operation.kind, operation.phase, operation.retryable),
+            (OperationKind::Unknown, OperationPhase::Unknown, false)
+        );
         // AND where memlab cannot move it, only that
         let status: MoveStatus =
             serde_json::from_str(r#"{"enabled":false,"state":"resident","why_not":"started without --offload"}"#)

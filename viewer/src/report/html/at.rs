@@ -6,19 +6,19 @@ use std::path::Path;
 
 use memlab_trace::{BlockLayer, Category, DeviceView, HOST, LayerView, ResolvedSnapshot};
 
-use super::super::sections::Names;
+use super::super::names::Names;
 use super::super::text::notes_of;
+use super::document::{DEVICES, contents_of, document, header, notes};
+use super::elements::{short_name, size};
 use super::layers::{self, Holder};
-use super::{
-    DEVICES, contents_of, device, document, header, markup, memory, notes, ooms, short_name, size, tables, timeline,
-};
+use super::{device, memory, ooms, tables, timeline};
+use crate::category::category_names;
 use crate::export::flamegraph::Measure;
 use crate::findings::Words;
 use crate::format;
 use crate::holdings::Holdings;
 use crate::moment::{Looked, Moment};
-use crate::text::short_command;
-use crate::theme::category_names;
+use crate::text::{markup, short_command};
 
 /// Writes what was held at a moment as an HTML page.
 ///

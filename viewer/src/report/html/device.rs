@@ -4,10 +4,12 @@ use std::fmt::Write as _;
 
 use memlab_trace::{CallTree, DeviceView, Scope};
 
-use super::super::sections::{self, Names};
-use super::{layers, markup, memory, name, ooms, short_name, size, tables, timeline};
+use super::super::names::Names;
+use super::elements::{name, short_name, size};
+use super::{layers, memory, ooms, tables, timeline};
 use crate::export::flamegraph::{self, Measure};
 use crate::format;
+use crate::text::markup;
 
 /// The most calls drawn in both flamegraphs of all devices together.
 const CALLS: usize = 2400;
@@ -131,11 +133,4 @@ pub(super) fn flamegraphs(
         draw(&users, if names.model.scope() == Scope::Users { "your lines" } else { "your lines and libraries’" }),
         draw(all, "all calls"),
     )
-}
-
-/// How much of what PyTorch reserves is not handed out.
-pub(super) fn fragmentation(names: &Names<'_>, device: &DeviceView) -> String {
-    let lines = sections::fragmentation(names, device);
-    let lines: Vec<String> = lines.iter().map(|line| markup(line.trim()).into_owned()).collect();
-    if lines.is_empty() { String::new() } else { format!("<p class=\"note\">{}</p>\n", lines.join("<br>")) }
 }

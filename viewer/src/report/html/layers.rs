@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use memlab_trace::{Category, DeviceView, LayerView};
 
-use super::super::sections::Names;
-use super::{name, plural, share, size, tables};
-use crate::theme::category_index;
+use super::super::names::Names;
+use super::elements::{name, plural, share, size};
+use super::tables;
+use crate::category::category_index;
 
 /// The most layers shown, of all devices together.
 const LAYERS: usize = 800;

@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use memlab_trace::{Category, CategoryView, DeviceView};
 
-use super::super::bar::LETTERS;
-use super::super::sections::Names;
-use super::{device, markup, share, size};
+use super::super::names::Names;
+use super::super::sections;
+use super::elements::{share, size};
+use crate::category::{LETTERS, category_index, category_names};
 use crate::format;
-use crate::theme::{category_index, category_names};
+use crate::text::markup;
 
 /// One moment: what every category held, what was free, and what they sum to.
 struct Moment {
@@ -131,7 +132,7 @@ pub(super) fn figure(names: &Names<'_>, device: &DeviceView) -> String {
     } else if !device.process_is_known {
         figure += "<p class=\"note\">The driver does not tell processes apart here: others count as context.</p>\n";
     }
-    figure += &device::fragmentation(names, device);
+    figure += &fragmentation(names, device);
     figure += "</div></div>\n</figure>\n";
     figure
 }
@@ -166,7 +167,7 @@ fn bar(when: &str, moment: &Moment, name: impl Fn(Category) -> &'static str) -> 
     for (category, bytes) in held {
         let index = category_index(*category);
         let said = format!("{}: {}, {}", name(*category), size(*bytes), format::percent(*bytes, moment.whole));
-        part(&format!("c{index}"), category_names(*category).0, &LETTERS[index].to_string(), &said, *bytes);
+        part(&format!("c{index}"), category_names(*category).0, LETTERS[index], &said, *bytes);
     }
     if moment.free > 0 {
         let said = format!("free: {}, {}", size(moment.free), format::percent(moment.free, moment.whole));
@@ -174,4 +175,11 @@ fn bar(when: &str, moment: &Moment, name: impl Fn(Category) -> &'static str) -> 
     }
     bar += "</div></div>\n";
     bar
+}
+
+/// How much of what PyTorch reserves is not handed out.
+fn fragmentation(names: &Names<'_>, device: &DeviceView) -> String {
+    let lines = sections::fragmentation(names, device);
+    let lines: Vec<String> = lines.iter().map(|line| markup(line.trim()).into_owned()).collect();
+    if lines.is_empty() { String::new() } else { format!("<p class=\"note\">{}</p>\n", lines.join("<br>")) }
 }

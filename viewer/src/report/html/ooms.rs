@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use memlab_trace::{DeviceView, OomView};
 
-use super::super::sections::Names;
-use super::{markup, name, plural, share, size};
+use super::super::names::Names;
+use super::elements::{name, plural, share, size};
+use crate::category::{category_index, category_names};
 use crate::findings::{advice::advice, grows};
 use crate::format;
-use crate::theme::{category_index, category_names};
+use crate::text::markup;
 
 /// How many are told at length.
 const OOMS: usize = 3;

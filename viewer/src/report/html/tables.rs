@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use memlab_trace::{CodeOrigin, DeviceView, LayerView, Line, LineView, Model, Scope};
 
-use super::super::sections::Names;
-use super::{markup, name, plural, share, size};
+use super::super::names::Names;
+use super::elements::{name, plural, share, size};
 use crate::format;
 use crate::holdings::{HeldLine, Holdings};
+use crate::text::markup;
 
 /// The most rows of a table, of all devices together.
 const ROWS: usize = 800;

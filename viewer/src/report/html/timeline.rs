@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use memlab_trace::{DeviceView, Model, Range, StepView, Timeline};
 
-use super::{markup, size};
+use super::elements::size;
 use crate::format;
+use crate::text::markup;
 
 const WIDTH: f64 = 1200.0;
 const HEIGHT: f64 = 330.0;

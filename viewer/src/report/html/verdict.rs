@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::super::sections::Names;
-use super::{LONGEST, markup};
+use super::super::names::Names;
+use super::elements::LONGEST;
 use crate::findings::{self, Finding, Kind, Word, Words};
-use crate::text::fit_end;
+use crate::text::{fit_end, markup};
 
 /// What is worth looking at, each with what to do next, and what the memory was.
 pub(super) fn verdict(names: &Names<'_>) -> String {

@@ -4,8 +4,9 @@
 use memlab_trace::{Category, CategoryBytes, CategoryPoint};
 
 use super::{Bands, Column};
-use crate::theme::{Theme, category_index};
-use crate::view::categories::LETTERS;
+use crate::category::LETTERS;
+use crate::category::category_index;
+use crate::theme::Theme;
 
 /// The bands of columns of `width` nanoseconds from `start` on. What was allocated is shared out as it was in the stretch of
 /// time that a column lies in; above it lies what was reserved, and what else was in use.

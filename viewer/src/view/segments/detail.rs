@@ -6,13 +6,13 @@ use ratatui::layout::Rect;
 use ratatui::text::Span;
 
 use super::category_style;
-use crate::app::{App, NO_LAYER, Piece, neighbours, phase_name};
+use crate::app::{App, Piece, neighbours};
+use crate::category::category_names;
 use crate::format;
 use crate::snapshot::ProcessSnapshot;
-use crate::theme::category_names;
+use crate::text::{NO_LAYER, phase_name, place};
 use crate::view::facts::{draw_with_stack, flow, labelled};
 use crate::view::pane::{Fact, fact, frame};
-use crate::view::place;
 
 /// Draws it.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {

@@ -10,10 +10,11 @@ use ratatui::style::{Color, Modifier, Style};
 
 use super::{category_style, has_letters};
 use crate::app::{App, Cell, Piece, Spot, Stretch, piece_at};
+use crate::category::LETTERS;
+use crate::category::category_index;
 use crate::format::{self, Units};
 use crate::text;
-use crate::theme::{Palette, Theme, category_index};
-use crate::view::categories::LETTERS;
+use crate::theme::{Palette, Theme};
 use crate::view::pane::{put, put_right};
 
 /// An address in hexadecimal digits.

@@ -3,7 +3,8 @@
 mod at;
 mod bar;
 mod html;
-pub(crate) mod json;
+mod json;
+mod names;
 mod sections;
 mod table;
 mod text;
@@ -18,13 +19,13 @@ pub use html::{write_html, write_html_at};
 pub use json::write_json;
 pub use text::{deep_stacks, write_text};
 
-use crate::diff::Named;
 use crate::error::bad_input;
 use crate::moment::{Moment, load_at};
-use crate::trace_files;
 use crate::progress;
 use crate::save::Destination;
 use crate::text::Style;
+use crate::trace_files;
+use crate::trace_moment::TraceMoment;
 
 /// Prints the reports of traces, or of a moment of them; as JSON, several come as an array. Nothing is printed if one of
 /// them cannot be read. `scope`: whose lines are told; `None`: libraries' where the user's say nothing.
@@ -78,7 +79,7 @@ fn named(files: &[PathBuf], at: Option<Moment>) -> anyhow::Result<Vec<(PathBuf, 
     let mut named = Vec::new();
     for file in files {
         // Whatever stands for a moment that is not given: that the path is not taken apart says so.
-        let parsed = Named::parse(file, at.unwrap_or_default())?;
+        let parsed = TraceMoment::parse(file, at.unwrap_or_default())?;
         let moment = if parsed.path == *file { at } else { Some(parsed.moment) };
         named.extend(trace_files::traces(&[parsed.path], false)?.into_iter().map(|file| (file, moment)));
     }
@@ -114,14 +115,4 @@ pub fn run_html(files: &[PathBuf], at: Option<Moment>, out: &Path, scope: Option
         eprintln!("memlab: {} → {}", file.display(), out.display());
     }
     Ok(())
-}
-
-/// The width to write for: what `COLUMNS` says, else the terminal's within reason. What goes into a file or a pipe is not
-/// cut.
-pub(crate) fn columns() -> usize {
-    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
-    said.unwrap_or_else(|| match io::stdout().is_terminal().then(crossterm::terminal::size) {
-        Some(Ok((columns, _))) => usize::from(columns).clamp(80, 160),
-        _ => usize::MAX,
-    })
 }

@@ -1,21 +1,8 @@
-//! What is worth looking at in a run, most urgent first: an out-of-memory, memory that piles up, memory in the host or with
-//! other processes, memory that the allocator keeps. Each finding has what to do next.
-//!
-//! The text report, the page, the summary of a run and the dashboard all show these, each in its own way.
+//! One finding, and the words that findings share.
 
-pub mod advice;
-mod headline;
-mod leak;
-mod pressure;
-mod words;
+use memlab_trace::DeviceView;
 
-use memlab_trace::{DeviceView, Model};
-
-pub use advice::Grows;
-pub use headline::headline;
-pub(crate) use pressure::grows;
-pub use words::{Word, Words};
-
+use super::words::Words;
 use crate::format::{self, Units};
 
 /// What a finding is about. In the order of their urgency.
@@ -76,40 +63,22 @@ pub struct Finding {
     pub next: String,
 }
 
-/// All findings on a run, the most urgent first.
-pub fn of(model: &Model) -> Vec<Finding> {
-    let devices = model.devices();
-    let several = devices.len() > 1;
-    let mut findings: Vec<Finding> = Vec::new();
-    for device in &devices {
-        let mut found = pressure::out_of_memory(model, device, several).into_iter().collect::<Vec<_>>();
-        let is_out_of_memory = !found.is_empty();
-        found.extend(leak::leaks(model, device, several));
-        found.extend(pressure::spilling(device, several));
-        found.extend(pressure::others(model, device, several, is_out_of_memory));
-        found.extend(pressure::fragmentation(model, device, several));
-        findings.extend(found);
-    }
-    findings.sort_by_key(|finding| (finding.kind, std::cmp::Reverse(finding.bytes)));
-    findings
-}
-
 /// What is not worth a word: less than a hundredth of the peak.
-fn is_worth_telling(bytes: u64, device: &DeviceView) -> bool {
+pub(super) fn is_worth_telling(bytes: u64, device: &DeviceView) -> bool {
     bytes > 0 && bytes >= device.peak_allocated_bytes.max(device.used_bytes_at_peak) / 100
 }
 
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     format::bytes(bytes, Units::Auto)
 }
 
 /// ` on cuda:1`, where there are several.
-fn on(device: &DeviceView, several: bool) -> String {
+pub(super) fn on(device: &DeviceView, several: bool) -> String {
     if several { format!(" on cuda:{}", device.index) } else { String::new() }
 }
 
 /// Processes with what each holds: `pid 4242 (3.10 GiB), pid 977 (1.00 MiB) and 3 more`.
-pub(crate) fn processes(others: &[(u32, u64)]) -> String {
+pub(super) fn processes(others: &[(u32, u64)]) -> String {
     const NAMED: usize = 4;
     let named: Vec<String> =
         others.iter().take(NAMED).map(|(pid, bytes)| format!("pid {pid} ({})", size(*bytes))).collect();
