@@ -120,7 +120,7 @@ mod tests {
         for file in ["/proc/self/pagemap", "/proc/self/status", "/dev/zero", "/dev", "/nowhere/at/all.py", ""] {
             assert!(open(file, &nothing, 0).is_err(), "{file}");
         }
-        let this = open(concat!(env!("CARGO_MANIFEST_DIR"), "/src/source.rs"), &nothing, u64::MAX).unwrap();
+        let this = open(concat!(env!("CARGO_MANIFEST_DIR"), "/src/source_file.rs"), &nothing, u64::MAX).unwrap();
         assert!(this.lines.len() > 20 && this.warning.is_none());
     }
 

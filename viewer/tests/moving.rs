@@ -199,7 +199,7 @@ fn limits_are_set_shown_and_lifted() {
     );
     for (line, words) in [
         (format!("limit {PID} much"), "is not a size"),
-        (format!("limit {PID} 0"), "no program runs"),
+        (format!("limit {PID} 0GiB"), "no program runs"),
         (format!("limit {PID} --on-limit spill"), "required"),
         ("run --on-limit spill -- true".to_owned(), "--limit"),
         ("run --limit 0:1GiB,0:2GiB -- true".to_owned(), "two limits"),
