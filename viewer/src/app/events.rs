@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use memlab_trace::{EventView, EventKind};
+use memlab_trace::{EventKind, EventView};
 
 use super::App;
 use super::table::{Column, TableState, bytes_text};

@@ -150,7 +150,12 @@ impl Followed {
     }
 
     /// Who holds what on a device at a moment. `None` if `cancelled`.
-    pub fn holdings(&mut self, device: i32, at: SeekTarget, cancelled: &dyn Fn() -> bool) -> Option<Arc<MomentHoldings>> {
+    pub fn holdings(
+        &mut self,
+        device: i32,
+        at: SeekTarget,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Option<Arc<MomentHoldings>> {
         self.seek(at, cancelled)?;
         let model = &self.past.as_ref()?.replay().model;
         Some(Arc::new(MomentHoldings {
