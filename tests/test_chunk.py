@@ -83,6 +83,6 @@ def test_errors():
         model.double()
     with pytest.raises(ValueError, match="rest"):
         memlab.chunk(mlp(), "cpu", rest="disk")
-    with pytest.raises(ValueError, match="no size"):
+    with pytest.raises(ValueError, match="not a size"):
         memlab.chunk(mlp(), "cpu", "half")
     assert same(call(copy.deepcopy(model), (torch.ones(1, 64),)), call(model, (torch.ones(1, 64),)))

@@ -304,10 +304,18 @@ def test_a_limit_and_offloading(memlab):
         assert (limits(pid)[0]["used_bytes"], limits(pid)[0]["spilled_bytes"]) == (CONTEXT, 0)
 
 
-@pytest.mark.parametrize(("name", "text"), [("LIMIT", "lots"), ("LIMIT", "0:8GiB,1:"), ("ON_LIMIT", "swap")])
-def test_a_wish_that_is_not_understood(memlab, name, text):
-    # GIVEN a limit that is none, WHEN a program runs, THEN it runs without one and memlab says what is wrong, in one line
+@pytest.mark.parametrize(
+    ("name", "text", "wrong"),
+    [
+        ("LIMIT", "lots", '"lots" is not a size'),
+        ("LIMIT", "8", "8 what? 8GiB?"),
+        ("LIMIT", "0:8GiB,1:", '"" is not a size'),
+        ("ON_LIMIT", "swap", "=swap is neither oom nor spill"),
+    ],
+)
+def test_a_setting_that_is_not_understood(memlab, name, text, wrong):
+    # GIVEN a limit that is not one, WHEN a program runs, THEN it runs without one and memlab says what is wrong, in one line
     run = memlab.python(PROGRAM, "shown", env={f"MEMLAB_{name}": text})
     assert run.code == 0
-    assert [f"MEMLAB_{name}={text}" in line for line in run.errors.splitlines()] == [True]
+    assert [f"MEMLAB_{name}" in line and wrong in line for line in run.errors.splitlines()] == [True]
     assert lines(run)[0][0] == 8192 * MIB

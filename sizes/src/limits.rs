@@ -20,12 +20,10 @@ pub enum LimitError {
     Size(ParseError),
     /// A limit of 0 bytes.
     Zero(String),
-    /// A part of a list has no `device:` before its size.
-    NoDevice(String),
     /// What stands before the colon is not a number.
     NotADevice(String),
-    /// The device is named twice.
-    Twice(u32),
+    /// The device, or all of them, has two limits.
+    Twice(Option<u32>),
 }
 
 impl fmt::Display for LimitError {
@@ -33,18 +31,17 @@ impl fmt::Display for LimitError {
         match self {
             Self::Size(error) => error.fmt(f),
             Self::Zero(text) => write!(f, "{text:?}: no program runs without memory: give it some, as in 8GiB"),
-            Self::NoDevice(part) => {
-                write!(f, "{part:?} names no device: write 0:8GiB,1:4GiB, or one size for all devices")
-            }
             Self::NotADevice(text) => write!(f, "{text:?} is not a device: write its number, as in 0:8GiB"),
-            Self::Twice(device) => write!(f, "device {device} has two limits: give it one"),
+            Self::Twice(Some(device)) => write!(f, "device {device} has two limits: give it one"),
+            Self::Twice(None) => write!(f, "two limits for all devices: give one, or write 0:8GiB,1:4GiB"),
         }
     }
 }
 
 impl std::error::Error for LimitError {}
 
-/// Reads `8GiB` (a limit for every device) or `0:8GiB,1:4GiB` (limits for some).
+/// Reads `8GiB` (a limit for every device), `0:8GiB,1:4GiB` (limits for some), or both: `4GiB,0:8GiB` is 4 GiB for every
+/// device but the first. The limit for every device comes first in the answer.
 ///
 /// ```
 /// use memlab_sizes::{Limit, parse_limits};
@@ -55,21 +52,23 @@ impl std::error::Error for LimitError {}
 ///
 /// # Errors
 ///
-/// If a size or a device is not one, a size is 0, or a device is named twice.
+/// If a size or a device is not one, a size is 0, or a device has two limits.
 pub fn parse_limits(text: &str) -> Result<Vec<Limit>, LimitError> {
-    if !text.contains([':', ',']) {
-        return Ok(vec![Limit { device: None, bytes: bytes(text)? }]);
-    }
     let mut limits: Vec<Limit> = Vec::new();
     for part in text.split(',') {
-        let (device, size) = part.split_once(':').ok_or_else(|| LimitError::NoDevice(part.trim().to_owned()))?;
-        let device = device.trim();
-        let device: u32 = device.parse().map_err(|_| LimitError::NotADevice(device.to_owned()))?;
-        if limits.iter().any(|limit| limit.device == Some(device)) {
+        let (device, size) = match part.split_once(':') {
+            Some((device, size)) => {
+                let device = device.trim();
+                (Some(device.parse().map_err(|_| LimitError::NotADevice(device.to_owned()))?), size)
+            }
+            None => (None, part),
+        };
+        if limits.iter().any(|limit| limit.device == device) {
             return Err(LimitError::Twice(device));
         }
-        limits.push(Limit { device: Some(device), bytes: bytes(size)? });
+        limits.push(Limit { device, bytes: bytes(size)? });
     }
+    limits.sort_by_key(|limit| limit.device.is_some());
     Ok(limits)
 }
 
@@ -91,6 +90,7 @@ mod tests {
             ("8GiB", vec![limit(None, 8 << 30)]),
             (" 512 MiB", vec![limit(None, 512 << 20)]),
             ("0:8GiB,1: 4gib", vec![limit(Some(0), 8 << 30), limit(Some(1), 4 << 30)]),
+            ("0:8GiB,4GiB", vec![limit(None, 4 << 30), limit(Some(0), 8 << 30)]),
             ("3:1.5GB", vec![limit(Some(3), 1_500_000_000)]),
         ] {
             assert_eq!(parse_limits(text), Ok(limits), "{text}");
@@ -106,12 +106,12 @@ mod tests {
             ("0:8", "8 what? 8GiB?"),
             ("0GiB", "no program runs without memory"),
             ("-1GiB", "not a size"),
-            ("0:8GiB,4GiB", "\"4GiB\" names no device"),
+            ("8GiB,4GiB", "two limits for all devices"),
             ("gpu:8GiB", "\"gpu\" is not a device"),
             ("-1:8GiB", "\"-1\" is not a device"),
             ("0:8GiB,0:4GiB", "device 0 has two limits"),
             ("0:", "\"\" is not a size"),
-            ("1GiB,", "names no device"),
+            ("0:1GiB,", "\"\" is not a size"),
         ] {
             let error = parse_limits(text).expect_err(text).to_string();
             assert!(error.contains(said), "{text}: {error}");

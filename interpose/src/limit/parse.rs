@@ -76,7 +76,7 @@ mod tests {
             ("0:0B", "no program runs without memory"),
             ("64:1GiB", "there is no device 64"),
             ("9EiB", "more than any device has"),
-            ("1GiB,", "names no device"),
+            ("1GiB,2GiB", "two limits for all devices"),
         ] {
             let (wanted, complaint) = wanted(Some(text), None);
             assert!(wanted.limits.is_empty(), "{text}");
