@@ -31,9 +31,9 @@ def small_units(monkeypatch):
     # Two test programs at a time on a small machine: threads of their own would only be in each other's way.
     torch.set_num_threads(1)
     # The models here are small: units of a few layers, as large models have them.
-    monkeypatch.setattr("memlab.units.SMALL_UNIT", 64 << 10)
-    monkeypatch.setattr("memlab.units.SMALL_SHARED", 4 << 10)
-    monkeypatch.setattr("memlab.weights.SMALL_BUFFER", 64 << 10)
+    monkeypatch.setattr("memlab._paging.units.SMALL_UNIT", 64 << 10)
+    monkeypatch.setattr("memlab._paging.units.SMALL_SHARED", 4 << 10)
+    monkeypatch.setattr("memlab._paging.paged_tensor.SMALL_BUFFER", 64 << 10)
 
 
 def paged(model, **options):

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from memlab.arguments import device_of_first, moved
-from memlab.attach import Takeover
-from memlab.models import require_model
+from memlab._paging.device_transfer import device_of_first, moved
+from memlab._paging.module_patch import Takeover
+from memlab._arguments import require_model
 from memlab.paging import device_of, page, refuse_twice
 from memlab.plan import Plan, PlannedUnit
-from memlab.planning import free_memory
-from memlab.sizes import bytes_of, readable
-from memlab.tracing import Trace, Tracer
-from memlab.weights import KINDS, Weight, collect, move_together
+from memlab._paging.planning import free_memory
+from memlab._paging.sizes import bytes_of, readable
+from memlab._paging.tracing import Trace, Tracer
+from memlab._paging.paged_tensor import KINDS, Weight, collect, move_together
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from memlab import _native
-from memlab.models import a_or_an, require_model
+from memlab._arguments import a_or_an, require_model
 from memlab.paging import attach, page, refuse_twice, settings_of
-from memlab.weights import Bytes, Place, arena_for, collect, move_in, settle_in, tensors_of
+from memlab._paging.paged_tensor import Bytes, Place, arena_for, collect, move_in, settle_in, tensors_of
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from memlab.attach import plan_on, taken
-from memlab.batching import repeated_blocks
-from memlab.models import require_model
-from memlab.pager import Pager
+from memlab._paging.module_patch import plan_on, taken
+from memlab._paging.micro_batches import repeated_blocks
+from memlab._arguments import require_model
+from memlab._paging.pager import Pager
 from memlab.plan import NO_PLAIN_MEMORY, SMALL_BUFFERS, Plan
-from memlab.planning import Settings
-from memlab.sizes import bytes_of, readable
-from memlab.weights import Bytes, Weight, arena_for, collect, move_in, move_together, pageable
+from memlab._paging.planning import Settings
+from memlab._paging.sizes import bytes_of, readable
+from memlab._paging.paged_tensor import Bytes, Weight, arena_for, collect, move_in, move_together, pageable
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from memlab.sizes import milliseconds, readable
+from memlab._paging.sizes import milliseconds, readable
 
 # Why weights are on the device all the time.
 SMALL_BUFFERS = "small buffers"

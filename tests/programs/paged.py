@@ -10,9 +10,9 @@ import json
 import threading
 
 import memlab
-import memlab.residence
-import memlab.units
-import memlab.weights
+import memlab._paging.device_pool
+import memlab._paging.units
+import memlab._paging.paged_tensor
 import torch
 from paging.zoo import ZOO, build, call
 from torch import nn
@@ -23,7 +23,7 @@ compared = 0
 
 def check_what_appears():
     """Compares each unit's bytes, on the stream that will use them."""
-    appear = memlab.residence.Residence.appear
+    appear = memlab._paging.device_pool.Residence.appear
 
     def checked(self, index):
         appear(self, index)
@@ -34,7 +34,7 @@ def check_what_appears():
             assert torch.equal(ours.view(-1).view(torch.uint8), theirs.view(-1).view(torch.uint8)), home.name
             compared += home.tensor.nbytes
 
-    memlab.residence.Residence.appear = checked
+    memlab._paging.device_pool.Residence.appear = checked
 
 
 def run(name, budget, real):
@@ -208,13 +208,13 @@ def chunked(real):
 def share(real):
     """A process that may have less of the card than the weights take, and a budget that says more."""
     cleared = []  # What PyTorch has of the card when nothing is placed.
-    clear = memlab.residence.Residence.clear
+    clear = memlab._paging.device_pool.Residence.clear
 
     def clear_and_note(self):
         clear(self)
         cleared.append(torch.cuda.memory_reserved())
 
-    memlab.residence.Residence.clear = clear_and_note
+    memlab._paging.device_pool.Residence.clear = clear_and_note
     width = 2048
     twin = nn.Sequential(*(nn.Linear(width, width) for _ in range(32))).eval()
     x = torch.randn(16, width, device="cuda")
@@ -247,9 +247,9 @@ if __name__ == "__main__":
     arguments = arguments.parse_args()
     torch.set_num_threads(1)
     # Small models, cut as finely as large ones.
-    memlab.units.SMALL_UNIT = 64 << 10
-    memlab.units.SMALL_SHARED = 4 << 10
-    memlab.weights.SMALL_BUFFER = 64 << 10
+    memlab._paging.units.SMALL_UNIT = 64 << 10
+    memlab._paging.units.SMALL_SHARED = 4 << 10
+    memlab._paging.paged_tensor.SMALL_BUFFER = 64 << 10
     if arguments.real:
         torch.backends.cudnn.deterministic = True
     for name in arguments.what:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memlab.weights import Weight, all_bytes, version_of, view_of
+from memlab._paging.paged_tensor import Weight, all_bytes, version_of, view_of
 
 
 @dataclass

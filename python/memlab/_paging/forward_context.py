@@ -6,8 +6,8 @@ import threading
 from typing import Any, Protocol
 
 from memlab import _native
-from memlab.residence import Residence
-from memlab.tracing import Tracer
+from memlab._paging.device_pool import Residence
+from memlab._paging.tracing import Tracer
 
 
 class Forwards(Protocol):

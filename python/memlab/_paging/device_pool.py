@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from memlab import _native
-from memlab.exchange import Exchange, ListSlot
-from memlab.units import Point, Unit
-from memlab.weights import Bytes, Home, Layout, Weight, layout_of, versions_of
+from memlab._paging.tensor_swap import Exchange, ListSlot
+from memlab._paging.units import Point, Unit
+from memlab._paging.paged_tensor import Bytes, Home, Layout, Weight, layout_of, versions_of
 
 OnChange = str  # "error" or "upload"
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from memlab.tracing import Segment, Trace
-from memlab.weights import Weight
+from memlab._paging.tracing import Segment, Trace
+from memlab._paging.paged_tensor import Weight
 
 # Copies smaller than this cost more to ask for than to make: neighbours are copied together up to it. One copy of it
 # takes 0.3 ms on a PCIe 5 bus.

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from memlab import _native
-from memlab.recurrent import cudnn_layout, weights_of
+from memlab._paging.recurrent import cudnn_layout, weights_of
 
 # The dictionaries in which a module holds its tensors.
 KINDS = ("_parameters", "_buffers")

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from memlab.weights import KINDS, Home, Place, Weight
+from memlab._paging.paged_tensor import KINDS, Home, Place, Weight
 
 
 class Watched(dict[str, Any]):

@@ -19,20 +19,20 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from memlab import _native
-from memlab.arguments import exchanged, moved
-from memlab.attach import Takeover, modules_left_to_python
-from memlab.batching import in_micro_batches, repeated_blocks
-from memlab.clock import Clock
-from memlab.exchange import Exchange
-from memlab.frozen import SavedWeights
+from memlab._paging.device_transfer import exchanged, moved
+from memlab._paging.module_patch import Takeover, modules_left_to_python
+from memlab._paging.micro_batches import in_micro_batches, repeated_blocks
+from memlab._paging.clock import Clock
+from memlab._paging.tensor_swap import Exchange
+from memlab._paging.saved_tensors import SavedWeights
 from memlab.plan import TRAINED, WRITTEN, Plan
-from memlab.planning import Settings, describe, make_placement
-from memlab.residence import Residence
-from memlab.tracing import Segment, Trace, Tracer
-from memlab.training import refuse_training, warn_of_training
-from memlab.units import LayerOf, Point, Schedule, Unit, schedule_of, units_by_module, without
-from memlab.visits import Thread, TracedVisit, Unseen, Visit, unit_key
-from memlab.weights import Bytes, Weight, all_bytes, move_together, view_of
+from memlab._paging.planning import Settings, describe, make_placement
+from memlab._paging.device_pool import Residence
+from memlab._paging.tracing import Segment, Trace, Tracer
+from memlab._paging.training import refuse_training, warn_of_training
+from memlab._paging.units import LayerOf, Point, Schedule, Unit, schedule_of, units_by_module, without
+from memlab._paging.forward_context import Thread, TracedVisit, Unseen, Visit, unit_key
+from memlab._paging.paged_tensor import Bytes, Weight, all_bytes, move_together, view_of
 
 UNTRACED, MEASURING, SETTLED = "untraced", "measuring", "settled"
 
@@ -444,5 +444,6 @@ def _needed(points: list[Point], places: list[tuple[int, int] | None]) -> list[P
 
 
 # A compiled model calls all this between what is compiled of it.
-for _part in ("clock", "exchange", "frozen", "pager", "planning", "residence", "training", "units", "visits", "weights"):
-    modules_left_to_python(sys.modules[f"memlab.{_part}"])
+_PARTS = "clock tensor_swap saved_tensors pager planning device_pool training units forward_context paged_tensor"
+for _part in _PARTS.split():
+    modules_left_to_python(sys.modules[f"memlab._paging.{_part}"])

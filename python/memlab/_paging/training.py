@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from memlab.plan import TRAINED, Plan
-from memlab.planning import Settings, free_memory
-from memlab.sizes import readable
-from memlab.weights import Weight
+from memlab._paging.planning import Settings, free_memory
+from memlab._paging.sizes import readable
+from memlab._paging.paged_tensor import Weight
 
 
 def refuse_training(model: nn.Module, trained: list[Weight], plan: Plan, settings: Settings, others: bool) -> None:

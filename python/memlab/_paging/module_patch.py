@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from memlab.plan import Plan
-from memlab.weights import KINDS, version_of
+from memlab._paging.paged_tensor import KINDS, version_of
 
 MARK = "_memlab_plan"  # The attribute of the outermost module that holds the plan.
 _ABSENT = object()

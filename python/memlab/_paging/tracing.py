@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from memlab.weights import Weight, all_bytes, view_of
+from memlab._paging.paged_tensor import Weight, all_bytes, view_of
 
 EMBEDDINGS = {torch.ops.aten.embedding.default, torch.ops.aten._embedding_bag.default}
 

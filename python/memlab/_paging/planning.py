@@ -9,9 +9,9 @@ import torch
 
 from memlab import _native
 from memlab.plan import Plan, PlannedUnit
-from memlab.residence import OnChange, Placement
-from memlab.sizes import readable
-from memlab.units import Schedule, Unit, units_by_module
+from memlab._paging.device_pool import OnChange, Placement
+from memlab._paging.sizes import readable
+from memlab._paging.units import Schedule, Unit, units_by_module
 
 # What asking for one copy costs, so that many small units are not taken for free.
 COPY_OVERHEAD_NS = 3_000
