@@ -61,6 +61,7 @@ lint: $(VENV)/.installed
 		else echo "memlab: cargo-deny is not installed: licences are not checked" >&2; fi
 	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	PYTHONPATH=python $(VENV)/bin/lint-imports --no-cache --no-logo
 
 bench: bench-append bench-gate bench-replay bench-overhead bench-schedule bench-viewer
 

@@ -10,7 +10,7 @@ import weakref
 import memlab
 import pytest
 import torch
-from memlab.plan import SMALL_BUFFERS, WRITTEN
+from memlab._paging.plan_state import SMALL_BUFFERS, WRITTEN
 from paging.zoo import ZOO, build, call
 from torch import nn
 from torch.utils._pytree import tree_flatten
@@ -33,7 +33,7 @@ def small_units(monkeypatch):
     # The models here are small: units of a few layers, as large models have them.
     monkeypatch.setattr("memlab._paging.units.SMALL_UNIT", 64 << 10)
     monkeypatch.setattr("memlab._paging.units.SMALL_SHARED", 4 << 10)
-    monkeypatch.setattr("memlab._paging.paged_tensor.SMALL_BUFFER", 64 << 10)
+    monkeypatch.setattr("memlab._paging.collect.SMALL_BUFFER", 64 << 10)
 
 
 def paged(model, **options):

@@ -7,7 +7,7 @@ import warnings
 import memlab
 import pytest
 import torch
-from memlab.plan import TRAINED
+from memlab._paging.plan_state import TRAINED
 from paging.zoo import build, call, ids
 from test_page import LoRA, mlp, paged, small_units  # noqa: F401 (a fixture)
 from torch import nn

@@ -1,12 +1,12 @@
 """memlab: run models bigger than the GPU, and see where GPU memory goes.
 
-    model = memlab.page(model)                      # weights come over the bus while the GPU computes
+    model = memlab.page(model)                      # weights are copied to the GPU while it computes
     model = memlab.chunk(model, "cuda", "6GiB")     # what fits stays on the GPU, the rest runs on the CPU or is paged
     model = memlab.load("weights.safetensors", model)
     print(model.memlab)                             # the plan: units, what stays, predicted and achieved time
     model = memlab.unpage(model)                    # the model as it was, on the CPU
 
-The ``memlab`` command (``memlab run -- python train.py``) is part of the same package. See the user guide.
+The ``memlab`` command (``memlab run -- python train.py``) is in the same package. See the user guide.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Plan", "chunk", "load", "page", "plan_of", "skeleton", "unpage"]
 
-# The command comes through this file too, and must not wait two seconds for PyTorch: parts are imported when asked for.
-_HOMES = {
+# The command imports this file too, and must not wait two seconds for PyTorch: modules are imported on first use.
+_MODULES = {
     "Plan": "plan",
     "chunk": "chunking",
     "load": "loading",
@@ -36,6 +36,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'memlab' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"memlab.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"memlab.{_MODULES[name]}"), name)

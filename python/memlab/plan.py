@@ -1,117 +1,180 @@
-"""The plan of a paged model, as people read it: ``print(model.memlab)``."""
+"""``memlab.Plan``: where a model's weights are, and how fast its forwards run."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
+from memlab._paging.plan_state import UNTRACED, PlannedUnit, PlanState
 from memlab._paging.sizes import milliseconds, readable
 
-# Why weights are on the device all the time.
-SMALL_BUFFERS = "small buffers"
-NO_PLAIN_MEMORY = "no plain memory: quantized, sparse, or another subclass of torch.Tensor"
-WRITTEN = "written to in forwards"
-TRAINED = "trained: they required gradients in a forward with gradients enabled"
+__all__ = ["Plan", "PlannedUnit"]
 
 
-@dataclass(frozen=True)
-class PlannedUnit:
-    """Weights that are copied together.
-
-    `nbytes` is what they take on the device; `resident` whether they stay there; `compute_ns` what the device computes
-    with them per forward (0: not measured yet).
-    """
-
-    name: str
-    nbytes: int
-    resident: bool
-    compute_ns: int
-
-
-@dataclass
 class Plan:
-    """Where the weights of a paged or chunked model are, and how long a forward takes.
+    """Where the weights of a paged or chunked model are, and how long a forward takes: ``model.memlab``.
 
-    Sizes are bytes, times nanoseconds where the name does not say otherwise. Times are 0 until the forwards that they
-    are measured in: the first is traced, the second timed, from the third on the plan is final.
+    ``print`` shows it as a table. Sizes are in bytes, times in nanoseconds unless the name says otherwise. The first forward
+    is traced, the second timed, and from the third on the plan is final; until then, what is not known yet is 0.
+
+    >>> import memlab, torch
+    >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    >>> model = memlab.page(model, "cpu", max_layer_size=64 * 65, budget="min")
+    >>> with torch.no_grad():
+    ...     for _ in range(3):
+    ...         result = model(torch.zeros(1, 64))
+    >>> plan = model.memlab
+    >>> plan.stage
+    'settled'
+    >>> [unit.name for unit in plan.units]
+    ['0', '1', '2', '3']
+    >>> plan.ring_bytes  # Two layers of 64 x 64 float32, each with its bias padded to 512 bytes.
+    33792
+    >>> plan
+    <memlab.Plan: paged on cpu, settled, 0 of 4 units resident>
     """
 
-    device: str
-    stage: str = "untraced"  # "untraced" → "measuring" → "settled"
-    units: list[PlannedUnit] = field(default_factory=list)
-    points: int = 0
-    resident_bytes: int = 0
-    ring_bytes: int = 0
-    kept: dict[str, int] = field(default_factory=dict)  # On the device all the time: bytes by the reason.
-    gathered_bytes: int = 0  # Embeddings of which only the rows asked for are read, from the host.
-    streamed_bytes: int = 0  # Copied in each forward.
-    host_bytes: int = 0  # The arena.
-    pinned: bool = True
-    bytes_per_second: float = 0.0  # Measured, of copies to the device.
-    compute_ns: int = 0
-    floor_ns: int = 0  # max(compute, streamed bytes / bandwidth): no plan with these residents can be faster.
-    predicted_ns: int = 0
-    elsewhere: str = "ring"  # Where units are that are not resident: they come through the ring, or stay on the CPU.
-    notes: list[str] = field(default_factory=list)
-    measure: Callable[[], dict[str, Any]] = field(default=dict, repr=False)
-    accept: Callable[[], None] = field(default=lambda: None, repr=False)
-    release: Callable[[], None] = field(default=lambda: None, repr=False)  # memlab.unpage
-    owner: weakref.ref[Any] | None = field(default=None, repr=False)  # The model.
+    def __init__(self, state: PlanState) -> None:
+        self._state = state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
-        return self
+        return self  # A copy of a model is not paged, and has no plan of its own.
 
-    def keep(self, reason: str, nbytes: int) -> None:
-        """Counts what is on the device all the time."""
-        self.kept[reason] = self.kept.get(reason, 0) + nbytes
+    @property
+    def device(self) -> str:
+        """Where the model runs, such as ``"cuda:0"``."""
+        return self._state.device
+
+    @property
+    def stage(self) -> str:
+        """``"untraced"`` until the first forward, ``"measuring"`` until the second, then ``"settled"``."""
+        return self._state.stage
+
+    @property
+    def units(self) -> list[PlannedUnit]:
+        """The weights that are copied together, in the order of the traced forward."""
+        return self._state.units
+
+    @property
+    def resident_bytes(self) -> int:
+        """Device memory of the units that stay there."""
+        return self._state.resident_bytes
+
+    @property
+    def ring_bytes(self) -> int:
+        """Device memory through which the other units pass."""
+        return self._state.ring_bytes
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """Bytes that are on the device all the time and are no units, by the reason."""
+        return self._state.kept
 
     @property
     def kept_bytes(self) -> int:
-        """What is on the device all the time, for whichever reason."""
-        return sum(self.kept.values())
+        """The sum of `kept`."""
+        return self._state.kept_bytes
 
     @property
     def device_bytes(self) -> int:
-        """Device memory that the weights take."""
+        """All device memory that the weights take."""
         return self.resident_bytes + self.ring_bytes + self.kept_bytes
 
     @property
+    def gathered_bytes(self) -> int:
+        """Embeddings of which only the rows that a forward looks up are read, from the host."""
+        return self._state.gathered_bytes
+
+    @property
+    def streamed_bytes(self) -> int:
+        """What is copied to the device in each forward."""
+        return self._state.streamed_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory that the weights take."""
+        return self._state.host_bytes
+
+    @property
+    def pinned(self) -> bool:
+        """Whether that memory is pinned. If not, copies are slower, and `notes` says why."""
+        return self._state.pinned
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The measured speed of copies to the device."""
+        return self._state.bytes_per_second
+
+    @property
+    def compute_ns(self) -> int:
+        """What the device computes in a forward, without waiting for copies."""
+        return self._state.compute_ns
+
+    @property
+    def floor_ns(self) -> int:
+        """``max(compute_ns, streamed_bytes / bytes_per_second)``: no plan with these residents can be faster."""
+        return self._state.floor_ns
+
+    @property
+    def predicted_ns(self) -> int:
+        """What the planner expects of a forward."""
+        return self._state.predicted_ns
+
+    @property
     def predicted_ms(self) -> float:
+        """`predicted_ns` in milliseconds."""
         return self.predicted_ns / 1e6
 
     @property
     def achieved_ms(self) -> float:
-        """The last forward, from its first operation on the device to its last."""
-        return float(self.measure().get("forward_ns", 0)) / 1e6
+        """Milliseconds of the last forward, from its first operation on the device to its last. Waits for it to end."""
+        return self._state.forward_ns() / 1e6
 
     @property
     def gigabytes_per_second(self) -> float:
-        """Streamed bytes over the time of the last forward, in 10⁹ bytes a second."""
-        nanoseconds = self.measure().get("forward_ns", 0)
+        """`streamed_bytes` over the time of the last forward, in 10⁹ bytes a second."""
+        nanoseconds = self._state.forward_ns()
         return self.streamed_bytes / nanoseconds if nanoseconds else 0.0
 
     @property
     def counters(self) -> dict[str, int]:
-        """Forwards, copies, copied_bytes, on_demand (not prefetched in time), out_of_order, reloads."""
-        return {name: value for name, value in sorted(self.measure().items()) if name != "forward_ns"}
+        """Since the model was paged: ``forwards``, ``copies``, ``copied_bytes``, ``on_demand``, and more.
+
+        ``on_demand`` counts units that were not prefetched in time, ``out_of_order`` turns that the first forward did not
+        take, ``reloads`` units that were copied once more.
+        """
+        return dict(sorted(self._state.counters().items()))
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks, such as why the host memory is not pinned."""
+        return self._state.notes
 
     def refresh(self) -> None:
-        """Takes weights that were edited in place as they are now (``on_change="error"`` refuses them otherwise)."""
-        self.accept()
+        """Takes weights as they are now, after edits in place (``on_change="error"`` refuses them otherwise).
+
+        Raises: RuntimeError if a weight has another type, shape or strides than when the model was paged.
+        """
+        self._state.accept_edits()
+
+    def __repr__(self) -> str:
+        resident = sum(unit.resident for unit in self.units)
+        return f"<memlab.Plan: {self._how} on {self.device}, {self.stage}, {resident} of {len(self.units)} units resident>"
+
+    @property
+    def _how(self) -> str:
+        return "chunked" if self._state.chunked else "paged"
 
     def __str__(self) -> str:
-        how = "paged" if self.elsewhere == "ring" else "chunked"
-        lines = [f"{how} on {self.device}: {self.stage}"]
-        if self.stage == "untraced":
-            lines[0] = f"{how} on {self.device}: the plan is made in the first forward"
+        chunked = self._state.chunked
+        lines = [f"{self._how} on {self.device}: {self.stage}"]
+        if self.stage == UNTRACED:
+            lines[0] = f"{self._how} on {self.device}: the plan is made in the first forward"
         for label, nbytes, remark in (
             ("resident", self.resident_bytes, f"{sum(u.resident for u in self.units)} of {len(self.units)} units"),
             ("ring", self.ring_bytes, f"{readable(self.streamed_bytes)} come through it per forward"),
             *(("kept", nbytes, reason) for reason, nbytes in self.kept.items()),
             ("gathered", self.gathered_bytes, "embeddings, read row by row from the host"),
-            ("host", self.host_bytes, "" if self.pinned or self.elsewhere == "cpu" else "not pinned: copies are slower"),
+            ("host", self.host_bytes, "" if self.pinned or chunked else "not pinned: copies are slower"),
         ):
             if nbytes:
                 lines.append(f"  {label:<10}{readable(nbytes):>12}  {remark}".rstrip())
@@ -129,6 +192,6 @@ class Plan:
             for unit in self.units:
                 name = unit.name if len(unit.name) <= width else unit.name[: width - 1] + "…"
                 compute = milliseconds(unit.compute_ns) if unit.compute_ns else "-"
-                place = "resident" if unit.resident else self.elsewhere
+                place = "resident" if unit.resident else "cpu" if chunked else "ring"
                 lines.append(f"  {name:<{width}}  {readable(unit.nbytes):>12}  {compute:>10}  {place}")
         return "\n".join(lines)

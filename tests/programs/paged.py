@@ -10,10 +10,9 @@ import json
 import threading
 
 import memlab
-import memlab._paging.device_pool
-import memlab._paging.units
-import memlab._paging.paged_tensor
 import torch
+from memlab._paging import collect, units
+from memlab._paging.device_pool import DevicePool
 from paging.zoo import ZOO, build, call
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_map_only
@@ -21,20 +20,21 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 compared = 0
 
 
-def check_what_appears():
+def check_acquired_units():
     """Compares each unit's bytes, on the stream that will use them."""
-    appear = memlab._paging.device_pool.Residence.appear
+    acquired = DevicePool.unit_acquired
 
     def checked(self, index):
-        appear(self, index)
+        acquired(self, index)
         global compared
-        for home in self.present[index].homes:
-            assert any(block.data_ptr() <= home.here.data_ptr() < block.data_ptr() + block.nbytes for block in self.blocks)
-            ours, theirs = home.here.cpu().contiguous(), home.tensor.detach().contiguous()
-            assert torch.equal(ours.view(-1).view(torch.uint8), theirs.view(-1).view(torch.uint8)), home.name
-            compared += home.tensor.nbytes
+        for paged in self.placed[index].tensors:
+            address = paged.on_device.data_ptr()
+            assert any(block.data_ptr() <= address < block.data_ptr() + block.nbytes for block in self.blocks)
+            ours, theirs = paged.on_device.cpu().contiguous(), paged.tensor.detach().contiguous()
+            assert torch.equal(ours.view(-1).view(torch.uint8), theirs.view(-1).view(torch.uint8)), paged.name
+            compared += paged.tensor.nbytes
 
-    memlab._paging.device_pool.Residence.appear = checked
+    DevicePool.unit_acquired = checked
 
 
 def run(name, budget, real):
@@ -208,13 +208,13 @@ def chunked(real):
 def share(real):
     """A process that may have less of the card than the weights take, and a budget that says more."""
     cleared = []  # What PyTorch has of the card when nothing is placed.
-    clear = memlab._paging.device_pool.Residence.clear
+    clear = DevicePool.clear
 
     def clear_and_note(self):
         clear(self)
         cleared.append(torch.cuda.memory_reserved())
 
-    memlab._paging.device_pool.Residence.clear = clear_and_note
+    DevicePool.clear = clear_and_note
     width = 2048
     twin = nn.Sequential(*(nn.Linear(width, width) for _ in range(32))).eval()
     x = torch.randn(16, width, device="cuda")
@@ -247,15 +247,15 @@ if __name__ == "__main__":
     arguments = arguments.parse_args()
     torch.set_num_threads(1)
     # Small models, cut as finely as large ones.
-    memlab._paging.units.SMALL_UNIT = 64 << 10
-    memlab._paging.units.SMALL_SHARED = 4 << 10
-    memlab._paging.paged_tensor.SMALL_BUFFER = 64 << 10
+    units.SMALL_UNIT = 64 << 10
+    units.SMALL_SHARED = 4 << 10
+    collect.SMALL_BUFFER = 64 << 10
     if arguments.real:
         torch.backends.cudnn.deterministic = True
     for name in arguments.what:
         if name in HOW:
             print(json.dumps({"model": name} | HOW[name](arguments.real)), flush=True)
-    check_what_appears()
+    check_acquired_units()
     for name in arguments.what:
         if name in ZOO:
             run(name, arguments.budget, arguments.real)

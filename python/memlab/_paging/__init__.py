@@ -1,1 +1,1 @@
-"""How `memlab.page`, `memlab.chunk` and `memlab.load` work. Not public; `.importlinter` draws the layers of these modules."""
+"""How `memlab.page`, `memlab.chunk` and `memlab.load` work. Not public. `.importlinter` draws the layers of these files."""

@@ -1,4 +1,4 @@
-"""How long forwards take, without waiting for them."""
+"""How long forwards take, measured without waiting for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class Clock:
-    """A context around a forward. On a GPU its ends are events on the caller's stream, read when somebody asks."""
+    """A context around a forward. On a GPU it records events on the caller's stream, which `last_ns` reads."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -24,7 +24,7 @@ class Clock:
             return
         self.thread.began = None
         if not torch.cuda.is_current_stream_capturing():
-            # A pair per forward would be garbage at once, and one pair could be asked for while it is recorded anew.
+            # Two pairs a thread, by turns: `last_ns` can read one while the other is recorded.
             pairs = self.thread.__dict__.setdefault("pairs", [_pair(), _pair()])
             pairs.reverse()
             self.thread.began = pairs[0]
@@ -39,7 +39,7 @@ class Clock:
             self.ended = began
 
     def last_ns(self) -> int:
-        """Of the last forward that ended; waits for it."""
+        """Nanoseconds of the last forward that ended; waits for it."""
         if self.ended is not None:
             first, last = self.ended
             last.synchronize()

@@ -1,8 +1,8 @@
-"""A block's batch in parts: while a block's weights are there, the batch goes through it piece by piece.
+"""Micro-batches: while a block's weights are loaded, a batch goes through it in pieces.
 
-The weights come over the bus once for the whole batch, and only one piece's activations are in memory at a time, so that
-a batch that hides the transfer does not need the memory of a large batch. Right for blocks that treat the samples of a
-batch apart from each other (everything but BatchNorm in training).
+The weights are copied once for the whole batch, and only one piece's activations are in memory at a time: a batch large
+enough to hide the copies does not need a large batch's memory. Right for blocks that treat the samples of a batch
+independently, as all do but BatchNorm in training.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
-# Where a block may be run once more, or None if it need not be checked.
-Check = Callable[[], AbstractContextManager[None] | None]
+from memlab._paging.torch_private import BatchNorm, tree_flatten, tree_unflatten
+
+# Gives a context in which a block may be run once more, or None if it need not be checked.
+Untraced = Callable[[], AbstractContextManager[None] | None]
 
 
 def repeated_blocks(model: nn.Module) -> set[nn.Module]:
@@ -36,10 +37,10 @@ def repeated_blocks(model: nn.Module) -> set[nn.Module]:
     return blocks
 
 
-def in_micro_batches(block: nn.Module, forward: Callable[..., Any], size: int, check: Check) -> Callable[..., Any]:
-    """`forward` called for `size` samples at a time, its results joined.
+def in_micro_batches(block: nn.Module, forward: Callable[..., Any], size: int, untraced: Untraced) -> Callable[..., Any]:
+    """`forward`, called for `size` samples at a time, its results joined.
 
-    `check` gives, in the forward that is traced, a context in which the block may be run once more: whole and in pieces it
+    In the forward that is traced, `untraced` gives a context in which the block is run once more: whole and in pieces it
     has to give the same, or it is refused with ValueError.
     """
 
@@ -49,8 +50,8 @@ def in_micro_batches(block: nn.Module, forward: Callable[..., Any], size: int, c
         if batch <= size or torch.is_grad_enabled():
             return forward(*args, **kwargs)
         _refuse(block, leaves)
-        aside = check()
-        if aside is not None:
+        context = untraced()
+        if context is not None:
             # The block may write to what it is given, count its calls, and draw random numbers.
             spare = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
             devices = {leaf.device for leaf in leaves if isinstance(leaf, Tensor) and leaf.device.type == "cuda"}
@@ -58,7 +59,7 @@ def in_micro_batches(block: nn.Module, forward: Callable[..., Any], size: int, c
             state = torch.random.get_rng_state()
             whole = forward(*args, **kwargs)
             written = {name: buffer.clone() for name, buffer in block.named_buffers()}
-            with aside, torch.random.fork_rng([device.index for device in devices]):
+            with context, torch.random.fork_rng([device.index for device in devices]):
                 torch.random.set_rng_state(state)
                 _set_buffers(block, before)
                 grown = tree_flatten((args, kwargs))[1] != shape
@@ -99,12 +100,12 @@ def _refuse(block: nn.Module, leaves: list[Any]) -> None:
                 "it without micro_batch"
             )
     for module in block.modules():
-        if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if module.training and isinstance(module, BatchNorm):
             raise RuntimeError("micro_batch: BatchNorm in training mixes the samples of a batch; model.eval() first")
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two results are the same but for rounding."""
+    """Whether two results are equal but for rounding."""
     ours, shape = tree_flatten(one)
     theirs, other_shape = tree_flatten(other)
     if shape != other_shape:

@@ -1,45 +1,29 @@
-"""From measured times to a placement: what of the device may be taken, and what the planner is told."""
+"""From measured times to a placement: what the planner is told, and what its answer means."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-
-import torch
 
 from memlab import _native
-from memlab.plan import Plan, PlannedUnit
-from memlab._paging.device_pool import OnChange, Placement
+from memlab._paging.device_memory import capacity
+from memlab._paging.placement import Placement
+from memlab._paging.plan_state import PlannedUnit, PlanState
+from memlab._paging.settings import Settings
 from memlab._paging.sizes import readable
 from memlab._paging.units import Schedule, Unit, units_by_module
 
-# What asking for one copy costs, so that many small units are not taken for free.
+# The cost of asking for one copy, so that many small units are not planned as free.
 COPY_OVERHEAD_NS = 3_000
-# Left to the forward beside its measured activations: workspaces, fragmentation.
-SPARED = 256 << 20
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the user asked for, checked."""
+def make_placement(schedule: Schedule, times: list[int], plan: PlanState, settings: Settings, activations: int) -> Placement:
+    """Asks the planner for residents and a ring. Drops units from `schedule` that were not used in the trace and do not fit.
 
-    device: torch.device
-    max_layer_size: int = -1
-    budget: int | str | None = None  # Bytes, "min", or None: as small as still hides the transfer.
-    lookahead: int | None = None
-    micro_batch: int | None = None
-    on_change: OnChange = "error"
-    bytes_per_second: float | None = None  # Paces the copies of the host backend.
-
-
-def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: Settings, activations: int) -> Placement:
-    """Asks the planner for residents and a ring. Changes `schedule`: units never used are left out if they do not fit.
-
-    Raises ValueError that says how much is needed where the budget is too small.
+    Raises: ValueError if the budget is too small; says how much is needed.
     """
     units = [unit for unit in schedule.units if unit.traced]
     unused = [unit for unit in schedule.units if not unit.traced]
-    capacity = max(_capacity(settings.device, activations), 0)
+    available = capacity(settings.device, activations)
     budget, whose = None, "the device's memory"
     if isinstance(settings.budget, int):
         budget = settings.budget - plan.kept_bytes
@@ -48,10 +32,10 @@ def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: S
                 f"the budget of {readable(settings.budget)} is too small: buffers and what else is kept on the device take "
                 f"{readable(plan.kept_bytes)} alone"
             )
-        if budget < capacity:
+        if budget < available:
             whose = f"the budget of {readable(settings.budget)}"
-        budget = min(budget, capacity)
-    allowed = capacity if budget is None else budget
+        budget = min(budget, available)
+    allowed = available if budget is None else budget
     _check(units, schedule, allowed, whose)
     points = [(point.units, times[i] if times else 0) for i, point in enumerate(schedule.points)]
     found = _native.plan(
@@ -62,7 +46,7 @@ def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: S
         COPY_OVERHEAD_NS,
         budget,
         settings.budget == "min",
-        capacity,
+        available,
         [several for several in units_by_module(units).values() if len(several) > 1],
     )
     placement = Placement(**found)
@@ -74,7 +58,7 @@ def make_placement(schedule: Schedule, times: list[int], plan: Plan, settings: S
 
 
 def _check(units: list[Unit], schedule: Schedule, allowed: int, whose: str) -> None:
-    """Raises ValueError if what is needed at the same time does not fit, by its names."""
+    """Raises ValueError that names the units, if units that are needed at the same time do not fit."""
     staying = sum(unit.nbytes for unit in units if unit.must_stay)
     for point in schedule.points:
         together = [units[index] for index in point.units if not units[index].must_stay]
@@ -88,7 +72,7 @@ def _check(units: list[Unit], schedule: Schedule, allowed: int, whose: str) -> N
 
 
 def _place_unused(unit: Unit, placement: Placement, room: int) -> bool:
-    """A place for what the traced forward did not use. Without one it is read where it is, over the bus."""
+    """Places a unit that the traced forward did not use, if it fits. Otherwise it is read over the bus."""
     if unit.nbytes <= placement.ring_bytes and not unit.must_stay:
         placement.places.append((0, unit.nbytes))
         placement.resident.append(False)
@@ -101,30 +85,8 @@ def _place_unused(unit: Unit, placement: Placement, room: int) -> bool:
     return False
 
 
-def _capacity(device: torch.device, activations: int) -> int:
-    """Bytes that weights may take on the device, beside what a forward was seen to need."""
-    if device.type == "cpu":
-        with open("/proc/meminfo") as lines:
-            available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-        return available * 3 // 4
-    return free_memory(device) - activations * 11 // 10 - SPARED
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that PyTorch may still allocate on a GPU: free on the card or cached, within the process's share of the card.
-
-    The share is what ``torch.cuda.set_per_process_memory_fraction`` says.
-    """
-    free, total = torch.cuda.mem_get_info(device)
-    reserved, allocated = torch.cuda.memory_reserved(device), torch.cuda.memory_allocated(device)
-    if hasattr(torch.cuda, "get_per_process_memory_fraction"):  # From PyTorch 2.8 on.
-        share = int(total * torch.cuda.get_per_process_memory_fraction(device))
-        free = min(free, max(share - reserved, 0))
-    return free + reserved - allocated
-
-
-def describe(plan: Plan, schedule: Schedule, placement: Placement, times: list[int]) -> None:
-    """Writes what was found into the plan that the user reads."""
+def describe(plan: PlanState, schedule: Schedule, placement: Placement, times: list[int]) -> None:
+    """Writes the placement into the plan."""
     compute: Counter[int] = Counter()
     for point, nanoseconds in zip(schedule.points, times, strict=False):
         for unit in point.units[:1]:
@@ -133,7 +95,6 @@ def describe(plan: Plan, schedule: Schedule, placement: Placement, times: list[i
         PlannedUnit(unit.name, unit.nbytes, place is None, compute[index])
         for index, (unit, place) in enumerate(zip(schedule.units, placement.places, strict=True))
     ]
-    plan.points = len(schedule.points)
     plan.resident_bytes = placement.resident_bytes
     plan.ring_bytes = placement.ring_bytes
     plan.streamed_bytes = placement.streamed_bytes

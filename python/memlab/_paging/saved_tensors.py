@@ -1,4 +1,7 @@
-"""Backward through frozen weights that come and go: what autograd would save of them is noted, and read again then."""
+"""Backward through frozen weights: autograd keeps a note of where in the arena a saved weight is, and reads it again.
+
+A view of device memory would hold another weight's bytes by the time of the backward.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memlab._paging.paged_tensor import Weight, all_bytes, version_of, view_of
+from memlab._paging.paged_tensor import Weight
+from memlab._paging.tensor_memory import all_bytes, view_of
+from memlab._paging.torch_private import saved_tensor_hooks, storage_key, tensor_key, version_of
 
 
 @dataclass
-class _Saved:
-    """A view of a weight, as autograd wanted to save it."""
+class _SavedView:
+    """A view of a weight that autograd saves."""
 
     name: str
     storage: torch.UntypedStorage  # The weight's bytes in the arena.
@@ -28,74 +33,65 @@ class _Saved:
 
 
 @dataclass
-class _Theirs:
-    """What hooks that were there before ours (checkpointing, offloading) made of a tensor."""
+class _PackedByOthers:
+    """What hooks that were installed before (checkpointing, offloading) made of a tensor."""
 
     packed: Any
     unpack: Callable[[Any], Tensor]
 
 
-class SavedWeights(torch.autograd.graph.saved_tensors_hooks):
-    """Keeps views of paged weights out of autograd's hands: their memory holds something else in the backward.
+class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
+    """Replaces views of paged weights, as autograd saves them, by notes.
 
-    Where others hook what is saved (in the recomputation of a checkpointed block, say) everything goes on to them, weights
-    as copies.
+    Where others hook what is saved (the recomputation of a checkpointed block) they are given everything, weights as copies.
     """
 
     def __init__(self, weights: list[Weight], device: torch.device) -> None:
         super().__init__(self._pack, self._unpack)
         self.device = device
         self.thread = threading.local()
-        self.by_storage: dict[int, Weight] = {}
+        self.by_storage: dict[int | None, Weight] = {}
         for weight in weights:
-            for home in weight.homes:
-                for form in (home.here, home.resting):
+            for paged in weight.tensors:
+                for form in (paged.on_device, paged.unloaded):
                     if form is not None:
-                        self.by_storage[form.untyped_storage()._cdata] = weight
+                        self.by_storage[storage_key(form.untyped_storage())] = weight
 
     def __enter__(self) -> None:
-        self.thread.__dict__.setdefault("before", []).append(torch._C._autograd._top_saved_tensors_default_hooks(True))
+        self.thread.__dict__.setdefault("before", []).append(saved_tensor_hooks())
         super().__enter__()
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
         self.thread.before.pop()
 
-    def _pack(self, tensor: Tensor) -> Tensor | _Saved | _Theirs:
-        weight = self._weight(tensor)
-        theirs = self.thread.before[-1]
-        if theirs is not None:
-            pack, unpack = theirs
+    def _pack(self, tensor: Tensor) -> Tensor | _SavedView | _PackedByOthers:
+        weight = self.by_storage.get(tensor_key(tensor))
+        others = self.thread.before[-1]
+        if others is not None:
+            pack, unpack = others
             if weight is not None:
-                # Of the view not even this frame keeps a reference: checkpointing ends here with an exception.
+                # Rebound, so that this frame keeps no view: checkpointing ends here with an exception.
                 tensor = tensor.clone()
-            return _Theirs(pack(tensor), unpack)
-        if weight is None or weight.in_arena is None:
+            return _PackedByOthers(pack(tensor), unpack)
+        if weight is None or weight.arena_storage is None:
             return tensor
         start = tensor.storage_offset() * tensor.element_size()
-        return _Saved(weight.name, weight.in_arena, _versions(weight), tensor.dtype, start, tensor.shape, tensor.stride())
+        versions = [(weakref.ref(paged.tensor), version_of(paged.tensor)) for paged in weight.tensors]
+        return _SavedView(weight.name, weight.arena_storage, versions, tensor.dtype, start, tensor.shape, tensor.stride())
 
-    def _unpack(self, saved: Tensor | _Saved | _Theirs) -> Tensor:
+    def _unpack(self, saved: Tensor | _SavedView | _PackedByOthers) -> Tensor:
         if isinstance(saved, Tensor):
             return saved
-        if isinstance(saved, _Theirs):
+        if isinstance(saved, _PackedByOthers):
             return saved.unpack(saved.packed)
-        edited = (home() for home, version in saved.versions if (there := home()) is None or version_of(there) != version)
-        if any(tensor is not None for tensor in edited):
-            raise RuntimeError(
-                f"{saved.name} was edited in place between a forward and its backward, whose gradient would be wrong"
-            )
+        for reference, version in saved.versions:
+            tensor = reference()
+            if tensor is not None and version_of(tensor) != version:
+                raise RuntimeError(
+                    f"{saved.name} was edited in place between a forward and its backward, whose gradient would be wrong"
+                )
         storage = saved.storage
         if self.device.type != "cpu":
             storage = all_bytes(storage).to(self.device).untyped_storage()
         return view_of(storage, saved.dtype, saved.byte_offset // saved.dtype.itemsize, saved.shape, saved.stride)
-
-    def _weight(self, tensor: Tensor) -> Weight | None:
-        try:
-            return self.by_storage.get(tensor.untyped_storage()._cdata)
-        except (NotImplementedError, RuntimeError):
-            return None
-
-
-def _versions(weight: Weight) -> list[tuple[weakref.ref[Tensor], int]]:
-    return [(weakref.ref(home.tensor), version_of(home.tensor)) for home in weight.homes]

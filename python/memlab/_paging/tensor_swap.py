@@ -1,7 +1,8 @@
-"""The exchange of tensors where modules hold them: home outside of a forward, of the device within.
+"""The swap of tensors where modules hold them: the originals outside of forwards, those for forwards within.
 
-Whole dictionaries change places when a forward begins and ends; within, single entries do when a unit is loaded. In lists
-(nn.LSTM keeps its parameters in one as well) tensors are found by what they are, as models turn and empty lists.
+Whole `_parameters` and `_buffers` dictionaries are exchanged when a forward begins and ends; within a forward single entries
+change as units are loaded. In lists (nn.LSTM keeps its parameters in one too) a tensor is found by identity, since models
+reorder and empty them.
 """
 
 from __future__ import annotations
@@ -11,29 +12,30 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from memlab._paging.paged_tensor import KINDS, Home, Place, Weight
+from memlab._paging.paged_tensor import ModuleEntry, PagedTensor, Weight
+from memlab._paging.torch_private import TENSOR_DICTS
 
 
-class Watched(dict[str, Any]):
-    """A module's parameters or buffers outside of forwards. Remembers that somebody had a look at what it holds.
+class WatchedDict(dict[str, Any]):
+    """A module's parameters or buffers outside of forwards. Notes reads and changes.
 
-    An edit of ``module.weight.data`` leaves no trace at the tensor; but whoever makes it has asked a module for the
-    tensor before. What was asked for is copied to the device again.
+    An edit of ``module.weight.data`` leaves no trace at the tensor, but its author has read the tensor from a module before.
+    What was read is copied to the device again.
     """
 
     __slots__ = ("changed", "touched")
 
     def __init__(self, entries: dict[str, Any]) -> None:
         super().__init__(entries)
-        self.touched = False
-        self.changed = False  # Entries were exchanged, added or removed.
+        self.touched = False  # Entries were read or changed.
+        self.changed = False  # Entries were replaced, added or removed.
 
     def __getitem__(self, key: str) -> Any:
         self.touched = True
         return super().__getitem__(key)
 
     def __iter__(self) -> Any:
-        # Defined, so that dict(this) and {**this} come through `keys` and `__getitem__`.
+        # Defined, so that dict(this) and {**this} call `keys` and `__getitem__`.
         return super().__iter__()
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -87,7 +89,7 @@ class Watched(dict[str, Any]):
         return self
 
     def plain(self) -> dict[str, Any]:
-        """An ordinary dictionary of the same."""
+        """The same as an ordinary dictionary."""
         self.touched = True
         return dict(super().items())
 
@@ -95,37 +97,37 @@ class Watched(dict[str, Any]):
         return dict, (self.plain(),)
 
 
-class Holder:
-    """One dictionary of a module, in its two forms."""
+class SwappedDict:
+    """One dictionary of a module, as it is outside of forwards and within."""
 
-    def __init__(self, module: nn.Module, kind: str) -> None:
+    def __init__(self, module: nn.Module, attribute: str) -> None:
         self.module = module
-        self.kind = kind
-        self.outside = Watched(module.__dict__[kind])
-        self.inside: dict[str, Any] = dict(module.__dict__[kind])
-        self.homes: dict[str, Home] = {}
-        module.__dict__[kind] = self.outside
+        self.attribute = attribute
+        self.outside = WatchedDict(module.__dict__[attribute])
+        self.inside: dict[str, Any] = dict(module.__dict__[attribute])
+        self.paged: dict[str, PagedTensor] = {}
+        module.__dict__[attribute] = self.outside
 
-    def exchanged(self) -> list[tuple[str, Home, Any]]:
-        """Tensors of the module that were exchanged for others, or removed (None): by name."""
+    def replaced(self) -> list[tuple[PagedTensor, Any]]:
+        """Paged tensors that were replaced outside of forwards, each with what is there now (None: removed)."""
         if not self.outside.changed:
             return []
         for key in [key for key in self.inside if key not in self.outside]:
             del self.inside[key]
-        for key in self.outside.keys() - self.homes.keys():
+        for key in self.outside.keys() - self.paged.keys():
             self.inside[key] = dict.get(self.outside, key)
-        now = ((key, home, dict.get(self.outside, key)) for key, home in self.homes.items())
-        return [(key, home, tensor) for key, home, tensor in now if tensor is not home.tensor]
+        now = ((paged, dict.get(self.outside, key)) for key, paged in self.paged.items())
+        return [(paged, tensor) for paged, tensor in now if tensor is not paged.tensor]
 
-    def take_over_loose(self) -> None:
-        """What a forward assigned to the module (a counter, a cache) stays assigned."""
+    def keep_assigned(self) -> None:
+        """Has what a forward assigned to the module (a counter, a cache) stay assigned."""
         for key, tensor in self.inside.items():
-            if key not in self.homes and dict.get(self.outside, key, self) is not tensor:
+            if key not in self.paged and dict.get(self.outside, key, self) is not tensor:
                 dict.__setitem__(self.outside, key, tensor)
 
 
-class Slot:
-    """An entry of a dictionary, as a forward sees it."""
+class DictSlot:
+    """An entry of a dictionary that forwards see."""
 
     __slots__ = ("container", "key")
 
@@ -138,113 +140,115 @@ class Slot:
 
 
 class ListSlot:
-    """A list among a module's attributes that holds a tensor, wherever in it."""
+    """A list among a module's attributes that holds a tensor, at whichever index."""
 
-    __slots__ = ("attribute", "home", "module")
+    __slots__ = ("attribute", "module", "paged")
 
-    def __init__(self, place: Place, home: Home) -> None:
-        self.module = place.module
-        self.attribute = place.kind
-        self.home = home
+    def __init__(self, entry: ModuleEntry, paged: PagedTensor) -> None:
+        self.module = entry.module
+        self.attribute = entry.attribute
+        self.paged = paged
 
     def put(self, tensor: Tensor) -> None:
         held = self.module.__dict__.get(self.attribute)
         if type(held) is not list:
             return
-        forms = self.home.forms()
+        forms = self.paged.forms()
         for index, entry in enumerate(held):
-            weakly = isinstance(entry, weakref.ref)
-            present = entry() if weakly else entry
+            is_weak = isinstance(entry, weakref.ref)
+            present = entry() if is_weak else entry
             if any(present is form for form in forms) and present is not tensor:
-                held[index] = weakref.ref(tensor) if weakly else tensor
+                held[index] = weakref.ref(tensor) if is_weak else tensor
 
 
-class Exchange:
-    """All the places of a model's paged tensors."""
+class TensorSwap:
+    """All entries of modules that hold paged tensors."""
 
     def __init__(self, weights: list[Weight]) -> None:
-        self.holders: dict[tuple[int, str], Holder] = {}
+        self.dicts: dict[tuple[int, str], SwappedDict] = {}
         self.lists: list[ListSlot] = []
-        self.slots: dict[Home, list[Slot | ListSlot]] = {}
+        self.slots: dict[PagedTensor, list[DictSlot | ListSlot]] = {}
         self.entered = False
         for weight in weights:
-            for home in weight.homes:
-                self.slots[home] = [self._slot(place, home) for place in home.places]
-        self.outsides = [holder.outside for holder in self.holders.values()]
+            for paged in weight.tensors:
+                self.slots[paged] = [self._slot(entry, paged) for entry in paged.entries]
+        self.watched = [swapped.outside for swapped in self.dicts.values()]
 
-    def _slot(self, place: Place, home: Home) -> Slot | ListSlot:
-        if place.kind not in KINDS:
-            self.lists.append(ListSlot(place, home))
+    def _slot(self, entry: ModuleEntry, paged: PagedTensor) -> DictSlot | ListSlot:
+        if entry.attribute not in TENSOR_DICTS:
+            self.lists.append(ListSlot(entry, paged))
             return self.lists[-1]
-        holder = self.holders.get((id(place.module), place.kind))
-        if holder is None:
-            holder = self.holders[id(place.module), place.kind] = Holder(place.module, place.kind)
-        holder.homes[str(place.key)] = home
-        return Slot(holder.inside, str(place.key))
+        swapped = self.dicts.get((id(entry.module), entry.attribute))
+        if swapped is None:
+            swapped = self.dicts[id(entry.module), entry.attribute] = SwappedDict(entry.module, entry.attribute)
+        swapped.paged[str(entry.key)] = paged
+        return DictSlot(swapped.inside, str(entry.key))
 
     def forget(self, weight: Weight) -> None:
-        """Leaves a weight's tensors where modules hold them, inside of forwards as well. (To be called outside.)"""
-        for home in weight.homes:
-            for place, slot in zip(home.places, self.slots.pop(home), strict=True):
+        """Leaves a weight's tensors where modules hold them, within forwards too. To be called outside of forwards."""
+        for paged in weight.tensors:
+            for entry, slot in zip(paged.entries, self.slots.pop(paged), strict=True):
                 if isinstance(slot, ListSlot):
                     self.lists.remove(slot)
                 else:
-                    slot.put(home.tensor)
-                    del self.holders[id(place.module), place.kind].homes[slot.key]
+                    slot.put(paged.tensor)
+                    del self.dicts[id(entry.module), entry.attribute].paged[slot.key]
 
-    def set_inside(self, home: Home, tensor: Tensor) -> None:
-        """What a forward finds from now on."""
-        for slot in self.slots[home]:
-            if isinstance(slot, Slot):
+    def put_inside(self, paged: PagedTensor, tensor: Tensor) -> None:
+        """Sets what forwards find in the tensor's place. (In lists the next forward's begin sets it.)"""
+        for slot in self.slots[paged]:
+            if isinstance(slot, DictSlot):
                 slot.put(tensor)
 
-    def assigned(self, home: Home) -> Tensor | None:
-        """What a forward has put in a tensor's place, if it has."""
-        for slot in self.slots[home]:
-            if isinstance(slot, Slot):
+    def assigned(self, paged: PagedTensor) -> Tensor | None:
+        """What a forward has assigned in a tensor's place, if it has."""
+        for slot in self.slots[paged]:
+            if isinstance(slot, DictSlot):
                 now = slot.container.get(slot.key)
-                if now is home.resting or now is home.here or now is home.tensor:
+                if now is paged.unloaded or now is paged.on_device or now is paged.tensor:
                     continue
                 if isinstance(now, Tensor):
                     return now
         return None
 
-    def outside(self, module: nn.Module) -> dict[str, dict[str, Any]]:
+    def originals(self, module: nn.Module) -> dict[str, dict[str, Any]]:
         """A module's dictionaries as they are outside of forwards, by their names."""
-        holders = (self.holders.get((id(module), kind)) for kind in KINDS)
-        return {holder.kind: holder.outside.plain() for holder in holders if holder is not None}
+        dicts = (self.dicts.get((id(module), attribute)) for attribute in TENSOR_DICTS)
+        return {swapped.attribute: swapped.outside.plain() for swapped in dicts if swapped is not None}
 
     def enter(self) -> None:
+        """The first thread enters a forward: modules hold what is for forwards."""
         if self.entered:
             return  # Another thread is in a forward, and has units loaded.
         self.entered = True
-        for holder in self.holders.values():
-            holder.module.__dict__[holder.kind] = holder.inside
+        for swapped in self.dicts.values():
+            swapped.module.__dict__[swapped.attribute] = swapped.inside
         for slot in self.lists:
-            slot.put(slot.home.tensor if slot.home.resting is None else slot.home.resting)
+            slot.put(slot.paged.tensor if slot.paged.unloaded is None else slot.paged.unloaded)
 
     def leave(self) -> None:
+        """The last thread leaves its forward: modules hold the originals."""
         if not self.entered:
             return
-        for holder in self.holders.values():
-            if not len(holder.homes) == len(holder.inside) == len(holder.outside):
-                holder.take_over_loose()
-            holder.module.__dict__[holder.kind] = holder.outside
+        for swapped in self.dicts.values():
+            if not len(swapped.paged) == len(swapped.inside) == len(swapped.outside):
+                swapped.keep_assigned()
+            swapped.module.__dict__[swapped.attribute] = swapped.outside
         for slot in self.lists:
-            slot.put(slot.home.tensor)
+            slot.put(slot.paged.tensor)
         self.entered = False
 
     def touched(self) -> bool:
-        """Whether somebody has asked a module for one of its tensors since the last forward."""
-        return any(outside.touched for outside in self.outsides)
+        """Whether a tensor was read from a module since the last forward."""
+        return any(watched.touched for watched in self.watched)
 
     def forget_touches(self) -> None:
-        for outside in self.outsides:
-            outside.touched = outside.changed = False
+        for watched in self.watched:
+            watched.touched = watched.changed = False
 
     def release(self) -> None:
-        """Ordinary dictionaries again."""
-        for holder in self.holders.values():
-            holder.module.__dict__[holder.kind] = holder.outside.plain()
-            dict.clear(holder.outside)
-            holder.inside.clear()
+        """Gives modules ordinary dictionaries again."""
+        for swapped in self.dicts.values():
+            swapped.module.__dict__[swapped.attribute] = swapped.outside.plain()
+            dict.clear(swapped.outside)
+            swapped.inside.clear()

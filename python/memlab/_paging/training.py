@@ -1,4 +1,4 @@
-"""What of a paged model trains: refused where nothing is frozen, else said, as it stays on the device from then on."""
+"""Weights that a forward would train: refused, or moved to the device for good with a warning."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import warnings
 import torch
 from torch import nn
 
-from memlab.plan import TRAINED, Plan
-from memlab._paging.planning import Settings, free_memory
-from memlab._paging.sizes import readable
+from memlab._paging.device_memory import free_memory
 from memlab._paging.paged_tensor import Weight
+from memlab._paging.plan_state import TRAINED, PlanState
+from memlab._paging.settings import Settings
+from memlab._paging.sizes import readable
 
 
-def refuse_training(model: nn.Module, trained: list[Weight], plan: Plan, settings: Settings, others: bool) -> None:
-    """Raises in words where weights cannot leave the paging for the device now.
+def refuse_training(model: nn.Module, trained: list[Weight], plan: PlanState, settings: Settings, others: bool) -> None:
+    """Raises if weights cannot move to the device for good now. `others`: whether other threads are in forwards.
 
-    `others` is whether other threads are in forwards of the model.
-
-    Raises: RuntimeError; ValueError if they do not fit in the budget or on the device.
+    Raises:
+        RuntimeError: all weights would be trained, or other threads or a CUDA graph capture are in the way.
+        ValueError: they do not fit in the budget or on the device.
     """
     if all(parameter.requires_grad for parameter in model.parameters()):
         raise RuntimeError(
@@ -35,7 +36,7 @@ def refuse_training(model: nn.Module, trained: list[Weight], plan: Plan, setting
         )
     if settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(f"{what}, which a CUDA graph cannot capture: run such a forward once before")
-    nbytes = sum(weight.span for weight in trained)
+    nbytes = sum(weight.padded_nbytes for weight in trained)
     allowed, whose = sys.maxsize, "the device's memory"
     if isinstance(settings.budget, int):
         allowed, whose = settings.budget - plan.kept_bytes, f"the budget of {readable(settings.budget)}"
@@ -50,8 +51,8 @@ def refuse_training(model: nn.Module, trained: list[Weight], plan: Plan, setting
         )
 
 
-def warn_of_training(plan: Plan) -> None:
-    """Says that most of the model is not paged."""
+def warn_of_training(plan: PlanState) -> None:
+    """Warns that most of the model is no longer paged."""
     kept = plan.kept.get(TRAINED, 0)
     warnings.warn(
         f"memlab: a forward with gradients enabled was run, and {readable(kept)} of the {readable(plan.host_bytes)} of "
@@ -68,7 +69,7 @@ def _named(weights: list[Weight]) -> str:
 
 
 def _callers_level() -> int:
-    """The `stacklevel` of the call of `warnings.warn` that names whoever called the model."""
+    """The `stacklevel` with which `warnings.warn` names the line that called the model."""
     level, frame = 0, sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("memlab", "torch"):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]

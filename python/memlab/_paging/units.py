@@ -1,4 +1,4 @@
-"""From a trace to units and points: what is copied together, and from where to where it must be there."""
+"""From a trace to a schedule: units, which are copied together, and points, between which they must be loaded."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from memlab._paging.tracing import Segment, Trace
 from memlab._paging.paged_tensor import Weight
+from memlab._paging.tracing import Segment, Trace
 
-# Copies smaller than this cost more to ask for than to make: neighbours are copied together up to it. One copy of it
-# takes 0.3 ms on a PCIe 5 bus.
+# Neighbours are copied together up to this size, since asking for a small copy costs more than making it. A copy of it takes
+# 0.3 ms on a PCIe 5 bus.
 SMALL_UNIT = 16 << 20
-# A weight used in several places is not copied with its neighbours; a small one is rather kept than copied often.
+# A weight used in several places is a unit by itself. One smaller than this stays on the device: it would be copied often.
 SMALL_SHARED = 1 << 20
 
 
@@ -29,7 +29,7 @@ class Unit:
 
     @property
     def nbytes(self) -> int:
-        return sum(weight.span for weight in self.weights)
+        return sum(weight.padded_nbytes for weight in self.weights)
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Point:
     units: list[int]
 
 
-# The call that a segment is one unit with, or None if it has no such.
+# The call whose segments make one unit with this one, or None.
 LayerOf = Callable[[Segment], int | None]
 
 
@@ -53,22 +53,22 @@ class Schedule:
 
 
 def units_by_module(units: list[Unit]) -> dict[nn.Module, list[int]]:
-    """The units that a module's own tensors are in: what it needs at once when it is called at an unforeseen moment."""
+    """Per module the units of its own tensors: what it needs at once when it is called unforeseen."""
     needed: dict[nn.Module, dict[int, None]] = {}
     for index, unit in enumerate(units):
         for weight in unit.weights:
-            for home in weight.homes:
-                for place in home.places:
-                    needed.setdefault(place.module, {})[index] = None
+            for paged in weight.tensors:
+                for entry in paged.entries:
+                    needed.setdefault(entry.module, {})[index] = None
     return {module: list(several) for module, several in needed.items()}
 
 
 def schedule_of(trace: Trace, paged: list[Weight], layer_of: LayerOf | None, budget: int | None) -> Schedule:
     """Units and points of a traced forward.
 
-    `paged` are the weights that are copied at all. `layer_of` names the call that is one unit with a segment
-    (``max_layer_size``, ``micro_batch``); where it names none, neighbours are taken together up to `SMALL_UNIT`, or a
-    quarter of the budget: a ring of few bytes is better filled with several units than with one.
+    `paged` are the weights that are copied. `layer_of` gives the call whose segments are one unit (``max_layer_size``,
+    ``micro_batch``); where it gives none, neighbours make a unit of up to `SMALL_UNIT`, or a quarter of the budget, so that
+    a small ring holds several units.
     """
     small = SMALL_UNIT if budget is None else min(SMALL_UNIT, budget // 4)
     known = set(paged)
@@ -87,17 +87,17 @@ def schedule_of(trace: Trace, paged: list[Weight], layer_of: LayerOf | None, bud
         for weight in dict.fromkeys(w for _, ws in group for w in ws):
             if weight not in number:
                 number[weight] = len(schedule.units)
-                schedule.units.append(Unit([weight], must_stay=weight.span < SMALL_SHARED))
+                schedule.units.append(Unit([weight], must_stay=weight.padded_nbytes < SMALL_SHARED))
         schedule.points.extend(_points(group, number))
-    for weight in trace.looked_at & number.keys():
+    for weight in trace.escaping & number.keys():
         schedule.units[number[weight]].must_stay = True
-    _add_unseen(schedule, paged, number)
+    _add_unused(schedule, paged, number)
     _name(schedule.units, paged)
     return schedule
 
 
 def without(schedule: Schedule, gone: set[Weight], paged: list[Weight]) -> Schedule:
-    """The same for a model of which some weights are no longer copied. Points stay, with what was measured at them."""
+    """The schedule when some weights are no longer copied. Points stay, so that the times measured at them stay valid."""
     number: dict[int, int] = {}
     units: list[Unit] = []
     for index, unit in enumerate(schedule.units):
@@ -121,7 +121,7 @@ def _groups(
             if groups:
                 groups[-1].append((segment, weights))
             continue
-        more = sum(weight.span for weight in weights)
+        more = sum(weight.padded_nbytes for weight in weights)
         mine = layer_of(segment) if layer_of else None
         together = mine == layer and (mine is not None or nbytes + more <= small)
         if groups and together:
@@ -134,8 +134,8 @@ def _groups(
 
 
 def _points(group: list[tuple[Segment, list[Weight]]], number: dict[Weight, int]) -> list[Point]:
-    """A group's points: one where it begins, and one where a shared weight is needed beside it or no longer."""
-    # What belongs to the group alone is held from its first use to its last.
+    """A group's points: one where it begins, and one wherever a shared weight is needed too, or no longer."""
+    # A unit of the group alone is held from its first use to its last.
     uses = Counter(unit for _, weights in group for unit in {number[w] for w in weights})
     last = {number[w]: index for index, (_, weights) in enumerate(group) for w in weights}
     first: dict[int, int] = {}
@@ -150,18 +150,18 @@ def _points(group: list[tuple[Segment, list[Weight]]], number: dict[Weight, int]
     return points
 
 
-def _add_unseen(schedule: Schedule, paged: list[Weight], number: dict[Weight, int]) -> None:
-    """Units for what the traced forward did not use (a branch not taken): one per module, loaded when it is called."""
+def _add_unused(schedule: Schedule, paged: list[Weight], number: dict[Weight, int]) -> None:
+    """Adds units for what the traced forward did not use (a branch not taken): one per module, loaded when it is called."""
     by_module: dict[int, list[Weight]] = {}
     for weight in paged:
         if weight not in number:
-            by_module.setdefault(id(weight.homes[0].places[0].module), []).append(weight)
+            by_module.setdefault(id(weight.tensors[0].entries[0].module), []).append(weight)
     for weights in by_module.values():
         schedule.units.append(Unit(weights, traced=False))
 
 
 def _name(units: list[Unit], paged: list[Weight]) -> None:
-    """Calls a unit by the module that it is all of, else by its first and last weight."""
+    """Names a unit after the module whose weights it is, else after its first and last weight."""
     under = Counter(module for weight in paged for module in _modules(weight))
     for unit in units:
         first, last = unit.weights[0], unit.weights[-1]

@@ -1,0 +1,67 @@
+"""Has torch.compile run memlab's own functions as they are: a compiled model calls them between what is compiled of it."""
+
+from __future__ import annotations
+
+import inspect
+from types import FunctionType, ModuleType
+
+from memlab._paging import (
+    arena,
+    boundaries,
+    clock,
+    collect,
+    device_memory,
+    device_pool,
+    edits,
+    forward_context,
+    paged_tensor,
+    pager,
+    placed_unit,
+    planning,
+    saved_tensors,
+    stages,
+    tensor_memory,
+    tensor_swap,
+    torch_private,
+    training,
+    units,
+    viewed_units,
+)
+
+# What a forward calls, beside `device_transfer` and `micro_batches`, which are compiled as the model's own code is.
+_EXCLUDED: list[ModuleType] = [
+    arena,
+    boundaries,
+    clock,
+    collect,
+    device_memory,
+    device_pool,
+    edits,
+    forward_context,
+    paged_tensor,
+    pager,
+    placed_unit,
+    planning,
+    saved_tensors,
+    stages,
+    tensor_memory,
+    tensor_swap,
+    torch_private,
+    training,
+    units,
+    viewed_units,
+]
+
+
+def exclude_module(module: ModuleType) -> None:
+    """Excludes all functions and methods that a module defines."""
+    for value in vars(module).values():
+        members = vars(value).values() if isinstance(value, type) else [value]
+        for member in members:
+            function = inspect.unwrap(getattr(member, "__func__", member)) if callable(member) else member
+            if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+                torch_private.exclude_from_compile(function)
+
+
+for _module in _EXCLUDED:
+    exclude_module(_module)

@@ -1,0 +1,254 @@
+"""What changes weights beside copies: edits between forwards, and what forwards write themselves.
+
+PyTorch counts the writes to a tensor in its version, but not those to its ``.data`` or its NumPy array. So a unit is copied
+again too if one of its tensors was read from a module since the last forward, or if others than the model use it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from memlab._paging.paged_tensor import PagedTensor, Weight
+from memlab._paging.placed_unit import PlacedUnit
+from memlab._paging.settings import OnChange
+from memlab._paging.tensor_memory import Layout, layout_of
+from memlab._paging.tensor_swap import TensorSwap
+from memlab._paging.torch_private import storage_key, use_count, versions_of
+
+# What shows that tensors were edited, or may have been: versions, addresses, use counts of the tensors and of the storages.
+Snapshot = tuple[list[int], list[int], list[int], list[int]]
+
+
+class EditTracker:
+    """Finds edits and writes, and has their units copied again. `placed` is the pool's; `reload` copies one of its units."""
+
+    def __init__(
+        self,
+        tensors: list[PagedTensor],
+        swap: TensorSwap,
+        placed: dict[int, PlacedUnit],
+        on_change: OnChange,
+        reload: Callable[[int], None],
+    ) -> None:
+        self.tensors = tensors
+        self.swap = swap
+        self.placed = placed
+        self.on_change = on_change
+        self.reload = reload
+        self.unplaced = tensors  # Those in no unit, or in one that was left out of the placement.
+        self.in_use: set[PagedTensor] = set()  # Those that others used when the last forward began.
+        self.unchanged: Snapshot | None = None  # Taken when a look at each tensor found nothing to do.
+        self.arena_storages: list[int] = []  # Keys of the placed weights' storages.
+        self.written: list[Tensor] = []  # Those that are looked at after each forward.
+        self.written_versions: list[int] = []
+
+    def units_placed(self, weights: Iterable[Weight]) -> None:
+        """All units were placed anew, with what their weights are now."""
+        for watched in self.swap.watched:
+            watched.touched = watched.changed  # Edits until now are copied with the units; replaced tensors are not.
+        self.arena_storages = [storage_key(w.arena_storage) for w in weights if w.arena_storage is not None]
+        self.unchanged = None
+        self.written = [t for unit in self.placed.values() for t in (unit.on_device if unit.resident else unit.unloaded)]
+        self.written_versions = versions_of(self.written)
+        self.unplaced = [paged for paged in self.tensors if paged.on_device is None]
+
+    def units_cleared(self) -> None:
+        """No unit has a place any more."""
+        self.written = []
+        self.unplaced = self.tensors
+
+    def forget(self, weight: Weight) -> None:
+        """A weight is no longer paged. To be called when no unit is placed."""
+        self.tensors = self.unplaced = [paged for paged in self.tensors if paged.weight is not weight]
+        self.in_use.difference_update(weight.tensors)
+        self.unchanged = None
+
+    # Between forwards.
+
+    def before_forward(self) -> None:
+        """Before a forward, with no other under way: takes or refuses edits since the last one.
+
+        Raises: RuntimeError that names the weights, where edits are refused or cannot be taken.
+        """
+        snapshot = self._snapshot()
+        if snapshot == self.unchanged and not self.swap.touched():
+            return
+        self.unchanged = None
+        # Who used a tensor when the last forward began may have edited it since, and dropped it.
+        in_use_before = self.in_use
+        self.in_use = {paged for unit in self.placed.values() for paged in unit.tensors if paged.has_other_users()}
+        suspects = self._touched() | in_use_before | self.in_use
+        found = bool(suspects)
+        for index, unit in self.placed.items():
+            if any(paged.is_edited() for paged in unit.tensors):
+                found = True
+                self.take_edit(index)
+            elif not suspects.isdisjoint(unit.tensors):
+                self.reload(index)
+        for paged in self.unplaced:
+            # A tensor that forwards write to is on the device itself: an edit of it needs no copy.
+            if paged.unloaded is not paged.tensor and paged.is_edited():
+                found = True
+                self._take_edits(None, [paged])
+        for paged in self.tensors:
+            paged.follow_requires_grad()
+        self.swap.forget_touches()
+        if not found:
+            self.unchanged = snapshot
+
+    def _snapshot(self) -> Snapshot:
+        """Of all tensors at once: a look at each takes a good part of the time that paging costs the host."""
+        tensors = [paged.tensor for paged in self.tensors]
+        return (
+            versions_of(tensors),
+            [tensor.data_ptr() for tensor in tensors],
+            list(map(sys.getrefcount, tensors)),
+            list(map(use_count, self.arena_storages)),
+        )
+
+    def _touched(self) -> set[PagedTensor]:
+        """Tensors that were read from modules since the last forward, replaced ones among them."""
+        touched: set[PagedTensor] = set()
+        for swapped in self.swap.dicts.values():
+            if swapped.outside.touched:
+                for paged, tensor in swapped.replaced():
+                    self._take_replaced(paged, tensor)
+                touched.update(swapped.paged.values())
+        return touched
+
+    def accept(self) -> None:
+        """Takes edits made in place, whatever `on_change` says."""
+        for index, unit in self.placed.items():
+            if any(paged.is_edited() for paged in unit.tensors):
+                self._upload(index, unit.tensors)
+        self._upload(None, [paged for paged in self.tensors if paged.is_edited()])
+
+    def take_edit(self, index: int) -> None:
+        """Copies a unit of which tensors were edited, or raises RuntimeError that names them."""
+        self._take_edits(index, self.placed[index].tensors)
+
+    def _take_edits(self, index: int | None, tensors: list[PagedTensor]) -> None:
+        if self.on_change == "error":
+            names = [paged.name for paged in tensors if paged.is_edited()]
+            raise RuntimeError(
+                f"{', '.join(names)} changed after memlab.page: an edit in place, or load_state_dict. Say "
+                'memlab.page(..., on_change="upload") to have edits taken to the device, model.memlab.refresh() to take '
+                "this one, or unpage the model before editing it."
+            )
+        self._upload(index, tensors)
+
+    def _take_replaced(self, paged: PagedTensor, tensor: Any) -> None:
+        """A module was given another Parameter for this one."""
+        if self.on_change == "error" or not isinstance(tensor, type(paged.tensor)) or len(paged.entries) > 1:
+            raise RuntimeError(
+                f"{paged.name} was exchanged for another tensor, or removed, after memlab.page: unpage the model before "
+                'changing what it is made of (on_change="upload" takes tensors of the same kind that are not shared), and '
+                "before torch.func.functional_call or torch.export, which exchange its tensors"
+            )
+        with torch.no_grad(), torch.inference_mode(False):
+            paged.tensor.data = paged.tensor.detach().clone()  # Its other users keep its value.
+        paged.tensor = tensor
+
+    @torch.no_grad()
+    def _upload(self, index: int | None, tensors: Iterable[PagedTensor]) -> None:
+        """Copies edited tensors to the arena if they have other memory, and their unit to the device."""
+        for paged in tensors:
+            if paged.has_other_layout():
+                raise RuntimeError(
+                    f"{paged.name} was {_layout_text(paged.layout)} when the model was paged, and is "
+                    f"{_layout_text(layout_of(paged.tensor))} now: unpage the model before changing types, shapes or strides"
+                )
+            if paged.tensor.data_ptr() != paged.address:
+                self._refuse_overwriting(paged)
+                assert paged.weight.arena_storage is not None
+                view = paged.view_over(paged.weight.arena_storage)
+                view.copy_(paged.tensor.detach())
+                with torch.inference_mode(False):
+                    paged.tensor.data = view
+            paged.mark_known()
+        if index is not None:
+            self.reload(index)
+
+    def _refuse_overwriting(self, paged: PagedTensor) -> None:
+        """Raises if others still use the arena's memory of a tensor that was given other memory."""
+        storage = paged.weight.arena_storage
+        assert storage is not None
+        given_other = sum(other.tensor.data_ptr() != other.address for other in paged.weight.tensors)
+        if use_count(storage_key(storage)) > paged.weight.own_use_count - given_other:
+            raise RuntimeError(
+                f"{paged.name} was given other memory (`.data = …`), which is to be copied to where it was, and somebody "
+                "still holds that: memlab would overwrite it. Keep a copy of it instead (`.data.clone()`)."
+            )
+
+    # What forwards write.
+
+    def after_forward(self) -> None:
+        """After a forward, with no other under way: what it wrote to is the weights' value from now on."""
+        for unit in self.placed.values():
+            if unit.buffers:
+                self.take_assigned(unit)
+        if versions_of(self.written) != self.written_versions:
+            for index, unit in self.placed.items():
+                if unit.resident:
+                    self.save_writes(unit)
+                elif _written_unloaded(unit):
+                    self.reload(index)
+            self.written_versions = versions_of(self.written)
+        for paged in self.unplaced:
+            if not isinstance(paged.tensor, nn.Parameter):
+                self._take_assigned_to(paged)
+
+    def save_writes(self, unit: PlacedUnit) -> None:
+        """Copies what was written to a unit's tensors on the device to the arena."""
+        now = versions_of(unit.on_device)
+        for paged, form, before, version in zip(unit.tensors, unit.on_device, unit.on_device_versions, now, strict=True):
+            if version != before:
+                with torch.no_grad():
+                    paged.tensor.copy_(form)
+                paged.mark_known()
+        unit.on_device_versions = now
+
+    def take_assigned(self, unit: PlacedUnit) -> None:
+        """Takes tensors that a forward assigned in the place of a unit's buffers."""
+        for paged in unit.buffers:
+            self._take_assigned_to(paged)
+
+    @torch.no_grad()
+    def _take_assigned_to(self, paged: PagedTensor) -> None:
+        tensor = self.swap.assigned(paged)
+        if tensor is None:
+            return
+        if tensor.shape != paged.tensor.shape or tensor.dtype != paged.tensor.dtype:
+            self._put_unloaded(paged)
+            raise RuntimeError(
+                f"a forward assigned {tuple(tensor.shape)} of {tensor.dtype} to {paged.name}, which was "
+                f"{tuple(paged.tensor.shape)} of {paged.tensor.dtype} when the model was paged: such a buffer cannot be "
+                "paged"
+            )
+        paged.tensor.copy_(tensor)
+        paged.mark_known()
+        self._put_unloaded(paged)
+        for index, unit in self.placed.items():
+            if paged in unit.tensors:
+                self.reload(index)
+
+    def _put_unloaded(self, paged: PagedTensor) -> None:
+        self.swap.put_inside(paged, paged.tensor if paged.unloaded is None else paged.unloaded)
+
+
+def _written_unloaded(unit: PlacedUnit) -> bool:
+    """Whether a forward wrote to a weight while it was not loaded: to the arena, but not to the ring."""
+    now = versions_of(unit.unloaded)
+    written, unit.unloaded_versions = now != unit.unloaded_versions, now
+    return written
+
+
+def _layout_text(layout: Layout | None) -> str:
+    assert layout is not None
+    dtype, shape, stride = layout
+    return f"{tuple(shape)} of {dtype} with strides {tuple(stride)}"

@@ -1,0 +1,19 @@
+"""Which units stay on the device, and where in the ring the others go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Placement:
+    """What the planner found, with its field names. Sizes are bytes, times nanoseconds."""
+
+    resident: list[bool]
+    places: list[tuple[int, int] | None]  # Per unit: offset and bytes in the ring, or None: resident.
+    ring_bytes: int
+    resident_bytes: int
+    predicted_ns: int
+    floor_ns: int
+    compute_ns: int
+    streamed_bytes: int

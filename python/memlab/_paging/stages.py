@@ -1,0 +1,225 @@
+"""The stages of a paged model: traced, measured, settled. From what a forward has shown to the placement of the next.
+
+untraced ──trace──▶ units and points ──▶ measuring ──times──▶ settled
+                                         first placement      final placement: no address changes any more
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from memlab._paging.boundaries import WrappedModule, unit_key
+from memlab._paging.device_pool import DevicePool
+from memlab._paging.module_patch import ModulePatch
+from memlab._paging.paged_tensor import Weight
+from memlab._paging.plan_state import MEASURING, SETTLED, TRAINED, UNTRACED, WRITTEN, PlanState
+from memlab._paging.planning import describe, make_placement
+from memlab._paging.saved_tensors import SavedTensors
+from memlab._paging.settings import Settings
+from memlab._paging.tensor_memory import all_bytes, move_together
+from memlab._paging.torch_private import has_tensors
+from memlab._paging.tracing import Segment, Trace
+from memlab._paging.units import LayerOf, Point, Schedule, Unit, schedule_of, units_by_module, without
+from memlab._paging.viewed_units import ViewedUnits
+
+
+class Stages:
+    """What is known of a model's forwards, and the placement that was made of it."""
+
+    def __init__(
+        self,
+        weights: list[Weight],
+        wrapped: list[WrappedModule],
+        blocks: set[nn.Module],
+        settings: Settings,
+        state: PlanState,
+        pool: DevicePool,
+        patch: ModulePatch,
+    ) -> None:
+        self.weights = weights
+        self.wrapped = wrapped
+        self.blocks = blocks  # Those that run in micro-batches.
+        self.settings = settings
+        self.state = state
+        self.pool = pool
+        self.patch = patch
+        self.viewed = ViewedUnits(pool)
+        self.trace = Trace()
+        self.times: list[int] = []  # Per point: nanoseconds of compute.
+        self.schedule = Schedule()
+        self._saved_tensors: SavedTensors | None = None
+
+    @property
+    def stage(self) -> str:
+        return self.state.stage
+
+    def advance(self) -> None:
+        """To the next stage, with what the last forwards have shown."""
+        if self.stage is UNTRACED:
+            self._keep_written()
+            budget = self.settings.budget if isinstance(self.settings.budget, int) else None
+            self.schedule = schedule_of(self.trace, self._paged(), self._layer_of(), budget)
+            self._place(MEASURING)
+            self.pool.pipeline.timed(True)
+        else:
+            self.pool.pipeline.timed(False)
+            self._place(SETTLED)
+
+    def all_weights_used(self) -> bool:
+        """Whether the traced forwards have used all weights."""
+        used = {weight for segment in self.trace.segments for weight in segment.weights}
+        return used.issuperset(self.weights)
+
+    def note_times(self) -> bool:
+        """Takes the times of a measured forward. Returns whether all points have one."""
+        times = self.pool.pipeline.timings()
+        self.times = [new or old for new, old in zip(times, self.times or times, strict=True)]
+        return all(self.times)
+
+    def saved_tensors(self) -> SavedTensors:
+        """The hooks for what autograd saves in a forward, which depend on the placement."""
+        if self._saved_tensors is None:
+            paged = [weight for weight in self.weights if weight not in self.trace.written]
+            self._saved_tensors = SavedTensors(paged, self.settings.device)
+        return self._saved_tensors
+
+    def keep_viewed(self) -> None:
+        """Before a forward, with no other under way: places anew if units have to stay on the device from now on."""
+        if self.viewed.any_left():
+            self._place(self.stage)
+
+    def keep_trained(self, trained: list[Weight]) -> None:
+        """Moves weights to the device for good, where an optimizer finds them. To be called outside of forwards."""
+        stay = self.give_up_placement()
+        gone: set[Weight] = set()
+        try:
+            for weight in trained:
+                self._keep_one_trained(weight)
+                gone.add(weight)
+        finally:
+            # If memory runs out, those that were moved stay moved, and the others are paged as before.
+            self.weights = [weight for weight in self.weights if weight not in gone]
+            self._saved_tensors = None
+            if self.stage is not UNTRACED:
+                self.schedule = without(self.schedule, gone, self._paged())
+                self._place(self.stage, [unit for unit in stay if unit.weights])
+
+    def _keep_one_trained(self, weight: Weight) -> None:
+        tensors = [paged.tensor for paged in weight.tensors]
+        self._move_together(tensors)
+        self.pool.forget(weight)
+        self.patch.kept.update(map(id, tensors))
+        if weight in self.trace.written and self.stage is not UNTRACED:
+            self.state.kept[WRITTEN] -= weight.padded_nbytes
+        self.state.keep(TRAINED, weight.padded_nbytes)
+
+    @torch.no_grad()
+    @torch.inference_mode(False)
+    def _move_together(self, tensors: list[Tensor]) -> None:
+        move_together(tensors, self.settings.device)
+
+    def _keep_written(self) -> None:
+        """Moves what the forward writes to to the device for good, where it would be without paging."""
+        for weight in self.trace.written:
+            storage = weight.arena_storage
+            if storage is None:
+                continue
+            with torch.no_grad(), torch.inference_mode(False):
+                moved = all_bytes(storage).to(self.settings.device, copy=True).untyped_storage()
+                for paged in weight.tensors:
+                    paged.tensor.data = paged.view_over(moved)
+                    paged.unloaded = paged.tensor
+                    paged.mark_known()
+                    self.pool.swap.put_inside(paged, paged.tensor)
+            self.state.keep(WRITTEN, weight.padded_nbytes)
+
+    def _paged(self) -> list[Weight]:
+        """The weights that are copied: not those that operations write to, nor tables of which few rows are read."""
+        trace = self.trace
+        gathered = {
+            weight
+            for weight, read in trace.gathered.items()
+            if weight not in trace.computed and weight.mapped_storage is not None and read * 4 < weight.nbytes
+        }
+        self.state.gathered_bytes = sum(weight.padded_nbytes for weight in gathered)
+        return [weight for weight in self.weights if weight not in gathered and weight not in trace.written]
+
+    def _layer_of(self) -> LayerOf | None:
+        """Which calls are one unit: blocks if they run in micro-batches, modules of at most `max_layer_size` parameters."""
+        most, modules = self.settings.max_layer_size, [wrapped.module for wrapped in self.wrapped]
+        if not self.blocks and most < 0:
+            return None
+        sizes = [sum(p.numel() for p in module.parameters()) for module in modules]
+
+        def layer_of(segment: Segment) -> int | None:
+            for call in segment.calls:
+                module = self.trace.modules[call]
+                if modules[module] in self.blocks or 0 <= sizes[module] <= most:
+                    return call
+            return segment.calls[-1] if segment.calls and most >= 0 else None
+
+        return layer_of
+
+    def give_up_placement(self) -> list[Unit]:
+        """Gives the device memory back. Returns the units that the next placement keeps there, as they have views."""
+        stay = [self.schedule.units[unit] for unit in self.viewed.clear()]
+        for unit in stay:
+            unit.must_stay = True
+        self.pool.clear()
+        return stay
+
+    def _place(self, stage: str, stay: list[Unit] | None = None) -> None:
+        """Plans, and takes device memory for the plan. `stay`: units to keep there if they fit."""
+        pool, schedule = self.pool, self.schedule
+        stay = self.give_up_placement() + (stay or [])
+        if not self.state.bytes_per_second:
+            largest = max((unit.nbytes for unit in schedule.units), default=0)
+            self.state.bytes_per_second = pool.bandwidth(largest) if largest else 0.0
+        known = (schedule, self.times, self.state, self.settings, self.trace.activations)
+        try:
+            placement = make_placement(*known)
+        except ValueError:
+            if not stay:
+                raise
+            # They do not fit. Their views are of the last placement's memory, which PyTorch keeps for them.
+            for unit in stay:
+                unit.must_stay = False
+            placement = make_placement(*known)
+        points = schedule.points if stage is MEASURING else _needed(schedule.points, placement.places)
+        fallback = self._fallback()
+        pool.place(schedule.units, placement, points, fallback, self.settings.lookahead)
+        self._watch_modules(points, fallback, placement.places)
+        self._saved_tensors = None
+        self.state.stage = stage
+        describe(self.state, schedule, placement, self.times)
+
+    def _watch_modules(
+        self, points: list[Point], fallback: dict[int, list[int]], places: list[tuple[int, int] | None]
+    ) -> None:
+        """Has modules report the boundaries that are points, and those that need no watching have their own forward."""
+        scheduled = {point.key for point in points}
+        foreseen = {point.key for point in self.schedule.points}  # Another placement may have points there.
+        for wrapped in self.wrapped:
+            wrapped.at_enter = wrapped.enter_key in scheduled
+            wrapped.at_exit = wrapped.exit_key in scheduled
+            wrapped.needs = frozenset(u for u in fallback.get(wrapped.enter_key, ()) if places[u] is not None)
+            holds_tensors = any(has_tensors(module) for module in wrapped.module.modules())
+            if not (holds_tensors or wrapped.enter_key in foreseen or wrapped.exit_key in foreseen):
+                self.patch.unwrap(wrapped.module)
+
+    def _fallback(self) -> dict[int, list[int]]:
+        """What is loaded for a key that the schedule lacks: a module's own units, or the unit of a `unit_key`."""
+        number = {wrapped.module: wrapped.enter_key for wrapped in self.wrapped}
+        of_modules = {number[module]: units for module, units in units_by_module(self.schedule.units).items()}
+        return {unit_key(unit): [unit] for unit in range(len(self.schedule.units))} | of_modules
+
+
+def _needed(points: list[Point], places: list[tuple[int, int] | None]) -> list[Point]:
+    """The points at which something is loaded or given up: between residents there is nothing to do."""
+    needed: list[Point] = []
+    for point in points:
+        streamed = [unit for unit in point.units if places[unit] is not None]
+        if streamed or (needed and needed[-1].units):
+            needed.append(Point(point.key, streamed))
+    return needed

@@ -1,0 +1,60 @@
+"""Starts the paging of a model whose weights are in the arena."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import nn
+
+from memlab._paging import compiled_code  # noqa: F401 (what a compiled model calls is marked on import)
+from memlab._paging.arena import ArenaMemory
+from memlab._paging.module_patch import is_patched
+from memlab._paging.paged_tensor import Weight
+from memlab._paging.pager import Pager
+from memlab._paging.plan_state import NO_PLAIN_MEMORY, SMALL_BUFFERS, PlanState
+from memlab._paging.settings import Settings
+from memlab._paging.sizes import readable
+from memlab._paging.tensor_memory import is_plain, move_together
+
+
+def start_paging(
+    model: nn.Module, weights: list[Weight], kept: list[list[torch.Tensor]], memory: ArenaMemory, settings: Settings
+) -> Pager:
+    """Pins the arena, moves what is kept to the device, and wraps the model's forwards.
+
+    `kept`: tensors that are on the device all the time, those over one storage in one list. Warns, as from the caller's
+    caller, where the arena is not pinned, or most of the model is kept.
+    """
+    state = PlanState(str(settings.device), host_bytes=memory.arena.nbytes)
+    if settings.device.type == "cuda":
+        state.pinned = memory.arena.pin(settings.device.index)
+        if not state.pinned:
+            state.notes.append(f"not pinned: {memory.arena.refused}")
+            warnings.warn(f"memlab: {memory.arena.refused}", RuntimeWarning, stacklevel=3)
+    with torch.no_grad(), torch.inference_mode(False):
+        for tensors in kept:
+            move_together(tensors, settings.device)
+            reason = SMALL_BUFFERS if is_plain(tensors[0]) else NO_PLAIN_MEMORY
+            state.keep(reason, max(tensor.nbytes for tensor in tensors))
+        if state.kept.get(NO_PLAIN_MEMORY, 0) > state.host_bytes:
+            warnings.warn(
+                f"memlab: of this model's weights {readable(state.host_bytes)} are paged and "
+                f"{readable(state.kept[NO_PLAIN_MEMORY])} stay on the device: {NO_PLAIN_MEMORY}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        for weight in weights:
+            if state.pinned:
+                weight.mapped_storage = memory.mapped(settings.device, weight)
+        pager = Pager(model, weights, memory, settings, state)
+    pager.patch.kept.update(id(tensor) for tensors in kept for tensor in tensors)
+    return pager
+
+
+def refuse_patched(model: nn.Module) -> None:
+    """Raises RuntimeError if a model, or a part of it, is paged or chunked."""
+    if is_patched(model):
+        raise RuntimeError(
+            "this model, or a part of it, is paged or chunked already: memlab.unpage(model) it first to do it differently"
+        )

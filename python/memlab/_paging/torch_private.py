@@ -1,0 +1,220 @@
+"""What memlab uses of PyTorch beside its documented interface: one table, a row per name.
+
+No other module of memlab names a private part of PyTorch. `tests/test_page_private.py` holds the rows against the installed
+version, and the other modules against the first sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.conv import _ConvNd as Convolution
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as without_dispatch_modes
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+
+__all__ = [
+    "APPLY",
+    "EMBEDDINGS",
+    "SAVE_TO_STATE_DICT",
+    "TENSOR_DICTS",
+    "BatchNorm",
+    "Convolution",
+    "OpOverload",
+    "TorchDispatchMode",
+    "tree_flatten",
+    "tree_leaves",
+    "tree_map_only",
+    "tree_unflatten",
+    "without_dispatch_modes",
+]
+
+OLDEST = (2, 6)  # The first version of PyTorch that memlab pages models of.
+
+
+@dataclass(frozen=True)
+class PrivateName:
+    """A private name of PyTorch, as an expression."""
+
+    name: str
+    used_for: str
+    without: str = "memlab.page cannot work: importing it fails"
+    first: tuple[int, int] = OLDEST
+    last: tuple[int, int] | None = None  # None: the newest version has it too.
+    needs_cuda: bool = False  # PyTorch built for the CPU alone lacks it.
+
+
+TABLE = (
+    PrivateName(
+        "torch._C._storage_Use_Count",
+        "how many tensors use a storage: finds views that outlive their layer, and references through which a weight may "
+        "have been edited",
+    ),
+    PrivateName("torch.UntypedStorage(0)._cdata", "which tensors share one storage"),
+    PrivateName(
+        "torch._C._cuda_getCurrentRawStream",
+        "the calling thread's stream, asked for at each module boundary: a tenth of the time of the documented call",
+        without="torch.cuda.current_stream().cuda_stream",
+        needs_cuda=True,
+    ),
+    PrivateName("torch.Tensor._version", "whether an operation has written to a tensor"),
+    PrivateName("torch.Tensor._backward_hooks", "whether a tensor that is loaded already refuses gradients"),
+    PrivateName(
+        "torch._C._autograd._top_saved_tensors_default_hooks",
+        "the saved-tensor hooks of others (checkpointing, offloading), to which everything is handed on",
+    ),
+    PrivateName("torch.utils._python_dispatch.TorchDispatchMode", "tracing: sees each operation with its tensors"),
+    PrivateName(
+        "torch.utils._python_dispatch._disable_current_modes",
+        "tracing: runs a block once more, untraced, to see whether it gives the same in micro-batches",
+    ),
+    PrivateName("torch._ops.OpOverload", "tracing: tells operations from control flow such as torch.cond"),
+    PrivateName(
+        "torch.ops.aten.add.Tensor._schema", "tracing: which arguments an operation writes to, or returns a view of"
+    ),
+    PrivateName("torch.ops.aten._embedding_bag.default", "tracing: lookups that read a few rows of a table"),
+    PrivateName("torch.utils._pytree.tree_flatten", "tensors in nested arguments and results"),
+    PrivateName("torch.utils._pytree.tree_unflatten", "micro-batches: arguments and results put together again"),
+    PrivateName("torch.utils._pytree.tree_leaves", "tracing: the tensors of an operation"),
+    PrivateName("torch.utils._pytree.tree_map_only", "tracing: an operation's arguments, with copies of its weights"),
+    PrivateName("torch.nn.Module()._parameters", "the dictionary that is exchanged when a forward begins and ends"),
+    PrivateName("torch.nn.Module()._buffers", "the same for buffers"),
+    PrivateName("torch.nn.Module._apply", "replaced, to refuse .to(), .half() and .cuda()"),
+    PrivateName("torch.nn.Module._save_to_state_dict", "replaced, so that state_dict() in a forward saves the true values"),
+    PrivateName("torch.nn.LSTM(1, 1)._flat_weights_names", "the weights of nn.LSTM, nn.GRU and nn.RNN in cuDNN's order"),
+    PrivateName("torch.nn.modules.conv._ConvNd", "chunk: layers that take inputs of their weights' type alone"),
+    PrivateName("torch.nn.modules.batchnorm._BatchNorm", "micro-batches: refused for BatchNorm in training"),
+    PrivateName(
+        "torch.compiler.disable(lambda: None)._torchdynamo_disable",
+        "marks functions that torch.compile runs as they are; the documented torch.compiler.disable imports the compiler",
+        without="nothing: an attribute that is not read",
+    ),
+    PrivateName(
+        "torch._C._dynamo.eval_frame.skip_code",
+        "has torch.compile run a function as it is, and compile what it calls",
+        without="set_code_exec_strategy",
+        last=(2, 6),
+    ),
+    PrivateName(
+        "torch._C._dynamo.eval_frame.set_code_exec_strategy",
+        "the same",
+        without="skip_code; where there is neither, torch.compile looks into memlab's functions, and breaks the graph there",
+        first=(2, 7),
+    ),
+    PrivateName("torch._C._dynamo.eval_frame._FrameAction", "an argument of it", without="skip_code", first=(2, 7)),
+    PrivateName("torch._C._dynamo.eval_frame._FrameExecStrategy", "an argument of it", without="skip_code", first=(2, 7)),
+)
+
+# The dictionaries in which a module holds its tensors, and the methods that are replaced on modules.
+TENSOR_DICTS = ("_parameters", "_buffers")
+APPLY = "_apply"
+SAVE_TO_STATE_DICT = "_save_to_state_dict"
+
+EMBEDDINGS = frozenset({torch.ops.aten.embedding.default, torch.ops.aten._embedding_bag.default})
+
+# How many tensors use each storage, which `storage_key` names. (Called for all weights before each forward.)
+use_count: Callable[[int], int] = torch._C._storage_Use_Count
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """The same number for all tensors over one storage, for as long as it lives."""
+    return storage._cdata
+
+
+def tensor_key(tensor: Tensor) -> int | None:
+    """`storage_key` of a tensor's storage; None if it has none of its own: sparse, or a subclass."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def raw_stream(device: torch.device) -> int:
+    """The handle of the calling thread's stream on a CUDA device."""
+    if hasattr(torch._C, "_cuda_getCurrentRawStream"):
+        return int(torch._C._cuda_getCurrentRawStream(device.index))
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def version_of(tensor: Tensor) -> int:
+    """How many operations have written to a tensor. 0 for one made in inference mode, which does not count them."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return 0
+
+
+def versions_of(tensors: list[Tensor]) -> list[int]:
+    """`version_of` each, at a twentieth of a microsecond."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:
+        return [version_of(tensor) for tensor in tensors]
+
+
+def has_gradient_hook(tensor: Tensor) -> bool:
+    """Whether `Tensor.register_hook` was called on it."""
+    return bool(tensor._backward_hooks)
+
+
+def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]] | None:
+    """The pack and unpack functions of the innermost `torch.autograd.graph.saved_tensors_hooks`, if there are any."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def writes_to(func: Any) -> list[tuple[int, str]]:
+    """Positions and names of the arguments that an operation writes to."""
+    schema = func._schema
+    if not schema.is_mutable:
+        return []
+    arguments = enumerate(schema.arguments)
+    return [(at, argument.name) for at, argument in arguments if argument.alias_info and argument.alias_info.is_write]
+
+
+def may_return_view(func: Any) -> bool:
+    """Whether an operation may return its argument's memory without reading it."""
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+
+
+def rnn_weights(module: nn.RNNBase) -> list[Tensor | None]:
+    """The parameters of an nn.LSTM, nn.GRU or nn.RNN in PyTorch's order; None for what is no plain parameter."""
+    return [module._parameters.get(name) for name in module._flat_weights_names]
+
+
+def has_tensors(module: nn.Module) -> bool:
+    """Whether a module itself can hold parameters or buffers."""
+    return bool(module._parameters or module._buffers)
+
+
+def exclude_from_compile(function: Any) -> None:
+    """Has torch.compile run a function as it is, and compile only what it calls.
+
+    The marks are those of ``torch.compiler.disable(recursive=False)``, which would import all of the compiler.
+    """
+    function._torchdynamo_disable = True
+    _skip_frames(function.__code__)
+
+
+def mark_excluded(wrapper: Any) -> None:
+    """The same for an object with ``__call__``, whose code is not Python's."""
+    wrapper._torchdynamo_disable = True
+
+
+def _skip_frames(code: CodeType) -> None:
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        actions = frames._FrameAction
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(actions.SKIP, actions.DEFAULT))
+    elif hasattr(frames, "skip_code"):
+        frames.skip_code(code)
+    constants: Sequence[object] = code.co_consts
+    for inner in constants:
+        if isinstance(inner, CodeType):
+            _skip_frames(inner)

@@ -1,0 +1,59 @@
+"""Units of which a view is alive after the layer that they belong to: their places in the ring stay occupied."""
+
+from __future__ import annotations
+
+from memlab import _native
+from memlab._paging.boundaries import unit_key
+from memlab._paging.device_pool import DevicePool
+
+
+class ViewedUnits:
+    """Each is held by a session of the pipeline: until the forward's end, or beyond if the view lives longer."""
+
+    def __init__(self, pool: DevicePool) -> None:
+        self.pool = pool
+        self.held: dict[int, None] = {}
+        self.beyond_forward: dict[int, _native.Session] = {}  # What holds those with a view that outlived its forward.
+        self.resident_next: set[int] = set()  # Units that stay on the device from the next forward on.
+
+    def hold(self, unit: int) -> _native.Session:
+        session = self.pool.pipeline.session()
+        session.enter(unit_key(unit), self.pool.stream())
+        self.held[unit] = None
+        return session
+
+    def end_forward(self, sessions: dict[int, _native.Session], ended: bool) -> None:
+        """A thread's forward is over, `ended` if not by an exception: that one's traceback still has views."""
+        for unit, session in sessions.items():
+            if ended and self.pool.has_views(unit):
+                self.beyond_forward.setdefault(unit, session)
+            else:
+                self.held.pop(unit, None)
+                session.leave(self.pool.stream())
+
+    def any_left(self) -> bool:
+        """Lets go of units whose views are gone. Returns whether some are left, which the next placement has to keep."""
+        for unit in [unit for unit in self.beyond_forward if not self.pool.has_views(unit)]:
+            self.held.pop(unit, None)
+            self.beyond_forward.pop(unit).leave(self.pool.stream())
+        return bool(self.beyond_forward or self.resident_next)
+
+    def clear(self) -> set[int]:
+        """Lets go of all, and returns which were to stay on the device."""
+        for session in self.beyond_forward.values():
+            session.leave(self.pool.stream())
+        left = self.resident_next | self.beyond_forward.keys()
+        self.beyond_forward.clear()
+        self.resident_next.clear()
+        self.held.clear()
+        return left
+
+    def unforeseen(self, unit: int) -> RuntimeError:
+        """What to raise when a unit's place is needed although a view of it is alive."""
+        name = self.pool.units[unit].name
+        self.resident_next.add(unit)
+        return RuntimeError(
+            f"a view of {name} is still in use after the layer that it belongs to, which it was not in the forward "
+            "that was traced, and its memory is needed for the next one. It stays on the device from the next "
+            "forward on: run this one again."
+        )

@@ -1,0 +1,44 @@
+"""The table of private names of PyTorch that memlab uses: true of the installed version, and complete."""
+
+import ast
+import re
+
+import pytest
+import torch
+from conftest import ROOT
+from memlab._paging.torch_private import TABLE
+
+PACKAGE = ROOT / "python" / "memlab"
+FILES = [file for file in PACKAGE.rglob("*.py") if file.name != "torch_private.py"]
+VERSION = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+SOURCE = "".join(file.read_text() for file in PACKAGE.rglob("*.py"))
+# Private attributes that are memlab's own, and one of CPython.
+ALLOWED = {*re.findall(r"\b(?:self|def|class)[. ](_\w+)", SOURCE), "_getframe"}
+
+
+def exists(expression):
+    try:
+        eval(expression, {"torch": torch})
+    except AttributeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_the_table_is_true_of_this_version(row):
+    # GIVEN a row that says which versions have a name; THEN this version has it if it is one of them
+    if row.needs_cuda and torch.version.cuda is None:
+        pytest.skip("PyTorch was built without CUDA")
+    assert exists(row.name) == (row.first <= VERSION and (row.last is None or row.last >= VERSION))
+    assert row.used_for and row.without
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_private_names_are_in_one_file(file):
+    # GIVEN a file of the package; THEN it imports and reads private names of memlab alone
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("torch"):
+            named = [*node.module.split("."), *(alias.name for alias in node.names)]
+            assert not [name for name in named if name.startswith("_")], node.lineno
+        if isinstance(node, ast.Attribute) and re.match(r"_[a-z]", node.attr):
+            assert node.attr in ALLOWED, f"line {node.lineno}: {node.attr}"
