@@ -150,7 +150,7 @@ def test_a_budget_too_small():
     # GIVEN a model whose largest layer is 16.5 KiB
     model = mlp()
     # WHEN it is to run in less, THEN that is refused, with what is needed, and the model is untouched
-    with pytest.raises(ValueError, match=r"budget of 1\.0 KiB is too small.*16\.0 KiB"):
+    with pytest.raises(ValueError, match=r"budget of 1\.00 KiB is too small.*16\.0 KiB"):
         paged(model, budget="1KiB")
     assert "forward" not in vars(model)
 

@@ -193,7 +193,7 @@ def test_a_base_that_cannot_be_paged():
     twin[1].weight = Packed(torch.randn(512, 8), requires_grad=False)
     # WHEN it is paged THEN it says how little that is
     model = copy.deepcopy(twin)
-    with pytest.warns(RuntimeWarning, match=r"2\.5 KiB are paged and 16\.0 KiB stay.*quantized"):
+    with pytest.warns(RuntimeWarning, match=r"2\.50 KiB are paged and 16\.0 KiB stay.*quantized"):
         paged(model)
     infer(twin, model, 1)
     # AND where all the rest is trained, nothing is left to page
