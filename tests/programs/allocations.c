@@ -1,10 +1,10 @@
-/* Takes and gives back memory of every kind, reaching CUDA in one of three ways, and keeps one allocation of each.
+/* Allocates and frees memory of every kind, calling CUDA in one of three ways, and keeps one allocation of each kind.
  *
  *   allocations runtime   through the runtime's functions
  *   allocations driver    through the driver's, fetched with dlsym
  *   allocations table     through the driver's, fetched with cuGetProcAddress, as a statically linked runtime does
  *
- * Prints, a line each, what it keeps: KIND BYTES. */
+ * Prints one line for each allocation that it keeps: KIND BYTES. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ static void ok(int code, int line, const char *call) {
     }
 }
 
-/* The runtime, linked. */
+/* Functions of the runtime that this program links to. */
 int cudaMalloc(void **, size_t), cudaFree(void *), cudaMallocPitch(void **, size_t *, size_t, size_t);
 int cudaMallocManaged(void **, size_t, unsigned), cudaMallocHost(void **, size_t), cudaFreeHost(void *);
 int cudaHostAlloc(void **, size_t, unsigned), cudaHostRegister(void *, size_t, unsigned), cudaHostUnregister(void *);
@@ -47,14 +47,14 @@ static void through_the_runtime(void) {
     OK(cudaHostRegister(brief, 4 * MIB, 0)), OK(cudaHostUnregister(brief));
     OK(cudaMallocAsync(&keep, 11 * MIB, NULL)), kept("async", 11 * MIB);
     OK(cudaMallocAsync(&drop, 13 * MIB, NULL)), OK(cudaFreeAsync(drop, NULL));
-    /* What fails is not recorded, and a refused free leaves the memory where it is. */
+    /* Failed allocations are not recorded, and a refused free leaves the allocation recorded. */
     if (cudaMalloc(&drop, (size_t)1 << 50) == 0 || cudaFree((void *)12345) == 0) exit(1);
 }
 
 static void *driver;
 static int (*from_table)(const char *, void **, int, uint64_t, int *);
 
-/* The driver function of this ABI name, or of this plain name and version. */
+/* The driver function by its ABI name, or by its plain name and version. */
 static void *fetch(const char *abi, const char *plain, int per_thread) {
     void *found = NULL;
     if (from_table) {
@@ -99,7 +99,7 @@ static void through_the_driver(void) {
     CALL("cuArrayCreate_v2", "cuArrayCreate", (address *, struct array_shape *), &drop, &shape);
     CALL("cuArrayDestroy", "cuArrayDestroy", (address), drop);
 
-    /* Virtual memory: what is released but still mapped stays, what is neither goes. */
+    /* Virtual memory: released memory stays as long as it is mapped. */
     struct properties where = {.type = 1, .location = 1};
     address range, handle, other;
     CALL("cuMemAddressReserve", "cuMemAddressReserve", (address *, size_t, size_t, address, uint64_t), &range, 8 * MIB,

@@ -1,9 +1,9 @@
-"""Operations on lines of their own, in several threads, whose gradients have sizes of their own.
+"""Runs operations in several threads, each on its own line and with its own size of gradient.
 
     autograd.py OUT.json
 
-OUT: {bytes of a gradient: line of the forward operation}. Each operation's node is asked for its sequence number, which
-must be counted per thread for the test to mean anything.
+OUT: {bytes of a gradient: line of the forward operation}. The program checks the sequence number of each operation's node:
+the test only means something if PyTorch counts them per thread.
 """
 
 import inspect

@@ -2,7 +2,7 @@
 
     by_hand.py OUT.json
 
-OUT: {"bytes": {layer: bytes of its gradients}, "trained": for each step the addresses of all gradients}.
+OUT: {"bytes": {layer: bytes of its gradients}, "trained": the addresses of all gradients, for each step}.
 """
 
 import json

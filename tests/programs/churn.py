@@ -1,4 +1,4 @@
-"""Allocates and frees for as long as it is left alone; says on stdout how far it has come."""
+"""Allocates and frees until it is killed; prints its progress."""
 
 import sys
 

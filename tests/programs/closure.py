@@ -1,6 +1,6 @@
-"""Trains a model by closures: LBFGS calls one many times a step, Adam once, as Lightning does.
+"""Trains a model with closures: LBFGS calls one many times a step, Adam once, as Lightning does.
 
-Prints the line of the model's call and that of the loss.
+Prints the line that calls the model and the line of the loss.
 """
 
 import torch
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)).cuda()
 x, y = torch.randn(512, 256, device="cuda"), torch.randn(512, 256, device="cuda")
-# Without results that mean anything, nothing may converge.
+# Results mean nothing on the simulated GPU, so LBFGS must not stop because it has converged.
 lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=3, tolerance_grad=-1, tolerance_change=-1)
 adam = torch.optim.Adam(model.parameters(), foreach=False)
 

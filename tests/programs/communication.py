@@ -1,4 +1,4 @@
-"""Trains a model by DDP (the only rank), FSDP or FSDP2 (one rank of two; the other one is made up).
+"""Trains a model with DDP (a single rank), FSDP or FSDP2 (one rank of two; the other is simulated).
 
     communication.py ddp|views|fsdp|fsdp2
 
@@ -47,5 +47,5 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 model(torch.randn(16, 1024)).sum().backward()
-# An autograd thread that still holds Python objects when the interpreter ends would abort the process: let it finish.
+# An autograd thread that still holds Python objects when the interpreter exits aborts the process, so wait for it.
 time.sleep(0.5)

@@ -1,6 +1,6 @@
-"""Does what stdin says, a line of Python each, and answers each with a line of JSON: its value, or what went wrong.
+"""Runs each line of stdin as Python and answers with a line of JSON: its value or the error.
 
-The driver is called through ctypes, so that nothing else is between it and the test. What is allocated knows its bytes.
+It calls the driver through ctypes, so that no other library is involved. Each allocation knows the bytes it should hold.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from contextlib import suppress
 MIB = 1 << 20
 PAGE = 2 * MIB
 cu = ctypes.CDLL("libcuda.so.1")
-__all__ = ["suppress"]  # For those who tell it what to do.
+__all__ = ["suppress"]  # For the lines on stdin.
 
 
 class Failed(Exception):
@@ -23,14 +23,14 @@ class Failed(Exception):
 
 
 def call(name, *arguments):
-    """Calls a function of the driver; integers of any size are passed as C does."""
+    """Calls a driver function; passes integers of any size as C does."""
     code = getattr(cu, name)(*[ctypes.c_uint64(a) if isinstance(a, int) else a for a in arguments])
     if code:
         raise Failed(f"{name} returned {code}")
 
 
 def asked(name, *arguments, kind=ctypes.c_uint64):
-    """What a function writes to its first argument."""
+    """The value that a function writes to its first argument."""
     answer = kind()
     call(name, ctypes.byref(answer), *arguments)
     return answer.value
@@ -48,7 +48,7 @@ def use(device):
 
 
 class Memory:
-    """A stretch of device memory, and what it should hold."""
+    """A range of device memory and the bytes that it should hold."""
 
     def __init__(self, address, size):
         self.address, self.size = address, size
@@ -80,7 +80,7 @@ everything = []
 
 
 def holds(address, size):
-    """Fills new memory with bytes of its own."""
+    """Fills new memory with a distinct pattern."""
     memory = Memory(address, size)
     memory.write()
     everything.append(memory)
@@ -134,7 +134,7 @@ def range_of(address):
 
 
 def attributes(address, *which):
-    """`cuPointerGetAttribute` of each, and that `cuPointerGetAttributes` says the same of all."""
+    """`cuPointerGetAttribute` for each; checks that `cuPointerGetAttributes` returns the same."""
     one = []
     for number in which:
         value = ctypes.c_uint64()
@@ -149,7 +149,7 @@ def attributes(address, *which):
 
 
 def free_bytes():
-    """What `cuMemGetInfo` says."""
+    """The result of `cuMemGetInfo`."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     return free.value
@@ -160,7 +160,7 @@ def begin_capture(stream):
 
 
 def end_capture(stream):
-    """Ends a capture, and makes it something that can be launched."""
+    """Ends a capture and instantiates the graph."""
     graph = ctypes.c_uint64()
     call("cuStreamEndCapture", stream, ctypes.byref(graph))
     return asked("cuGraphInstantiateWithFlags", graph, 0)
@@ -170,7 +170,7 @@ threads = {}
 
 
 def later(name, what, device=0):
-    """Does something on a thread of its own."""
+    """Runs a function in another thread."""
     outcome = []
 
     def work():
@@ -186,7 +186,7 @@ def later(name, what, device=0):
 
 
 def ended(name, seconds=10.0):
-    """Whether it comes to its end in so long; fails if it went wrong."""
+    """Whether it ends within this time; raises its error."""
     thread, outcome = threads[name]
     thread.join(seconds)
     if outcome and outcome[0][1]:
@@ -195,7 +195,7 @@ def ended(name, seconds=10.0):
 
 
 def worker(stop, bad):
-    """Changes and checks memory of its own."""
+    """Changes and checks its own memory."""
     mine = [Memory(asked("cuMemAlloc_v2", size), size) for size in (PAGE, 3 * PAGE)]
     for memory in mine:
         memory.write()
@@ -214,7 +214,7 @@ def worker(stop, bad):
 
 
 class Other:
-    """Another such process on the same cards."""
+    """Another console process on the same GPUs."""
 
     def __init__(self, **environment):
         self.process = subprocess.Popen(

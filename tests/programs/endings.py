@@ -1,4 +1,4 @@
-"""Uses the card a little, then ends in the way argv[1] says."""
+"""Uses the GPU briefly, then exits in the way that argv[1] names."""
 
 import multiprocessing
 import os

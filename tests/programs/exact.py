@@ -1,9 +1,9 @@
-"""Trains one of several models and writes down what PyTorch itself says of its memory, at several moments and at the end.
+"""Trains one of several models and records what PyTorch reports about its memory, at several moments and at the end.
 
     exact.py MODEL OUT.json
 
 OUT: {"moments": [{unix_ns, allocated, reserved, peak}…] per device, "lines": bytes alive at the last moment by line,
-"parameters"/"gradients"/"states": bytes by name}. Everything is kept alive until the program ends.
+"parameters"/"gradients"/"states": bytes by name}. Everything stays alive until the program ends.
 """
 
 import json
@@ -67,7 +67,7 @@ class TwoDevices(nn.Module):
 
 
 def make(kind):
-    """The model and a function that makes an input."""
+    """The model and a function that creates an input."""
     if kind == "mlp":
         model = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 16))
         return model.cuda(), lambda: torch.randn(32, 128)
@@ -89,7 +89,7 @@ moments = []
 
 
 def moment():
-    """Says what PyTorch counts, at a time at which nothing is under way."""
+    """PyTorch's counts, taken while no work is pending."""
     time.sleep(0.003)
     now = time.time_ns()
     time.sleep(0.003)

@@ -1,4 +1,4 @@
-"""A small training that runs out of memory once and ends with PyTorch's own snapshot of its memory beside the trace."""
+"""Trains briefly, runs out of memory once, and writes PyTorch's snapshot of its memory next to the trace."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ def main():
     with open("snapshot.pickle", "wb") as file:
         pickle.dump(torch.cuda.memory._snapshot(), file)
     sys.stdout.flush()
-    # As it is now: what the interpreter gives back on its way out comes after the snapshot.
+    # Export this moment: the interpreter frees more memory on exit, after the snapshot.
     os._exit(0)
 
 

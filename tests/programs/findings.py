@@ -1,16 +1,16 @@
-"""Programs that each do one thing wrong with GPU memory; as `NAME+mended` they follow memlab's advice.
+"""Programs that each make one mistake with GPU memory. As `NAME+mended` they follow memlab's advice.
 
-Each one named runs in a process of its own, forked before CUDA is used, and prints its name and its process number.
+Each named program runs in its own process, forked before CUDA is used, and prints its name and process id.
 
-evaluates   an evaluation after training without torch.no_grad(), which keeps its losses until it returns
-epochs      a training whose evaluation after each epoch keeps its losses for good
-losses      a training that keeps the loss and the output of every step
-serves      answers requests without a training, and keeps every answer
-fragments   leaves holes in which nothing fits that comes later
-fills       takes more than there is, as its very first allocation
-spills      takes 600 MiB, whatever the limit
-crowded     has another process take 3 GiB of the device, and then wants 2 GiB itself
-holds       is that other process: it waits for a line
+evaluates   evaluates after training without torch.no_grad() and keeps its losses until it returns
+epochs      evaluates after each epoch and never drops the losses
+losses      keeps the loss and the output of every training step
+serves      answers requests without training and keeps every answer
+fragments   leaves holes that are too small for later blocks
+fills       asks for more memory than the device has, in its first allocation
+spills      takes 600 MiB regardless of the limit
+crowded     starts a process that takes 3 GiB of the device, then asks for 2 GiB itself
+holds       is that other process; it waits for a line
 """
 
 import os
@@ -102,7 +102,7 @@ def fragments():
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     kept = []
     for size in (11, 13, 15, 17):
-        # A few blocks stay: the others leave room for blocks of their own size, and none for the larger ones to come.
+        # A few blocks stay. The holes that the others leave are too small for the larger blocks that follow.
         blocks = [torch.empty(size * MIB, dtype=torch.uint8, device="cuda") for _ in range(48)]
         kept.append(blocks[::12])
         del blocks
@@ -125,7 +125,7 @@ def crowded():
     try:
         torch.empty(2048 * MIB, dtype=torch.uint8, device="cuda")
     except torch.OutOfMemoryError:
-        # Until memlab has looked who else is there.
+        # Waits until memlab has sampled the other processes.
         deadline = time.monotonic() + 60
         trace = os.environ["MEMLAB_OUTPUT"].replace("%p", str(os.getpid()))
         while time.monotonic() < deadline and '"used"' not in Path(trace).read_text(errors="replace"):

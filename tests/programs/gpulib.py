@@ -1,4 +1,4 @@
-"""A library that allocates as PyTorch does, through memlab's hook. Needs neither a GPU nor PyTorch."""
+"""A library that allocates through memlab's hook, as PyTorch does. Needs neither a GPU nor PyTorch."""
 
 import ctypes
 import itertools

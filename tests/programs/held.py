@@ -1,8 +1,8 @@
-"""Modules that hold weights without being called: averages, a copy, and one that is simply there.
+"""Modules that hold weights and are never called: averaged weights, a copy, and an unused module.
 
     held.py OUT.json
 
-OUT: {address: [category, name]} of what they hold at the end, and the bytes of the batch that is there too.
+OUT: {address: [category, name]} of the tensors that they hold at the end, and the bytes of the batch next to them.
 """
 
 import copy

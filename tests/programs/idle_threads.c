@@ -1,4 +1,4 @@
-/* A thousand threads that are alive at once and each report one block to memlab. Prints how many KiB of memory each has cost. */
+/* A thousand threads, all alive at once, report one block each to memlab. Prints how many KiB of memory a thread costs. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

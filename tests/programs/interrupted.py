@@ -1,9 +1,9 @@
-"""A signal handler that raises, at random moments of a program that always gives memlab's agent something to do.
+"""A signal handler raises at random moments of a program that keeps memlab's agent busy.
 
     interrupted.py HANDLER MODULES
 
-HANDLER: function, method, partial or object. MODULES: kept, or dropped, new ones being made all the time. Ends when one has
-not arrived.
+HANDLER: function, method, partial or object. MODULES: kept, or dropped and created anew all the time. Ends when an exception
+has not arrived.
 """
 
 import functools
@@ -41,7 +41,7 @@ class Handler:
 
 
 class Large(nn.Module):
-    """Takes long to look through, and not to call."""
+    """Slow for the agent to walk, fast to call."""
 
     def __init__(self):
         super().__init__()

@@ -1,8 +1,8 @@
-"""A program that is interrupted, as by Ctrl-C in a notebook, while memlab's agent looks at its model, and goes on with it.
+"""Is interrupted, as by Ctrl-C in a notebook, while memlab's agent walks its model, and then continues.
 
     interrupted_once.py MOMENT
 
-MOMENT: naming or tagging. Ends with os._exit, so that the agent has no last word.
+MOMENT: naming or tagging. Ends with os._exit, so that the agent does not run again at the end.
 """
 
 import os
@@ -25,7 +25,7 @@ def agent_runs():
 
 
 def interrupting(function, calls):
-    """Like the function, but the agent is interrupted when it has called it so often."""
+    """The function, which interrupts the agent at its n-th call."""
 
     def call(*arguments):
         global left

@@ -1,5 +1,5 @@
-"""What a script keeps outside of modules: averages of weights in lists, a data set, a batch that is made once; or no module
-at all. Prints what the device's allocator counts for each."""
+"""Keeps tensors outside of modules: averaged weights in lists, a data set, a batch that is created once; or has no module
+at all. Prints the allocator's bytes for each."""
 
 import sys
 

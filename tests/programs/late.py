@@ -1,4 +1,4 @@
-"""Trains a little, loads libmemlab (argv[1]), and goes on."""
+"""Trains briefly, loads libmemlab (argv[1]) and continues training."""
 
 import ctypes
 import sys

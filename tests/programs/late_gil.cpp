@@ -1,5 +1,5 @@
-// Takes the GIL in a function that may not be unwound, as soon as the interpreter shuts down: what a thread of autograd's does
-// now and then.
+// Takes the GIL in a function that must not be unwound, as soon as the interpreter shuts down. Autograd's threads do this
+// occasionally.
 #include <unistd.h>
 
 extern "C" int PyGILState_Ensure();

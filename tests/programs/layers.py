@@ -1,8 +1,8 @@
-"""Runs one arrangement of modules and writes down which layer each allocation belongs to, by its size.
+"""Runs one arrangement of modules and records which layer each allocation belongs to, by its size.
 
     layers.py CASE OUT.json
 
-Every layer makes results of a size of its own. OUT: {"forward": {bytes: [name, class]}, "backward": {…},
+Every layer's results have a distinct size. OUT: {"forward": {bytes: [name, class]}, "backward": {…},
 "recomputed": {…}}; names are qualified names in the outermost module.
 """
 
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 case, out = sys.argv[1:]
-ROWS = 128  # A result of ROWS × width floats takes width × 512 bytes: a size that tells the width.
+ROWS = 128  # A result of ROWS × width floats takes width × 512 bytes, so its size identifies the width.
 expected = {"forward": {}, "backward": {}, "recomputed": {}}
 
 
@@ -28,7 +28,7 @@ def result(width, name, kind="Linear", phase="forward"):
 
 
 def weight(inputs, outputs, name, kind="Linear"):
-    """The gradient of a weight, which backward makes."""
+    """The gradient of a weight, allocated in backward."""
     expected["backward"][-(-inputs * outputs * 4 // 512) * 512] = [name, kind]
 
 
@@ -51,7 +51,7 @@ class Branches(nn.Module):
 def nesting():
     model = nn.Sequential(Branches(), nn.Sequential(nn.Sequential(nn.Linear(43, 47)))).cuda()
     model(batch(33)).sum().backward()
-    # The width of 43 is that of two layers: a linear one and its Tanh.
+    # Two layers have width 43: a linear layer and its Tanh.
     for width, name in [(35, "0.list.0"), (37, "0.list.1"), (41, "0.dict.up"), (47, "1.0.0")]:
         result(width, name)
     for inputs, outputs, name in [
@@ -78,7 +78,7 @@ def called_twice():
     result(19, "inner")
     result(23, "last")
     weight(19, 19, "inner")
-    # The input, which is made outside any layer, has the size of the inner layer's result.
+    # The input is allocated outside any layer and has the size of the inner layer's result.
     expected["forward"].pop(ROWS * 19 * 4)
 
 
@@ -99,7 +99,7 @@ def several_roots():
 
 
 def made_and_dropped():
-    """Modules die and others come to lie at their addresses."""
+    """Modules are freed and others are created at their addresses."""
     for round_ in range(12):
         for width in range(50, 56):
             kind = nn.Linear if (width + round_) % 2 else nn.Bilinear
@@ -138,7 +138,7 @@ def checkpointing():
     model = Model().cuda()
     model(batch(59).requires_grad_()).sum().backward()
     for index, width in enumerate([61, 67]):
-        # The block's own tanh makes results of this width too.
+        # The block's own tanh has results of this width too.
         result(width, f"h.{index}*", "*")
         result(width, f"h.{index}*", "*", "recomputed")
     weight(59, 71, "head")
@@ -184,16 +184,16 @@ def compiled():
     weight(89, 97, "_orig_mod.0.up")
     weight(97, 89, "_orig_mod.0.down")
     weight(89, 101, "_orig_mod.1")
-    expected["backward"].pop(-(-89 * 97 * 4 // 512) * 512)  # Two weights of one size.
+    expected["backward"].pop(-(-89 * 97 * 4 // 512) * 512)  # Two weights have this size.
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 5):
-        # Backward's graph does not tell which modules its nodes came from.
+        # Backward's graph does not name the modules of its nodes.
         expected["backward"] = {size: ["*", "*"] for size in expected["backward"]}
 
 
 def addresses_used_again():
-    """Modules die and others of their classes come to lie at their addresses, with other names."""
+    """Modules are freed, and others of their classes are created at their addresses, with other names."""
     names = {}
-    for round_ in range(60):  # More that died are not told apart.
+    for round_ in range(60):  # memlab does not distinguish more freed modules than this.
         name = round_ % 3
         model = nn.Sequential(*[nn.Identity() for _ in range(name)], nn.Linear(33, 35 + name)).cuda()
         model(batch(33))
@@ -207,11 +207,11 @@ def addresses_used_again():
 
 
 def replicas():
-    """Copies of a module, each called by a thread of its own and dropped, as DataParallel does."""
+    """Copies of a module, each called by its own thread and dropped, as DataParallel does."""
 
     class Pause(nn.Module):
         def forward(self, x):
-            time.sleep(0.4)  # Names are found on the main thread while this module's callers run.
+            time.sleep(0.4)  # The main thread resolves names while this module's callers run.
             return x
 
     model = nn.Sequential(nn.Linear(33, 35), Pause(), nn.Sequential(nn.Linear(35, 37)), Pause()).cuda()
@@ -227,7 +227,7 @@ def replicas():
 
 
 def one_module_in_threads():
-    """Threads that come upon the layers of one module at the same time."""
+    """Threads that first call the layers of one module at the same time."""
 
     class Chain(nn.Module):
         def __init__(self):
@@ -259,7 +259,7 @@ def one_module_in_threads():
 
 
 def short_lived():
-    """Modules made for one call, such as losses, of two classes that take turns at one address."""
+    """Modules created for one call, such as losses. Two classes alternate at one address."""
 
     class Twice(nn.Module):
         def forward(self, x):
@@ -287,7 +287,7 @@ def short_lived():
             del module
         assert len(set(addresses)) < len(addresses), "no address was used again"
 
-    # The main thread waits: there is nobody to say that one has died before the next is made at its address.
+    # The main thread waits, so memlab does not learn that a module is freed before the next one takes its address.
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
@@ -296,7 +296,7 @@ def short_lived():
 
 
 def functional():
-    """Modules called with parameters that are not theirs."""
+    """Modules called with the parameters of others."""
     model = nn.Sequential(nn.Linear(33, 35), nn.Sequential(nn.Linear(35, 37))).cuda()
     others = {name: parameter * 2 for name, parameter in model.named_parameters()}
 

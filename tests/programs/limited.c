@@ -1,7 +1,7 @@
-/* Takes device memory until there is none, without Python.
+/* Takes device memory until none is left, without Python.
  *
- *   limited kinds     of every kind in turn, giving some back in between; prints what was had and what was refused
- *   limited threads   from four threads at once; prints the most bytes that they held together, and what is free in the end
+ *   limited kinds     takes every kind in turn and frees some in between; prints what succeeded and what was refused
+ *   limited threads   takes it from four threads at once; prints the most bytes held together and the bytes free at the end
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -29,7 +29,7 @@ static void print_free(void) {
     printf("%zu of %zu\n", free_bytes, total);
 }
 
-/* A block of `bytes` of one of seven kinds; 0 where it is refused. */
+/* A block of `bytes` of one of seven kinds; 0 if it is refused. */
 static address take(int kind, size_t bytes) {
     void *block = NULL;
     address handle = 0;
@@ -81,7 +81,7 @@ static void kinds(void) {
         }
         putchar('\n');
         print_free();
-        /* Every third goes back, those of pools to their pools; only a synchronisation gives that to the card. */
+        /* Frees every third block. Pools keep theirs until a synchronisation. */
         for (int i = round; i < count; i += 3)
             if (blocks[i]) give_back(i % 7, blocks[i]), blocks[i] = 0, given_back++;
         print_free();
@@ -92,7 +92,7 @@ static void kinds(void) {
 
 static atomic_size_t held, most;
 
-/* Long enough that the threads run together, and that what the card says is looked at meanwhile. */
+/* Long enough that the threads overlap and memlab samples the device meanwhile. */
 static int half_a_second_is_over(const struct timespec *since) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -1,12 +1,12 @@
-"""Lives with little GPU memory.
+"""Uses GPU memory under a limit.
 
-limited.py train      trains, keeping more each step, until there is no memory; prints where that was and what was held
-limited.py fragments  fills its cache with blocks of one size and asks for others; prints how often the cache was given up
-limited.py shown      prints what PyTorch says of the devices' memory
-limited.py patterns   keeps patterns in so many MiB (the second argument), moves them about; prints their checksums
+limited.py train      trains and keeps more each step until memory runs out; prints the step and the bytes held
+limited.py fragments  fills the cache with blocks of one size, asks for others; prints how often the cache was emptied
+limited.py shown      prints what PyTorch reports about the devices' memory
+limited.py patterns   fills as many MiB as the second argument says with patterns, copies them; prints their checksums
 limited.py devices    fills every device; prints what each took
-limited.py late       loads libmemlab (the second argument) when it holds something already, and fills the device
-limited.py obey       does what is written to it, line by line: take MIB, drop, sums, where, free
+limited.py late       allocates, loads libmemlab (the second argument), then fills the device
+limited.py obey       runs the commands on stdin: take MIB, drop, sums, where, free
 """
 
 import ctypes
@@ -47,7 +47,7 @@ def train():
 
 def fragments():
     for size in (30, 50, 90, 120):
-        # Ever larger, and more than half of the card each time: what is cached is of no use, and must go first.
+        # Each block is larger than the last and takes more than half of the GPU, so cached blocks do not help and are freed.
         blocks = [torch.empty(size * MIB, dtype=torch.uint8, device="cuda") for _ in range(360 // size)]
         del blocks
     stats = torch.cuda.memory_stats()
@@ -76,7 +76,7 @@ def patterns():
         kept[i][: 5 * MIB].copy_(kept[(i * 7 + 3) % count][MIB : 6 * MIB])
         kept[i][7 * MIB : 8 * MIB].zero_()
     print(json.dumps(digest(kept)))
-    # Some go, others of other sizes come, small ones too.
+    # Frees some and allocates others of different sizes, small ones too.
     del kept[::3]
     kept += [kept[i][: (i + 1) * MIB + 512].clone() for i in range(6)]
     kept += [sources[0][i : i + 700].cuda() for i in range(6)]

@@ -1,4 +1,4 @@
-"""Trains on what two workers load until stdin is closed, and looks whether what nobody changed is as it was."""
+"""Trains on batches from two workers until stdin is closed, then checks that unmodified tensors have not changed."""
 
 import select
 import sys

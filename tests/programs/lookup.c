@@ -1,4 +1,4 @@
-/* Looks for CUDA's functions without having CUDA, as programs do that would use it if it were there. Prints those it finds.
+/* Looks up CUDA's functions on a machine without CUDA, as programs with optional CUDA support do. Prints those it finds.
  *
  *   lookup default | next | program */
 #define _GNU_SOURCE

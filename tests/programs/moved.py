@@ -1,8 +1,8 @@
-"""A GPT training with AdamW that writes down, step by step, what its memory holds, for comparison with an undisturbed run.
+"""A GPT training with AdamW that records at each step what its memory holds, to compare with an undisturbed run.
 
     moved.py UNTIL [--steps N] [--width W] [--layers L] [--batch B] [--graph] [--ballast MIB]
 
-Runs N steps, and then on until the file UNTIL exists. Prints `ready` once it trains, and at the end a list with one entry a
+Runs N steps, then more until the file UNTIL exists. Prints `ready` once it trains, and at the end a list with one entry a
 step: the loss, and a checksum of all parameters and optimizer states. On the simulated GPU, where kernels do nothing, the
 memory keeps the random bytes it was filled with; on a real one everything is deterministic.
 """
@@ -82,7 +82,7 @@ def checksum():
 
 for _ in range(3):
     step()
-# What nobody has computed, on the simulated GPU: bytes that can be told apart.
+# The simulated GPU computes nothing, so fill memory with bytes that differ.
 if "SIMGPU_CARDS" in __import__("os").environ:
     with torch.no_grad():
         for tensor in tensors():

@@ -1,4 +1,4 @@
-/* A mmap that refuses shared mappings of trace files, as some file systems do. */
+/* An mmap that refuses shared mappings of trace files, as some file systems do. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

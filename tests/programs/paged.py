@@ -1,7 +1,7 @@
-"""Models of the zoo, paged on a GPU: whenever a unit is to be used, its bytes on the device are those of the arena.
+"""Pages the models of the zoo on a GPU and compares each unit's bytes on the device with the arena whenever it is used.
 
-On a real GPU results are compared with the unpaged model's as well, which a simulated one, whose kernels do nothing,
-cannot. Prints one JSON line per model. The zoo and the package are found through PYTHONPATH=tests:python.
+On a real GPU it also compares results with the unpaged model's. The simulated GPU cannot, because its kernels do nothing.
+Prints one JSON line per model. PYTHONPATH=tests:python finds the zoo and the package.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def check_acquired_units():
 
 
 def run(name, budget, real):
-    """One model: paged forwards beside unpaged ones."""
+    """One model: compares paged forwards with unpaged ones."""
     global compared
     compared = 0
     torch.manual_seed(1)
@@ -100,7 +100,7 @@ def graph(real):
 
 
 def threads(real):
-    """Several threads, each on a stream of its own."""
+    """Several threads, each on its own stream."""
     _, model, inputs, wanted = layers(real)
     with torch.no_grad():
         for x in inputs[:3]:
@@ -123,7 +123,7 @@ def threads(real):
 
 
 def compiled(real):
-    """torch.compile over a paged model."""
+    """torch.compile of a paged model."""
     _, model, inputs, wanted = layers(real)
     fast = torch.compile(model, backend="inductor" if real else "eager")
     with torch.no_grad():
@@ -146,7 +146,7 @@ def frozen(real):
 
 
 class Tied(nn.Module):
-    """An LSTM and a head that is the embedding's weight, all trained; layers around them are frozen."""
+    """A trained LSTM and a trained head that is tied to the embedding, between frozen layers."""
 
     def __init__(self, width):
         super().__init__()
@@ -162,7 +162,7 @@ class Tied(nn.Module):
 
 
 def trained(real):
-    """What trains beside frozen weights, after forwards in which all of it was paged."""
+    """Trains some weights beside frozen ones, after forwards that paged all of them."""
     torch.manual_seed(4)
     twin = Tied(512 if real else 64)
     model = memlab.page(copy.deepcopy(twin), "cuda", budget="min")
@@ -206,8 +206,8 @@ def chunked(real):
 
 
 def share(real):
-    """A process that may have less of the card than the weights take, and a budget that says more."""
-    cleared = []  # What PyTorch has of the card when nothing is placed.
+    """The process may use less of the GPU than the weights take, and the budget is larger."""
+    cleared = []  # PyTorch's memory on the GPU when nothing is placed.
     clear = DevicePool.clear
 
     def clear_and_note(self):
@@ -246,7 +246,7 @@ if __name__ == "__main__":
     arguments.add_argument("--real", action="store_true")
     arguments = arguments.parse_args()
     torch.set_num_threads(1)
-    # Small models, cut as finely as large ones.
+    # Small models, divided as finely as large ones.
     units.SMALL_UNIT = 64 << 10
     units.SMALL_SHARED = 4 << 10
     collect.SMALL_BUFFER = 64 << 10

@@ -1,4 +1,4 @@
-"""One rank of a torchrun job on gloo: trains a little on its own device."""
+"""One rank of a torchrun job on gloo: trains briefly on its own device."""
 
 import os
 

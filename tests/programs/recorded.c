@@ -1,11 +1,11 @@
-/* Calls memlab's hook on PyTorch's block report, without PyTorch or a card.
+/* Calls memlab's hook on PyTorch's block report, without PyTorch or a GPU.
  *
- *   recorded pairs LIVE COUNT THREADS    keeps LIVE blocks, then takes and gives back COUNT, on so many threads at once
- *   recorded forks COUNT                 forks so many children, each of which gives back a block of its parent's
- *   recorded meets FOLDER                waits until two such programs have begun, by files in the folder
+ *   recorded pairs LIVE COUNT THREADS    keeps LIVE blocks, then allocates and frees COUNT, on THREADS threads at once
+ *   recorded forks COUNT                 forks COUNT children, each of which frees a block of its parent
+ *   recorded meets FOLDER                waits until two such programs have started, using files in FOLDER
  *
- * Prints how many descriptors of files called *.jsonl* it has at the end, how many mappings of deleted ones among them,
- * and how many blocks of 512 bytes those take. */
+ * Prints how many descriptors of files called *.jsonl* it has at the end, how many mappings of deleted ones,
+ * and how many blocks of 512 bytes these take. */
 #include <dirent.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -33,7 +33,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* Says it, if `last` or nothing is held but the trace itself; whether it was said. */
+/* Prints the counts if `last`, or if only the trace itself is open; returns whether it printed. */
 static int say_what_is_held(int last) {
     int descriptors = 0, mappings = 0;
     long deleted = 0;
@@ -90,7 +90,7 @@ int main(int arguments, char **argument) {
     } else {
         return 2;
     }
-    /* What is done in the background comes to its end. */
+    /* Background work finishes. */
     for (int left = 200; !say_what_is_held(left == 0); left--) usleep(50000);
     return 0;
 }

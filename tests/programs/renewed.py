@@ -1,4 +1,4 @@
-"""Makes modules and code anew at every step."""
+"""Creates new modules and code at every step."""
 
 import torch
 

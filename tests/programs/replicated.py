@@ -1,4 +1,4 @@
-"""Trains a model on two devices by nn.DataParallel, whose copies of it live for one forward."""
+"""Trains a model on two devices with nn.DataParallel, whose replicas live for one forward."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,4 @@
-/* Eight threads that each report ten thousand blocks to memlab. */
+/* Eight threads report ten thousand blocks each to memlab. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""C++ owns tensors that Python has seen, and drops them on a thread while memlab searches the heap for modules."""
+"""C++ owns tensors that Python has seen, and drops them in a thread while memlab searches the heap for modules."""
 
 import sys
 import threading
@@ -15,7 +15,7 @@ holders = [nn.Parameter(torch.ones(1)) for _ in range(100)]
 def work():
     while not done:
         for holder in holders:
-            holder.grad = torch.ones(1)  # From here on C++ owns it, and drops the one before.
+            holder.grad = torch.ones(1)  # C++ owns it from here on and drops the previous one.
 
 
 thread = threading.Thread(target=work)

@@ -1,5 +1,5 @@
-"""Allocates, frees and keeps, whatever the allocator's settings; prints what PyTorch counts,
-and the bytes of the tensors kept."""
+"""Allocates, frees and keeps memory under any settings of the allocator. Prints PyTorch's counts
+and the bytes of the tensors that it keeps."""
 
 import torch
 

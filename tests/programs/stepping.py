@@ -1,9 +1,9 @@
-"""Trains with hooks of its own after optimizers' steps, which PyTorch calls one after the other.
+"""Trains with its own post-step hooks on optimizers, which PyTorch calls one after the other.
 
     stepping.py own|thread|inside|forked
 
-own: they come after memlab has begun. thread, inside: memlab begins while PyTorch calls them, on another thread or on this
-one. forked: a child trains too. Says which were called.
+own: the hooks are added after memlab has started. thread, inside: memlab starts while PyTorch calls them, in another thread
+or in this one. forked: a child trains too. Prints which hooks were called.
 """
 
 import os
@@ -30,7 +30,7 @@ def train(model, optimizer, steps=2):
 
 
 def call_new_modules():
-    """Until memlab has had time to look at them."""
+    """Waits until memlab has had time to inspect them."""
     for _ in range(3):
         nn.Linear(4, 4).cuda()(torch.ones(2, 4, device="cuda"))
         until = time.monotonic() + 0.3
@@ -87,7 +87,7 @@ def forked():
     parameter = nn.Parameter(torch.zeros(4))  # Autograd's threads are not forked.
     parameter.grad = torch.zeros(4)
     torch.optim.SGD([parameter], lr=0.1).step()
-    os.write(1, f"{'parent' if child else 'child'} {calls}\n".encode())  # At once, also where nothing is buffered.
+    os.write(1, f"{'parent' if child else 'child'} {calls}\n".encode())  # One write, unbuffered, so that lines do not mix.
     if not child:
         os._exit(0)
     print(os.waitpid(child, 0)[1])

@@ -1,9 +1,9 @@
-"""Models and optimizers that do not go by the book.
+"""Unusual models and optimizers.
 
     tagged.py MODE OUT.json
 
-threads: four models, each trained by a thread of its own. compiled: a compiled optimizer. OUT: {"allocated": what PyTorch
-says, "models": for each {address: [category, name, bytes]} of what belongs to it}, as they are at the end.
+threads: four models, each trained in its own thread. compiled: a compiled optimizer. OUT: {"allocated": PyTorch's figure,
+"models": for each model {address: [category, name, bytes]} of its tensors}, at the end.
 """
 
 import json
@@ -19,7 +19,7 @@ trained = []
 
 
 class FirstPause(nn.Module):
-    """Names are found on the main thread, while a thread is inside the module: gives it time once."""
+    """Waits once, so that the main thread can resolve names while a thread is inside the module."""
 
     pause = 0.1
 

@@ -1,7 +1,7 @@
-/* Eight threads that allocate, write, fill, copy, launch and free all the time, each checking every byte of its own
- * memory, until stdin is closed. Prints how many checks there were; a wrong byte ends it with 9.
+/* Eight threads allocate, write, fill, copy, launch and free until stdin is closed. Each checks every byte of its own
+ * memory. Prints the number of checks; exits with 9 at a wrong byte.
  *
- *   threads SECONDS    ends by itself after so long, if stdin is open still */
+ *   threads SECONDS    ends after this time even if stdin is open */
 #include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@ typedef unsigned long long address;
 #define MIB ((size_t)1 << 20)
 #define THREADS 8
 #define MOST 2
-/* A kernel that does nothing, for any card since 2014. */
+/* A kernel that does nothing, for any GPU since 2014. */
 #define KERNEL ".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry kernel() { ret; }\n"
 #define OK(call) ok((int)(call), __LINE__, #call)
 
@@ -100,7 +100,7 @@ static void *work(void *number) {
         struct block *block = count ? &blocks[rand_r(&seed) % count] : NULL;
         if (!block || (what == 0 && count < MOST)) {
             block = &blocks[count++];
-            /* Most can be moved; some share a page of the driver's and cannot. */
+            /* Most of these can be moved; some share a page of the driver and cannot. */
             static const size_t sizes[] = {2 * MIB, 2 * MIB, 2 * MIB + 4096, MIB};
             block->words = sizes[rand_r(&seed) % 4] / 4;
             OK(allocate(&block->at, block->words * 4));

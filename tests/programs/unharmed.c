@@ -1,15 +1,15 @@
-/* Does something that a library in its process might spoil, while it takes and gives back memory of the card.
+/* Does something that a library in its process might break, while it allocates and frees GPU memory.
  *
  *   unharmed churn PAIRS         nothing else
- *   unharmed slowly              until stdin is closed
+ *   unharmed slowly              slowly, until stdin is closed
  *   unharmed exec                keeps 5 MiB, then becomes `unharmed churn 10`
  *   unharmed file-size           under a limit on the size of files
  *   unharmed address-space       under a limit on address space, most of which it uses itself
  *   unharmed both-limits         under both
- *   unharmed closefrom           closes every descriptor but the first three and opens files of its own, own-0 …
- *   unharmed server              closes them too and opens sockets of its own, own-0 …, until stdin is closed
+ *   unharmed closefrom           closes every descriptor but the first three and opens its own files, own-0 …
+ *   unharmed server              closes them too and opens its own sockets, own-0 …, until stdin is closed
  *
- * Prints at the end how many pairs of allocation and free there were. */
+ * Prints the number of pairs of allocation and free at the end. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
@@ -24,7 +24,7 @@
 int cudaMalloc(void **, size_t), cudaFree(void *);
 
 #define MIB ((size_t)1 << 20)
-#define MANY 40000 /* Pairs that make a trace of several MiB, extended several times. */
+#define MANY 40000 /* Enough pairs for a trace of several MiB, which memlab extends several times. */
 #define HIGHEST_DESCRIPTOR 1100
 
 static long pairs;
@@ -71,10 +71,10 @@ static int own_socket(int number) {
     return server;
 }
 
-/* So many of its own that each descriptor that was open before is now one of them. */
+/* Opens enough descriptors to reuse each one that was open before. */
 static void replace_descriptors(int (*open_own)(int)) {
     churn(1);
-    usleep(300000); /* Threads in the background have opened what they want. */
+    usleep(300000); /* Background threads have opened their files. */
     closefrom(3);
     for (int number = 0; open_own(number) < HIGHEST_DESCRIPTOR; number++) {}
 }

@@ -1,7 +1,7 @@
-"""Allocates through the hook from many stacks and threads and writes down what `sys._getframe` says of each.
+"""Allocates through the hook from many stacks and threads and records what `sys._getframe` reports for each.
 
-Needs neither a GPU nor PyTorch: memlab's hook is called by its symbol, as PyTorch's allocator calls it, with the GIL
-released (ctypes does that). Each allocation has an address of its own; the expected stacks go to the file in argv[1]:
+Needs neither a GPU nor PyTorch: it calls memlab's hook by its symbol, as PyTorch's allocator does, with the GIL released
+(ctypes does that). Each allocation has its own address. The expected stacks go to the file in argv[1]:
 {"address": [["file", line, "function"], ...innermost first]}. The innermost line is the one of the ctypes call.
 """
 
@@ -24,13 +24,13 @@ def allocate(address):
         code = frame.f_code
         stack.append([code.co_filename, frame.f_lineno, getattr(code, "co_qualname", None) or with_class(frame)])
         frame = frame.f_back
-    stack[0][1] += 3  # From the line that read `f_lineno` to the one that allocates.
+    stack[0][1] += 3  # From the line that reads `f_lineno` to the line that allocates.
     hook(address, 512, 0, 0, CUDA_DEVICE_0)
     expected[address] = stack
 
 
 def with_class(frame):
-    """Before CPython 3.11 code objects have no qualified names, and memlab takes the class of the object."""
+    """Before CPython 3.11, code objects have no qualified names, and memlab uses the class of the object."""
     code = frame.f_code
     first = code.co_varnames[0] if code.co_argcount else ""
     if first == "self" or (first == "cls" and isinstance(frame.f_locals[first], type)):
@@ -73,7 +73,7 @@ class Größe:  # Names need not be ASCII.
 
 
 def made_anew(address):
-    """Code objects come and go, at addresses that are used again."""
+    """Code objects are created and freed at reused addresses."""
     for number in range(50):
         scope = {"allocate": allocate}
         source = "\n" * number + f"def fresh_{number}(address):\n\n    allocate(address)\n"

@@ -1,4 +1,4 @@
-"""Programs that see what PyTorch is asked while their models are called for the first time; says all that they see.
+"""Programs that observe the calls into PyTorch while their models first run, and print all that they see.
 
 watched.py traced|transformed|moded|odd
 """
@@ -17,7 +17,7 @@ x = torch.ones(2, 4, device="cuda")
 
 
 def model():
-    """Never called before: memlab wants its names, and those of its tensors, in the midst of the first call."""
+    """First called now: memlab resolves its names and those of its tensors during the call."""
     return nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.Linear(4, 3)).cuda()
 
 
@@ -108,7 +108,7 @@ def moded():
 
 
 class Talking(torch.Tensor):
-    """Says whatever it is asked."""
+    """Prints whatever it is asked."""
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -131,7 +131,7 @@ class Talking(torch.Tensor):
 
 
 class Wrapped(torch.Tensor):
-    """Holds its values in another tensor, and answers for its own size."""
+    """Holds its values in another tensor and reports its own size."""
 
     @staticmethod
     def __new__(cls, values):
@@ -150,7 +150,7 @@ class Wrapped(torch.Tensor):
 
 
 class Odd(nn.Module):
-    """Says whatever it is asked, and refuses most of it."""
+    """Prints whatever it is asked and refuses most of it."""
 
     def __init__(self):
         super().__init__()
@@ -175,7 +175,7 @@ class Odd(nn.Module):
 
 
 class Incomparable(type):
-    """Of classes that cannot be compared with others, nor asked what they derive from."""
+    """The metaclass of classes that cannot be compared or asked for their bases."""
 
     def __eq__(self, other):
         raise RuntimeError
@@ -185,7 +185,7 @@ class Incomparable(type):
 
 
 class Closed(nn.Module, metaclass=Incomparable):
-    """Answers nothing but calls."""
+    """Supports nothing but calls."""
 
     def __init__(self):
         super().__init__()
@@ -208,7 +208,7 @@ def odd():
     optimizer.step()
     print("stepped")
     values(Closed()(x))
-    # Copied when it is written to, or when someone asks for an address that may be written to.
+    # Copied when it is written to, or when code asks for its writable address.
     part = model()
     later = nn.Linear(4, 4, device="cuda")
     later._parameters["weight"] = nn.Parameter(torch._lazy_clone(part[0].weight.detach()))

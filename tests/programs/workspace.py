@@ -1,5 +1,5 @@
-"""Multiplies matrices where there is no room for cuBLAS's workspace, makes room, and does it again. Prints what it made
-meanwhile: a line each of bytes."""
+"""Multiplies matrices without room for cuBLAS's workspace, makes room, and multiplies again. Prints the bytes of each
+allocation, one a line."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Scaled dot product attention, by every kernel torch has for it."""
+"""Scaled dot product attention with every kernel that torch has for it."""
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ for backend, dtype in CASES:
     assert out.shape == q.shape and q.grad.shape == q.shape
     print(backend, torch.cuda.max_memory_allocated())
 
-# AND a small transformer with whatever torch chooses, under autocast
+# AND a small transformer with the kernel that torch chooses, under autocast
 layer = torch.nn.TransformerEncoderLayer(128, 4, batch_first=True).cuda()
 optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
 for _ in range(3):

@@ -1,4 +1,4 @@
-"""Convolutions and batch normalisation train through cuDNN, in both memory formats."""
+"""Convolutions and batch normalization train through cuDNN, in both memory formats."""
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ def train(memory_format, dtype):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        loss.item()  # any value: no kernel has run
+        loss.item()  # any value, since no kernel runs
     with torch.no_grad():
         assert model.eval()(x).shape == (8, 10)
 

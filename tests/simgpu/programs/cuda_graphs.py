@@ -1,4 +1,4 @@
-"""CUDA graphs: capture, replay, and the private memory pool that goes with it."""
+"""CUDA graphs: capture, replay and the private memory pool."""
 
 import torch
 from torch import nn
@@ -43,7 +43,7 @@ loss.item()
 graphed = torch.cuda.make_graphed_callables(nn.Linear(64, 64).cuda(), (torch.randn(8, 64, device="cuda"),))
 graphed(torch.randn(8, 64, device="cuda")).sum().backward()
 
-# AND a call that a capture forbids ends it with an error, as on a real card
+# AND a call that a capture forbids ends it with an error, as on a real GPU
 broken = torch.cuda.CUDAGraph()
 try:
     with torch.cuda.graph(broken):

@@ -15,11 +15,11 @@ def train(rank, folder):
     torch.cuda.set_device(rank)
     tensor = torch.arange(8.0).cuda()
     before = torch.cuda.mem_get_info()[0]
-    # GIVEN a communicator, which has memory of its own on the card
+    # GIVEN a communicator, which has its own memory on the GPU
     dist.init_process_group("nccl", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     dist.all_reduce(tensor)
     assert before - torch.cuda.mem_get_info()[0] >= 32 * MIB
-    # THEN collectives behave as if every rank had this one's data
+    # THEN collectives behave as if every rank had the data of this rank
     both = torch.empty(16, device="cuda")
     dist.all_gather_into_tensor(both, tensor)
     assert torch.equal(both.cpu(), torch.arange(8.0).repeat(2))
@@ -32,7 +32,7 @@ def train(rank, folder):
         optimizer.step()
         optimizer.zero_grad()
 
-    # AND in shards, THEN it runs, and each device has its own half
+    # AND when it trains in shards, THEN it runs, and each device has its half
     from torch.distributed.fsdp import fully_shard
 
     sharded = nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 1024)).cuda()
@@ -43,7 +43,7 @@ def train(rank, folder):
     assert torch.cuda.memory_allocated() < whole - 3 * MIB
     sharded(torch.randn(8, 1024, device="cuda")).sum().backward()
     dist.destroy_process_group()
-    # An autograd thread that still holds Python objects when the interpreter ends would abort the process: let it finish.
+    # An autograd thread that still holds Python objects when the interpreter exits aborts the process, so wait for it.
     time.sleep(0.5)
 
 

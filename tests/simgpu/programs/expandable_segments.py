@@ -20,14 +20,14 @@ assert any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
 free_before = torch.cuda.mem_get_info()[0]
 more = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
 more.zero_()
-# THEN the card has lost what was mapped, and the data is still there
+# THEN the GPU has less free memory by what was mapped, and the data is still there
 assert torch.cuda.mem_get_info()[0] == free_before - (torch.cuda.memory_reserved() - reserved)
 assert torch.equal(block.cpu(), data)
 
 # WHEN the memory is unmapped again
 del more
 torch.cuda.empty_cache()
-# THEN the card has it back
+# THEN that memory is free again
 assert torch.cuda.mem_get_info()[0] == free_before - (torch.cuda.memory_reserved() - reserved)
 assert torch.cuda.memory_reserved() <= reserved + 20 * MIB
 

@@ -1,4 +1,4 @@
-"""Recurrent networks train through cuDNN: torch relies on where the library says the weights lie."""
+"""Recurrent networks train through cuDNN, which tells torch the layout of the weights."""
 
 import torch
 from torch import nn
@@ -15,9 +15,9 @@ CASES = [
 for kind, options in CASES:
     model = kind(32, 64, 2, batch_first=True, **options)
     weights = [p.detach().clone() for p in model.parameters()]
-    # WHEN the weights move to the card, where they become one flat buffer
+    # WHEN the weights move to the GPU, where they become one flat buffer
     model = model.cuda()
-    # THEN they are still what they were
+    # THEN their values are unchanged
     for before, after in zip(weights, model.parameters(), strict=True):
         assert torch.equal(before, after.cpu()), (kind, options)
     assert len({p.untyped_storage().data_ptr() for p in model.parameters()}) == 1, (kind, options)

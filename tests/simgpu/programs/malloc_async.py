@@ -1,4 +1,4 @@
-"""torch on cudaMallocAsync: the driver's stream-ordered pools in place of torch's own allocator."""
+"""torch with cudaMallocAsync: the driver's stream-ordered pools instead of torch's allocator."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A multilayer perceptron trains, and the allocator's figures are exact."""
+"""Trains a multilayer perceptron and checks that the allocator's figures are exact."""
 
 import gc
 
@@ -7,7 +7,7 @@ from torch import nn
 
 MIB = 1 << 20
 
-# GIVEN a model whose parameters' sizes are known
+# GIVEN a model with parameters of known sizes
 model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512)).cuda()
 parameters = sum(p.numel() * p.element_size() for p in model.parameters())
 assert torch.cuda.memory_allocated() == parameters, torch.cuda.memory_allocated()
@@ -22,19 +22,19 @@ for step in range(5):
     optimizer.zero_grad()
     print(step, loss.item(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
 
-# THEN Adam's two moments are there, and little else once the batch is gone: cuBLAS's workspaces, of 32 MiB for each thread
+# THEN only Adam's two moments are left once the batch is gone, and cuBLAS's workspaces, 32 MiB for each thread
 # with torch before 2.9
 del x, loss
 gc.collect()
 allocated = torch.cuda.memory_allocated()
 assert 3 * parameters <= allocated <= 3 * parameters + 80 * MIB, allocated
 
-# AND the card has lost what was reserved, the context and a little of cuBLAS's
+# AND the GPU has less free memory by what is reserved, the context and a little for cuBLAS
 free, total = torch.cuda.mem_get_info()
 outside = total - free - torch.cuda.memory_reserved()
 assert 256 * MIB <= outside <= 300 * MIB, outside
 
-# AND data survives the way there and back
+# AND data survives the round trip
 data = torch.arange(1000)
 assert torch.equal(data.cuda().clone().cpu(), data)
 print("ok")

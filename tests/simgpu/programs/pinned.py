@@ -7,7 +7,7 @@ plain = torch.arange(1 << 16, dtype=torch.float32)
 pinned = plain.pin_memory()
 assert pinned.is_pinned() and not plain.is_pinned()
 
-# WHEN it is copied without waiting
+# WHEN it is copied asynchronously
 stream = torch.cuda.Stream()
 with torch.cuda.stream(stream):
     there = pinned.to("cuda", non_blocking=True)
@@ -17,7 +17,7 @@ stream.synchronize()
 # THEN the data is there
 assert torch.equal(back, plain)
 
-# WHEN memory of the program's own is registered, THEN it counts as pinned until it is not
+# WHEN the program registers its own memory, THEN it counts as pinned until it is unregistered
 own = torch.empty(1 << 16)
 runtime = torch.cuda.cudart()
 assert int(runtime.cudaHostRegister(own.data_ptr(), own.numel() * 4, 0)) == 0
@@ -25,7 +25,7 @@ assert own.is_pinned()
 assert int(runtime.cudaHostUnregister(own.data_ptr())) == 0
 assert not own.is_pinned()
 
-# AND the data loader pins batches in a thread of its own
+# AND the data loader pins batches in its own thread
 dataset = torch.utils.data.TensorDataset(torch.randn(64, 8))
 for (batch,) in torch.utils.data.DataLoader(dataset, batch_size=16, pin_memory=True, num_workers=1):
     assert batch.is_pinned()

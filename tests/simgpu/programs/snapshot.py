@@ -1,4 +1,4 @@
-"""torch's own memory history and snapshot, and the out-of-memory error with its figures."""
+"""torch's memory history and snapshot, and the figures in its out-of-memory error."""
 
 import pickle
 import tempfile
@@ -20,18 +20,18 @@ active = [b for s in snapshot["segments"] for b in s["blocks"] if b["state"] == 
 assert len(active) == 4
 assert "Allocated memory" in torch.cuda.memory_summary()
 
-# WHEN more is asked for than the card has
+# WHEN the program asks for more than the GPU has
 total = torch.cuda.get_device_properties(0).total_memory
 try:
     torch.empty(total, dtype=torch.uint8, device="cuda")
 except torch.OutOfMemoryError as error:
-    # THEN torch says so, with the card's size and this process's share, which it asks NVML for
+    # THEN torch says so, with the GPU's size and this process's share, which torch gets from NVML
     message = str(error)
     assert f"total capacity of {total / GIB:.2f} GiB" in message, message
     assert "this process has" in message, message
 else:
     raise AssertionError("there is no room for that")
 
-# AND goes on afterwards
+# AND continues afterwards
 assert torch.ones(3).cuda().cpu().sum().item() == 3.0
 print("ok")
