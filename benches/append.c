@@ -1,7 +1,7 @@
-/* What one event costs by itself: memlab's hook on PyTorch's block report, called in a loop, without Python.
+/* Measures the cost of one event: calls memlab's hook on PyTorch's block report in a loop, without Python.
  *
- * Built and run by `make bench-append`, under LD_PRELOAD=libmemlab.so. Prints nanoseconds an event for one thread and,
- * in the same run, for four. Alternating allocations and frees of 512 bytes at 1024 addresses. */
+ * `make bench-append` builds it and runs it under LD_PRELOAD=libmemlab.so. Prints nanoseconds an event for one thread and,
+ * in the same run, for four. Allocations and frees of 512 bytes alternate at 1024 addresses. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -45,7 +45,7 @@ int main(void) {
         fprintf(stderr, "append: run me with LD_PRELOAD=libmemlab.so\n");
         return 2;
     }
-    report((void *)1, 512, 0, 0, CUDA_DEVICE_0); /* Makes the trace, outside the measured time. */
+    report((void *)1, 512, 0, 0, CUDA_DEVICE_0); /* Creates the trace, outside the measured time. */
     double one = run(1), four = run(4);
     printf("append: %.0f ns an event on one thread, %.0f ns of wall time on four\n", one, four);
     return 0;

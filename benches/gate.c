@@ -1,5 +1,5 @@
-/* What the gate costs a launch when it is open: cuLaunchKernel in a loop, which the driver refuses at once (no function), so
- * that little else is measured. Run by `make bench-gate` with and without MEMLAB_OFFLOAD=1. */
+/* Measures the cost of the open gate: calls cuLaunchKernel in a loop. The driver refuses each call at once (no function), so
+ * little else is measured. `make bench-gate` runs it with and without MEMLAB_OFFLOAD=1. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-"""What the open gate adds to a launch: benches/gate.c with and without offloading, interleaved.
+"""Measures what the open gate adds to a launch: runs benches/gate.c with and without offloading, interleaved.
 
     make bench-gate
 
-Prints nanoseconds a call of both, and their difference: the median of the rounds. Wanted: at most 20 ns.
+Prints the nanoseconds of a call for both, and their difference, as medians of the rounds. Required: at most 20 ns.
 """
 
 import os

@@ -1,15 +1,15 @@
-"""How much slower a GPU-bound training step is under memlab. For a machine with a GPU:
+"""Measures how much slower a GPU-bound training step is under memlab. Needs a GPU.
 
-    python benches/gpu_step.py               (--small on a card of less than 24 GiB)
+    python benches/gpu_step.py               (--small on a GPU with less than 24 GiB)
 
-A transformer is trained in bf16 in fresh processes, with LD_PRELOAD=libmemlab.so and without, in the order ABBA BAAB …,
-so that a card that warms up or slows down favours neither. Each process warms up and then takes the median time of its
-steps by CUDA events, and their mean by the wall clock. Prints
+Trains a transformer in bf16 in fresh processes, with and without LD_PRELOAD=libmemlab.so, in the order ABBA BAAB …, so that
+a GPU that warms up or slows down favours neither. Each process warms up, then measures the median time of its steps with
+CUDA events and their mean with the wall clock. Prints
 
     base 61.32 ms, memlab 61.35 ms, slower by 0.05 %          (by CUDA events, the median of the processes)
 
-and what the processes of one kind differ by, below which no difference means anything. `--simulated` tries the script
-itself on the simulated GPU, where a step's time says nothing.
+and how much the processes of one kind differ. A smaller difference means nothing. `--simulated` tries the script on the
+simulated GPU, where the time of a step means nothing.
 """
 
 import argparse
@@ -32,7 +32,7 @@ TINY = {"layers": 2, "width": 64, "heads": 4, "batch": 2, "context": 32, "vocabu
 
 
 def measure(sizes, steps, warm_up):
-    """One process: prints milliseconds a step by CUDA events, by the wall clock, and to submit it."""
+    """One process: prints the milliseconds of a step by CUDA events, by the wall clock, and to submit it."""
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -80,7 +80,7 @@ def measure(sizes, steps, warm_up):
     torch.cuda.synchronize()
     wall = (time.perf_counter() - start) / steps * 1e3
     by_events = statistics.median(earlier.elapsed_time(later) for earlier, later in itertools.pairwise(events))
-    # From an idle card: what the CPU needs to submit a step. If that is not well below its time, the card waits.
+    # The CPU time to submit a step to an idle GPU. If it is not well below the time of the step, the GPU waits for the CPU.
     submits = []
     for _ in range(5):
         torch.cuda.synchronize()
@@ -100,7 +100,7 @@ def measure(sizes, steps, warm_up):
     }
     print(json.dumps(result))
     sys.stdout.flush()
-    os._exit(0)  # What teardown costs is not the question.
+    os._exit(0)  # Skips teardown, which is not measured.
 
 
 def run(memlab, args, folder):
@@ -133,12 +133,12 @@ def has_gpu():
 
 
 def percent(one, other):
-    """By how much `one` is more than `other`."""
+    """By which share `one` is more than `other`."""
     return (one / other - 1) * 100
 
 
 def summary(results, args):
-    """What was measured, as a dictionary."""
+    """The measurements as a dictionary."""
     base, memlab = ([result["events_ms"] for result in results if result["memlab"] is kind] for kind in (False, True))
     wall = [statistics.median(r["wall_ms"] for r in results if r["memlab"] is kind) for kind in (False, True)]
     what = {

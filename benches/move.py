@@ -1,18 +1,18 @@
-"""How fast a program's GPU memory leaves the card and comes back, beside what the bus can do and what people use instead.
+"""Measures how fast a program's GPU memory moves to the host and back, compared with the bus and with other tools.
 
-    benches/move.py [--gib 10 40] [--rounds 3] [--json FILE]         on a machine with an NVIDIA card
+    benches/move.py [--gib 10 40] [--rounds 3] [--json FILE]         on a machine with an NVIDIA GPU
     benches/move.py --simulated                                     tries the script
 
-In one run, for each size, with the same tensors in a process of its own each:
+In one run, for each size, each with the same tensors in its own process:
 
 - the ceiling: one pinned buffer, one stream, the same bytes both ways;
 - memlab: `offload` and `restore` of an unmodified program, the first time (host memory is pinned) and after that;
-- `tensor.cpu()` and `.cuda()` of everything, which is what pytorch_memlab's Courtesy does;
-- torch_memory_saver, where it is installed;
-- the driver's own checkpoint (cuCheckpointProcess…), where the driver has it.
+- `tensor.cpu()` and `.cuda()` of everything, as pytorch_memlab's Courtesy does;
+- torch_memory_saver, if it is installed;
+- the driver's checkpoint (cuCheckpointProcess…), if the driver has it.
 
-And what it costs when nothing moves: a launch through the open gate, and memory backed by virtual memory management against
-plain `cudaMalloc`.
+Also measures the cost while nothing moves: a launch through the open gate, and memory backed by virtual memory management
+compared with plain `cudaMalloc`.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SIMGPU = ROOT / "tests" / "simgpu" / "simgpu"
 sys.path.insert(0, str(ROOT / "tests"))
 
 GIB = 1 << 30
-# A training's memory is thousands of tensors in some hundred segments.
+# A training has thousands of tensors in some hundred segments.
 TENSOR = 64 << 20
 
 
@@ -48,13 +48,13 @@ def tensors(size):
 
 def check(held):
     if "SIMGPU_CARDS" in os.environ:
-        return  # Its kernels do nothing, `fill_` is one.
+        return  # Kernels do nothing there, and `fill_` is a kernel.
     for number, tensor in enumerate(held):
         assert int(tensor[12345]) == int(tensor[-1]) == number % 251, f"tensor {number} is wrong"
 
 
 def ceiling(size, rounds):
-    """GB/s of one pinned copy each way."""
+    """GB/s of one pinned copy in each direction."""
     import torch
 
     chunk = min(size, 4 * GIB)
@@ -72,7 +72,7 @@ def ceiling(size, rounds):
 
 
 def there_and_back(held, rounds, out, back):
-    """The best seconds of each way, and that the bytes are right afterwards."""
+    """The best seconds in each direction; checks the bytes afterwards."""
     import torch
 
     times: dict = {"out": [], "back": []}
@@ -115,7 +115,7 @@ def memory_saver(size, rounds):
 
 
 def hold(size, rounds):
-    """Holds memory until told to check it."""
+    """Holds memory until it is told to check it."""
     held = tensors(size)
     print("ready", flush=True)
     sys.stdin.readline()
@@ -124,7 +124,7 @@ def hold(size, rounds):
 
 
 def plain_calls(count):
-    """Microseconds of allocating and freeing, as this process's `cuMemAlloc` does it."""
+    """Microseconds to allocate and to free with this process's `cuMemAlloc`."""
     import torch
 
     torch.zeros(1, device="cuda")
@@ -169,7 +169,7 @@ def part(args, name, size, folder, preload=None, **env):
 
 
 def moved(args, size, folder, prepare, out, back):
-    """Times of moving a program that holds `size` bytes, by what `out` and `back` do to its process id."""
+    """Times to move a program that holds `size` bytes. `out` and `back` take its process id."""
     env = environment(**prepare)
     process = subprocess.Popen(
         command(args, "hold", size, 1), env=env, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -182,7 +182,7 @@ def moved(args, size, folder, prepare, out, back):
         for _ in range(args.rounds + 1):
             result["out"].append(out(process.pid))
             result["back"].append(back(process.pid))
-    except Exception as error:  # What a driver refuses is a result too.
+    except Exception as error:  # A refusal by the driver is a result too.
         process.kill()
         process.wait()
         return {"error": str(error)}
@@ -303,7 +303,7 @@ def main():
         name, size, rounds = sys.argv[2:]
         print(json.dumps(PARTS[name](int(size), int(rounds))))
         sys.stdout.flush()
-        os._exit(0)  # What teardown costs is not the question.
+        os._exit(0)  # Skips teardown, which is not measured.
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, nargs="+", default=[10, 40])
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,17 +1,17 @@
-"""What memlab adds to a block event, beside PyTorch's own recorder, in one run.
+"""Measures what memlab adds to a block event, compared with PyTorch's own recorder, in one run.
 
     make bench-overhead        (or, on a machine with a GPU: python benches/overhead.py)
 
-A 12-layer transformer is trained in fresh processes, interleaved: alone, with `_record_memory_history(stacks="python")`,
-and under memlab. Kernels cost nothing on the simulated GPU, so a step's time is that of its Python, its allocations and
-what records them. Also from 40 frames deep, and with four threads that each train. Prints
+Trains a 12-layer transformer in fresh processes, interleaved: without recorder, with
+`_record_memory_history(stacks="python")`, and under memlab. Kernels take no time on the simulated GPU, so a step is Python,
+allocations and their recording. Repeats it 40 frames deep, and with four threads that each train. Prints
 
     shallow: base … µs a step, PyTorch's recorder +… ns an event, memlab +… ns an event, ratio …
     …
     ratio: X          (the worst of the three: memlab's addition divided by the recorder's)
 
-An event is a block handed out or taken back. The quietest steps of each process count (the lower quartile), since the
-machines this runs on are shared; the figure is the median over rounds.
+An event is a block handed out or taken back. Each process counts with its quietest steps (the lower quartile), because the
+machines are shared. The figure is the median over rounds.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SHAPES = {"shallow": (0, 1), "40 frames deep": (40, 1), "4 threads": (0, 4)}
 
 
 def measure(recorder, depth, threads, steps):
-    """One process: prints seconds a step and events a step."""
+    """One process: prints the seconds and the events of a step."""
     import threading
     import time
 
@@ -69,7 +69,7 @@ def measure(recorder, depth, threads, steps):
     times.sort()
     print(json.dumps({"step": times[len(times) // 4], "events": events / (threads * (steps + 10))}))
     sys.stdout.flush()
-    os._exit(0)  # What teardown costs is not the question.
+    os._exit(0)  # Skips teardown, which is not measured.
 
 
 def run(recorder, depth, threads, steps):

@@ -1,27 +1,27 @@
-"""How fast a model runs that is bigger than its share of the GPU: memlab beside the resident model and what people use.
+"""Measures how fast a model runs that is larger than its share of the GPU: memlab, the resident model and other tools.
 
     benches/page.py [--shapes A,B,D:4096:50,E,F,H] [--methods …] [--layers 8] [--rounds 2] [--json FILE] [--markdown FILE]
-    benches/page.py --short [--seconds 420]  what a lent GPU has time for, the most important first
-    benches/page.py --schedule               without a GPU: the pipeline against its recurrence; a unit's cost to the host
+    benches/page.py --short [--seconds 420]  what fits in a few minutes of a GPU, the most important first
+    benches/page.py --schedule               without a GPU: the pipeline against its recurrence; the host's cost of a unit
     benches/page.py --scale small            tries the bench, on a simulated GPU (whose kernels do nothing) or without one
     benches/page.py --report FILE…           the tables of lines measured before
 
 Shapes are those of the reference: A bus-bound, B balanced, C compute-bound, D budgets, E many small layers, F an embedding,
-G a loop, H a zoo of models that are only compared. A letter stands for its default, `A:512` is A with 512 tokens,
+G a loop, H a zoo of models whose outputs are only compared. A letter stands for its default, `A:512` is A with 512 tokens,
 `D:4096:50` is D with 4096 tokens and a budget of 50 % of the weights.
 
-Each method runs in a process of its own, forked from one that has imported PyTorch and nothing else; rounds go there and
-back (ABBA). Each process makes the same weights in host memory, measures the ceiling of pinned copies, sets the method up,
-and runs forwards: the first, three more, and then at least twenty that are timed, or as many as --per-shape seconds allow.
-A forward lasts from the end of the one before to where its result is there. Without --no-resident each process first
-measures the resident model.
+Each method runs in its own process, forked from one that has only imported PyTorch. Rounds alternate their order (ABBA).
+Each process creates the same weights in host memory, measures the ceiling of pinned copies, sets up the method and runs
+forwards: the first, three more, and then at least twenty that are timed, or as many as --per-shape seconds allow. A forward
+lasts from the end of the previous one until its result is available. Without --no-resident, each process first measures
+the resident model.
 
-The floor is max(compute, bytes/ceiling): compute is the resident model's forward, bytes what has to be sent: all that a
-forward needs, less the budget where methods have one. `memlab` (budget=None) may keep what it wants: its floor is the
-resident time. GB/s are such bytes in the time taken. A method that is not installed or fails is a row that says why.
+The floor is max(compute, bytes/ceiling). Compute is the resident model's forward; bytes are what a forward needs, less the
+budget for methods that have one. `memlab` (budget=None) chooses what it keeps, so its floor is the resident time. GB/s are
+these bytes over the time taken. The row of a method that is not installed or fails says why.
 
-With --cap, methods meet at equal memory: PyTorch may reserve so much for weights, activations and all (--no-resident then:
-a cap below the model's size leaves the resident model out).
+With --cap, all methods have equal memory: PyTorch may reserve this much for weights and activations together. Add
+--no-resident then, because a cap below the model's size excludes the resident model.
 """
 
 import argparse
@@ -36,10 +36,10 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "paging"
 sys.path.insert(0, str(FOLDER))
-sys.path.append(str(FOLDER.parent.parent / "python"))  # memlab as it is built here, unless one is installed.
+sys.path.append(str(FOLDER.parent.parent / "python"))  # The memlab built here, unless one is installed.
 
-# (shapes, methods, in one process a method, layers): the promises first. Eight layers: the floor is in proportion, and what
-# a peer loses at each forward's start counts twice what it does with sixteen. Two for what copies serially, and slowly.
+# (shapes, methods, one process a method, layers), the requirements first. With eight layers the floor is in proportion, and
+# what another tool loses at the start of a forward counts twice. Two layers for methods that copy serially and slowly.
 SHORT = [
     ("A:512,B", "resident,memlab-min,diffusers-block,diffusers-leaf,mmgp", True, 8),
     ("B", "memlab,memlab-budget", False, 8),
@@ -53,7 +53,7 @@ SHORT = [
     ("H", "seed,accelerate-cpu,diffusers-leaf,mmgp", False, None),
     ("A:1,A:4096", "resident,memlab-min", True, 8),
 ]
-# Seconds of timed forwards for each of these, unless --per-shape says something else.
+# Seconds of timed forwards for each of these, unless --per-shape is given.
 SHORT_PER_SHAPE = 8
 PER_SHAPE = 15
 
@@ -86,7 +86,7 @@ class Bench:
         print(f"[{line['at']:5.0f} s] {line['shape']}: {line['method']}: {said}", flush=True)
 
     def apart(self, task, each):
-        """A process for `task`; `each` gets what it says. Returns how it ended, if not well."""
+        """Runs `task` in a process; `each` gets its messages. Returns how it ended if it failed."""
         import worker
 
         ours, theirs = self.context.Pipe(duplex=False)
@@ -139,7 +139,7 @@ class Bench:
             each({"shape": name, "method": method.name, "round": number, "error": how or "ended without a word"})
 
     def shapes(self, text, asked, together, layers, rounds):
-        """Every method on every shape of a list, there and back."""
+        """Every method on every shape of a list, in alternating order."""
         import methods
         import shapes
 
@@ -185,7 +185,7 @@ class Bench:
 
 
 def machine(device):
-    """What this is measured on."""
+    """The machine and the versions."""
     import worker
     from methods import versions
 
@@ -194,7 +194,7 @@ def machine(device):
 
 
 def gpu():
-    """The first card's name and memory, None without one. Asked in another process: a driver in use cannot be forked."""
+    """The first GPU's name and memory, or None. Another process asks, because a driver in use cannot be forked."""
     import torch
 
     reader, writer = os.pipe()

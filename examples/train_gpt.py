@@ -1,6 +1,6 @@
-"""Trains a small GPT on characters: attention, AdamW, gradient clipping, an evaluation every few steps.
+"""Trains a small GPT on characters: attention, AdamW, gradient clipping, evaluation every few steps.
 
-An ordinary PyTorch program. It knows nothing of memlab:
+An ordinary PyTorch program, without any code for memlab:
 
     python examples/train_gpt.py --steps 40
     memlab run --live -- python examples/train_gpt.py --steps 40

@@ -17,7 +17,7 @@ import tests_on_card
 import truth
 from harness import LIBRARY, MEMLAB, Failed, Harness
 
-# Of nine minutes.
+# Seconds, of nine minutes.
 SECONDS = 525
 
 FACTS = """
@@ -32,7 +32,7 @@ print(json.dumps({
 
 
 def machine(harness):
-    """What this is measured on."""
+    """The machine and the versions."""
     run = harness.run(harness.work, sys.executable, "-c", FACTS, memlab=False, devices=2)
     if run.code != 0:
         raise Failed(run.errors[-2000:])
@@ -48,7 +48,7 @@ def machine(harness):
 
 
 def together():
-    """Checks that do not mind each other: figures are a process's own."""
+    """Checks that can run at once, because their figures are of one process."""
     for model in exact.MODELS:
         yield f"exact {model}", exact.check_model, model
     for case in exact.LAYERS:
@@ -68,7 +68,7 @@ def together():
 
 
 def alone():
-    """Checks that want the card, or the time, for themselves."""
+    """Checks that need the whole GPU, or an idle machine."""
     yield "categories", device.check_categories
     for budget in paging.BUDGETS:
         yield f"paging zoo {budget}", paging.check_zoo, budget

@@ -1,18 +1,18 @@
-"""What the card and PyTorch are like: categories against NVIDIA's own tools, and where autograd keeps its numbers."""
+"""Compares categories with NVIDIA's tools, and checks where autograd keeps its sequence numbers."""
 
 import json
 import sys
 
 from harness import OWN_PROGRAMS, Failed, difference
 
-# Between two readings other parts of the driver may take or give back a page of theirs.
+# Between two readings, other parts of the driver may take or free a page.
 TOLERANCE = 4 << 20
-# Where memlab looks for the sequence number.
+# Offsets at which memlab looks for the sequence number.
 KNOWN_OFFSETS = [16, 24]
 
 
 def check_categories(harness, folder):
-    """The categories sum to what NVIDIA's tools say is used, while nothing else runs."""
+    """The categories sum to what NVIDIA's tools report as used while no other program runs."""
     run = harness.python(folder, OWN_PROGRAMS / "held.py")
     said = json.loads(run.output)
     report = harness.report(run.trace)
@@ -22,7 +22,7 @@ def check_categories(harness, folder):
     total = sum(categories.values())
     wrong = difference("categories", total, used)
     wrong += [f"{name} is negative: {size}" for name, size in categories.items() if size < 0]
-    # The first version of NVML's answer counts as used what the driver keeps to itself; CUDA and nvidia-smi do not.
+    # NVML's first version counts what the driver reserves as used; CUDA and nvidia-smi do not.
     nvml = "nvml_v2" if "nvml_v2" in said else "nvml"
     answers = {tool: said[tool] for tool in (nvml, "smi", "cuda") if tool in said}
     if not answers.keys() - {"cuda"}:
@@ -34,7 +34,7 @@ def check_categories(harness, folder):
 
 
 def check_offset(harness, folder):
-    """PyTorch's nodes are laid out in a way that memlab knows."""
+    """memlab knows the layout of PyTorch's nodes."""
     run = harness.run(folder, sys.executable, OWN_PROGRAMS / "node_offset.py", memlab=False)
     if run.code != 0:
         raise Failed(run.errors[-2000:])

@@ -1,4 +1,4 @@
-"""What the checks share: running programs under memlab, one list of results, and a clock for all of it."""
+"""Shared by the checks: runs programs under memlab, collects results and keeps the time."""
 
 import ast
 import gzip
@@ -26,10 +26,10 @@ MEMLAB = RELEASE / "memlab"
 
 sys.path.insert(0, str(TESTS))
 
-# PyTorch and CPython before 3.14, without memlab too, about once in sixty runs: an autograd thread that asks for the
-# GIL while the interpreter is finalizing is ended by it, in a C++ function that may not be unwound.
+# A race in PyTorch and CPython before 3.14, also without memlab, about once in sixty runs: the finalizing interpreter ends
+# an autograd thread that asks for the GIL, in a C++ function that must not be unwound.
 INTERPRETERS_OWN_RACE = "terminate called without an active exception"
-# Of traces of failed checks, so many are kept, up to this size packed.
+# Keeps this many traces of failed checks, up to this size compressed.
 KEPT_TRACES = 4
 KEPT_BYTES = 8 << 20
 
@@ -43,7 +43,7 @@ class Check:
 
 
 class Failed(Exception):
-    """A check cannot go on; says why."""
+    """A check cannot continue; the message says why."""
 
 
 class Run:
@@ -70,7 +70,7 @@ class Harness:
         self.kept = 0
         self.lock = threading.Lock()
         self.machine = {}
-        self.fresh = True  # Nothing is logged yet.
+        self.fresh = True  # No log line yet.
         self.start = time.monotonic()
         self.deadline = self.start + seconds
         self.devices = 0
@@ -88,7 +88,7 @@ class Harness:
             self.fresh = False
 
     def note(self, name, value):
-        """Something measured that is neither right nor wrong."""
+        """Records a measurement that no check judges."""
         self.notes[name] = value
         self.log(f"     {name}: {value if isinstance(value, str) else json.dumps(value)}")
 
@@ -102,7 +102,7 @@ class Harness:
         return self.deadline - time.monotonic()
 
     def guard(self, name, check, *arguments):
-        """Runs one check, which returns what is wrong (nothing: passed) or a `Skip`, and may raise anything."""
+        """Runs one check. It returns what is wrong (nothing if it passed) or a `Skip`, and may raise."""
         start = time.monotonic()
         folder = self.work / re.sub(r"[^\w.-]", "_", name)
         folder.mkdir()
@@ -119,7 +119,7 @@ class Harness:
             detail = str(failed)
         except subprocess.TimeoutExpired as expired:
             detail = f"took longer than {expired.timeout:.0f} s: {expired.cmd}"
-        except Exception:  # One check's fault must not be the others'.
+        except Exception:  # A failing check must not stop the others.
             detail = traceback.format_exc()
         self.check(name, passed, detail, time.monotonic() - start)
         if passed is False:
@@ -146,7 +146,7 @@ class Harness:
         return keep
 
     def run(self, folder, *command, memlab=True, simulated=True, devices=1, timeout=120, env=None):
-        """Runs a program, under memlab or alone, on the GPU or (if asked for, and `simulated`) on the simulated one."""
+        """Runs a program with or without memlab, on the GPU or (with `simulated`, if asked for) on the simulated one."""
         if self.simgpu and simulated:
             command = (self.simgpu, "--memory", "8GiB", "--devices", devices, *command)
         for _ in range(3):
@@ -179,7 +179,7 @@ class Harness:
         return process.returncode, output, errors
 
     def python(self, folder, *arguments, quiet=True, **options):
-        """Runs a Python program that must succeed, and of which memlab must have nothing to complain."""
+        """Runs a Python program that must succeed without a message from memlab."""
         run = self.run(folder, sys.executable, *arguments, **options)
         if run.code != 0:
             raise Failed(f"exit status {run.code}: {run.errors[-3000:]}")
@@ -201,7 +201,7 @@ class Harness:
         return program
 
     def save(self):
-        """Writes the summary so far, since who runs this may not wait for its end."""
+        """Writes the summary so far, because the run may be stopped before its end."""
         checks = list(self.checks)
         passed = all(check.passed is not False for check in checks) and any(check.passed for check in checks)
         summary = {
@@ -230,13 +230,13 @@ class Harness:
 
 @dataclass
 class Skip:
-    """What a check returns that cannot be done here."""
+    """The result of a check that this machine cannot run."""
 
     why: str
 
 
 def constant(test, name):
-    """A list at the top of a test file, without importing what that imports."""
+    """A list at the top of a test file, read without importing the file."""
     for statement in ast.parse(test.read_text()).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
             return ast.literal_eval(statement.value)
@@ -244,5 +244,5 @@ def constant(test, name):
 
 
 def difference(what, found, expected):
-    """In words, what is different; nothing if it is not."""
+    """A description of the difference; empty if there is none."""
     return [] if found == expected else [f"{what}: {found} instead of {expected}"]

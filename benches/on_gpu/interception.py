@@ -1,4 +1,4 @@
-"""Driver memory of every kind, whoever asks for it and however it reaches the driver; memlab loaded late."""
+"""Driver memory of every kind, through every way to the driver; and memlab loaded late."""
 
 import shutil
 import sys
@@ -9,12 +9,12 @@ from harness import LIBRARY, PROGRAMS, RELEASE, Failed, difference
 from twin import Trace
 
 WAYS = ["runtime", "driver", "table"]
-BEFORE = 512  # The flag of a block that was there when memlab was loaded.
+BEFORE = 512  # The flag of a block that existed when memlab was loaded.
 SETTINGS = ["expandable_segments:True", "backend:cudaMallocAsync", "pinned_use_cuda_host_register:True"]
 
 
 def link_to_cudart(harness):
-    """The linker's flags for the CUDA runtime: the toolkit's, else PyTorch's own."""
+    """The linker's flags for the CUDA runtime of the toolkit, else of PyTorch."""
     if harness.simulated:
         return ["-L", RELEASE, f"-Wl,-rpath,{RELEASE}", "-lsimgpu_cudart"]
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
@@ -69,7 +69,7 @@ def check_settings(harness, folder, settings):
     if settings != "backend:cudaMallocAsync":
         end = trace.at()
         return difference("allocated and reserved", (end.allocated(), end.reserved()), (allocated, reserved))
-    # PyTorch reports no blocks; the driver's are seen, at the sizes asked for.
+    # PyTorch reports no blocks, so memlab records the driver's, with the requested sizes.
     live = {}
     for event in trace.events:
         if event[0] == "d+" and event[6] == "async":

@@ -1,4 +1,4 @@
-"""Moving a program's memory off the card and back, on the real driver."""
+"""Moves a program's memory off the GPU and back, on the real driver."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class Training:
         command = [sys.executable, MOVED, self.until, *(SMALL if harness.simulated else SIZE), *arguments]
         if harness.simgpu:
             command = [harness.simgpu, "--memory", "8GiB", *command]
-        self.errors = open(folder / "errors", "w+")  # noqa: SIM115 (as long as the process)
+        self.errors = open(folder / "errors", "w+")  # noqa: SIM115 (open as long as the process)
         self.process = subprocess.Popen(
             [str(word) for word in command],
             cwd=folder,
@@ -53,7 +53,7 @@ class Training:
         return self.errors.read()[-3000:]
 
     def end(self):
-        """What it saw, step by step."""
+        """The steps that the program recorded."""
         self.until.touch()
         output, _ = self.process.communicate(timeout=max(5, min(120, self.harness.left())))
         if self.process.returncode != 0:
@@ -72,7 +72,7 @@ class Training:
 
 
 def undisturbed(harness, folder, steps, *arguments):
-    """What an undisturbed training sees in so many steps."""
+    """The steps of an undisturbed training."""
     command = [MOVED, "/", "--steps", steps, *(SMALL if harness.simulated else SIZE), *arguments]
     run = harness.python(folder, *command, memlab=False, env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}, timeout=240)
     return json.loads(run.output.splitlines()[-1])
@@ -97,7 +97,7 @@ def used_mib():
 
 
 def check_cycles(harness, folder, way):
-    """Offloaded and restored at random moments; the same losses and the same bytes as undisturbed."""
+    """Offloaded and restored at random moments, a training has the losses and bytes of an undisturbed one."""
     arguments, env = WAYS[way]
     moments = random.Random(1)
     with Training(harness, folder, *arguments, env=env) as training:
@@ -122,7 +122,7 @@ def brief(operation):
 
 
 def check_parts(harness, folder):
-    """Pages moved to host memory while the training runs, at the same addresses; then restored."""
+    """Moves pages to host memory at the same addresses while the training runs, then restores them."""
     moments = random.Random(2)
     with Training(harness, folder) as training:
         spans = control.segments(next(folder.glob("*.jsonl")))
@@ -166,7 +166,7 @@ sys.stdin.readline()
 
 
 def check_card(harness, folder):
-    """What it leaves on the card, and coming back to a card that is full."""
+    """Checks what stays on the GPU, and a restore to a full GPU."""
     if harness.simulated:
         return Skip("needs nvidia-smi, and a card that two commands share")
     base = used_mib()
@@ -202,7 +202,7 @@ def check_card(harness, folder):
 
 
 def check_speed(harness, folder):
-    """benches/move.py: no check, figures."""
+    """benches/move.py: figures, not a check."""
     result = harness.out / "move.json"
     simulated = ["--simulated"] if harness.simulated else ["--gib", *os.environ.get("MOVE_GIB", "10 40").split()]
     command = [sys.executable, ROOT / "benches" / "move.py", "--json", result, *simulated]
@@ -224,7 +224,7 @@ def memlab(harness, *words, code=0):
 
 
 def check_commands(harness, folder):
-    """By category while it runs, by the driver's checkpoint, and what `ps` says."""
+    """Offloads by category while the program runs, and with the driver's checkpoint; checks `ps`."""
     with Training(harness, folder) as training:
         pid = training.pid
         memlab(harness, "offload", pid, "--category", "parameter")
@@ -257,7 +257,7 @@ except torch.OutOfMemoryError:
 
 
 def check_limit(harness, folder):
-    """A card of 2 GiB, by limit; and a training that needs more than its limit and spills."""
+    """A GPU limited to 2 GiB, and a training that spills over its limit."""
     if harness.simulated:
         return Skip("see tests/test_limit.py")
     limit = 2 << 30

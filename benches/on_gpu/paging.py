@@ -1,4 +1,4 @@
-"""Models paged on the real card: the zoo, and the ways to run what is paged."""
+"""Pages models on the real GPU: the zoo, and the ways to run a paged model."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ BUDGETS = ["min", "3MiB"]
 
 
 def paged(harness, folder, *arguments):
-    """What tests/programs/paged.py says, a line a model."""
+    """The output of tests/programs/paged.py, one line a model."""
     real = [] if harness.simulated else ["--real"]
     env = {"PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests'}"}
     run = harness.run(folder, sys.executable, PROGRAMS / "paged.py", *real, *arguments, memlab=False, env=env, timeout=200)
@@ -20,7 +20,7 @@ def paged(harness, folder, *arguments):
 
 
 def check_zoo(harness, folder, budget):
-    """Every unit's bytes whenever it is used; results as unpaged; the state as it was."""
+    """Checks every unit's bytes whenever it is used, results against the unpaged model, and the state."""
     names = ["resnet101", "vit", "attention", "direct-use", "tied", "shared", "recurrent", "mixed", "writing", "encoder"]
     names += ["names", "bf16", "gpt2", "llama", "t5"]
     fitting = names if budget == "min" else ["resnet101", "vit", "llama", "gpt2"]
@@ -34,7 +34,7 @@ def check_zoo(harness, folder, budget):
 
 
 def check_ways(harness, folder):
-    """A CUDA graph, threads, torch.compile, gradients through frozen weights, two parts."""
+    """A CUDA graph, threads, torch.compile, gradients through frozen weights, and chunk."""
     found = paged(harness, folder, *WAYS)
     harness.note("ways", found)
     return [f"{one['model']}: {one}" for one in found if not one["equal"] and not harness.simulated]

@@ -1,4 +1,4 @@
-"""What memlab costs here."""
+"""Measures the cost of memlab on this machine."""
 
 import json
 import re
@@ -7,7 +7,7 @@ import sys
 from harness import ROOT, Failed, Skip
 
 BENCHES = ROOT / "benches"
-# What is promised: a GPU-bound step at most this much slower, and an event alone at most so long.
+# Required: a GPU-bound step is at most this much slower, and an event takes at most this long.
 STEP_PERCENT = 1.0
 APPEND_NS = 150
 
@@ -18,7 +18,7 @@ def check_step(harness, folder):
     simulated = ["--simulated", "--rounds", "1"] if harness.simulated else []
     small = ["--small"] if harness.machine["memory_gib"] < 24 else []
     command = [sys.executable, BENCHES / "gpu_step.py", "--json", result, *simulated, *small]
-    run = harness.run(folder, *command, memlab=False, simulated=False, timeout=280)  # It brings its own simulated GPU.
+    run = harness.run(folder, *command, memlab=False, simulated=False, timeout=280)  # It starts the simulated GPU itself.
     if run.code != 0:
         raise Failed(run.errors[-3000:])
     harness.log("     " + run.output.strip().replace("\n", "\n     "))
@@ -41,7 +41,7 @@ def check_append(harness, folder):
     if not nanoseconds:
         raise Failed(f"it said: {run.output}")
     for trace in folder.glob("*.jsonl"):
-        trace.unlink()  # Far too long to keep.
+        trace.unlink()  # Too large to keep.
     if harness.simulated:
         return Skip("ran; measured by make bench-append")
     slow = int(nanoseconds[1]) > APPEND_NS
@@ -49,7 +49,7 @@ def check_append(harness, folder):
 
 
 def check_overhead(harness, folder):
-    """What memlab adds to an event of a small training. No check: the promise is for the simulated GPU, undisturbed."""
+    """What memlab adds to an event of a small training. Not a check: the requirement is for an idle simulated GPU."""
     if not (BENCHES / "overhead.py").exists():
         return Skip("there is no benches/overhead.py")
     rounds, steps = ("1", "10") if harness.simulated else ("1", "80")

@@ -1,4 +1,4 @@
-"""Tests of the suite that need neither a made-up failure nor a card of a certain size, on the real card."""
+"""Runs tests of the suite that need neither a simulated failure nor a GPU of a certain size, on the real GPU."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 from harness import ROOT, TESTS, Skip
 
-# A file, and which of its tests.
+# A file, and a selection of its tests.
 CHOSEN = {
     "test_agent.py": "not out_of_memory",
     "test_kinds.py": "not lacks",
@@ -15,11 +15,11 @@ CHOSEN = {
 
 
 def check_file(harness, folder, file):
-    """What one file of tests finds."""
+    """The failures of one test file."""
     if harness.simulated:
         return Skip("`make test` runs it on the simulated GPU")
     environment = os.environ | {"MEMLAB_ON_GPU": "1", "PYTHONPATH": str(ROOT / "python")}
-    environment |= {"PYTHONWARNINGS": "ignore::DeprecationWarning"}  # Of forks, since CPython 3.12.
+    environment |= {"PYTHONWARNINGS": "ignore::DeprecationWarning"}  # CPython 3.12 and newer warn about forks.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'pytest'}"]
     command += [str(TESTS / file), *(["-k", CHOSEN[file]] if CHOSEN[file] else [])]
     done = subprocess.run(

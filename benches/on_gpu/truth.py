@@ -1,7 +1,7 @@
-"""memlab against CUPTI, which is told by the driver itself: the same addresses, the same bytes, in the same order.
+"""Compares memlab with CUPTI, which reports from the driver: the same addresses and bytes in the same order.
 
-CUPTI observes through `libcupti_truth.so` (bindgen/examples/cupti_truth.rs), first in a run of its own, where addresses
-differ and so allocations are numbered, then in the very process that memlab observes, where they must be equal.
+CUPTI observes through `libcupti_truth.so` (bindgen/examples/cupti_truth.rs), first in a separate run, in which addresses
+differ and allocations are numbered, then in the process that memlab records, in which addresses must be equal.
 """
 
 import sys
@@ -13,9 +13,9 @@ from interception import WAYS, build_allocations
 from twin import Trace
 
 PROGRAMS_BY_NAME = [*WAYS, "mlp"]
-# What both tell in the same words …
+# Both report these in the same way …
 COMPARED = {"device", "async", "managed", "pinned"}
-# … and what memlab tells and CUPTI may or may not, and as what.
+# … and memlab reports these, which CUPTI may report as the kind given, or not at all.
 OPTIONAL = {"registered": "pinned", "array": "array", "physical": "device", "imported": "device"}
 
 
@@ -27,7 +27,7 @@ def observer():
 
 
 def libcupti():
-    """CUPTI as PyTorch brings it, else as the toolkit does."""
+    """The CUPTI of PyTorch, else of the toolkit."""
     packages = [Path(entry) / "nvidia" for entry in sys.path if entry]
     folders = [f / name for f in packages for name in ("cu13/lib", "cuda_cupti/lib")]
     folders += [Path("/usr/local/cuda/extras/CUPTI/lib64"), Path("/usr/local/cuda/lib64")]
@@ -39,7 +39,7 @@ def libcupti():
 
 
 def by_cupti(path):
-    """[(operation, kind, address, bytes)] in order of time, and what else the file says."""
+    """[(operation, kind, address, bytes)] in order of time, and the rest of the file."""
     if not path.exists():
         raise Failed("the driver did not inject the observer: it wrote nothing")
     events, ended = [], None
@@ -68,7 +68,7 @@ def by_memlab(trace):
 
 
 def in_common(memlab, cupti):
-    """Both without what only one of them can tell."""
+    """Both, without what only one of them can report."""
     at = {(kind, address) for _, kind, address, _ in cupti}
     ours = []
     for operation, kind, address, size in memlab:
@@ -94,12 +94,12 @@ def numbered(events):
 
 
 def same_process(memlab, cupti):
-    """What is different, address by address (threads may swap what is at different ones)."""
+    """The differences, address by address (threads may interleave different addresses)."""
     ours, theirs = in_common(memlab, cupti)
     by_address: defaultdict[int, tuple[list, list]] = defaultdict(lambda: ([], []))
     for index, events in enumerate((ours, theirs)):
         for operation, kind, address, size in events:
-            # CUPTI need not say how large what is freed was.
+            # CUPTI may not report the size of freed memory.
             by_address[address][index].append((operation, kind, size if operation == "alloc" else None))
     return [
         f"at {address:#x} memlab has {mine}, CUPTI {other}" for address, (mine, other) in by_address.items() if mine != other
@@ -122,7 +122,7 @@ def other_process(memlab, beside, alone):
 
 
 def check_comparison(_harness, folder):
-    """The comparison itself, on made-up events: the same pass, and one that is different does not."""
+    """Tests the comparison with invented events: equal ones pass, a different one fails."""
     written = folder / "truth.txt"
     written.write_text("cupti 130401\nfree pinned 4096 512 0 9\nalloc pinned 4096 512 0 8\nend 0\n")
     wrong = difference("a file", by_cupti(written), [("alloc", "pinned", 4096, 512), ("free", "pinned", 4096, 512)])
@@ -134,7 +134,7 @@ def check_comparison(_harness, folder):
         ("free", "registered", 3, 30),
         ("free", "device", 1, 10),
     ]
-    # Of what CUPTI may tell it does not tell the array, and tells the registered memory as pinned.
+    # Here CUPTI does not report the array, and reports the registered memory as pinned.
     told = [(operation, OPTIONAL.get(kind, kind), at, size) for operation, kind, at, size in memlab if kind != "array"]
     cupti = [*told, ("alloc", "static", 9, 9)]
     moved = [(operation, kind, address + 100, size) for operation, kind, address, size in cupti]

@@ -1,4 +1,4 @@
-"""The methods that are compared: each makes a model on the CPU one that runs on `device`, in place or not."""
+"""The compared methods. Each takes a model on the CPU and makes it run on `device`, in place or not."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import torch
 
 @dataclass
 class Job:
-    """What a method is given."""
+    """The arguments of a method."""
 
     model: torch.nn.Module
     blocks: list
@@ -26,19 +26,19 @@ class Job:
 @dataclass(frozen=True)
 class Method:
     name: str
-    # How much of the GPU's memory for weights: "resident": all, "minimum": as little as it can, "budget": what the shape
-    # allows, "free": what it chooses itself.
+    # The GPU memory for weights: "resident": all of them, "minimum": the least it can, "budget": what the shape allows,
+    # "free": what the method chooses.
     track: str
     start: Callable[[Job], Any]
-    # Imported before anything is timed.
+    # Imported before the measurement.
     package: str | None = None
     needs_gpu: bool = False
-    # What it does depends on what it measures in the first forwards, so each shape wants a process.
+    # The method adapts to its first forwards, so each shape needs its own process.
     adapts: bool = False
 
 
 class Unfit(Exception):
-    """A method cannot do this."""
+    """The method does not support this."""
 
 
 def resident(job):
@@ -84,7 +84,7 @@ def accelerate_cpu(job):
 def accelerate_dispatch(job):
     import accelerate
 
-    # Nothing is measured if it believes the host's memory too small.
+    # A large limit for the CPU, because accelerate fails if it considers host memory too small.
     limits = {0: job.budget, "cpu": 1 << 50}
     places = accelerate.infer_auto_device_map(job.model, limits, no_split_module_classes=job.block_classes)
     on_gpu = [name for name, place in places.items() if place == 0]
@@ -117,7 +117,7 @@ def mmgp_all(whole):
     def start(job):
         from mmgp import offload
 
-        # In MiB, and in a dictionary: mmgp 3.8 takes a plain number for 0.
+        # In MiB and in a dictionary, because mmgp 3.8 reads a plain number as 0.
         megabytes = max(1, job.budget // (1 << 20)) if whole else 1
         offload.all(
             {"model": job.model},
@@ -154,17 +154,17 @@ METHODS = {
 
 
 def fitting(shape, asked):
-    """The methods that say something about this shape, of those asked for (None: of all)."""
+    """The methods that apply to this shape, of those asked for (None: of all)."""
     if asked:
         return [METHODS[name] for name in asked]
     if shape.percent is not None:
         return [method for method in METHODS.values() if method.track in ("resident", "budget")]
-    # A shape without a budget has one of two blocks: what peers take at least. memlab gets as much, for comparison.
+    # Without a budget, a shape gets one of two blocks: the least that other tools take. memlab gets the same.
     return [method for method in METHODS.values() if method.track != "budget" or method.name == "memlab-budget"]
 
 
 def versions():
-    """Of the packages that are compared."""
+    """Versions of the compared packages."""
     from importlib import metadata
 
     found: dict[str, str | None] = {}
@@ -177,7 +177,7 @@ def versions():
 
 
 def in_words(error):
-    """One line of an exception."""
+    """An exception in one line."""
     if isinstance(error, ModuleNotFoundError):
         return f"{error.name} is not installed"
     text = re.sub(r"\s+", " ", str(error)).strip()

@@ -1,13 +1,13 @@
-"""The models that are measured, and their weights: the same bytes in every process, made fast and without a GPU.
+"""The measured models and their weights: the same bytes in every process, created fast and without a GPU.
 
-A model is made on `meta`, so that its memory is touched once: by the fill, on all cores.
+A model is created on `meta`, so that only the fill touches its memory, on all cores.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-# A prime, so that no two rows of a matrix begin alike.
+# A prime, so that all rows of a matrix start differently.
 NOISE = 4194301
 SEED = 20261120
 
@@ -36,7 +36,7 @@ class Attention(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """A block of Llama, without its rotation of positions: that has no weights."""
+    """A block of Llama, without rotary embeddings, which have no weights."""
 
     def __init__(self, width, inner, heads, groups):
         super().__init__()
@@ -66,7 +66,7 @@ class Decoder(nn.Module):
 
 
 class Language(nn.Module):
-    """With a large vocabulary: an embedding of which a forward reads few rows, and a head of its own."""
+    """A model with a large vocabulary: an embedding of which a forward reads few rows, and an untied head."""
 
     def __init__(self, layers, width, inner, heads, groups, vocabulary):
         super().__init__()
@@ -79,11 +79,11 @@ class Language(nn.Module):
         x = self.embedding(ids)
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x)[:, -64:])  # As a prompt is read: few logits are wanted.
+        return self.head(self.norm(x)[:, -64:])  # As for a prompt, which needs few logits.
 
 
 class DiffusionBlock(nn.Module):
-    """A block of a diffusion transformer, modulated by a linear layer as DiT's, or by a table as Wan's."""
+    """A block of a diffusion transformer, modulated by a linear layer as in DiT, or by a table as in Wan."""
 
     def __init__(self, width, inner, heads, cross):
         super().__init__()
@@ -93,7 +93,7 @@ class DiffusionBlock(nn.Module):
         self.cross = Attention(width, heads, heads, causal=False) if cross else None
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
         if cross:
-            self.table = nn.Parameter(torch.empty(1, 6 * width))  # Held by a module that has children.
+            self.table = nn.Parameter(torch.empty(1, 6 * width))  # A parameter of a module that has children.
         else:
             self.modulation = nn.Linear(width, 6 * width)
 
@@ -137,7 +137,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """ResNet-101, if `depths` are 3, 4, 23, 3: with torchvision's names, which some methods read."""
+    """ResNet-101 if `depths` are 3, 4, 23, 3. Has torchvision's names, which some methods read."""
 
     def __init__(self, depths, width):
         super().__init__()
@@ -166,7 +166,7 @@ def noise(dtype, scale, made):
 
 
 def pour(tensor, source, start):
-    """`source`, over and over from `start` on."""
+    """`source`, repeated, from `start` on."""
     flat, position = tensor.view(-1), 0
     start %= len(source)
     while position < len(flat):
@@ -177,7 +177,7 @@ def pour(tensor, source, start):
 
 @torch.no_grad()
 def fill(model):
-    """Weights on the CPU for a model made on `meta`, of a size that keeps activations where numbers are dense."""
+    """Gives a model on `meta` weights on the CPU, scaled so that activations stay in a dense range of numbers."""
     model.to_empty(device="cpu")
     made: dict = {}
     norms = (nn.RMSNorm, nn.LayerNorm, nn.BatchNorm2d)
@@ -203,7 +203,7 @@ def build(make, dtype):
 
 
 def weight_bytes(module):
-    """Bytes of the storages that a module's parameters and buffers lie in, each counted once."""
+    """Bytes of the storages of a module's parameters and buffers, each counted once."""
     storages = {}
     for tensor in (*module.parameters(), *module.buffers()):
         storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()

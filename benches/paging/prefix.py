@@ -1,7 +1,7 @@
-"""What a leading prefix can do at its best: the first blocks stay on the GPU, the others come through two slots.
+"""The best case of a leading prefix: the first blocks stay on the GPU, the others pass through two slots.
 
-Pinned, one copy a block, by events, the next forward's first blocks already while this one ends: all that memlab does, but
-for where the residents are. The difference between the two is what solving the residents is worth.
+It uses pinned memory, one copy a block and events, and copies the next forward's first blocks while this one ends: the same
+as memlab except for the choice of residents. The difference between the two is the gain from choosing them.
 """
 
 import torch
@@ -13,7 +13,7 @@ def align(size):
 
 
 class Block:
-    """A block's tensors: one after the other in a pinned buffer, and where they lie in each of the two slots."""
+    """A block's tensors: one after the other in a pinned buffer, and their views in each of the two slots."""
 
     def __init__(self, module, slots):
         self.tensors = list({id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}.values())
@@ -37,7 +37,7 @@ class Block:
 
 
 class Stream:
-    """Copies blocks in turn, each into the slot that was free first."""
+    """Copies blocks in turn, each into the slot that is free first."""
 
     def __init__(self, modules, device):
         size = max(sum(align(t.nbytes) for t in (*module.parameters(), *module.buffers())) for module in modules)
@@ -86,6 +86,6 @@ def page(model, blocks, device, budget):
     for tensor in (*model.parameters(), *model.buffers()):
         if id(tensor) not in within:
             tensor.data = tensor.data.to(device)
-    # The model's own reference to the stream: it has to live as long.
+    # The model keeps the stream alive.
     model.streamed = Stream(streamed, device) if streamed else None
     return leading

@@ -1,9 +1,9 @@
-"""Without a GPU: the pipeline against its recurrence, on the host backend with paced copies; and what a unit costs the host.
+"""Without a GPU: compares the pipeline with its recurrence on the host backend with paced copies; measures a unit's cost.
 
     end_copy(j) = max(end_copy(j-1), slot_free(j)) + bytes/bandwidth        start(j) = max(end(j-1), end_copy(j))
 
-Layers "compute" by waiting, so the machine's own speed does not matter, as long as it has a core to copy with. On a busy
-machine they wait longer than they should: the recurrence is reckoned with how long they did.
+Layers "compute" by waiting, so the machine's speed does not matter as long as it has a core for the copies. On a busy
+machine they wait longer than asked, so the recurrence uses the time that they really waited.
 """
 
 import statistics
@@ -14,17 +14,17 @@ from torch import nn
 
 LAYERS = 32
 BYTES = 1 << 20
-# Slow, so that copying takes little of the processor and of the time: one layer in 8.4 ms.
+# Slow, so that copies take little of the processor: one layer in 8.4 ms.
 BYTES_PER_SECOND = 125e6
 WANTED_PERCENT = 95
-# The system's own wake-up is later than that; the rest is waited for awake.
+# The system wakes up later than this; spins for the rest.
 AWAKE = 0.0003
 UNITS = 256
 WANTED_MICROSECONDS = 20
 
 
 class Layer(nn.Module):
-    """Uses its weight, then takes its time; remembers how long that was."""
+    """Uses its weight, then waits; remembers how long."""
 
     def __init__(self, size, seconds):
         super().__init__()
@@ -43,9 +43,9 @@ class Layer(nn.Module):
 
 
 def recurrence(copy, compute, resident, slots):
-    """Seconds a forward in the steady state, of equal layers. `compute`: of each layer; `resident`: whether it is."""
+    """Seconds of a forward in the steady state, for equal layers. `compute`: seconds of each; `resident`: which ones are."""
     end = end_copy = before = 0.0
-    ends: list[float] = []  # Of the layers that came through a slot.
+    ends: list[float] = []  # Of the layers that pass through a slot.
     for _ in range(8):
         before = end
         for seconds, stays in zip(compute, resident, strict=True):
@@ -60,12 +60,12 @@ def recurrence(copy, compute, resident, slots):
 
 
 def spread(count, among):
-    """`count` of `among`, evenly."""
+    """`count` of `among`, evenly spread."""
     return [(number + 1) * count // among > number * count // among for number in range(among)]
 
 
 def forwards(model, x, count):
-    """Seconds of each, from the end of the one before."""
+    """Seconds of each forward, from the end of the previous one."""
     times, last = [], time.perf_counter()
     for _ in range(count):
         model(x)
@@ -93,7 +93,7 @@ def paced(ratio, residents):
 
 
 def overhead(device, budget):
-    """Microseconds that paging adds to each of many tiny layers, and of how many units."""
+    """Microseconds that paging adds to each of many tiny layers, and the number of units."""
     import memlab
 
     def make():

@@ -1,6 +1,6 @@
-"""The seed's method, after the description in its README: every leaf becomes a sequence of load, leaf, unload.
+"""The seed's method, from the description in its README: every leaf becomes a sequence of load, leaf, unload.
 
-Both ways are blocking copies of pageable memory: that is what `Module.to` does.
+Load and unload are blocking copies of pageable memory, as `Module.to` makes them.
 """
 
 from torch import nn
@@ -9,7 +9,7 @@ from torch import nn
 class Load(nn.Module):
     def __init__(self, leaf, device):
         super().__init__()
-        self.leaf, self.device = [leaf], device  # In a list, so that it is nobody's child twice.
+        self.leaf, self.device = [leaf], device  # In a list, so that it does not become a child of this module.
 
     def forward(self, x):
         self.leaf[0].to(self.device)
@@ -27,7 +27,7 @@ class Unload(nn.Module):
 
 
 def page(model, device, max_layer_size=-1):
-    """In place; a module of at most `max_layer_size` parameters is moved as one."""
+    """In place. Moves a module of at most `max_layer_size` parameters as one."""
     for name, child in list(model.named_children()):
         size = sum(parameter.numel() for parameter in child.parameters())
         if not list(child.children()) or size <= max_layer_size:

@@ -1,6 +1,6 @@
-"""What is measured: shapes A to G of the reference, and smaller ones to try the bench itself.
+"""The measured shapes: A to G of the reference, and smaller ones to try the benchmark.
 
-A shape is asked for by its letter (`B`), with its tokens (`A:512`), and with its budget in percent (`D:4096:50`).
+Name a shape by its letter (`B`), with its tokens (`A:512`), and with its budget in percent (`D:4096:50`).
 """
 
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from typing import Any
 import networks
 import torch
 
-# The longest sequence: attention's part of the work stays small, and the same for every number of tokens.
+# The longest sequence. Attention's share of the work stays small, and the same for every number of tokens.
 CONTEXT = 2048
 
 
@@ -19,9 +19,9 @@ class Shape:
     letter: str
     model: str
     tokens: int
-    # Of the weights, how much of the GPU's memory the methods with a budget may take for them.
+    # The share of the weights that methods with a budget may keep on the GPU.
     percent: int | None = None
-    # A loop of so many forwards is what the shape is about.
+    # The number of forwards in the loop that the shape measures.
     forwards: int | None = None
 
     @property
@@ -41,7 +41,7 @@ SHAPES = {
     "G": [Shape("G", "video", 32768, forwards=50)],
 }
 
-# (layers as in the reference, sizes), at full and at small scale.
+# (layers as in the reference, sizes), at full and small scale.
 DECODER = {"full": (16, (8192, 28672, 64, 8)), "small": (6, (256, 512, 8, 2))}
 LANGUAGE = {"full": (8, (4096, 14336, 32, 8, 128256)), "small": (4, (128, 256, 4, 2, 4096))}
 DIT = {"full": (48, (1152, 4608, 16, False)), "small": (12, (64, 256, 4, False))}
@@ -56,7 +56,7 @@ TRANSFORMERS: dict[str, Any] = {
 
 
 def parse(text):
-    """The shapes that a list such as `A:512,B,D:4096:50` names."""
+    """The shapes in a list such as `A:512,B,D:4096:50`."""
     found = []
     for word in text.split(","):
         letter, *rest = word.strip().split(":")
@@ -73,7 +73,7 @@ def parse(text):
 
 
 def build(shape, scale, layers):
-    """The model on the CPU. `layers`: not as many as in the reference (a ResNet stays what it is)."""
+    """The model on the CPU. `layers` replaces the reference's number (not for a ResNet)."""
     if shape.model == "resnet":
         depths, width = RESNET[scale]
         return networks.build(partial(networks.ResNet, depths, width), torch.float32)
@@ -83,14 +83,14 @@ def build(shape, scale, layers):
 
 
 def blocks(model):
-    """The large parts of a model, in the order in which they run."""
+    """The large parts of a model, in the order of execution."""
     if isinstance(model, networks.ResNet):
         return [block for layer in (model.layer1, model.layer2, model.layer3, model.layer4) for block in layer]
     return list(model.blocks)
 
 
 def inputs(shape, scale, device):
-    """What the model is called with: the same in every process."""
+    """The arguments of the model: the same in every process."""
     generator = torch.Generator().manual_seed(shape.tokens)
     small = scale == "small"
     if shape.model == "resnet":
@@ -112,7 +112,7 @@ def inputs(shape, scale, device):
 
 
 def must_be_sent(shape, model, call):
-    """Bytes that a forward needs of the weights: all, but of an embedding the rows that are read."""
+    """Bytes of weights that a forward needs: all, except the rows of an embedding that it does not read."""
     total = networks.weight_bytes(model)
     if shape.model != "language":
         return total
@@ -121,7 +121,7 @@ def must_be_sent(shape, model, call):
 
 
 def budget(shape, model):
-    """Bytes of the GPU's memory for weights: the shape's part, else what holds two blocks and all that is in none."""
+    """Bytes of GPU memory for weights: the shape's share, else room for two blocks and all weights outside of blocks."""
     total = networks.weight_bytes(model)
     if shape.percent is not None:
         return total * shape.percent // 100

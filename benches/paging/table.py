@@ -1,4 +1,4 @@
-"""Lines of measurements as tables: for the terminal, and in Markdown for benches/RESULTS.md."""
+"""Prints measurements as tables: as text for the terminal, and as Markdown for benches/RESULTS.md."""
 
 import statistics
 
@@ -35,7 +35,7 @@ def grouped(lines):
 
 
 class Facts:
-    """What holds for all methods of a shape."""
+    """Figures that are the same for all methods of a shape."""
 
     def __init__(self, by_method):
         good = [line for lines in by_method.values() for line in lines if "error" not in line]
@@ -49,10 +49,10 @@ class Facts:
         self.compute = median(alone) or median([line.get("resident_seconds") for line in good])
 
     def sent(self, line):
-        """Bytes that a forward of this method has to send at least."""
+        """The least bytes that a forward of this method has to copy."""
         track = METHODS[line["method"]].track
         if track in ("resident", "free"):
-            return 0  # Free to keep what hides the transfer, it has to be as fast as the resident model.
+            return 0  # It may keep what hides the transfer, so it has to be as fast as the resident model.
         return max(0, self.needed - (self.budget if track == "budget" and self.limited else 0))
 
     limited = False

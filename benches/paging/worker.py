@@ -1,4 +1,4 @@
-"""One process: one method on one model, for one shape or several of it. Says what it found in one dictionary a shape."""
+"""One process: one method on one model, for one or several shapes. Reports one dictionary a shape."""
 
 import contextlib
 import gc
@@ -16,12 +16,12 @@ import torch
 
 CEILING_BYTES = 256 << 20
 SMALL_CEILING_BYTES = 8 << 20
-# After the first forward, before any is timed.
+# Forwards after the first and before the timed ones.
 WARM_UP = 3
-# A forward that takes longer than this part of the time there is has shown itself with fewer.
+# A forward that takes longer than this share of the available time needs fewer repetitions.
 SLOW = 0.1
 FEWEST = 3
-# Of what memlab says about itself.
+# The attributes of memlab's plan that are reported.
 PLAN = ["stage", "predicted_ms", "achieved_ms", "gigabytes_per_second", "bytes_per_second", "counters", "notes", "pinned"]
 PLAN += ["resident_bytes", "ring_bytes", "kept_bytes", "gathered_bytes", "streamed_bytes", "host_bytes"]
 
@@ -34,11 +34,11 @@ class Gpu:
             torch.cuda.set_per_process_memory_fraction(min(1.0, cap / torch.cuda.get_device_properties(0).total_memory))
 
     def wait(self):
-        """Until the forward is done: not for what is copied meanwhile for the next."""
+        """Waits for the forward, not for the copies for the next one."""
         torch.cuda.current_stream().synchronize()
 
     def ceiling(self, size):
-        """GB/s of pinned copies to the card."""
+        """GB/s of pinned copies to the GPU."""
         host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         there = torch.empty(size, dtype=torch.uint8, device="cuda")
         times = []
@@ -67,7 +67,7 @@ class Gpu:
 
 
 class Cpu:
-    """memlab's host backend, and methods that do not mind: to try the bench and compare outputs."""
+    """memlab's host backend, and methods that work without a GPU: to try the benchmark and compare outputs."""
 
     def wait(self):
         pass
@@ -89,7 +89,7 @@ class Cpu:
 
 
 def nvml_used():
-    """Bytes used on the first card that this process sees, as nvidia-smi says it; None without NVML."""
+    """Bytes used on the first GPU that this process sees, as nvidia-smi reports them; None without NVML."""
     try:
         import pynvml
 
@@ -107,13 +107,13 @@ def fields(path):
 
 
 def host_used():
-    """Bytes of the machine's memory in use by anyone: pinned memory is in no process's own figures."""
+    """Bytes of the machine's memory in use. Pinned memory is missing in the figures of a process."""
     memory = fields("/proc/meminfo")
     return memory["MemTotal"] - memory["MemAvailable"]
 
 
 class HostPeak(threading.Thread):
-    """The most of the machine's memory in use, looked at a hundred times a second, over what was in use at the start."""
+    """The peak of the machine's memory in use, sampled a hundred times a second, less what was in use at the start."""
 
     def __init__(self, base):
         super().__init__(daemon=True)
@@ -151,7 +151,7 @@ def timed(forward, device, seconds, wanted, warm_up):
     output = None
     last = time.perf_counter()
     for _ in range(count):
-        output = None  # Its memory is the next one's.
+        output = None  # Frees its memory for the next one.
         output = forward()
         device.wait()
         now = time.perf_counter()
@@ -161,7 +161,7 @@ def timed(forward, device, seconds, wanted, warm_up):
 
 
 def resident_seconds(model, call, device, seconds):
-    """The median forward with all weights on the card, in this very process. The model is on the CPU again afterwards."""
+    """The median forward with all weights on the GPU, in this process. Then moves the model back to the CPU."""
     if networks.weight_bytes(model) + (8 << 30) > device.free():
         return None
     tensors = [*model.parameters(), *model.buffers()]
@@ -177,7 +177,7 @@ def resident_seconds(model, call, device, seconds):
 
 
 class Reference:
-    """The resident model's output, in a file: others are compared with it."""
+    """The resident model's output in a file, to compare others with."""
 
     def __init__(self, folder, shape, layers):
         self.path = os.path.join(folder, f"{shape.model}-{layers or 'all'}-{shape.tokens}.pt")
@@ -186,7 +186,7 @@ class Reference:
         torch.save(output.cpu(), self.path)
 
     def compare(self, output):
-        """True, what is different in words, or None without a reference."""
+        """True, or a description of the difference, or None without a reference."""
         if not os.path.exists(self.path):
             return None
         wanted, found = torch.load(self.path, mmap=True), output.cpu()
@@ -199,7 +199,7 @@ class Reference:
 
 
 def plan_of(model):
-    """What memlab says about itself."""
+    """The attributes of memlab's plan."""
     plan = getattr(model, "memlab", None)
     if plan is None:
         return None
@@ -208,7 +208,7 @@ def plan_of(model):
 
 
 def measure(task, shape, model, call, device, started, base):
-    """One shape of a model that is set up already."""
+    """Measures one shape with a model that is already set up."""
     forward = lambda: model(*call)  # noqa: E731
     reference = Reference(task["folder"], shape, task["layers"])
     found: dict = {}
@@ -245,7 +245,7 @@ def measure(task, shape, model, call, device, started, base):
 
 
 def work(task, say):
-    """`task`: method, shapes (of one model), and how. `say`: takes a dictionary for each shape, as soon as there is one."""
+    """`task`: the method, the shapes of one model, options. `say` gets a dictionary for each shape as soon as it is done."""
     stage = "starting"
     started = {"nvml": nvml_used() if task["device"] == "cuda" else None}
     base = host_used()
@@ -299,11 +299,11 @@ def work(task, say):
 
 
 def run_apart(task, pipe, log):
-    """In a process forked from one that has imported PyTorch and done nothing with it. Never returns."""
+    """Runs in a process forked from one that has only imported PyTorch. Never returns."""
     with contextlib.suppress(BaseException):
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(output, 1)
         os.dup2(output, 2)
         (task.get("work") or work)(task, pipe.send)
         pipe.close()
-    os._exit(0)  # What teardown costs is not the question.
+    os._exit(0)  # Skips teardown, which is not measured.

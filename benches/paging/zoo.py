@@ -1,4 +1,4 @@
-"""Shape H: models of which each has something that paging gets wrong easily. Outputs are compared, nothing is timed."""
+"""Shape H: models with features that are easy to page incorrectly. Compares outputs; does not measure time."""
 
 import copy
 import os
@@ -58,7 +58,7 @@ class Tied(nn.Module):
 
 
 class Direct(nn.Module):
-    """The embedding's weight is the head, without a module for it."""
+    """The head is the embedding's weight, without its own module."""
 
     def __init__(self):
         super().__init__()
@@ -89,7 +89,7 @@ class Keyworded(nn.Module):
 
 
 class Buffered(nn.Module):
-    """Buffers, one of them not in the state, and a parameter of a module that has children."""
+    """Buffers, one of them not persistent, and a parameter of a module that has children."""
 
     def __init__(self):
         super().__init__()
@@ -147,7 +147,7 @@ def edited(model, inputs):
 
 
 def compiled(model, inputs):
-    """Traced by torch.compile; that the graphs are run as they are is enough."""
+    """Traced by torch.compile; runs the graphs without optimizing them."""
     quick = torch.compile(model, backend="eager")
     return [quick(x) for x in inputs]
 
@@ -203,10 +203,10 @@ def compare(wanted, found):
 
 
 def work(task, say):
-    """One method, all models. A method may spoil the process: what is said first is sure."""
+    """One method on all models. A method may break the process, so each result is reported at once."""
     device = task["device"]
     method = methods.METHODS[task["method"]]
-    simulated = "SIMGPU_CARDS" in os.environ  # Its kernels do nothing: that a model runs is all there is to see.
+    simulated = "SIMGPU_CARDS" in os.environ  # Kernels do nothing there, so only checks that the models run.
     for name, (make, run) in ANIMALS.items():
         try:
             if method.needs_gpu and device == "cpu":
@@ -227,7 +227,7 @@ def work(task, say):
 
 
 def table(lines):
-    """Markdown: models down, methods across."""
+    """Markdown with a row for each model and a column for each method."""
     names = list(dict.fromkeys(line["method"] for line in lines))
     said = {(line["model"], line["method"]): line["said"] for line in lines}
     out = ["| H | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 1)]
