@@ -1,7 +1,7 @@
-"""Trains a little, holds what it has, and prints what NVIDIA's tools say of the card meanwhile, as JSON. Bytes:
+"""Trains briefly, keeps its memory, and prints what NVIDIA's tools report about the GPU as JSON. In bytes:
 
-"nvml": used as nvmlDeviceGetMemoryInfo says it; "nvml_v2": the same from its second version, "nvml_reserved" apart;
-"smi": what nvidia-smi prints; "cuda": total less free of cudaMemGetInfo. Absent where there is no such tool.
+"nvml": used, from nvmlDeviceGetMemoryInfo; "nvml_v2": used, from its second version, without "nvml_reserved";
+"smi": used, from nvidia-smi; "cuda": total less free, from cudaMemGetInfo. Missing tools have no key.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ for _ in range(3):
     optimizer.step()
 held = torch.zeros(300 << 20, dtype=torch.uint8, device="cuda")
 torch.cuda.synchronize()
-time.sleep(2)  # memlab samples a while after driver memory last changed.
+time.sleep(2)  # memlab samples until a while after the last change of driver memory.
 
 free, total = torch.cuda.mem_get_info()
 found = {"cuda": total - free, "reserved": torch.cuda.memory_reserved()}
@@ -53,4 +53,4 @@ if shutil.which("nvidia-smi"):
     if smi.stdout.strip().isdigit():
         found["smi"] = int(smi.stdout) << 20
 print(json.dumps(found), flush=True)
-os._exit(0)  # Holding everything.
+os._exit(0)  # Exits with all memory held.

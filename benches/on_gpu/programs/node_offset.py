@@ -1,4 +1,4 @@
-"""Where this PyTorch's autograd nodes keep their sequence number: prints the byte offsets at which every node has it.
+"""Prints the byte offsets at which every autograd node of this PyTorch has its sequence number.
 
 A Python `grad_fn` is an object head (two words) and then a pointer to the C++ node.
 """
@@ -9,7 +9,7 @@ import json
 import torch
 
 x = torch.ones(3, requires_grad=True)
-for _ in range(1000):  # So that the numbers are not small ones, which lie about everywhere.
+for _ in range(1000):  # So that the numbers are not small, since small numbers are everywhere in memory.
     x.exp()
 nodes = [make(x).grad_fn for _ in range(50) for make in (torch.exp, torch.sin, torch.sum)]
 offsets = set(range(0, 96, 8))
