@@ -13,6 +13,20 @@ from conftest import PROGRAMS
 
 PATIENCE = 60.0
 
+MIB = 1 << 20
+PAGE = 2 * MIB
+
+# Memory of every kind that can be moved: of one page and of several, of a size that fills no page, mapped by the program
+# itself, once and twice.
+OF_ALL_KINDS = (
+    "small, large = allocate(PAGE), allocate(3 * PAGE + 12345)",
+    "handle, at = create(2 * PAGE), reserve(8 * PAGE)",
+    "own = holds(attach(at, 2 * PAGE, handle), 2 * PAGE)",
+    "twin = create(PAGE)",
+    "both = holds(attach(at + 4 * PAGE, PAGE, twin), PAGE)",
+    "again = attach(at + 6 * PAGE, PAGE, twin)",
+)
+
 
 class Program:
     """A process under memlab that can be asked through its control socket."""
@@ -139,3 +153,23 @@ class Console(Program):
             self.tell(line)
             value = self.told()
         return value
+
+
+def movable(program):
+    """Gives it memory of all kinds, and says how much that is."""
+    program.do(*OF_ALL_KINDS)
+    return (1 + 4 + 2 + 1) * PAGE
+
+
+def is_right(program):
+    program.do("check()", "both.check(again)")
+
+
+def resident(program):
+    """That all memory is on the device again, none is lost, and none left over in host memory."""
+    move = program.move
+    assert (move["state"], move["host_bytes"]) == ("resident", 0)
+    if move["arena_bytes"]:
+        program.succeed("restore", free_host=True)
+    assert program.move["arena_bytes"] == 0
+    return move["device_bytes"]

@@ -5,8 +5,8 @@ import copy
 import memlab
 import pytest
 import torch
+from paging.small import between, mlp, same
 from paging.zoo import ZOO, build, call
-from test_page import between, mlp, same
 from torch import nn
 
 

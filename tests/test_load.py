@@ -9,9 +9,9 @@ import memlab
 import pytest
 import torch
 from conftest import ROOT
+from paging.small import mlp, same
 from paging.zoo import ZOO, build, call
 from safetensors.torch import save_file
-from test_page import mlp, same
 from torch import nn
 
 

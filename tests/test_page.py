@@ -1,19 +1,18 @@
-"""Paged models compute what they compute unpaged, to the last bit, whatever they are made of and is done to them."""
+"""Paged models compute what they compute unpaged, to the last bit, and what is copied is what was planned."""
 
 import copy
 import gc
-import io
-import pickle
 import threading
 import weakref
 
 import memlab
 import pytest
 import torch
+import torch.nn.functional as F
 from memlab._paging.plan_state import SMALL_BUFFERS, WRITTEN
+from paging.small import between, mlp, paged, pair, same, small_units  # noqa: F401 (a fixture)
 from paging.zoo import ZOO, build, call
 from torch import nn
-from torch.utils._pytree import tree_flatten
 
 WAYS = {
     "default": {},
@@ -24,42 +23,6 @@ WAYS = {
     "between": {"budget": "between"},
     "all": {"budget": "1GiB"},
 }
-
-
-@pytest.fixture(autouse=True)
-def small_units(monkeypatch):
-    # Two test programs at a time on a small machine: threads of their own would only be in each other's way.
-    torch.set_num_threads(1)
-    # The models here are small: units of a few layers, as large models have them.
-    monkeypatch.setattr("memlab._paging.units.SMALL_UNIT", 64 << 10)
-    monkeypatch.setattr("memlab._paging.units.SMALL_SHARED", 4 << 10)
-    monkeypatch.setattr("memlab._paging.collect.SMALL_BUFFER", 64 << 10)
-
-
-def paged(model, **options):
-    return memlab.page(model, device="cpu", **options)
-
-
-def between(model, inputs):
-    """A budget half way from the least that a model runs in to all of it."""
-    paged(model, budget="min")
-    for one in inputs:
-        call(model, one)
-    return (memlab.plan_of(model).device_bytes + memlab.plan_of(model).host_bytes) // 2
-
-
-def same(one, other):
-    """Whether two results are equal to the last bit, whatever they are made of."""
-    ours, shape = tree_flatten(one)
-    theirs, other_shape = tree_flatten(other)
-    assert shape == other_shape
-    for a, b in zip(ours, theirs, strict=True):
-        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else type(a) is type(b)
-    return True
-
-
-def mlp(width=64, depth=6):
-    return nn.Sequential(*(nn.Linear(width, width) for _ in range(depth))).eval()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -168,297 +131,6 @@ def test_a_budget_too_small():
         call(model, (torch.randn(2, 64),))
 
 
-def test_edits_between_forwards():
-    x = torch.randn(3, 64)
-    edits = {
-        "in place": lambda layer: layer.weight.mul_(2),
-        "data": lambda layer: layer.weight.data.mul_(2),
-        "data, as adapters are merged": lambda layer: setattr(layer.weight, "data", layer.weight.data * 2),
-        "load_state_dict": lambda layer: layer.load_state_dict({"weight": layer.weight * 2, "bias": layer.bias}),
-        "copy_": lambda layer: dict(layer.named_parameters())["weight"].copy_(layer.weight * 2),
-        "another Parameter": lambda layer: setattr(layer, "weight", nn.Parameter(layer.weight * 2)),
-    }
-    for budget in ("min", "1GiB"):
-        for what, edit in edits.items():
-            twin = mlp()
-            model = paged(copy.deepcopy(twin), budget=budget, on_change="upload")
-            for _ in range(3):
-                assert same(call(model, (x,)), call(twin, (x,)))
-            # WHEN weights of any layer are edited, THEN the next forward computes with them
-            for layer in (0, 3, 5):
-                with torch.no_grad():
-                    edit(model[layer])
-                    edit(twin[layer])
-                assert same(call(model, (x,)), call(twin, (x,))), (budget, what, layer)
-            memlab.unpage(model)
-            assert same(call(model, (x,)), call(twin, (x,))), (budget, what)
-
-
-def test_edits_refused():
-    x = torch.randn(3, 64)
-    for budget in ("min", "1GiB"):
-        # GIVEN a paged model under the default policy
-        twin = mlp()
-        model = paged(copy.deepcopy(twin), budget=budget)
-        for _ in range(3):
-            call(model, (x,))
-        # WHEN a weight is edited in place, THEN the next forward refuses, and names it
-        with torch.no_grad():
-            model[2].weight.mul_(2)
-            twin[2].weight.mul_(2)
-        with pytest.raises(RuntimeError, match=r"2\.weight changed.*on_change"):
-            call(model, (x,))
-        with pytest.raises(RuntimeError, match=r"2\.weight"):
-            call(model, (x,))
-        # AND goes on once the edit is accepted
-        model.memlab.refresh()
-        assert same(call(model, (x,)), call(twin, (x,)))
-
-
-def test_exceptions_in_the_middle():
-    # GIVEN a paged model whose fourth layer fails now and then
-    twin = mlp()
-    model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
-    x = torch.randn(3, 64)
-    fails = [False]
-
-    def fail(module, args):
-        if fails[0]:
-            raise KeyError("failed")
-
-    model[3].register_forward_pre_hook(fail)
-    for stage in range(6):
-        fails[0] = True
-        with pytest.raises(KeyError):
-            call(model, (x,))
-        # WHEN it goes on, THEN the next forward is right
-        fails[0] = False
-        assert same(call(model, (x,)), call(twin, (x,))), stage
-
-
-def test_hooks_see_what_they_saw():
-    # GIVEN hooks of every kind, that look at inputs, results and weights
-    def with_hooks(model):
-        seen = []
-        model[1].register_forward_pre_hook(lambda m, args: seen.append(args[0].sum()))
-        model[2].register_forward_hook(lambda m, args, out: out + 1)
-        model[3].register_forward_hook(lambda m, args, kwargs, out: seen.append(m.weight.sum()), with_kwargs=True)
-        return seen
-
-    twin, model = mlp(), mlp()
-    model.load_state_dict(twin.state_dict())
-    theirs, ours = with_hooks(twin), with_hooks(model)
-    paged(model, budget="min", max_layer_size=1)
-    x = torch.randn(3, 64)
-    for _ in range(4):
-        assert same(call(model, (x,)), call(twin, (x,)))
-    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)) and len(ours) == 8
-
-
-def test_two_threads_and_more():
-    # GIVEN one paged model in a ring of two layers, and several threads
-    twin = mlp(depth=8)
-    model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
-    wrong = []
-
-    def work(seed):
-        x = torch.randn(3, 64, generator=torch.Generator().manual_seed(seed))
-        wanted = call(twin, (x,))
-        for _ in range(60):
-            if not torch.equal(call(model, (x,)), wanted):
-                wrong.append(seed)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-    # THEN each gets its own result, and none waits for ever
-    assert not any(thread.is_alive() for thread in threads)
-    assert wrong == []
-
-
-def test_training_is_refused_unless_frozen():
-    model = paged(mlp(), budget="min", max_layer_size=1)
-    # GIVEN a paged model whose weights would train, THEN it refuses in words
-    with pytest.raises(RuntimeError, match=r"does not train.*no_grad"):
-        model(torch.randn(3, 64))
-    memlab.unpage(model)
-    # GIVEN the same, frozen, and something before and after it that trains
-    twin = copy.deepcopy(model).requires_grad_(False)
-    model = paged(model.requires_grad_(False), budget="min", max_layer_size=1)
-    for _ in range(4):
-        x = torch.randn(3, 64, requires_grad=True)
-        y = x.detach().clone().requires_grad_()
-        # WHEN gradients go back through it, THEN they are what they were
-        model(x).square().sum().backward()
-        twin(y).square().sum().backward()
-        assert torch.equal(x.grad, y.grad)
-
-
-class LoRA(nn.Module):
-    def __init__(self, base, rank=4):
-        super().__init__()
-        self.base = base
-        self.a = nn.Parameter(torch.randn(rank, base.in_features) / 8)
-        self.b = nn.Parameter(torch.zeros(base.out_features, rank))
-
-    def forward(self, x):
-        return self.base(x) + x @ self.a.t() @ self.b.t()
-
-
-def test_adapters_train_over_a_paged_base():
-    # GIVEN a frozen base with adapters that train
-    torch.manual_seed(3)
-    base = mlp().requires_grad_(False)
-    twin = nn.Sequential(*(LoRA(layer) for layer in base))
-    model = paged(copy.deepcopy(twin), budget="min")
-    data = torch.randn(8, 16, 64)
-    for one in (model, twin):
-        optimizer = torch.optim.AdamW([p for p in one.parameters() if p.requires_grad], lr=1e-2)
-        for x in data:
-            loss = (one(x) - x).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        one.loss = loss.detach()
-    # THEN they learn the same
-    assert torch.equal(model.loss, twin.loss)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
-
-
-def test_copies_and_pickles_are_ordinary_models(tmp_path):
-    x = torch.randn(3, 64)
-    model = paged(mlp(), budget="min", max_layer_size=1)
-    model.note = "kept"
-    for stage in range(4):
-        wanted = call(model, (x,))
-        torch.save(model, tmp_path / "model.pt")
-        copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), copy.copy(model)]
-        copies.append(torch.load(tmp_path / "model.pt", weights_only=False))
-        for index, one in enumerate(copies):
-            # THEN a copy computes the same and knows nothing of memlab
-            assert one.note == "kept"
-            if index != 2:
-                assert "memlab" not in vars(one) and "forward" not in vars(one[0]) and "_apply" not in vars(one)
-                assert type(one[0]._parameters) is dict
-                assert same(call(one, (x,)), wanted), stage
-        # AND what is saved of one layer is one layer
-        saved = io.BytesIO()
-        torch.save(model[0].state_dict(), saved)
-        assert saved.tell() < 3 * 64 * 64 * 4
-
-
-def test_round_trip_of_state():
-    # GIVEN two models of different weights
-    one, other = mlp(), mlp()
-    x = torch.randn(3, 64)
-    wanted = call(other, (x,))
-    model = paged(one, budget="min", on_change="upload")
-    for _ in range(3):
-        call(model, (x,))
-    # WHEN the paged one is given the other's state, THEN it is the other
-    model.load_state_dict(other.state_dict())
-    assert same(call(model, (x,)), wanted)
-    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True))
-
-
-def test_layers_called_by_themselves():
-    # GIVEN a paged model of which some layers stay, some come and go, and one was never used
-    twin = mlp()
-    for budget in ("min", "1GiB"):
-        model = paged(copy.deepcopy(twin), budget=budget, max_layer_size=1)
-        x = torch.randn(3, 64)
-        for _ in range(4):
-            # WHEN single layers are called, THEN they compute what they did, and so does the model
-            for layer in (4, 1, 1, 5):
-                assert same(call(model[layer], (x,)), call(twin[layer], (x,)))
-            assert same(call(model, (x,)), call(twin, (x,)))
-
-
-def test_made_in_inference_mode():
-    with torch.inference_mode():
-        twin = mlp()
-        model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
-        for _ in range(4):
-            x = torch.randn(3, 64)
-            assert same(model(x), twin(x))
-        memlab.unpage(model)
-        assert same(model(x), twin(x))
-
-
-def test_what_cannot_be_done_is_said():
-    model = paged(mlp())
-    with pytest.raises(RuntimeError, match=r"torch\.jit\.trace.*unpage"), torch.no_grad():
-        torch.jit.trace(model, torch.randn(1, 64))
-    for again in (lambda: paged(model), lambda: paged(model[1]), lambda: paged(nn.Sequential(model, nn.Linear(64, 64)))):
-        with pytest.raises(RuntimeError, match=r"paged or chunked already.*unpage"):
-            again()
-    with pytest.raises(RuntimeError, match=r"cannot be moved or cast.*unpage"):
-        model.half()
-    with pytest.raises(RuntimeError, match="not paged"):
-        memlab.unpage(mlp())
-    with pytest.raises(ValueError, match="no weights"):
-        paged(nn.ReLU())
-    with pytest.raises(ValueError, match="meta"):
-        paged(nn.Linear(4, 4, device="meta"))
-    for options in ({"prefetch": -1}, {"order": "any"}, {"on_change": "ignore"}, {"micro_batch": 0}, {"budget": "much"}):
-        with pytest.raises(ValueError, match=next(iter(options.values())) if "budget" in options else next(iter(options))):
-            paged(mlp(), **options)
-    with pytest.raises(ValueError, match="mps"):
-        memlab.page(mlp(), device="mps")
-
-
-def test_micro_batches():
-    # GIVEN a model of blocks, and a batch that goes through them in pieces
-    for name, batch in (("encoder", (6, 9, 64)), ("resnet101", (6, 3, 64, 64))):
-        twin, model = build(name), build(name)
-        model.load_state_dict(twin.state_dict())
-        paged(model, micro_batch=2)
-        for _ in range(4):
-            x = torch.randn(batch)
-            # THEN the results are those of the whole batch, as far as kernels compute the same for other shapes
-            torch.testing.assert_close(call(model, (x,)), call(twin, (x,)))
-
-
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-def test_compiled(backend):
-    # GIVEN a paged model that is compiled (its blocks are, between the points where weights are exchanged)
-    twin = nn.Sequential(*(nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(3))).eval()
-    model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
-    compiled = torch.compile(model, backend=backend)
-    for _ in range(5):
-        x = torch.randn(3, 64)
-        with torch.no_grad():
-            torch.testing.assert_close(compiled(x), twin(x))
-    assert model.memlab.stage == "settled"
-
-
-def test_autocast_and_inference_mode():
-    twin = mlp()
-    model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
-    x = torch.randn(3, 64)
-    for _ in range(4):
-        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
-            assert same(model(x), twin(x))
-    with torch.inference_mode():
-        assert same(model(x), twin(x))
-    assert same(call(model, (x,)), call(twin, (x,)))
-
-
-def test_nothing_is_left_behind():
-    # GIVEN a paged model that was used
-    model = paged(mlp(), budget="min")
-    x = torch.randn(3, 64)
-    for _ in range(3):
-        call(model, (x,))
-    gone = [weakref.ref(model), weakref.ref(model[0].weight)]
-    # WHEN it goes, THEN all of it goes
-    del model
-    gc.collect()
-    assert [ref() for ref in gone] == [None, None]
-
-
 def test_rows_of_embeddings():
     # GIVEN a table of which a forward reads a few rows
     class Words(nn.Module):
@@ -492,6 +164,165 @@ def test_a_branch_not_taken_before():
         assert same(call(model, inputs), call(twin, inputs)), way
     # AND was counted
     assert model.memlab.counters["on_demand"] > 0
+
+
+def test_layers_called_by_themselves():
+    # GIVEN a paged model of which some layers stay, some come and go, and one was never used
+    twin = mlp()
+    for budget in ("min", "1GiB"):
+        model = paged(copy.deepcopy(twin), budget=budget, max_layer_size=1)
+        x = torch.randn(3, 64)
+        for _ in range(4):
+            # WHEN single layers are called, THEN they compute what they did, and so does the model
+            for layer in (4, 1, 1, 5):
+                assert same(call(model[layer], (x,)), call(twin[layer], (x,)))
+            assert same(call(model, (x,)), call(twin, (x,)))
+
+
+def test_hooks_see_what_they_saw():
+    # GIVEN hooks of every kind, that look at inputs, results and weights
+    def with_hooks(model):
+        seen = []
+        model[1].register_forward_pre_hook(lambda m, args: seen.append(args[0].sum()))
+        model[2].register_forward_hook(lambda m, args, out: out + 1)
+        model[3].register_forward_hook(lambda m, args, kwargs, out: seen.append(m.weight.sum()), with_kwargs=True)
+        return seen
+
+    twin, model = mlp(), mlp()
+    model.load_state_dict(twin.state_dict())
+    theirs, ours = with_hooks(twin), with_hooks(model)
+    paged(model, budget="min", max_layer_size=1)
+    x = torch.randn(3, 64)
+    for _ in range(4):
+        assert same(call(model, (x,)), call(twin, (x,)))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)) and len(ours) == 8
+
+
+def test_exceptions_in_the_middle():
+    # GIVEN a paged model whose fourth layer fails now and then
+    twin = mlp()
+    model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
+    x = torch.randn(3, 64)
+    fails = [False]
+
+    def fail(module, args):
+        if fails[0]:
+            raise KeyError("failed")
+
+    model[3].register_forward_pre_hook(fail)
+    for stage in range(6):
+        fails[0] = True
+        with pytest.raises(KeyError):
+            call(model, (x,))
+        # WHEN it goes on, THEN the next forward is right
+        fails[0] = False
+        assert same(call(model, (x,)), call(twin, (x,))), stage
+
+
+def test_two_threads_and_more():
+    # GIVEN one paged model in a ring of two layers, and several threads
+    twin = mlp(depth=8)
+    model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
+    wrong = []
+
+    def work(seed):
+        x = torch.randn(3, 64, generator=torch.Generator().manual_seed(seed))
+        wanted = call(twin, (x,))
+        for _ in range(60):
+            if not torch.equal(call(model, (x,)), wanted):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    # THEN each gets its own result, and none waits for ever
+    assert not any(thread.is_alive() for thread in threads)
+    assert wrong == []
+
+
+def test_autocast_and_inference_mode():
+    twin = mlp()
+    model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
+    x = torch.randn(3, 64)
+    for _ in range(4):
+        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+            assert same(model(x), twin(x))
+    with torch.inference_mode():
+        assert same(model(x), twin(x))
+    assert same(call(model, (x,)), call(twin, (x,)))
+
+
+def test_inference_mode_sees_the_same():
+    # GIVEN operations that come to the tracer whole in inference mode
+    class Casting(nn.Linear):
+        def forward(self, x):
+            return F.linear(x, self.weight.to(torch.bfloat16))
+
+    twin, model = pair(nn.Sequential(*(Casting(64, 64, bias=False) for _ in range(5))))
+    for _ in range(4):
+        with torch.inference_mode():
+            x = torch.randn(2, 64).bfloat16()
+            assert same(model(x), twin(x))
+    # THEN the weights are found, and paged
+    assert model.memlab.streamed_bytes == 5 * 64 * 64 * 4 and model.memlab.counters["copies"] > 0
+
+
+def test_made_in_inference_mode():
+    with torch.inference_mode():
+        twin = mlp()
+        model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
+        for _ in range(4):
+            x = torch.randn(3, 64)
+            assert same(model(x), twin(x))
+        memlab.unpage(model)
+        assert same(model(x), twin(x))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_compiled(backend):
+    # GIVEN a paged model that is compiled (its blocks are, between the points where weights are exchanged)
+    twin = nn.Sequential(*(nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)) for _ in range(3))).eval()
+    model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
+    compiled = torch.compile(model, backend=backend)
+    for _ in range(5):
+        x = torch.randn(3, 64)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), twin(x))
+    assert model.memlab.stage == "settled"
+
+
+def test_nothing_is_left_behind():
+    # GIVEN a paged model that was used
+    model = paged(mlp(), budget="min")
+    x = torch.randn(3, 64)
+    for _ in range(3):
+        call(model, (x,))
+    gone = [weakref.ref(model), weakref.ref(model[0].weight)]
+    # WHEN it goes, THEN all of it goes
+    del model
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+
+
+@pytest.mark.parametrize("way", ["page", "chunk"])
+def test_again_and_again(way):
+    # GIVEN a model that is paged, given back, and paged anew
+    twin = mlp()
+    model = copy.deepcopy(twin)
+    x = (torch.randn(2, 64),)
+    for budget in ("1GiB", "60KiB", "1GiB", "40KiB"):
+        if way == "page":
+            paged(model, budget=budget, max_layer_size=1)
+        else:
+            memlab.chunk(model, "cpu", budget, rest="page")
+        for _ in range(4):
+            assert same(call(model, x), call(twin, x))
+        # THEN nothing is copied again because of what the one before has left
+        assert model.memlab.counters["reloads"] == 0
+        memlab.unpage(model)
+        assert same(call(model, x), call(twin, x))
 
 
 def test_the_plan_as_text():

@@ -8,8 +8,8 @@ import memlab
 import pytest
 import torch
 from memlab._paging.plan_state import TRAINED
+from paging.small import LoRA, mlp, paged, small_units  # noqa: F401 (a fixture)
 from paging.zoo import build, call, ids
-from test_page import LoRA, mlp, paged, small_units  # noqa: F401 (a fixture)
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

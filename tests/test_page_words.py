@@ -3,7 +3,7 @@
 import memlab
 import pytest
 import torch
-from test_page import mlp, paged, small_units  # noqa: F401 (a fixture)
+from paging.small import mlp, paged, small_units  # noqa: F401 (a fixture)
 from torch import nn
 
 MODEL = mlp()
@@ -72,3 +72,42 @@ def test_wrong_arguments(number):
     call, kind, words = WRONG[number]
     with pytest.raises(kind, match=words):
         call()
+
+
+def test_what_cannot_be_done_is_said():
+    model = paged(mlp())
+    with pytest.raises(RuntimeError, match=r"torch\.jit\.trace.*unpage"), torch.no_grad():
+        torch.jit.trace(model, torch.randn(1, 64))
+    for again in (lambda: paged(model), lambda: paged(model[1]), lambda: paged(nn.Sequential(model, nn.Linear(64, 64)))):
+        with pytest.raises(RuntimeError, match=r"paged or chunked already.*unpage"):
+            again()
+    with pytest.raises(RuntimeError, match=r"cannot be moved or cast.*unpage"):
+        model.half()
+    with pytest.raises(RuntimeError, match="not paged"):
+        memlab.unpage(mlp())
+    with pytest.raises(ValueError, match="no weights"):
+        paged(nn.ReLU())
+    with pytest.raises(ValueError, match="meta"):
+        paged(nn.Linear(4, 4, device="meta"))
+    for options in ({"prefetch": -1}, {"order": "any"}, {"on_change": "ignore"}, {"micro_batch": 0}, {"budget": "much"}):
+        with pytest.raises(ValueError, match=next(iter(options.values())) if "budget" in options else next(iter(options))):
+            paged(mlp(), **options)
+    with pytest.raises(ValueError, match="mps"):
+        memlab.page(mlp(), device="mps")
+
+
+def test_names_and_numbers():
+    # GIVEN a model that has a layer called memlab
+    model = mlp()
+    model.memlab = nn.Linear(64, 64)
+    paged(model, budget=2e6)
+    assert isinstance(model.memlab, nn.Linear) and memlab.plan_of(model).stage == "untraced"
+    # AND budgets that are none
+    for budget in (1.5, True, [1]):
+        with pytest.raises(ValueError, match="budget="):
+            paged(mlp(), budget=budget)
+    # AND a model that micro_batch cannot be for: it is left as it was
+    alone = nn.Linear(64, 64)
+    with pytest.raises(ValueError, match="made of blocks"):
+        paged(alone, micro_batch=2)
+    assert "forward" not in vars(alone) and type(vars(alone)["_parameters"]) is dict

@@ -1,0 +1,89 @@
+"""What the tests of paging share: small models, paged copies of them, and exact comparison."""
+
+import copy
+
+import memlab
+import pytest
+import torch
+from paging.zoo import call
+from torch import nn
+from torch.utils._pytree import tree_flatten
+
+WIDE = (256, 64)  # 64 KiB: as large as a unit in these tests.
+
+
+@pytest.fixture(autouse=True)
+def small_units(monkeypatch):
+    # Two test programs run at a time on a small machine: more threads would slow both.
+    torch.set_num_threads(1)
+    # Units of a few layers, as large models have them.
+    monkeypatch.setattr("memlab._paging.units.SMALL_UNIT", 64 << 10)
+    monkeypatch.setattr("memlab._paging.units.SMALL_SHARED", 4 << 10)
+    monkeypatch.setattr("memlab._paging.collect.SMALL_BUFFER", 64 << 10)
+
+
+def paged(model, **options):
+    return memlab.page(model, device="cpu", **options)
+
+
+def pair(model, **options):
+    """A model and its paged copy."""
+    return model.eval(), paged(copy.deepcopy(model).eval(), **{"budget": "min", "max_layer_size": 1} | options)
+
+
+def behave_alike(twin, model, inputs):
+    for one in inputs:
+        assert same(call(model, one), call(twin, one))
+    for (name, ours), theirs in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
+def between(model, inputs):
+    """A budget half way from the least that a model runs in to all of it."""
+    paged(model, budget="min")
+    for one in inputs:
+        call(model, one)
+    return (memlab.plan_of(model).device_bytes + memlab.plan_of(model).host_bytes) // 2
+
+
+def same(one, other):
+    """Whether two results are equal to the last bit, whatever they are made of."""
+    ours, shape = tree_flatten(one)
+    theirs, other_shape = tree_flatten(other)
+    assert shape == other_shape
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else type(a) is type(b)
+    return True
+
+
+def mlp(width=64, depth=6):
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(depth))).eval()
+
+
+class LoRA(nn.Module):
+    def __init__(self, base, rank=4):
+        super().__init__()
+        self.base = base
+        self.a = nn.Parameter(torch.randn(rank, base.in_features) / 8)
+        self.b = nn.Parameter(torch.zeros(base.out_features, rank))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.a.t() @ self.b.t()
+
+
+class Bank(nn.Module):
+    """A large buffer that some forwards write to, others put another tensor in the place of."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.register_buffer("bank", torch.randn(WIDE))
+        self.last = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
+
+    def forward(self, x, what):
+        x = self.first(x)
+        if what == "write":
+            self.bank[: len(x)].copy_(x)
+        if what == "assign":
+            self.bank = self.bank * 0.5 + 1
+        return self.last(x + self.bank[: len(x)] + self.bank.mean(0))

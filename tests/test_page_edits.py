@@ -1,0 +1,154 @@
+"""Weights that are edited or replaced between forwards are used as they are, or refused: never silently stale."""
+
+import copy
+
+import memlab
+import pytest
+import torch
+from paging.small import behave_alike, between, mlp, paged, pair, same, small_units  # noqa: F401 (a fixture)
+from paging.zoo import call
+from torch import nn
+
+
+def test_edits_between_forwards():
+    x = torch.randn(3, 64)
+    edits = {
+        "in place": lambda layer: layer.weight.mul_(2),
+        "data": lambda layer: layer.weight.data.mul_(2),
+        "data, as adapters are merged": lambda layer: setattr(layer.weight, "data", layer.weight.data * 2),
+        "load_state_dict": lambda layer: layer.load_state_dict({"weight": layer.weight * 2, "bias": layer.bias}),
+        "copy_": lambda layer: dict(layer.named_parameters())["weight"].copy_(layer.weight * 2),
+        "another Parameter": lambda layer: setattr(layer, "weight", nn.Parameter(layer.weight * 2)),
+    }
+    for budget in ("min", "1GiB"):
+        for what, edit in edits.items():
+            twin = mlp()
+            model = paged(copy.deepcopy(twin), budget=budget, on_change="upload")
+            for _ in range(3):
+                assert same(call(model, (x,)), call(twin, (x,)))
+            # WHEN weights of any layer are edited, THEN the next forward computes with them
+            for layer in (0, 3, 5):
+                with torch.no_grad():
+                    edit(model[layer])
+                    edit(twin[layer])
+                assert same(call(model, (x,)), call(twin, (x,))), (budget, what, layer)
+            memlab.unpage(model)
+            assert same(call(model, (x,)), call(twin, (x,))), (budget, what)
+
+
+def test_edits_refused():
+    x = torch.randn(3, 64)
+    for budget in ("min", "1GiB"):
+        # GIVEN a paged model under the default policy
+        twin = mlp()
+        model = paged(copy.deepcopy(twin), budget=budget)
+        for _ in range(3):
+            call(model, (x,))
+        # WHEN a weight is edited in place, THEN the next forward refuses, and names it
+        with torch.no_grad():
+            model[2].weight.mul_(2)
+            twin[2].weight.mul_(2)
+        with pytest.raises(RuntimeError, match=r"2\.weight changed.*on_change"):
+            call(model, (x,))
+        with pytest.raises(RuntimeError, match=r"2\.weight"):
+            call(model, (x,))
+        # AND goes on once the edit is accepted
+        model.memlab.refresh()
+        assert same(call(model, (x,)), call(twin, (x,)))
+
+
+@pytest.mark.parametrize("budget", ["min", "1GiB"])
+def test_edits_through_references_kept_from_before(budget):
+    # GIVEN references to weights that somebody has kept, as tensors, data and arrays
+    twin, model = pair(mlp(), budget=budget)
+    kept = [(list(one.parameters()), one[1].weight.data, one[2].weight.detach().numpy()) for one in (twin, model)]
+    for turn in range(8):
+        # WHEN weights are changed through them, which leaves no trace
+        for parameters, data, array in kept:
+            parameters[0].data.mul_(1.1)
+            parameters[-2].data.add_(turn)
+            data.mul_(0.9)
+            array[:] += 0.1
+        # THEN the next forward computes with what they are
+        behave_alike(twin, model, [(torch.randn(2, 64),)])
+
+
+@pytest.mark.parametrize("budget", ["min", "1GiB"])
+@pytest.mark.parametrize("hold", [lambda w: w, lambda w: w.data, lambda w: w.detach().numpy()])
+def test_edited_by_who_held_it_and_let_go(budget, hold):
+    # GIVEN somebody who holds a weight during a forward, edits it without a trace, and lets go
+    twin, model = pair(mlp(), budget=budget, on_change="upload")
+    x = (torch.randn(2, 64),)
+    for _ in range(3):
+        call(model, x)
+    held = [hold(one[2].weight) for one in (twin, model)]
+    call(model, x)
+    for one in held:
+        (one.data if isinstance(one, torch.Tensor) else one)[:] *= 2
+    del held, one
+    # THEN the next forward uses the new value, and those after it
+    for _ in range(3):
+        assert same(call(model, x), call(twin, x))
+
+
+def test_an_exchange_is_refused_until_it_is_undone():
+    twin, model = pair(mlp())
+    x = (torch.randn(2, 64),)
+    for _ in range(3):
+        call(model, x)
+    old = model[2].weight
+    model[2].weight = nn.Parameter(torch.randn(64, 64))
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match=r"2\.weight was exchanged"):
+            call(model, x)
+    model[2].weight = old
+    assert same(call(model, x), call(twin, x))
+
+
+@pytest.mark.parametrize("when", range(5))
+def test_weights_exchanged_at_any_time(when):
+    # GIVEN a weight that is exchanged before the first forward, or between any two
+    for on_change in ("error", "upload"):
+        twin, model = pair(mlp(), on_change=on_change)
+        for turn in range(6):
+            if turn == when:
+                new = torch.randn(64, 64)
+                twin[2].weight, model[2].weight = nn.Parameter(new.clone()), nn.Parameter(new.clone())
+            x = (torch.randn(2, 64),)
+            if turn == when and on_change == "error":
+                with pytest.raises(RuntimeError, match=r"2\.weight was exchanged"):
+                    call(model, x)
+                break
+            # THEN it is used from then on, or refused
+            assert same(call(model, x), call(twin, x))
+
+
+def transpose_data(weight):
+    weight.data = weight.data.t()
+
+
+@pytest.mark.parametrize("edit", [transpose_data, torch.Tensor.t_])
+@pytest.mark.parametrize("on_change", ["error", "upload"])
+def test_other_strides_at_the_same_address(edit, on_change):
+    _, model = pair(mlp(), on_change=on_change)
+    x = (torch.randn(2, 64),)
+    for _ in range(3):
+        call(model, x)
+    with torch.no_grad():
+        edit(model[2].weight)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"2\.weight (changed|was .* with strides \(64, 1\))"):
+            call(model, x)
+
+
+def test_memory_that_somebody_keeps_is_not_overwritten():
+    # GIVEN averaged weights tried out as is often done: the pointers exchanged, the former kept to go back to
+    _, model = pair(mlp(), on_change="upload")
+    x = (torch.randn(2, 64),)
+    call(model, x)
+    former, value = model[2].weight.data, model[2].weight.detach().clone()
+    model[2].weight.data = torch.zeros(64, 64)
+    # THEN that is refused, rather than the former weights lost
+    with pytest.raises(RuntimeError, match=r"2\.weight was given other memory.*clone"):
+        call(model, x)
+    assert torch.equal(former, value)

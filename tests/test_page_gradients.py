@@ -1,0 +1,154 @@
+"""Gradients through frozen paged weights, and of weights that have no owner."""
+
+import copy
+
+import memlab
+import pytest
+import torch
+from paging.small import Bank, LoRA, mlp, paged, pair, same, small_units  # noqa: F401 (a fixture)
+from paging.zoo import call
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+def test_training_is_refused_unless_frozen():
+    model = paged(mlp(), budget="min", max_layer_size=1)
+    # GIVEN a paged model whose weights would train, THEN it refuses in words
+    with pytest.raises(RuntimeError, match=r"does not train.*no_grad"):
+        model(torch.randn(3, 64))
+    memlab.unpage(model)
+    # GIVEN the same, frozen, and something before and after it that trains
+    twin = copy.deepcopy(model).requires_grad_(False)
+    model = paged(model.requires_grad_(False), budget="min", max_layer_size=1)
+    for _ in range(4):
+        x = torch.randn(3, 64, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        # WHEN gradients go back through it, THEN they are what they were
+        model(x).square().sum().backward()
+        twin(y).square().sum().backward()
+        assert torch.equal(x.grad, y.grad)
+
+
+def test_adapters_train_over_a_paged_base():
+    # GIVEN a frozen base with adapters that train
+    torch.manual_seed(3)
+    base = mlp().requires_grad_(False)
+    twin = nn.Sequential(*(LoRA(layer) for layer in base))
+    model = paged(copy.deepcopy(twin), budget="min")
+    data = torch.randn(8, 16, 64)
+    for one in (model, twin):
+        optimizer = torch.optim.AdamW([p for p in one.parameters() if p.requires_grad], lr=1e-2)
+        for x in data:
+            loss = (one(x) - x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        one.loss = loss.detach()
+    # THEN they learn the same
+    assert torch.equal(model.loss, twin.loss)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_gradients_where_they_are_rarely_asked_for():
+    # GIVEN frozen paged blocks, run with gradient checkpointing
+    twin, model = pair(mlp().requires_grad_(False))
+
+    def gradient(one, x, way):
+        x = x.clone().requires_grad_()
+        if way == "checkpoint":
+            y = checkpoint(one, checkpoint(one[2], x, use_reentrant=False), use_reentrant=False)
+        else:
+            # AND a model that asks for gradients in a forward without any
+            with torch.no_grad(), torch.enable_grad():
+                y = one(x)
+            call(one, (x.detach(),))
+        return torch.autograd.grad(y.square().sum(), x)[0]
+
+    for way in ["checkpoint", "within"] * 4:
+        x = torch.randn(2, 64)
+        assert torch.equal(gradient(model, x, way), gradient(twin, x, way)), way
+    # AND a weight that is edited before the backward is not silently another one
+    y = model(x.requires_grad_()).sum()
+    with torch.no_grad():
+        model[3].weight.add_(1)
+    with pytest.raises(RuntimeError, match=r"3\.weight was edited in place"):
+        y.backward()
+
+
+class Inner(nn.Module):
+    """Computes gradients in its forward, whoever calls it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = mlp()
+
+    @torch.enable_grad()
+    def forward(self, x):
+        return self.layers(x)
+
+
+def test_gradients_of_weights_asked_for_within_a_forward():
+    # GIVEN a model that computes with gradients though it is called without
+    model = paged(Inner().eval(), budget="min", max_layer_size=1)
+    for _ in range(4):
+        loss = call(model, (torch.randn(2, 64),)).square().sum()
+        # THEN no gradient goes where nobody finds it
+        with pytest.raises(RuntimeError, match=r"a gradient was asked for a weight.*freeze"):
+            loss.backward()
+    # AND one of its input is to be had
+    for _ in range(2):
+        x = torch.randn(2, 64, requires_grad=True)
+        loss = call(model, (x,)).square().sum()
+        assert torch.autograd.grad(loss, x)[0].abs().sum() > 0
+
+
+def test_activations_with_gradients_written_to_a_buffer():
+    # GIVEN a frozen model that keeps activations, through which gradients go, in a buffer
+    twin, model = pair(Bank().requires_grad_(False))
+    for turn in range(7):
+        x = torch.randn(2, 64)
+        kept = []
+        for one in (model, twin):
+            with torch.set_grad_enabled(turn == 3):
+                kept.append(one(x.clone().requires_grad_(turn == 3), "write" if turn == 3 else "read"))
+        assert torch.equal(*kept)
+        if turn == 3:
+            twin.bank = twin.bank.detach()
+
+
+class Telling(nn.Linear):
+    """Says in its forwards whether its weight requires a gradient, as PyTorch's operations look at it to choose kernels."""
+
+    def __init__(self):
+        super().__init__(64, 64)
+        self.told = []
+
+    def forward(self, x):
+        self.told.append(self.weight.requires_grad)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("budget", ["min", "1GiB"])
+def test_what_requires_a_gradient_does_so_in_forwards(budget):
+    # GIVEN a model that trains elsewhere, run without gradients, then frozen, then not
+    model = paged(nn.Sequential(*(Telling() for _ in range(4))).eval(), budget=budget, max_layer_size=1)
+    expected = []
+    kept = model[2].weight
+    for requires in [True, True, True, False, False, True, True]:
+        model[1].requires_grad_(requires)
+        kept.requires_grad_(requires)
+        call(model, (torch.randn(2, 64),))
+        expected.append(requires)
+    # THEN its forwards see what they would see unpaged, each time
+    assert model[1].told == model[2].told == expected and model[0].told == [True] * len(expected)
+
+
+def test_a_model_made_in_inference_mode_trains_when_unpaged():
+    # GIVEN parameters whose memory cannot be exchanged, so that others take their places
+    with torch.inference_mode():
+        model = mlp()
+    paged(model, budget="min", max_layer_size=1)
+    call(model, (torch.randn(2, 64),))
+    # WHEN it is given back THEN they are ordinary ones
+    memlab.unpage(model)(torch.randn(2, 64)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
