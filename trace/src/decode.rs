@@ -241,7 +241,11 @@ fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
         Some(b"layer") => Record::Layer(serde_json::from_slice(line)?),
         Some(b"warning") => Record::Warning(serde_json::from_slice::<Warning>(line)?.warning),
         Some(b"skip") => Record::Skip(serde_json::from_slice::<Skip>(line)?.skip),
-        Some(b"keyframe") => Record::Keyframe(serde_json::from_slice(line)?),
+        Some(b"keyframe") => {
+            serde_json::from_slice::<serde::de::IgnoredAny>(line)?;
+            let json = std::str::from_utf8(line).map_err(|_| DecodeError::new("a string is not UTF-8"))?;
+            Record::Keyframe(Cow::Borrowed(json))
+        }
         _ => {
             serde_json::from_slice::<serde::de::IgnoredAny>(line)?;
             Record::Unknown

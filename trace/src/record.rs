@@ -11,8 +11,6 @@ use std::borrow::Cow;
 pub use definitions::*;
 pub use events::*;
 
-use crate::model::Keyframe;
-
 /// The newest version of the format this crate reads, and the one it writes.
 pub const FORMAT: u32 = 1;
 
@@ -49,7 +47,7 @@ pub enum Record<'a> {
     /// Nothing follows up to this byte of the trace: `{"skip":536870912}`.
     Skip(u64),
     /// Part of the state of the process at an earlier moment.
-    Keyframe(Box<Keyframe>),
+    Keyframe(Text<'a>),
     /// A block handed out by PyTorch's caching allocator.
     Alloc(Alloc),
     /// A block given back to it.

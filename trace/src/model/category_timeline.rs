@@ -3,8 +3,9 @@
 //!
 //! Categories are those known at that moment: what turned out later to be something else is not counted again.
 
+use super::category::CategoryBytes;
+use super::history_views::CategoryPoint;
 use super::time_bins::{TimeBin, TimeBins};
-use super::views::{CategoryBytes, CategoryPoint};
 
 /// Records what memory was used for over time: a screen is a few hundred columns wide.
 #[derive(Clone, Default)]

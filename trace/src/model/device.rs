@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::accumulation::Accumulation;
+use super::anomalies::Anomalies;
 use super::blocks::{Block, LiveBlocks};
 use super::category_timeline::CategoryRecorder;
-use super::driver::{Driver, Held};
+use super::cell::CellKey;
+use super::driver_memory::{DriverMemory, HeldMemory};
+use super::growth::Growth;
 use super::kind::{Kind, effective_phase, first_kind};
-use super::ledger::{CellKey, Ledger};
-use super::steps::{Growth, Steps};
+use super::ledger::Ledger;
+use super::passes::Accumulation;
+use super::steps::Steps;
 use super::symbols::Symbols;
 use super::tags::{TaggedTensor, Tags, rounded};
 use super::timeline::TimelineRecorder;
-use super::views::Anomalies;
 use crate::record::{self, Flags, Phase, TagCategory};
 
 /// The largest block believed: 16 TiB.
@@ -150,7 +152,7 @@ pub(crate) struct DeviceState {
     pub(crate) blocks: LiveBlocks,
     pub(crate) ledger: Ledger,
     pub(crate) tags: Tags,
-    pub(crate) driver: Driver,
+    pub(crate) driver: DriverMemory,
     pub(crate) timeline: TimelineRecorder,
     pub(crate) shares: CategoryRecorder,
     pub(crate) steps: Steps,
@@ -327,7 +329,7 @@ impl DeviceState {
 
     /// Whether what the driver gets back is such a block.
     pub(crate) fn async_free(&mut self, event: &record::DriverFree, anomalies: &mut Anomalies) -> bool {
-        let is_block = self.driver.held.get(&(event.kind, event.address)).is_some_and(Held::is_block);
+        let is_block = self.driver.held.get(&(event.kind, event.address)).is_some_and(HeldMemory::is_block);
         if is_block {
             self.driver.free(event, anomalies);
         }

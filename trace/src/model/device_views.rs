@@ -6,15 +6,18 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::blocks::Block;
-use super::code_origin::Scope;
+use super::category::Category;
+use super::cell::Cell;
 use super::device::DeviceState;
-use super::driver::SegmentRange;
-use super::ledger::Cell;
+use super::driver_memory::SegmentRange;
+use super::history_views::{StepView, Timeline, TimelinePoint};
+use super::line::Line;
+use super::scope::Scope;
 use super::symbols::{Owner, Symbols};
 use super::tags::Owned;
 use super::views::{
-    AttributionView, BlockLayer, BlockView, Category, CategoryView, DeviceView, LayerView, Line, LineView, Segment,
-    SegmentMap, StackView, StepView, Timeline, TimelinePoint, TotalsView,
+    AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, LayerView, LineView, Segment, SegmentMap,
+    StackView, TotalsView,
 };
 use crate::record::{Phase, TagCategory};
 
@@ -106,7 +109,7 @@ impl DeviceState {
             }
         }
         // Slots of stacks whose line is not known (yet) stand for no line, together.
-        let mut known: HashMap<Option<Arc<super::views::Line>>, usize> = HashMap::new();
+        let mut known: HashMap<Option<Arc<Line>>, usize> = HashMap::new();
         let mut joined: Vec<LineView> = Vec::with_capacity(views.len());
         for view in views.into_iter().filter(|view| view.allocations > 0 || view.peak_live_bytes > 0) {
             match known.get(&view.line) {

@@ -21,7 +21,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::views::Category;
+use super::category::Category;
 use crate::record::{Flags, Phase, TagCategory};
 
 /// A category of blocks, decided or pending.

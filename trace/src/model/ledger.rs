@@ -11,60 +11,12 @@
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::code_origin::{SCOPES, Scope};
+use super::category::CategoryBytes;
+use super::cell::{Cell, CellKey};
 use super::kind::Kind;
 use super::line_book::{LineBook, Moved};
+use super::scope::{SCOPES, Scope};
 use super::symbols::Symbols;
-use super::views::CategoryBytes;
-use crate::record::Phase;
-
-/// What the blocks of a cell have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct CellKey {
-    pub(crate) stack: u32,
-    pub(crate) layer: u32,
-    /// The owner by tags ([`Symbols::owner`]); 0: none.
-    pub(crate) owner: u32,
-    pub(crate) kind: Kind,
-    pub(crate) phase: Phase,
-}
-
-/// The bytes of all blocks with one key.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Cell {
-    pub(crate) key: CellKey,
-    pub(crate) bytes: u64,
-    at_peak: u64,
-    epoch: u64,
-    pub(crate) blocks: u64,
-    /// Blocks that began in this cell, over the run; they stay counted here when their kind changes.
-    pub(crate) allocations: u64,
-    pub(crate) allocated_bytes: u64,
-    /// Its slots in the books of lines.
-    pub(super) lines: [u32; SCOPES],
-    layer: u32,
-    /// Whether operations that allocated here made autograd nodes.
-    pub(crate) makes_graph: bool,
-}
-
-impl Cell {
-    /// Its figures, and its line and layer slots, for a keyframe.
-    pub(crate) fn figures(&self) -> ([u64; 6], [u32; SCOPES], u32) {
-        let figures = [self.bytes, self.at_peak, self.epoch, self.blocks, self.allocations, self.allocated_bytes];
-        (figures, self.lines, self.layer)
-    }
-
-    /// A cell of these.
-    pub(crate) fn of(key: CellKey, figures: [u64; 6], lines: [u32; SCOPES], layer: u32) -> Self {
-        let [bytes, at_peak, epoch, blocks, allocations, allocated_bytes] = figures;
-        Self { key, bytes, at_peak, epoch, blocks, allocations, allocated_bytes, lines, layer, makes_graph: false }
-    }
-
-    /// What it held at the peak. `epoch`: the ledger's.
-    pub(super) fn at_peak(&self, epoch: u64) -> u64 {
-        if self.epoch == epoch { self.at_peak } else { self.bytes }
-    }
-}
 
 /// The activations of one layer: kept apart for their own high-water mark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

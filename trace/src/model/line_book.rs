@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::code_origin::Scope;
-use super::ledger::Cell;
+use super::cell::Cell;
+use super::scope::Scope;
 use super::symbols::{LineId, Missing, Resolved, Symbols};
 
 /// What one line holds: kept apart from the cells for its own high-water mark.

@@ -4,10 +4,13 @@
 
 use std::sync::Arc;
 
-use super::Model;
-use super::code_origin::{CodeOrigin, Scope};
+use super::code_origin::CodeOrigin;
 use super::device::DeviceState;
-use super::views::{GrowthView, Line, LineView};
+use super::history_views::GrowthView;
+use super::line::Line;
+use super::scope::Scope;
+use super::state::Model;
+use super::views::LineView;
 
 impl Model {
     /// Whose lines [`lines`](Self::lines) and [`line_of`](Self::line_of) tell.

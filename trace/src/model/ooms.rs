@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::Model;
-use super::code_origin::Scope;
+use super::category::Category;
 use super::device::DeviceState;
 use super::device_views::holder;
+use super::history_views::OomView;
+use super::scope::Scope;
 use super::symbols::{LineId, Symbols};
-use super::views::{Category, OomView};
 use crate::record;
 
 /// How many of the first, and how many of the last, are kept.
@@ -200,39 +200,6 @@ impl Ooms {
             categories: oom.categories.clone(),
         };
         self.first.iter().chain(&self.last).map(view).collect()
-    }
-}
-
-impl Model {
-    /// The process has a limit on a device from now on.
-    pub(super) fn set_limit(&mut self, limit: record::Limit) {
-        if let Some(device) = self.device_mut(limit.limit) {
-            device.limit = Some(limit);
-        }
-    }
-
-    /// The out-of-memory events: the first 32 and the last 32. Whose lines they name was said to
-    /// [`set_scope`](Self::set_scope); the user's otherwise.
-    pub fn ooms(&self) -> Vec<OomView> {
-        self.ooms_in(self.scope)
-    }
-
-    /// The same with the lines of `scope`.
-    pub fn ooms_in(&self, scope: Scope) -> Vec<OomView> {
-        self.ooms.view(|device| self.state(device), &self.symbols, scope)
-    }
-
-    /// How many out-of-memory events there were.
-    pub fn oom_count(&self) -> u64 {
-        self.ooms.count
-    }
-
-    /// The driver told who else is on a device.
-    pub(super) fn note_other_processes(&mut self, others: record::Others) {
-        self.ooms.note_other_processes(others.others, &others.processes);
-        if let Some(device) = self.device_mut(others.others) {
-            device.others.note(others.processes);
-        }
     }
 }
 

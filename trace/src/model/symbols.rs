@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::code_origin::{CodeOrigin, CodeRoots, SCOPES, Scope};
+use super::code_origin::{CodeOrigin, CodeRoots};
+use super::line::Line;
+use super::scope::{SCOPES, Scope};
 use super::sources::Sources;
-use super::views::Line;
 use crate::record;
 
 /// The most calls of a stack that are looked at, from the innermost outwards. memlab writes stacks of 512 calls at most, and

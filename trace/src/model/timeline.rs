@@ -1,7 +1,7 @@
 //! A device's memory over time.
 
+use super::history_views::{Range, Timeline, TimelinePoint};
 use super::time_bins::{TimeBin, TimeBins};
-use super::views::{Range, Timeline, TimelinePoint};
 
 /// Records a device's memory over time: a screen is a few hundred points wide, and can be zoomed.
 #[derive(Clone, Default)]

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::blocks::Block;
-use crate::model::code_origin::SCOPES;
+use crate::model::cell::{Cell, CellKey};
+use crate::model::history_views::{Range, StepView, TimelinePoint};
 use crate::model::kind::Kind;
-use crate::model::ledger::{Cell, CellKey};
+use crate::model::scope::SCOPES;
 use crate::model::tags::{CATEGORIES, TaggedTensor};
-use crate::model::views::{Range, StepView, TimelinePoint};
 use crate::record::Phase;
 
 /// `[address, bytes, born, time, cell, list]`; address, born and time as differences, list -1 for none.

@@ -9,60 +9,12 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::Model;
-use super::code_origin::{CodeOrigin, Scope};
+use super::allocation_totals::AllocationTotals;
+use super::code_origin::CodeOrigin;
+use super::line::Line;
+use super::scope::Scope;
 use super::symbols::{Frame, MAX_STACK_DEPTH, Symbols};
-use super::views::{Line, LineView, StackView};
-
-/// What blocks come to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AllocationTotals {
-    /// Live now.
-    pub live_bytes: u64,
-    /// Blocks live now.
-    pub live_blocks: u64,
-    /// Live at the device's peak.
-    pub live_bytes_at_peak: u64,
-    /// Blocks handed out over the run.
-    pub allocations: u64,
-    /// Their bytes.
-    pub allocated_bytes: u64,
-}
-
-impl AllocationTotals {
-    /// Counts `other` too.
-    pub fn add(&mut self, other: &Self) {
-        self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
-        self.live_blocks = self.live_blocks.saturating_add(other.live_blocks);
-        self.live_bytes_at_peak = self.live_bytes_at_peak.saturating_add(other.live_bytes_at_peak);
-        self.allocations = self.allocations.saturating_add(other.allocations);
-        self.allocated_bytes = self.allocated_bytes.saturating_add(other.allocated_bytes);
-    }
-}
-
-impl From<&StackView> for AllocationTotals {
-    fn from(stack: &StackView) -> Self {
-        Self {
-            live_bytes: stack.live_bytes,
-            live_blocks: stack.live_blocks,
-            live_bytes_at_peak: stack.live_bytes_at_peak,
-            allocations: stack.allocations,
-            allocated_bytes: stack.allocated_bytes,
-        }
-    }
-}
-
-impl From<&LineView> for AllocationTotals {
-    fn from(line: &LineView) -> Self {
-        Self {
-            live_bytes: line.live_bytes,
-            live_blocks: line.live_blocks,
-            live_bytes_at_peak: line.live_bytes_at_peak,
-            allocations: line.allocations,
-            allocated_bytes: line.allocated_bytes,
-        }
-    }
-}
+use super::views::StackView;
 
 /// One line as called along one path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,15 +62,8 @@ pub struct CallTree {
     pub roots: Vec<u32>,
 }
 
-impl Model {
-    /// The call tree of a device: every block counted at the innermost line of its stack.
-    pub fn calls(&self, device: i32) -> CallTree {
-        CallTree::new(&self.stacks(device), &self.symbols)
-    }
-}
-
 impl CallTree {
-    fn new(stacks: &[StackView], symbols: &Symbols) -> Self {
+    pub(super) fn new(stacks: &[StackView], symbols: &Symbols) -> Self {
         let mut planting = Planting {
             symbols,
             tree: Self::default(),
@@ -290,7 +235,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::decode_line;
+    use crate::{Model, decode_line};
 
     const NAMES: &str = r#"{"software":"torch","version":"2.15.0","root":"/venv/lib/python3.11/site-packages/torch"}
 {"frame":1,"file":"/gpt/train.py","line":10,"function":"main"}

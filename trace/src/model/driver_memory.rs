@@ -6,12 +6,13 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::views::{Anomalies, DriverView};
+use super::anomalies::Anomalies;
+use super::views::DriverView;
 use crate::record::{self, DriverKind, Flags};
 
-/// Driver memory held.
+/// DriverMemory memory held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Held {
+pub(crate) struct HeldMemory {
     pub(crate) kind: DriverKind,
     pub(crate) address: u64,
     pub(crate) bytes: u64,
@@ -24,7 +25,7 @@ pub(crate) struct Held {
     pub(crate) source: u32,
 }
 
-impl Held {
+impl HeldMemory {
     /// Whether it is in no segment, but a block of PyTorch's allocator by itself.
     pub(crate) fn is_block(&self) -> bool {
         // Keyframes of older versions do not say of stream-ordered memory that it is.
@@ -41,7 +42,7 @@ pub(crate) struct Mapping {
 
 /// Who takes driver memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct Source {
+pub(crate) struct DriverCaller {
     pub(crate) kind: DriverKind,
     pub(crate) call: Arc<str>,
     pub(crate) library: Arc<str>,
@@ -63,7 +64,7 @@ pub(crate) struct DriverTotals {
     pub(crate) reserved: u64,
     pub(crate) peak_reserved: u64,
     pub(crate) segments: u64,
-    /// Driver memory of this process that is not PyTorch's allocator's.
+    /// DriverMemory memory of this process that is not PyTorch's allocator's.
     pub(crate) libraries: u64,
     pub(crate) context: u64,
     pub(crate) other_processes: u64,
@@ -81,22 +82,22 @@ pub(crate) struct DriverTotals {
 
 /// A device's driver memory.
 #[derive(Clone, Default)]
-pub(crate) struct Driver {
+pub(crate) struct DriverMemory {
     pub(crate) totals: DriverTotals,
-    pub(crate) held: HashMap<(DriverKind, u64), Held>,
-    pub(crate) sources: Vec<Source>,
-    source_ids: HashMap<Source, u32>,
+    pub(crate) held: HashMap<(DriverKind, u64), HeldMemory>,
+    pub(crate) sources: Vec<DriverCaller>,
+    source_ids: HashMap<DriverCaller, u32>,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
 }
 
-impl Driver {
+impl DriverMemory {
     pub(crate) fn allocate(&mut self, event: &record::DriverAlloc<'_>, anomalies: &mut Anomalies) {
-        let source = self.source(Source {
+        let source = self.source(DriverCaller {
             kind: event.kind,
             call: event.call.as_ref().into(),
             library: event.library.as_ref().into(),
         });
-        let held = Held {
+        let held = HeldMemory {
             kind: event.kind,
             address: event.address,
             bytes: event.bytes,
@@ -111,19 +112,19 @@ impl Driver {
     }
 
     /// Notes who took memory that is counted as a block.
-    pub(crate) fn hold_block(&mut self, event: &record::DriverAlloc<'_>) -> Option<Held> {
-        let source = self.source(Source {
+    pub(crate) fn hold_block(&mut self, event: &record::DriverAlloc<'_>) -> Option<HeldMemory> {
+        let source = self.source(DriverCaller {
             kind: event.kind,
             call: event.call.as_ref().into(),
             library: event.library.as_ref().into(),
         });
         let record::DriverAlloc { kind, address, bytes, .. } = *event;
-        let held = Held { kind, address, bytes, segment: true, block: true, source };
+        let held = HeldMemory { kind, address, bytes, segment: true, block: true, source };
         self.hold(held)
     }
 
     /// Counts memory as held; what was held there before.
-    fn hold(&mut self, held: Held) -> Option<Held> {
+    fn hold(&mut self, held: HeldMemory) -> Option<HeldMemory> {
         if held.segment {
             self.totals.reserved = self.totals.reserved.saturating_add(held.bytes);
             self.totals.segments += 1;
@@ -145,13 +146,13 @@ impl Driver {
     }
 
     /// Takes over memory from a keyframe; the totals come apart. `None` if its source is not known.
-    pub(crate) fn restore(&mut self, held: Held) -> Option<()> {
+    pub(crate) fn restore(&mut self, held: HeldMemory) -> Option<()> {
         self.sources.get(held.source as usize)?;
         self.held.insert((held.kind, held.address), held);
         Some(())
     }
 
-    pub(crate) fn discount(&mut self, held: Held) {
+    pub(crate) fn discount(&mut self, held: HeldMemory) {
         if held.segment {
             self.totals.reserved = self.totals.reserved.saturating_sub(held.bytes);
             self.totals.segments = self.totals.segments.saturating_sub(1);
@@ -160,7 +161,7 @@ impl Driver {
         }
     }
 
-    pub(crate) fn source(&mut self, source: Source) -> u32 {
+    pub(crate) fn source(&mut self, source: DriverCaller) -> u32 {
         if let Some(id) = self.source_ids.get(&source) {
             return *id;
         }

@@ -1,0 +1,284 @@
+//! How records change the state.
+
+use super::device::{Moment, Reached};
+use super::kind::effective_phase;
+use super::scope::Scope;
+use super::state::{HOST, Model};
+use super::symbols::Missing;
+use crate::record::{self, Phase, Record};
+
+/// The most warnings kept.
+const WARNINGS: usize = 256;
+
+impl Model {
+    /// Takes the next record of the trace into account.
+    #[inline]
+    pub fn apply(&mut self, record: Record<'_>) {
+        match record {
+            Record::Alloc(event) => self.allocate(&event),
+            Record::Free(event) => self.free(&event),
+            other => self.apply_rare(other),
+        }
+    }
+
+    fn apply_rare(&mut self, record: Record<'_>) {
+        match record {
+            Record::Header(header) => self.header = Some(*header),
+            Record::Device(info) => {
+                if let Some(device) = self.device_mut(info.device) {
+                    device.info = Some(info);
+                }
+            }
+            Record::Limit(limit) => self.set_limit(limit),
+            Record::Others(others) => self.note_other_processes(others),
+            Record::Thread(thread) => self.symbols.define_thread(thread),
+            Record::Software(software) => {
+                let changes = self.symbols.define_software(software);
+                self.redefined(changes);
+            }
+            Record::CodeRoot(root) => {
+                let changes = self.symbols.define_root(root);
+                self.redefined(changes);
+            }
+            Record::Frame(frame) => {
+                let changes = self.symbols.define_frame(&frame);
+                self.redefined(changes);
+                self.defined(Missing::Frame(frame.frame));
+            }
+            Record::Source(source) => self.symbols.define_source(&source),
+            Record::Stack(stack) => {
+                let changes = self.symbols.define_stack(stack);
+                self.redefined(changes);
+                self.defined(Missing::Stack(stack.stack));
+            }
+            Record::Layer(layer) => self.symbols.define_layer(layer),
+            Record::Warning(warning) => {
+                if self.warnings.len() < WARNINGS && !self.warnings.contains(&warning) {
+                    self.warnings.push(warning);
+                }
+            }
+            Record::Keyframe(keyframe) => self.restore(&keyframe),
+            // Where the next line is concerns whoever reads the file.
+            Record::Skip(_) => {}
+            Record::Unknown => self.anomalies.unknown_records += 1,
+            event => self.apply_event(&event),
+        }
+    }
+
+    fn apply_event(&mut self, record: &Record<'_>) {
+        let reached = Reached { steps: self.steps_ended, events: self.events + 1 };
+        match record {
+            Record::DriverAlloc(event) if event.device != HOST && event.is_block() => {
+                let Some((device, ..)) = self.on_device(event.device) else { return };
+                device.async_allocate(event);
+                let record::DriverAlloc { time, thread, device, address, bytes, stack, layer, flags, .. } = *event;
+                self.allocate(&record::Alloc { time, thread, device, address, bytes, stack, layer, flags });
+            }
+            Record::DriverFree(event) if event.device != HOST && self.frees_block(event) => {
+                let record::DriverFree { time, thread, device, address, .. } = *event;
+                self.free(&record::Free { time, thread, device, address });
+            }
+            Record::DriverAlloc(event) => {
+                self.event(event.time);
+                if event.device == HOST {
+                    self.host.allocate(event, &mut self.anomalies);
+                } else if let Some((device, _, anomalies)) = self.on_device(event.device) {
+                    device.driver_allocate(event, reached, anomalies);
+                }
+            }
+            Record::DriverFree(event) => {
+                self.event(event.time);
+                if event.device == HOST {
+                    self.host.free(event, &mut self.anomalies);
+                } else if let Some((device, _, anomalies)) = self.on_device(event.device) {
+                    device.driver_free(event, reached, anomalies);
+                }
+            }
+            Record::Map(event) => {
+                self.event(event.time);
+                if let Some((device, ..)) = self.on_device(event.device) {
+                    device.driver.map(event);
+                }
+            }
+            Record::Unmap(event) => {
+                self.event(event.time);
+                if let Some((device, ..)) = self.on_device(event.device) {
+                    device.driver.unmap(event.address, event.bytes);
+                }
+            }
+            Record::Tag(event) => {
+                self.event(event.time);
+                if let Some((device, symbols, anomalies)) = self.on_device(event.device) {
+                    device.tag(event, symbols, anomalies);
+                }
+            }
+            Record::Used(event) => {
+                self.event(event.time);
+                let Some((device, ..)) = self.on_device(event.device) else { return };
+                let is_first = !device.driver.totals.sampled;
+                device.sample(event, reached);
+                let index = usize::try_from(event.device).unwrap_or_default();
+                if is_first && let Some(Some(device)) = self.devices.get(index) {
+                    self.ooms.sampled(event.device, device);
+                }
+            }
+            Record::Moved(event) => {
+                self.event(event.time);
+                if let Some((device, ..)) = self.on_device(event.device) {
+                    device.moved(event, reached);
+                }
+            }
+            Record::Oom(event) => {
+                self.event(event.time);
+                // Also where nothing was ever allocated: the device is there, and too small or too full.
+                self.device_mut(event.device);
+                let device = usize::try_from(event.device).ok().and_then(|index| self.devices.get(index)?.as_deref());
+                self.ooms.note(event, self.steps_ended, self.events, device, &self.symbols);
+            }
+            // No event of the program's: it counts none.
+            Record::Lost(event) => {
+                self.lost_events = self.lost_events.saturating_add(event.events);
+                self.time = self.time.max(event.time);
+            }
+            Record::Step(event) => self.end_step(event),
+            Record::End(event) => {
+                self.event(event.time);
+                self.end = Some(*event);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes a block that came from the driver off its books, if it is one.
+    fn frees_block(&mut self, event: &record::DriverFree) -> bool {
+        let index = usize::try_from(event.device).ok();
+        let device = index.and_then(|index| self.devices.get_mut(index)?.as_deref_mut());
+        device.is_some_and(|device| device.async_free(event, &mut self.anomalies))
+    }
+
+    #[inline]
+    fn event(&mut self, time: u64) {
+        self.events += 1;
+        self.time = self.time.max(time);
+    }
+
+    /// How far the run is, once the event at hand is counted.
+    #[inline]
+    fn reached(&self) -> Reached {
+        Reached { steps: self.steps_ended, events: self.events }
+    }
+
+    fn defined(&mut self, missing: Missing) {
+        for device in self.devices.iter_mut().flatten() {
+            for book in device.ledger.books_mut() {
+                book.defined(missing, &mut self.symbols);
+            }
+        }
+    }
+
+    /// A definition came again; `changes`: and says something else.
+    fn redefined(&mut self, changes: bool) {
+        for device in self.devices.iter_mut().flatten().filter(|_| changes) {
+            for scope in Scope::ALL {
+                let moves = device.ledger.resolve_again(scope, &mut self.symbols);
+                device.growth.moved(&device.ledger, scope, &moves);
+                if scope == Scope::Users {
+                    device.accumulation.moved(&device.ledger, &moves);
+                }
+            }
+        }
+    }
+
+    /// The device, made if need be; `None` if there can be no such device.
+
+    #[inline]
+    fn allocate(&mut self, event: &record::Alloc) {
+        self.event(event.time);
+        let phase = effective_phase(event.layer, event.flags);
+        self.phase = phase;
+        let thread = self.threads.index(event.thread);
+        self.enter(phase, thread);
+        let moment = Moment { thread, seen_forward: self.threads.passes > 0, reached: self.reached() };
+        let Some((device, symbols, anomalies)) = self.on_device(event.device) else { return };
+        let before = device.totals.allocated;
+        device.allocate(event, moment, symbols, anomalies);
+        let after = device.totals.allocated;
+        self.allocated = self.allocated.saturating_sub(before).saturating_add(after);
+        self.steps.note(self.allocated);
+    }
+
+    #[inline]
+    fn free(&mut self, event: &record::Free) {
+        self.event(event.time);
+        let reached = self.reached();
+        let Some((device, symbols, anomalies)) = self.on_device(event.device) else { return };
+        let before = device.totals.allocated;
+        device.free(event, reached, symbols, anomalies);
+        let after = device.totals.allocated;
+        self.allocated = self.allocated.saturating_sub(before).saturating_add(after);
+    }
+
+    /// A thread allocates in `phase`: what was pending until that is decided.
+    #[inline]
+    fn enter(&mut self, phase: Phase, thread: u32) {
+        let was_in_forward = self.threads.in_forward[thread as usize];
+        match phase {
+            Phase::Forward if !was_in_forward => {
+                self.threads.in_forward[thread as usize] = true;
+                self.threads.forward_count += 1;
+                self.threads.passes = self.threads.passes.saturating_add(1);
+                for device in self.devices.iter_mut().flatten() {
+                    device.begin_forward(thread, self.events, &mut self.symbols);
+                }
+            }
+            Phase::Forward => {}
+            // Backward runs on threads of its own: whoever starts it, forward has ended everywhere.
+            Phase::Backward if self.threads.forward_count > 0 => {
+                for thread in 0..self.threads.ids.len() as u32 {
+                    self.end_forward(thread);
+                }
+            }
+            _ => self.end_forward(thread),
+        }
+    }
+
+    #[inline]
+    fn end_forward(&mut self, thread: u32) {
+        if std::mem::take(&mut self.threads.in_forward[thread as usize]) {
+            self.threads.forward_count -= 1;
+            for device in self.devices.iter_mut().flatten() {
+                device.end_forward(thread, &mut self.symbols);
+            }
+        }
+    }
+
+    fn end_step(&mut self, event: &record::Step) {
+        self.event(event.time);
+        let thread = self.threads.index(event.thread);
+        self.end_forward(thread);
+        for device in self.devices.iter_mut().flatten() {
+            device.end_step(event, self.events, &mut self.symbols);
+        }
+        self.steps.end(event.index, event.time, self.allocated, self.events);
+        self.steps_ended += 1;
+        if self.looked.is_due(self.steps_ended, self.threads.passes) {
+            for device in self.devices.iter_mut().flatten() {
+                device.reclassify_long_lived(&mut self.symbols);
+            }
+        }
+    }
+
+    /// The process has a limit on a device from now on.
+    pub(super) fn set_limit(&mut self, limit: record::Limit) {
+        if let Some(device) = self.device_mut(limit.limit) {
+            device.limit = Some(limit);
+        }
+    }
+    /// The driver told who else is on a device.
+    pub(super) fn note_other_processes(&mut self, others: record::Others) {
+        self.ooms.note_other_processes(others.others, &others.processes);
+        if let Some(device) = self.device_mut(others.others) {
+            device.others.note(others.processes);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What memory is used for.
+
+use serde::{Deserialize, Serialize};
+
+/// What memory is used for. In the order in which it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    /// Parameters of modules.
+    Parameter,
+    /// Parameters' gradients, and what backward computes on the way.
+    Gradient,
+    /// What optimizers keep from step to step.
+    OptimizerState,
+    /// Buffers of modules.
+    Buffer,
+    /// Made in forward and kept when it ended.
+    Activation,
+    /// Made by the script outside modules: batches, labels.
+    Input,
+    /// Given back before the phase that made it ended.
+    Temporary,
+    /// Buffers for what ranks exchange: DDP's buckets, FSDP's gathered parameters and gradients to be reduced.
+    Communication,
+    /// Held by libraries: cuBLAS, cuDNN, NCCL.
+    Workspace,
+    /// Handed out by PyTorch before memlab was loaded, and not known to be anything else.
+    BeforeMemlab,
+    /// Reserved by PyTorch's caching allocator but not handed out.
+    Cached,
+    /// The CUDA context: kernels, stacks, printf buffers.
+    Context,
+    /// Other processes' memory on this device.
+    OtherProcesses,
+    /// Known to no rule.
+    Other,
+}
+
+impl Category {
+    /// How many there are.
+    pub const COUNT: usize = 14;
+
+    /// All categories, in the order in which they are shown.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Parameter,
+        Self::Gradient,
+        Self::OptimizerState,
+        Self::Buffer,
+        Self::Activation,
+        Self::Input,
+        Self::Temporary,
+        Self::Communication,
+        Self::Workspace,
+        Self::BeforeMemlab,
+        Self::Cached,
+        Self::Context,
+        Self::OtherProcesses,
+        Self::Other,
+    ];
+
+    /// Its name in reports' JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Parameter => "parameter",
+            Self::Gradient => "gradient",
+            Self::OptimizerState => "optimizer_state",
+            Self::Buffer => "buffer",
+            Self::Activation => "activation",
+            Self::Input => "input",
+            Self::Temporary => "temporary",
+            Self::Communication => "communication",
+            Self::Workspace => "workspace",
+            Self::BeforeMemlab => "before_memlab",
+            Self::Cached => "cached",
+            Self::Context => "context",
+            Self::OtherProcesses => "other_processes",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// Bytes of blocks by category, in the order of [`Category::ALL`]; 0 for those that are not of blocks.
+pub type CategoryBytes = [u64; Category::COUNT];

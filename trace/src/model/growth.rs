@@ -1,0 +1,270 @@
+//! Growth over optimizer steps: which lines hold more at the end of every step.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
+
+use super::history_views::GrowthView;
+use super::ledger::Ledger;
+use super::line::Line;
+use super::line_book::{LineBook, Moved};
+use super::scope::{SCOPES, Scope};
+use super::symbols::Symbols;
+
+/// Steps whose ends are not compared: the first makes gradients and optimizer state.
+const WARM_UP: u64 = 2;
+
+/// The most moments at which what lines hold is kept.
+const SNAPSHOTS: usize = 32;
+
+/// The most cells of which is kept what they hold: those that hold most.
+const CELLS: usize = 4096;
+
+/// What every line held at the end of one step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Snapshot {
+    /// Steps ended, or passes begun, by then.
+    pub(crate) ended: u64,
+    /// Line slots and their bytes.
+    lines: Vec<(u32, u64)>,
+}
+
+impl Snapshot {
+    /// What lines hold now.
+    pub(crate) fn of(book: &LineBook, ended: u64) -> Self {
+        let lines = std::iter::zip(0.., &book.lines).filter(|(_, line)| line.bytes > 0);
+        Self { ended, lines: lines.map(|(slot, line)| (slot, line.bytes)).collect() }
+    }
+
+    /// One figure for each line slot, with slots that moved counted where they are now.
+    pub(crate) fn by_slot(&self, book: &LineBook) -> Vec<u64> {
+        let mut bytes = vec![0_u64; book.lines.len()];
+        for (slot, held) in &self.lines {
+            let slot = book.current_line(*slot) as usize;
+            if let Some(bytes) = bytes.get_mut(slot) {
+                *bytes = bytes.saturating_add(*held);
+            }
+        }
+        bytes
+    }
+
+    /// Some of what lines held is counted at other lines from now on.
+    pub(crate) fn moved(&mut self, moves: &[Moved]) {
+        for moved in moves {
+            let Some(index) = self.lines.iter().position(|(slot, _)| *slot == moved.from) else { continue };
+            let bytes = moved.share_of(self.lines[index].1);
+            self.lines[index].1 -= bytes;
+            self.lines.push((moved.to, bytes));
+        }
+        self.lines.retain(|(_, bytes)| *bytes > 0);
+    }
+
+    /// With slots that moved counted where they are now.
+    pub(crate) fn with_current_lines(&self, book: &LineBook) -> Self {
+        let mut lines = BTreeMap::new();
+        for (slot, bytes) in &self.lines {
+            let held = lines.entry(book.current_line(*slot)).or_insert(0_u64);
+            *held = held.saturating_add(*bytes);
+        }
+        Self { ended: self.ended, lines: lines.into_iter().collect() }
+    }
+}
+
+/// What lines hold at the ends of steps, sampled over the run.
+#[derive(Clone, Default)]
+pub(crate) struct Growth {
+    pub(crate) ended: u64,
+    pub(crate) stride: u64,
+    /// Of the lines of each scope.
+    pub(crate) courses: [Course; SCOPES],
+    /// What cells held at the reference.
+    pub(crate) cells_before: Cells,
+    /// What they held at the last of the snapshots.
+    pub(crate) cells_after: Cells,
+}
+
+/// What the lines of one scope held at the ends of steps.
+#[derive(Clone, Default)]
+pub(crate) struct Course {
+    pub(crate) reference: Option<Snapshot>,
+    pub(crate) snapshots: Vec<Snapshot>,
+}
+
+/// What cells held at the end of a step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cells {
+    /// Steps ended by then; 0: not noted yet.
+    pub(crate) ended: u64,
+    cells: Vec<(u32, u64)>,
+}
+
+impl Cells {
+    fn of(ledger: &Ledger, ended: u64) -> Self {
+        let held = std::iter::zip(0.., &ledger.cells).filter(|(_, cell)| cell.bytes > 0);
+        let mut cells: Vec<(u32, u64)> = held.map(|(index, cell)| (index, cell.bytes)).collect();
+        if cells.len() > CELLS {
+            cells.sort_unstable_by_key(|(index, bytes)| (std::cmp::Reverse(*bytes), *index));
+            cells.truncate(CELLS);
+        }
+        Self { ended, cells }
+    }
+}
+
+impl Growth {
+    /// A step ended.
+    pub(crate) fn end(&mut self, ledger: &mut Ledger) {
+        for book in ledger.books_mut() {
+            book.step_epoch = book.step_epoch.wrapping_add(1);
+        }
+        self.ended = self.ended.saturating_add(1);
+        self.stride = self.stride.max(1);
+        let is_reference = self.ended == WARM_UP;
+        let is_sampled = self.ended.is_multiple_of(self.stride);
+        for (course, book) in std::iter::zip(&mut self.courses, ledger.books_mut()) {
+            if is_reference {
+                course.reference = Some(Snapshot::of(book, self.ended));
+            }
+            if is_sampled {
+                course.snapshots.push(Snapshot::of(book, self.ended));
+            }
+        }
+        if is_reference {
+            self.cells_before = Cells::of(ledger, self.ended);
+        }
+        if is_sampled {
+            self.cells_after = Cells::of(ledger, self.ended);
+        }
+        if self.moments() > SNAPSHOTS {
+            self.keep_half();
+        }
+    }
+
+    /// How many moments are kept, beside the reference.
+    fn moments(&self) -> usize {
+        self.courses[0].snapshots.len()
+    }
+
+    /// Halves the moments; false if there are few.
+    pub(crate) fn shorten(&mut self) -> bool {
+        let are_many = self.moments() > SNAPSHOTS / 8;
+        if are_many {
+            self.keep_half();
+        }
+        are_many
+    }
+
+    fn keep_half(&mut self) {
+        self.stride = self.stride.saturating_mul(2);
+        let stride = self.stride;
+        for course in &mut self.courses {
+            course.snapshots.retain(|snapshot| snapshot.ended.is_multiple_of(stride));
+        }
+    }
+
+    /// Some of what the lines of a scope held is counted at other lines from now on.
+    pub(crate) fn moved(&mut self, ledger: &Ledger, scope: Scope, moves: &[Moved]) {
+        if moves.is_empty() {
+            return;
+        }
+        let course = &mut self.courses[scope as usize];
+        for snapshot in course.reference.iter_mut().chain(&mut course.snapshots) {
+            *snapshot = snapshot.with_current_lines(ledger.book(scope));
+            snapshot.moved(moves);
+        }
+    }
+
+    /// Takes a snapshot over from a keyframe.
+    pub(crate) fn restore(&mut self, scope: Scope, is_reference: bool, snapshot: Snapshot) {
+        let course = &mut self.courses[scope as usize];
+        if is_reference {
+            course.reference = Some(snapshot);
+        } else {
+            course.snapshots.push(snapshot);
+        }
+    }
+
+    /// The steps between which [`Growth::by_cell`] compares; `None`: too few have ended.
+    pub(crate) fn compared(&self) -> Option<(u64, u64)> {
+        let (from, to) = (self.cells_before.ended, self.cells_after.ended);
+        (from > 0 && to > from).then_some((from, to))
+    }
+
+    /// What cells held after warm-up, and at the last step noted.
+    pub(crate) fn by_cell(&self) -> HashMap<u32, (u64, u64)> {
+        let mut held: HashMap<u32, (u64, u64)> = HashMap::new();
+        for (cell, bytes) in &self.cells_before.cells {
+            held.entry(*cell).or_default().0 = *bytes;
+        }
+        for (cell, bytes) in &self.cells_after.cells {
+            held.entry(*cell).or_default().1 = *bytes;
+        }
+        held
+    }
+
+    /// The slots of the user's lines that grow steadily.
+    pub(crate) fn steady_lines(&self, ledger: &Ledger) -> Vec<u32> {
+        let (book, course) = (ledger.book(Scope::Users), &self.courses[Scope::Users as usize]);
+        let Some(reference) = &course.reference else { return Vec::new() };
+        let later = course.snapshots.iter().filter(|snapshot| snapshot.ended > reference.ended);
+        let samples: Vec<Vec<u64>> =
+            std::iter::once(reference).chain(later).map(|snapshot| snapshot.by_slot(book)).collect();
+        let is_steady = |slot: &usize| is_steady(&samples.iter().map(|lines| lines[*slot]).collect::<Vec<u64>>());
+        (0..book.lines.len()).filter(is_steady).map(|slot| slot as u32).collect()
+    }
+
+    /// The lines of a scope that held more at the end of the last step than after warm-up, most growth first.
+    pub(crate) fn view(&self, ledger: &Ledger, scope: Scope, symbols: &Symbols) -> Vec<GrowthView> {
+        let (book, course) = (ledger.book(scope), &self.courses[scope as usize]);
+        // With two steps there is only the first to compare with.
+        let from = match &course.reference {
+            Some(reference) if self.ended > WARM_UP => reference,
+            _ => match course.snapshots.first() {
+                Some(first) if first.ended < self.ended => first,
+                _ => return Vec::new(),
+            },
+        };
+        let before = from.by_slot(book);
+        let sampled =
+            course.snapshots.iter().filter(|snapshot| snapshot.ended > from.ended && snapshot.ended < self.ended);
+        let between: Vec<_> = sampled.map(|snapshot| snapshot.by_slot(book)).collect();
+
+        let mut views = Vec::new();
+        for (slot, line) in book.lines.iter().enumerate() {
+            let (from_bytes, to_bytes) = (before[slot], book.line_at_step(slot as u32));
+            if to_bytes <= from_bytes {
+                continue;
+            }
+            let samples = between.iter().map(|lines| lines[slot]);
+            let samples: Vec<u64> = [from_bytes].into_iter().chain(samples).chain([to_bytes]).collect();
+            views.push(GrowthView {
+                line: symbols.line(line.id).map(Arc::<Line>::clone),
+                from_step: from.ended,
+                to_step: self.ended,
+                from_bytes,
+                to_bytes,
+                bytes_per_step: (to_bytes - from_bytes) as f64 / self.ended.saturating_sub(from.ended).max(1) as f64,
+                is_steady: is_steady(&samples),
+            });
+        }
+        views.sort_by(|a, b| (b.to_bytes - b.from_bytes, &a.line).cmp(&(a.to_bytes - a.from_bytes, &b.line)));
+        views
+    }
+}
+
+/// Whether what was held at some moments went up and stayed up time and again, rather than at once or by chance: what
+/// counts is what was never given back later.
+pub(crate) fn is_steady(held: &[u64]) -> bool {
+    let mut kept = held.to_vec();
+    let mut least = u64::MAX;
+    for bytes in kept.iter_mut().rev() {
+        least = least.min(*bytes);
+        *bytes = least;
+    }
+    let [first, .., last] = kept[..] else { return false };
+    let more = last - first;
+    let largest = kept.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+    let by_half_time = kept[(kept.len() - 1) / 2] - first;
+    more > 0 && largest <= more / 5 * 3 && by_half_time >= more / 5
+}

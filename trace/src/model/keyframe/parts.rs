@@ -1,0 +1,161 @@
+//! The lines of a keyframe: each holds one part of the state.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::packed::{BlockRow, CellRow, PointRow, StepRow, TensorRow};
+use crate::model::anomalies::Anomalies;
+use crate::model::device::Totals;
+use crate::model::driver_memory::{DriverCaller, DriverTotals, HeldMemory, Mapping};
+use crate::model::growth::{Cells, Snapshot};
+use crate::model::history_views::CategoryPoint;
+use crate::model::ledger::LayerSlot;
+use crate::model::line::Line;
+use crate::model::line_book::{LineSlot, Standing};
+use crate::model::long_lived::LongLivedScan;
+use crate::model::ooms::OomRecord;
+use crate::model::passes::Passes;
+use crate::model::scope::Scope;
+use crate::model::tags::Owned;
+use crate::record::Phase;
+
+/// One `{"keyframe":…}` line: part of the state of a model. The names are those of the trace format.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "keyframe", rename_all = "snake_case")]
+pub(super) enum Part {
+    Process {
+        events: u64,
+        time: u64,
+        steps_ended: u64,
+        phase: Phase,
+        allocated: u64,
+        anomalies: Anomalies,
+        #[serde(default)]
+        lost_events: u64,
+    },
+    Threads {
+        ids: Vec<u32>,
+        in_forward: Vec<bool>,
+        #[serde(default)]
+        passes: u64,
+        #[serde(default)]
+        looked: LongLivedScan,
+    },
+    Line(Line),
+    Owner {
+        root: u32,
+        name: Arc<str>,
+    },
+    Device {
+        device: i32,
+        totals: Totals,
+        epoch: u64,
+        step_epoch: u64,
+        timeline_origin: u64,
+        timeline_width_log2: u32,
+    },
+    LineSlot {
+        device: i32,
+        #[serde(default)]
+        scope: Scope,
+        slot: LineSlot,
+        stands_for: Standing,
+    },
+    LayerSlot {
+        device: i32,
+        slot: LayerSlot,
+    },
+    Cells {
+        device: i32,
+        cells: Vec<CellRow>,
+    },
+    Blocks {
+        device: i32,
+        blocks: Vec<BlockRow>,
+    },
+    Tensors {
+        device: i32,
+        tensors: Vec<TensorRow>,
+    },
+    Owned {
+        device: i32,
+        owner: u32,
+        owned: Owned,
+    },
+    Source {
+        device: i32,
+        source: DriverCaller,
+    },
+    Held {
+        device: i32,
+        held: HeldMemory,
+    },
+    Mapping {
+        device: i32,
+        address: u64,
+        mapping: Mapping,
+    },
+    Driver {
+        device: i32,
+        totals: DriverTotals,
+    },
+    Timeline {
+        device: i32,
+        points: Vec<PointRow>,
+    },
+    /// What memory was used for over time: its scale, and its points.
+    Shares {
+        device: i32,
+        origin: u64,
+        width_log2: u32,
+    },
+    Share {
+        device: i32,
+        point: CategoryPoint,
+    },
+    /// Of all devices together where `device` is null.
+    StepList {
+        device: Option<i32>,
+        steps: Vec<StepRow>,
+    },
+    Steps {
+        device: Option<i32>,
+        joined: u64,
+        peak: u64,
+    },
+    Snapshot {
+        device: i32,
+        #[serde(default)]
+        scope: Scope,
+        reference: bool,
+        snapshot: Snapshot,
+    },
+    Growth {
+        device: i32,
+        ended: u64,
+        stride: u64,
+        #[serde(default)]
+        before: Cells,
+        #[serde(default)]
+        after: Cells,
+    },
+    /// Those that led to the peak, or the latest.
+    Passes {
+        device: i32,
+        to_peak: bool,
+        passes: Passes,
+    },
+    Oom {
+        last: bool,
+        oom: OomRecord,
+    },
+    Ooms {
+        count: u64,
+        rest: u64,
+        seen_at: u64,
+    },
+    /// A part that a newer memlab added.
+    #[serde(other)]
+    Unknown,
+}

@@ -1,0 +1,149 @@
+//! Restores a state from a keyframe.
+
+use std::sync::Arc;
+
+use super::packed::{Blocks, Points, StepRows, Tensors};
+use super::parts::Part;
+use crate::model::device;
+use crate::model::state::{HOST, Model};
+
+impl Model {
+    /// Restores the part of the state that one `{"keyframe":…}` line holds. A line that is not one, or refers to something
+    /// unknown, is counted as impossible.
+    pub(in crate::model) fn restore(&mut self, json: &str) {
+        let restored = serde_json::from_str(json).ok().and_then(|part| self.restore_part(part));
+        if restored.is_none() {
+            self.anomalies.impossible_events += 1;
+        }
+    }
+
+    /// `None` if the line refers to something that is not there.
+    fn restore_part(&mut self, part: Part) -> Option<()> {
+        match part {
+            Part::Process { events, time, steps_ended, phase, allocated, anomalies, lost_events } => {
+                self.lost_events = lost_events;
+                (self.events, self.time, self.steps_ended, self.phase) = (events, time, steps_ended, phase);
+                (self.allocated, self.anomalies) = (allocated, anomalies);
+            }
+            Part::Threads { ids, in_forward, passes, looked } => {
+                (self.threads.passes, self.looked) = (passes, looked);
+                for (thread, in_forward) in ids.into_iter().zip(in_forward) {
+                    let index = self.threads.index(thread) as usize;
+                    let was = std::mem::replace(&mut self.threads.in_forward[index], in_forward);
+                    self.threads.forward_count += u32::from(in_forward && !was);
+                }
+            }
+            Part::Line(line) => {
+                self.symbols.intern_line(&Arc::new(line));
+            }
+            Part::Owner { root, name } => {
+                self.symbols.intern_owner(root, &name);
+            }
+            Part::StepList { device: None, steps } => self.steps.list.extend(StepRows::default().unpacked(steps)),
+            Part::Steps { device: None, joined, peak } => self.steps.restore(joined, peak),
+            Part::Oom { last: false, oom } => self.ooms.first.push(oom),
+            Part::Oom { last: true, oom } => self.ooms.last.push_back(oom),
+            Part::Ooms { count, rest, seen_at } => {
+                (self.ooms.count, self.ooms.rest, self.ooms.seen_at) = (count, rest, seen_at);
+            }
+            Part::Unknown => self.anomalies.unknown_records += 1,
+            Part::Source { device: HOST, source } => {
+                self.host.source(source);
+            }
+            Part::Held { device: HOST, held } => self.host.restore(held)?,
+            Part::Driver { device: HOST, totals } => self.host.totals = totals,
+            other => self.restore_device(other)?,
+        }
+        Some(())
+    }
+
+    fn restore_device(&mut self, part: Part) -> Option<()> {
+        let lists = device::lists(u32::try_from(self.threads.ids.len()).ok()?);
+        let (Part::Device { device, .. }
+        | Part::LineSlot { device, .. }
+        | Part::LayerSlot { device, .. }
+        | Part::Cells { device, .. }
+        | Part::Blocks { device, .. }
+        | Part::Tensors { device, .. }
+        | Part::Owned { device, .. }
+        | Part::Source { device, .. }
+        | Part::Held { device, .. }
+        | Part::Mapping { device, .. }
+        | Part::Driver { device, .. }
+        | Part::Timeline { device, .. }
+        | Part::Shares { device, .. }
+        | Part::Share { device, .. }
+        | Part::StepList { device: Some(device), .. }
+        | Part::Steps { device: Some(device), .. }
+        | Part::Snapshot { device, .. }
+        | Part::Growth { device, .. }
+        | Part::Passes { device, .. }) = part
+        else {
+            return None;
+        };
+        let (state, symbols, _) = self.on_device(device)?;
+        match part {
+            Part::Device { totals, epoch, step_epoch, timeline_origin, timeline_width_log2, .. } => {
+                state.totals = totals;
+                state.ledger.epoch = epoch;
+                state.ledger.books_mut().for_each(|book| book.step_epoch = step_epoch);
+                state.timeline.points.restore_scale(timeline_origin, timeline_width_log2);
+            }
+            Part::LineSlot { scope, slot, stands_for, .. } => {
+                state.ledger.book_mut(scope).restore_line(slot, stands_for, symbols);
+            }
+            Part::LayerSlot { slot, .. } => state.ledger.restore_layer(slot),
+            Part::Cells { cells, .. } => {
+                cells.into_iter().try_for_each(|cell| state.ledger.restore_cell(cell.into()))?;
+            }
+            Part::Blocks { blocks, .. } => {
+                let mut rows = Blocks::default();
+                for row in blocks {
+                    let (block, list) = rows.unpacked(row);
+                    state.ledger.cells.get(block.cell as usize)?;
+                    if list.is_some_and(|list| list >= lists) || state.blocks.find(block.address).is_some() {
+                        return None;
+                    }
+                    let slot = state.blocks.insert(block);
+                    if let Some(list) = list {
+                        state.blocks.link(slot, list);
+                    }
+                }
+            }
+            Part::Tensors { tensors, .. } => {
+                let mut rows = Tensors::default();
+                for row in tensors {
+                    let (block, address, tensor, largest) = rows.unpacked(row)?;
+                    let slot = state.blocks.find(block)?;
+                    state.blocks.get_mut(slot).tagged = true;
+                    state.tags.restore(slot, address, tensor, largest);
+                }
+            }
+            Part::Owned { owner, owned, .. } => {
+                state.tags.owners.insert(owner, owned);
+            }
+            Part::Source { source, .. } => {
+                state.driver.source(source);
+            }
+            Part::Held { held, .. } => state.driver.restore(held)?,
+            Part::Mapping { address, mapping, .. } => {
+                state.driver.mappings.insert(address, mapping);
+            }
+            Part::Driver { totals, .. } => state.driver.totals = totals,
+            Part::Timeline { points, .. } => state.timeline.points.list.extend(Points::default().unpacked(points)),
+            Part::Shares { origin, width_log2, .. } => state.shares.points.restore_scale(origin, width_log2),
+            Part::Share { point, .. } => state.shares.restore(point)?,
+            Part::StepList { steps, .. } => state.steps.list.extend(StepRows::default().unpacked(steps)),
+            Part::Steps { joined, peak, .. } => state.steps.restore(joined, peak),
+            Part::Snapshot { scope, reference, snapshot, .. } => state.growth.restore(scope, reference, snapshot),
+            Part::Growth { ended, stride, before, after, .. } => {
+                (state.growth.ended, state.growth.stride) = (ended, stride);
+                (state.growth.cells_before, state.growth.cells_after) = (before, after);
+            }
+            Part::Passes { to_peak: true, passes, .. } => state.accumulation.to_peak = passes,
+            Part::Passes { to_peak: false, passes, .. } => state.accumulation.now = passes,
+            _ => return None,
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,238 @@
+//! Writes a keyframe.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::packed::{Blocks, Points, StepRows, Tensors};
+use super::parts::Part;
+use crate::model::blocks::{Block, NONE};
+use crate::model::device::{DeviceState, OtherProcesses};
+use crate::model::driver_memory::DriverMemory;
+use crate::model::growth::Growth;
+use crate::model::line::Line;
+use crate::model::ooms::Ooms;
+use crate::model::passes::{Accumulation, Passes};
+use crate::model::scope::Scope;
+use crate::model::state::{HOST, Model};
+use crate::model::steps::Steps;
+use crate::record;
+
+/// How many rows a line holds: what is live, and what has been, comes by the ten thousand.
+const ROWS: usize = 128;
+
+/// Writes lines.
+struct Lines<'w, W> {
+    out: &'w mut W,
+}
+
+impl<W: Write> Lines<'_, W> {
+    fn put(&mut self, line: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer(&mut *self.out, line)?;
+        self.out.write_all(b"\n")
+    }
+}
+
+impl Model {
+    /// Writes the state as lines of a trace: a trace of its header, these lines, and the events that follow
+    /// replays to the same state as the whole.
+    ///
+    /// # Errors
+    ///
+    /// What `out` says.
+    pub fn write_keyframe(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut lines = Lines { out };
+        self.write_names(&mut lines)?;
+        lines.put(&Part::Process {
+            events: self.events,
+            time: self.time,
+            steps_ended: self.steps_ended,
+            phase: self.phase,
+            allocated: self.allocated,
+            anomalies: self.anomalies,
+            lost_events: self.lost_events,
+        })?;
+        let (ids, in_forward) = (self.threads.ids.clone(), self.threads.in_forward.clone());
+        lines.put(&Part::Threads { ids, in_forward, passes: self.threads.passes, looked: self.looked })?;
+        write_steps(&mut lines, None, &self.steps)?;
+        for (device, state) in (0..).zip(&self.devices) {
+            if let Some(state) = state {
+                write_device(&mut lines, device, state)?;
+            }
+        }
+        write_driver(&mut lines, HOST, &self.host)?;
+        for oom in &self.ooms.first {
+            lines.put(&Part::Oom { last: false, oom: oom.clone() })?;
+        }
+        for oom in &self.ooms.last {
+            lines.put(&Part::Oom { last: true, oom: oom.clone() })?;
+        }
+        let Ooms { count, rest, seen_at, .. } = self.ooms;
+        lines.put(&Part::Ooms { count, rest, seen_at })
+    }
+
+    /// Halves what is kept of the past (the course over time, steps, what lines held after them, repeated out-of-memory
+    /// events), so that a keyframe is smaller; false if there is nothing left to halve.
+    pub fn shorten_history(&mut self) -> bool {
+        let mut shortened = self.steps.shorten() | self.ooms.shorten();
+        for device in self.devices.iter_mut().flatten() {
+            shortened |= device.steps.shorten() | device.growth.shorten();
+            shortened |= device.timeline.points.shorten() | device.shares.shorten();
+        }
+        shortened
+    }
+
+    fn write_names<W: Write>(&self, lines: &mut Lines<'_, W>) -> io::Result<()> {
+        let symbols = &self.symbols;
+        // First, so that lines keep the numbers by which the rest names them.
+        for line in symbols.lines() {
+            lines.put(&Part::Line(Line::clone(line)))?;
+        }
+        for owner in symbols.owners() {
+            lines.put(&Part::Owner { root: owner.root, name: owner.name.clone() })?;
+        }
+        for software in &symbols.software {
+            lines.put(software)?;
+        }
+        for root in symbols.code_roots() {
+            lines.put(root)?;
+        }
+        for (frame, known) in sorted(&symbols.frames) {
+            let Line { file, line, function } = &*known.line;
+            let (file, function) = ((&**file).into(), (&**function).into());
+            lines.put(&record::Frame { frame, file, line: *line, function })?;
+        }
+        for (file, line, text) in symbols.sources.iter() {
+            lines.put(&record::Source { source: file.into(), line, text: text.into() })?;
+        }
+        for (_, stack) in sorted(&symbols.stacks) {
+            lines.put(stack)?;
+        }
+        for (layer, known) in sorted(&symbols.layers) {
+            let [name, variable] = [&known.name, &known.variable].map(|text| text.as_deref().map(str::to_owned));
+            lines.put(&record::Layer {
+                layer,
+                parent: known.parent,
+                class: known.class.to_string(),
+                name,
+                variable,
+            })?;
+        }
+        for (_, thread) in sorted(&symbols.threads) {
+            lines.put(thread)?;
+        }
+        for info in self.devices.iter().flatten().filter_map(|state| state.info.as_ref()) {
+            lines.put(info)?;
+        }
+        for (device, state) in (0..).zip(&self.devices).filter_map(|(device, state)| Some((device, state.as_ref()?))) {
+            if let Some(limit) = &state.limit {
+                lines.put(limit)?;
+            }
+            let OtherProcesses { now, most } = &state.others;
+            let most: Vec<(u32, u64)> = most.iter().map(|(pid, bytes)| (*pid, *bytes)).collect();
+            if !most.is_empty() {
+                lines.put(&record::Others { others: device, processes: most })?;
+                lines.put(&record::Others { others: device, processes: now.clone() })?;
+            }
+        }
+        self.warnings.iter().try_for_each(|warning| lines.put(&serde_json::json!({ "warning": warning })))
+    }
+}
+
+fn sorted<T>(map: &hashbrown::HashMap<u32, T>) -> Vec<(u32, &T)> {
+    let mut entries: Vec<(u32, &T)> = map.iter().map(|(id, value)| (*id, value)).collect();
+    entries.sort_unstable_by_key(|(id, _)| *id);
+    entries
+}
+
+fn write_steps<W: Write>(lines: &mut Lines<'_, W>, device: Option<i32>, steps: &Steps) -> io::Result<()> {
+    for steps in steps.list.chunks(ROWS) {
+        lines.put(&Part::StepList { device, steps: StepRows::default().packed(steps) })?;
+    }
+    lines.put(&Part::Steps { device, joined: steps.joined, peak: steps.peak })
+}
+
+fn write_driver<W: Write>(lines: &mut Lines<'_, W>, device: i32, driver: &DriverMemory) -> io::Result<()> {
+    for source in &driver.sources {
+        lines.put(&Part::Source { device, source: source.clone() })?;
+    }
+    for held in driver.held.values() {
+        lines.put(&Part::Held { device, held: *held })?;
+    }
+    for (address, mapping) in &driver.mappings {
+        lines.put(&Part::Mapping { device, address: *address, mapping: *mapping })?;
+    }
+    lines.put(&Part::Driver { device, totals: driver.totals })
+}
+
+fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceState) -> io::Result<()> {
+    let ledger = &state.ledger;
+    lines.put(&Part::Device {
+        device,
+        totals: state.totals,
+        epoch: ledger.epoch,
+        step_epoch: ledger.book(Scope::Users).step_epoch,
+        timeline_origin: state.timeline.points.origin,
+        timeline_width_log2: state.timeline.points.width_log2,
+    })?;
+    for scope in Scope::ALL {
+        let book = ledger.book(scope);
+        for (slot, stands_for) in std::iter::zip(&book.lines, book.standing()) {
+            lines.put(&Part::LineSlot { device, scope, slot: *slot, stands_for })?;
+        }
+    }
+    for slot in &ledger.layers {
+        lines.put(&Part::LayerSlot { device, slot: *slot })?;
+    }
+    for cells in ledger.cells.chunks(ROWS) {
+        let cells = cells.iter().map(|cell| ledger.with_current_lines(cell).into()).collect();
+        lines.put(&Part::Cells { device, cells })?;
+    }
+    let blocks = state.blocks.by_age();
+    for blocks in blocks.chunks(ROWS) {
+        let mut rows = Blocks::default();
+        let list = |block: &Block| (block.list != NONE).then_some(block.list);
+        let blocks = blocks.iter().map(|block| rows.packed(block, list(block))).collect();
+        lines.put(&Part::Blocks { device, blocks })?;
+    }
+    let tensors = state.tags.blocks.iter().flat_map(|(slot, tags)| {
+        let block = state.blocks.get(*slot).address;
+        let is_largest = |address: u64| tags.largest.is_some_and(|(at, _)| at == address);
+        tags.tensors.iter().map(move |(address, tensor)| (block, *address, *tensor, is_largest(*address)))
+    });
+    let mut tensors: Vec<_> = tensors.collect();
+    tensors.sort_unstable_by_key(|(block, address, ..)| (*block, *address));
+    for tensors in tensors.chunks(ROWS) {
+        let mut rows = Tensors::default();
+        lines.put(&Part::Tensors { device, tensors: tensors.iter().map(|tensor| rows.packed(*tensor)).collect() })?;
+    }
+    for (owner, owned) in sorted(&state.tags.owners) {
+        lines.put(&Part::Owned { device, owner, owned: *owned })?;
+    }
+    write_driver(lines, device, &state.driver)?;
+    for points in state.timeline.points.list.chunks(ROWS) {
+        lines.put(&Part::Timeline { device, points: Points::default().packed(points) })?;
+    }
+    let shares = &state.shares.points;
+    lines.put(&Part::Shares { device, origin: shares.origin, width_log2: shares.width_log2 })?;
+    for point in &shares.list {
+        lines.put(&Part::Share { device, point: *point })?;
+    }
+    write_steps(lines, Some(device), &state.steps)?;
+    let Accumulation { now, to_peak } = state.accumulation.with_current_lines(ledger);
+    for (to_peak, passes) in [(false, now), (true, to_peak)] {
+        if passes != Passes::default() {
+            lines.put(&Part::Passes { device, to_peak, passes })?;
+        }
+    }
+    let Growth { ended, stride, courses, cells_before, cells_after } = &state.growth;
+    for (scope, course) in std::iter::zip(Scope::ALL, courses) {
+        let reference = course.reference.iter().map(|snapshot| (true, snapshot));
+        for (reference, snapshot) in reference.chain(course.snapshots.iter().map(|snapshot| (false, snapshot))) {
+            let snapshot = snapshot.with_current_lines(ledger.book(scope));
+            lines.put(&Part::Snapshot { device, scope, reference, snapshot })?;
+        }
+    }
+    let (before, after) = (cells_before.clone(), cells_after.clone());
+    lines.put(&Part::Growth { device, ended: *ended, stride: *stride, before, after })
+}

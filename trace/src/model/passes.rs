@@ -1,0 +1,144 @@
+//! What lines held when forward passes began, to find memory that accumulates over passes without a backward between them.
+//!
+//! Accumulation over optimizer steps is found at the ends of steps ([`super::growth`]). Over passes, as in an evaluation that
+//! keeps its results, it may be over before the next step ends. So what lines hold is noted whenever a thread enters forward,
+//! from one backward to the next; the notes that led to the peak are kept.
+
+use serde::{Deserialize, Serialize};
+
+use super::growth::{Snapshot, is_steady};
+use super::ledger::Ledger;
+use super::line_book::{LineBook, Moved};
+use super::scope::Scope;
+
+/// The most passes whose lines are kept.
+const SAMPLES: usize = 32;
+
+/// The fewest passes from which an accumulation can be told.
+pub(super) const MIN_PASSES: usize = 5;
+
+/// What lines held when forward passes began, from one backward to the next.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Passes {
+    count: u64,
+    stride: u64,
+    /// With the events of the trace until then.
+    samples: Vec<(u64, Snapshot)>,
+    /// The peak that these passes led to: its event. 0: none yet.
+    peak: u64,
+    /// What lines held when the backward began that came next, and after it.
+    before_backward: Option<Snapshot>,
+    after_backward: Option<Snapshot>,
+}
+
+impl Passes {
+    fn began(&self) -> u64 {
+        self.samples.first().map_or(u64::MAX, |(event, _)| *event)
+    }
+
+    /// The samples until an event.
+    fn until(&self, event: u64) -> impl Iterator<Item = &Snapshot> {
+        self.samples.iter().filter(move |(at, _)| *at <= event).map(|(_, snapshot)| snapshot)
+    }
+
+    fn snapshots_mut(&mut self) -> impl Iterator<Item = &mut Snapshot> {
+        let others = self.before_backward.iter_mut().chain(&mut self.after_backward);
+        self.samples.iter_mut().map(|(_, snapshot)| snapshot).chain(others)
+    }
+
+    fn with_current_lines(&self, book: &LineBook) -> Self {
+        let mut passes = self.clone();
+        passes.snapshots_mut().for_each(|snapshot| *snapshot = snapshot.with_current_lines(book));
+        passes
+    }
+}
+
+/// The passes since the last backward, and those that led to the peak.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Accumulation {
+    pub(crate) now: Passes,
+    pub(crate) to_peak: Passes,
+}
+
+impl Accumulation {
+    /// A thread enters forward, after `events`; `peak` is the event of the device's peak.
+    pub(crate) fn begin_pass(&mut self, ledger: &Ledger, events: u64, peak: u64) {
+        self.backward_is_over(ledger);
+        let passes = &mut self.now;
+        passes.count = passes.count.saturating_add(1);
+        passes.stride = passes.stride.max(1);
+        if !passes.count.is_multiple_of(passes.stride) {
+            return;
+        }
+        passes.samples.push((events, Snapshot::of(ledger.book(Scope::Users), passes.count)));
+        if passes.samples.len() > SAMPLES {
+            // What led to a peak that is past is thinned out no further.
+            if peak >= passes.began() && self.to_peak.peak != peak {
+                self.to_peak = Passes { peak, ..passes.clone() };
+            }
+            let passes = &mut self.now;
+            passes.stride = passes.stride.saturating_mul(2);
+            let stride = passes.stride;
+            passes.samples.retain(|(_, snapshot)| snapshot.ended.is_multiple_of(stride));
+        }
+    }
+
+    /// Backward begins: it may use what the passes have made.
+    pub(crate) fn begin_backward(&mut self, ledger: &Ledger, peak: u64) {
+        let passes = std::mem::take(&mut self.now);
+        let led_to_peak = peak >= passes.began();
+        if led_to_peak && (self.to_peak.peak != peak || passes.until(peak).count() >= MIN_PASSES) {
+            self.to_peak = Passes { peak, ..passes };
+        }
+        if led_to_peak && self.to_peak.before_backward.is_none() && self.to_peak.samples.len() >= MIN_PASSES {
+            self.to_peak.before_backward = Some(Snapshot::of(ledger.book(Scope::Users), 0));
+        }
+    }
+
+    /// What backward has used is gone.
+    pub(crate) fn backward_is_over(&mut self, ledger: &Ledger) {
+        if self.to_peak.before_backward.is_some() && self.to_peak.after_backward.is_none() {
+            self.to_peak.after_backward = Some(Snapshot::of(ledger.book(Scope::Users), 0));
+        }
+    }
+
+    /// Some of what the user's lines held is counted at other lines from now on.
+    pub(crate) fn moved(&mut self, ledger: &Ledger, moves: &[Moved]) {
+        if moves.is_empty() {
+            return;
+        }
+        for snapshot in self.now.snapshots_mut().chain(self.to_peak.snapshots_mut()) {
+            *snapshot = snapshot.with_current_lines(ledger.book(Scope::Users));
+            snapshot.moved(moves);
+        }
+    }
+
+    /// For a keyframe.
+    pub(crate) fn with_current_lines(&self, ledger: &Ledger) -> Self {
+        let book = ledger.book(Scope::Users);
+        Self { now: self.now.with_current_lines(book), to_peak: self.to_peak.with_current_lines(book) }
+    }
+
+    /// The slots of the user's lines that piled up until the peak and were not used by the backward after it.
+    pub(super) fn lines(&self, ledger: &Ledger, peak: u64) -> Vec<u32> {
+        let book = ledger.book(Scope::Users);
+        let passes = if peak >= self.now.began() { &self.now } else { &self.to_peak };
+        let passes =
+            if passes.until(peak).count() < MIN_PASSES && self.to_peak.peak == peak { &self.to_peak } else { passes };
+        let samples: Vec<Vec<u64>> = passes.until(peak).map(|snapshot| snapshot.by_slot(book)).collect();
+        if samples.len() < MIN_PASSES {
+            return Vec::new();
+        }
+        let before = passes.before_backward.as_ref().map(|snapshot| snapshot.by_slot(book));
+        let after = passes.after_backward.as_ref().map(|snapshot| snapshot.by_slot(book));
+        let was_used = |slot: usize, held: u64| match (&before, &after) {
+            (Some(before), Some(after)) => before[slot] >= held / 2 && after[slot] < before[slot] / 2,
+            _ => false,
+        };
+        let piles_up = |slot: &usize| {
+            let held: Vec<u64> = samples.iter().map(|lines| lines[*slot]).collect();
+            is_steady(&held) && !was_used(*slot, held.last().copied().unwrap_or(0))
+        };
+        (0..book.lines.len()).filter(piles_up).map(|slot| slot as u32).collect()
+    }
+}

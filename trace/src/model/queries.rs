@@ -1,0 +1,271 @@
+//! What the model answers: views of its state.
+
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+
+use super::accumulation::{AccumulationView, Caller, over_passes, over_steps};
+use super::anomalies::Anomalies;
+use super::call_tree::CallTree;
+use super::category::Category;
+use super::code_origin::CodeOrigin;
+use super::device::DeviceState;
+use super::device_views::block_layer;
+use super::history_views::{OomView, StepView, Timeline};
+use super::line::Line;
+use super::scope::Scope;
+use super::sources::Sources;
+use super::state::{HOST, Model};
+use super::views::{
+    AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, DriverAllocationView, DriverView, LayerView,
+    SegmentMap, StackView, TotalsView,
+};
+use crate::record::{self, Phase};
+
+impl Model {
+    /// Which process this is; `None` before the first line.
+    pub fn header(&self) -> Option<&record::Header> {
+        self.header.as_ref()
+    }
+
+    /// How the process ended; `None` while it lives, and if it was killed.
+    pub fn end(&self) -> Option<record::End> {
+        self.end
+    }
+
+    /// What memlab could not do in the process.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Software found in the process.
+    pub fn software(&self) -> &[record::Software] {
+        &self.symbols.software
+    }
+
+    /// What did not add up.
+    pub fn anomalies(&self) -> Anomalies {
+        self.anomalies
+    }
+
+    /// The time of the latest event, in nanoseconds since the trace's start.
+    pub fn time(&self) -> u64 {
+        self.time
+    }
+
+    /// Events replayed.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Events that the trace lacks, since they came faster than it could be kept within its bounds: what it tells of the time
+    /// after the first of them is not exact.
+    pub fn lost_events(&self) -> u64 {
+        self.lost_events
+    }
+
+    /// Optimizer steps ended.
+    pub fn steps_ended(&self) -> u64 {
+        self.steps_ended
+    }
+
+    /// The phase of the latest allocation.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The devices seen, by index.
+    pub fn devices(&self) -> Vec<DeviceView> {
+        (0..).zip(&self.devices).filter_map(|(index, device)| Some(device.as_ref()?.view(index))).collect()
+    }
+
+    /// One device.
+    pub fn device(&self, device: i32) -> Option<DeviceView> {
+        self.state(device).map(|state| state.view(device))
+    }
+
+    /// What every layer holds on a device, by outermost module and name. They sum to what is allocated.
+    pub fn layers(&self, device: i32) -> Vec<LayerView> {
+        self.state(device).map(|state| state.layers(&self.symbols)).unwrap_or_default()
+    }
+
+    /// What lines, layers and categories have in common on a device. They sum to what is allocated.
+    pub fn attributions(&self, device: i32) -> Vec<AttributionView> {
+        self.state(device).map(|state| state.attributions(&self.symbols, self.scope)).unwrap_or_default()
+    }
+
+    /// What every category holds on a device, in the order of [`Category::ALL`]. They sum to what is used.
+    pub fn categories(&self, device: i32) -> [CategoryView; Category::COUNT] {
+        match self.state(device) {
+            Some(state) => state.categories(),
+            None => DeviceState::default().categories(),
+        }
+    }
+
+    /// A device's memory over time.
+    pub fn timeline(&self, device: i32) -> Timeline {
+        self.state(device).map(DeviceState::timeline_view).unwrap_or_default()
+    }
+
+    /// A device's segments and the blocks in them.
+    pub fn segments(&self, device: i32) -> SegmentMap {
+        self.state(device).map(DeviceState::segments).unwrap_or_default()
+    }
+
+    /// What every whole stack holds on a device, by id: call trees are sums of these.
+    pub fn stacks(&self, device: i32) -> Vec<StackView> {
+        self.state(device).map(DeviceState::stacks).unwrap_or_default()
+    }
+
+    /// The text of source lines, as far as the trace has it.
+    pub fn sources(&self) -> &Arc<Sources> {
+        &self.symbols.sources
+    }
+
+    /// The frames of a stack, innermost first.
+    pub fn frames(&self, stack: u32) -> Vec<Arc<Line>> {
+        self.symbols.climb(stack).map(|frame| frame.line.clone()).collect()
+    }
+
+    /// How many stacks are so deep that their outermost calls are not shown: deeper than [`MAX_STACK_DEPTH`].
+    pub fn deep_stacks(&self) -> usize {
+        self.symbols.deep_stacks()
+    }
+
+    /// What to call a layer, as in [`LayerView`]; `None` for 0.
+    pub fn layer_name(&self, layer: u32) -> Option<Arc<str>> {
+        self.symbols.layer_name(layer)
+    }
+
+    /// A live block.
+    pub fn block(&self, device: i32, address: u64) -> Option<BlockView> {
+        self.state(device)?.block(address)
+    }
+
+    /// All live blocks of a device, by address.
+    pub fn blocks(&self, device: i32) -> Vec<BlockView> {
+        self.state(device).map(DeviceState::block_views).unwrap_or_default()
+    }
+
+    /// The block at this address, if it was the last one of its device to be given back.
+    pub(crate) fn freed(&self, device: i32, address: u64) -> Option<BlockView> {
+        self.state(device)?.freed(address)
+    }
+
+    /// What a live block would turn out to have been if it were given back now.
+    pub fn block_if_freed(&self, device: i32, address: u64) -> Option<BlockView> {
+        self.state(device)?.block_if_freed(address)
+    }
+
+    /// The layer that a block counts for in [`Model::layers`].
+    pub fn layer_of(&self, block: &BlockView) -> BlockLayer {
+        let (root, name) = block_layer(block.owner, block.layer, &self.symbols);
+        BlockLayer { root, name }
+    }
+
+    /// A device's totals; zeros if it is not known.
+    #[inline]
+    pub fn totals(&self, device: i32) -> TotalsView {
+        self.state(device).map(DeviceState::totals_view).unwrap_or_default()
+    }
+
+    /// Driver memory held at an address ([`HOST`]: the host's).
+    pub fn driver_allocation(
+        &self,
+        device: i32,
+        kind: record::DriverKind,
+        address: u64,
+    ) -> Option<DriverAllocationView> {
+        let driver = if device == HOST { Some(&self.host) } else { self.state(device).map(|state| &state.driver) };
+        let held = driver?.held.get(&(kind, address))?;
+        Some(DriverAllocationView { bytes: held.bytes, is_segment: held.segment, is_block: held.is_block() })
+    }
+
+    /// Whether physical memory of a segment is mapped at an address.
+    pub fn is_mapped_segment(&self, device: i32, address: u64) -> bool {
+        self.state(device).is_some_and(|state| state.driver.is_mapped_segment(address))
+    }
+
+    /// About how much memory the model takes, in bytes.
+    pub fn heap_bytes(&self) -> usize {
+        let devices = self.devices.iter().flatten().map(|device| device.heap_bytes()).sum::<usize>();
+        devices + self.symbols.heap_bytes() + self.steps.list.capacity() * size_of::<StepView>()
+    }
+
+    /// What to call a thread, if known.
+    pub fn thread(&self, thread: u32) -> Option<&record::Thread> {
+        self.symbols.threads.get(&thread)
+    }
+
+    /// Driver memory on a device ([`HOST`]: pinned and registered) that is not PyTorch's allocator's, most first.
+    pub fn driver_memory(&self, device: i32) -> Vec<DriverView> {
+        if device == HOST {
+            return self.host.view();
+        }
+        self.state(device).map(|state| state.driver.view()).unwrap_or_default()
+    }
+
+    /// The optimizer steps, all devices together.
+    pub fn steps(&self) -> &[StepView] {
+        &self.steps.list
+    }
+
+    /// The optimizer steps on one device.
+    pub fn device_steps(&self, device: i32) -> &[StepView] {
+        self.state(device).map(|state| &*state.steps.list).unwrap_or_default()
+    }
+
+    /// What piles up on a device: over the steps, and over the passes before the peak.
+    pub fn accumulations(&self, device: i32) -> Vec<AccumulationView> {
+        let Some(state) = self.state(device) else { return Vec::new() };
+        [over_steps(state, &self.symbols), over_passes(state, &self.symbols)].into_iter().flatten().collect()
+    }
+
+    /// Whether PyTorch's allocator has expandable segments on a device.
+    pub fn has_expandable_segments(&self, device: i32) -> bool {
+        self.state(device).is_some_and(|state| state.driver.has_expandable_segments())
+    }
+
+    /// The frames of a stack, innermost first, with the stacks that end there.
+    pub fn callers(&self, stack: u32) -> Vec<Caller> {
+        let caller = |(stack, frame): (u32, &super::symbols::Frame)| Caller {
+            stack,
+            line: frame.line.clone(),
+            is_users: frame.origin == CodeOrigin::User,
+        };
+        self.symbols.climb_stacks(stack).map(caller).collect()
+    }
+
+    /// Whether backward ever came to what a stack, or one it called, has made on a device.
+    pub fn reached_by_backward(&self, device: i32, stack: u32) -> bool {
+        let Some(state) = self.state(device) else { return false };
+        // Each stack is climbed to where another one has been before.
+        let mut known = HashSet::new();
+        let cells = state.ledger.cells.iter().filter(|cell| cell.key.phase == Phase::Backward);
+        cells.map(|cell| cell.key.stack).any(|below| {
+            let mut new = self.symbols.climb_stacks(below).map(|(at, _)| at).take_while(|at| known.insert(*at));
+            new.any(|at| at == stack)
+        })
+    }
+
+    /// The call tree of a device: every block counted at the innermost line of its stack.
+    pub fn calls(&self, device: i32) -> CallTree {
+        CallTree::new(&self.stacks(device), &self.symbols)
+    }
+
+    /// The out-of-memory events: the first 32 and the last 32. Whose lines they name was said to
+    /// [`set_scope`](Self::set_scope); the user's otherwise.
+    pub fn ooms(&self) -> Vec<OomView> {
+        self.ooms_in(self.scope)
+    }
+
+    /// The same with the lines of `scope`.
+    pub fn ooms_in(&self, scope: Scope) -> Vec<OomView> {
+        self.ooms.view(|device| self.state(device), &self.symbols, scope)
+    }
+
+    /// How many out-of-memory events there were.
+    pub fn oom_count(&self) -> u64 {
+        self.ooms.count
+    }
+}

@@ -1,0 +1,110 @@
+//! The state that records are replayed into.
+
+use hashbrown::HashMap;
+
+use super::anomalies::Anomalies;
+use super::device::DeviceState;
+use super::driver_memory::DriverMemory;
+use super::long_lived::LongLivedScan;
+use super::ooms::Ooms;
+use super::scope::Scope;
+use super::steps::Steps;
+use super::symbols::Symbols;
+use crate::record::{self, Phase};
+
+/// The device number of host memory.
+pub const HOST: i32 = -1;
+
+/// The most devices a process can have, generously.
+const DEVICES: i32 = 256;
+
+/// The state of a traced process.
+#[derive(Clone, Default)]
+pub struct Model {
+    pub(super) header: Option<record::Header>,
+    pub(super) end: Option<record::End>,
+    pub(super) warnings: Vec<String>,
+    pub(super) anomalies: Anomalies,
+    pub(super) time: u64,
+    pub(super) events: u64,
+    pub(super) steps_ended: u64,
+    pub(super) phase: Phase,
+    pub(super) symbols: Symbols,
+    pub(super) devices: Vec<Option<Box<DeviceState>>>,
+    pub(super) host: DriverMemory,
+    pub(super) threads: Threads,
+    pub(super) looked: LongLivedScan,
+    pub(super) allocated: u64,
+    pub(super) steps: Steps,
+    pub(super) ooms: Ooms,
+    pub(super) lost_events: u64,
+    pub(super) scope: Scope,
+}
+
+/// The threads seen in allocations, and whether they are in forward.
+#[derive(Clone, Default)]
+pub(super) struct Threads {
+    pub(super) ids: Vec<u32>,
+    pub(super) in_forward: Vec<bool>,
+    pub(super) indexes: HashMap<u32, u32>,
+    pub(super) forward_count: u32,
+    /// How often one has entered it.
+    pub(super) passes: u64,
+    /// The thread of the latest event.
+    pub(super) latest: Option<(u32, u32)>,
+}
+
+impl Threads {
+    #[inline]
+    pub(super) fn index(&mut self, thread: u32) -> u32 {
+        match self.latest {
+            Some((id, index)) if id == thread => index,
+            _ => {
+                let index = *self.indexes.entry(thread).or_insert_with(|| {
+                    self.ids.push(thread);
+                    self.in_forward.push(false);
+                    (self.ids.len() - 1) as u32
+                });
+                self.latest = Some((thread, index));
+                index
+            }
+        }
+    }
+}
+
+impl Model {
+    /// A process of which nothing is known yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    #[inline]
+    pub(super) fn device_mut(&mut self, device: i32) -> Option<&mut DeviceState> {
+        self.on_device(device).map(|(device, ..)| device)
+    }
+
+    #[inline]
+    pub(super) fn on_device(&mut self, device: i32) -> Option<(&mut DeviceState, &mut Symbols, &mut Anomalies)> {
+        if !(0..DEVICES).contains(&device) {
+            self.anomalies.impossible_events += 1;
+            return None;
+        }
+        let index = device as usize;
+        if index >= self.devices.len() {
+            self.devices.resize_with(index + 1, || None);
+        }
+        let device = self.devices[index].get_or_insert_default();
+        Some((device, &mut self.symbols, &mut self.anomalies))
+    }
+
+    pub(super) fn state(&self, device: i32) -> Option<&DeviceState> {
+        self.devices.get(usize::try_from(device).ok()?)?.as_deref()
+    }
+
+    /// Takes over what layers and threads were called later (the names of modules come after their first allocations), and
+    /// whose lines are told.
+    pub fn adopt_names(&mut self, later: &Self) {
+        self.scope = later.scope;
+        self.symbols.adopt_names(&later.symbols);
+    }
+}
