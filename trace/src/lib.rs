@@ -1,53 +1,108 @@
 //! The memlab trace: what it is made of, how it is written and read, and the model built by replaying it.
 //!
-//! A trace is a JSON Lines file that a traced process appends to; `docs/trace-format.md` describes it. This
-//! crate knows nothing of CUDA, Python or terminals, and can be used alone:
+//! A trace is a JSON Lines file that a traced process appends to; `docs/trace-format.md` describes it. This crate knows
+//! nothing of CUDA, Python or terminals, and can be used alone:
 //!
 //! - [`record`]: the records, one type each.
-//! - [`encode`]: writes them without heap or panic, for hooks inside the traced process.
-//! - [`decode_line`]: reads one.
-//! - [`load_whole`] and [`Follower`]: read a whole file, finished or still growing.
-//! - [`SeekableReplay`]: the state at any moment of a run, and [`Replay`]: the state with its latest events.
-//! - [`SnapshotReplay`]: the blocks of a moment, with what became of them later.
+//! - [`encode`]: writes records without heap or panic, for hooks inside the traced process.
+//! - [`decode_line`]: reads one record.
 //! - [`Model`]: the state of the process: what is allocated now and was at the peak, by line, layer and category.
+//! - [`load_whole`] and [`Follower`]: replay a file into a model, finished or still growing.
+//! - [`SeekableReplay`]: the state at any moment of a run; [`Replay`]: the state with its latest events.
+//! - [`SnapshotReplay`]: the blocks of one moment, in the categories that they turn out to be in later.
+//!
+//! # Which lines hold the memory at the peak
 //!
 //! ```
-//! use memlab_trace::{Model, decode_line};
+//! use std::ops::ControlFlow;
 //!
-//! let trace = [
-//!     r#"{"memlab":1,"version":"0.1.0","pid":4242,"command":["python","train.py"]}"#,
-//!     r#"{"frame":12,"file":"/home/ada/gpt/train.py","line":31,"function":"GPT.forward"}"#,
-//!     r#"{"stack":5,"parent":0,"frame":12}"#,
-//!     r#"["a",1834022117,1,0,140213447884800,4718592,5,7,5]"#,
-//!     r#"["f",1834031900,1,0,140213447884800]"#,
-//! ];
-//! let mut model = Model::new();
-//! for line in trace {
-//!     model.apply(decode_line(line.as_bytes())?);
-//! }
-//! let lines = model.lines(0);
-//! assert_eq!(lines[0].line.as_ref().and_then(|line| line.line), Some(31));
+//! use memlab_trace::load_whole;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = std::env::temp_dir().join(format!("memlab-doc-load-{}.jsonl", std::process::id()));
+//! # std::fs::write(&path, r#"{"memlab":1,"version":"0.1.0","pid":4242,"command":["python","train.py"]}
+//! # {"frame":12,"file":"/home/ada/gpt/train.py","line":31,"function":"GPT.forward"}
+//! # {"stack":5,"parent":0,"frame":12}
+//! # ["a",1834022117,1,0,140213447884800,4718592,5,7,5]
+//! # ["f",1834031900,1,0,140213447884800]
+//! # "#)?;
+//! let loaded = load_whole(&path, &mut |_progress| ControlFlow::Continue(()))?;
+//! let lines = loaded.model.lines(0);
+//! let largest = lines[0].line.as_ref().expect("a line of the program");
+//! assert_eq!((&*largest.file, largest.line), ("/home/ada/gpt/train.py", Some(31)));
 //! assert_eq!((lines[0].live_bytes, lines[0].live_bytes_at_peak), (0, 4718592));
-//! # Ok::<(), memlab_trace::DecodeError>(())
+//! # std::fs::remove_file(&path)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The state at a moment
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//!
+//! use memlab_trace::{Extent, SeekOutcome, SeekTarget, SeekableReplay};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let path = std::env::temp_dir().join(format!("memlab-doc-seek-{}.jsonl", std::process::id()));
+//! # std::fs::write(&path, r#"{"memlab":1,"version":"0.1.0","pid":4242,"command":["python","train.py"]}
+//! # ["a",1834022117,1,0,140213447884800,4718592,0,0,0]
+//! # ["f",1834031900,1,0,140213447884800]
+//! # "#)?;
+//! let mut replay = SeekableReplay::open(&path, 100)?;
+//! let outcome = replay.seek(SeekTarget::Event(1), Extent::WHOLE, &mut |_progress| ControlFlow::Continue(()))?;
+//! assert_eq!(outcome, SeekOutcome::Found);
+//! assert_eq!(replay.model().totals(0).allocated_bytes, 4718592);
+//!
+//! replay.seek(SeekTarget::End, Extent::WHOLE, &mut |_progress| ControlFlow::Continue(()))?;
+//! assert_eq!(replay.model().totals(0).allocated_bytes, 0);
+//! # std::fs::remove_file(&path)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Layers
+//!
+//! ```text
+//! reader                                  files: whole, growing, at any moment
+//! snapshot_replay, replay                 the state at one moment as known later; the state with its latest events
+//! seek_target, sink                       where to stop; what takes records
+//! model                                   the state of the process, by the modules below
+//! model::queries, model::lines            what the model answers
+//! model::apply                            how records change it
+//! model::keyframe                         the state as lines of a trace
+//! model::state                            all devices, threads, names
+//! model::ooms                             out-of-memory events
+//! model::call_tree, model::accumulation   figures by stack
+//! model::device_views, model::long_lived  figures of one device; blocks kept over many steps
+//! model::device                           one device: blocks, books, driver memory
+//! model::passes                           accumulation over forward passes
+//! model::growth, model::blocks, model::driver_memory, model::tags, model::timeline, model::category_timeline, model::steps
+//! model::ledger                           the books: bytes by stack, layer and category, now and at the peak
+//! model::line_book                        bytes by line
+//! model::cell, model::symbols             the smallest sums; names of stacks, lines and layers
+//! model::kind, model::time_bins, model::sources, model::scope, model::allocation_totals
+//! model::views, model::history_views, model::code_origin
+//! model::line, model::category, model::anomalies
+//! decode, encode                          one line of a trace, read and written
+//! record                                  the records
 //! ```
 
 mod decode;
 pub mod encode;
 mod model;
-mod snapshot_replay;
-
 mod reader;
 pub mod record;
 mod replay;
+mod seek_target;
+mod sink;
+mod snapshot_replay;
 
 pub use decode::{DecodeError, decode_line};
 pub use model::*;
-pub use snapshot_replay::{Observer, ResolvedSnapshot, SnapshotReplay};
-
-pub use reader::{
-    Extent, Follower, FollowerPosition, Loaded, Polled, Progress, ReadError, ReadSummary, SeekOutcome, SeekTarget,
-    SeekableReplay, Sink, Skipped, SkippedLine, load, load_whole, open_file, open_file_no_follow, read_header,
-    read_whole,
-};
+pub use reader::*;
 pub use record::Record;
 pub use replay::{EventKind, EventView, Replay};
+pub use seek_target::SeekTarget;
+pub use sink::Sink;
+pub use snapshot_replay::{Observer, ResolvedSnapshot, SnapshotReplay};

@@ -5,17 +5,14 @@
 
 mod definitions;
 mod events;
-
-use std::borrow::Cow;
+mod text;
 
 pub use definitions::*;
 pub use events::*;
+pub use text::Text;
 
 /// The newest version of the format this crate reads, and the one it writes.
 pub const FORMAT: u32 = 1;
-
-/// A text of a line, borrowed from it where JSON allows.
-pub type Text<'a> = Cow<'a, str>;
 
 /// One line of a trace.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::Sink;
 use crate::model::{Category, Model};
 use crate::record::{DriverKind, Flags, Phase, Record};
+use crate::sink::Sink;
 
 /// What kind of event it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

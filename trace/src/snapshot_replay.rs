@@ -8,8 +8,9 @@ use std::ops::ControlFlow;
 use hashbrown::HashMap;
 
 use crate::model::{BlockView, Category, Model};
-use crate::reader::{SeekTarget, Sink};
 use crate::record::Record;
+use crate::seek_target::SeekTarget;
+use crate::sink::Sink;
 
 /// Looks on while a trace is replayed up to a moment.
 pub trait Observer {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::DecodeError;
+use super::error::DecodeError;
 
 /// One element.
 enum Element<'a> {

@@ -1,6 +1,6 @@
 //! The integers of an event, read by hand: events come by the million.
 
-use super::DecodeError;
+use super::error::DecodeError;
 
 /// The integers of an event, read one after another.
 pub(super) struct Numbers<'a> {

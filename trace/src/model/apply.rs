@@ -189,8 +189,6 @@ impl Model {
         }
     }
 
-    /// The device, made if need be; `None` if there can be no such device.
-
     #[inline]
     fn allocate(&mut self, event: &record::Alloc) {
         self.event(event.time);

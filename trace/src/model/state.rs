@@ -78,6 +78,7 @@ impl Model {
         Self::default()
     }
 
+    /// The device, created if it is new; `None` if its number is out of range.
     #[inline]
     pub(super) fn device_mut(&mut self, device: i32) -> Option<&mut DeviceState> {
         self.on_device(device).map(|(device, ..)| device)

@@ -64,7 +64,7 @@ pub fn read_header(file: &File) -> Option<Header> {
 
 /// The file in which a trace goes on while it is being cut down, if its writer died then. A file left there by another
 /// process, or anything else, is none of it.
-pub(super) fn beside(path: &Path, model: &Model) -> Option<File> {
+pub(super) fn open_continuation(path: &Path, model: &Model) -> Option<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".next");
     let file = open_file_no_follow(Path::new(&name)).ok()?;
@@ -74,4 +74,9 @@ pub(super) fn beside(path: &Path, model: &Model) -> Option<File> {
         && read_header(&file).is_some_and(|found| (found.id, found.pid) == (header.id.clone(), header.pid));
     io::Seek::rewind(&mut &file).ok()?;
     is_ours.then_some(file)
+}
+
+/// Whether a file that begins with these bytes is compressed with zstd.
+pub(super) fn is_zstd(start: &[u8]) -> bool {
+    start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
 }

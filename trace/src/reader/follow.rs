@@ -6,16 +6,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::feed::{Feed, Skipped};
-use super::seekable::FollowerPosition;
-use super::{BUFFER, Extent, LONGEST_LINE, ReadError, Sink, beside, is_zstd, open_file};
+use super::error::ReadError;
+use super::file::{is_zstd, open_continuation, open_file};
+use super::limits::{BUFFER, LONGEST_LINE};
+use super::lines::{ReadPosition, Skipped};
+use super::progress::Extent;
+use crate::sink::Sink;
 
 /// How much one poll reads at most, so that whoever polls stays responsive.
 const POLL_BYTES: u64 = 16 << 20;
 
 /// How long to wait for a line that was reserved while later ones are there. A thread that takes longer to copy
 /// a line was killed or stopped in the middle of it.
-const PATIENCE: Duration = Duration::from_secs(2);
+const HOLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a [`Follower::poll`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,12 +36,10 @@ pub struct Follower {
     path: PathBuf,
     file: File,
     identity: (u64, u64),
-    feed: Feed,
+    position: ReadPosition,
     buffer: Vec<u8>,
     writer_is_dead: bool,
-    passes_holes: bool,
-    /// Reading the file beside the trace.
-    is_beside: bool,
+    skips_holes: bool,
     /// Since when, and where, a line is reserved but not written.
     stuck: Option<(Instant, u64)>,
 }
@@ -59,11 +60,10 @@ impl Follower {
             path: path.to_owned(),
             file,
             identity,
-            feed: Feed::default(),
+            position: ReadPosition::default(),
             buffer: Vec::new(),
             writer_is_dead: false,
-            passes_holes: false,
-            is_beside: false,
+            skips_holes: false,
             stuck: None,
         })
     }
@@ -96,9 +96,9 @@ impl Follower {
     pub fn poll_at(&mut self, now: Instant, sink: &mut impl Sink) -> Result<Polled, ReadError> {
         let restarted = self.restart_if_replaced(sink)?;
         let events = sink.model().events();
-        let end = self.feed.offset + POLL_BYTES;
+        let end = self.position.feed.offset + POLL_BYTES;
         let mut more = true;
-        while more && self.feed.offset < end {
+        while more && self.position.feed.offset < end {
             more = self.read_some(now, sink)?;
         }
         Ok(Polled { events: sink.model().events() - events, more, restarted })
@@ -111,22 +111,22 @@ impl Follower {
 
     /// Says that what this file lacks will never be written, whether its writer lives or not.
     pub fn skip_holes(&mut self) {
-        self.passes_holes = true;
+        self.skips_holes = true;
     }
 
     /// Garbled lines passed over so far.
     pub fn skipped(&self) -> &Skipped {
-        &self.feed.skipped
+        &self.position.feed.skipped
     }
 
     /// Where it is, for [`SeekableReplay::add_checkpoint`](super::SeekableReplay::add_checkpoint).
-    pub fn position(&self) -> FollowerPosition {
-        FollowerPosition { is_beside: self.is_beside, feed: self.feed.clone() }
+    pub fn position(&self) -> &ReadPosition {
+        &self.position
     }
 
     /// How much of the trace was replayed.
     pub fn extent(&self) -> Extent {
-        Extent { in_continuation: self.is_beside, offset: self.feed.offset }
+        Extent { in_continuation: self.position.in_continuation, offset: self.position.feed.offset }
     }
 
     /// The file followed.
@@ -135,38 +135,38 @@ impl Follower {
     }
 
     fn error(&self, source: io::Error) -> ReadError {
-        ReadError::Io { path: self.path.clone(), source }
+        ReadError::io(&self.path, source)
     }
 
     fn restart_if_replaced(&mut self, sink: &mut impl Sink) -> Result<bool, ReadError> {
         // A file that is gone is still there for who has it open.
         let replaced = std::fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) != self.identity);
         let length = self.file.metadata().map_err(|source| self.error(source))?.len();
-        if !replaced && (length >= self.feed.offset || self.is_beside) {
+        if !replaced && (length >= self.position.feed.offset || self.position.in_continuation) {
             return Ok(false);
         }
         (self.file, self.identity) = open(&self.path)?;
-        self.feed = Feed::default();
+        self.position = ReadPosition::default();
         self.stuck = None;
-        self.is_beside = false;
         sink.restart();
         Ok(true)
     }
 
     /// Reads one buffer; whether there may be more to read at once.
     fn read_some(&mut self, now: Instant, sink: &mut impl Sink) -> Result<bool, ReadError> {
-        let offset = self.feed.offset;
+        let offset = self.position.feed.offset;
         self.buffer.resize(self.buffer.len().max(BUFFER), 0);
         let length = read_at(&self.file, offset, &mut self.buffer).map_err(|source| self.error(source))?;
-        let never_written = self.writer_is_dead || self.passes_holes;
-        let holes = if never_written { usize::MAX } else { usize::from(self.lost_patience(now, length)) };
+        let never_written = self.writer_is_dead || self.skips_holes;
+        let holes = if never_written { usize::MAX } else { usize::from(self.hole_timed_out(now, length)) };
         let bytes = &self.buffer[..length];
-        let fed = self.feed.feed(bytes, holes, sink).map_err(|error| ReadError::first_line(&self.path, error))?;
+        let fed =
+            self.position.feed.feed(bytes, holes, sink).map_err(|error| ReadError::first_line(&self.path, error))?;
         let is_full = length == self.buffer.len();
         if fed.at_hole {
-            let position = self.feed.offset;
-            if self.stuck.is_none_or(|(_, at)| at != position) {
-                self.stuck = Some((now, position));
+            let offset = self.position.feed.offset;
+            if self.stuck.is_none_or(|(_, at)| at != offset) {
+                self.stuck = Some((now, offset));
             }
             return Ok(false);
         }
@@ -174,19 +174,19 @@ impl Follower {
         if fed.refused {
             return Ok(false);
         }
-        if let Some(offset) = self.feed.skips_to()
+        if let Some(offset) = self.position.feed.skips_to()
             && self.file.metadata().map_err(|source| self.error(source))?.len() >= offset
         {
-            self.feed.pass((offset - self.feed.offset) as usize);
+            self.position.feed.pass((offset - self.position.feed.offset) as usize);
             return Ok(true);
         }
-        if self.writer_is_dead && !is_full && !self.is_beside {
-            return self.go_on_beside(sink);
+        if self.writer_is_dead && !is_full && !self.position.in_continuation {
+            return self.enter_continuation(sink);
         }
         if fed.consumed == 0 && is_full {
             if self.buffer.len() >= LONGEST_LINE {
-                self.feed.overlong();
-                self.feed.pass(length);
+                self.position.feed.overlong();
+                self.position.feed.pass(length);
             } else {
                 let grown = self.buffer.len() * 2;
                 self.buffer.resize(grown, 0);
@@ -198,26 +198,26 @@ impl Follower {
     }
 
     /// The writer is dead and its file at an end: goes on in the one beside it, if it died while cutting it down.
-    fn go_on_beside(&mut self, sink: &impl Sink) -> Result<bool, ReadError> {
-        let Some(beside) = beside(&self.path, sink.model()) else { return Ok(false) };
-        self.file = beside;
-        self.is_beside = true;
-        self.feed.continue_beside();
+    fn enter_continuation(&mut self, sink: &impl Sink) -> Result<bool, ReadError> {
+        let Some(continuation) = open_continuation(&self.path, sink.model()) else { return Ok(false) };
+        self.file = continuation;
+        self.position.in_continuation = true;
+        self.position.feed.start_continuation();
         Ok(true)
     }
 
     /// Whether the line that was reserved but not written has had its time, and a later one is there.
-    fn lost_patience(&self, now: Instant, length: usize) -> bool {
-        let waited = self
-            .stuck
-            .is_some_and(|(since, at)| at == self.feed.offset && now.saturating_duration_since(since) >= PATIENCE);
+    fn hole_timed_out(&self, now: Instant, length: usize) -> bool {
+        let waited = self.stuck.is_some_and(|(since, at)| {
+            at == self.position.feed.offset && now.saturating_duration_since(since) >= HOLE_TIMEOUT
+        });
         let buffer = &self.buffer[..length];
         waited && buffer.first() == Some(&0) && buffer.iter().any(|byte| *byte != 0)
     }
 }
 
 fn open(path: &Path) -> Result<(File, (u64, u64)), ReadError> {
-    let error = |source| ReadError::Io { path: path.to_owned(), source };
+    let error = |source| ReadError::io(path, source);
     let file = open_file(path).map_err(error)?;
     let metadata = file.metadata().map_err(error)?;
     Ok((file, (metadata.dev(), metadata.ino())))

@@ -5,13 +5,14 @@ use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use super::feed::{Feed, FirstLine};
-use super::{BUFFER, LONGEST_LINE, Loaded, Progress, ReadError, ReadSummary, Sink, beside, is_zstd, open_file};
+use super::error::{FirstLine, ReadError};
+use super::file::{is_zstd, open_continuation, open_file};
+use super::limits::{BUFFER, LONGEST_LINE, MAX_EXPANSION};
+use super::lines::Feed;
+use super::progress::{Loaded, Progress, ReadSummary};
 use crate::model::Model;
+use crate::sink::Sink;
 
-/// A compressed trace has at most so many bytes of lines for each byte of the file; real ones have between five and twenty,
-/// since times and addresses hardly repeat.
-pub(super) const MOST_EXPANSION: u64 = 200;
 /// What is no longer than this may have been compressed however well.
 const HARMLESS: u64 = 64 << 20;
 
@@ -44,10 +45,10 @@ pub fn read_whole(
     let mut reading = read_first(path, sink, progress)?;
     if !reading.through.cancelled
         && !reading.refused
-        && let Some(beside) = beside(path, reading.sink.model())
+        && let Some(continuation) = open_continuation(path, reading.sink.model())
     {
-        reading.feed.continue_beside();
-        reading.read_plain(beside, progress)?;
+        reading.feed.start_continuation();
+        reading.read_plain(continuation, progress)?;
     }
     Ok(reading.into_through())
 }
@@ -86,7 +87,7 @@ fn read_first<'p, S: Sink>(
     let bytes_total = metadata.len();
     let is_compressed = is_zstd(&start);
     if is_compressed && metadata.is_file() {
-        reading.most_line_bytes = bytes_total.saturating_mul(MOST_EXPANSION).max(HARMLESS);
+        reading.most_line_bytes = bytes_total.saturating_mul(MAX_EXPANSION).max(HARMLESS);
     }
     let source = Counted { source: io::Cursor::new(start).chain(file), read: 0 };
     if is_compressed {
@@ -114,7 +115,7 @@ struct Reading<'p, S> {
 
 impl<S: Sink> Reading<'_, S> {
     fn io_error(&self, source: io::Error) -> ReadError {
-        ReadError::Io { path: self.path.to_owned(), source }
+        ReadError::io(self.path, source)
     }
 
     fn first_line(&self, error: FirstLine) -> ReadError {

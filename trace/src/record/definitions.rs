@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Text;
+use super::text::Text;
 
 /// The first line of a trace.
 ///

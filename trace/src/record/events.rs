@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Text;
+use super::text::Text;
 
 /// What is known of a block when it is handed out: a sum of flags.
 ///

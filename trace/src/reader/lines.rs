@@ -4,9 +4,10 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::Sink;
+use super::error::FirstLine;
 use crate::decode::decode_line;
 use crate::record::{FORMAT, Record};
+use crate::sink::Sink;
 
 /// How many garbled lines are described.
 const DESCRIBED: usize = 5;
@@ -29,13 +30,6 @@ pub struct SkippedLine {
     pub offset: u64,
     /// What is wrong with it.
     pub reason: String,
-}
-
-/// Why the first line is not that of a trace this memlab can read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FirstLine {
-    NotATrace,
-    Newer(u32),
 }
 
 /// What became of a buffer.
@@ -110,8 +104,8 @@ impl Feed {
         (self.skip_to > self.offset).then_some(self.skip_to)
     }
 
-    /// Goes on with the file beside the trace, from its beginning.
-    pub(super) fn continue_beside(&mut self) {
+    /// Goes on with the continuation file, from its beginning.
+    pub(super) fn start_continuation(&mut self) {
         (self.offset, self.skip_to, self.in_front, self.after_hole) = (0, 0, true, false);
     }
 
@@ -217,4 +211,11 @@ fn zeros_in_front(bytes: &[u8]) -> usize {
     let is_zero = |piece: &&[u8]| piece.iter().fold(0, |all, byte| all | byte) == 0;
     let whole = bytes.chunks_exact(PIECE).take_while(is_zero).count() * PIECE;
     bytes[whole..].iter().position(|byte| *byte != 0).map_or(bytes.len(), |more| whole + more)
+}
+
+/// A position in a trace: what was read of it, and of which of its two files.
+#[derive(Clone, Default)]
+pub struct ReadPosition {
+    pub(super) in_continuation: bool,
+    pub(super) feed: Feed,
 }

@@ -1,0 +1,33 @@
+//! Why a line could not be read.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Why a line could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecodeError {
+    reason: Cow<'static, str>,
+}
+
+impl DecodeError {
+    pub(super) const fn new(reason: &'static str) -> Self {
+        Self { reason: Cow::Borrowed(reason) }
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl From<serde_json::Error> for DecodeError {
+    fn from(error: serde_json::Error) -> Self {
+        // The position is that in the line; which line it is, the reader says.
+        let text = error.to_string();
+        let text = text.split(" at line ").next().unwrap_or(&text);
+        Self { reason: Cow::Owned(text.to_owned()) }
+    }
+}

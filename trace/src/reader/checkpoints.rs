@@ -1,0 +1,82 @@
+//! Checkpoints: copies of the state, from which a seek backwards begins.
+
+use super::lines::ReadPosition;
+use crate::model::Model;
+use crate::seek_target::SeekTarget;
+
+/// Events between the first checkpoints: some 20 ms of replay.
+const FIRST_SPACING: u64 = 1 << 17;
+
+/// The most checkpoints.
+const MAX_CHECKPOINTS: usize = 64;
+
+/// The most bytes that all checkpoints take together, unless set.
+const BUDGET: usize = 256 << 20;
+
+/// A copy of the state, and where in the trace it was taken.
+pub(super) struct Checkpoint {
+    pub(super) position: ReadPosition,
+    pub(super) model: Model,
+    heap_bytes: usize,
+}
+
+/// The checkpoints of a trace, the earliest first. Where they take too much memory, every second one is dropped and the
+/// spacing doubled.
+pub(super) struct Checkpoints {
+    list: Vec<Checkpoint>,
+    /// Events between two checkpoints, at least.
+    spacing: u64,
+    budget: usize,
+}
+
+impl Default for Checkpoints {
+    fn default() -> Self {
+        Self { list: Vec::new(), spacing: FIRST_SPACING, budget: BUDGET }
+    }
+}
+
+impl Checkpoints {
+    /// Bounds the bytes that all checkpoints take together.
+    pub(super) fn set_budget(&mut self, bytes: usize) {
+        self.budget = bytes;
+    }
+
+    /// Forgets the checkpoints: the trace was replaced.
+    pub(super) fn clear(&mut self) {
+        *self = Self { budget: self.budget, ..Self::default() };
+    }
+
+    /// Copies the state if enough events came since the last checkpoint. Copying a large state takes as long as replaying
+    /// many events, so the larger it is, the more events there are between two.
+    pub(super) fn add_if_due(&mut self, position: &ReadPosition, model: &Model) {
+        const BYTES_COPIED_PER_EVENT: usize = 64;
+        let last = self.list.last().map_or(0, |checkpoint| checkpoint.model.events());
+        let heap_bytes = model.heap_bytes();
+        let least = self.spacing.max((heap_bytes / BYTES_COPIED_PER_EVENT) as u64);
+        if model.events() >= last.saturating_add(least) {
+            let (position, model) = (position.clone(), model.clone());
+            self.list.push(Checkpoint { position, model, heap_bytes });
+            self.thin_out();
+        }
+    }
+
+    fn thin_out(&mut self) {
+        while self.list.len() > MAX_CHECKPOINTS || self.heap_bytes() > self.budget {
+            self.spacing = self.spacing.saturating_mul(2);
+            let mut index = 0;
+            self.list.retain(|_| {
+                index += 1;
+                index % 2 == 0
+            });
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.list.iter().map(|checkpoint| checkpoint.heap_bytes).sum()
+    }
+
+    /// The checkpoints no later than `target`, the latest first.
+    pub(super) fn before(&self, target: SeekTarget) -> impl Iterator<Item = &Checkpoint> {
+        self.list.iter().rev().filter(move |checkpoint| target.is_ahead_of(&checkpoint.model))
+    }
+}

@@ -1,0 +1,113 @@
+//! Why a file cannot be read as a trace.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::limits::MAX_EXPANSION;
+use crate::record::FORMAT;
+
+/// Why a file cannot be read as a trace. Its text is for the user.
+#[derive(Debug)]
+pub enum ReadError {
+    /// There is nothing in it.
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Its first line is not a trace's.
+    NotATrace {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It ends within its first line.
+    NoFirstLine {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It was made by a newer memlab.
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        format: u32,
+    },
+    /// It is compressed, and so cannot be followed.
+    Compressed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is compressed, and expands beyond what any trace would.
+    Expands {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system does not let it be read.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl ReadError {
+    pub(super) fn io(path: &Path, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), source }
+    }
+
+    pub(super) fn first_line(path: &Path, error: FirstLine) -> Self {
+        let path = path.to_owned();
+        match error {
+            FirstLine::NotATrace => Self::NotATrace { path },
+            FirstLine::Newer(format) => Self::Newer { path, format },
+        }
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty { path } => write!(
+                f,
+                "{}: the trace is empty: the process ended before its first CUDA allocation was written",
+                path.display()
+            ),
+            Self::NotATrace { path } => write!(
+                f,
+                "{}: not a memlab trace: give a .jsonl or .jsonl.zst file that `memlab run` or libmemlab.so has written",
+                path.display()
+            ),
+            Self::NoFirstLine { path } => {
+                write!(f, "{}: the trace ends within its first line: there is nothing to show", path.display())
+            }
+            Self::Newer { path, format } => write!(
+                f,
+                "{}: made by a newer memlab (format {format}, this one reads up to {FORMAT}): upgrade memlab to read it",
+                path.display()
+            ),
+            Self::Compressed { path } => write!(
+                f,
+                "{}: a compressed trace cannot be followed while it grows: use `memlab report` on it",
+                path.display()
+            ),
+            Self::Expands { path } => write!(
+                f,
+                "{}: expands to more than {MAX_EXPANSION} times its size, as no trace does, and is not read any further: if you trust \
+                 it, decompress it with `zstd -d` and use that",
+                path.display()
+            ),
+            Self::Io { path, source } => write!(f, "{}: cannot be read: {source}", path.display()),
+        }
+    }
+}
+
+/// Its text already says what the system said, so that it names no source to be said again.
+impl std::error::Error for ReadError {}
+
+/// Why the first line is not that of a trace this memlab can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstLine {
+    NotATrace,
+    Newer(u32),
+}
