@@ -120,8 +120,8 @@ impl Follower {
     }
 
     /// Where it is, for [`SeekableReplay::add_checkpoint`](super::SeekableReplay::add_checkpoint).
-    pub fn position(&self) -> &ReadPosition {
-        &self.position
+    pub fn position(&self) -> ReadPosition {
+        self.position.clone()
     }
 
     /// How much of the trace was replayed.
