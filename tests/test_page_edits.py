@@ -99,7 +99,7 @@ def test_an_exchange_is_refused_until_it_is_undone():
     old = model[2].weight
     model[2].weight = nn.Parameter(torch.randn(64, 64))
     for _ in range(3):
-        with pytest.raises(RuntimeError, match=r"2\.weight was exchanged"):
+        with pytest.raises(RuntimeError, match=r"2\.weight was replaced"):
             call(model, x)
     model[2].weight = old
     assert same(call(model, x), call(twin, x))
@@ -116,7 +116,7 @@ def test_weights_exchanged_at_any_time(when):
                 twin[2].weight, model[2].weight = nn.Parameter(new.clone()), nn.Parameter(new.clone())
             x = (torch.randn(2, 64),)
             if turn == when and on_change == "error":
-                with pytest.raises(RuntimeError, match=r"2\.weight was exchanged"):
+                with pytest.raises(RuntimeError, match=r"2\.weight was replaced"):
                     call(model, x)
                 break
             # THEN it is used from then on, or refused

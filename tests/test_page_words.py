@@ -37,9 +37,9 @@ def test_models_that_are_not_the_one():
     with pytest.raises(TypeError, match=r"unpage takes a model.*a plan: give the model that it is of"):
         memlab.unpage(model.memlab)
     for other in (model[0], nn.Sequential(model)):
-        with pytest.raises(RuntimeError, match=r"is a part of a paged.*give that which was paged"):
+        with pytest.raises(RuntimeError, match=r"is a part of a paged.*give the model that was paged"):
             memlab.unpage(other)
-    with pytest.raises(RuntimeError, match=r"not paged: memlab\.page\(model\) first"):
+    with pytest.raises(RuntimeError, match=r"not paged: call memlab\.page\(model\) first"):
         memlab.unpage(mlp())
     compiled = torch.jit.script(mlp())
     for given, what in ((compiled, "that is"), (nn.Sequential(compiled), "whose part 0 is")):

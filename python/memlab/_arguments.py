@@ -22,7 +22,7 @@ def require_model(function: str, given: Any) -> None:
     if compiled is not None:
         raise TypeError(
             f"memlab.{function} was given a model {f'whose part {compiled} is' if compiled else 'that is'} compiled by "
-            "torch.jit, which runs without asking where its weights are: give the nn.Module that it was made from"
+            "torch.jit, whose forwards memlab cannot wrap: give the nn.Module that it was made from"
         )
 
 

@@ -66,9 +66,9 @@ def page(
     ...     model = memlab.page(model, device="cpu", budget="40KiB")
     ...     torch.equal(model(torch.ones(2, 64)), expected)
     True
-    >>> memlab.page(model, device="cpu")  # doctest: +ELLIPSIS
+    >>> memlab.page(model, device="cpu")
     Traceback (most recent call last):
-    RuntimeError: this model, or a part of it, is paged or chunked already: memlab.unpage(model) it first ...
+    RuntimeError: this model, or a part of it, is paged or chunked already: call memlab.unpage(model) first
     """
     require_model("page", model)
     settings = settings_of(
@@ -138,10 +138,11 @@ def _mark_of(model: nn.Module) -> Mark:
     mark = mark_on(model)
     if mark is None and is_patched(model):
         raise RuntimeError(
-            f"this {type(model).__name__} is a part of a paged or chunked model, or has one in it: give that which was paged"
+            f"this {type(model).__name__} is a part of a paged or chunked model, or contains one: give the model that was "
+            "paged"
         )
     if mark is None:
-        raise RuntimeError("this model is not paged: memlab.page(model) first")
+        raise RuntimeError("this model is not paged: call memlab.page(model) first")
     return mark
 
 

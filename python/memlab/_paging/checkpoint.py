@@ -70,7 +70,7 @@ def sources_in(path: str) -> Iterator[Source]:
     """The tensors of a .safetensors file, of a sharded index, or of the folder of either. Raises ValueError or OSError."""
     for name, file, kind, shape, offset, nbytes in _native.checkpoint_tensors(path):
         if kind not in _TYPES:
-            raise ValueError(f"{name} in {file} is of type {kind}, which PyTorch has no name for")
+            raise ValueError(f"{name} in {file} is of type {kind}, which memlab.load does not read")
         yield Source(name, file, _TYPES[kind], tuple(shape), offset, nbytes)
 
 
@@ -92,8 +92,8 @@ def give_memory(model: nn.Module, sources: dict[str, Source], dtype: torch.dtype
         if source is None:
             if tensor.is_meta:
                 raise ValueError(
-                    f"{names[0]} is on the meta device and not in the file: take a file that holds it, or give it a value "
-                    "before (a buffer keeps its own in a model built under memlab.skeleton())"
+                    f"{names[0]} is on the meta device and not in the file: take a file that has it, or give it a value "
+                    "before (buffers have values in a model built under memlab.skeleton())"
                 )
             continue
         if tuple(tensor.shape) != source.shape:
@@ -123,7 +123,7 @@ def _compare(model: nn.Module, groups: dict[int, _Group], sources: dict[str, Sou
     for kind, names in (("missing in the file", missing), ("in the file but not in the model", unexpected)):
         if names:
             listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            raise KeyError(f"{kind}: {listed}. Say strict=False if that is meant.")
+            raise KeyError(f"{kind}: {listed}. Pass strict=False if this is intended.")
 
 
 def _is_direct(sources: dict[int, Source], tensor: Tensor) -> bool:

@@ -136,9 +136,9 @@ class EditTracker:
         if self.on_change == "error":
             names = [paged.name for paged in tensors if paged.is_edited()]
             raise RuntimeError(
-                f"{', '.join(names)} changed after memlab.page: an edit in place, or load_state_dict. Say "
-                'memlab.page(..., on_change="upload") to have edits taken to the device, model.memlab.refresh() to take '
-                "this one, or unpage the model before editing it."
+                f"{', '.join(names)} changed after memlab.page, by an edit in place or load_state_dict: call "
+                "model.memlab.refresh() to copy this edit to the device, page the model with "
+                'on_change="upload" to copy all edits, or unpage it before editing it'
             )
         self._upload(index, tensors)
 
@@ -146,9 +146,9 @@ class EditTracker:
         """A module was given another Parameter for this one."""
         if self.on_change == "error" or not isinstance(tensor, type(paged.tensor)) or len(paged.entries) > 1:
             raise RuntimeError(
-                f"{paged.name} was exchanged for another tensor, or removed, after memlab.page: unpage the model before "
+                f"{paged.name} was replaced by another tensor, or removed, after memlab.page: unpage the model before "
                 'changing what it is made of (on_change="upload" takes tensors of the same kind that are not shared), and '
-                "before torch.func.functional_call or torch.export, which exchange its tensors"
+                "before torch.func.functional_call or torch.export, which replace its tensors"
             )
         with torch.no_grad(), torch.inference_mode(False):
             paged.tensor.data = paged.tensor.detach().clone()  # Its other users keep its value.
@@ -181,8 +181,8 @@ class EditTracker:
         given_other = sum(other.tensor.data_ptr() != other.address for other in paged.weight.tensors)
         if use_count(storage_key(storage)) > paged.weight.own_use_count - given_other:
             raise RuntimeError(
-                f"{paged.name} was given other memory (`.data = …`), which is to be copied to where it was, and somebody "
-                "still holds that: memlab would overwrite it. Keep a copy of it instead (`.data.clone()`)."
+                f"{paged.name} was given other memory (`.data = …`), whose bytes memlab copies to its former memory, but "
+                "that is still in use and would be overwritten: keep a copy of the former values instead (`.data.clone()`)"
             )
 
     # What forwards write.

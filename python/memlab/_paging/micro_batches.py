@@ -68,8 +68,8 @@ def in_micro_batches(block: nn.Module, forward: Callable[..., Any], size: int, u
             if not same:
                 raise ValueError(
                     f"micro_batch: {type(block).__name__} does not give the same for {batch} samples at once as for {size} "
-                    "at a time: an argument that is no batch is as long as one, or samples depend on each other. Page it "
-                    "without micro_batch."
+                    "at a time: an argument that is no batch is as long as one, or samples depend on each other. Page the "
+                    "model without micro_batch"
                 )
             return whole
         return in_pieces(leaves, shape, batch)
@@ -101,7 +101,7 @@ def _refuse(block: nn.Module, leaves: list[Any]) -> None:
             )
     for module in block.modules():
         if module.training and isinstance(module, BatchNorm):
-            raise RuntimeError("micro_batch: BatchNorm in training mixes the samples of a batch; model.eval() first")
+            raise RuntimeError("micro_batch: BatchNorm in training mixes the samples of a batch: call model.eval() first")
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -169,7 +169,7 @@ def _refuse_gradient(tensor: Tensor) -> None:
 
 def _raise_for_gradient(_: Tensor) -> None:
     raise RuntimeError(
-        "a gradient was asked for a weight of a paged model, which is not where its owner would find it: freeze the "
-        "weights (model.requires_grad_(False)), call the model with gradients enabled if these train beside frozen ones, or "
-        "unpage the model to train it"
+        "a gradient was asked for a weight of a paged model, which would be lost: freeze the weights "
+        "(model.requires_grad_(False)), call the model with gradients enabled if these train beside frozen ones, or unpage "
+        "the model to train it"
     )

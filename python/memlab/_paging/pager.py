@@ -118,12 +118,12 @@ class Pager:
         """A call that is in no other call of this model: a forward begins and ends with it."""
         if os.getpid() != self.process:
             raise RuntimeError(
-                "this process was forked from the one that paged the model, and the threads that copy its weights are "
-                "not here: memlab.unpage(model) in this process, or page it here"
+                "this process was forked from the one that paged the model, and has none of the threads that copy its "
+                "weights: call memlab.unpage(model) in this process, and memlab.page(model) to page it here"
             )
         if torch.jit.is_tracing():
             raise RuntimeError(
-                "torch.jit.trace would take the addresses at which a paged model's weights are just now for constants: "
+                "torch.jit.trace records the addresses of weights, which change in a paged model: call "
                 "memlab.unpage(model) before tracing it"
             )
         if self.stages.stage is not SETTLED:
@@ -137,8 +137,8 @@ class Pager:
         stages = self.stages
         if self.settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                "a paged model plans in its first two forwards: run the model three times before capturing it in a CUDA "
-                f"graph (stage: {stages.stage})"
+                "the first two forwards of a paged model are traced and timed: run it three times before capturing it in "
+                f"a CUDA graph (stage: {stages.stage})"
             )
         if wrapped in self.seen:
             # The same module again: the calls before were a whole forward.
@@ -236,7 +236,7 @@ class Pager:
         """Takes everything off the model again; its tensors stay views of the arena, which they keep alive."""
         # A forward of this thread that Ctrl-C ended may not have left.
         if self.thread.context is not None or self.in_forward.keys() - {threading.get_ident()}:
-            raise RuntimeError("a forward of this model is under way: memlab.unpage(model) when it has ended")
+            raise RuntimeError("a forward of this model is under way: call memlab.unpage(model) when it has ended")
         self.released = True
         self.pool.clear()
         self.swap.release()

@@ -29,8 +29,8 @@ def make_placement(schedule: Schedule, times: list[int], plan: PlanState, settin
         budget = settings.budget - plan.kept_bytes
         if budget < 0:
             raise ValueError(
-                f"the budget of {readable(settings.budget)} is too small: buffers and what else is kept on the device take "
-                f"{readable(plan.kept_bytes)} alone"
+                f"the budget of {readable(settings.budget)} is too small: what is kept on the device all the time, such "
+                f"as buffers, takes {readable(plan.kept_bytes)}"
             )
         if budget < available:
             whose = f"the budget of {readable(settings.budget)}"
@@ -64,10 +64,10 @@ def _check(units: list[Unit], schedule: Schedule, allowed: int, whose: str) -> N
         together = [units[index] for index in point.units if not units[index].must_stay]
         needed = staying + sum(unit.nbytes for unit in together)
         if needed > allowed:
-            verb = "are needed at once" if len(together) > 1 else "is needed as one"
+            verb = "are needed at once" if len(together) > 1 else "is copied as one"
             raise ValueError(
-                f"{whose} is too small: {' and '.join(unit.name for unit in together)} {verb}, and with what "
-                f"stays on the device that takes {readable(needed)}, of {readable(allowed)} there are for weights"
+                f"{whose} is too small: {' and '.join(unit.name for unit in together)} {verb}. With what stays on the "
+                f"device that takes {readable(needed)}, and weights may take {readable(allowed)}"
             )
 
 

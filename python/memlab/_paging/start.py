@@ -55,6 +55,4 @@ def start_paging(
 def refuse_patched(model: nn.Module) -> None:
     """Raises RuntimeError if a model, or a part of it, is paged or chunked."""
     if is_patched(model):
-        raise RuntimeError(
-            "this model, or a part of it, is paged or chunked already: memlab.unpage(model) it first to do it differently"
-        )
+        raise RuntimeError("this model, or a part of it, is paged or chunked already: call memlab.unpage(model) first")

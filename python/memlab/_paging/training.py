@@ -24,9 +24,9 @@ def refuse_training(model: nn.Module, trained: list[Weight], plan: PlanState, se
     """
     if all(parameter.requires_grad for parameter in model.parameters()):
         raise RuntimeError(
-            "a paged model does not train its paged weights, and all of this one's require gradients: run it under "
-            "torch.no_grad() or torch.inference_mode(), or freeze them (model.requires_grad_(False)) to train what goes "
-            "through it, such as adapters"
+            "a paged model does not train its paged weights, and all weights of this one require gradients: run it under "
+            "torch.no_grad() or torch.inference_mode(), or freeze them (model.requires_grad_(False)) to train what is "
+            "around them, such as adapters"
         )
     what = f"{_named(trained)} would be trained in this forward, and so be moved to the device for good"
     if others:
@@ -35,7 +35,7 @@ def refuse_training(model: nn.Module, trained: list[Weight], plan: PlanState, se
             "when no other does"
         )
     if settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(f"{what}, which a CUDA graph cannot capture: run such a forward once before")
+        raise RuntimeError(f"{what}, which a CUDA graph cannot capture: run such a forward once before capturing it")
     nbytes = sum(weight.padded_nbytes for weight in trained)
     allowed, whose = sys.maxsize, "the device's memory"
     if isinstance(settings.budget, int):
@@ -47,7 +47,7 @@ def refuse_training(model: nn.Module, trained: list[Weight], plan: PlanState, se
     if nbytes > allowed:
         raise ValueError(
             f"{whose} is too small: {what}, which takes {readable(nbytes)}. Run it under torch.no_grad() or "
-            "torch.inference_mode() if it is not to be trained, or freeze what is not"
+            "torch.inference_mode() to train nothing, or freeze what should not train"
         )
 
 

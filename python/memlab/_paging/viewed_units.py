@@ -53,7 +53,7 @@ class ViewedUnits:
         name = self.pool.units[unit].name
         self.resident_next.add(unit)
         return RuntimeError(
-            f"a view of {name} is still in use after the layer that it belongs to, which it was not in the forward "
-            "that was traced, and its memory is needed for the next one. It stays on the device from the next "
-            "forward on: run this one again."
+            f"a view of {name} is still in use after the layer that it belongs to, which was not so in the traced forward, "
+            "and its memory is needed for the next layer. It stays on the device from the next forward on: run this one "
+            "again"
         )
