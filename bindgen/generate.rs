@@ -1,22 +1,22 @@
-//! Renews `src/bindings.rs` from NVIDIA's headers. Run by `make bindings`, which fetches them:
+//! Regenerates `src/bindings.rs` from NVIDIA's headers. Run by `make bindings`, which downloads them:
 //!
 //!     generate-bindings HEADERS OUT.rs
 //!
-//! HEADERS is the folder with `cupti.h`, the CUDA runtime's headers and `crt/`. Only what is named here is kept, and no
-//! comment: NVIDIA's headers are not free to copy; a program's own declarations of what it calls are.
+//! HEADERS is the folder with `cupti.h`, the CUDA runtime's headers and `crt/`. Only the declarations listed here are kept,
+//! without comments: the license of NVIDIA's headers does not allow copying them.
 
 use std::error::Error;
 use std::process::Command;
 
 use bindgen::callbacks::{EnumVariantCustomBehavior, EnumVariantValue, ParseCallbacks};
 
-/// Functions and types, as regular expressions on their C names; what these need comes with them.
+/// Functions and types, as regular expressions on their C names; the types that they need are included.
 const FUNCTIONS: &str = "cupti(GetVersion|GetResultString|Subscribe|Unsubscribe|EnableCallback|EnableDomain|Finalize)\
     |cuptiActivity(RegisterCallbacks|Enable|Disable|FlushAll|GetNextRecord|GetNumDroppedRecords)";
 const TYPES: &str = "CUpti_ActivityMemory[24]|CUpti_ActivityMemoryPool[23]|CUpti_ActivityFlag\
     |CUpti_CallbackData|CUpti_driver_api_trace_cbid";
 
-/// Of enumerations with hundreds of values those that concern memory, by their beginnings. Others are kept whole.
+/// For enumerations with hundreds of values, the prefixes of the values to keep: those about memory.
 const VALUES: [(&str, &[&str]); 3] = [
     (
         "CUPTI_ACTIVITY_KIND_",
@@ -84,12 +84,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rust = bindgen::RustTarget::stable(85, 0).map_err(|_| "this bindgen does not know Rust 1.85")?;
     bindgen::Builder::default()
         .header_contents("memlab_cupti.h", "#include <cupti.h>\n")
-        .clang_args([format!("-I{headers}"), format!("-isystem{}", compilers_own_headers()?)])
+        .clang_args([format!("-I{headers}"), format!("-isystem{}", compiler_headers()?)])
         .allowlist_function(FUNCTIONS)
         .allowlist_type(TYPES)
         .allowlist_var("CUPTI_API_VERSION")
         .parse_callbacks(Box::new(OnlyMemory))
-        // Not Rust's enums: a newer CUPTI may answer with a value that these headers do not have.
+        // Not Rust enums: a newer CUPTI can return a value that these headers do not have.
         .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
         .generate_comments(false)
         .layout_tests(true)
@@ -104,8 +104,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Where `stddef.h` and kin are: the wheel of libclang has none, so gcc's are taken.
-fn compilers_own_headers() -> Result<String, Box<dyn Error>> {
+/// The folder of `stddef.h` and similar headers: the libclang wheel has none, so gcc's are used.
+fn compiler_headers() -> Result<String, Box<dyn Error>> {
     let said = Command::new("gcc").arg("-print-file-name=include").output()?;
     Ok(String::from_utf8(said.stdout)?.trim().to_owned())
 }

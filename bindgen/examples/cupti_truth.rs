@@ -1,19 +1,19 @@
-//! libcupti_truth.so: writes down what CUPTI says a program allocates and frees. What memlab says of the same program can
-//! be held against it, on a real GPU: see `benches/on_gpu.sh`.
+//! libcupti_truth.so: writes the allocations and frees of a program as CUPTI reports them, to compare with memlab's trace
+//! of the same program on a real GPU: see `benches/on_gpu.sh`.
 //!
 //!     CUDA_INJECTION64_PATH=libcupti_truth.so CUPTI_TRUTH_OUTPUT=truth.txt python train.py
 //!     LD_PRELOAD=libcupti_truth.so CUPTI_TRUTH_OUTPUT=truth.txt python train.py
 //!
 //! Either way NVIDIA's driver calls `InitializeInjection` in `cuInit`; without a driver, or without `CUPTI_TRUTH_OUTPUT`,
-//! nothing happens. `CUPTI_TRUTH_LIBRARY` says which libcupti to load if not the one that the linker finds. The file:
+//! nothing happens. `CUPTI_TRUTH_LIBRARY` sets the libcupti to load; the default is the one that the linker finds. The file:
 //!
 //!     cupti 130401
 //!     alloc device 140213447884800 20971520 0 1763633391000000000
 //!     free device 140213447884800 20971520 0 1763633392000000000
 //!     end 0
 //!
-//! that is, operation, kind, address, bytes, device, time; at the end how many records CUPTI dropped. Without an `end` the
-//! program did not end in the usual way. `failed …` says why there is nothing.
+//! The columns are operation, kind, address, bytes, device and time; `end` has the number of records that CUPTI dropped.
+//! Without an `end` the program did not exit normally. `failed …` gives the reason for a missing recording.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::File;
@@ -35,14 +35,14 @@ const BUFFER: usize = 4 << 20;
 struct Observer {
     cupti: Cupti,
     output: Mutex<BufWriter<File>>,
-    /// A forked child writes nothing.
+    /// The recording process: a forked child writes nothing.
     pid: u32,
 }
 
 static OBSERVER: OnceLock<Option<Observer>> = OnceLock::new();
 
-/// Called by the driver in `cuInit`, in the thread that calls that. Not zero means that all went well, which it always did
-/// for the program.
+/// Called by the driver in `cuInit`, in the calling thread. Always returns nonzero (success): a failed recording must not
+/// stop the program.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
     OBSERVER.get_or_init(|| {
@@ -50,7 +50,7 @@ pub extern "C" fn InitializeInjection() -> c_int {
         match load() {
             Ok(cupti) => {
                 writeln!(output, "cupti {}", cupti.version().unwrap_or(0)).ok()?;
-                // SAFETY: `at_exit` is a function for good, since CUPTI and what it calls are never unloaded.
+                // SAFETY: `at_exit` stays valid, since CUPTI and the libraries it calls are never unloaded.
                 unsafe { libc::atexit(at_exit) };
                 Some(Observer { cupti, output: Mutex::new(output), pid: process::id() })
             }
@@ -68,7 +68,7 @@ fn load() -> Result<Cupti, Box<dyn std::error::Error>> {
         Some(path) => Cupti::load_from(Path::new(&path))?,
         None => Cupti::load()?,
     };
-    // SAFETY: both are functions of this library, which is never unloaded, and keep to what CUPTI asks of them.
+    // SAFETY: both are functions of this library, which is never unloaded, and meet CUPTI's requirements.
     unsafe { cupti.register_buffers(Some(request_buffer), Some(buffer_completed))? };
     cupti.enable(CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMORY2)?;
     Ok(cupti)
@@ -91,7 +91,7 @@ extern "C" fn at_exit() {
 }
 
 unsafe extern "C" fn request_buffer(buffer: *mut *mut u8, bytes: *mut usize, most_records: *mut usize) {
-    // SAFETY: CUPTI gives places to write to; memory is aligned to 8 bytes and more; 0 means as many records as fit.
+    // SAFETY: CUPTI provides the pointers; malloc aligns to at least 8 bytes; 0 means as many records as fit.
     unsafe {
         *buffer = libc::malloc(BUFFER).cast();
         *bytes = if (*buffer).is_null() { 0 } else { BUFFER };
@@ -103,7 +103,7 @@ unsafe extern "C" fn buffer_completed(_: CUcontext, _stream: u32, buffer: *mut u
     if let Some(Some(observer)) = OBSERVER.get()
         && let Ok(mut output) = observer.output.lock()
     {
-        // SAFETY: the buffer is the one just completed, and freed only below. Newer records begin like the one read here.
+        // SAFETY: the buffer was just completed, and is freed only below. Newer records begin like the one read here.
         unsafe {
             for record in observer.cupti.records(buffer, valid_bytes) {
                 if (*record).kind == CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMORY2 {
@@ -112,11 +112,11 @@ unsafe extern "C" fn buffer_completed(_: CUcontext, _stream: u32, buffer: *mut u
             }
         }
     }
-    // SAFETY: from `malloc` in `request_buffer`, or null.
+    // SAFETY: comes from `malloc` in `request_buffer`, or is null.
     unsafe { libc::free(buffer.cast()) };
 }
 
-// All that is read of a record lies where the oldest CUPTI of these headers put it.
+// All fields read here are at the offsets of the oldest record version in these headers.
 const _: () = assert!(offset_of!(CUpti_ActivityMemory2, isAsync) == 72);
 
 fn write_line(output: &mut impl Write, record: &CUpti_ActivityMemory2) -> std::io::Result<()> {
@@ -138,14 +138,14 @@ fn write_line(output: &mut impl Write, record: &CUpti_ActivityMemory2) -> std::i
     writeln!(output, "{operation} {kind} {address} {bytes} {device} {time}")
 }
 
-/// Preloaded rather than injected: has the driver inject what is already here.
+/// When preloaded instead of injected: makes the driver inject this library.
 extern "C" fn constructor() {
     const INJECTION: &CStr = c"CUDA_INJECTION64_PATH";
     if std::env::var_os("CUPTI_TRUTH_OUTPUT").is_none() {
         return;
     }
-    // SAFETY: preloaded, this runs before any other thread; injected, the variable is set and stays as it is. `dladdr`
-    // only reads, and its path is the linker's own for good.
+    // SAFETY: if preloaded, this runs before any other thread; if injected, the variable is set and not changed. `dladdr`
+    // only reads, and its path belongs to the linker and stays valid.
     unsafe {
         if libc::getenv(INJECTION.as_ptr()).is_null() {
             let mut library = libc::Dl_info {
@@ -161,7 +161,7 @@ extern "C" fn constructor() {
     }
 }
 
-/// Has the dynamic linker run [`constructor`] when it loads the library.
+/// Makes the dynamic linker run [`constructor`] when it loads the library.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = constructor;

@@ -1,13 +1,13 @@
 //! The part of NVIDIA's CUPTI that memlab uses: declarations, and a loader.
 //!
 //! [`bindings`] is generated from NVIDIA's headers by `make bindings` and checked in: subscriptions and callbacks, the
-//! activity records of memory and of memory pools, versions and error texts. The headers themselves are not free to
-//! copy and are only fetched to generate from.
+//! activity records of memory and of memory pools, versions and error texts. The license of the headers does not allow
+//! copying them: they are only downloaded to generate from.
 //!
-//! Nothing here links to CUPTI. [`Cupti`] opens the library that the program has, if it has one, and holds a pointer to
-//! each function that this one knows: CUDA 12 and 13 bring CUPTIs of different ages.
+//! Nothing here links to CUPTI. [`Cupti`] opens the program's library, if there is one, and holds a pointer to each function
+//! that it exports: CUDA 12 and 13 ship different CUPTI versions.
 
-// The names are C's.
+// The names are those of C.
 #[expect(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 pub mod bindings;
 mod loader;

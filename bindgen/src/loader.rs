@@ -1,4 +1,4 @@
-//! Opening the CUPTI that a program has, and calling what it knows.
+//! Opens the CUPTI that a program has and calls the functions that it exports.
 
 use std::error::Error;
 use std::ffi::{CStr, CString, OsString, c_void};
@@ -18,14 +18,14 @@ use crate::bindings::{
 /// The names under which the dynamic linker finds CUPTI, newest first: those of CUDA 13 and 12.
 pub const SONAMES: [&str; 2] = ["libcupti.so.13", "libcupti.so.12"];
 
-/// Makes the table from the functions' names and parameters, which are checked against the generated declarations.
+/// Declares the table of functions; their names and parameters are checked against the generated declarations.
 macro_rules! table {
     ($($function:ident($($parameter:ty),*);)*) => {
         /// A loaded CUPTI: its functions by their C names, `None` where this library does not have one.
         ///
-        /// The library stays loaded for good: it may call back at any time, from threads of its own. Without NVIDIA's driver
-        /// its functions must not be called: that of CUDA 13.2 then recurses until the stack is full, whichever is
-        /// called first. The methods see to that; who calls through a pointer has to.
+        /// The library is never unloaded: it can call back at any time, from its own threads. Without NVIDIA's driver
+        /// its functions must not be called: in CUDA 13.2 the first call, of any function, then recurses until the stack
+        /// overflows. The methods check for the driver; callers through a pointer must do so themselves.
         #[expect(non_snake_case, reason = "the names are CUPTI's")]
         pub struct Cupti {
             name: OsString,
@@ -33,11 +33,11 @@ macro_rules! table {
         }
 
         impl Cupti {
-            /// The table of the library that `handle` stands for.
+            /// The function table of the library behind `handle`.
             ///
             /// # Safety
             ///
-            /// `handle` must come from `dlopen`, be of a CUPTI, and never be closed.
+            /// `handle` must come from `dlopen` of a CUPTI and must never be closed.
             unsafe fn of(handle: *mut c_void, name: OsString) -> Self {
                 Self {
                     name,
@@ -48,8 +48,8 @@ macro_rules! table {
                                 Err(_) => unreachable!(),
                             }
                         };
-                        // SAFETY: the caller's word for the handle; a symbol of this name has this signature, and null
-                        // becomes `None`.
+                        // SAFETY: the caller vouches for the handle; a symbol of this name has this signature, and null is
+                        // `None`.
                         unsafe {
                             transmute::<*mut c_void, Option<unsafe extern "C" fn($($parameter),*) -> CUptiResult>>(
                                 libc::dlsym(handle, NAME.as_ptr()),
@@ -59,7 +59,7 @@ macro_rules! table {
                 }
             }
 
-            /// The functions of the table that this library does not have.
+            /// The functions of the table that this library does not export.
             pub fn missing(&self) -> Vec<&'static str> {
                 [$((stringify!($function), self.$function.is_none())),*]
                     .into_iter()
@@ -68,7 +68,7 @@ macro_rules! table {
             }
         }
 
-        // Compiles only while the parameters above are those of the header.
+        // Compiles only while the parameters above match the header.
         $(const _: unsafe extern "C" fn($($parameter),*) -> CUptiResult = bindings::$function;)*
     };
 }
@@ -90,7 +90,7 @@ table! {
 }
 
 impl Cupti {
-    /// The CUPTI already in this process (PyTorch brings one), else the one that the dynamic linker finds.
+    /// The CUPTI already in this process (PyTorch loads one), else the one that the dynamic linker finds.
     pub fn load() -> Result<Self, LoadError> {
         let mut tried = Vec::new();
         for flags in [libc::RTLD_NOLOAD, 0] {
@@ -105,17 +105,17 @@ impl Cupti {
         Err(LoadError { tried })
     }
 
-    /// The CUPTI in this file.
+    /// The CUPTI at this path.
     pub fn load_from(path: &Path) -> Result<Self, LoadError> {
         open(path, 0).map_err(|reason| LoadError { tried: vec![reason] })
     }
 
-    /// What it was opened as: a soname or a path.
+    /// The name it was opened by: a soname or a path.
     pub fn name(&self) -> &Path {
         Path::new(&self.name)
     }
 
-    /// The library's API version: 130401 is of CUDA 13.4, a number below 100 is of CUDA 12 or older.
+    /// The library's API version: 130401 is CUDA 13.4, a number below 100 is CUDA 12 or older.
     pub fn version(&self) -> Result<u32, CallError> {
         let mut version = 0;
         // SAFETY: writes one word.
@@ -123,13 +123,13 @@ impl Cupti {
         Ok(version)
     }
 
-    /// CUPTI's name of a result, such as `CUPTI_ERROR_NOT_INITIALIZED`; its number where CUPTI has none.
+    /// CUPTI's name of a result, such as `CUPTI_ERROR_NOT_INITIALIZED`; its number if CUPTI has no name for it.
     pub fn result_text(&self, result: CUptiResult) -> String {
         let mut text = ptr::null();
         if !has_driver() {
             return format!("error {}", result.0);
         }
-        // SAFETY: there is a driver; writes one pointer, to a string constant of CUPTI's.
+        // SAFETY: there is a driver; writes one pointer, to a static string of CUPTI.
         let known = self.cuptiGetResultString.map(|function| unsafe { function(result, &mut text) });
         if known != Some(CUptiResult::CUPTI_SUCCESS) || text.is_null() {
             return format!("error {}", result.0);
@@ -138,58 +138,58 @@ impl Cupti {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
-    /// Says who gives CUPTI buffers for records and who takes full ones. To be called before the first kind is enabled.
+    /// Registers the callbacks that provide buffers for records and receive full ones. Call it before the first `enable`.
     ///
     /// # Safety
     ///
-    /// The callbacks come from threads of CUPTI's own, also while the process ends. `request` must give memory aligned to
-    /// 8 bytes that stays until `complete` gets it back.
+    /// CUPTI calls them from its own threads, also at process exit. `request` must provide memory aligned to 8 bytes that
+    /// stays valid until `complete` receives it.
     pub unsafe fn register_buffers(
         &self,
         request: CUpti_BuffersCallbackRequestFunc,
         complete: CUpti_BuffersCallbackCompleteFunc,
     ) -> Result<(), CallError> {
         self.call("cuptiActivityRegisterCallbacks", self.cuptiActivityRegisterCallbacks, |function| {
-            // SAFETY: the caller's word for the callbacks.
+            // SAFETY: the caller vouches for the callbacks.
             unsafe { function(request, complete) }
         })
     }
 
-    /// Has CUPTI record what is of this kind from now on.
+    /// Starts recording records of this kind.
     pub fn enable(&self, kind: CUpti_ActivityKind) -> Result<(), CallError> {
-        // SAFETY: takes a number, and answers one that it does not know with an error.
+        // SAFETY: takes a number, and returns an error for an unknown one.
         self.call("cuptiActivityEnable", self.cuptiActivityEnable, |function| unsafe { function(kind) })
     }
 
-    /// Has CUPTI record what is of this kind no more.
+    /// Stops recording records of this kind.
     pub fn disable(&self, kind: CUpti_ActivityKind) -> Result<(), CallError> {
-        // SAFETY: takes a number, and answers one that it does not know with an error.
+        // SAFETY: takes a number, and returns an error for an unknown one.
         self.call("cuptiActivityDisable", self.cuptiActivityDisable, |function| unsafe { function(kind) })
     }
 
-    /// Has CUPTI hand over its buffers; with `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED` those with unfinished records too. Returns
-    /// after the callback has had them all. Not to be called from that callback.
+    /// Makes CUPTI deliver its buffers; with `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED` also those with unfinished records. Returns
+    /// after the callback has received all of them. Must not be called from that callback.
     pub fn flush(&self, flag: bindings::CUpti_ActivityFlag) -> Result<(), CallError> {
         // SAFETY: takes a number.
         self.call("cuptiActivityFlushAll", self.cuptiActivityFlushAll, |function| unsafe { function(flag.0) })
     }
 
-    /// The records in a buffer that CUPTI has filled, in its order. Each begins with its kind, which says what it is.
+    /// The records in a buffer that CUPTI has filled, in its order. Each begins with its kind.
     ///
     /// # Safety
     ///
-    /// `buffer` and `valid_bytes` must be what the completion callback got, and the buffer must outlive the records.
+    /// `buffer` and `valid_bytes` must be those of the completion callback, and the buffer must outlive the records.
     pub unsafe fn records(&self, buffer: *mut u8, valid_bytes: usize) -> impl Iterator<Item = *const CUpti_Activity> {
         let next = self.cuptiActivityGetNextRecord;
         let mut record = ptr::null_mut();
         std::iter::from_fn(move || {
-            // SAFETY: the caller's word for the buffer, which came from a CUPTI at work; `record` is null or the record before, as CUPTI wants it.
+            // SAFETY: the caller vouches for the buffer, which comes from a working CUPTI; `record` is null or the previous record.
             let result = unsafe { next?(buffer, valid_bytes, &mut record) };
             (result == CUptiResult::CUPTI_SUCCESS).then_some(record.cast_const())
         })
     }
 
-    /// How many records CUPTI had to drop, of all contexts, since it was last asked.
+    /// The number of records that CUPTI dropped, in all contexts, since the last call.
     pub fn dropped(&self) -> Result<usize, CallError> {
         let mut dropped = 0;
         self.call("cuptiActivityGetNumDroppedRecords", self.cuptiActivityGetNumDroppedRecords, |function| {
@@ -199,7 +199,7 @@ impl Cupti {
         Ok(dropped)
     }
 
-    /// Calls `function` if there is one, and makes its answer a `Result`.
+    /// Calls `function` if the library exports it, and turns its status into a `Result`.
     fn call<F>(
         &self,
         name: &'static str,
@@ -217,18 +217,18 @@ impl Cupti {
     }
 }
 
-/// Whether NVIDIA's driver is there, in this process or to be opened, as CUPTI would open it.
+/// Whether NVIDIA's driver is loaded or can be loaded, as CUPTI would load it.
 fn has_driver() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
-    // SAFETY: opens a system library by its soname, for good.
+    // SAFETY: loads a system library by its soname and never unloads it.
     *FOUND.get_or_init(|| unsafe { !libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY).is_null() })
 }
 
-/// Opens a library; the linker's words where it cannot.
+/// Opens a library; the error is the linker's message.
 fn open(path: &Path, flags: i32) -> Result<Cupti, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| format!("{path:?} is not a path"))?;
-    // SAFETY: the name is NUL-terminated; CUPTI's constructors are meant to run in any process. `dlerror` is of this
-    // thread, and its text is copied at once. The handle is never closed.
+    // SAFETY: the name is NUL-terminated; CUPTI's constructors can run in any process. `dlerror` is per thread, and its
+    // text is copied at once. The handle is never closed.
     unsafe {
         let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | flags);
         if !handle.is_null() {
@@ -246,7 +246,7 @@ fn open(path: &Path, flags: i32) -> Result<Cupti, String> {
 /// No CUPTI could be opened.
 #[derive(Debug)]
 pub struct LoadError {
-    /// The dynamic linker's reason for each name tried.
+    /// The dynamic linker's reason for each name.
     pub tried: Vec<String>,
 }
 
@@ -263,14 +263,14 @@ impl fmt::Display for LoadError {
 
 impl Error for LoadError {}
 
-/// A call of CUPTI that did not succeed.
+/// A call of CUPTI that failed.
 #[derive(Debug)]
 pub enum CallError {
-    /// CUPTI was not called, because it can crash where there is no driver.
+    /// CUPTI was not called, because it can crash without a driver.
     NoDriver,
-    /// The loaded CUPTI is too old, or too new, to have this function.
+    /// The loaded CUPTI does not export this function: it is too old or too new.
     Missing { function: &'static str },
-    /// It has, and this is its answer.
+    /// The function returned this error.
     Failed { function: &'static str, result: CUptiResult, text: String },
 }
 

@@ -1,4 +1,4 @@
-//! Finding CUPTI, and doing without some of it. A library that goes by the driver's name stands in for it.
+//! Loading CUPTI, and libraries that lack functions. An empty library under the driver's name replaces the driver.
 
 mod common;
 
@@ -11,17 +11,17 @@ use cupti_sys::bindings::{CUpti_ActivityKind, CUptiResult};
 use cupti_sys::{CallError, Cupti};
 
 #[test]
-fn a_missing_library_is_said_clearly() {
-    // WHEN there is no CUPTI where one was said to be
+fn a_missing_library_is_reported_with_the_remedy() {
+    // WHEN there is no CUPTI at the given path
     let Err(error) = Cupti::load_from(Path::new("/nowhere/libcupti.so.13")) else { panic!("found one") };
-    // THEN the error names it, gives the linker's reason and says what to do
+    // THEN the error has the path, the linker's reason and the remedy
     let text = error.to_string();
     assert!(text.contains("/nowhere/libcupti.so.13: cannot open shared object file"), "{text}");
     assert!(text.contains("nvidia-cuda-cupti") && text.contains("LD_LIBRARY_PATH"), "{text}");
 }
 
 #[test]
-fn what_a_library_lacks_is_none() {
+fn functions_that_a_library_lacks_are_none() {
     // GIVEN a driver, and a CUPTI that has two functions
     let folder = folder("loading");
     let driver = CString::new(library(&folder, "libcuda.so.1", "").as_os_str().as_bytes()).expect("is a path");
@@ -34,7 +34,7 @@ fn what_a_library_lacks_is_none() {
          int cuptiActivityEnable(unsigned kind) { return kind == 49 ? 15 : 0; }\n",
     );
     let cupti = Cupti::load_from(&path).expect("loads");
-    // THEN these work
+    // THEN these two work
     assert_eq!(cupti.name(), path);
     assert_eq!(cupti.version().expect("answers"), 42);
     assert!(cupti.enable(CUpti_ActivityKind::CUPTI_ACTIVITY_KIND_MEMORY_POOL).is_ok());
@@ -44,7 +44,7 @@ fn what_a_library_lacks_is_none() {
         panic!("should have failed")
     };
     assert_eq!((function, result), ("cuptiActivityEnable", CUptiResult::CUPTI_ERROR_NOT_INITIALIZED));
-    // AND what needs others says so instead of failing
+    // AND calls of other functions return an error
     assert_eq!(text, "error 15");
     assert!(cupti.cuptiSubscribe.is_none());
     assert_eq!(cupti.missing().len(), 11);

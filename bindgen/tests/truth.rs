@@ -1,4 +1,4 @@
-//! The observer of `examples/cupti_truth.rs`, with a CUPTI that tells four records, and without a GPU.
+//! `examples/cupti_truth.rs` with a fake CUPTI that has four records, without a GPU.
 
 mod common;
 
@@ -12,11 +12,11 @@ struct Bench {
 
 impl Bench {
     fn new(name: &str) -> Self {
-        // Tests lie in `deps`, examples beside it.
+        // Tests are in `deps`, examples beside it.
         let this = std::env::current_exe().expect("knows its path");
-        let observer = this.ancestors().nth(2).expect("lies in deps").join("examples/libcupti_truth.so");
+        let observer = this.ancestors().nth(2).expect("is in deps").join("examples/libcupti_truth.so");
         let folder = common::folder(name);
-        common::library(&folder, "libcuda.so.1", ""); // Stands in for the driver.
+        common::library(&folder, "libcuda.so.1", ""); // replaces the driver
         Self { folder, observer }
     }
 
@@ -26,7 +26,7 @@ impl Bench {
         output
     }
 
-    /// What the host says and what the observer writes.
+    /// The standard error of the host and the file of the observer.
     fn run(&self, injected: bool, cupti: &Path) -> (String, Option<String>) {
         let host = self.build("host.c", "host", &[]);
         let output = self.folder.join("truth.txt");
@@ -48,7 +48,7 @@ impl Bench {
     }
 }
 
-const TOLD: &str = "cupti 130401\n\
+const EXPECTED: &str = "cupti 130401\n\
     alloc device 4096 1000 0 5\n\
     alloc async 8192 64 1 6\n\
     alloc pinned 12288 512 0 7\n\
@@ -56,17 +56,17 @@ const TOLD: &str = "cupti 130401\n\
     end 3\n";
 
 #[test]
-fn writes_what_cupti_tells() {
+fn writes_the_records_of_cupti() {
     let bench = Bench::new("told");
     let cupti = bench.build("fake_cupti.c", "libcupti.so", &["-shared", "-fPIC"]);
-    // WHEN the driver injects it, twice over, THEN every record of memory is there, once, and nothing of a forked child
-    assert_eq!(bench.run(true, &cupti), (String::new(), Some(TOLD.into())));
-    // AND so it is when it is preloaded
-    assert_eq!(bench.run(false, &cupti), (String::new(), Some(TOLD.into())));
+    // WHEN the driver injects it, twice, THEN every memory record is written once, and none of a forked child
+    assert_eq!(bench.run(true, &cupti), (String::new(), Some(EXPECTED.into())));
+    // AND the same when it is preloaded
+    assert_eq!(bench.run(false, &cupti), (String::new(), Some(EXPECTED.into())));
 }
 
 #[test]
-fn without_cupti_it_says_why() {
+fn a_missing_cupti_is_reported() {
     let bench = Bench::new("without");
     let (said, written) = bench.run(true, Path::new("/nowhere/libcupti.so"));
     assert_eq!(said, "");
@@ -75,16 +75,16 @@ fn without_cupti_it_says_why() {
 }
 
 #[test]
-fn without_a_driver_or_a_wish_nothing_happens() {
+fn without_a_driver_or_an_output_nothing_happens() {
     let bench = Bench::new("nothing");
-    // GIVEN a program that never comes to CUDA, with the observer preloaded
+    // GIVEN a program that does not use CUDA, with the observer preloaded
     let output = bench.folder.join("truth.txt");
     let mut command = Command::new("echo");
     let done = command.arg("hello").env("LD_PRELOAD", &bench.observer).env("CUPTI_TRUTH_OUTPUT", &output).output();
     let done = done.expect("runs");
     assert_eq!((done.stdout.as_slice(), done.stderr.as_slice()), (&b"hello\n"[..], &b""[..]));
     assert!(!output.exists());
-    // AND one that was not asked to write anything down
+    // AND one without an output path
     let host = bench.build("host.c", "host", &[]);
     let done = Command::new(host).env("LD_PRELOAD", &bench.observer).output().expect("runs");
     assert_eq!((done.stdout.as_slice(), done.stderr.as_slice()), (&b"nothing to inject\n"[..], &b""[..]));

@@ -1,7 +1,7 @@
-//! Any bytes, read as a trace: the decoder and the model must neither panic nor hang, what is shown must add up,
-//! and a keyframe of it must replay to the same.
+//! Decodes any bytes as a trace: the decoder and the model must not panic or hang, the views must add up, and a keyframe of
+//! the model must replay to the same views.
 //!
-//! `cargo +nightly fuzz run replay` from the repository's root; `trace/tests/broken` makes a good first corpus.
+//! Run `cargo +nightly fuzz run replay` from the repository's root, with `trace/tests/broken` as the first corpus.
 
 #![no_main]
 
@@ -19,10 +19,10 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let shown = look(&model, honest);
     let mut keyframe = Vec::new();
-    model.write_keyframe(&mut keyframe).expect("a vector takes anything");
+    model.write_keyframe(&mut keyframe).expect("writing to a vector does not fail");
     let mut restored = Model::new();
     for line in keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        restored.apply(decode_line(line).expect("what the model writes is a trace"));
+        restored.apply(decode_line(line).expect("the keyframe decodes"));
     }
     if honest {
         assert_eq!(look(&restored, true), shown);
@@ -31,7 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// All that is shown; where no keyframe lied about it, it must add up.
+/// All views as text. Their sums are checked if no keyframe of the input could make them inconsistent.
 fn look(model: &Model, honest: bool) -> String {
     let mut text = format!("{:?}{:?}{:?}", model.steps(), model.ooms(), model.anomalies());
     for device in model.devices() {

@@ -1,12 +1,12 @@
-//! Any bytes, read as what is asked on the control socket: never a panic, and a refusal is of a few words.
+//! Parses any bytes as a request on the control socket: never panics, and errors are short.
 //!
-//! `cargo +nightly fuzz run request` from the repository's root.
+//! Run `cargo +nightly fuzz run request` from the repository's root.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-// libmemlab.so is no library that Rust could link, and the reader of requests needs nothing of it.
+// Rust cannot link libmemlab.so, and the parser of requests does not depend on the rest of it.
 #[allow(dead_code)]
 #[path = "../../interpose/src/request.rs"]
 mod request;

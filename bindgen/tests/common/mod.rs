@@ -1,9 +1,9 @@
-//! What the tests share: small libraries and programs made from C.
+//! Helpers: small libraries and programs compiled from C.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder of the test's own.
+/// A folder for one test.
 pub fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).expect("makes a folder");
@@ -16,7 +16,7 @@ pub fn compile(source: &Path, output: &Path, flags: &[&str]) {
     assert!(built.expect("there is a C compiler").success());
 }
 
-/// A library made from these lines.
+/// A library compiled from C source.
 pub fn library(folder: &Path, soname: &str, source: &str) -> PathBuf {
     let source_file = folder.join(format!("{soname}.c"));
     std::fs::write(&source_file, source).expect("writes the source");

@@ -1,4 +1,4 @@
-/* Checks of the C test programs: the first that fails ends the program with where and what. */
+/* Checks for the C test programs. A failed check prints its line and expression and ends the program. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -29,7 +29,7 @@
 #define MIB ((size_t)1 << 20)
 #define GIB ((size_t)1 << 30)
 
-/* Fills and checks a recognisable pattern. */
+/* Write and check a test pattern. */
 static inline void pattern(unsigned char *to, size_t bytes, unsigned seed) {
     for (size_t i = 0; i < bytes; i++) to[i] = (unsigned char)(i * 31 + seed);
 }

@@ -1,4 +1,4 @@
-/* Which cuDNN a program finds: GIVEN libraries that it has loaded, WHEN it asks for the version, THEN it is told of theirs. */
+/* GIVEN the libraries that a program has loaded, WHEN it asks cuDNN for its version, THEN the version matches them. */
 #include "check.h"
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-/* Prints what each of a few calls returns, for tests that ask for failures. */
+/* Prints the return code of each of several calls, for the tests of injected failures. */
 #include "check.h"
 
 int cudaMalloc(void **, size_t);

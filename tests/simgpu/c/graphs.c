@@ -1,4 +1,4 @@
-/* Captures and graphs: what is recorded is not done, what is forbidden fails, and memory nodes hold memory. */
+/* Captures and graphs: captured work is not executed, forbidden calls fail, and memory nodes hold memory. */
 #include "check.h"
 
 int cudaMalloc(void **, size_t);
@@ -58,7 +58,7 @@ int main(void) {
     unsigned char byte;
     int status;
 
-    /* GIVEN a capture over two streams, WHEN memory is filled, THEN nothing is done but nodes are made */
+    /* GIVEN a capture over two streams, WHEN memory is filled, THEN the fill is not executed and nodes are added */
     RETURNS(900, cudaStreamBeginCapture(NULL, GLOBAL));
     OK(cudaStreamBeginCapture(stream, GLOBAL));
     OK(cudaMemsetAsync(block, 1, MIB, stream));
@@ -83,7 +83,7 @@ int main(void) {
     CHECK(kind == 2);
     OK(cudaGraphDestroy(graph));
 
-    /* GIVEN a capture, WHEN a forbidden call is made, THEN it fails and takes the capture with it */
+    /* GIVEN a capture, WHEN a forbidden call is made, THEN it fails and invalidates the capture */
     OK(cudaStreamBeginCapture(stream, GLOBAL));
     RETURNS(900, cudaMalloc(&other, MIB));
     OK(cudaStreamIsCapturing(stream, &status));
@@ -95,7 +95,7 @@ int main(void) {
     RETURNS(900, cudaStreamSynchronize(stream));
     RETURNS(901, cudaStreamEndCapture(stream, &graph));
 
-    /* AND a thread that says it knows what it does may allocate */
+    /* AND a thread in relaxed capture mode may allocate */
     OK(cudaStreamBeginCapture(stream, GLOBAL));
     int mode = RELAXED;
     OK(cudaThreadExchangeStreamCaptureMode(&mode));
@@ -106,14 +106,14 @@ int main(void) {
     OK(cudaGraphDestroy(graph));
     OK(cudaFree(other));
 
-    /* AND a stream drawn in but not waited for is an error */
+    /* AND a forked stream that is not joined is an error */
     OK(cudaStreamBeginCapture(stream, GLOBAL));
     OK(cudaEventRecord(event, stream));
     OK(cudaStreamWaitEvent(side, event, 0));
     OK(cudaMemsetAsync(block, 2, MIB, side));
     RETURNS(904, cudaStreamEndCapture(stream, &graph));
 
-    /* GIVEN a graph that allocates and frees, WHEN it is made, THEN it has an address but takes nothing */
+    /* GIVEN a graph that allocates and frees, WHEN it is created, THEN it has an address but holds no memory */
     size_t free = available();
     void *allocate, *release;
     struct allocation wanted = {.pool = {.type = 1, .location = 1}, .bytes = 64 * MIB};
@@ -123,7 +123,7 @@ int main(void) {
     OK(cudaGraphAddMemFreeNode(&release, graph, &allocate, 1, wanted.address));
     OK(cudaGraphInstantiate(&run, graph, 0));
     CHECK(available() == free);
-    /* WHEN it is launched, THEN the memory is reserved for graphs, and stays so for the next launch */
+    /* WHEN it is launched, THEN the memory is reserved for graphs and stays reserved for the next launch */
     OK(cudaGraphLaunch(run, stream));
     OK(cudaGraphLaunch(run, stream));
     CHECK(free - available() == 64 * MIB);
@@ -133,7 +133,7 @@ int main(void) {
     OK(cudaGraphExecDestroy(run));
     OK(cudaGraphDestroy(graph));
 
-    /* GIVEN a captured allocation that is not freed, WHEN launched, THEN it is the program's to free before the next launch */
+    /* GIVEN a captured allocation that is not freed, WHEN the graph is launched, THEN the program must free it before the next launch */
     OK(cudaStreamBeginCapture(stream, GLOBAL));
     OK(cudaMallocAsync(&other, 32 * MIB, stream));
     RETURNS(1, cudaFreeAsync(block, stream));

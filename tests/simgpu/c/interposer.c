@@ -1,4 +1,4 @@
-/* A library preloaded in front of simgpu, as memlab is: it counts the driver's allocations by hooking cuGetProcAddress. */
+/* A library preloaded before simgpu, like memlab: it counts the driver's allocations by hooking cuGetProcAddress. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

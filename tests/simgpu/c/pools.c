@@ -1,4 +1,4 @@
-/* Stream-ordered memory: pools keep what is freed, up to their threshold, until a synchronisation. */
+/* Stream-ordered memory: a pool keeps freed memory until a synchronisation, which trims it to the threshold. */
 #include "check.h"
 
 typedef unsigned long long address;
@@ -50,14 +50,14 @@ int main(void) {
     OK(cuMemAllocAsync(&block, 64 * MIB, NULL));
     CHECK(free - available() == 64 * MIB);
     CHECK(figure(pool, USED) == 64 * MIB && figure(pool, RESERVED) == 64 * MIB);
-    /* WHEN it is freed, THEN the pool has it until a synchronisation */
+    /* WHEN it is freed, THEN the pool keeps it until a synchronisation */
     OK(cuMemFreeAsync(block, NULL));
     CHECK(free - available() == 64 * MIB);
     CHECK(figure(pool, USED) == 0 && figure(pool, USED_HIGH) == 64 * MIB);
     OK(cuCtxSynchronize());
     CHECK(available() == free);
 
-    /* GIVEN a threshold, WHEN a block is freed and the context synchronised, THEN it is kept and handed out again */
+    /* GIVEN a threshold, WHEN a block is freed and the context synchronised, THEN the pool keeps the block and reuses it */
     uint64_t threshold = 128 * MIB;
     OK(cuMemPoolSetAttribute(pool, THRESHOLD, &threshold));
     OK(cuMemAllocAsync(&block, 64 * MIB, NULL));
@@ -68,25 +68,25 @@ int main(void) {
     CHECK(again == block);
     OK(cuMemFree_v2(again));
 
-    /* WHEN the rest of the card is wanted, THEN cached memory makes room before anything fails */
+    /* WHEN the rest of the card is allocated, THEN the pool releases cached memory and the allocation succeeds */
     address rest;
     OK(cuMemAlloc_v2(&rest, free - 4 * MIB));
     OK(cuMemFree_v2(rest));
     CHECK(available() == free);
 
-    /* WHEN a pool is trimmed, THEN the card has its memory back */
+    /* WHEN a pool is trimmed, THEN the memory is free on the card */
     OK(cuMemAllocAsync(&block, 64 * MIB, NULL));
     OK(cuMemFreeAsync(block, NULL));
     OK(cuMemPoolTrimTo(pool, 0));
     CHECK(available() == free);
     CHECK(figure(pool, RESERVED) == 0 && figure(pool, RESERVED_HIGH) == 64 * MIB);
 
-    /* GIVEN a pool of one's own with a limit, WHEN more is wanted, THEN that fails */
+    /* GIVEN a pool of the program with a limit, WHEN more is allocated, THEN the allocation fails */
     struct properties wanted = {1, 0, 1, 0, NULL, 32 * MIB, {0}};
     OK(cuMemPoolCreate(&own, &wanted));
     RETURNS(2, cuMemAllocFromPoolAsync(&block, 64 * MIB, own, NULL));
     OK(cuMemAllocFromPoolAsync(&block, 16 * MIB, own, NULL));
-    /* AND a pool destroyed with blocks out lives until they are back; the default one cannot be destroyed */
+    /* AND a destroyed pool exists until its blocks are freed; the default pool cannot be destroyed */
     OK(cuDeviceSetMemPool(0, own));
     OK(cuMemPoolDestroy(own));
     OK(cuDeviceGetMemPool(&current, 0));

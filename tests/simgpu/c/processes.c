@@ -1,4 +1,4 @@
-/* Several processes on one card: sharing memory, seeing each other's, and giving back what the dead held. */
+/* Several processes on one card: shared memory, accounting of all processes, and freeing the memory of dead ones. */
 #include "check.h"
 #include <dlfcn.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ static size_t available(void) {
     return free;
 }
 
-/* The other process: opens the memory, checks and changes it, takes some of its own, and waits. */
+/* The other process: opens the memory, checks and changes it, allocates memory, and waits. */
 static int other(void) {
     struct handle handle;
     unsigned char *data = malloc(4 * MIB);
@@ -74,12 +74,12 @@ int main(int argc, char **argv) {
     close(back[1]);
     CHECK(read(back[0], &go, 1) == 1);
 
-    /* THEN its bytes are here, and the card has lost what it took, though not the shared memory twice */
+    /* THEN this process sees the bytes, and the card counts what the other process allocated, but the shared memory only once */
     OK(cudaMemcpy(data, block, 4 * MIB, TO_HOST));
     CHECK(has_pattern(data, 4 * MIB, 2));
     CHECK(free - available() == GIB + 256 * MIB);
 
-    /* AND NVML names both processes with what they hold */
+    /* AND NVML lists both processes with the memory that they hold */
     void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     CHECK(nvml != NULL);
     int (*init)(void) = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
@@ -102,7 +102,7 @@ int main(int argc, char **argv) {
         else CHECK(list[i].pid == (unsigned)getpid() && list[i].used == 260 * MIB);
     }
 
-    /* AND what is left is not enough for 7 GiB, until the other is killed */
+    /* AND 7 GiB do not fit until the other process is killed */
     void *large;
     RETURNS(2, cudaMalloc(&large, 7 * GIB));
     kill(child, SIGKILL);

@@ -1,4 +1,4 @@
-/* Memory through the runtime: what is taken, what is given back, what arrives, and what is refused. */
+/* Memory through the runtime: accounting of allocations and frees, copied and filled bytes, and errors. */
 #include "check.h"
 
 int cudaMalloc(void **, size_t);
@@ -42,13 +42,13 @@ int main(void) {
     OK(cudaGetDeviceCount(&count));
     CHECK(count == 1);
 
-    /* GIVEN a fresh card: the context has taken its share */
+    /* GIVEN a new context, which is charged to the card */
     size_t free, total;
     OK(cudaMemGetInfo(&free, &total));
     CHECK(total == 8 * GIB);
     CHECK(total - free == 256 * MIB);
 
-    /* WHEN memory is taken, THEN the card has that much less, rounded up to 2 MiB, or to 512 bytes when small */
+    /* WHEN memory is allocated, THEN the card is charged its size, rounded up to 2 MiB, or to 512 bytes if small */
     void *large, *small;
     OK(cudaMalloc(&large, 100 * MIB + 1));
     CHECK(free - available() == 102 * MIB);
@@ -61,7 +61,7 @@ int main(void) {
     OK(cudaMemcpy(back, large, 4 * MIB, TO_HOST));
     for (size_t i = 0; i < 4 * MIB; i++) CHECK(back[i] == 0);
 
-    /* AND what is copied there comes back, also by way of a second block */
+    /* AND copied bytes can be copied back, also through a second block */
     pattern(host, 4 * MIB, 7);
     void *other;
     OK(cudaMalloc(&other, 4 * MIB));
@@ -70,7 +70,7 @@ int main(void) {
     OK(cudaMemcpy(back, other, 4 * MIB, ANY));
     CHECK(has_pattern(back, 4 * MIB, 7));
 
-    /* AND memset fills exactly its range: zeroes, which drop whole pages, and others */
+    /* AND memset fills exactly its range, with zeros, which release whole pages, and with other values */
     OK(cudaMemset((char *)other + 5, 0, 3 * MIB));
     OK(cudaMemset((char *)other + 3 * MIB + 5, 0xab, 100));
     OK(cudaMemcpy(back, other, 4 * MIB, TO_HOST));
@@ -79,7 +79,7 @@ int main(void) {
     for (size_t i = 3 * MIB + 5; i < 3 * MIB + 105; i++) CHECK(back[i] == 0xab);
     CHECK(back[3 * MIB + 105] == host[3 * MIB + 105]);
 
-    /* AND pointers are known for what they are */
+    /* AND pointer attributes are right */
     struct attributes about;
     OK(cudaPointerGetAttributes(&about, (char *)large + 12345));
     CHECK(about.type == 2 && about.device == 0 && about.on_device == (char *)large + 12345);
@@ -101,7 +101,7 @@ int main(void) {
     OK(cudaHostUnregister(host));
     RETURNS(713, cudaHostUnregister(host));
 
-    /* AND pitched memory and arrays hold what was put in */
+    /* AND pitched memory and arrays keep their contents */
     void *pitched, *array;
     size_t pitch;
     OK(cudaMallocPitch(&pitched, &pitch, 100, 50));
@@ -117,7 +117,7 @@ int main(void) {
     OK(cudaMemcpy2DFromArray(back, 256, array, 0, 0, 256, 32, TO_HOST));
     CHECK(has_pattern(back, 8192, 7));
 
-    /* AND misuse gets the documented error, which is remembered until asked for */
+    /* AND misuse returns the documented error, which is stored until it is read */
     RETURNS(2, cudaMalloc(&small, 9 * GIB));
     CHECK(cudaPeekAtLastError() == 2);
     CHECK(cudaGetLastError() == 2);
@@ -127,7 +127,7 @@ int main(void) {
     RETURNS(1, cudaFree((char *)large + 512));
     RETURNS(101, cudaSetDevice(1));
 
-    /* WHEN all is freed, THEN the card is as it was, and a second free is an error */
+    /* WHEN everything is freed, THEN the free memory is that of the start, and a second free is an error */
     OK(cudaFree(large));
     RETURNS(1, cudaFree(large));
     OK(cudaFree(other));

@@ -1,4 +1,4 @@
-/* A program with a runtime linked into it: it reaches the driver only by dlopen and cuGetProcAddress. */
+/* A program with a statically linked runtime: it finds the driver only by dlopen and cuGetProcAddress. */
 #include "check.h"
 #include <dlfcn.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@ static int (*set_current)(void *);
 static int (*get_current)(void **);
 
 static void *other_thread(void *context) {
-    /* THEN another thread has no context until it takes one */
+    /* THEN another thread has no context until it sets one */
     address block;
     void *current = (void *)1;
     OK(get_current(&current));
@@ -41,7 +41,7 @@ int main(void) {
     get = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(driver, "cuGetProcAddress_v2");
     CHECK(get != NULL);
 
-    /* GIVEN names and versions, WHEN asked, THEN the right function is given */
+    /* GIVEN names and versions, WHEN they are looked up, THEN the matching function is returned */
     CHECK(function("cuMemAlloc", 12080, 0) == dlsym(driver, "cuMemAlloc_v2"));
     CHECK(function("cuMemFreeAsync", 12080, 2) == dlsym(driver, "cuMemFreeAsync_ptsz"));
     CHECK(function("cuMemcpyHtoD", 13000, 2) == dlsym(driver, "cuMemcpyHtoD_v2_ptds"));
@@ -65,7 +65,7 @@ int main(void) {
     int (*release)(int) = (int (*)(int))function("cuDevicePrimaryCtxRelease", 12080, 0);
     int (*state)(int, unsigned *, int *) = (int (*)(int, unsigned *, int *))function("cuDevicePrimaryCtxGetState", 12080, 0);
 
-    /* WHEN calls come too early, THEN they say so */
+    /* WHEN calls are made before initialisation, THEN they return that error */
     address block;
     size_t free, total;
     void *context;
@@ -78,7 +78,7 @@ int main(void) {
     OK(state(0, &flags, &active));
     CHECK(active == 0);
 
-    /* WHEN a context is made, THEN it takes its share, once */
+    /* WHEN the primary context is created, THEN it is charged to the card once */
     OK(retain(&context, 0));
     OK(retain(&context, 0));
     OK(set_current(context));
@@ -94,7 +94,7 @@ int main(void) {
     waitpid(child, &status, 0);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
 
-    /* WHEN the context goes, THEN its memory goes with it */
+    /* WHEN the context is destroyed, THEN its memory is freed */
     OK(mem_alloc(&block, 100 * MIB));
     OK(release(0));
     OK(release(0));

@@ -1,4 +1,4 @@
-/* Virtual memory management: addresses and memory apart, real bytes, and the documented errors. */
+/* Virtual memory management: reserved addresses, physical memory mapped into them, and the documented errors. */
 #include "check.h"
 #include <setjmp.h>
 #include <signal.h>
@@ -41,7 +41,7 @@ static size_t available(void) {
 static sigjmp_buf escape;
 static void on_fault(int signal) { siglongjmp(escape, signal); }
 
-/* Whether a plain read of the address faults, as a kernel's would. */
+/* Whether a plain read of the address faults, as a read in a kernel would. */
 static int faults(address where) {
     struct sigaction action = {.sa_handler = on_fault}, before;
     sigaction(SIGSEGV, &action, &before);
@@ -62,7 +62,7 @@ int main(void) {
     OK(cuMemGetAllocationGranularity(&unit, &on_card, 0));
     CHECK(unit == 2 * MIB);
 
-    /* GIVEN a reserved range, of which nothing is there yet */
+    /* GIVEN a reserved range without mappings */
     address range;
     OK(cuMemAddressReserve(&range, 64 * MIB, 0, 0, 0));
     CHECK(available() == free);
@@ -71,7 +71,7 @@ int main(void) {
     pattern(host, 4 * MIB, 3);
     RETURNS(1, cuMemcpyHtoD_v2(range, host, 16));
 
-    /* WHEN memory is made and mapped, THEN the card has less by it, and access comes only when asked for */
+    /* WHEN memory is created and mapped, THEN the card is charged for it, and it is accessible only after cuMemSetAccess */
     address one, two;
     OK(cuMemCreate(&one, 4 * MIB, &on_card, 0));
     CHECK(free - available() == 4 * MIB);
@@ -84,7 +84,7 @@ int main(void) {
     CHECK(flags == 3);
     OK(cuMemcpyHtoD_v2(range, host, 4 * MIB));
 
-    /* AND the same memory mapped a second time is the same bytes */
+    /* AND a second mapping of the same memory has the same bytes */
     OK(cuMemMap(range + 8 * MIB, 4 * MIB, 0, one, 0));
     OK(cuMemSetAccess(range + 8 * MIB, 4 * MIB, &all, 1));
     OK(cuMemcpyDtoH_v2(back, range + 8 * MIB, 4 * MIB));
@@ -95,7 +95,7 @@ int main(void) {
     OK(cuMemcpyHtoD_v2(range, host, 4 * MIB));
     OK(cuMemUnmap(range + 8 * MIB, 4 * MIB));
 
-    /* AND a copy may span neighbouring mappings, but not a gap */
+    /* AND a copy may span adjacent mappings, but not a gap */
     OK(cuMemCreate(&two, 2 * MIB, &on_card, 0));
     OK(cuMemMap(range + 4 * MIB, 2 * MIB, 0, two, 0));
     OK(cuMemSetAccess(range + 4 * MIB, 2 * MIB, &all, 1));
@@ -106,7 +106,7 @@ int main(void) {
     OK(cuMemGetAddressRange_v2(&base, &size, range + 5 * MIB));
     CHECK(base == range + 4 * MIB && size == 2 * MIB);
 
-    /* AND misuse is refused */
+    /* AND misuse returns an error */
     RETURNS(1, cuMemCreate(&base, MIB, &on_card, 0));
     RETURNS(1, cuMemMap(range, 4 * MIB, 0, one, 0));
     RETURNS(1, cuMemMap(range + 62 * MIB, 4 * MIB, 0, one, 0));
@@ -126,7 +126,7 @@ int main(void) {
     struct properties elsewhere = {1, 0, {1, 5}, NULL, {0}};
     RETURNS(101, cuMemCreate(&base, 2 * MIB, &elsewhere, 0));
 
-    /* WHEN the handle is released, THEN the memory lives on in its mapping, whose handle can be had again */
+    /* WHEN the handle is released, THEN the mapping keeps the memory, and its handle can be retained again */
     OK(cuMemRelease(one));
     RETURNS(1, cuMemRelease(one));
     CHECK(free - available() == 6 * MIB);
@@ -137,7 +137,7 @@ int main(void) {
     OK(cuMemGetAllocationPropertiesFromHandle(&found, same));
     CHECK(found.location.type == 1 && found.location.id == 0);
 
-    /* WHEN the memory leaves its addresses, THEN it faults there, and comes back with its bytes: offload and restore */
+    /* WHEN the memory is unmapped, THEN its addresses fault; WHEN it is mapped again, THEN they have its bytes */
     OK(cuMemcpyHtoD_v2(range, host, 4 * MIB));
     OK(cuMemUnmap(range, 4 * MIB));
     CHECK(faults(range));
@@ -146,7 +146,7 @@ int main(void) {
     OK(cuMemcpyDtoH_v2(back, range, 4 * MIB));
     CHECK(has_pattern(back, 4 * MIB, 3));
 
-    /* AND a handle exported and imported is the same memory, not counted twice */
+    /* AND an imported handle is the same memory, and is not charged twice */
     int file;
     address imported;
     OK(cuMemExportToShareableHandle(&file, same, 1, 0));
@@ -160,7 +160,7 @@ int main(void) {
     OK(cuMemUnmap(range + 32 * MIB, 4 * MIB));
     OK(cuMemRelease(imported));
 
-    /* AND host memory at a device address takes nothing off the card: spilling */
+    /* AND host memory mapped at a device address is not charged to the card */
     struct properties on_host = {1, 0, {2, 0}, NULL, {0}};
     address spilled;
     OK(cuMemCreate(&spilled, 2 * MIB, &on_host, 0));
@@ -170,7 +170,7 @@ int main(void) {
     CHECK(free - available() == 6 * MIB);
     OK(cuMemRelease(spilled));
 
-    /* WHEN all mappings go, two of them in one call, THEN the card is as it was */
+    /* WHEN all mappings are removed, two of them in one call, THEN the free memory is that of the start */
     OK(cuMemUnmap(range + 40 * MIB, 2 * MIB));
     OK(cuMemRelease(two));
     OK(cuMemRelease(same));

@@ -1,4 +1,4 @@
-//! Gives the library the name that programs linked against it will look for.
+//! Sets the soname that programs linked against the driver look for.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");

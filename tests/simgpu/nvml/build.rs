@@ -1,4 +1,4 @@
-//! Gives the library the name that programs linked against it will look for.
+//! Sets the soname that programs linked against NVML look for.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");

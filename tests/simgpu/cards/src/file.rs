@@ -1,8 +1,8 @@
-//! Making, opening and cleaning up the card file.
+//! Creating, opening and removing the card file.
 //!
-//! Whoever has the file open holds a shared `flock` on it, which the kernel drops when the process dies. A file on which
-//! an exclusive lock can be had is therefore in nobody's use: the last process out removes it, and the first one of
-//! another invocation sweeps what a killed one left behind.
+//! A process that has the file open holds a shared `flock` on it, which the kernel drops when the process dies. A file that
+//! can be locked exclusively is therefore unused: the last process to exit removes it, and the first process of another
+//! invocation removes the files that killed processes left behind.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -17,16 +17,16 @@ use crate::{MAGIC, MAX_DEVICES, Table};
 
 const DEFAULT_MEMORY: u64 = 8 << 30;
 
-/// Path and lock of the card file this process uses, for the last one out.
+/// Descriptor, path and owner of the card file, for [`leave`].
 static IN_USE: OnceLock<(PathBuf, i32, u32)> = OnceLock::new();
 
-/// Maps the card file at `path`, making it first if it is not there. None when that fails.
+/// Maps the card file at `path` and creates it if it does not exist. None when that fails.
 pub fn open_shared(path: &Path) -> Option<*mut Table> {
     loop {
         if let Ok(file) = OpenOptions::new().read(true).write(true).open(path) {
             lock(&file, libc::LOCK_SH);
             if file.metadata().ok()?.nlink() == 0 {
-                continue; // the last process out removed it between our open and our lock
+                continue; // another process removed it between open and lock
             }
             let table = map(Some(&file))?;
             // SAFETY: `map` returned a mapping of a whole table.
@@ -57,7 +57,7 @@ pub fn open_shared(path: &Path) -> Option<*mut Table> {
     }
 }
 
-/// Cards that only this process sees.
+/// Cards that only this process uses.
 pub fn private() -> *mut Table {
     let table = map(None).expect("a few hundred KiB of memory");
     fill(table);
@@ -106,11 +106,11 @@ fn remember(path: &Path, file: File) {
     }
 }
 
-/// At exit: the last process out removes the file.
+/// At exit: the last process removes the file.
 extern "C" fn leave() {
     let Some((path, fd, pid)) = IN_USE.get() else { return };
     if *pid != std::process::id() {
-        return; // a forked child shares its parent's lock
+        return; // a forked child shares the lock of its parent
     }
     // SAFETY: flock on a descriptor this process owns.
     if unsafe { libc::flock(*fd, libc::LOCK_EX | libc::LOCK_NB) } == 0 {
@@ -120,7 +120,7 @@ extern "C" fn leave() {
     }
 }
 
-/// Removes card files beside `path` that nobody uses.
+/// Removes unused card files beside `path`.
 fn sweep(path: &Path) {
     let Some(folder) = path.parent() else { return };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -2,8 +2,8 @@
 //!
 //! Every process under one `simgpu` invocation maps the same small file (named by `SIMGPU_CARDS`), so that free
 //! memory, NVML's figures and running out of memory are right across processes. Without that variable the cards are
-//! private to the process. A process that dies gives its bytes back: its slot names it by pid and start time, and
-//! whoever next asks sweeps the slots of the dead.
+//! private to the process. A slot identifies its process by pid and start time; every query first frees the slots of
+//! dead processes.
 
 mod environment;
 mod file;
@@ -23,10 +23,10 @@ pub const MAX_DEVICES: usize = 16;
 /// The most processes that can hold memory at one time.
 const MAX_PROCESSES: usize = 512;
 
-/// Written last when a card file is made, so that a file without it is known to be foreign.
+/// Written last when a card file is created: a file without it is not a finished card file.
 const MAGIC: u64 = 0x5349_4d47_5055_3031;
 
-/// What one process holds.
+/// The memory that one process holds.
 #[repr(C)]
 struct Slot {
     /// 0 when the slot is free.
@@ -36,35 +36,35 @@ struct Slot {
     held: [u64; MAX_DEVICES],
 }
 
-/// The card file, as it lies in memory shared by all processes.
+/// The contents of the card file, shared by all processes.
 #[repr(C)]
 struct Table {
     magic: u64,
     devices: u64,
     memory: u64,
-    /// Robust and process-shared: a process that dies holding it leaves it lockable.
+    /// Robust and process-shared: it can be locked again after a process died holding it.
     lock: MaybeUninit<libc::pthread_mutex_t>,
     held: [u64; MAX_DEVICES],
     slots: [Slot; MAX_PROCESSES],
 }
 
-/// This process's view of the cards.
+/// The cards as this process sees them.
 pub struct Cards {
     table: *mut Table,
-    /// The cards this process sees, by its own numbers.
+    /// Card numbers of the devices that this process sees, by device ordinal.
     visible: Vec<usize>,
     /// Index of this process's slot, `u64::MAX` until it holds something.
     slot: AtomicU64,
 }
 
-// SAFETY: the table is only read and written under its process-shared lock, apart from fields that never change.
+// SAFETY: the mutable part of the table is accessed only under its process-shared lock.
 unsafe impl Send for Cards {}
-// SAFETY: as above.
+// SAFETY: the mutable part of the table is accessed only under its process-shared lock.
 unsafe impl Sync for Cards {}
 
 impl Cards {
-    /// Opens the cards that `SIMGPU_CARDS` names, made with `SIMGPU_DEVICES` (default 1) devices of `SIMGPU_MEMORY`
-    /// (default 8GiB) bytes if this process is the first to ask. Private cards when that cannot be.
+    /// Opens the cards that `SIMGPU_CARDS` names. The first process creates them: `SIMGPU_DEVICES` (default 1) devices of
+    /// `SIMGPU_MEMORY` (default 8GiB) bytes. The cards are private to the process if the file cannot be used.
     pub fn open() -> Cards {
         let table = std::env::var_os("SIMGPU_CARDS")
             .and_then(|path| file::open_shared(path.as_ref()))
@@ -74,7 +74,7 @@ impl Cards {
         Cards { table, visible: (0..devices).collect(), slot: AtomicU64::new(u64::MAX) }
     }
 
-    /// As [`Cards::open`], but only the devices that `CUDA_VISIBLE_DEVICES` names.
+    /// Like [`Cards::open`], but only the devices that `CUDA_VISIBLE_DEVICES` names.
     pub fn open_visible() -> Cards {
         let all = Cards::open();
         let list = std::env::var("CUDA_VISIBLE_DEVICES").ok();
@@ -86,17 +86,17 @@ impl Cards {
         self.visible.len()
     }
 
-    /// The number among all cards of a device this process sees.
+    /// The card number of a visible device.
     pub fn physical(&self, device: usize) -> usize {
         self.visible[device]
     }
 
-    /// The device that is card number `physical`, if this process sees it.
+    /// The device ordinal of card number `physical`, if this process sees it.
     pub fn visible(&self, physical: usize) -> Option<usize> {
         self.visible.iter().position(|card| *card == physical)
     }
 
-    /// The memory of one device in bytes; all are alike.
+    /// The memory of each device in bytes.
     pub fn memory(&self) -> u64 {
         // SAFETY: the table is mapped for the life of the process and this field never changes.
         unsafe { (*self.table).memory }
@@ -111,7 +111,7 @@ impl Cards {
         })
     }
 
-    /// Takes `bytes` of `device` for this process; false when they are not there.
+    /// Charges `bytes` of `device` to this process; false if less is free.
     pub fn take(&self, device: usize, bytes: u64) -> bool {
         let device = self.physical(device);
         self.with(|table, own| {
@@ -129,7 +129,7 @@ impl Cards {
         })
     }
 
-    /// Gives back `bytes` of `device` that this process took.
+    /// Returns `bytes` of `device` that this process took.
     pub fn give_back(&self, device: usize, bytes: u64) {
         let device = self.physical(device);
         self.with(|table, own| {
@@ -153,8 +153,8 @@ impl Cards {
     fn with<R>(&self, body: impl FnOnce(&mut Table, &AtomicU64) -> R) -> R {
         // SAFETY: the mutex was initialised before the table was published and lives as long as the mapping.
         let lock = unsafe { (*self.table).lock.as_mut_ptr() };
-        // SAFETY: `lock` is an initialised robust mutex; EOWNERDEAD hands us the lock of a process that died, whose
-        // half-done change at worst leaves the sum off, which `recount` puts right.
+        // SAFETY: `lock` is an initialised robust mutex. EOWNERDEAD passes on the lock of a process that died; its
+        // incomplete change can only make a sum wrong, and `recount` corrects the sums.
         let died = unsafe {
             let died = libc::pthread_mutex_lock(lock) == libc::EOWNERDEAD;
             if died {
@@ -188,7 +188,7 @@ fn own_slot(table: &mut Table, own: &AtomicU64) -> Option<usize> {
     Some(free)
 }
 
-/// Gives back what dead processes held.
+/// Frees what dead processes held.
 fn reap(table: &mut Table) {
     for slot in &mut table.slots {
         if slot.pid != 0 && !process::is_alive(slot.pid, slot.start_time) {
@@ -200,7 +200,7 @@ fn reap(table: &mut Table) {
     }
 }
 
-/// Makes the sums match the slots again.
+/// Recomputes the sums from the slots.
 fn recount(table: &mut Table) {
     for device in 0..MAX_DEVICES {
         table.held[device] = table.slots.iter().map(|slot| slot.held[device]).sum();

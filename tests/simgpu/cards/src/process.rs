@@ -1,4 +1,4 @@
-//! Telling a living process from a dead one whose pid was reused.
+//! Distinguishes a living process from a dead one whose pid was reused.
 
 /// When `pid` started, in clock ticks since boot (field 22 of `/proc/pid/stat`, see proc(5)); None when there is no such
 /// process or it is a zombie.
@@ -10,7 +10,7 @@ pub fn start_time(pid: i32) -> Option<u64> {
     if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
 }
 
-/// Whether the process that was `pid` when it started at `started` still lives.
+/// Whether the process that had `pid` and started at `started` is still alive.
 pub fn is_alive(pid: i32, started: u64) -> bool {
     start_time(pid) == Some(started)
 }
@@ -20,16 +20,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_counts_as_dead_before_it_is_waited_for() {
-        // GIVEN a process that has ended and that nobody has waited for
+    fn a_zombie_counts_as_dead() {
+        // GIVEN a process that has ended and has not been waited for
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id() as i32;
-        // WHEN we look at it until it is a zombie, THEN it has no start time: its memory may be given back.
+        // WHEN it is polled until it is a zombie, THEN it has no start time: its memory can be freed.
         while start_time(pid).is_some() {
             std::thread::yield_now();
         }
         child.wait().unwrap();
-        // AND this process lives, at its own start time only.
+        // AND this process is alive, at its own start time only.
         let own = std::process::id() as i32;
         let started = start_time(own).unwrap();
         assert!(is_alive(own, started));

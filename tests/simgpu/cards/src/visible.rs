@@ -13,8 +13,8 @@ pub fn uuid(card: usize) -> [u8; 16] {
     uuid
 }
 
-/// The cards a list names by number or by (the beginning of a) UUID, in its order. As documented, the first element that names
-/// no card, or one a second time, ends the list.
+/// The cards that a list names by number or by (a prefix of) UUID, in its order. As documented, the first element that names
+/// no card, or repeats one, ends the list.
 pub fn select(list: Option<&str>, cards: usize) -> Vec<usize> {
     let Some(list) = list else { return (0..cards).collect() };
     let mut selected = Vec::new();
@@ -37,13 +37,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_says_which_cards_and_in_which_order() {
-        // GIVEN four cards, WHEN nothing is said, THEN all are seen.
+    fn the_list_selects_cards_and_their_order() {
+        // GIVEN four cards, WHEN there is no list, THEN all are visible.
         assert_eq!(select(None, 4), [0, 1, 2, 3]);
-        // WHEN some are named, THEN those are, in that order.
+        // WHEN some are named, THEN those are visible, in that order.
         assert_eq!(select(Some("2,0"), 4), [2, 0]);
         assert_eq!(select(Some(&format!("{}, 1", uuid_text(3))), 4), [3, 1]);
-        // WHEN a name is wrong or comes again, THEN what follows does not count.
+        // WHEN a name is invalid or repeated, THEN the list ends before it.
         assert_eq!(select(Some("1,9,0"), 4), [1]);
         assert_eq!(select(Some("1,1,0"), 4), [1]);
         assert_eq!(select(Some(""), 4), []);
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn uuids_are_written_in_the_usual_groups() {
+    fn uuids_have_the_format_of_nvidia_smi() {
         assert_eq!(uuid_text(1), "GPU-6d656d6c-6162-2073-696d-677075200001");
     }
 }

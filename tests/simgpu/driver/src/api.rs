@@ -1,5 +1,5 @@
-//! How an entry point of the driver is written: the `api!` macro, what happens around every call, and the list of all
-//! entry points that `cuGetProcAddress` answers from.
+//! The `api!` macro that defines the driver's entry points, the code around every call, and the list of all entry points
+//! for `cuGetProcAddress`.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::code::Code;
 use crate::fail;
 
-/// What the inside of an entry point returns.
+/// What the body of an entry point returns.
 pub type Answer = Result<(), Code>;
 
 /// One exported function, as collected by the linker in the section `simgpu_api`.
@@ -21,7 +21,7 @@ pub struct Entry {
 unsafe impl Sync for Entry {}
 
 /// Exports driver functions under their ABI names. A second name after `|` (the per-thread default stream variant, or an
-/// older name of the same signature) shares the body. The body is the inside of a `Result<(), Code>` function.
+/// older name with the same signature) shares the body. The body returns `Result<(), Code>`.
 macro_rules! api {
     ($(fn $name:ident $(| $also:ident)* ($($args:tt)*) $body:block)*) => {$(
         $crate::api::export_all!([$name $($also)*] ($($args)*) $body);
@@ -65,7 +65,7 @@ macro_rules! export_also {
     };
 }
 
-/// Puts an exported function on the list.
+/// Adds an exported function to the list.
 macro_rules! list {
     ($name:ident) => {
         const _: () = {
@@ -79,7 +79,7 @@ macro_rules! list {
 
 pub(crate) use {api, export, export_all, export_also, list};
 
-/// Runs the inside of an entry point: injected failures first, no panic past this point.
+/// Runs the body of an entry point: injected failures first; panics do not unwind into the caller.
 pub fn call(name: &'static str, body: impl FnOnce() -> Answer) -> i32 {
     let answer = catch_unwind(AssertUnwindSafe(|| {
         fail::injected(name)?;
@@ -105,7 +105,7 @@ pub unsafe fn answer<T>(to: *mut T, value: T) -> Answer {
     Ok(())
 }
 
-/// Writes an answer through a pointer that may be null, for answers the caller may not want.
+/// Writes an answer through a pointer that may be null.
 ///
 /// # Safety
 /// `to` is null or points to writable memory for a `T`.

@@ -1,4 +1,4 @@
-//! CUDA arrays, kept as plain pitched memory.
+//! CUDA arrays as plain pitched memory.
 
 use crate::api::{answer, api};
 use crate::capture;
@@ -80,7 +80,7 @@ fn destroy(state: &mut State, array: usize) -> Result<(), Code> {
     Ok(())
 }
 
-/// Address, bytes a row and rows a slice of an array.
+/// Address, bytes per row and rows per slice of an array.
 pub fn layout(state: &State, array: usize) -> Result<(u64, u64, u64), Code> {
     let array = state.arrays.get(&array).ok_or(Code::INVALID_HANDLE)?;
     Ok((array.base, array.shape.pitch()?, array.shape.height.max(1)))

@@ -1,4 +1,4 @@
-//! Stream capture: work on a capturing stream is not done but becomes a node of a graph.
+//! Stream capture: work on a capturing stream is not executed but becomes a node of a graph.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -28,16 +28,16 @@ impl Work {
     pub const MEMORY_OPERATION: Work = Work(12);
 }
 
-/// A capture under way.
+/// A capture in progress.
 pub struct Capture {
     pub graph: usize,
     mode: i32,
     thread: u64,
     origin: usize,
     invalid: bool,
-    /// The other streams drawn in; true while one has work that the origin does not wait for.
+    /// The other streams in the capture; true while one has work that the origin does not wait for.
     forked: HashMap<usize, bool>,
-    /// Nodes the next one will depend on; the answer of `cuStreamGetCaptureInfo` points here.
+    /// Nodes that the next node will depend on; `cuStreamGetCaptureInfo` returns a pointer to them.
     pub last: Vec<usize>,
 }
 
@@ -50,7 +50,7 @@ const NONE: i32 = 0;
 const ACTIVE: i32 = 1;
 const INVALIDATED: i32 = 2;
 
-/// How many captures are under way, so that a launch can skip the lock when there are none.
+/// How many captures are in progress, so that a launch can skip the lock when there are none.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -73,7 +73,7 @@ fn find(state: &State, stream: usize) -> Option<usize> {
     state.captures.iter().find(|(_, capture)| part(capture)).map(|(handle, _)| *handle)
 }
 
-/// The valid capture a stream is part of.
+/// The valid capture that a stream belongs to.
 pub fn of(state: &State, stream: usize) -> Result<Option<usize>, Code> {
     match find(state, stream) {
         Some(capture) if state.captures[&capture].invalid => Err(Code::STREAM_CAPTURE_INVALIDATED),
@@ -81,8 +81,8 @@ pub fn of(state: &State, stream: usize) -> Result<Option<usize>, Code> {
     }
 }
 
-/// Takes work for a stream: true when it is to be done now, false when it became a node. Work on the legacy stream is
-/// refused while a stream that synchronises with it captures.
+/// Submits work to a stream: true if the caller must execute it now, false if it became a node. Work on the legacy stream
+/// fails while a stream that synchronises with it captures.
 pub fn submit(state: &mut State, stream: usize, work: Work) -> Result<bool, Code> {
     if state.captures.is_empty() {
         return Ok(true);
@@ -95,7 +95,7 @@ pub fn submit(state: &mut State, stream: usize, work: Work) -> Result<bool, Code
     Ok(add(state, stream, work)?.is_none())
 }
 
-/// Makes a node for work on a capturing stream; None when the stream does not capture.
+/// Adds a node for work on a capturing stream; None when the stream does not capture.
 pub fn add(state: &mut State, stream: usize, work: Work) -> Result<Option<usize>, Code> {
     let Some(handle) = of(state, stream)? else { return Ok(None) };
     let capture = state.captures.get_mut(&handle).ok_or(Code::UNKNOWN)?;
@@ -110,7 +110,7 @@ pub fn add(state: &mut State, stream: usize, work: Work) -> Result<Option<usize>
     Ok(Some(node))
 }
 
-/// Fails a call that a capturing stream does not allow, and with it the capture.
+/// Fails a call that a capturing stream does not allow, and invalidates the capture.
 pub fn refuse(state: &mut State, stream: usize) -> Answer {
     let Some(capture) = find(state, stream) else { return Ok(()) };
     if let Some(capture) = state.captures.get_mut(&capture) {
@@ -119,7 +119,7 @@ pub fn refuse(state: &mut State, stream: usize) -> Answer {
     Err(Code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Fails a potentially unsafe call (`cudaMalloc`, a synchronisation …) when a capture under way forbids it to this thread,
+/// Fails a potentially unsafe call (`cudaMalloc`, a synchronisation …) if a capture in progress forbids it to this thread,
 /// by the rules of `cudaThreadExchangeStreamCaptureMode`.
 pub fn forbid_unsafe(state: &mut State) -> Answer {
     let mode = MODE.with(Cell::get);
@@ -138,7 +138,7 @@ pub fn forbid_unsafe(state: &mut State) -> Answer {
     Ok(())
 }
 
-/// A stream waits for an event that was recorded on stream `from` of a capture.
+/// Makes a stream wait for an event that was recorded on stream `from` of a capture.
 pub fn join(state: &mut State, handle: usize, from: usize, stream: usize) -> Answer {
     match find(state, stream) {
         Some(other) if other != handle => return Err(Code::STREAM_CAPTURE_MERGE),
@@ -181,7 +181,7 @@ fn new_graph(state: &mut State) -> usize {
     graph
 }
 
-/// Status, id, graph and last nodes of the capture a stream is in.
+/// Status, id, graph and last nodes of a stream's capture.
 fn info(state: &State, stream: usize) -> Result<(i32, u64, usize, &[usize]), Code> {
     stream::check(state, stream)?;
     let Some(handle) = find(state, stream) else { return Ok((NONE, 0, 0, &[])) };
@@ -298,7 +298,7 @@ api! {
     }
 }
 
-/// `flags` 0 adds to the nodes the next one depends on, 1 replaces them.
+/// `flags` 0 adds to the nodes that the next node depends on, 1 replaces them.
 fn update_dependencies(stream: usize, nodes: Vec<usize>, flags: u32) -> Answer {
     let mut state = state()?;
     let handle = of(&state, stream)?.ok_or(Code::ILLEGAL_STATE)?;

@@ -1,4 +1,4 @@
-//! Contexts: a primary one per device, others on top, and the stack of each thread.
+//! Contexts: one primary context per device, others, and the stack of each thread.
 
 use std::cell::RefCell;
 
@@ -13,7 +13,7 @@ pub struct Context {
     pub id: u64,
     pub primary: bool,
     limits: [u64; 8],
-    /// Bytes it took off the card.
+    /// Bytes charged to the card.
     charged: u64,
 }
 
@@ -63,13 +63,13 @@ fn make(state: &mut State, device: usize, flags: u32, primary: bool) -> Result<u
     let charged = context_bytes();
     state.charge(device, charged)?;
     let handle = state.new_handle();
-    // The limits of CU_LIMIT_STACK_SIZE, PRINTF_FIFO_SIZE, MALLOC_HEAP_SIZE … as a fresh context has them.
+    // CU_LIMIT_STACK_SIZE, PRINTF_FIFO_SIZE, MALLOC_HEAP_SIZE … of a new context.
     let limits = [1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0];
     state.contexts.insert(handle, Context { device, flags, id: handle as u64 / 64, primary, limits, charged });
     Ok(handle)
 }
 
-/// Ends a context: its memory, streams and events go with it.
+/// Destroys a context with its memory, streams and events.
 fn end(state: &mut State, handle: usize) {
     let Some(context) = state.contexts.remove(&handle) else { return };
     crate::memory::free_all_of(state, handle);

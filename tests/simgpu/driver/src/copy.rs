@@ -1,4 +1,4 @@
-//! Copying and filling memory, for real, at the time of the call.
+//! Copying and filling memory, at the time of the call.
 
 use crate::api::{Answer, api};
 use crate::arrays;
@@ -12,7 +12,7 @@ use crate::stream;
 /// How a call relates to streams.
 #[derive(Clone, Copy)]
 enum Order {
-    /// Returns when done, on the default stream: unsafe while a capture forbids it.
+    /// Complete at return, on the default stream: unsafe while a capture forbids it.
     Synchronous,
     /// On a stream.
     Stream(usize),
@@ -30,7 +30,7 @@ const HOST_TO_DEVICE: Sides = Sides { to_device: true, from_device: false };
 const DEVICE_TO_HOST: Sides = Sides { to_device: false, from_device: true };
 const DEVICE_TO_DEVICE: Sides = Sides { to_device: true, from_device: true };
 
-/// Takes the work: true when it is to be done now.
+/// Submits the work: true if the caller must execute it now.
 fn accept(state: &mut State, order: Order, work: Work) -> Result<bool, Code> {
     match order {
         Order::Synchronous => {
@@ -89,7 +89,7 @@ unsafe fn fill<T: Copy + Default + PartialEq>(
         if !now {
             return Ok(());
         }
-        // The pages of registered memory are the program's, and may be those of a file.
+        // The pages of registered memory belong to the program and can be those of a file.
         value == T::default() && height == 1 && state.space.find(to).is_some_and(|block| !block.is_host())
     };
     // SAFETY: the whole range was checked to be accessible memory of this driver.
@@ -113,7 +113,7 @@ struct Side {
     slice: u64,
 }
 
-/// What `CUDA_MEMCPY3D` says about one side, apart from the position.
+/// One side of a `CUDA_MEMCPY3D`, without the position.
 struct Place {
     kind: u32,
     host: u64,
@@ -247,7 +247,7 @@ unsafe fn copy_2d(what: *const Copy2d, order: Order) -> Answer {
         pitch: c.to_pitch,
         height: 0,
     };
-    // SAFETY: passed on.
+    // SAFETY: the sides are those of the caller's descriptor; `copy_box` checks device ranges.
     unsafe { copy_box((from, [c.from_x, c.from_y, 0]), (to, [c.to_x, c.to_y, 0]), [c.width, c.height, 1], order) }
 }
 
@@ -273,7 +273,7 @@ unsafe fn copy_3d(what: *const Copy3d, order: Order) -> Answer {
         height: c.to_height,
     };
     let positions = ([c.from_x, c.from_y, c.from_z], [c.to_x, c.to_y, c.to_z]);
-    // SAFETY: passed on.
+    // SAFETY: the sides are those of the caller's descriptor; `copy_box` checks device ranges.
     unsafe { copy_box((from, positions.0), (to, positions.1), [c.width, c.height, c.depth], order) }
 }
 

@@ -1,4 +1,4 @@
-//! Devices: counting, naming and describing them. The figures are those of an H100-like card.
+//! Devices: count, names and attributes, with the figures of an H100-like card.
 
 use std::ffi::{CStr, c_char};
 
@@ -6,12 +6,12 @@ use crate::api::{Answer, answer, answer_if_asked, api};
 use crate::code::Code;
 use crate::state::{State, initialise, state};
 
-/// What `cuDriverGetVersion` says: new enough for every runtime of CUDA 12 and 13.
+/// What `cuDriverGetVersion` returns: new enough for every runtime of CUDA 12 and 13.
 pub const DRIVER_VERSION: i32 = 13_020;
 
 const NAME: &CStr = c"NVIDIA SimGPU (memlab)";
 
-/// Attributes with their values (numbers of `CUdevice_attribute` in cuda.h). What is not listed is 0.
+/// Attributes with their values (numbers of `CUdevice_attribute` in cuda.h). Attributes not listed are 0.
 const ATTRIBUTES: &[(i32, i32)] = &[
     (1, 1024),          // MAX_THREADS_PER_BLOCK
     (2, 1024),          // MAX_BLOCK_DIM_X

@@ -1,4 +1,4 @@
-//! Events: the time at which a stream passed them, which is now.
+//! Events: all work before an event is already done, so it records the time of the call.
 
 use std::time::Instant;
 
@@ -36,12 +36,12 @@ pub fn create(state: &mut State, flags: u32) -> Result<usize, Code> {
     Ok(handle)
 }
 
-/// Flags of an event that lives.
+/// Flags of an event.
 pub fn flags(state: &State, event: usize) -> Result<u32, Code> {
     state.events.get(&event).map(|event| event.flags).ok_or(Code::INVALID_HANDLE)
 }
 
-/// Makes a stream wait for an event: nothing, unless the event was captured, which takes the stream into the capture.
+/// Makes a stream wait for an event: a no-op, unless the event was captured; then the stream joins the capture.
 pub fn wait(state: &mut State, stream: usize, event: usize) -> Answer {
     let captured = state.events.get(&event).ok_or(Code::INVALID_HANDLE)?.captured;
     match captured {

@@ -1,4 +1,4 @@
-//! Failures on demand, for tests: `SIMGPU_FAIL`, `SIMGPU_OOM_AT` and `SIMGPU_HANG_SYNC`.
+//! Injected failures for tests: `SIMGPU_FAIL`, `SIMGPU_OOM_AT` and `SIMGPU_HANG_SYNC`.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ struct Failure {
     calls: AtomicU64,
 }
 
-/// Which of the calls, counted from 1.
+/// Which calls fail, counted from 1.
 #[derive(Clone, Copy)]
 enum When {
     At(u64),
@@ -38,7 +38,7 @@ impl When {
     }
 }
 
-/// The failure asked for this call of `name` (an ABI name such as `cuMemAlloc_v2`), if any.
+/// The failure to inject into this call of `name` (an ABI name such as `cuMemAlloc_v2`), if any.
 pub fn injected(name: &str) -> Answer {
     static FAILURES: OnceLock<Vec<Failure>> = OnceLock::new();
     let failures = FAILURES.get_or_init(|| {
@@ -70,7 +70,7 @@ fn plain(name: &str) -> &str {
     name.find("_v").map_or(name, |end| &name[..end])
 }
 
-/// Counts an allocation of device memory and fails the one, or those, that `SIMGPU_OOM_AT` (`n` or `n+`) names.
+/// Counts an allocation of device memory and fails it if `SIMGPU_OOM_AT` (`n` or `n+`) selects it.
 pub fn count_allocation() -> Answer {
     static WHEN: OnceLock<Option<When>> = OnceLock::new();
     static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -81,7 +81,7 @@ pub fn count_allocation() -> Answer {
     }
 }
 
-/// Waits as `SIMGPU_HANG_SYNC` says a synchronisation must: `1` forever, `250ms` or `3s` that long. Called with no lock held.
+/// Delays a synchronisation by `SIMGPU_HANG_SYNC`: `1` forever, `250ms` or `3s` that long. Called with no lock held.
 pub fn hang_synchronise() {
     static HANG: OnceLock<Option<Duration>> = OnceLock::new();
     let hang = HANG.get_or_init(|| {
@@ -109,8 +109,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_read_as_documented() {
-        // GIVEN the three forms, WHEN they are read, THEN each names its calls.
+    fn failures_are_parsed_as_documented() {
+        // GIVEN the three forms, WHEN they are parsed, THEN each selects its calls.
         let always = parse("cuMemCreate:2").unwrap();
         assert!(always.when.includes(1) && always.when.includes(9));
         let second = parse("cuMemMap:1@2").unwrap();
@@ -118,7 +118,7 @@ mod tests {
         let later = parse("cuMemMap:1@2+").unwrap();
         assert!(!later.when.includes(1) && later.when.includes(3));
         assert_eq!(later.code.0, 1);
-        // AND a plain name stands for every version.
+        // AND a plain name matches every version.
         assert_eq!(plain("cuMemAlloc_v2"), "cuMemAlloc");
         assert!(parse("cuMemMap").is_none());
     }

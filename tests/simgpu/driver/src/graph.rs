@@ -1,7 +1,7 @@
-//! Graphs: nodes that know their kind and their dependencies, and memory nodes that hold memory while they should.
+//! Graphs: nodes with a kind and dependencies, and memory nodes that hold memory.
 //!
-//! Launching does nothing but what memory nodes do. Graph memory follows the documentation: a node's address is fixed when it
-//! is added, its memory is taken off the card at launch, and a free keeps it reserved until `cuDeviceGraphMemTrim`.
+//! A launch executes only memory nodes. Graph memory follows the documentation: a node's address is fixed when the node is
+//! added, its memory is charged to the card at launch, and stays reserved after a free until `cuDeviceGraphMemTrim`.
 
 use std::collections::HashSet;
 
@@ -32,7 +32,7 @@ pub struct Node {
     pub memory: u64,
 }
 
-/// A graph ready to launch: what its memory nodes do, in order.
+/// A graph ready to launch: the operations of its memory nodes, in order.
 pub struct Executable {
     pub flags: u64,
     pub memory: Vec<(Work, u64)>,
@@ -48,7 +48,7 @@ pub struct GraphMemory {
     live: HashSet<u64>,
     used: u64,
     used_high: u64,
-    /// Taken off the card.
+    /// Bytes charged to the card.
     reserved: u64,
     reserved_high: u64,
 }
@@ -76,14 +76,14 @@ pub fn add_node(state: &mut State, graph: usize, work: Work, dependencies: Vec<u
     Ok(handle)
 }
 
-/// Gives a node that allocates `size` bytes on `device` its address.
+/// Makes a node allocate `size` bytes on `device`, and returns the address.
 pub fn set_allocation(state: &mut State, node: usize, size: u64, device: usize) -> Result<u64, Code> {
     let address = allocate_on(state, size, Kind::Graph, 0, device, false)?;
     state.nodes.get_mut(&node).ok_or(Code::INVALID_VALUE)?.memory = address;
     Ok(address)
 }
 
-/// Makes a node one that frees `address`, which a node must have allocated.
+/// Makes a node free `address`, which a node must have allocated.
 pub fn set_free(state: &mut State, node: usize, address: u64) -> Answer {
     if state.space.get(address).is_none_or(|block| block.kind != Kind::Graph) {
         return Err(Code::INVALID_VALUE);

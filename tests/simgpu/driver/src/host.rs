@@ -1,4 +1,4 @@
-//! Page-locked host memory: allocated here, or the program's own and registered.
+//! Page-locked host memory: allocated by the driver, or the program's own and registered.
 
 use crate::api::{Answer, answer, api};
 use crate::capture;

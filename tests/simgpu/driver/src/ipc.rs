@@ -1,7 +1,7 @@
 //! Sharing `cuMemAlloc` memory and events with another process.
 //!
-//! A block is private until it is first exported; then its bytes move into a file in memory, mapped over the same addresses.
-//! The handle says whose descriptor of that file to open. The exporter's card accounting stays as it is.
+//! A block is private until it is first exported; then its bytes move into a memfd, mapped over the same addresses. The handle
+//! names the process and its descriptor of that file. The memory stays charged to the exporter.
 
 use std::fs::OpenOptions;
 use std::os::fd::IntoRawFd;
@@ -15,7 +15,7 @@ use crate::space::{Block, Kind};
 use crate::state::{State, state};
 use crate::vmm::SHARED_NAME;
 
-/// What fits into the 64 bytes of a `CUipcMemHandle` or `CUipcEventHandle`.
+/// The contents of the 64 bytes of a `CUipcMemHandle` or `CUipcEventHandle`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Handle {
@@ -41,7 +41,7 @@ fn handle(magic: u64) -> Handle {
     Handle { magic, pid, file: -1, start_time, base: 0, size: 0, mapped: 0, device: 0, padding: [0; 12] }
 }
 
-/// Moves a block's bytes into a file mapped at the same place; returns the file.
+/// Moves a block's bytes into a memfd mapped at the same address; returns the file.
 fn share(block: &mut Block) -> Result<i32, Code> {
     if let Some(file) = block.file {
         return Ok(file);
@@ -72,20 +72,20 @@ fn export(state: &mut State, address: u64) -> Result<Handle, Code> {
     Ok(Handle { file, base, size, mapped, device, ..handle(MEMORY) })
 }
 
-/// Opens memory of another process; a second time gives the same address.
+/// Opens memory of another process; opening it again returns the same address.
 fn open(state: &mut State, from: &Handle) -> Result<u64, Code> {
     if from.magic != MEMORY {
         return Err(Code::INVALID_VALUE);
     }
     if from.pid == std::process::id() as i32 {
-        return Err(Code::INVALID_CONTEXT); // as documented: not in the process that exported it
+        return Err(Code::INVALID_CONTEXT); // as documented, the exporting process cannot open it
     }
     if simgpu_cards::start_time(from.pid) != Some(from.start_time) {
         return Err(Code::INVALID_VALUE);
     }
     let (context, _) = current_device(state)?;
     let device = state.cards.visible(from.device as usize).ok_or(Code::INVALID_DEVICE)?;
-    // Which memory of which process is told by the id of the file.
+    // The inode identifies the memory.
     let path = format!("/proc/{}/fd/{}", from.pid, from.file);
     let name = std::fs::read_link(&path).map_err(|_| Code::INVALID_VALUE)?;
     if !name.to_string_lossy().contains("simgpu:ipc") {

@@ -1,7 +1,7 @@
-//! Device memory as `cuMemAlloc` hands it out.
+//! Device memory of `cuMemAlloc`.
 //!
-//! What is taken off the card is the size rounded up: to 2 MiB from 1 MiB on, to 512 bytes below. (The real driver cuts
-//! small blocks out of 2 MiB ones; here a small block costs what it is.)
+//! The card is charged the size rounded up: to 2 MiB from 1 MiB on, to 512 bytes below. (The real driver cuts small blocks out
+//! of 2 MiB ones.)
 
 use crate::api::{Answer, answer, answer_if_asked, api};
 use crate::capture;
@@ -12,19 +12,19 @@ use crate::pages::{self, GRANULE, PAGE};
 use crate::space::{Block, Kind};
 use crate::state::{State, state};
 
-/// Bytes that a block of `size` takes off the card.
+/// The bytes that a block of `size` is charged.
 pub fn rounded(size: u64) -> u64 {
     let step = if size >= GRANULE / 2 { GRANULE } else { 512 };
     size.max(1).next_multiple_of(step)
 }
 
-/// Makes a block of zeroed device memory in the current context and charges the card for it.
+/// Allocates zeroed device memory in the current context and charges it to the card.
 pub fn allocate(state: &mut State, size: u64, kind: Kind) -> Result<u64, Code> {
     let (context, device) = current_device(state)?;
     allocate_on(state, size, kind, context, device, true)
 }
 
-/// Makes a block of zeroed device memory.
+/// Allocates zeroed device memory and charges it to the card.
 pub fn allocate_on(
     state: &mut State,
     size: u64,
@@ -50,7 +50,7 @@ pub fn allocate_on(
     Ok(base)
 }
 
-/// Gives a block's memory back to the system and to the card.
+/// Unmaps a block and credits the card.
 pub fn release(state: &mut State, block: Block) {
     pages::unmap(block.base, block.mapped);
     if let Some(file) = block.file {
@@ -59,7 +59,7 @@ pub fn release(state: &mut State, block: Block) {
     state.cards.give_back(block.device, block.charged);
 }
 
-/// Frees what a context leaves behind when it ends.
+/// Frees the memory of a context that ends.
 pub fn free_all_of(state: &mut State, context: usize) {
     let left = |block: &&Block| block.context == context && !matches!(block.kind, Kind::Mapped { .. });
     let bases: Vec<u64> = state.space.all().filter(left).map(|block| block.base).collect();

@@ -1,4 +1,4 @@
-//! Modules, libraries, functions and launches. No code is read and no kernel runs: every name asked for exists.
+//! Modules, libraries, functions and launches. No code is read and no kernel runs: every requested name exists.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};
@@ -16,7 +16,7 @@ use crate::stream;
 #[derive(Default)]
 pub struct Library {
     functions: HashMap<CString, usize>,
-    /// Variables, per device, made when first asked for.
+    /// Variables, per device, created at the first request.
     globals: HashMap<(CString, usize), u64>,
 }
 
@@ -27,10 +27,10 @@ pub struct Function {
     attributes: [i32; 16],
 }
 
-/// A module's variable has no known size here, so each gets this much address space, committed where touched.
+/// The size of a module's variable is unknown, so each gets this much address space, committed where touched.
 const GLOBAL_BYTES: u64 = 16 << 20;
 
-/// `CUfunction_attribute` of a fresh kernel: 1024 threads a block, 32 registers, sm_90, 48 KiB of shared memory.
+/// `CUfunction_attribute` of a new kernel: 1024 threads per block, 32 registers, sm_90, 48 KiB of shared memory.
 const ATTRIBUTES: [i32; 16] = [1024, 0, 0, 0, 32, 90, 90, 0, 49_152, -1, 0, 0, 0, 0, 0, 0];
 
 const THREADS_PER_MULTIPROCESSOR: u32 = 2048;
@@ -121,7 +121,7 @@ fn set_attribute(state: &mut State, function: usize, attribute: i32, value: i32)
     Ok(())
 }
 
-/// A launch: nothing, or a node when the stream captures.
+/// Launches a kernel: a no-op, or a node when the stream captures.
 fn launch(function: usize, block: [u32; 3], stream: usize) -> Answer {
     let mut state = state()?;
     stream::check(&state, stream)?;

@@ -1,4 +1,4 @@
-//! Adding plain nodes to graphs, and asking graphs about their nodes.
+//! Adding nodes to graphs, and queries about their nodes.
 
 use crate::api::{Answer, answer, answer_if_asked, api};
 use crate::capture::Work;
@@ -16,10 +16,10 @@ unsafe fn add(node: *mut usize, graph: usize, work: Work, dependencies: *const u
     }
 }
 
-/// A node from `CUgraphNodeParams`: its kind at 0, what belongs to the kind from 16 on.
+/// Adds a node from `CUgraphNodeParams`: its kind at 0, the parameters of the kind from 16 on.
 ///
 /// # Safety
-/// As for [`add`], and `params` points to a whole `CUgraphNodeParams` (256 bytes).
+/// Those of [`add`], and `params` points to a whole `CUgraphNodeParams` (256 bytes).
 unsafe fn add_general(
     node: *mut usize,
     graph: usize,
@@ -46,7 +46,7 @@ unsafe fn add_general(
     }
 }
 
-/// The two-call way of asking for a list: with a null list, the count; otherwise up to `count` elements.
+/// The two-call query for a list: the count if the list is null; otherwise up to `count` elements.
 ///
 /// # Safety
 /// `list` is null or has room for `*count` elements.

@@ -1,14 +1,14 @@
-//! Host pages that stand for device memory.
+//! Host pages that serve as device memory.
 
 use std::ffi::{CStr, c_void};
 
 /// The size of a page of host memory.
 pub const PAGE: u64 = 4096;
 
-/// The driver hands out large blocks in these.
+/// The granularity of large blocks.
 pub const GRANULE: u64 = 2 << 20;
 
-/// Zeroed memory that is committed only where it is touched; None when the address space is full.
+/// Maps zeroed memory that is committed where it is touched; None when the address space is full.
 pub fn map(bytes: u64, alignment: u64) -> Option<u64> {
     let alignment = alignment.max(PAGE);
     let slack = if alignment > PAGE { alignment } else { 0 };
@@ -19,7 +19,7 @@ pub fn map(bytes: u64, alignment: u64) -> Option<u64> {
     Some(aligned)
 }
 
-/// Address space of which nothing may be touched.
+/// Reserves address space without access.
 pub fn reserve(bytes: u64, alignment: u64, hint: u64) -> Option<u64> {
     if hint != 0 {
         // SAFETY: a hint without MAP_FIXED cannot replace a mapping.
@@ -54,22 +54,22 @@ fn map_any(bytes: u64, protection: i32) -> Option<u64> {
     (address != libc::MAP_FAILED).then_some(address as u64)
 }
 
-/// Gives pages back to the system.
+/// Unmaps pages.
 pub fn unmap(address: u64, bytes: u64) {
     if bytes > 0 {
-        // SAFETY: callers pass ranges they mapped and that no one uses any more.
+        // SAFETY: callers pass ranges that they mapped and that are no longer used.
         unsafe { libc::munmap(address as *mut c_void, bytes as usize) };
     }
 }
 
-/// A file in memory, of `bytes` zeros.
+/// Creates a memfd of `bytes` zeros.
 pub fn file(name: &CStr, bytes: u64) -> Option<i32> {
     // SAFETY: `name` is NUL-terminated.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return None;
     }
-    // SAFETY: `fd` is the file just made.
+    // SAFETY: `fd` was just created.
     if unsafe { libc::ftruncate(fd, bytes as i64) } != 0 {
         close(fd);
         return None;
@@ -79,13 +79,13 @@ pub fn file(name: &CStr, bytes: u64) -> Option<i32> {
 
 /// Closes a file this driver opened.
 pub fn close(fd: i32) {
-    // SAFETY: callers own the descriptor and forget it.
+    // SAFETY: callers own the descriptor and do not use it again.
     unsafe { libc::close(fd) };
 }
 
-/// Maps `bytes` of a file at exactly `address`, over what is there.
+/// Maps `bytes` of a file at exactly `address` and replaces the existing mapping.
 pub fn map_file_at(address: u64, bytes: u64, fd: i32, offset: u64, protection: i32) -> bool {
-    // SAFETY: callers own the address range, be it reserved or memory they are about to replace.
+    // SAFETY: callers own the address range: it is reserved, or its memory is to be replaced.
     let result = unsafe {
         libc::mmap(
             address as *mut c_void,
@@ -99,7 +99,7 @@ pub fn map_file_at(address: u64, bytes: u64, fd: i32, offset: u64, protection: i
     result != libc::MAP_FAILED
 }
 
-/// Maps `bytes` of a file anywhere.
+/// Maps `bytes` of a file at any address.
 pub fn map_file(bytes: u64, fd: i32) -> Option<u64> {
     let address = reserve(bytes, GRANULE, 0)?;
     if map_file_at(address, bytes, fd, 0, libc::PROT_READ | libc::PROT_WRITE) {
@@ -109,7 +109,7 @@ pub fn map_file(bytes: u64, fd: i32) -> Option<u64> {
     None
 }
 
-/// Makes a range untouchable again, keeping the addresses.
+/// Makes a range inaccessible again and keeps the addresses reserved.
 pub fn vacate(address: u64, bytes: u64) {
     // SAFETY: callers own the address range.
     unsafe {
@@ -124,13 +124,13 @@ pub fn vacate(address: u64, bytes: u64) {
     };
 }
 
-/// Allows or forbids touching a range.
+/// Sets the protection of a range.
 pub fn protect(address: u64, bytes: u64, protection: i32) {
     // SAFETY: callers own the address range.
     unsafe { libc::mprotect(address as *mut c_void, bytes as usize, protection) };
 }
 
-/// Zeroes a range, giving whole pages back to the system instead of writing to them where there are many.
+/// Zeroes a range. Large ranges return their whole pages to the system instead of writing to them.
 ///
 /// # Safety
 /// The range is mapped, writable device memory of this driver.
@@ -140,15 +140,14 @@ pub unsafe fn zero(address: u64, bytes: u64) {
     let (first, last) = (address.next_multiple_of(PAGE), end / PAGE * PAGE);
     if bytes >= WORTHWHILE {
         let inner = (last - first) as usize;
-        // Shared file pages come back with their content after MADV_DONTNEED: only MADV_REMOVE empties them, and it
-        // refuses private pages.
+        // MADV_DONTNEED does not clear shared file pages. MADV_REMOVE does, and fails on private pages.
         // SAFETY: the range is this driver's; both calls leave it mapped and reading as zeros.
         let emptied = unsafe {
             libc::madvise(first as *mut c_void, inner, libc::MADV_REMOVE) == 0
                 || libc::madvise(first as *mut c_void, inner, libc::MADV_DONTNEED) == 0
         };
         if emptied {
-            // SAFETY: the edges lie inside the range the caller vouches for.
+            // SAFETY: the edges are inside the range that the caller vouches for.
             unsafe {
                 std::ptr::write_bytes(address as *mut u8, 0, (first - address) as usize);
                 std::ptr::write_bytes(last as *mut u8, 0, (end - last) as usize);

@@ -1,4 +1,4 @@
-//! What is known about an address.
+//! Pointer attributes.
 
 use crate::api::{Answer, answer, api};
 use crate::code::Code;
@@ -45,7 +45,7 @@ unsafe fn attribute(state: &State, to: *mut u8, which: i32, address: u64) -> Ans
     }
 }
 
-/// The bytes of an attribute's type, to write zeros for an address that is not CUDA's.
+/// The size of an attribute's type, to write zeros for an address outside CUDA.
 fn size_of_attribute(which: i32) -> usize {
     match which {
         1 | 3 | 4 | 7 | 11 | 12 | 14 | 17..=20 => 8,
@@ -60,7 +60,7 @@ api! {
     }
 
     fn cuPointerGetAttributes(count: u32, which: *const i32, to: *const *mut u8, address: u64) {
-        // As documented, an address that is not CUDA's is no error here: every answer is zero.
+        // As documented, an address outside CUDA is not an error: every answer is zero.
         let state = state()?;
         let known = state.space.find(address).is_some();
         for index in 0..count as usize {
@@ -70,7 +70,7 @@ api! {
             }
             to.write_bytes(0, size_of_attribute(which));
             if which == 9 {
-                answer(to.cast(), -2i32)?; // the ordinal of no device
+                answer(to.cast(), -2i32)?; // CU_DEVICE_INVALID
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Stream-ordered memory: pools that keep what is freed until a synchronisation finds more than the release threshold.
+//! Stream-ordered memory: pools cache freed blocks until a synchronisation trims them to the release threshold.
 
 use crate::api::{Answer, answer, answer_if_asked, api};
 use crate::capture::{self, Work};
@@ -16,7 +16,7 @@ use crate::stream;
 pub struct Pool {
     device: usize,
     is_default: bool,
-    /// Freed blocks, still taken off the card.
+    /// Freed blocks that are still charged to the card.
     cached: Vec<Block>,
     used: u64,
     used_high: u64,
@@ -69,7 +69,7 @@ fn get(state: &mut State, pool: usize) -> Result<&mut Pool, Code> {
     state.pools.get_mut(&pool).filter(|pool| !pool.destroyed).ok_or(Code::INVALID_VALUE)
 }
 
-/// Takes a cached block of about the size, or makes a new one.
+/// Returns a cached block of about the size, or a new one.
 fn allocate(state: &mut State, handle: usize, size: u64, context: usize) -> Result<u64, Code> {
     let bytes = rounded(size);
     let pool = get(state, handle)?;
@@ -97,7 +97,7 @@ fn allocate(state: &mut State, handle: usize, size: u64, context: usize) -> Resu
     Ok(base)
 }
 
-/// Gives a block back to its pool.
+/// Returns a block to its pool.
 pub fn free(state: &mut State, address: u64) -> Answer {
     let block = state.space.remove(address).ok_or(Code::INVALID_VALUE)?;
     let Kind::Pool(handle) = block.kind else { return Err(Code::INVALID_VALUE) };
@@ -116,7 +116,7 @@ pub fn free(state: &mut State, address: u64) -> Answer {
     Ok(())
 }
 
-/// Forgets a block whose context ended.
+/// Removes a block whose context ended from its pool.
 pub fn forget(state: &mut State, handle: usize, block: &Block) {
     if let Some(pool) = state.pools.get_mut(&handle) {
         pool.used -= block.charged;
@@ -125,7 +125,7 @@ pub fn forget(state: &mut State, handle: usize, block: &Block) {
     release(state, *block);
 }
 
-/// Gives cached blocks back to the card until at most `keep` bytes are reserved.
+/// Releases cached blocks to the card until at most `keep` bytes are reserved.
 fn trim(state: &mut State, handle: usize, keep: u64) {
     while let Some(pool) = state.pools.get_mut(&handle) {
         if pool.reserved <= keep {
@@ -137,7 +137,7 @@ fn trim(state: &mut State, handle: usize, keep: u64) {
     }
 }
 
-/// What a synchronisation does to pools.
+/// At a synchronisation: trims every pool to its release threshold.
 pub fn trim_to_threshold(state: &mut State) {
     let over: Vec<(usize, u64)> = state
         .pools
@@ -150,7 +150,7 @@ pub fn trim_to_threshold(state: &mut State) {
     }
 }
 
-/// Gives back all cached memory of a device, before an allocation fails for want of it.
+/// Releases all cached memory of a device, before an allocation fails.
 pub fn trim_all(state: &mut State, device: usize) {
     let own: Vec<usize> =
         state.pools.iter().filter(|(_, pool)| pool.device == device).map(|(handle, _)| *handle).collect();
@@ -209,7 +209,7 @@ fn free_async(address: u64, stream: usize) -> Answer {
     }
 }
 
-/// The device a `CUmemLocation` (kind in the low half, number in the high half) names.
+/// The device that a `CUmemLocation` (kind in the low half, number in the high half) names.
 fn location(state: &State, location: *const u64) -> Result<usize, Code> {
     // SAFETY: callers pass the pointer of an entry point whose caller vouches for it.
     let location = unsafe { location.as_ref() }.copied().ok_or(Code::INVALID_VALUE)?;

@@ -1,4 +1,4 @@
-//! `cuGetProcAddress`: from a plain name, a CUDA version and flags to the function of that version.
+//! `cuGetProcAddress`: finds the function of a CUDA version by plain name and flags.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use crate::api::{Answer, answer, answer_if_asked, api, entries};
 use crate::code::Code;
 
-/// One line per plain name: the name, then for each ABI version of it the CUDA version that brought it and its ABI name, oldest
-/// first. The facts are those of cudaTypedefs.h (`PFN_name_v<version>`) and of the renaming macros in cuda.h.
+/// One line per plain name: the name, then for each ABI version of it the CUDA version that introduced it and its ABI name,
+/// oldest first. Sources: cudaTypedefs.h (`PFN_name_v<version>`) and the renaming macros in cuda.h.
 static VERSIONS: &str = include_str!("versions.list");
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
@@ -44,7 +44,7 @@ fn exported(name: &str) -> Option<*const c_void> {
     table.get(name).map(|address| *address as *const c_void)
 }
 
-/// The function for a plain name as of a CUDA version, or why there is none.
+/// The function for a plain name in a CUDA version, or why there is none.
 pub fn resolve(name: &str, version: i32, per_thread: bool) -> Result<*const c_void, i32> {
     let known = versions().get(name).ok_or(NOT_FOUND)?;
     let usable = known.iter().rev().filter(|(since, _)| *since <= version);
@@ -95,7 +95,7 @@ api! {
     fn cuGetProcAddress_v2_ptsz(
         name: *const c_char, to: *mut *const c_void, version: i32, flags: u64, status: *mut i32,
     ) {
-        get(name, to, version, flags & 1 == 0, status)?; // per thread unless the legacy stream is asked for
+        get(name, to, version, flags & 1 == 0, status)?; // per thread unless the legacy stream is requested
     }
 }
 
@@ -104,36 +104,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_function_can_be_asked_for() {
-        // GIVEN all that is exported, apart from the per-thread variants, which follow from flags
+    fn every_export_is_in_the_list() {
+        // GIVEN all exports except the per-thread variants, which flags select
         let plain = entries().iter().map(|entry| entry.name).filter(|name| !name.contains("_pt"));
-        // WHEN it is looked for in the list, THEN it is there, and the list names nothing that is not exported.
+        // WHEN they are looked up in the list, THEN each is there, and the list names only exported functions.
         let listed: Vec<&str> = versions().values().flatten().map(|(_, abi)| *abi).collect();
         let mut missing: Vec<&str> = plain.filter(|name| !listed.contains(name)).collect();
-        missing.sort_unstable(); // The linker orders the entries as it likes.
+        missing.sort_unstable(); // The linker does not define the order.
         assert_eq!(missing, ["cuProfilerStart", "cuProfilerStop"], "not in versions.list");
         assert!(listed.iter().all(|abi| exported(abi).is_some()));
     }
 
     #[test]
-    fn a_name_means_the_newest_function_of_the_version_asked_for() {
+    fn a_name_resolves_to_the_newest_function_of_the_requested_version() {
         let same =
             |name, version, abi| assert_eq!(resolve(name, version, false).ok(), exported(abi), "{name} {version}");
-        // GIVEN a function that has had a second version since CUDA 3.2
-        // WHEN a modern runtime asks for it, THEN it gets the second one.
+        // GIVEN a function with a second version since CUDA 3.2
+        // WHEN a current runtime asks for it, THEN it gets the second version.
         same("cuMemAlloc", 12_080, "cuMemAlloc_v2");
-        // GIVEN functions whose signature changed again
-        // WHEN runtimes of different age ask, THEN each gets its own.
+        // GIVEN functions whose signature changed later
+        // WHEN runtimes of different versions ask, THEN each gets the matching one.
         same("cuStreamGetCaptureInfo", 11_040, "cuStreamGetCaptureInfo_v2");
         same("cuStreamGetCaptureInfo", 12_030, "cuStreamGetCaptureInfo_v3");
         same("cuMemAdvise", 11_000, "cuMemAdvise");
         same("cuMemcpyBatchAsync", 12_080, "cuMemcpyBatchAsync");
         same("cuMemcpyBatchAsync", 13_000, "cuMemcpyBatchAsync_v2");
-        // WHEN the per-thread stream is asked for, THEN the variant is given where there is one.
+        // WHEN the per-thread stream is requested, THEN the variant is returned if there is one.
         assert_eq!(resolve("cuMemcpyHtoDAsync", 12_000, true).ok(), exported("cuMemcpyHtoDAsync_v2_ptsz"));
         assert_eq!(resolve("cuMemcpy", 12_000, true).ok(), exported("cuMemcpy_ptds"));
         assert_eq!(resolve("cuMemAlloc", 12_000, true).ok(), exported("cuMemAlloc_v2"));
-        // WHEN nobody has it, or not yet, THEN the reason is told.
+        // WHEN no version has it, or only a newer one, THEN the reason is returned.
         assert_eq!(resolve("cuMakeCoffee", 13_000, false), Err(NOT_FOUND));
         assert_eq!(resolve("cuMemCreate", 8_000, false), Err(VERSION_NOT_SUFFICIENT));
     }

@@ -1,10 +1,10 @@
-//! The address space: which block of memory an address belongs to.
+//! The address space: the block of each address.
 
 use std::collections::BTreeMap;
 
 use crate::code::Code;
 
-/// What a block is.
+/// How a block was allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// `cuMemAlloc`.
@@ -27,31 +27,31 @@ pub enum Kind {
     Global,
 }
 
-/// A stretch of memory that was handed out as one.
+/// A range of memory from one allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     pub base: u64,
     /// Bytes the caller asked for.
     pub size: u64,
-    /// Bytes of address space behind it.
+    /// Bytes of mapped address space.
     pub mapped: u64,
     pub kind: Kind,
     pub device: usize,
     pub context: usize,
-    /// Bytes taken off the card for it.
+    /// Bytes charged to the card.
     pub charged: u64,
-    /// Unique for the life of the process (`CU_POINTER_ATTRIBUTE_BUFFER_ID`).
+    /// Unique in the process (`CU_POINTER_ATTRIBUTE_BUFFER_ID`).
     pub id: u64,
-    /// The file behind it, once it was exported to another process.
+    /// The memfd, if the block was exported to another process.
     pub file: Option<i32>,
-    /// For an imported block, the number of the file behind it.
+    /// Imported blocks: inode of the memfd.
     pub id_of_file: u64,
-    /// For an imported block, how often it was opened.
+    /// Imported blocks: how often it was opened.
     pub references: u32,
 }
 
 impl Block {
-    /// A block of device memory that nothing was charged for yet.
+    /// A block of device memory that is not charged yet.
     pub fn new(base: u64, size: u64, mapped: u64, kind: Kind, device: usize) -> Block {
         Block {
             base,
@@ -73,7 +73,7 @@ impl Block {
         matches!(self.kind, Kind::Host(_) | Kind::Registered(_))
     }
 
-    /// Whether the driver may touch it.
+    /// Whether the driver can access it.
     pub fn is_accessible(&self) -> bool {
         !matches!(self.kind, Kind::Mapped { accessible: false, .. })
     }
@@ -93,7 +93,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// Adds a block and gives it its id.
+    /// Adds a block and assigns its id.
     pub fn insert(&mut self, mut block: Block) {
         self.ids += 1;
         block.id = self.ids;
@@ -110,17 +110,17 @@ impl Space {
         self.blocks.get_mut(&base)
     }
 
-    /// Takes out the block that starts at `base`.
+    /// Removes the block that starts at `base`.
     pub fn remove(&mut self, base: u64) -> Option<Block> {
         self.blocks.remove(&base)
     }
 
-    /// The block that `address` lies in.
+    /// The block that contains `address`.
     pub fn find(&self, address: u64) -> Option<&Block> {
         self.blocks.range(..=address).next_back().map(|(_, block)| block).filter(|block| address < block.end())
     }
 
-    /// The blocks that touch a range, in order.
+    /// The blocks that overlap a range, in order.
     pub fn within(&self, address: u64, bytes: u64) -> impl Iterator<Item = &Block> {
         let first = self.find(address).map_or(address, |block| block.base);
         self.blocks.range(first..address.saturating_add(bytes).max(first)).map(|(_, block)| block)
@@ -131,14 +131,14 @@ impl Space {
         self.blocks.values()
     }
 
-    /// The reserved range that `address` lies in: base and size.
+    /// The reserved range that contains `address`: base and size.
     pub fn reservation(&self, address: u64) -> Option<(u64, u64)> {
         let (base, size) = self.reserved.range(..=address).next_back()?;
         (address < base + size).then_some((*base, *size))
     }
 
-    /// Checks that the driver may touch a range: inside one block, or in neighbouring mappings of a reserved range. An
-    /// address that is in no block is plain host memory, which is fine unless `device_only`.
+    /// Checks that the driver can access a range: inside one block, or in adjacent mappings of a reserved range. An
+    /// address outside all blocks is plain host memory, which is allowed unless `device_only`.
     pub fn check(&self, address: u64, bytes: u64, device_only: bool) -> Result<(), Code> {
         if bytes == 0 {
             return Ok(());

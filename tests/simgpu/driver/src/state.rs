@@ -1,4 +1,4 @@
-//! What the driver knows, behind one lock.
+//! The driver's state, behind one lock.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -20,7 +20,7 @@ use crate::space::Space;
 use crate::stream::Stream;
 use crate::vmm::Virtual;
 
-/// Everything between `cuInit` and the end of the process.
+/// The state from `cuInit` to the end of the process.
 pub struct State {
     pub cards: Cards,
     pub primaries: Vec<Primary>,
@@ -40,17 +40,17 @@ pub struct State {
     pub libraries: HashMap<usize, Library>,
     /// Function and kernel handles, with their library and name.
     pub functions: HashMap<usize, crate::module::Function>,
-    /// Which device may reach which: (from context, to context).
+    /// Enabled peer access: (from context, to context).
     pub peers: std::collections::HashSet<(usize, usize)>,
     next: usize,
 }
 
 static STATE: Mutex<Option<Box<State>>> = Mutex::new(None);
 
-/// Set in a child forked after `cuInit`: as with the real driver, CUDA is of no use there.
+/// Set in a child forked after `cuInit`: as with the real driver, CUDA does not work there.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// The state, held.
+/// The locked state.
 pub struct Held(MutexGuard<'static, Option<Box<State>>>);
 
 impl Deref for Held {
@@ -125,7 +125,7 @@ pub fn initialise() -> Answer {
 }
 
 impl State {
-    /// A handle no one has: distinct, never null, never one of the special stream handles.
+    /// An unused handle: distinct, never null, never one of the special stream handles.
     pub fn new_handle(&mut self) -> usize {
         self.next += 64;
         self.next
@@ -136,7 +136,7 @@ impl State {
         usize::try_from(ordinal).ok().filter(|device| *device < self.cards.devices()).ok_or(Code::INVALID_DEVICE)
     }
 
-    /// Takes device memory off the card. Memory that pools keep cached is given up first when there is not enough.
+    /// Charges device memory to the card. Pools release cached memory first if too little is free.
     pub fn charge(&mut self, device: usize, bytes: u64) -> Answer {
         if self.cards.take(device, bytes) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Streams. All work is done by the time a call returns, so a stream is a handle with a capture state.
+//! Streams. All work is done when a call returns, so a stream is a handle with a capture state.
 
 use std::ffi::c_void;
 
@@ -25,7 +25,7 @@ pub fn is_legacy(stream: usize) -> bool {
     matches!(stream, 0 | 1)
 }
 
-/// Checks that a handle is a stream: a default one (0, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`) or one that lives.
+/// Checks that a handle is a stream: a default one (0, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`) or an existing one.
 pub fn check(state: &State, stream: usize) -> Answer {
     if stream <= 2 {
         return current(state).map(|_| ());
@@ -45,7 +45,7 @@ fn create(to: *mut usize, flags: u32, priority: i32) -> Answer {
     unsafe { answer(to, handle) }
 }
 
-/// What every synchronisation does: refuse while capturing, hang when a test says so, let pools shrink.
+/// Common to all synchronisations: fails during a capture, applies `SIMGPU_HANG_SYNC`, trims pools.
 fn synchronise(stream: Option<usize>) -> Answer {
     {
         let mut state = state()?;
@@ -65,7 +65,7 @@ fn synchronise(stream: Option<usize>) -> Answer {
     Ok(())
 }
 
-/// Accepts work on a stream; true when it is to be done now, false when it was captured.
+/// Submits work to a stream: true if the caller must execute it now, false if it was captured.
 fn accept(stream: usize, work: Work) -> Result<bool, Code> {
     let mut state = state()?;
     check(&state, stream)?;

@@ -1,4 +1,4 @@
-//! User objects: resources a graph keeps alive, with a function to call when the last reference goes.
+//! User objects: resources that a graph keeps alive, with a destructor for the last reference.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -8,7 +8,7 @@ use crate::api::{answer, api};
 use crate::code::Code;
 use crate::state::state;
 
-/// References held by a graph: object and how many.
+/// References held by a graph: object and count.
 pub type References = Vec<(usize, u32)>;
 
 struct Object {
@@ -28,7 +28,7 @@ fn retain(object: usize, count: u32) -> Result<(), Code> {
     with(|objects| objects.get_mut(&object).map(|object| object.references += count).ok_or(Code::INVALID_VALUE))
 }
 
-/// Drops references; the destructor runs without a lock held.
+/// Drops references; the destructor runs without the lock.
 fn release(object: usize, count: u32) -> Result<(), Code> {
     let dead = with(|objects| {
         let known = objects.get_mut(&object).ok_or(Code::INVALID_VALUE)?;
@@ -41,14 +41,14 @@ fn release(object: usize, count: u32) -> Result<(), Code> {
     Ok(())
 }
 
-/// References again all that a graph references.
+/// Adds references to all objects that a graph references.
 pub fn retain_all(references: &References) {
     for (object, count) in references {
         retain(*object, *count).ok();
     }
 }
 
-/// Drops all that a graph referenced.
+/// Drops all references of a graph.
 pub fn release_all(references: References) {
     for (object, count) in references {
         release(object, count).ok();

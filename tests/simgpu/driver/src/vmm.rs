@@ -1,8 +1,7 @@
-//! Virtual memory management: address ranges reserved apart from the physical memory mapped into them.
+//! Virtual memory management: address ranges reserved separately from the physical memory mapped into them.
 //!
-//! Physical memory is a file in memory; mapping it is `mmap` with `MAP_FIXED`, without access until `cuMemSetAccess`. So the
-//! same bytes can be mapped at two places, unmapped, mapped elsewhere and passed to another process, and what was not mapped
-//! faults.
+//! Physical memory is a memfd; mapping it is `mmap` with `MAP_FIXED`, without access until `cuMemSetAccess`. The same bytes can
+//! be mapped at two addresses, unmapped, mapped elsewhere and passed to another process, and unmapped addresses fault.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -48,9 +47,9 @@ struct Physical {
     size: u64,
     properties: Properties,
     file: i32,
-    /// The device it was taken off, if it is a device's and this process made it.
+    /// The charged device, if it is device memory that this process created.
     charged: Option<usize>,
-    /// Handles not yet released; mappings keep the memory alive beyond that.
+    /// Handles not yet released; mappings keep the memory alive after that.
     references: u32,
     mappings: u32,
 }
@@ -64,7 +63,7 @@ pub struct Virtual {
 const POSIX_FILE_DESCRIPTOR: i32 = 1;
 const PINNED: i32 = 1;
 
-/// The device of a location, None for host memory.
+/// The device of a location; None for host memory.
 fn place(state: &State, location: Location) -> Result<Option<usize>, Code> {
     match location.kind {
         1 => state.device(location.id).map(Some),
@@ -99,7 +98,7 @@ fn create(state: &mut State, size: u64, properties: *const Properties) -> Result
     if let Some(device) = device {
         state.charge(device, size)?;
     }
-    // The name tells an importing process, which may see other devices, where the memory lives.
+    // The name tells an importing process, which can see other devices, the location of the memory.
     let card = device.map_or(0, |device| state.cards.physical(device));
     let name = CString::new(format!("simgpu:{}:{card}", properties.location.kind));
     let file = name.ok().and_then(|name| pages::file(&name, size));
@@ -115,7 +114,7 @@ fn create(state: &mut State, size: u64, properties: *const Properties) -> Result
     Ok(handle)
 }
 
-/// Frees physical memory that has neither handles nor mappings left.
+/// Frees physical memory without handles or mappings.
 fn reclaim(state: &mut State, handle: usize) {
     let unused = |physical: &Physical| physical.references == 0 && physical.mappings == 0;
     if !state.virtual_memory.physical.get(&handle).is_some_and(unused) {
@@ -154,7 +153,7 @@ fn map(address: u64, size: u64, offset: u64, handle: usize) -> Answer {
     Ok(())
 }
 
-/// The mappings that fill a range from end to end, none of them only in part.
+/// The mappings that fill a range exactly.
 fn whole_mappings(state: &State, address: u64, size: u64) -> Result<Vec<(u64, usize)>, Code> {
     let mut next = address;
     let mut mappings = Vec::new();
@@ -207,7 +206,7 @@ fn set_access(address: u64, size: u64, wanted: &[Access]) -> Answer {
     Ok(())
 }
 
-/// Where imported memory lives, from the name its exporter gave the file.
+/// The location of imported memory, from the file name that its exporter set.
 fn location_of(file: i32) -> Option<Location> {
     let name = std::fs::read_link(format!("/proc/self/fd/{file}")).ok()?;
     let name = name.to_str()?;
@@ -372,5 +371,5 @@ api! {
     }
 }
 
-/// The name under which memory that `cuMemAlloc` made is shared.
+/// The file name of exported `cuMemAlloc` memory.
 pub const SHARED_NAME: &CStr = c"simgpu:ipc";

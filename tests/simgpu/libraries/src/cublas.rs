@@ -3,7 +3,7 @@
 use crate::table::Table;
 use crate::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api, device_memory};
 
-/// What a handle remembers.
+/// The settings and memory of a handle.
 #[derive(Default)]
 struct Handle {
     stream: usize,
@@ -11,14 +11,14 @@ struct Handle {
     pointer_mode: i32,
     atomics_mode: i32,
     sm_count: i32,
-    /// Its own device memory.
+    /// The device memory of the handle.
     memory: u64,
 }
 
 static HANDLES: Table<Handle> = Table::new();
 
-/// Device memory that each handle takes for itself. (What the real library takes depends on version and card; torch gives it its
-/// workspace apart from that.)
+/// Device memory that each handle allocates. (The real size depends on version and card; torch provides its workspace
+/// separately.)
 const OWN_MEMORY: usize = 4 << 20;
 
 const NOT_INITIALIZED: i32 = 1;

@@ -1,4 +1,4 @@
-//! Routines of cuBLAS and cuBLASLt that compute, and so do nothing here.
+//! Compute routines of cuBLAS and cuBLASLt: no-ops.
 
 use crate::nothing;
 

@@ -1,4 +1,4 @@
-//! cuBLASLt: descriptors, and a heuristic that finds one algorithm that needs no workspace.
+//! cuBLASLt: descriptors, and a heuristic that returns one algorithm without a workspace.
 
 use crate::cublas::VERSION;
 use crate::table::new_handle;
@@ -94,14 +94,14 @@ api! {
     }
 }
 
-/// The version, in the place of a status.
+/// Returns the version, not a status.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cublasLtGetVersion() -> usize {
     VERSION as usize
 }
 
-/// The version of the runtime it was built with.
+/// The version of the runtime that the library was built with.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cublasLtGetCudartVersion() -> usize {

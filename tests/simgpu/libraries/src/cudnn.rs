@@ -6,29 +6,29 @@ use std::sync::LazyLock;
 use crate::table::{Table, new_handle};
 use crate::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
 
-/// The version that stands where the program has loaded cuDNN 8, as torch up to 2.3 does: it wants the major version that it
-/// was compiled with, in which thousands are the major and hundreds the minor version.
+/// The version if the program has loaded cuDNN 8, as torch up to 2.3 does: torch requires the major version that it was
+/// compiled with. Encoded as major * 1000 + minor * 100 + patch.
 const VERSION_8: [usize; 3] = [8, 9, 7];
 
-/// That of all others: at least what every torch since 2.4 was compiled with.
+/// The version for all other programs: at least the one that every torch since 2.4 was compiled with.
 const VERSION_9: [usize; 3] = [9, 26, 0];
 
 /// Major, minor and patch version.
 fn version() -> [usize; 3] {
     static VERSION: LazyLock<[usize; 3]> = LazyLock::new(|| {
-        // SAFETY: a name that ends in NUL; nothing is loaded that is not loaded yet.
+        // SAFETY: the name is NUL-terminated; RTLD_NOLOAD loads nothing.
         let loaded = unsafe { libc::dlopen(c"libcudnn.so.8".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if loaded.is_null() { VERSION_9 } else { VERSION_8 }
     });
     *VERSION
 }
 
-/// A tensor or filter as its descriptor has it.
+/// The contents of a tensor or filter descriptor.
 #[derive(Clone, Default)]
 pub struct Shape {
     /// `cudnnDataType_t`.
     pub kind: i32,
-    /// `cudnnTensorFormat_t`, of filters.
+    /// `cudnnTensorFormat_t`, for filters.
     pub format: i32,
     pub dimensions: Vec<i32>,
     pub strides: Vec<i32>,
@@ -37,7 +37,7 @@ pub struct Shape {
 /// Tensor and filter descriptors.
 pub static SHAPES: Table<Shape> = Table::new();
 
-/// Bytes of an element of a `cudnnDataType_t`.
+/// Bytes per element of a `cudnnDataType_t`.
 pub fn element_bytes(kind: i32) -> usize {
     match kind {
         1 | 10 => 8,     // double, int64
@@ -47,7 +47,7 @@ pub fn element_bytes(kind: i32) -> usize {
     }
 }
 
-/// What algorithms answer when asked how much workspace they want.
+/// The workspace size of every algorithm.
 pub const WORKSPACE: usize = 1 << 20;
 
 /// # Safety
@@ -65,7 +65,7 @@ unsafe fn integers(from: *const i32, count: i32) -> Vec<i32> {
 unsafe fn write_integers(to: *mut i32, from: &[i32], room: i32) {
     for (index, value) in from.iter().take(room.max(0) as usize).enumerate() {
         if !to.is_null() {
-            // SAFETY: within the caller's `room`.
+            // SAFETY: `index` is less than the caller's `room`.
             unsafe { to.add(index).write(*value) };
         }
     }
@@ -85,7 +85,7 @@ struct Performance {
 
 const _: () = assert!(size_of::<Performance>() == 48);
 
-/// One algorithm, the first.
+/// Writes one algorithm, the first.
 ///
 /// # Safety
 /// `to` has room for `wanted` results.
@@ -110,7 +110,7 @@ unsafe fn algorithms(wanted: i32, found: *mut i32, to: *mut Performance) -> i32 
     SUCCESS
 }
 
-/// Exports functions that make an opaque descriptor.
+/// Exports functions that create an opaque descriptor.
 macro_rules! creators {
     ($($name:ident)*) => { api! { $(fn $name(to: *mut usize) {
         answer(to, new_handle());
@@ -125,7 +125,7 @@ creators! {
     cudnnCreateSpatialTransformerDescriptor
 }
 
-/// Exports functions that answer a size through their last argument, by the number of arguments before it.
+/// Exports functions that return a size through their last argument, by the number of arguments before it.
 macro_rules! sizes {
     ($($name:ident($($arg:ident)*) = $bytes:expr;)*) => { api! { $(fn $name($($arg: usize,)* to: *mut usize) {
         $(let _ = $arg;)*
@@ -262,7 +262,7 @@ api! {
     }
 }
 
-/// The version, in the place of a status.
+/// Returns the version, not a status.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudnnGetVersion() -> usize {
@@ -270,7 +270,7 @@ extern "C" fn cudnnGetVersion() -> usize {
     major * if major < 9 { 1000 } else { 10_000 } + minor * 100 + patch
 }
 
-/// The version of the runtime it was built with.
+/// The version of the runtime that the library was built with.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudnnGetCudartVersion() -> usize {

@@ -1,4 +1,4 @@
-//! cuDNN's backend (graph) API: descriptors that remember what is set on them, and a heuristic that finds one engine for every
+//! cuDNN's backend (graph) API: descriptors that store their attributes, and a heuristic that returns one engine for every
 //! operation graph.
 
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use crate::cudnn::WORKSPACE;
 use crate::table::Table;
 use crate::{CUDNN_BAD_PARAM, SUCCESS, answer, api};
 
-/// A descriptor: attributes by name, each with the number of elements and their bytes.
+/// A descriptor: attributes by name, each with its element count and bytes.
 #[derive(Clone, Default)]
 struct Descriptor {
     attributes: HashMap<i32, (i64, Vec<u8>)>,
@@ -27,7 +27,7 @@ const GRAPH_ENGINES: i32 = 802;
 const ENGINE_GRAPH: i32 = 1300;
 const ENGINE_INDEX: i32 = 1301;
 
-/// Bytes of an element of a `cudnnBackendAttributeType_t`.
+/// Bytes per element of a `cudnnBackendAttributeType_t`.
 fn element_bytes(kind: i32) -> usize {
     match kind {
         0 | 3 | 5 | 6 | 15 | 26 => 8, // handle, int64, double, pointer, descriptor, fraction
@@ -36,7 +36,7 @@ fn element_bytes(kind: i32) -> usize {
     }
 }
 
-/// What an attribute that nobody set is: elements and bytes.
+/// The value of an attribute that is computed, not set: element count and bytes.
 fn computed(attribute: i32) -> Option<(i64, Vec<u8>)> {
     let number = |value: i64| Some((1, value.to_ne_bytes().to_vec()));
     match attribute {
@@ -49,7 +49,7 @@ fn computed(attribute: i32) -> Option<(i64, Vec<u8>)> {
     }
 }
 
-/// Attributes whose answer is descriptors: the caller made them, and they are filled.
+/// Fills the descriptors that the caller created for an attribute.
 ///
 /// # Safety
 /// `elements` is null or holds `room` descriptors.

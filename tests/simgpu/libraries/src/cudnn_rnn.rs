@@ -19,7 +19,7 @@ struct Network {
     layers: usize,
 }
 
-/// An RNN data descriptor: what there is of a batch.
+/// An RNN data descriptor: the shape of a batch.
 #[derive(Clone, Copy, Default)]
 struct Batch {
     longest: usize,
@@ -29,7 +29,7 @@ struct Batch {
 static NETWORKS: Table<Network> = Table::new();
 static BATCHES: Table<Batch> = Table::new();
 
-/// A matrix of the weights: rows, columns, and where it begins, in elements.
+/// A matrix of the weights: rows, columns, and its offset in elements.
 struct Matrix {
     rows: usize,
     columns: usize,
@@ -65,8 +65,8 @@ impl Network {
         self.all_matrices() + self.layers * self.directions * self.bias()
     }
 
-    /// Matrix number `which` of a pseudo-layer: the gates' input matrices, their recurrent ones, the projection. All matrices lie
-    /// before all biases.
+    /// Matrix number `which` of a pseudo-layer: the gates' input matrices, their recurrent ones, the projection. All matrices
+    /// come before all biases.
     fn matrix(&self, pseudo_layer: usize, which: usize) -> Option<Matrix> {
         let start: usize = (0..pseudo_layer).map(|before| self.matrices(before)).sum();
         let columns = self.columns(pseudo_layer);
@@ -87,7 +87,7 @@ impl Network {
         }
     }
 
-    /// Where bias vector `which` of a pseudo-layer begins, in elements.
+    /// The offset of bias vector `which` of a pseudo-layer, in elements.
     fn bias_offset(&self, pseudo_layer: usize, which: usize) -> Option<usize> {
         let exists = which < self.biases * self.gates;
         exists.then(|| self.all_matrices() + pseudo_layer * self.bias() + which * self.hidden)
@@ -106,8 +106,8 @@ fn network(descriptor: usize) -> Option<Network> {
     NETWORKS.get(descriptor, |network| *network)
 }
 
-/// How torch up to 2.3 begins with a recurrent network. The calls that follow are another interface, which is not here; the
-/// real library would take this one's descriptors for its own.
+/// The call with which torch up to 2.3 starts a recurrent network. It fails: the calls after it belong to an interface that
+/// is not simulated, and would reach the real library with descriptors of this one.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudnnSetRNNDescriptor_v6() -> i32 {
@@ -192,7 +192,7 @@ api! {
         let (Some(network), Some(batch)) = (network(descriptor), BATCHES.get(data, |batch| *batch)) else {
             return CUDNN_BAD_PARAM;
         };
-        // The gates' activations of every time step: of one layer while computing, of all to go back through.
+        // The gates' activations of every time step: of one layer in inference, of all layers for backward.
         let step = batch.size * network.hidden * network.gates * element_bytes(network.kind);
         let layer = step * batch.longest * network.directions;
         answer(workspace, layer.max(1 << 16));
@@ -206,11 +206,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_lie_one_after_the_other_and_fill_the_space() {
+    fn weights_are_contiguous_and_fill_the_space() {
         // GIVEN a two-layer bidirectional LSTM with both bias vectors
         let network =
             Network { gates: 4, biases: 2, directions: 2, kind: 0, input: 5, hidden: 7, projected: 7, layers: 2 };
-        // WHEN its matrices and then its biases are walked in order
+        // WHEN its matrices and then its biases are visited in order
         let mut next = 0;
         for pseudo_layer in 0..4 {
             for which in 0..8 {

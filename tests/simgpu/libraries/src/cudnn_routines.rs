@@ -1,4 +1,4 @@
-//! Routines of cuDNN that compute, or set what nobody reads back, and so do nothing here.
+//! Compute routines of cuDNN, and setters of values that are never read: no-ops.
 
 use crate::nothing;
 

@@ -1,5 +1,5 @@
-//! The stand-ins for cuBLAS, cuBLASLt, cuDNN and NCCL: what computes does nothing, what programs read back to decide how much memory to
-//! allocate is answered plausibly.
+//! Simulated cuBLAS, cuBLASLt, cuDNN and NCCL: compute routines are no-ops; queries that programs size their allocations by
+//! return plausible values.
 
 mod cublas;
 mod cublas_routines;
@@ -12,8 +12,8 @@ mod device_memory;
 mod nccl;
 mod table;
 
-/// Exports functions that succeed without doing anything. In the C calling convention a function that takes no arguments may be
-/// called with any.
+/// Exports functions that succeed without doing anything. In the C calling convention a function without parameters can be
+/// called with any arguments.
 macro_rules! nothing {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -42,7 +42,7 @@ macro_rules! api {
 
 pub(crate) use {api, nothing};
 
-/// Done.
+/// Success in all of these libraries.
 const SUCCESS: i32 = 0;
 
 /// `CUBLAS_STATUS_INVALID_VALUE`.
@@ -54,10 +54,10 @@ const CUDNN_BAD_PARAM: i32 = 2000;
 /// `CUDNN_STATUS_NOT_SUPPORTED` of cuDNN 8.
 const CUDNN_8_NOT_SUPPORTED: i32 = 9;
 
-/// What a status of no library means success.
+/// A status that means failure in every library.
 const INTERNAL_ERROR: i32 = 14;
 
-/// Writes an answer, if the caller wants it.
+/// Writes an answer if the pointer is not null.
 ///
 /// # Safety
 /// `to` is null or points to writable memory for a `T`.

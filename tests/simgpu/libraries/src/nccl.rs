@@ -1,5 +1,5 @@
-//! The stand-in for NCCL: communicators that take device memory, and collectives that behave as if every other rank held the same
-//! data as this one. No rank ever waits for another.
+//! Simulated NCCL: communicators that allocate device memory, and collectives that assume the same data on every rank. No
+//! rank waits for another.
 
 use std::cell::RefCell;
 use std::ffi::c_char;
@@ -12,16 +12,16 @@ use crate::{SUCCESS, answer, api, device_memory, nothing};
 struct Communicator {
     ranks: i32,
     rank: i32,
-    /// Its own device memory.
+    /// The device memory of the communicator.
     memory: u64,
 }
 
 static COMMUNICATORS: Table<Communicator> = Table::new();
 
-/// Device memory that each communicator takes for itself. (What the real library takes depends on the machine's links.)
+/// Device memory that each communicator allocates. (The real size depends on the machine's links.)
 const OWN_MEMORY: usize = 32 << 20;
 
-/// 2.30.7, as torch 2.15 comes with.
+/// 2.30.7, the version of torch 2.15.
 const VERSION: i32 = 23_007;
 
 // ncclResult_t
@@ -82,7 +82,7 @@ fn copy(to: u64, from: u64, bytes: usize, stream: usize) -> i32 {
     }
 }
 
-/// This rank's data in the place of every rank's.
+/// Writes this rank's data in place of every rank's.
 fn gather(from: u64, to: u64, bytes: usize, communicator: usize, stream: usize) -> i32 {
     let Some(communicator) = get(communicator) else { return INVALID_ARGUMENT };
     for rank in 0..communicator.ranks as u64 {
@@ -105,12 +105,12 @@ struct Broadcast {
 }
 
 thread_local! {
-    /// How many groups the thread has begun and not ended, and the broadcasts in them: torch gathers lists of tensors by one
-    /// broadcast from every rank.
+    /// The thread's depth of open groups, and the broadcasts in them: torch gathers lists of tensors with one broadcast from
+    /// every rank.
     static GROUP: RefCell<(u32, Vec<Broadcast>)> = const { RefCell::new((0, Vec::new())) };
 }
 
-/// At the end of a group: what other ranks broadcast is taken to be what this one did, where the sizes agree.
+/// At the end of a group: copies this rank's broadcast to those received from other ranks, where the sizes agree.
 fn finish(broadcasts: &[Broadcast]) -> i32 {
     for received in broadcasts.iter().filter(|broadcast| !broadcast.is_root) {
         let own = broadcasts.iter().find(|own| own.is_root && own.bytes == received.bytes);
@@ -122,7 +122,7 @@ fn finish(broadcasts: &[Broadcast]) -> i32 {
     SUCCESS
 }
 
-/// Exports functions that have no stand-in, so that no call with a handle from here ends up in a real NCCL.
+/// Exports functions that are not simulated, so that no call with a simulated handle reaches a real NCCL.
 macro_rules! unsupported {
     ($($name:ident)*) => { api! { $(fn $name() { INVALID_USAGE })* } };
 }

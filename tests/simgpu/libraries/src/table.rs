@@ -1,10 +1,10 @@
-//! Handles, and what is known about them.
+//! Handles and the objects behind them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A handle no one has: distinct and never null.
+/// An unused handle: distinct and never null.
 pub fn new_handle() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0x0062_6c61_7300);
     NEXT.fetch_add(64, Ordering::Relaxed)
@@ -20,7 +20,7 @@ impl<T> Table<T> {
         Table { objects: Mutex::new(None) }
     }
 
-    /// Works on all objects.
+    /// Runs `body` on all objects.
     pub fn with<R>(&self, body: impl FnOnce(&mut HashMap<usize, T>) -> R) -> R {
         let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         body(objects.get_or_insert_default())
@@ -33,12 +33,12 @@ impl<T> Table<T> {
         handle
     }
 
-    /// Takes an object out.
+    /// Removes an object.
     pub fn remove(&self, handle: usize) -> Option<T> {
         self.with(|objects| objects.remove(&handle))
     }
 
-    /// Works on one object.
+    /// Runs `body` on one object.
     pub fn get<R>(&self, handle: usize, body: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.with(|objects| objects.get_mut(&handle).map(body))
     }

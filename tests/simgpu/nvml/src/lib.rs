@@ -1,4 +1,4 @@
-//! The stand-in for libnvidia-ml.so.1: what the cards have and who holds it, from the same file the driver keeps its accounts in.
+//! Simulated libnvidia-ml.so.1: the memory of the cards and the processes that hold it, from the card file of the driver.
 
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;
@@ -20,14 +20,14 @@ const NAME: &CStr = c"NVIDIA SimGPU (memlab)";
 const DRIVER: &CStr = c"595.10 (simgpu)";
 const NVML: &CStr = c"13.595.10";
 
-/// What `cuDriverGetVersion` says too.
+/// The same as `cuDriverGetVersion`.
 const CUDA_DRIVER_VERSION: i32 = 13_020;
 
-/// What the driver keeps of each card to itself. CUDA does not count it at all, NVML as used in the first version of its
-/// answer and apart in the second; the total has it in both.
+/// Memory of each card that the driver reserves. CUDA does not count it. NVML's total includes it; the first version of
+/// `nvmlDeviceGetMemoryInfo` counts it as used, the second reports it separately.
 const RESERVED: u64 = 615 << 20;
 
-/// Handles are the device's number behind this, so that none is null.
+/// Handles are this plus the device ordinal, so that none is null.
 const HANDLE: usize = 0x4e56_4d4c_0000;
 
 static CARDS: OnceLock<Cards> = OnceLock::new();
@@ -74,7 +74,7 @@ unsafe fn text(to: *mut c_char, room: u32, text: &[u8]) -> Result<(), i32> {
     Ok(())
 }
 
-/// Exports functions whose body is the inside of a `Result<(), i32>` function.
+/// Exports functions whose body returns `Result<(), i32>`.
 macro_rules! api {
     ($(fn $name:ident $(| $also:ident)* ($($args:tt)*) $body:block)*) => {$(
         export!([$name $($also)*] ($($args)*) $body);
@@ -172,7 +172,7 @@ const NO_FABRIC: u8 = 0;
 const _: () = assert!(size_of::<FabricInfo>() == 36);
 const _: () = assert!(size_of::<Pci>() == 68 && size_of::<Memory2>() == 40 && size_of::<Process2>() == 24);
 
-/// Writes the processes on a device as `T`; with too little room, only how many there are.
+/// Writes the processes on a device as `T`; if there is too little room, only their number.
 ///
 /// # Safety
 /// `to` has room for `*count` elements.
@@ -191,7 +191,7 @@ unsafe fn processes<T>(handle: usize, count: *mut u32, to: *mut T, make: impl Fn
         return Err(INSUFFICIENT_SIZE);
     }
     for (place, (pid, used)) in running.into_iter().enumerate() {
-        // SAFETY: there is room for all of them, as checked.
+        // SAFETY: the room for all of them was checked.
         unsafe { to.add(place).write(make(pid as u32, used)) };
     }
     Ok(())
@@ -245,7 +245,7 @@ api! {
     }
 
     fn nvmlDeviceGetHandleByPciBusId | nvmlDeviceGetHandleByPciBusId_v2(wanted: *const c_char, to: *mut usize) {
-        // Both 0000:01:00.0 and 00000000:01:00.0 are said.
+        // Both 0000:01:00.0 and 00000000:01:00.0 are valid.
         let wanted = CStr::from_ptr(wanted).to_string_lossy().to_ascii_uppercase();
         let found = (0..cards()?.devices()).find(|device| {
             let full = bus_id(*device);

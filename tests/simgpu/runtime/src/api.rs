@@ -1,11 +1,11 @@
-//! How an entry point of the runtime is written, and what happens around every call.
+//! The macros that define the runtime's entry points, and the code around every call.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::driver::Driver;
 
-/// A `cudaError_t` other than success. Since CUDA 10.1 it has the number of the `CUresult` it comes from.
+/// A `cudaError_t` other than success. Since CUDA 10.1 it has the number of the corresponding `CUresult`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error(pub i32);
 
@@ -21,29 +21,29 @@ impl Error {
     pub const UNKNOWN: Error = Error(999);
 }
 
-/// What the inside of an entry point returns.
+/// What the body of an entry point returns.
 pub type Answer = Result<(), Error>;
 
 thread_local! {
-    /// What `cudaGetLastError` answers.
+    /// What `cudaGetLastError` returns.
     static LAST: Cell<i32> = const { Cell::new(0) };
 }
 
-/// The thread's last error; forgotten if `forget`.
+/// The thread's last error; reset if `forget`.
 pub fn last_error(forget: bool) -> i32 {
     LAST.try_with(|last| if forget { last.replace(0) } else { last.get() }).unwrap_or(0)
 }
 
 /// Exports runtime functions. The first argument names the driver in the body. A second name after `|` is the variant for the
-/// per-thread default stream and reaches the driver's functions of that kind. The context is made current first; functions that
-/// must not make one are in `api_without_context!`.
+/// per-thread default stream and calls the driver's functions of that variant. The context is made current first; functions
+/// that must not create one are in `api_without_context!`.
 macro_rules! api {
     ($(fn $name:ident $(| $also:ident)* ($cu:ident $(; $($args:tt)*)?) $body:block)*) => {$(
         $crate::api::export_all!(bound [$name $($also)*] $cu ($($($args)*)?) $body);
     )*};
 }
 
-/// As `api!`, for functions that do not make a context current.
+/// Like `api!`, for functions that do not make a context current.
 macro_rules! api_without_context {
     ($(fn $name:ident $(| $also:ident)* ($cu:ident $(; $($args:tt)*)?) $body:block)*) => {$(
         $crate::api::export_all!(plain [$name $($also)*] $cu ($($($args)*)?) $body);
@@ -75,7 +75,7 @@ macro_rules! export {
 
 pub(crate) use {api, api_without_context, export, export_all};
 
-/// Runs the inside of an entry point: no panic past this point, and the error is remembered.
+/// Runs the body of an entry point: panics do not unwind into the caller, and the error is stored.
 pub fn plain(table: fn() -> Result<&'static Driver, Error>, body: impl FnOnce(&'static Driver) -> Answer) -> i32 {
     let answer = catch_unwind(AssertUnwindSafe(|| body(table()?)));
     let code = match answer {
@@ -86,7 +86,7 @@ pub fn plain(table: fn() -> Result<&'static Driver, Error>, body: impl FnOnce(&'
     fail(code)
 }
 
-/// Remembers an error and returns its number.
+/// Stores an error and returns its number.
 pub fn fail(error: Error) -> i32 {
     if error != Error::NOT_READY {
         LAST.try_with(|last| last.set(error.0)).ok();
@@ -94,7 +94,7 @@ pub fn fail(error: Error) -> i32 {
     error.0
 }
 
-/// As [`plain`], with the thread's context made current first.
+/// Like [`plain`], with the thread's context made current first.
 pub fn bound(table: fn() -> Result<&'static Driver, Error>, body: impl FnOnce(&'static Driver) -> Answer) -> i32 {
     plain(table, |driver| {
         crate::device::make_current(driver)?;

@@ -1,4 +1,4 @@
-//! Arrays, and copies in two and three dimensions, which become the driver's three-dimensional one.
+//! Arrays, and 2D and 3D copies as the driver's 3D copy.
 
 use crate::api::{Answer, Error, answer, api};
 use crate::driver::Driver;
@@ -100,11 +100,11 @@ fn in_array(array: usize, x: usize, y: usize) -> Side {
 }
 
 /// # Safety
-/// The ranges are what the program says they are.
+/// The ranges are valid, as the program promises.
 unsafe fn copy(cu: &Driver, to: Side, from: Side, extent: Extent, stream: Option<usize>) -> Answer {
     let what = Copy3d { from, to, extent };
     let what = (&raw const what).cast();
-    // SAFETY: `what` is a whole descriptor; the ranges are the caller's word.
+    // SAFETY: `what` is a whole descriptor; the caller vouches for the ranges.
     unsafe {
         match stream {
             Some(stream) => cu.cuMemcpy3DAsync(what, stream),
@@ -113,7 +113,7 @@ unsafe fn copy(cu: &Driver, to: Side, from: Side, extent: Extent, stream: Option
     }
 }
 
-/// `cudaMemcpy3DParms` (160 bytes); positions in elements of the array, if one is involved.
+/// `cudaMemcpy3DParms` (160 bytes); positions are in array elements if an array is involved.
 #[repr(C)]
 pub struct Params3d {
     from_array: usize,
@@ -147,11 +147,11 @@ unsafe fn copy_3d(cu: &Driver, params: *const Params3d, stream: Option<usize>) -
     let extent = Extent { width: params.extent.width * unit, ..params.extent };
     let to = side(params.to_array, params.to_at, params.to);
     let from = side(params.from_array, params.from_at, params.from);
-    // SAFETY: passed on.
+    // SAFETY: the ranges are those of the program's parameters.
     unsafe { copy(cu, to, from, extent, stream) }
 }
 
-/// A channel description, by value; it cannot fail.
+/// Returns a channel description by value; cannot fail.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudaCreateChannelDesc(x: i32, y: i32, z: i32, w: i32, kind: i32) -> Channels {

@@ -1,4 +1,4 @@
-//! Devices, and the context each thread works in.
+//! Devices, and the context of each thread.
 
 use std::cell::Cell;
 use std::ffi::c_char;
@@ -10,7 +10,7 @@ use crate::driver::{Driver, is_12, version};
 thread_local! {
     /// The thread's device (`cudaSetDevice`).
     static DEVICE: Cell<i32> = const { Cell::new(0) };
-    /// Whether the thread has had its context made current.
+    /// Whether the thread's context has been made current.
     static BOUND: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -83,11 +83,11 @@ impl Fields {
     }
 }
 
-/// Bytes of `cudaDeviceProp`, which lost fields from CUDA 12 to 13 (driver_types.h of both).
+/// Bytes of `cudaDeviceProp` in CUDA 12; CUDA 13 removed fields (driver_types.h of both).
 const PROPERTIES_12: usize = 1032;
 const PROPERTIES_13: usize = 1008;
 
-/// Bytes of CUDA 11's, with which CUDA 12's begins.
+/// Bytes of CUDA 11's `cudaDeviceProp`, a prefix of CUDA 12's.
 const PROPERTIES_11: usize = 712;
 
 fn properties(cu: &Driver, device: i32, twelve: bool) -> Result<Vec<u8>, Error> {

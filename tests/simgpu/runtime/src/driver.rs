@@ -1,12 +1,12 @@
-//! The way to the driver, which is the real runtime's: open libcuda.so.1, look up `cuGetProcAddress_v2`, and ask it for every
-//! function by plain name. Whoever hooks `dlsym` or `cuGetProcAddress` therefore sees every call this runtime makes.
+//! Access to the driver as in the real runtime: open libcuda.so.1, look up `cuGetProcAddress_v2`, and ask it for every
+//! function by plain name. A hook of `dlsym` or `cuGetProcAddress` therefore sees every call of this runtime.
 
 use std::ffi::{CString, c_char, c_void};
 use std::sync::OnceLock;
 
 use crate::api::{Answer, Error};
 
-/// The version of the runtime this library stands in for: that of the libcudart the program also loaded, CUDA 13 if none.
+/// The simulated runtime version: that of the libcudart that the program also loaded, CUDA 13 if none.
 pub fn version() -> i32 {
     static VERSION: OnceLock<i32> = OnceLock::new();
     *VERSION.get_or_init(|| {
@@ -57,8 +57,8 @@ pub fn entry_point(name: *const c_char, version: i32, flags: u64) -> Result<Resu
     Ok(if code == 0 && !function.is_null() { Ok(function) } else { Err(status) })
 }
 
-/// Declares the driver functions the runtime uses: a table of addresses, and one method for each. Where the function of the
-/// runtime's own version has another signature, `@` names the version to ask for.
+/// Declares the driver functions that the runtime uses: a table of addresses, and one method for each. Where the function of
+/// the runtime's own version has another signature, `@` names the version to ask for.
 macro_rules! driver_functions {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $(@ $version:literal)?;)*) => {
         /// The driver's functions.
@@ -84,7 +84,7 @@ macro_rules! driver_functions {
 
             $(
                 /// # Safety
-                /// What the driver function of this name asks of its caller.
+                /// The requirements of the driver function of this name.
                 pub unsafe fn $name(&self, $($arg: $type),*) -> Answer {
                     let function = self.$name.ok_or(Error::NOT_SUPPORTED)?;
                     // SAFETY: the caller's promises are passed on unchanged.

@@ -1,4 +1,4 @@
-//! `cudaGetDriverEntryPoint`: the driver's functions by plain name, through `cuGetProcAddress` like everything else.
+//! `cudaGetDriverEntryPoint`: the driver's functions by plain name, through `cuGetProcAddress`.
 
 use std::ffi::{c_char, c_void};
 
@@ -20,7 +20,7 @@ unsafe fn get(name: *const c_char, to: *mut *mut c_void, version: i32, flags: u6
                 }
                 answer(to, function)
             }
-            // Not finding it is an answer, not an error, to who asks for the reason.
+            // If the caller asks for the reason, a missing function is not an error.
             Err(reason) => {
                 answer(to, std::ptr::null_mut())?;
                 if status.is_null() { Err(Error::SYMBOL_NOT_FOUND) } else { answer(status, reason) }

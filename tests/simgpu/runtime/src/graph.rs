@@ -1,4 +1,4 @@
-//! Graphs: each a call to the driver.
+//! Graphs: each function is one call of the driver.
 
 use std::ffi::c_char;
 

@@ -1,6 +1,6 @@
-//! Kernels: what the compiler registered when the program was loaded, and launches of it.
+//! Kernels: the symbols that the compiler registers when the program is loaded, and launches.
 //!
-//! A binary becomes a driver library when the first of its kernels or variables is used, as with lazy loading in the real one.
+//! A binary is loaded as a driver library when one of its kernels or variables is first used, as with lazy loading.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,20 +20,20 @@ pub struct Dimensions {
     z: u32,
 }
 
-/// What is registered about a kernel's host stub or a variable's host shadow.
+/// A registered host stub of a kernel or host shadow of a variable.
 struct Symbol {
     binary: usize,
     /// A NUL-terminated string in the program.
     name: usize,
     /// A variable's size; 0 for a kernel.
     bytes: usize,
-    /// The driver's kernel handle, once asked for.
+    /// The driver's kernel handle, once requested.
     kernel: usize,
 }
 
 #[derive(Default)]
 struct Registered {
-    /// Address of the code and, once loaded, the driver's library handle; by number of the binary.
+    /// Address of the code and, once loaded, the driver's library handle; the index is the number of the binary.
     binaries: Vec<(usize, usize)>,
     symbols: Option<HashMap<usize, Symbol>>,
 }
@@ -62,7 +62,7 @@ fn library(cu: &Driver, registered: &mut Registered, binary: usize) -> Result<us
     Ok(*library)
 }
 
-/// The driver's kernel of a host stub. An address nobody registered is taken to be a kernel handle already.
+/// The driver's kernel of a host stub. An unregistered address is taken as a kernel handle.
 fn kernel(cu: &Driver, stub: usize) -> Result<usize, Error> {
     {
         let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +104,7 @@ pub fn variable(cu: &Driver, shadow: usize) -> Result<(u64, usize), Error> {
     })
 }
 
-/// After a device reset: libraries are to be loaded again.
+/// After a device reset: marks all libraries as not loaded.
 pub fn forget_libraries() {
     change(|registered| {
         registered.binaries.iter_mut().for_each(|(_, library)| *library = 0);
@@ -115,7 +115,7 @@ pub fn forget_libraries() {
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn __cudaRegisterFatBinary(code: *const c_void) -> *mut *mut c_void {
-    // Never freed: a few words per library, and the program keeps the handle until it ends.
+    // Never freed: a few words per library; the program holds the handle until it ends.
     let number = change(|registered| {
         registered.binaries.push((code as usize, 0));
         registered.binaries.len() - 1
@@ -200,7 +200,7 @@ extern "C" fn __cudaPushCallConfiguration(grid: Dimensions, block: Dimensions, s
 }
 
 /// # Safety
-/// The pointers have room for their answers, as the compiler's stubs see to.
+/// The pointers have room for their answers, as in the compiler's stubs.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 unsafe extern "C" fn __cudaPopCallConfiguration(
@@ -225,7 +225,7 @@ unsafe extern "C" fn __cudaPopCallConfiguration(
 }
 
 /// # Safety
-/// The driver ignores the parameters, as no kernel runs.
+/// None for the parameters: the driver ignores them, as no kernel runs.
 unsafe fn launch(
     cu: &Driver,
     kernel: usize,
@@ -236,7 +236,7 @@ unsafe fn launch(
     stream: usize,
 ) -> Answer {
     let (g, b, null) = (grid, block, std::ptr::null_mut());
-    // SAFETY: passed on.
+    // SAFETY: the driver does not read the parameters.
     unsafe { cu.cuLaunchKernel(kernel, g.x, g.y, g.z, b.x, b.y, b.z, shared as u32, stream, params, null) }
 }
 

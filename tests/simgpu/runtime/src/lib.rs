@@ -1,7 +1,7 @@
-//! The stand-in for libcudart, of CUDA 12 and of CUDA 13: the union of the names that programs import from either.
+//! Simulated libcudart of CUDA 12 and CUDA 13: the union of the names that programs import from either.
 //!
-//! It holds no memory logic. Everything is a call to the driver, found the way the real runtime finds it; what it keeps
-//! for itself is what the real one keeps: the thread's device, the primary contexts, the registered kernels and the last error.
+//! It has no memory logic: every function calls the driver, which it finds as the real runtime does. Like the real one, it
+//! stores the thread's device, the primary contexts, the registered kernels and the last error.
 
 mod api;
 mod arrays;

@@ -1,4 +1,4 @@
-//! Allocating, freeing, copying and filling memory: each a call to the driver.
+//! Allocating, freeing, copying and filling memory: each function is one call of the driver.
 
 use crate::api::{Answer, Error, answer, api, api_without_context};
 use crate::device::{context, current};
@@ -10,9 +10,9 @@ const DEVICE_TO_HOST: i32 = 2;
 const DEVICE_TO_DEVICE: i32 = 3;
 
 /// # Safety
-/// The ranges are what the program says they are.
+/// The ranges are valid, as the program promises.
 pub unsafe fn copy(cu: &Driver, to: u64, from: u64, bytes: usize, kind: i32) -> Answer {
-    // SAFETY: passed on.
+    // SAFETY: the caller vouches for the ranges.
     unsafe {
         match kind {
             _ if bytes == 0 => Ok(()),
@@ -26,9 +26,9 @@ pub unsafe fn copy(cu: &Driver, to: u64, from: u64, bytes: usize, kind: i32) -> 
 }
 
 /// # Safety
-/// The ranges are what the program says they are.
+/// The ranges are valid, as the program promises.
 pub unsafe fn copy_async(cu: &Driver, to: u64, from: u64, bytes: usize, kind: i32, stream: usize) -> Answer {
-    // SAFETY: passed on.
+    // SAFETY: the caller vouches for the ranges.
     unsafe {
         match kind {
             _ if bytes == 0 => Ok(()),
@@ -146,7 +146,7 @@ api! {
         cu; to: *const u64, from: *const u64, sizes: *const usize, count: usize, attributes: *const u8,
         indices: *const usize, attribute_count: usize, failed_or_stream: usize, stream: usize,
     ) {
-        // CUDA 12 has a place for the number of the copy that failed before the stream.
+        // Before the stream, CUDA 12 has an argument for the index of the failed copy.
         let stream = if is_12() { stream } else { failed_or_stream };
         cu.cuMemcpyBatchAsync(to, from, sizes, count, attributes, indices, attribute_count, stream)?;
     }
@@ -305,7 +305,7 @@ fn on_device(device: i32) -> u64 {
     if device < 0 { HOST } else { DEVICE | (device as u64) << 32 }
 }
 
-/// Fills a `cudaPointerAttributes`: type, device, device address, host address; CUDA 13 added 64 reserved bytes.
+/// Writes a `cudaPointerAttributes`: type, device, device address, host address; CUDA 13 added 64 reserved bytes.
 ///
 /// # Safety
 /// `to` has room for one.

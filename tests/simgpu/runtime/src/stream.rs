@@ -1,4 +1,4 @@
-//! Streams, events and captures: each a call to the driver.
+//! Streams, events and captures: each function is one call of the driver.
 
 use crate::api::{api, api_without_context};
 use crate::driver::{IpcHandle, is_12};
@@ -51,7 +51,7 @@ api! {
     fn cudaStreamAddCallback | cudaStreamAddCallback_ptsz (
         cu; stream: usize, callback: usize, data: usize, flags: u32,
     ) {
-        // CUstreamCallback and cudaStreamCallback_t have the same arguments, and the errors the same numbers.
+        // CUstreamCallback and cudaStreamCallback_t have the same arguments and error numbers.
         cu.cuStreamAddCallback(stream, callback, data, flags)?;
     }
 
@@ -101,7 +101,7 @@ api! {
     ) {
         let null = std::ptr::null_mut;
         if is_12() {
-            // CUDA 11's function, still of this name in CUDA 12: only the status and the id.
+            // CUDA 11's function, under the same name in CUDA 12: only the status and the id.
             cu.cuStreamGetCaptureInfo(stream, status, id, null(), null(), null(), null())?;
         } else {
             cu.cuStreamGetCaptureInfo(stream, status, id, graph, on, edges, count)?;

@@ -1,4 +1,4 @@
-//! What the tests of the simulated GPU share: building the stand-ins, compiling C programs, and running commands on them.
+//! Helpers for the tests of simgpu: build the libraries, compile C programs, and run commands on simulated GPUs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,7 +10,7 @@ pub fn sources() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The folder with the stand-in libraries, built first if they are not up to date.
+/// The folder with the simulated libraries, built first if they are out of date.
 pub fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -26,23 +26,23 @@ pub fn libraries() -> &'static Path {
             build.arg("--package").arg(format!("simgpu-{package}"));
         }
         let built = build.current_dir(sources()).status().expect("cargo runs");
-        assert!(built.success(), "the stand-in libraries do not build");
+        assert!(built.success(), "the simulated libraries do not build");
         profile.to_owned()
     })
 }
 
-/// A command that runs `simgpu` with what is added to it, for at most three minutes.
+/// A `simgpu` command, to extend with arguments, with a limit of three minutes.
 pub fn simgpu() -> Command {
     let mut command = Command::new("timeout");
     command.arg("180").arg(sources().join("simgpu")).env("SIMGPU_LIBS", libraries());
     command
 }
 
-/// Compiles `c/<name>.c`, to a shared library if that is what the extra arguments say.
+/// Compiles `c/<name>.c`; `extra` can make it a shared library.
 pub fn compile(name: &str, extra: &[&str]) -> PathBuf {
     let folder = libraries().join("simgpu/c");
     std::fs::create_dir_all(&folder).expect("a folder for compiled programs");
-    // Under a name of its own first, so that tests running at the same time never run half a program.
+    // A temporary name first, so that concurrent tests never run an incomplete program.
     static DRAFTS: AtomicU32 = AtomicU32::new(0);
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
     let draft = folder.join(format!("{name}.{}.{number}", std::process::id()));
@@ -65,13 +65,13 @@ pub fn compile(name: &str, extra: &[&str]) -> PathBuf {
     program
 }
 
-/// The Python with torch in it: what `MEMLAB_PYTHON` says, or the workspace's `.venv`.
+/// The Python with torch: `MEMLAB_PYTHON`, or `.venv` in the workspace.
 pub fn python() -> Option<PathBuf> {
     let named = std::env::var_os("MEMLAB_PYTHON").map(PathBuf::from);
     named.or_else(|| Some(sources().join("../../.venv/bin/python")).filter(|python| python.exists()))
 }
 
-/// Runs a command and returns what it wrote to standard output; fails the test with all it wrote if it failed.
+/// Runs a command and returns its standard output; if it fails, the test fails with all output.
 pub fn succeed(command: &mut Command) -> String {
     let output = run(command);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -95,7 +95,7 @@ pub fn run_program(name: &str) {
     assert_eq!(out.lines().last(), Some("ok"));
 }
 
-/// Runs a Python program on simulated cards; without a Python that has torch there is nothing to run.
+/// Runs a Python program on simulated cards; does nothing if there is no Python with torch.
 pub fn run_python(program: &str, options: &[&str]) {
     let Some(python) = python() else {
         eprintln!("skipped: no .venv with torch, and MEMLAB_PYTHON is not set");

@@ -1,4 +1,4 @@
-//! C programs on the simulated GPU. The story of each is told in its source.
+//! C programs on the simulated GPU. Comments in each program describe its scenario.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ fn captures_and_graphs() {
 }
 
 #[test]
-fn a_runtime_linked_statically_finds_the_driver() {
+fn a_statically_linked_runtime_finds_the_driver() {
     run_program("static_runtime");
 }
 
@@ -35,7 +35,7 @@ fn processes_share_a_card() {
 }
 
 #[test]
-fn cudnn_is_of_the_version_that_the_program_loaded() {
+fn cudnn_has_the_version_that_the_program_loaded() {
     let program = compile("cudnn_version", &[]);
     let empty = program.with_file_name("libcudnn.so.8");
     let link = ["-shared", "-x", "c", "/dev/null", "-Wl,-soname,libcudnn.so.8", "-o"];
@@ -44,31 +44,31 @@ fn cudnn_is_of_the_version_that_the_program_loaded() {
     assert_eq!(succeed(simgpu().arg(&program).arg(&empty)), "8907 8\n");
 }
 
-/// What the four allocations of `failures.c` returned.
+/// The return codes of the four allocations of `failures.c`.
 fn allocations(variable: &str, value: &str) -> Vec<String> {
     let out = succeed(simgpu().arg(compile("failures", &[])).env(variable, value));
     out.lines().filter_map(|line| line.strip_prefix("malloc ")).map(str::to_owned).collect()
 }
 
 #[test]
-fn failures_come_when_asked_for() {
-    // GIVEN a program that allocates four times, WHEN one allocation is to fail, THEN that one does.
+fn failures_are_injected_on_request() {
+    // GIVEN a program that allocates four times, WHEN one allocation is to fail, THEN that one fails.
     assert_eq!(allocations("SIMGPU_OOM_AT", "2"), ["0", "2", "0", "0"]);
-    // WHEN all are to from one on, THEN they do.
+    // WHEN all from the third on are to fail, THEN they fail.
     assert_eq!(allocations("SIMGPU_OOM_AT", "3+"), ["0", "0", "2", "2"]);
-    // WHEN a driver function is to fail, by either of its names, THEN it does with that code.
+    // WHEN a driver function is to fail, by either of its names, THEN it returns that code.
     assert_eq!(allocations("SIMGPU_FAIL", "cuMemAlloc:719@3"), ["0", "0", "719", "0"]);
     assert_eq!(allocations("SIMGPU_FAIL", "cuInit:2@9,cuMemAlloc_v2:2"), ["2", "2", "2", "2"]);
-    // WHEN the context is to be larger than the card, THEN there is no context and so no memory.
+    // WHEN the context is larger than the card, THEN there is no context and no memory.
     assert_eq!(allocations("SIMGPU_CONTEXT", "9GiB"), ["2", "2", "2", "2"]);
 }
 
 #[test]
-fn a_process_sees_only_the_devices_it_is_given() {
-    // GIVEN a program that wants one card, on a machine with three
+fn a_process_sees_only_its_visible_devices() {
+    // GIVEN a program that requires exactly one device, on a machine with three
     let program = compile("runtime_memory", &[]);
     let on = |visible: &str| run(simgpu().args(["--devices", "3"]).arg(&program).env("CUDA_VISIBLE_DEVICES", visible));
-    // WHEN it is given one, THEN it runs; WHEN it is given more or none, THEN it notices.
+    // WHEN one is visible, THEN the program succeeds; WHEN two or none are, THEN it fails.
     assert!(on("2").status.success());
     assert!(!on("0,1").status.success());
     assert!(!on("").status.success());
@@ -76,20 +76,20 @@ fn a_process_sees_only_the_devices_it_is_given() {
 
 #[test]
 fn a_synchronisation_can_hang() {
-    // GIVEN a program that synchronises, WHEN that is to take half a second, THEN it does.
+    // GIVEN a program that synchronises, WHEN a synchronisation takes half a second, THEN the program waits for it.
     let program = compile("failures", &[]);
     let start = Instant::now();
     succeed(simgpu().arg(&program).env("SIMGPU_HANG_SYNC", "500ms"));
     assert!(start.elapsed() >= Duration::from_millis(500));
-    // WHEN it is never to return, THEN it does not.
+    // WHEN a synchronisation never returns, THEN the program hangs.
     let output = run(simgpu().arg("timeout").arg("1").arg(&program).env("SIMGPU_HANG_SYNC", "1"));
     assert_eq!(output.status.code(), Some(124));
     assert!(!text(&output.stdout).contains("synchronize"));
 }
 
 #[test]
-fn an_interposer_in_front_stays_in_front() {
-    // GIVEN a library that hooks dlsym and cuGetProcAddress, preloaded before simgpu adds itself
+fn a_preloaded_interposer_stays_first() {
+    // GIVEN a library that hooks dlsym and cuGetProcAddress, preloaded before simgpu's libraries
     let interposer = compile("interposer", &["-shared", "-fPIC", "-Wl,--as-needed"]);
     let program = compile("failures", &[]);
     // WHEN a program allocates through the runtime, THEN the library sees every allocation.
@@ -100,7 +100,7 @@ fn an_interposer_in_front_stays_in_front() {
             command.arg(&program).env("LD_PRELOAD", &interposer);
             command
         } else {
-            // As `simgpu memlab run -- CMD`: the inner command puts itself before what is there.
+            // As `simgpu memlab run -- CMD`: the inner command prepends its library to LD_PRELOAD.
             let script = format!("{preload}:$LD_PRELOAD exec {}", program.display());
             let mut command = simgpu();
             command.args(["sh", "-c", &script]);

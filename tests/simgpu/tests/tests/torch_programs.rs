@@ -1,4 +1,4 @@
-//! PyTorch, unmodified, on the simulated GPU. The story of each program is told in its source.
+//! Unmodified PyTorch on the simulated GPU. Comments in each program describe its scenario.
 
 use simgpu_tests::run_python;
 
