@@ -9,13 +9,13 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use memlab_trace::{Category, Scope};
 
-use crate::app::Screen;
 use crate::category::{category_list, parse_category};
 use crate::commands::export::Format;
 use crate::commands::limit;
 use crate::moment::Moment;
 use crate::offload::control::OnLimit;
 use crate::offload::selection::Criteria;
+use crate::screen::Screen;
 use crate::theme::Palette;
 use crate::{commands, error, format, report, run, text};
 

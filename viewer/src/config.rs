@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::app::{App, Screen, Window};
 use crate::format::Units;
+use crate::screen::Screen;
 use crate::theme::{Palette, Theme};
 
 /// The preferences. What the command line and the environment say comes first.
@@ -85,15 +85,6 @@ impl Config {
     /// The theme, unless `asked` says another.
     pub fn theme(&self, asked: Option<Palette>) -> Theme {
         Theme::detect(asked.or(self.theme), self.unicode)
-    }
-
-    /// Has a dashboard begin as preferred.
-    pub fn apply(&self, app: &mut App) {
-        app.units = self.units;
-        app.screen = self.screen;
-        app.inclusive = self.inclusive;
-        app.takes_mouse = self.mouse;
-        app.window = if self.window_seconds == 0 { Window::Run } else { Window::Last(self.window_seconds) };
     }
 
     /// The file that says the same, with a word on each preference.

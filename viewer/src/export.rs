@@ -6,7 +6,7 @@ pub mod json;
 pub mod memory_viz;
 pub mod perfetto;
 mod pickle;
-pub mod screen;
+pub mod rows;
 pub mod speedscope;
 pub mod svg;
 

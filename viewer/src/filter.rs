@@ -52,8 +52,8 @@ const FIELDS: [(&str, Field); 8] = [
     ("device", Field::Device),
 ];
 
-/// Something with rows that can be filtered.
-pub trait Row {
+/// A row that can be filtered.
+pub trait Filterable {
     /// The texts that a word is looked for in.
     fn texts(&self) -> Vec<&str>;
     /// Its bytes, as shown.
@@ -120,13 +120,13 @@ impl Filter {
     }
 
     /// Whether a row meets all conditions.
-    pub fn passes(&self, row: &impl Row) -> bool {
+    pub fn passes(&self, row: &impl Filterable) -> bool {
         self.conditions.iter().all(|(wanted, condition)| condition.is_met_by(row) == *wanted)
     }
 }
 
 impl Condition {
-    fn is_met_by(&self, row: &impl Row) -> bool {
+    fn is_met_by(&self, row: &impl Filterable) -> bool {
         match self {
             Self::Word(word) => row.texts().iter().any(|text| text.to_lowercase().contains(word)),
             Self::Matches(regex) => row.texts().iter().any(|text| regex.is_match(text)),
@@ -245,7 +245,7 @@ mod tests {
 
     struct Layer(&'static str, u64);
 
-    impl Row for Layer {
+    impl Filterable for Layer {
         fn texts(&self) -> Vec<&str> {
             vec![self.0, "Linear"]
         }

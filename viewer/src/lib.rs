@@ -1,5 +1,26 @@
 //! The `memlab` command: `run`, `top`, `view`, `ps`, `offload`, `restore`, `limit`, `report`, `diff`, `export`, `config`, over
 //! one dashboard and one model.
+//!
+//! # Layers
+//!
+//! ```text
+//! cli                                            the command line, and the exit code
+//! commands, run                                  one file per command; run has a folder
+//! session                                        the loop between terminal, feed and dashboard
+//! app                                            the dashboard: the screens, and where keys and data go
+//! overlays, screens::overview                    drawn over a screen; the screen made of parts of others
+//! screens                                        one folder per screen: state, keys, drawing
+//! screens::screen_state                          what the dashboard asks of every screen
+//! widgets                                        panes, tables, bars
+//! context, diff, report                          what screens share; what is printed
+//! export, feed, request, trace_moment            formats of other programs; the thread that follows traces
+//! offload                                        moving GPU memory to the host: the thread of the dashboard
+//! config, moment, snapshot                       preferences; moments by name; what screens show, as plain values
+//! offload::checkpoint, offload::operation, offload::selection
+//! offload::control                               the socket of a traced process
+//! filter, findings, json, program_screen, progress, save, screen, terminal, theme, trace_files
+//! category, clock, error, format, holdings, offload::cuda_driver, query, signals, source_file, text
+//! ```
 
 pub mod app;
 pub mod category;
@@ -7,6 +28,7 @@ pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod config;
+pub mod context;
 pub mod diff;
 pub mod error;
 pub mod export;
@@ -18,12 +40,16 @@ pub mod holdings;
 pub mod json;
 pub mod moment;
 pub mod offload;
+pub mod overlays;
 pub mod program_screen;
 pub mod progress;
 pub mod query;
 pub mod report;
+pub mod request;
 pub mod run;
 pub mod save;
+pub mod screen;
+pub mod screens;
 pub mod session;
 pub mod signals;
 pub mod snapshot;
@@ -33,4 +59,4 @@ pub mod text;
 pub mod theme;
 pub mod trace_files;
 pub mod trace_moment;
-pub mod view;
+pub mod widgets;

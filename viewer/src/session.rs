@@ -10,12 +10,12 @@ use crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
-use crate::app::{App, Request};
+use crate::app::{self, App, output_size};
 use crate::clock::now_unix_ns;
 use crate::feed::Feed;
 use crate::offload::mover::Mover;
+use crate::request::Request;
 use crate::terminal::Taken;
-use crate::{export, view};
 
 /// Between frames that only show new data.
 const FRAME: Duration = Duration::from_millis(100);
@@ -52,7 +52,7 @@ pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) ->
     // Dropped after the terminal is given back: it may have to wait for the driver.
     let mover = Mover::start();
     let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGTSTP])?;
-    let mut terminal = Taken::new(app.takes_mouse)?;
+    let mut terminal = Taken::new(app.uses_mouse)?;
     let keyboard = Keyboard::new();
     let mut size = terminal.size()?;
     resize_program(size, app, program.as_deref());
@@ -64,20 +64,20 @@ pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) ->
         if let Some(snapshot) = feed.take() {
             let was_seeking = app.is_seeking() || app.awaits_comparison();
             app.on_snapshot(snapshot);
-            dirty |= !app.paused || was_seeking;
+            dirty |= !app.context.paused || was_seeking;
         }
         mover.watch(app.watched());
         if let Some(moves) = mover.take() {
-            app.on_moves(moves);
+            app.on_mover_update(moves);
             urgent = true;
         }
         dirty |= app.on_tick(now_unix_ns());
-        let changes = app.output().map_or(0, |output| output.changes());
+        let changes = app.output.terminal().map_or(0, |output| output.changes());
         if changes != printed {
             printed = changes;
             dirty = true;
         }
-        if app.program_runs()
+        if app.output.program_runs()
             && let Some(how) = program.as_deref_mut().and_then(|program| program.poll_end())
         {
             app.on_program_end(how);
@@ -101,7 +101,7 @@ pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) ->
         }
         let due = drawn.map_or(Duration::ZERO, |drawn| FRAME.saturating_sub(drawn.elapsed()));
         if urgent || dirty && due.is_zero() {
-            terminal.draw(app)?;
+            terminal.draw(|buffer| app::draw(buffer, app))?;
             drawn = Some(Instant::now());
             (urgent, dirty) = (false, false);
         }
@@ -125,13 +125,12 @@ pub fn run(app: &mut App, feed: &Feed, mut program: Option<&mut dyn Program>) ->
                     Some(Request::Interrupt) => send(program.as_deref(), SIGINT),
                     Some(Request::Terminate) => send(program.as_deref(), SIGTERM),
                     Some(Request::Redraw) => terminal.clear()?,
-                    Some(Request::Export(kind)) => app.notice = Some(export::screen::write(app, kind, size)),
+                    Some(Request::Export(kind)) => app.context.notice = Some(app::save(app, kind, size)),
                     Some(Request::Move(order)) => mover.order(order),
                     None => {}
                 },
                 Event::Mouse(mouse) => {
-                    // A click asks for nothing that a key could not.
-                    let _ = app.on_mouse(mouse);
+                    app.on_mouse(mouse);
                 }
                 _ => {}
             }
@@ -183,8 +182,8 @@ fn send(program: Option<&dyn Program>, signal: i32) {
 
 fn resize_program((columns, rows): (u16, u16), app: &App, program: Option<&dyn Program>) {
     let Some(program) = program else { return };
-    let (rows, columns) = view::output_size(columns, rows);
-    if let Some(mut output) = app.output() {
+    let (rows, columns) = output_size(columns, rows);
+    if let Some(mut output) = app.output.terminal() {
         output.resize(rows, columns);
     }
     program.resize(rows, columns);

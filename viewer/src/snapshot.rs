@@ -389,6 +389,12 @@ impl DeviceSnapshot {
         }
     }
 
+    /// The index of the step in which a time lies, if that step has ended.
+    pub fn step_at(&self, time: u64) -> Option<usize> {
+        let index = self.steps.partition_point(|step| step.end_time < time);
+        (index < self.steps.len()).then_some(index)
+    }
+
     /// Steps a second over the latest few steps.
     pub fn steps_per_second(&self) -> Option<f64> {
         let recent = &self.steps[self.steps.len().saturating_sub(16)..];

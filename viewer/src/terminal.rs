@@ -10,11 +10,10 @@ use crossterm::execute;
 use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::app::App;
 use crate::error::bad_input;
-use crate::view;
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
@@ -57,13 +56,13 @@ impl Taken {
         Ok(Self { terminal, takes_mouse })
     }
 
-    /// Draws the dashboard; only what changed is sent.
+    /// Draws a frame; only what changed is sent.
     ///
     /// # Errors
     ///
     /// If the terminal is gone.
-    pub fn draw(&mut self, app: &mut App) -> io::Result<()> {
-        self.terminal.draw(|frame| view::draw(frame.buffer_mut(), app)).map(|_| ())
+    pub fn draw(&mut self, draw: impl FnOnce(&mut Buffer)) -> io::Result<()> {
+        self.terminal.draw(|frame| draw(frame.buffer_mut())).map(|_| ())
     }
 
     /// Forgets what is on the screen, so that all is drawn anew.

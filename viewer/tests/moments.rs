@@ -4,10 +4,14 @@ mod common;
 
 use common::{GIB, MIB, Opened, START, Story, trained};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
-use memlab_viewer::app::{App, Column, LineColumn, LineItem, Moment, Overlay, Screen};
+use memlab_viewer::app::{self, App};
+use memlab_viewer::context::ShownMoment;
 use memlab_viewer::format::Units;
+use memlab_viewer::overlays::Overlay;
+use memlab_viewer::screen::Screen;
+use memlab_viewer::screens::lines::{LineColumn, LineItem};
 use memlab_viewer::theme::{Depth, Palette, Theme};
-use memlab_viewer::view;
+use memlab_viewer::widgets::columns::Column;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
@@ -42,7 +46,7 @@ fn draw(app: &mut App) -> Vec<String> {
 
 fn draw_at(app: &mut App, (columns, rows): (u16, u16)) -> Vec<String> {
     let mut buffer = Buffer::empty(Rect::new(0, 0, columns, rows));
-    view::draw(&mut buffer, app);
+    app::draw(&mut buffer, app);
     memlab_viewer::export::text_picture(&buffer).lines().map(str::to_owned).collect()
 }
 
@@ -64,7 +68,7 @@ fn click(app: &mut App, place: (u16, u16)) {
 
 /// What the tables say: allocated, the sum of the lines, of the layers, and of the categories.
 fn sums(app: &App) -> [u64; 4] {
-    let device = app.device().expect("there is one");
+    let device = app.context.device().expect("there is one");
     let lines = device.lines.iter().map(|row| row.own.live_bytes).sum();
     let layers = device.layers.iter().map(|row| row.live_bytes).sum();
     let categories = device.categories.iter().map(|view| view.bytes).sum();
@@ -78,8 +82,8 @@ fn every_screen_shows_the_moment_of_the_cursor() {
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
     let [at_end, ..] = sums(&app);
-    let steps = app.device().expect("there is one").steps.clone();
-    let peak = app.device().expect("there is one").totals.peak_allocated_bytes;
+    let steps = app.context.device().expect("there is one").steps.clone();
+    let peak = app.context.device().expect("there is one").totals.peak_allocated_bytes;
     // WHEN the cursor goes to the end of a step
     press(&mut app, "tstep 1\n");
     assert!(app.is_seeking());
@@ -87,11 +91,11 @@ fn every_screen_shows_the_moment_of_the_cursor() {
     // THEN what is allocated is what that step kept, and lines, layers and categories sum to it
     let [allocated, lines, layers, categories] = sums(&app);
     assert_eq!([allocated, lines, layers], [steps[1].allocated_bytes_at_end; 3]);
-    assert_eq!(categories, app.device().expect("there is one").totals.used_bytes);
-    assert_eq!(app.cursor_time(), Some(steps[1].end_time));
+    assert_eq!(categories, app.context.device().expect("there is one").totals.used_bytes);
+    assert_eq!(app.context.cursor_time(), Some(steps[1].end_time));
     // AND what concerns the whole run stays
-    assert_eq!(app.device().expect("there is one").totals.peak_allocated_bytes, peak);
-    assert_eq!(app.device().expect("there is one").steps, steps);
+    assert_eq!(app.context.device().expect("there is one").totals.peak_allocated_bytes, peak);
+    assert_eq!(app.context.device().expect("there is one").steps, steps);
     // WHEN it goes a step on, and back THEN so it is there
     press(&mut app, "n");
     opened.show(&mut app);
@@ -103,7 +107,7 @@ fn every_screen_shows_the_moment_of_the_cursor() {
     // WHEN it is left THEN the end is shown again
     press(&mut app, "⎋");
     opened.show(&mut app);
-    assert_eq!((app.moment, sums(&app)[0]), (Moment::Now, at_end));
+    assert_eq!((app.context.moment, sums(&app)[0]), (ShownMoment::Now, at_end));
 }
 
 #[test]
@@ -115,15 +119,15 @@ fn the_memory_map_at_the_peak_holds_what_was_allocated_then() {
     opened.show(&mut app);
     press(&mut app, "4p");
     opened.show(&mut app);
-    let map = app.segment_map().expect("it has come");
+    let map = app.context.segment_map().expect("it has come");
     let blocks: u64 = map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).sum();
-    assert_eq!(blocks, app.device().expect("there is one").totals.peak_allocated_bytes);
+    assert_eq!(blocks, app.context.device().expect("there is one").totals.peak_allocated_bytes);
     // AND the events shown are those before it
     press(&mut app, "6");
     opened.show(&mut app);
-    let peak_time = app.device().expect("there is one").totals.peak_time;
-    assert!(app.event_items().iter().all(|item| item.event.time <= peak_time));
-    assert!(app.event_items().iter().any(|item| item.event.time == peak_time));
+    let peak_time = app.context.device().expect("there is one").totals.peak_time;
+    assert!(app.events.items(&app.context).iter().all(|item| item.event.time <= peak_time));
+    assert!(app.events.items(&app.context).iter().any(|item| item.event.time == peak_time));
 }
 
 #[test]
@@ -132,9 +136,9 @@ fn a_moment_can_be_typed_and_what_is_wrong_is_said() {
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
     press(&mut app, "t1.5s\n");
-    assert_eq!(app.cursor_time(), Some(1_500_000_000));
+    assert_eq!(app.context.cursor_time(), Some(1_500_000_000));
     press(&mut app, "tpeak\n");
-    assert_eq!((app.moment, app.cursor_time()), (Moment::Peak, None));
+    assert_eq!((app.context.moment, app.context.cursor_time()), (ShownMoment::Peak, None));
     press(&mut app, "tstep 99\n");
     let error = app.prompt.as_ref().and_then(|prompt| prompt.error.clone());
     assert_eq!(error.as_deref(), Some("there is no step 99 in this trace: steps are 0–3"));
@@ -146,7 +150,7 @@ fn a_moment_can_be_typed_and_what_is_wrong_is_said() {
     let error = app.prompt.as_ref().and_then(|prompt| prompt.error.clone()).expect("the run is shorter");
     assert!(error.contains("later than the end"), "{error}");
     press(&mut app, "⎋");
-    assert_eq!(app.moment, Moment::Peak);
+    assert_eq!(app.context.moment, ShownMoment::Peak);
 }
 
 #[test]
@@ -155,17 +159,17 @@ fn arrows_move_by_columns_of_the_chart_and_the_mouse_goes_where_it_points() {
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
     draw(&mut app);
-    let scale = app.spots.time_scale().expect("the chart was drawn");
+    let scale = app.context.hit_targets.time_scale().expect("the chart was drawn");
     let width = scale.width;
     press(&mut app, "←");
-    let first = app.cursor_time().expect("there is a cursor");
+    let first = app.context.cursor_time().expect("there is a cursor");
     press(&mut app, "←←→");
-    assert_eq!(app.cursor_time(), Some(first - width));
+    assert_eq!(app.context.cursor_time(), Some(first - width));
     // WHEN somebody clicks into the chart, and drags
     click(&mut app, (scale.left + 30, 10));
-    let clicked = app.cursor_time().expect("there is a cursor");
+    let clicked = app.context.cursor_time().expect("there is a cursor");
     mouse(&mut app, MouseEventKind::Drag(MouseButton::Left), (scale.left + 40, 10));
-    assert_eq!(app.cursor_time(), Some(clicked + 10 * width));
+    assert_eq!(app.context.cursor_time(), Some(clicked + 10 * width));
     opened.show(&mut app);
     assert_eq!(sums(&app)[0], sums(&app)[1]);
     // AND the same in the strip of another screen
@@ -173,7 +177,7 @@ fn arrows_move_by_columns_of_the_chart_and_the_mouse_goes_where_it_points() {
     opened.show(&mut app);
     let screen = draw(&mut app);
     click(&mut app, (60, screen.len() as u16 - 2));
-    let there = app.cursor_time().expect("there is a cursor");
+    let there = app.context.cursor_time().expect("there is a cursor");
     assert!(there > 2_000_000_000 && there < 4_000_000_000, "{there}");
 }
 
@@ -182,10 +186,11 @@ fn the_chart_zooms_in_around_the_moment_shown() {
     let story = ended(4);
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
-    let (peak, end) = (app.device().expect("there is one").totals.peak_time, app.process().expect("one").time);
+    let (peak, end) =
+        (app.context.device().expect("there is one").totals.peak_time, app.context.process().expect("one").time);
     let span = |app: &mut App| {
         let screen = draw(app);
-        let scale = app.spots.time_scale().expect("the chart was drawn");
+        let scale = app.context.hit_targets.time_scale().expect("the chart was drawn");
         let last = scale.left + 107;
         assert!(screen.len() == 40);
         (scale.time_at(scale.left), scale.time_at(last))
@@ -204,9 +209,9 @@ fn the_chart_zooms_in_around_the_moment_shown() {
     assert!(from <= 100_000_000 && 100_000_000 <= to && to < peak, "{from} {to}");
     // WHEN it is left THEN all is shown again
     press(&mut app, "--");
-    assert_eq!(app.chart_span(), None);
+    assert_eq!(app.context.chart_span(), None);
     press(&mut app, "+++0");
-    assert_eq!(app.chart_span(), None);
+    assert_eq!(app.context.chart_span(), None);
 }
 
 #[test]
@@ -222,7 +227,7 @@ fn the_mouse_chooses_tabs_rows_and_headings() {
     let place = find(&screen, "gpt/model.py:74");
     click(&mut app, place);
     let row = app.lines.table.selected;
-    assert!(app.line_items()[row].line().is_some_and(|line| line.line == Some(74)));
+    assert!(app.lines.items(&app.context)[row].line().is_some_and(|line| line.line == Some(74)));
     // WHEN the row is clicked again THEN its source is asked for
     click(&mut app, place);
     assert!(matches!(&app.overlay, Some(Overlay::Source(source)) if source.line.line == Some(74)));
@@ -233,7 +238,9 @@ fn the_mouse_chooses_tabs_rows_and_headings() {
     // WHEN a heading is clicked THEN the table is sorted by it
     let screen = draw(&mut app);
     click(&mut app, find(&screen, "its most"));
-    let most = |app: &App| app.line_items().iter().map(|item| item.figures.own.peak_live_bytes).collect::<Vec<_>>();
+    let most = |app: &App| {
+        app.lines.items(&app.context).iter().map(|item| item.figures.own.peak_live_bytes).collect::<Vec<_>>()
+    };
     assert!(most(&app).is_sorted_by(|a, b| a >= b));
     click(&mut app, find(&screen, "its most"));
     assert!(most(&app).is_sorted());
@@ -260,7 +267,7 @@ fn a_line_opens_to_its_callers_and_the_tree_to_what_it_called() {
         let row = |item: &LineItem| {
             (item.depth, item.line().and_then(|line| line.line).unwrap_or(0), item.live_bytes() / MIB)
         };
-        app.line_items().iter().map(row).collect()
+        app.lines.items(&app.context).iter().map(row).collect()
     };
     assert_eq!(shown(&app), [(0, 74, 8)]);
     // WHEN it is opened THEN each caller has its part
@@ -304,7 +311,7 @@ fn calls_have_the_figures_of_lines() {
         let row = |item: &LineItem| {
             (item.line().and_then(|line| line.line).unwrap_or(0), item.held().live_blocks, growth(item))
         };
-        app.line_items().iter().map(row).collect()
+        app.lines.items(&app.context).iter().map(row).collect()
     };
     let rows = |rows: &[(u32, u64, &str)]| -> Vec<(u32, u64, String)> {
         rows.iter().map(|(line, blocks, growth)| (*line, *blocks, (*growth).to_owned())).collect()
@@ -334,13 +341,13 @@ fn filters_find_lines_by_layer_and_category_and_layers_by_line() {
     opened.show(&mut app);
     let mut found = |screen: Screen, filter: &str| -> Vec<String> {
         app.screen = screen;
-        assert_eq!(app.set_filter(filter), None, "{filter}");
+        assert_eq!(app.context.set_filter(filter), None, "{filter}");
         opened.show(&mut app);
         let line = |item: &LineItem| item.line().and_then(|line| line.line).unwrap_or(0).to_string();
         let mut names: Vec<String> = match screen {
-            Screen::Layers => app.layer_items().iter().map(|item| item.name().to_owned()).collect(),
+            Screen::Layers => app.layers.items(&app.context).iter().map(|item| item.name().to_owned()).collect(),
             // The table of the overview is the same.
-            _ => app.line_items().iter().map(line).collect(),
+            _ => app.lines.items(&app.context).iter().map(line).collect(),
         };
         names.sort();
         names
@@ -354,7 +361,7 @@ fn filters_find_lines_by_layer_and_category_and_layers_by_line() {
     assert_eq!(found(Screen::Layers, "line:model.py:58 layer:h.2"), ["h.2.attn"]);
     assert_eq!(found(Screen::Layers, "function:MLP.forward !layer:h.0"), ["h.1.mlp", "h.2.mlp", "h.3.mlp"]);
     // WHEN a category is asked for that is none THEN those there are are named
-    let error = app.set_filter("category:weights").expect("there is none");
+    let error = app.context.set_filter("category:weights").expect("there is none");
     assert!(error.contains("optimizer_state, buffer"), "{error}");
     press(&mut app, "⎋/category:");
     let screen = draw(&mut app).join("\n");
@@ -384,29 +391,39 @@ fn the_tree_of_modules_opens_and_sums_up() {
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     app.screen = Screen::Layers;
     opened.show(&mut app);
-    let names = |app: &App| app.layer_items().iter().map(|item| item.name().to_owned()).collect::<Vec<_>>();
+    let names =
+        |app: &App| app.layers.items(&app.context).iter().map(|item| item.name().to_owned()).collect::<Vec<_>>();
     // GIVEN the outermost module open, and what is in it closed over all inside
     assert_eq!(names(&app), ["(outermost)", "h", "(outside any layer)"]);
-    let closed = app.layer_items()[1].figures().live_bytes;
+    let closed = app.layers.items(&app.context)[1].figures().live_bytes;
     press(&mut app, "jl");
-    assert_eq!(app.layer_items().len(), 7);
+    assert_eq!(app.layers.items(&app.context).len(), 7);
     press(&mut app, "z");
     // THEN all open, each with its own, they sum to what the closed one showed
     let own: u64 = app
-        .layer_items()
+        .layers
+        .items(&app.context)
         .iter()
         .filter(|item| item.name().starts_with('h'))
         .map(|item| item.figures().live_bytes)
         .sum();
     assert_eq!(own, closed);
-    let all: u64 = app.layer_items().iter().map(|item| item.figures().live_bytes).sum();
+    let all: u64 = app.layers.items(&app.context).iter().map(|item| item.figures().live_bytes).sum();
     assert_eq!(all, sums(&app)[0]);
     // AND with what is inside, the outermost holds all its modules do
     press(&mut app, "i");
-    let outermost =
-        app.layer_items().into_iter().find(|item| item.depth == 0 && item.key.1.is_some()).expect("there is one");
-    let outside =
-        app.layer_items().iter().find(|item| item.key.1.is_none()).map_or(0, |item| item.figures().live_bytes);
+    let outermost = app
+        .layers
+        .items(&app.context)
+        .into_iter()
+        .find(|item| item.depth == 0 && item.key.1.is_some())
+        .expect("there is one");
+    let outside = app
+        .layers
+        .items(&app.context)
+        .iter()
+        .find(|item| item.key.1.is_none())
+        .map_or(0, |item| item.figures().live_bytes);
     assert_eq!(outermost.figures().live_bytes + outside, all);
 }
 
@@ -424,7 +441,7 @@ fn several_ranks_show_the_same_moment() {
     press(&mut app, "t2.5s\n");
     opened.show(&mut app);
     // THEN the second shows the same moment of its own time
-    let [first, second] = &app.shown.processes[..] else { panic!("two processes") };
+    let [first, second] = &app.context.snapshot.processes[..] else { panic!("two processes") };
     let time = |process: &memlab_viewer::snapshot::ProcessSnapshot| process.shown_at.expect("a moment").time;
     assert!(time(first) <= 2_500_000_000 && time(first) > 2_200_000_000);
     assert!(time(second) <= 1_500_000_000 && time(second) > 1_200_000_000);
@@ -437,7 +454,7 @@ fn a_paused_display_still_answers_the_cursor() {
     opened.show(&mut app);
     press(&mut app, " tstep 0\n");
     opened.show(&mut app);
-    let step = app.device().expect("there is one").steps[0];
+    let step = app.context.device().expect("there is one").steps[0];
     assert_eq!(sums(&app)[0], step.allocated_bytes_at_end);
 }
 
@@ -457,7 +474,7 @@ fn a_paused_display_looks_up_what_another_screen_needs() {
     // WHEN the memory map is shown THEN it is that of the moment the display stands at
     press(&mut app, "4");
     opened.show(&mut app);
-    let map = app.segment_map().expect("it was looked up");
+    let map = app.context.segment_map().expect("it was looked up");
     let blocks: u64 = map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).sum();
     assert_eq!((blocks, sums(&app)[0]), (allocated, allocated));
     // AND when the display goes on, the new block is there
@@ -482,12 +499,12 @@ fn times_that_are_out_of_order_do_not_move_a_moment() {
     // WHEN the step's end is shown THEN it is that of the table of steps
     press(&mut app, "tstep 0\n");
     opened.show(&mut app);
-    let kept = app.device().expect("there is one").steps[0].allocated_bytes_at_end;
+    let kept = app.context.device().expect("there is one").steps[0].allocated_bytes_at_end;
     assert_eq!((sums(&app)[0], kept), (8 * MIB, 8 * MIB));
     // AND so is the comparison with the next
     press(&mut app, "5");
     opened.show(&mut app);
-    let comparison = app.comparison().expect("it has come");
+    let comparison = app.steps.comparison(&app.context).expect("it has come");
     let sum = |holdings: &memlab_viewer::query::MomentHoldings| {
         holdings.lines.iter().map(|line| line.live_bytes).sum::<u64>()
     };
@@ -540,10 +557,10 @@ fn an_out_of_memory_is_found() {
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
     press(&mut app, "O");
-    assert_eq!(app.cursor_time(), app.process().map(|process| process.ooms[0].time));
+    assert_eq!(app.context.cursor_time(), app.context.process().map(|process| process.ooms[0].time));
     let story = trained(1);
     let (mut opened, mut app) = (Opened::new(&[&story]), self::app());
     opened.show(&mut app);
     press(&mut app, "O");
-    assert_eq!(app.notice.as_deref(), Some("there was no out-of-memory"));
+    assert_eq!(app.context.notice.as_deref(), Some("there was no out-of-memory"));
 }

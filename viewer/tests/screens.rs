@@ -8,13 +8,17 @@ use std::sync::{Arc, Mutex};
 use common::{GIB, START, Story, hostile, trained};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use memlab_trace::Category;
-use memlab_viewer::app::{App, Moment, Overlay, Request, Screen};
+use memlab_viewer::app::{self, App};
+use memlab_viewer::context::ShownMoment;
 use memlab_viewer::offload::control::{MoveState, MoveStatus, Operation, OperationKind, OperationPhase};
 use memlab_viewer::offload::mover::{MemoryLocation, MoverUpdate};
+use memlab_viewer::overlays::Overlay;
 use memlab_viewer::program_screen::ProgramScreen;
+use memlab_viewer::request::Request;
+use memlab_viewer::screen::Screen;
 use memlab_viewer::snapshot::{ProcessSnapshot, Snapshot, State};
+use memlab_viewer::text;
 use memlab_viewer::theme::{Depth, Palette, Theme};
-use memlab_viewer::{text, view};
 use proptest::prelude::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -45,7 +49,7 @@ fn live(steps: u64) -> App {
 }
 
 fn with_output(app: App, (columns, rows): (u16, u16)) -> App {
-    let (rows, columns) = view::output_size(columns, rows);
+    let (rows, columns) = app::output_size(columns, rows);
     let mut screen = ProgramScreen::new(rows, columns);
     for step in 0..30 {
         screen.process(format!("step {step:>3} \x1b[32mloss\x1b[0m {:.3}\r\n", 4.0 / f64::from(step + 1)).as_bytes());
@@ -62,7 +66,7 @@ fn press(app: &mut App, keys: &str) {
 
 fn draw(app: &mut App, (columns, rows): (u16, u16)) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a test backend does not fail");
-    terminal.draw(|frame| view::draw(frame.buffer_mut(), app)).expect("a test backend does not fail");
+    terminal.draw(|frame| app::draw(frame.buffer_mut(), app)).expect("a test backend does not fail");
     terminal
 }
 
@@ -150,17 +154,17 @@ fn an_end_with_nothing_left_shows_the_peak() {
     // GIVEN a run on the screen that holds memory
     let mut story = trained(3);
     let mut app = app_on(vec![story.process(State::Recording)], 5);
-    assert_eq!(app.moment, Moment::Now);
+    assert_eq!(app.context.moment, ShownMoment::Now);
     // WHEN it gives all back and ends THEN the peak is shown
     story.free_all();
     story.end("0", "null");
     let ended = || Arc::new(snapshot(vec![story.process(State::Ended { code: Some(0), signal: None })]));
     app.on_snapshot(ended());
-    assert_eq!(app.moment, Moment::Peak);
+    assert_eq!(app.context.moment, ShownMoment::Peak);
     // AND who asks for the end sees the end
     press(&mut app, "p");
     app.on_snapshot(ended());
-    assert_eq!(app.moment, Moment::Now);
+    assert_eq!(app.context.moment, ShownMoment::Now);
 }
 
 #[test]
@@ -217,7 +221,7 @@ fn help_and_the_question_before_leaving() {
 /// A dashboard that was told where the memory of its process is.
 fn told(mut app: App, moving: MoveStatus) -> App {
     let about = MemoryLocation { moving: Some(moving), ..MemoryLocation::default() };
-    app.on_moves(MoverUpdate { known: HashMap::from([(4242, about)]), outcomes: Vec::new() });
+    app.on_mover_update(MoverUpdate { known: HashMap::from([(4242, about)]), outcomes: Vec::new() });
     app
 }
 
@@ -271,7 +275,7 @@ fn memory_is_moved_from_the_dashboard() {
         let mut app = told(live(2), resident());
         let error = "train.py (PID 4242): offloading failed: 141 GiB of host memory are needed and 12 GiB are free: free some, \
                      or offload parts with `memlab offload --category`";
-        app.on_moves(MoverUpdate { known: HashMap::new(), outcomes: vec![Err(error.to_owned())] });
+        app.on_mover_update(MoverUpdate { known: HashMap::new(), outcomes: vec![Err(error.to_owned())] });
         app
     });
 }
@@ -286,7 +290,7 @@ fn offloading_is_asked_about_and_restoring_is_not() {
     // GIVEN a process with its memory on the device WHEN o is pressed THEN a question comes, and n ends it
     let mut app = told(live(2), resident());
     assert_eq!(asked(&mut app, 'o'), None);
-    assert!(matches!(app.overlay, Some(Overlay::Move(_))));
+    assert!(matches!(app.overlay, Some(Overlay::Offload(_))));
     assert_eq!(asked(&mut app, 'n'), None);
     assert_eq!(app.overlay, None);
     // WHEN it is answered with yes THEN that is ordered, once
@@ -297,12 +301,20 @@ fn offloading_is_asked_about_and_restoring_is_not() {
     assert_eq!(asked(&mut app, 'y'), None);
     // AND there is nothing to restore yet
     assert_eq!(asked(&mut app, 'r'), None);
-    assert!(app.notice.as_ref().is_some_and(|notice| notice.contains("nothing of train.py")), "{:?}", app.notice);
+    assert!(
+        app.context.notice.as_ref().is_some_and(|notice| notice.contains("nothing of train.py")),
+        "{:?}",
+        app.context.notice
+    );
     // WHEN it moves THEN neither is possible
     let mut app = told(app, offloading());
     for key in ['o', 'r'] {
         assert_eq!(asked(&mut app, key), None);
-        assert!(app.notice.as_ref().is_some_and(|notice| notice.contains("moves already")), "{:?}", app.notice);
+        assert!(
+            app.context.notice.as_ref().is_some_and(|notice| notice.contains("moves already")),
+            "{:?}",
+            app.context.notice
+        );
     }
     // WHEN it is offloaded THEN r restores it
     let mut app = told(app, offloaded());
@@ -333,7 +345,7 @@ fn what_cannot_be_moved_says_why() {
     let mut app = app_on(vec![story.process(State::Ended { code: Some(0), signal: None })], 5);
     for key in ['o', 'r'] {
         assert_eq!(asked(&mut app, key), None);
-        assert_eq!(app.notice.as_deref(), Some("train.py (PID 4242) has ended: it has no GPU memory any more"));
+        assert_eq!(app.context.notice.as_deref(), Some("train.py (PID 4242) has ended: it has no GPU memory any more"));
     }
     // AND nobody is asked where its memory is
     assert_eq!(app.watched(), []);
@@ -341,14 +353,14 @@ fn what_cannot_be_moved_says_why() {
     let mut app = live(2);
     assert_eq!(app.watched()[0].trace_id, "5f3c9a1be07d4c22");
     asked(&mut app, 'o');
-    assert!(app.notice.as_ref().is_some_and(|notice| notice.contains("has not answered yet")));
+    assert!(app.context.notice.as_ref().is_some_and(|notice| notice.contains("has not answered yet")));
     let about = MemoryLocation { problem: Some("process 4242 refuses".into()), ..MemoryLocation::default() };
-    app.on_moves(MoverUpdate { known: HashMap::from([(4242, about)]), outcomes: Vec::new() });
+    app.on_mover_update(MoverUpdate { known: HashMap::from([(4242, about)]), outcomes: Vec::new() });
     asked(&mut app, 'o');
-    assert_eq!(app.notice.as_deref(), Some("process 4242 refuses"));
+    assert_eq!(app.context.notice.as_deref(), Some("process 4242 refuses"));
     let mut app = app_on(Vec::new(), 0);
     asked(&mut app, 'r');
-    assert_eq!(app.notice.as_deref(), Some("there is no process yet"));
+    assert_eq!(app.context.notice.as_deref(), Some("there is no process yet"));
 }
 
 #[test]
@@ -358,10 +370,10 @@ fn on_the_processes_the_keys_move_the_one_under_the_cursor() {
     let mut app = app_on(vec![trained(1).process(State::Recording), second.process(State::Recording)], 20);
     let about = |moving| MemoryLocation { moving: Some(moving), ..MemoryLocation::default() };
     let known = HashMap::from([(4242, about(resident())), (4243, about(offloaded()))]);
-    app.on_moves(MoverUpdate { known, outcomes: Vec::new() });
+    app.on_mover_update(MoverUpdate { known, outcomes: Vec::new() });
     press(&mut app, "7j");
     draw(&mut app, (120, 40));
-    let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!("{:?}", app.notice) };
+    let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!("{:?}", app.context.notice) };
     assert_eq!(order.of.pid, 4243);
     press(&mut app, "1");
     assert_eq!(asked(&mut app, 'r'), None);
@@ -371,7 +383,7 @@ fn on_the_processes_the_keys_move_the_one_under_the_cursor() {
 fn without_colours_and_without_unicode() {
     let mono = |unicode| {
         let mut app = live(6);
-        app.theme = Theme::new(Palette::Mono, Depth::Ansi, unicode);
+        app.context.theme = Theme::new(Palette::Mono, Depth::Ansi, unicode);
         app
     };
     assert_looks("mono", |_| mono(true));
@@ -387,7 +399,7 @@ fn styles_of_a_live_screen() {
     insta::with_settings!({ snapshot_path => "screens", prepend_module_to_snapshot => false, omit_expression => true }, {
         for palette in [Palette::Dark, Palette::Light, Palette::Contrast] {
             let mut app = live(3);
-            app.theme = Theme::new(palette, Depth::True, true);
+            app.context.theme = Theme::new(palette, Depth::True, true);
             let terminal = draw(&mut app, (80, 24));
             insta::assert_debug_snapshot!(format!("styles-{palette:?}").to_lowercase(), terminal.backend().buffer());
         }
@@ -434,12 +446,13 @@ fn small_screens_bring_nothing_down() {
         let mut app = any_app(state);
         for screen in Screen::ALL {
             app.screen = screen;
-            for overlay in [None, Some(Overlay::Help(9)), Some(Overlay::Leave), Some(Overlay::Export)] {
+            for (overlay, key) in [(None, ""), (None, "?"), (Some(Overlay::Leave), ""), (None, "e")] {
                 app.overlay = overlay;
+                press(&mut app, key);
                 for columns in (1..=44).step_by(3) {
                     for rows in 1..=26 {
                         let mut buffer = Buffer::empty(ratatui::layout::Rect::new(0, 0, columns, rows));
-                        view::draw(&mut buffer, &mut app);
+                        app::draw(&mut buffer, &mut app);
                     }
                 }
             }
@@ -460,7 +473,7 @@ proptest! {
         let mut app = any_app(state);
         press(&mut app, &keys);
         let mut buffer = Buffer::empty(ratatui::layout::Rect::new(0, 0, columns, rows));
-        view::draw(&mut buffer, &mut app);
+        app::draw(&mut buffer, &mut app);
         assert_harmless(&buffer);
     }
 }
@@ -470,7 +483,7 @@ fn categories_are_stacked_over_time() {
     // Letters, so that what is stacked on what can be read here.
     assert_looks("categories", |_| {
         let mut app = live(6);
-        app.theme = Theme::new(Palette::Mono, Depth::Ansi, true);
+        app.context.theme = Theme::new(Palette::Mono, Depth::Ansi, true);
         press(&mut app, "c");
         app
     });
@@ -478,10 +491,10 @@ fn categories_are_stacked_over_time() {
     let mut app = live(6);
     press(&mut app, "c");
     let terminal = draw(&mut app, (120, 40));
-    let scale = app.spots.time_scale().expect("the chart was drawn");
-    let column = scale.left + (app.device().expect("there is one").totals.peak_time / scale.width) as u16;
+    let scale = app.context.hit_targets.time_scale().expect("the chart was drawn");
+    let column = scale.left + (app.context.device().expect("there is one").totals.peak_time / scale.width) as u16;
     let grounds: Vec<_> = (3..18).rev().map(|y| terminal.backend().buffer()[(column, y)].bg).collect();
-    let of = |category| grounds.iter().position(|ground| *ground == app.theme.category(category));
+    let of = |category| grounds.iter().position(|ground| *ground == app.context.theme.category(category));
     let places = [Category::Parameter, Category::OptimizerState, Category::Activation].map(of);
     assert!(places.is_sorted() && places.iter().all(Option::is_some), "{places:?} in {grounds:?}");
 }

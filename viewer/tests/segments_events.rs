@@ -8,12 +8,16 @@ use common::{GIB, MIB, Opened, START, Story, hostile};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{BlockView, Category, DeviceView, Segment, SegmentMap};
-use memlab_viewer::app::{App, Moment, Overlay, Screen, pieces};
+use memlab_viewer::app::{self, App};
+use memlab_viewer::context::ShownMoment;
 use memlab_viewer::format::{Units, grouped, percent};
+use memlab_viewer::overlays::Overlay;
 use memlab_viewer::query::Detail;
+use memlab_viewer::screen::Screen;
+use memlab_viewer::screens::segments::pieces;
 use memlab_viewer::snapshot::{DeviceSnapshot, ProcessSnapshot, Snapshot, State};
 use memlab_viewer::theme::{Depth, Palette, Theme};
-use memlab_viewer::{export, text, view};
+use memlab_viewer::{export, text};
 use proptest::prelude::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -181,13 +185,13 @@ fn press(app: &mut App, keys: &str) {
 
 fn terminal(app: &mut App, (columns, rows): (u16, u16)) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a test backend does not fail");
-    terminal.draw(|frame| view::draw(frame.buffer_mut(), app)).expect("a test backend does not fail");
+    terminal.draw(|frame| app::draw(frame.buffer_mut(), app)).expect("a test backend does not fail");
     terminal
 }
 
 fn screen(app: &mut App) -> String {
     let mut buffer = Buffer::empty(Rect::new(0, 0, 200, 60));
-    view::draw(&mut buffer, app);
+    app::draw(&mut buffer, app);
     export::text_picture(&buffer)
 }
 
@@ -234,16 +238,16 @@ fn blocks_that_pass_the_filter_stand_out() {
     });
     // AND the steps from block to block are those from one that passes to the next
     let mut app = on_segments(&mapped(), ENDED);
-    app.set_filter("size>150MiB");
+    app.context.set_filter("size>150MiB");
     let mut seen = Vec::new();
     for _ in 0..6 {
         press(&mut app, "l");
-        seen.push(app.selected_piece().expect("a block").bytes / MIB);
+        seen.push(app.segments.selected_piece(&app.context).expect("a block").bytes / MIB);
     }
     assert_eq!(seen, [256, 192, 300, 200, 200, 200]);
-    assert_eq!(app.notice.as_deref(), Some("no further block passes the filter"));
+    assert_eq!(app.context.notice.as_deref(), Some("no further block passes the filter"));
     press(&mut app, "hhh");
-    assert_eq!(app.selected_piece().expect("a block").bytes, 256 * MIB);
+    assert_eq!(app.segments.selected_piece(&app.context).expect("a block").bytes, 256 * MIB);
 }
 
 #[test]
@@ -251,7 +255,7 @@ fn the_map_without_colours_and_without_unicode() {
     for (name, unicode) in [("segments-mono", true), ("segments-ascii", false)] {
         assert_looks(name, || {
             let mut app = on_segments(&mapped(), ENDED);
-            app.theme = Theme::new(Palette::Mono, Depth::Ansi, unicode);
+            app.context.theme = Theme::new(Palette::Mono, Depth::Ansi, unicode);
             press(&mut app, "jjjl");
             app
         });
@@ -289,8 +293,8 @@ fn keys_move_over_the_map() {
     let mut app = on_segments(&mapped(), ENDED);
     screen(&mut app);
     let here = |app: &App| {
-        let (index, _) = app.selected_segment().expect("a segment");
-        let piece = app.selected_piece().expect("a piece");
+        let (index, _) = app.segments.selected_segment(&app.context).expect("a segment");
+        let piece = app.segments.selected_piece(&app.context).expect("a piece");
         (index, piece.block.is_some(), piece.bytes / KIB)
     };
     // l goes from piece to piece and on into the next segment, h back
@@ -308,12 +312,12 @@ fn keys_move_over_the_map() {
     press(&mut app, "g");
     assert_eq!(here(&app), (0, true, 200));
     // f goes from hole to hole as they lie, and begins anew
-    let map = app.segment_map().expect("it is there").clone();
+    let map = app.context.segment_map().expect("it is there").clone();
     let holes = |segment| pieces(segment).filter(|piece| piece.block.is_none()).map(|piece| piece.address);
     let holes: Vec<u64> = map.segments.iter().flat_map(holes).collect();
     for hole in holes.iter().chain([&holes[0]]) {
         press(&mut app, "f");
-        assert_eq!(app.selected_piece().map(|piece| piece.address), Some(*hole));
+        assert_eq!(app.segments.selected_piece(&app.context).map(|piece| piece.address), Some(*hole));
     }
     press(&mut app, "g");
     // F goes to the largest hole, then to the next smaller one
@@ -325,7 +329,7 @@ fn keys_move_over_the_map() {
     assert_eq!(here(&app), (3, false, 96 * KIB));
     // Enter shows the source of a block, and says that nobody asked for a hole
     press(&mut app, "\n");
-    assert_eq!((app.notice.is_some(), &app.overlay), (true, &None));
+    assert_eq!((app.context.notice.is_some(), &app.overlay), (true, &None));
     press(&mut app, "l\n");
     assert!(matches!(&app.overlay, Some(Overlay::Source(source)) if source.line.line == Some(58)), "{:?}", app.overlay);
 }
@@ -339,7 +343,7 @@ fn pages_go_over_what_is_longer_than_a_page() {
     screen(&mut app);
     // WHEN paged THEN the end is reached, and from there the beginning
     let mut presses = 0;
-    while app.selected_segment().expect("a segment").0 == 0 && presses < 200 {
+    while app.segments.selected_segment(&app.context).expect("a segment").0 == 0 && presses < 200 {
         press(&mut app, "⇟");
         screen(&mut app);
         presses += 1;
@@ -349,7 +353,7 @@ fn pages_go_over_what_is_longer_than_a_page() {
         press(&mut app, "⇞");
         screen(&mut app);
     }
-    assert_eq!(app.selected_piece().expect("a piece").address, BASE);
+    assert_eq!(app.segments.selected_piece(&app.context).expect("a piece").address, BASE);
 }
 
 #[test]
@@ -365,7 +369,7 @@ fn the_mouse_finds_what_is_drawn() {
         row,
         modifiers: KeyModifiers::NONE,
     });
-    assert_eq!(app.selected_piece().expect("a piece").bytes, 300 * MIB);
+    assert_eq!(app.segments.selected_piece(&app.context).expect("a piece").bytes, 300 * MIB);
 }
 
 #[test]
@@ -373,13 +377,13 @@ fn the_cursor_stays_when_the_map_changes() {
     // GIVEN the cursor on a block
     let mut app = on_segments(&mapped(), State::Recording);
     press(&mut app, "jjjll");
-    let address = app.selected_piece().expect("a piece").address;
+    let address = app.segments.selected_piece(&app.context).expect("a piece").address;
     // WHEN it and the one before it are given back THEN the cursor is on the hole they leave
     let mut later = mapped();
     later.line(&format!(r#"["f",900000000,1,0,{}]"#, address - 192 * MIB));
     let process = later.process_in(State::Recording, Detail::Segments);
     app.on_snapshot(Arc::new(Snapshot { processes: vec![process], ..Snapshot::default() }));
-    let piece = app.selected_piece().expect("a piece");
+    let piece = app.segments.selected_piece(&app.context).expect("a piece");
     assert_eq!((piece.block, piece.bytes), (None, 288 * MIB));
     assert!(screen(&mut app).contains("288 MiB free"));
 }
@@ -395,7 +399,7 @@ fn the_map_shows_the_moment_chosen() {
     app.screen = Screen::Segments;
     // WHEN it is opened THEN the map is that of the peak, with its blocks
     opened.show(&mut app);
-    assert_eq!(app.moment, Moment::Peak);
+    assert_eq!(app.context.moment, ShownMoment::Peak);
     let picture = screen(&mut app);
     assert!(picture.contains("Memory map at the peak") && picture.contains("256 MiB"), "{picture}");
     // AND at the end it is without
@@ -417,7 +421,7 @@ fn events_of_a_program_that_runs() {
 fn events_at_the_end_filtered() {
     assert_looks("events-filtered", || {
         let mut app = on_events(&eventful(), ENDED);
-        app.set_filter("kind:free");
+        app.context.set_filter("kind:free");
         app
     });
 }
@@ -427,7 +431,7 @@ fn events_without_colours_and_without_unicode() {
     for (name, unicode) in [("events-mono", true), ("events-ascii", false)] {
         assert_looks(name, || {
             let mut app = on_events(&eventful(), ENDED);
-            app.theme = Theme::new(Palette::Mono, Depth::Ansi, unicode);
+            app.context.theme = Theme::new(Palette::Mono, Depth::Ansi, unicode);
             app
         });
     }
@@ -440,7 +444,7 @@ fn where_there_are_no_events_the_reason_is_said() {
     assert!(screen(&mut app).contains("looking it up"));
     assert_looks_at("events-none", &[(80, 24)], || {
         let mut app = on_events(&eventful(), ENDED);
-        app.set_filter("nobody");
+        app.context.set_filter("nobody");
         app
     });
 }
@@ -462,7 +466,7 @@ fn send(app: &mut App, story: &Story) {
 
 fn selected_number(app: &mut App) -> u64 {
     screen(app);
-    app.event_items()[app.events.table.selected].event.number
+    app.events.items(&app.context)[app.events.table.selected].event.number
 }
 
 #[test]
@@ -505,11 +509,11 @@ fn enter_goes_to_the_moment_of_the_event_under_the_cursor() {
     let mut app = on_events(&with_more(20), State::Recording);
     press(&mut app, "jjjj");
     let number = selected_number(&mut app);
-    let time = app.event_items()[app.events.table.selected].event.time;
+    let time = app.events.items(&app.context)[app.events.table.selected].event.time;
     // GIVEN events that came since it was drawn WHEN Enter is pressed THEN the moment is that of what was seen
     send(&mut app, &with_more(40));
     press(&mut app, "\n");
-    assert_eq!((app.moment, app.cursor_time()), (Moment::Then, Some(time)));
+    assert_eq!((app.context.moment, app.context.cursor_time()), (ShownMoment::Then, Some(time)));
     assert_eq!(selected_number(&mut app), number);
 }
 
@@ -519,7 +523,7 @@ fn an_event_that_is_no_longer_kept_leaves_the_cursor_on_the_oldest() {
     press(&mut app, "jjjj");
     let number = selected_number(&mut app);
     send(&mut app, &with_more(6_000));
-    let oldest = app.event_items().last().expect("events").event.number;
+    let oldest = app.events.items(&app.context).last().expect("events").event.number;
     assert!(oldest > number);
     assert_eq!(selected_number(&mut app), oldest);
     let picture = screen(&mut app);
@@ -570,7 +574,7 @@ fn small_screens_bring_nothing_down() {
             app.screen = screen;
             for columns in 1..=50 {
                 for rows in 1..=26 {
-                    view::draw(&mut Buffer::empty(Rect::new(0, 0, columns, rows)), &mut app);
+                    app::draw(&mut Buffer::empty(Rect::new(0, 0, columns, rows)), &mut app);
                 }
             }
         }
@@ -589,10 +593,10 @@ proptest! {
         rows in 1u16..90,
     ) {
         let mut app = any_app(state);
-        app.set_filter(filter);
+        app.context.set_filter(filter);
         for key in keys.chars() {
             press(&mut app, &key.to_string());
-            view::draw(&mut Buffer::empty(Rect::new(0, 0, columns, rows)), &mut app);
+            app::draw(&mut Buffer::empty(Rect::new(0, 0, columns, rows)), &mut app);
         }
     }
 
@@ -607,7 +611,7 @@ proptest! {
             segments.iter().map(|pieces| pieces.iter().map(|(kib, free)| (kib * KIB, *free)).collect()).collect();
         let map = map_of(&segments);
         let mut app = on_map(Some(map.clone()));
-        app.units = Units::Bytes;
+        app.context.units = Units::Bytes;
         press(&mut app, &keys);
         // WHEN drawn THEN what is said of it is what the model says
         let picture = screen(&mut app);
@@ -630,7 +634,7 @@ proptest! {
         }
         // AND the margin's sizes sum to what is reserved
         let rows: u64 = app.segments.drawn().parts.iter().filter(|(stretch, _)| stretch.from == 0)
-            .map(|(stretch, _)| app.segments_in_order()[stretch.segment].bytes).sum();
+            .map(|(stretch, _)| app.segments.in_order(&app.context)[stretch.segment].bytes).sum();
         if app.segments.drawn().layout.rows() <= app.segments.page {
             prop_assert_eq!(rows, map.reserved_bytes);
         }

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use common::{GIB, MIB, Opened, START, Story, hostile, trained};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
-use memlab_viewer::app::changes::{Changes, total};
-use memlab_viewer::app::{App, Moment, Screen};
+use memlab_viewer::app::{self, App};
+use memlab_viewer::context::ShownMoment;
+use memlab_viewer::screen::Screen;
+use memlab_viewer::screens::steps::changes::{Changes, total};
 use memlab_viewer::snapshot::{ProcessSnapshot, Snapshot, State};
+use memlab_viewer::text;
 use memlab_viewer::theme::{Depth, Palette, Theme};
-use memlab_viewer::{text, view};
 use proptest::prelude::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -88,7 +90,7 @@ fn click(app: &mut App, column: u16, row: u16) {
 
 fn draw(app: &mut App, (columns, rows): (u16, u16)) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a test backend does not fail");
-    terminal.draw(|frame| view::draw(frame.buffer_mut(), app)).expect("a test backend does not fail");
+    terminal.draw(|frame| app::draw(frame.buffer_mut(), app)).expect("a test backend does not fail");
     terminal
 }
 
@@ -139,7 +141,7 @@ fn growth_keeps_its_colour_as_a_leak_gets_larger() {
     let (x, y) = find(&rows, "+96.0 MiB");
     let terminal = draw(&mut app, (120, 40));
     let looks: Vec<_> = (y + 1..y + 10).map(|y| terminal.backend().buffer()[(x, y)].fg).collect();
-    assert!(looks.iter().all(|look| *look != app.theme.dim.fg.expect("it has a colour")), "{looks:?}");
+    assert!(looks.iter().all(|look| *look != app.context.theme.dim.fg.expect("it has a colour")), "{looks:?}");
 }
 
 #[test]
@@ -156,11 +158,11 @@ fn two_marked_steps_are_compared() {
     files.show(&mut app);
     assert_looks("steps-marked", &mut app);
     // THEN the comparison is of the two, the earlier one first
-    let (before, after) = app.compared_steps().expect("two steps");
+    let (before, after) = app.steps.compared_steps(&app.context).expect("two steps");
     assert_eq!((before.map(|before| before.index), after.index), (Some(6), 10));
     // AND without marks it is of the one under the cursor and the one before it
     press(&mut app, "M");
-    let (before, after) = app.compared_steps().expect("two steps");
+    let (before, after) = app.steps.compared_steps(&app.context).expect("two steps");
     assert_eq!((before.map(|before| before.index), after.index), (Some(5), 6));
 }
 
@@ -171,7 +173,7 @@ fn the_first_step_is_compared_with_the_start() {
     draw(&mut app, (120, 40));
     files.show(&mut app);
     assert_looks("steps-first", &mut app);
-    let comparison = app.comparison().expect("it came");
+    let comparison = app.steps.comparison(&app.context).expect("it came");
     assert_eq!(total(&Changes::between(&comparison.before, &comparison.after).lines).before, 0);
 }
 
@@ -184,8 +186,8 @@ fn an_out_of_memory_stands_at_its_step() {
     let (mut app, mut files) = opened(Screen::Steps, &[&story]);
     press(&mut app, "j");
     // WHEN the cursor is on step 2 and the moment shown is the end of step 1
-    let end = app.device().expect("a device").steps[1].end_time;
-    app.go_to_time(end);
+    let end = app.context.device().expect("a device").steps[1].end_time;
+    app.context.go_to_time(end);
     files.show(&mut app);
     assert_looks("steps-oom", &mut app);
 }
@@ -196,7 +198,7 @@ fn steps_without_colours_and_without_unicode() {
         let (mut app, mut files) = opened(Screen::Steps, &[&leaking(12)]);
         press(&mut app, "jmjjjm");
         files.show(&mut app);
-        app.theme = Theme::new(Palette::Mono, Depth::Ansi, unicode);
+        app.context.theme = Theme::new(Palette::Mono, Depth::Ansi, unicode);
         assert_looks(name, &mut app);
         for screen in [Screen::Steps, Screen::Processes, Screen::Overview] {
             app.screen = screen;
@@ -216,8 +218,8 @@ fn what_changed_sums_to_what_the_model_says() {
         app.steps.table.selected = row;
         draw(&mut app, (120, 40));
         files.show(&mut app);
-        let (before, after) = app.compared_steps().expect("two steps");
-        let comparison = app.comparison().expect("it came");
+        let (before, after) = app.steps.compared_steps(&app.context).expect("two steps");
+        let comparison = app.steps.comparison(&app.context).expect("it came");
         let changes = Changes::between(&comparison.before, &comparison.after);
         let (lines, layers, categories) = (total(&changes.lines), total(&changes.layers), total(&changes.categories));
         // THEN lines and layers sum to what was allocated at the ends of the steps
@@ -225,12 +227,12 @@ fn what_changed_sums_to_what_the_model_says() {
         assert_eq!((lines.before, lines.after), allocated);
         assert_eq!((layers.before, layers.after), allocated);
         // AND categories to what was in use, as the overview has it at that moment
-        app.go_to_time(after.end_time);
+        app.context.go_to_time(after.end_time);
         app.screen = Screen::Overview;
         files.show(&mut app);
-        let totals = &app.device().expect("a device").totals;
+        let totals = &app.context.device().expect("a device").totals;
         assert_eq!((totals.allocated_bytes, totals.used_bytes), (lines.after, categories.after));
-        app.show(Moment::Now);
+        app.context.show(ShownMoment::Now);
     }
 }
 
@@ -243,7 +245,7 @@ fn the_cursor_stays_on_its_step_while_others_come() {
     app.screen = Screen::Steps;
     let selected = |app: &mut App| {
         draw(app, (120, 40));
-        app.compared_steps().map(|(_, after)| after.index)
+        app.steps.compared_steps(&app.context).map(|(_, after)| after.index)
     };
     // GIVEN a cursor on top THEN it stays on the latest step
     app.on_snapshot(at(5));
@@ -254,7 +256,7 @@ fn the_cursor_stays_on_its_step_while_others_come() {
     press(&mut app, "jj");
     assert_eq!(selected(&mut app), Some(4));
     app.on_snapshot(at(20));
-    assert_eq!(app.compared_steps().map(|(_, after)| after.index), Some(4), "before it is drawn");
+    assert_eq!(app.steps.compared_steps(&app.context).map(|(_, after)| after.index), Some(4), "before it is drawn");
     assert_eq!(selected(&mut app), Some(4));
     // AND when they are sorted otherwise
     press(&mut app, "S");
@@ -268,7 +270,7 @@ fn enter_goes_to_the_end_of_the_step() {
     let (mut app, _files) = opened(Screen::Steps, &[&leaking(6)]);
     press(&mut app, "jj");
     app.on_key(KeyCode::Enter.into());
-    assert_eq!(app.cursor_time(), Some(app.device().expect("a device").steps[3].end_time));
+    assert_eq!(app.context.cursor_time(), Some(app.context.device().expect("a device").steps[3].end_time));
 }
 
 #[test]
@@ -300,9 +302,9 @@ fn a_comparison_comes_while_paused() {
     // GIVEN a paused dashboard WHEN another step is chosen THEN what grew is looked up all the same
     let (mut app, mut files) = opened(Screen::Steps, &[&leaking(6)]);
     press(&mut app, " jj");
-    assert!(app.awaits_comparison() && app.comparison().is_none());
+    assert!(app.awaits_comparison() && app.steps.comparison(&app.context).is_none());
     files.show(&mut app);
-    assert!(app.paused && !app.awaits_comparison() && app.comparison().is_some());
+    assert!(app.context.paused && !app.awaits_comparison() && app.steps.comparison(&app.context).is_some());
 }
 
 /// Eight ranks on two hosts, unevenly filled; one lags, one was killed, one has a child, one cannot write all.
@@ -349,7 +351,7 @@ fn eight_ranks_and_a_child() {
     press(&mut app, "jj");
     assert_looks("processes", &mut app);
     // THEN the child stands below its parent, though it began after the last rank
-    let items = app.process_items();
+    let items = app.processes.items(&app.context);
     let pids: Vec<_> = items.iter().map(|item| (item.pid, item.depth)).take(4).collect();
     assert_eq!(pids, [(5000, 0), (5001, 0), (6001, 1), (5002, 0)]);
     // AND the rank that went wrong says so in full
@@ -357,7 +359,7 @@ fn eight_ranks_and_a_child() {
     assert_looks("processes-failed", &mut app);
     // AND Enter shows it
     app.on_key(KeyCode::Enter.into());
-    assert_eq!((app.screen, app.process().map(|process| process.header.pid)), (Screen::Overview, Some(5007)));
+    assert_eq!((app.screen, app.context.process().map(|process| process.header.pid)), (Screen::Overview, Some(5007)));
 }
 
 #[test]
@@ -371,15 +373,16 @@ fn ranks_side_by_side_on_the_overview() {
     assert_looks("overview-ranks", &mut app);
     // WHEN one is clicked THEN it is shown, at any size
     for size in SIZES {
-        app.set_target(0);
+        app.context.set_target(0);
         let (x, y) = find(&screen(&mut app, size), "rank 1");
         click(&mut app, x + 3, y);
-        assert_eq!(app.process().and_then(|process| process.header.rank), Some(1), "{size:?}");
+        assert_eq!(app.context.process().and_then(|process| process.header.rank), Some(1), "{size:?}");
     }
     // AND the one shown is always among those seen
     for target in 0..9 {
-        app.set_target(target);
+        app.context.set_target(target);
         let name = app
+            .context
             .process()
             .and_then(|process| process.header.rank)
             .map_or("6001 ".to_owned(), |rank| format!("rank {rank}"));
@@ -401,7 +404,7 @@ fn a_step_on_the_overview_is_a_moment() {
     find(&rows, "steps 0 to 149, 2 a column");
     // WHEN the third column is clicked THEN the moment shown is the end of the sixth step
     click(&mut app, 1 + 10 + 2, top + 2);
-    assert_eq!(app.cursor_time(), Some(app.device().expect("a device").steps[5].end_time));
+    assert_eq!(app.context.cursor_time(), Some(app.context.device().expect("a device").steps[5].end_time));
     files.show(&mut app);
     assert_looks("overview-steps", &mut app);
 }
@@ -444,7 +447,7 @@ fn small_screens_bring_nothing_down() {
             for columns in (1..=46).step_by(3) {
                 for rows in 1..=26 {
                     let mut buffer = Buffer::empty(Rect::new(0, 0, columns, rows));
-                    view::draw(&mut buffer, &mut app);
+                    app::draw(&mut buffer, &mut app);
                     assert_harmless(&buffer);
                 }
             }
@@ -467,14 +470,14 @@ proptest! {
         let mut app = any_app(state);
         press(&mut app, &first);
         let mut buffer = Buffer::empty(Rect::new(0, 0, columns, rows));
-        view::draw(&mut buffer, &mut app);
+        app::draw(&mut buffer, &mut app);
         press(&mut app, &keys);
         for (x, y) in clicks {
             click(&mut app, x, y);
         }
         let _ = app.query();
         buffer.reset();
-        view::draw(&mut buffer, &mut app);
+        app::draw(&mut buffer, &mut app);
         assert_harmless(&buffer);
     }
 }

@@ -1,165 +1,81 @@
-//! The mouse: what was drawn where, and what clicking, scrolling and dragging there does.
-
-use std::cell::{Cell, RefCell};
+//! What clicks, the wheel and drags do.
 
 use crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
-use ratatui::layout::{Position, Rect};
 
-use super::{App, Focus, Overlay, Request, Screen};
-
-/// Something on the screen that takes the mouse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spot {
-    /// A screen's tab.
-    Tab(Screen),
-    /// The heading of a table's column, by its place in the columns of that table.
-    Heading(usize),
-    /// A row of the table of the screen in front, by its index.
-    Row(usize),
-    /// A pane of the overview.
-    Pane(Focus),
-    /// A row of a pane of the overview.
-    PaneRow(Focus, usize),
-    /// A place in time: the scale is in [`Spots::time_scale`].
-    Time,
-    /// One moment: nanoseconds since the trace's start.
-    Moment(u64),
-    /// A device of a process, by its place in [`App::targets`].
-    Target(usize),
-    /// A piece of the memory map: the segment's and the piece's address.
-    Block(u64, u64),
-    /// What lies over the screen.
-    Overlay,
-}
-
-/// Which time is drawn in which column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TimeScale {
-    /// The first column.
-    pub left: u16,
-    /// Its time: nanoseconds since the trace's start.
-    pub start: u64,
-    /// How long a column is, in nanoseconds.
-    pub width: u64,
-}
-
-impl TimeScale {
-    /// The time at the end of a column.
-    pub fn time_at(&self, column: u16) -> u64 {
-        let columns = u64::from(column.saturating_sub(self.left)) + 1;
-        self.start.saturating_add(self.width.saturating_mul(columns)).saturating_sub(1)
-    }
-}
-
-/// What the mouse finds where. What is drawn later lies above what was drawn before.
-///
-/// Filled while the screen is drawn, where the app is only looked at: hence the cells.
-#[derive(Debug, Default)]
-pub struct Spots {
-    spots: RefCell<Vec<(Rect, Spot)>>,
-    time_scale: Cell<Option<TimeScale>>,
-}
-
-impl Spots {
-    /// Forgets all: the screen is drawn anew.
-    pub fn clear(&self) {
-        self.spots.borrow_mut().clear();
-    }
-
-    /// Something was drawn at `area`.
-    pub fn put(&self, area: Rect, spot: Spot) {
-        if area.area() > 0 {
-            self.spots.borrow_mut().push((area, spot));
-        }
-    }
-
-    /// Time was drawn at `area`, to this scale.
-    pub fn put_time(&self, area: Rect, scale: TimeScale) {
-        self.time_scale.set(Some(scale));
-        self.put(area, Spot::Time);
-    }
-
-    /// The scale time was last drawn to.
-    pub fn time_scale(&self) -> Option<TimeScale> {
-        self.time_scale.get()
-    }
-
-    /// What lies on top at a place.
-    pub fn at(&self, column: u16, row: u16) -> Option<Spot> {
-        let spots = self.spots.borrow();
-        spots.iter().rev().find(|(area, _)| area.contains(Position::new(column, row))).map(|(_, spot)| *spot)
-    }
-}
+use super::state::App;
+use crate::context::HitTarget;
 
 /// Rows that one notch of the wheel moves.
-const WHEEL: isize = 3;
+const WHEEL_ROWS: isize = 3;
 
 impl App {
     /// The mouse was used.
-    pub fn on_mouse(&mut self, event: MouseEvent) -> Option<Request> {
-        let spot = self.spots.at(event.column, event.row);
-        match event.kind {
-            MouseEventKind::ScrollDown => self.on_wheel(spot, WHEEL),
-            MouseEventKind::ScrollUp => self.on_wheel(spot, -WHEEL),
-            MouseEventKind::Down(MouseButton::Left) => return self.on_click(spot, event.column),
-            MouseEventKind::Drag(MouseButton::Left) if spot == Some(Spot::Time) => self.go_to_column(event.column),
+    pub fn on_mouse(&mut self, event: MouseEvent) {
+        let target = self.context.hit_targets.at(event.column, event.row);
+        self.change_moment(|app| match event.kind {
+            MouseEventKind::ScrollDown => app.on_wheel(target, WHEEL_ROWS),
+            MouseEventKind::ScrollUp => app.on_wheel(target, -WHEEL_ROWS),
+            MouseEventKind::Down(MouseButton::Left) => app.on_click(target, event.column),
+            MouseEventKind::Drag(MouseButton::Left) if target == Some(HitTarget::Time) => {
+                app.go_to_column(event.column);
+            }
             _ => {}
-        }
-        None
+        });
     }
 
-    fn on_wheel(&mut self, spot: Option<Spot>, rows: isize) {
-        if let Some(Spot::Pane(focus) | Spot::PaneRow(focus, _)) = spot {
-            self.focus = focus;
+    fn on_wheel(&mut self, target: Option<HitTarget>, rows: isize) {
+        if let Some(HitTarget::Pane(pane) | HitTarget::PaneRow(pane, _)) = target {
+            self.overview.focus = pane;
         }
-        match self.overlay {
-            None => {
-                self.scroll(|_| rows);
-            }
-            Some(Overlay::Help(row)) => {
-                let to = row.saturating_add_signed(rows as i16).min(self.help_end.get());
-                self.overlay = Some(Overlay::Help(to));
-            }
-            Some(_) => {}
+        match &mut self.overlay {
+            Some(overlay) => overlay.scroll(rows),
+            None => self.scroll(&|_| rows),
         }
     }
 
-    fn on_click(&mut self, spot: Option<Spot>, column: u16) -> Option<Request> {
-        self.notice = None;
-        if self.overlay.is_some() {
-            // A click beside it takes away what lies over the screen, unless it is a question.
-            if spot != Some(Spot::Overlay) && !matches!(self.overlay, Some(Overlay::Leave | Overlay::Move(_))) {
+    fn on_click(&mut self, target: Option<HitTarget>, column: u16) {
+        self.context.notice = None;
+        if let Some(overlay) = &self.overlay {
+            if target != Some(HitTarget::Overlay) && overlay.closes_on_click() {
                 self.overlay = None;
             }
-            return None;
+            return;
         }
-        match spot? {
-            Spot::Overlay => {}
-            Spot::Tab(screen) => self.screen = screen,
-            Spot::Heading(index) => self.sort_by(index),
-            Spot::Row(index) => {
-                if self.select(index) {
-                    return self.on_enter();
+        match target {
+            None | Some(HitTarget::Overlay) => {}
+            Some(HitTarget::Tab(screen)) => self.screen = screen,
+            Some(HitTarget::Heading(column)) => {
+                if let Some(table) = self.screen_mut(self.table_screen()).0.table() {
+                    table.sort_by(column);
                 }
             }
-            Spot::Pane(focus) => self.focus = focus,
-            Spot::PaneRow(focus, row) => {
-                let had_focus = std::mem::replace(&mut self.focus, focus) == focus;
+            Some(HitTarget::Row(row)) => {
+                if self.select(row) {
+                    self.on_enter();
+                }
+            }
+            Some(HitTarget::Pane(pane)) => self.overview.focus = pane,
+            Some(HitTarget::PaneRow(pane, row)) => {
+                let had_focus = std::mem::replace(&mut self.overview.focus, pane) == pane;
                 if self.select(row) && had_focus {
-                    return self.on_enter();
+                    self.on_enter();
                 }
             }
-            Spot::Time => self.go_to_column(column),
-            Spot::Moment(time) => self.go_to_time(time),
-            Spot::Target(target) => self.set_target(target),
-            Spot::Block(segment, block) => self.segments.select(segment, block),
+            Some(HitTarget::Time) => self.go_to_column(column),
+            Some(HitTarget::Moment(time)) => self.context.go_to_time(time),
+            Some(HitTarget::Device(target)) => self.context.set_target(target),
+            Some(HitTarget::Block(segment, block)) => self.segments.select(segment, block),
         }
-        None
+    }
+
+    /// Puts the cursor on a row; returns whether it was there already.
+    fn select(&mut self, row: usize) -> bool {
+        self.screen_mut(self.table_screen()).0.table().is_some_and(|table| table.select(row))
     }
 
     fn go_to_column(&mut self, column: u16) {
-        if let Some(scale) = self.spots.time_scale() {
-            self.go_to_time(scale.time_at(column));
+        if let Some(scale) = self.context.hit_targets.time_scale() {
+            self.context.go_to_time(scale.time_at(column));
         }
     }
 }

@@ -38,7 +38,7 @@ pub fn run(pid: Option<u32>, wait: bool, theme: Option<Palette>) -> anyhow::Resu
     let feed = Feed::start(Source::Traces(followed));
     let config = Config::read_or_say();
     let mut app = App::new(config.theme(theme), "opening the trace…");
-    config.apply(&mut app);
+    app.configure(&config);
     session::run(&mut app, &feed, None)?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::app::{App, Screen};
+use crate::app::{App, draw};
 use crate::clock::now_unix_ns;
 use crate::config::Config;
 use crate::error::bad_input;
@@ -14,8 +14,9 @@ use crate::export::{svg, text_picture};
 use crate::feed::{Feed, Followed, Source, look};
 use crate::query::Query;
 use crate::save::Destination;
+use crate::screen::Screen;
 use crate::theme::{Depth, Palette, Theme};
-use crate::{progress, session, terminal, trace_files, view};
+use crate::{progress, session, terminal, trace_files};
 
 /// What to show, and how.
 #[derive(Clone, Debug, Default)]
@@ -62,13 +63,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
 fn app(config: &Config, theme: Theme, options: &Options) -> anyhow::Result<App> {
     let mut app = App::new(theme, "opening the trace…");
-    config.apply(&mut app);
+    app.configure(config);
     app.screen = options.screen.unwrap_or(app.screen);
     if let Some(moment) = &options.at {
-        app.begin_at(moment);
+        app.start_at(moment);
     }
     if let Some(filter) = &options.filter
-        && let Some(error) = app.set_filter(filter)
+        && let Some(error) = app.context.set_filter(filter)
     {
         return Err(bad_input(format!("--filter {filter}: {error}")));
     }
@@ -104,7 +105,7 @@ fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()>
     let mut app = app(&Config::default(), theme, options)?;
     app.on_snapshot(snapshot.into());
     app.on_tick(now_unix_ns());
-    if let Some(error) = app.notice.take() {
+    if let Some(error) = app.context.notice.take() {
         return Err(bad_input(format!("--at: {error}")));
     }
     // Some screens need more than every snapshot has.
@@ -115,12 +116,12 @@ fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()>
         app.on_snapshot(snapshot.into());
     }
     let mut buffer = Buffer::empty(Rect::new(0, 0, columns, rows));
-    view::draw(&mut buffer, &mut app);
+    draw(&mut buffer, &mut app);
     match &options.svg {
         Some(path) => {
             let destination = Destination::of(path);
             options.files.iter().try_for_each(|file| destination.check(file, true))?;
-            destination.write(|out| out.write_all(svg::picture(&buffer, &app.theme).as_bytes()))
+            destination.write(|out| out.write_all(svg::picture(&buffer, &app.context.theme).as_bytes()))
         }
         None => Ok(std::io::stdout().lock().write_all(text_picture(&buffer).as_bytes())?),
     }

@@ -11,12 +11,11 @@ use super::keyboard::Keyboard;
 use super::launch::{Ended, cannot_start, lock};
 use super::pty::PtyProgram;
 use super::traces::TraceFinder;
-use crate::app::App;
+use crate::app::{App, output_size};
 use crate::config::Config;
 use crate::feed::{Feed, Source};
 use crate::session::{self, Left, Program};
 use crate::theme::Palette;
-use crate::view;
 
 /// Between two looks at the program.
 const PAUSE: Duration = Duration::from_millis(30);
@@ -27,7 +26,7 @@ const LAST_ROWS: usize = 20;
 pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Option<Palette>) -> anyhow::Result<Ended> {
     let config = Config::read_or_say();
     let (columns, rows) = crossterm::terminal::size().unwrap_or((80, 24));
-    let (pane_rows, pane_columns) = view::output_size(columns, rows);
+    let (pane_rows, pane_columns) = output_size(columns, rows);
     let mut program =
         PtyProgram::start(command, pane_rows, pane_columns).map_err(|error| cannot_start(command, &error))?;
     lock(finder).adopt(program.pid());
@@ -36,8 +35,8 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Optio
         lock(&found).scan().iter().map(|found| found.path.clone()).collect()
     })));
     let mut app = App::new(config.theme(theme), "waiting for the program to use CUDA…").with_program(program.screen());
-    config.apply(&mut app);
-    app.program_takes_keys = program.takes_input();
+    app.configure(&config);
+    app.output.takes_keys = program.takes_input();
     let left = session::run(&mut app, &feed, Some(&mut program));
     drop(feed);
     program.pass_on(LAST_ROWS);

@@ -1,0 +1,269 @@
+//! The state of the dashboard, and the data that comes in.
+
+use std::sync::{Arc, Mutex};
+
+use super::prompt::Prompt;
+use crate::config::Config;
+use crate::context::{ChartWindow, Context, ShownMoment};
+use crate::offload::mover::MoverUpdate;
+use crate::overlays::Overlay;
+use crate::program_screen::ProgramScreen;
+use crate::query::{ComparisonQuery, Cursor, Detail, Query};
+use crate::screen::{Screen, TablePane};
+use crate::screens::events::EventsScreen;
+use crate::screens::layers::LayersScreen;
+use crate::screens::lines::LinesScreen;
+use crate::screens::output::OutputScreen;
+use crate::screens::overview::OverviewScreen;
+use crate::screens::processes::ProcessesScreen;
+use crate::screens::screen_state::ScreenState;
+use crate::screens::segments::SegmentsScreen;
+use crate::screens::steps::StepsScreen;
+use crate::snapshot::{Snapshot, State};
+use crate::theme::Theme;
+
+/// The dashboard.
+pub struct App {
+    /// What all screens share.
+    pub context: Context,
+    /// The screen in front.
+    pub screen: Screen,
+    /// All at a glance.
+    pub overview: OverviewScreen,
+    /// The lines.
+    pub lines: LinesScreen,
+    /// The layers.
+    pub layers: LayersScreen,
+    /// The memory map.
+    pub segments: SegmentsScreen,
+    /// The steps.
+    pub steps: StepsScreen,
+    /// The events.
+    pub events: EventsScreen,
+    /// The processes.
+    pub processes: ProcessesScreen,
+    /// What the program prints.
+    pub output: OutputScreen,
+    /// What is drawn over the screen.
+    pub overlay: Option<Overlay>,
+    /// The line being typed.
+    pub prompt: Option<Prompt>,
+    /// Whether the dashboard uses the mouse.
+    pub uses_mouse: bool,
+    /// What to say while there is no trace yet.
+    pub waiting_for: String,
+    pub(super) latest: Arc<Snapshot>,
+    /// The latest moment when the display was paused.
+    paused_at: Option<Cursor>,
+    /// The moment to go to when the first data comes.
+    start_moment: Option<String>,
+}
+
+impl App {
+    /// A dashboard that waits for its first snapshot.
+    pub fn new(theme: Theme, waiting_for: impl Into<String>) -> Self {
+        Self {
+            context: Context::new(theme),
+            screen: Screen::Overview,
+            overview: OverviewScreen::default(),
+            lines: LinesScreen::default(),
+            layers: LayersScreen::default(),
+            segments: SegmentsScreen::default(),
+            steps: StepsScreen::default(),
+            events: EventsScreen::default(),
+            processes: ProcessesScreen::default(),
+            output: OutputScreen::default(),
+            overlay: None,
+            prompt: None,
+            uses_mouse: true,
+            waiting_for: waiting_for.into(),
+            latest: Arc::default(),
+            paused_at: None,
+            start_moment: None,
+        }
+    }
+
+    /// The same with a screen for what the program prints to `terminal`.
+    pub fn with_program(mut self, terminal: Arc<Mutex<ProgramScreen>>) -> Self {
+        self.output = OutputScreen::of_program(terminal);
+        self
+    }
+
+    /// Applies the user's preferences.
+    pub fn configure(&mut self, config: &Config) {
+        self.context.units = config.units;
+        self.context.inclusive = config.inclusive;
+        self.context.window = match config.window_seconds {
+            0 => ChartWindow::Run,
+            seconds => ChartWindow::Last(seconds),
+        };
+        self.screen = config.screen;
+        self.uses_mouse = config.mouse;
+    }
+
+    /// The screens there are.
+    pub fn screens(&self) -> &'static [Screen] {
+        let all = &Screen::ALL;
+        if self.output.has_program() { all } else { &all[..all.len() - 1] }
+    }
+
+    /// The state of a screen, and the context.
+    pub(super) fn screen_mut(&mut self, screen: Screen) -> (&mut dyn ScreenState, &mut Context) {
+        let state: &mut dyn ScreenState = match screen {
+            Screen::Overview => &mut self.overview,
+            Screen::Lines => &mut self.lines,
+            Screen::Layers => &mut self.layers,
+            Screen::Segments => &mut self.segments,
+            Screen::Steps => &mut self.steps,
+            Screen::Events => &mut self.events,
+            Screen::Processes => &mut self.processes,
+            Screen::Output => &mut self.output,
+        };
+        (state, &mut self.context)
+    }
+
+    /// The state of the screen in front.
+    pub(super) fn front(&self) -> &dyn ScreenState {
+        match self.screen {
+            Screen::Overview => &self.overview,
+            Screen::Lines => &self.lines,
+            Screen::Layers => &self.layers,
+            Screen::Segments => &self.segments,
+            Screen::Steps => &self.steps,
+            Screen::Events => &self.events,
+            Screen::Processes => &self.processes,
+            Screen::Output => &self.output,
+        }
+    }
+
+    /// The screen whose rows the keys move: on the overview that of the table with the focus.
+    pub(super) fn table_screen(&self) -> Screen {
+        match (self.screen, self.overview.focus) {
+            (Screen::Overview, TablePane::Lines) => Screen::Lines,
+            (Screen::Overview, TablePane::Layers) => Screen::Layers,
+            (screen, _) => screen,
+        }
+    }
+
+    /// New data. While paused it is kept for later, unless it answers a query made since.
+    pub fn on_snapshot(&mut self, snapshot: Arc<Snapshot>) {
+        self.latest = snapshot;
+        let (new, old) = (&self.latest, &self.context.snapshot);
+        let answers = (&new.cursor, new.detail, &new.trace) != (&old.cursor, old.detail, &old.trace);
+        if !self.context.paused || answers && self.latest.cursor.is_some() {
+            self.context.snapshot = self.latest.clone();
+            self.change_moment(|app| {
+                app.go_to_start_moment();
+                app.context.leave_an_empty_end();
+            });
+        } else if self.awaits_comparison() {
+            Arc::make_mut(&mut self.context.snapshot).comparison.clone_from(&self.latest.comparison);
+        }
+    }
+
+    /// Time goes on. Returns whether the screen shows it.
+    pub fn on_tick(&mut self, now_unix_ns: u64) -> bool {
+        if self.context.paused {
+            return false;
+        }
+        let clock = |now: u64| self.context.process().map(|process| process.until(now) / 250_000_000);
+        let changed = clock(self.context.now_unix_ns) != clock(now_unix_ns);
+        self.context.now_unix_ns = now_unix_ns;
+        changed
+    }
+
+    /// The program ended.
+    pub fn on_program_end(&mut self, how: String) {
+        self.output.on_program_end(how);
+        if self.overlay == Some(Overlay::Leave) {
+            self.overlay = None;
+        }
+    }
+
+    /// Where the memory of the processes is, and how orders ended.
+    pub fn on_mover_update(&mut self, update: MoverUpdate) {
+        self.context.memory_locations = update.known;
+        for outcome in update.outcomes {
+            match outcome {
+                // A long text, which says what to do.
+                Err(error) if self.overlay.is_none() && self.prompt.is_none() => {
+                    self.overlay = Some(Overlay::Message(error));
+                }
+                Ok(words) | Err(words) => self.context.notice = Some(words),
+            }
+        }
+    }
+
+    /// What snapshots are to show beyond what all do.
+    pub fn query(&self) -> Query {
+        let context = &self.context;
+        let detail = match self.screen.detail() {
+            Detail::None if context.filter.asks_for_relations() => Detail::Relations,
+            detail => detail,
+        };
+        // Only some figures of the peak are in every snapshot; the rest is looked up at that moment.
+        let peak = (context.moment == ShownMoment::Peak && matches!(detail, Detail::Segments | Detail::Events))
+            .then(|| context.peak_cursor())
+            .flatten();
+        let trace = context.process().map(|process| process.path.clone()).filter(|_| detail != Detail::None);
+        let cursor = context.cursor().cloned().or(peak).or_else(|| {
+            let shown = &context.snapshot;
+            let is_there = (detail, trace.as_ref()) == (shown.detail, shown.trace.as_ref());
+            // Where the display stands, for what was not in the snapshot it stands at.
+            self.paused_at.clone().filter(|_| !is_there || shown.cursor.is_some())
+        });
+        Query { detail, trace, cursor, compare: self.comparison_query(), scope: context.scope }
+    }
+
+    fn comparison_query(&self) -> Option<ComparisonQuery> {
+        if self.screen == Screen::Steps { self.steps.comparison_query(&self.context) } else { None }
+    }
+
+    /// Whether a comparison is to come.
+    pub fn awaits_comparison(&self) -> bool {
+        self.screen == Screen::Steps && self.steps.awaits_comparison(&self.context)
+    }
+
+    /// Whether the snapshot shown is not yet of the moment asked for.
+    pub fn is_seeking(&self) -> bool {
+        !self.context.snapshot.processes.is_empty() && self.query().cursor != self.context.snapshot.cursor
+    }
+
+    /// Goes to a moment as soon as there is a trace; see [`Context::go_to`].
+    pub fn start_at(&mut self, text: &str) {
+        self.start_moment = Some(text.to_owned());
+    }
+
+    fn go_to_start_moment(&mut self) {
+        let context = &mut self.context;
+        if context.device().is_some_and(|device| device.totals.peak_used_bytes > 0)
+            && context.process().is_some_and(|process| !matches!(process.state, State::Opening { .. }))
+            && let Some(text) = self.start_moment.take()
+        {
+            context.notice = context.go_to(&text).err();
+        }
+    }
+
+    /// Runs what may change the moment shown. Tables sorted by the figure of the old moment are then sorted by that of the
+    /// new one.
+    pub fn change_moment<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.context.moment;
+        let result = change(self);
+        let after = self.context.moment;
+        if before != after {
+            self.lines.table.follow(before, after);
+            self.layers.table.follow(before, after);
+        }
+        result
+    }
+
+    /// Stops the display, or lets it go on.
+    pub(super) fn toggle_pause(&mut self) {
+        self.context.paused = !self.context.paused;
+        self.paused_at = if self.context.paused { self.context.latest_cursor() } else { None };
+        if !self.context.paused {
+            let latest = self.latest.clone();
+            self.on_snapshot(latest);
+        }
+    }
+}

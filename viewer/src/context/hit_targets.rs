@@ -1,0 +1,91 @@
+//! What the mouse hits where on the screen.
+
+use std::cell::{Cell, RefCell};
+
+use ratatui::layout::{Position, Rect};
+
+use crate::screen::{Screen, TablePane};
+
+/// Something on the screen that takes the mouse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HitTarget {
+    /// A screen's tab.
+    Tab(Screen),
+    /// The heading of a table's column, by its index among the columns of that table.
+    Heading(usize),
+    /// A row of the table of the screen in front, by its index.
+    Row(usize),
+    /// A table of the overview.
+    Pane(TablePane),
+    /// A row of a table of the overview.
+    PaneRow(TablePane, usize),
+    /// A point in time: the scale is [`HitTargets::time_scale`].
+    Time,
+    /// One moment: nanoseconds since the trace's start.
+    Moment(u64),
+    /// A device of a process, by its index in [`super::Context::targets`].
+    Device(usize),
+    /// A piece of the memory map: the addresses of the segment and of the piece.
+    Block(u64, u64),
+    /// The overlay.
+    Overlay,
+}
+
+/// Which time is drawn in which column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeScale {
+    /// The first column.
+    pub left: u16,
+    /// Its time: nanoseconds since the trace's start.
+    pub start: u64,
+    /// The length of a column, in nanoseconds.
+    pub width: u64,
+}
+
+impl TimeScale {
+    /// The time at the end of a column.
+    pub fn time_at(&self, column: u16) -> u64 {
+        let columns = u64::from(column.saturating_sub(self.left)) + 1;
+        self.start.saturating_add(self.width.saturating_mul(columns)).saturating_sub(1)
+    }
+}
+
+/// The targets of one frame. A target drawn later covers those drawn before.
+///
+/// Drawing borrows the context immutably and fills this: hence the cells.
+#[derive(Debug, Default)]
+pub struct HitTargets {
+    targets: RefCell<Vec<(Rect, HitTarget)>>,
+    time_scale: Cell<Option<TimeScale>>,
+}
+
+impl HitTargets {
+    /// Removes all targets, before a new frame is drawn.
+    pub fn clear(&self) {
+        self.targets.borrow_mut().clear();
+    }
+
+    /// Adds a target at `area`.
+    pub fn put(&self, area: Rect, target: HitTarget) {
+        if area.area() > 0 {
+            self.targets.borrow_mut().push((area, target));
+        }
+    }
+
+    /// Adds a time axis at `area`.
+    pub fn put_time(&self, area: Rect, scale: TimeScale) {
+        self.time_scale.set(Some(scale));
+        self.put(area, HitTarget::Time);
+    }
+
+    /// The scale of the time axis drawn last.
+    pub fn time_scale(&self) -> Option<TimeScale> {
+        self.time_scale.get()
+    }
+
+    /// The topmost target at a position.
+    pub fn at(&self, column: u16, row: u16) -> Option<HitTarget> {
+        let targets = self.targets.borrow();
+        targets.iter().rev().find(|(area, _)| area.contains(Position::new(column, row))).map(|(_, target)| *target)
+    }
+}

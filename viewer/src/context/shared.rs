@@ -1,0 +1,165 @@
+//! The context, and the process and device it shows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use memlab_trace::{Line, Scope, SegmentMap};
+
+use super::hit_targets::HitTargets;
+use super::moment::{ChartWindow, ShownMoment};
+use crate::filter::Filter;
+use crate::format::Units;
+use crate::offload::mover::MemoryLocation;
+use crate::query::Cursor;
+use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, Snapshot};
+use crate::theme::Theme;
+
+/// What all screens share.
+pub struct Context {
+    /// What is on the screen.
+    pub snapshot: Arc<Snapshot>,
+    /// Whether `snapshot` stands still while the program goes on.
+    pub paused: bool,
+    /// The device shown: an index into [`Context::targets`].
+    pub(super) target: usize,
+    /// The moment of tables and categories.
+    pub moment: ShownMoment,
+    /// Whether the user chose it.
+    pub(super) moment_was_chosen: bool,
+    /// The chosen moment, where `moment` is [`ShownMoment::Then`].
+    pub(super) cursor: Option<Cursor>,
+    /// How much of the past the chart shows.
+    pub window: ChartWindow,
+    /// How sizes are written.
+    pub units: Units,
+    /// Whether what a line or layer holds includes what those it calls hold.
+    pub inclusive: bool,
+    /// Whose lines are shown, if the user chose.
+    pub scope: Option<Scope>,
+    /// Which rows are shown.
+    pub filter: Filter,
+    /// The filter as it was typed.
+    pub filter_text: String,
+    /// Whether `snapshot` is not yet of the moment asked for; set before drawing.
+    pub is_seeking: bool,
+    /// A message for the status line, until the next key.
+    pub notice: Option<String>,
+    /// Colours and glyphs.
+    pub theme: Theme,
+    /// What the mouse hits where; filled as the screen is drawn.
+    pub hit_targets: HitTargets,
+    /// The present: nanoseconds since 1970.
+    pub now_unix_ns: u64,
+    /// Where the memory of each process is, by its pid.
+    pub memory_locations: HashMap<u32, MemoryLocation>,
+}
+
+impl Context {
+    /// A context without a snapshot.
+    pub fn new(theme: Theme) -> Self {
+        Self {
+            snapshot: Arc::default(),
+            paused: false,
+            target: 0,
+            moment: ShownMoment::Now,
+            moment_was_chosen: false,
+            cursor: None,
+            window: ChartWindow::Run,
+            units: Units::Auto,
+            inclusive: false,
+            scope: None,
+            filter: Filter::default(),
+            filter_text: String::new(),
+            is_seeking: false,
+            notice: None,
+            theme,
+            hit_targets: HitTargets::default(),
+            now_unix_ns: 0,
+            memory_locations: HashMap::new(),
+        }
+    }
+
+    /// All devices of all processes: indices into `processes` and its `devices`.
+    pub fn targets(&self) -> Vec<(usize, Option<usize>)> {
+        let of_process = |(index, process): (usize, &ProcessSnapshot)| -> Vec<(usize, Option<usize>)> {
+            match process.devices.len() {
+                0 => vec![(index, None)],
+                devices => (0..devices).map(|device| (index, Some(device))).collect(),
+            }
+        };
+        self.snapshot.processes.iter().enumerate().flat_map(of_process).collect()
+    }
+
+    /// Which of [`Context::targets`] is shown.
+    pub fn target(&self) -> usize {
+        self.target.min(self.targets().len().saturating_sub(1))
+    }
+
+    /// Shows one of [`Context::targets`].
+    pub fn set_target(&mut self, target: usize) {
+        self.target = target;
+    }
+
+    /// Shows the next device, or one further on; after the last one the first.
+    pub fn turn_target(&mut self, by: usize) {
+        let targets = self.targets().len();
+        if targets > 0 {
+            self.target = (self.target() + by) % targets;
+        }
+    }
+
+    /// The process shown.
+    pub fn process(&self) -> Option<&ProcessSnapshot> {
+        let (process, _) = *self.targets().get(self.target())?;
+        self.snapshot.processes.get(process)
+    }
+
+    /// The device shown.
+    pub fn device(&self) -> Option<&DeviceSnapshot> {
+        let (process, device) = *self.targets().get(self.target())?;
+        self.snapshot.processes.get(process)?.devices.get(device?)
+    }
+
+    /// The memory map of the device shown, if the snapshot has it.
+    pub fn segment_map(&self) -> Option<&SegmentMap> {
+        self.device()?.segments.as_deref()
+    }
+
+    /// The working directory of the process shown, from which paths are shortened.
+    pub fn directory(&self) -> &str {
+        self.process().map_or("", |process| &process.header.directory)
+    }
+
+    /// The sum of the lines, and of the layers, of the device shown.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.device().map_or(0, |device| match self.moment {
+            ShownMoment::Now | ShownMoment::Then => device.totals.allocated_bytes,
+            ShownMoment::Peak => device.totals.peak_allocated_bytes,
+        })
+    }
+
+    /// The text of a line, if the trace has it.
+    pub fn recorded_text(&self, line: &Line) -> Option<&Arc<str>> {
+        self.process()?.sources.line(&line.file, line.line?)
+    }
+
+    /// Sets the filter; returns what is wrong with it, if it cannot be parsed.
+    pub fn set_filter(&mut self, text: &str) -> Option<String> {
+        match Filter::parse(text) {
+            Ok(filter) => {
+                self.filter = filter;
+                self.filter_text = text.to_owned();
+                None
+            }
+            Err(error) => Some(error),
+        }
+    }
+
+    /// Shows the lines of libraries too, or the user's alone.
+    pub fn toggle_libraries(&mut self) {
+        self.scope = Some(match self.process().map(|process| process.scope) {
+            Some(Scope::Libraries) => Scope::Users,
+            _ => Scope::Libraries,
+        });
+    }
+}

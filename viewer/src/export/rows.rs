@@ -1,0 +1,101 @@
+//! The rows of a table as JSON and CSV.
+
+use serde_json::{Map, Value, json};
+
+use super::csv;
+
+/// Rows with named columns.
+pub struct Rows {
+    /// The columns' names on the screen.
+    pub columns: Vec<String>,
+    /// A value for each column.
+    pub rows: Vec<Vec<Value>>,
+}
+
+impl Rows {
+    /// With the keys and units of `memlab report --json`.
+    pub fn json(&self) -> String {
+        let row = |row: &Vec<Value>| -> Map<String, Value> {
+            let mut keys = Map::new();
+            for (column, value) in self.columns.iter().zip(row) {
+                match (key(column), value) {
+                    ("line", Value::String(place)) => {
+                        let (file, line) = split_place(place);
+                        keys.insert("file".to_owned(), json!(file));
+                        keys.insert("line".to_owned(), json!(line));
+                    }
+                    // Events are in the order of their numbers; their times have a column of their own.
+                    ("time", _) => {}
+                    (key, value) => _ = keys.insert(key.to_owned(), value.clone()),
+                }
+            }
+            keys
+        };
+        let rows: Vec<_> = self.rows.iter().map(row).collect();
+        format!("{:#}\n", json!(rows))
+    }
+
+    /// As comma-separated values with a heading.
+    pub fn csv(&self) -> String {
+        let line = |cells: Vec<String>| cells.join(",") + "\r\n";
+        let mut text = line(self.columns.iter().map(|column| csv::field(column).into_owned()).collect());
+        for row in &self.rows {
+            text += &line(row.iter().map(cell).collect());
+        }
+        text
+    }
+}
+
+/// What the report calls what a column shows.
+fn key(column: &str) -> &str {
+    match column {
+        "now" => "live_bytes",
+        "at peak" => "live_bytes_at_peak",
+        "its most" => "peak_live_bytes",
+        "+ a step" => "bytes_per_step",
+        "blocks" => "live_blocks",
+        "backward" => "backward_bytes_at_peak",
+        "allocs/s" => "allocations_per_second",
+        "allocs" => "allocations",
+        "in total" | "allocated" => "allocated_bytes",
+        "params" => "parameter_bytes",
+        "grads" => "gradient_bytes",
+        "optim" => "optimizer_state_bytes",
+        "activ" => "activation_bytes",
+        "Σ forward" => "forward_bytes",
+        "Σ backwd" => "backward_bytes",
+        "layer" => "name",
+        "class" => "type",
+        "step" => "index",
+        "ended at" => "end_time_ns",
+        "took" => "duration_ns",
+        "peak" => "peak_allocated_bytes",
+        "kept" => "allocated_bytes_at_end",
+        "growth" => "growth_bytes",
+        "reserved" => "reserved_bytes",
+        "dev. used" => "used_bytes",
+        "steps" => "steps_ended",
+        "event" => "number",
+        "size" => "bytes",
+        "what" => "kind",
+        "who asked" => "line",
+        "segment bytes" => "segment_bytes",
+        other => other,
+    }
+}
+
+/// File and line of `train.py:31`; nothing of what is no place.
+fn split_place(place: &str) -> (Option<&str>, Option<u32>) {
+    match place.rsplit_once(':').map(|(file, line)| (file, line.parse())) {
+        Some((file, Ok(line))) => (Some(file), Some(line)),
+        _ => (None, None),
+    }
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => csv::field(text).into_owned(),
+        number => number.to_string(),
+    }
+}

@@ -1,0 +1,88 @@
+//! Which screens the dashboard has.
+
+use clap::ValueEnum;
+use serde::Deserialize;
+
+use crate::query::Detail;
+
+/// One of the screens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Screen {
+    /// All at a glance.
+    #[default]
+    Overview,
+    /// Memory by Python line.
+    Lines,
+    /// Memory by layer.
+    Layers,
+    /// The allocator's segments and the blocks in them.
+    Segments,
+    /// Memory by optimizer step.
+    Steps,
+    /// One event after the other.
+    Events,
+    /// All processes and their devices.
+    Processes,
+    /// What the program prints.
+    Output,
+}
+
+impl Screen {
+    /// All of them, in the order of their tabs.
+    pub const ALL: [Self; 8] = [
+        Self::Overview,
+        Self::Lines,
+        Self::Layers,
+        Self::Segments,
+        Self::Steps,
+        Self::Events,
+        Self::Processes,
+        Self::Output,
+    ];
+
+    /// Its name on its tab.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Overview => "Overview",
+            Self::Lines => "Lines",
+            Self::Layers => "Layers",
+            Self::Segments => "Segments",
+            Self::Steps => "Steps",
+            Self::Events => "Events",
+            Self::Processes => "Processes",
+            Self::Output => "Output",
+        }
+    }
+
+    /// Its name on a narrow terminal.
+    pub fn short_title(self) -> &'static str {
+        match self {
+            Self::Overview => "Over",
+            Self::Segments => "Segs",
+            Self::Processes => "Procs",
+            Self::Output => "Out",
+            screen => screen.title(),
+        }
+    }
+
+    /// What it shows beyond what every snapshot has.
+    pub fn detail(self) -> Detail {
+        match self {
+            Self::Lines => Detail::Calls,
+            Self::Segments => Detail::Segments,
+            Self::Events => Detail::Events,
+            _ => Detail::None,
+        }
+    }
+}
+
+/// A table of the overview.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TablePane {
+    /// The lines.
+    #[default]
+    Lines,
+    /// The layers.
+    Layers,
+}

@@ -1,0 +1,109 @@
+//! The state and the keys of the layers.
+
+use std::collections::HashSet;
+
+use crossterm::event::KeyCode;
+
+use super::columns::LayerColumn;
+use super::item::LayerKey;
+use crate::context::Context;
+use crate::export::rows::Rows;
+use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
+use crate::widgets::columns::{TableControl, TableState};
+use crate::widgets::rows::rows_of;
+
+/// The screen of the layers.
+#[derive(Clone, Debug)]
+pub struct LayersScreen {
+    /// Order and cursor.
+    pub table: TableState<LayerColumn>,
+    /// The modules opened or closed by hand; the others are open down to [`OPEN_DEPTH`].
+    toggled: HashSet<LayerKey>,
+    /// Whether those below that are open too.
+    all_open: bool,
+}
+
+/// Layers above this depth are open at first: the outermost module and what is right inside it are seen.
+const OPEN_DEPTH: u16 = 1;
+
+impl Default for LayersScreen {
+    fn default() -> Self {
+        Self { table: TableState::new(LayerColumn::Now), toggled: HashSet::new(), all_open: false }
+    }
+}
+
+impl ScreenState for LayersScreen {
+    fn on_key(&mut self, key: KeyCode, context: &mut Context) {
+        match key {
+            KeyCode::Char('l' | '+') => self.open(true, context),
+            KeyCode::Char('h' | '-') => self.open(false, context),
+            KeyCode::Char('z') => self.toggle_all(),
+            _ => {}
+        }
+    }
+
+    fn on_enter(&mut self, context: &mut Context) -> Option<Action> {
+        self.toggle(context);
+        None
+    }
+
+    fn table(&mut self) -> Option<&mut dyn TableControl> {
+        Some(&mut self.table)
+    }
+
+    fn footer_keys(&self, context: &Context) -> FooterKeys {
+        let inclusive = if context.inclusive { "own" } else { "inclusive" };
+        let first = footer_keys(&[("⏎", "open"), ("z", "all"), ("i", inclusive)]);
+        FooterKeys { first, ..FooterKeys::default() }
+    }
+
+    fn help(&self) -> ScreenHelp {
+        ScreenHelp {
+            title: "Memory by layer: the tree of modules",
+            keys: &[("Enter, l  h", "open a module, close it"), ("z", "open all, close all")],
+        }
+    }
+
+    fn rows(&self, context: &Context) -> Option<Rows> {
+        Some(rows_of::<LayerColumn>(&self.items(context), &["class"], |row| {
+            (row.key.1.clone(), vec![row.class().into()])
+        }))
+    }
+}
+
+impl LayersScreen {
+    pub(super) fn is_open(&self, key: &LayerKey, depth: u16) -> bool {
+        (self.all_open || depth < OPEN_DEPTH) != self.toggled.contains(key)
+    }
+
+    /// Opens all modules, or closes all again.
+    fn toggle_all(&mut self) {
+        self.all_open = !self.all_open;
+        self.toggled.clear();
+    }
+
+    /// Opens the row under the cursor, or closes it or the one it is in.
+    fn open(&mut self, open: bool, context: &Context) {
+        let items = self.items(context);
+        let row = self.table.selected;
+        let Some(item) = items.get(row) else { return };
+        match item.is_open {
+            Some(is_open) if is_open != open => self.toggle(context),
+            _ if !open && item.depth > 0 => {
+                if let Some(around) = items[..row].iter().rposition(|other| other.depth < item.depth) {
+                    self.table.selected = around;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Opens the row under the cursor if it is closed, and closes it if it is open.
+    fn toggle(&mut self, context: &Context) {
+        let items = self.items(context);
+        let Some(item) = items.get(self.table.selected) else { return };
+        if item.is_open.is_some() && !self.toggled.remove(&item.key) {
+            self.toggled.insert(item.key.clone());
+        }
+    }
+}

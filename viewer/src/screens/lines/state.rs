@@ -1,0 +1,115 @@
+//! The state and the keys of the lines.
+
+use std::collections::HashSet;
+
+use crossterm::event::KeyCode;
+
+use super::columns::LineColumn;
+use super::item::{LineItem, LineKey};
+use crate::context::Context;
+use crate::export::rows::Rows;
+use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
+use crate::text::place;
+use crate::widgets::columns::{TableControl, TableState};
+use crate::widgets::rows::rows_of;
+
+/// The screen of the lines.
+#[derive(Clone, Debug)]
+pub struct LinesScreen {
+    /// Order and cursor.
+    pub table: TableState<LineColumn>,
+    /// Whether the call tree is shown instead of the table.
+    pub is_tree: bool,
+    /// The rows opened, or in the tree those opened or closed, by hand.
+    pub(super) open: HashSet<LineKey>,
+}
+
+impl Default for LinesScreen {
+    fn default() -> Self {
+        Self { table: TableState::new(LineColumn::Now), is_tree: false, open: HashSet::new() }
+    }
+}
+
+impl ScreenState for LinesScreen {
+    fn on_key(&mut self, key: KeyCode, context: &mut Context) {
+        match key {
+            KeyCode::Char('l' | '+') => self.open(true, context),
+            KeyCode::Char('h' | '-') => self.open(false, context),
+            KeyCode::Char('c') => self.toggle_tree(),
+            _ => {}
+        }
+    }
+
+    fn on_enter(&mut self, context: &mut Context) -> Option<Action> {
+        let items = self.items(context);
+        match items.get(self.table.selected).and_then(LineItem::line) {
+            Some(line) => Some(Action::OpenSource(line.clone())),
+            None => {
+                context.notice = Some("there is no Python line to show".to_owned());
+                None
+            }
+        }
+    }
+
+    fn table(&mut self) -> Option<&mut dyn TableControl> {
+        Some(&mut self.table)
+    }
+
+    fn footer_keys(&self, context: &Context) -> FooterKeys {
+        let tree = if self.is_tree { "table" } else { "call tree" };
+        let inclusive = if context.inclusive { "own" } else { "inclusive" };
+        let first = footer_keys(&[("⏎", "source"), ("l", "callers"), ("c", tree), ("i", inclusive)]);
+        FooterKeys { first, ..FooterKeys::default() }
+    }
+
+    fn help(&self) -> ScreenHelp {
+        ScreenHelp {
+            title: "Memory by Python line",
+            keys: &[
+                ("Enter", "the source around the line, with bytes in the margin"),
+                ("l  h", "open who called it, close"),
+                ("c", "the call tree from the outermost call down, and back"),
+            ],
+        }
+    }
+
+    fn rows(&self, context: &Context) -> Option<Rows> {
+        Some(rows_of::<LineColumn>(&self.items(context), &["function"], |row| {
+            let line = row.line();
+            let place = line.map(|line| place(line, ""));
+            (place, vec![line.map(|line| line.function.to_string()).into()])
+        }))
+    }
+}
+
+impl LinesScreen {
+    fn toggle_tree(&mut self) {
+        self.is_tree = !self.is_tree;
+        self.open.clear();
+        self.table.selected = 0;
+    }
+
+    /// Opens the row under the cursor, or closes it or the one it is in.
+    fn open(&mut self, open: bool, context: &Context) {
+        let items = self.items(context);
+        let Some(item) = items.get(self.table.selected) else { return };
+        let starts_open = self.starts_open(item, context);
+        match item.is_open {
+            Some(is_open) if is_open != open => {
+                if open == starts_open {
+                    self.open.remove(&item.key);
+                } else {
+                    self.open.insert(item.key.clone());
+                }
+            }
+            // Closing what is closed goes to the row around it.
+            _ if !open && item.depth > 0 => {
+                let around = &item.key[..item.key.len() - 1];
+                if let Some(row) = items.iter().position(|other| other.key == around) {
+                    self.table.selected = row;
+                }
+            }
+            _ => {}
+        }
+    }
+}

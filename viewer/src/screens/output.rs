@@ -1,0 +1,8 @@
+//! What the program prints.
+
+mod draw;
+mod state;
+mod typed_bytes;
+
+pub use draw::inner;
+pub use state::{OutputScreen, Program};

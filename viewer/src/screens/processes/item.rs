@@ -1,0 +1,57 @@
+//! A row of the processes: one device of one process.
+
+use crate::filter::{Field, Filterable};
+use crate::snapshot::State;
+
+/// A row of the table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProcessItem {
+    /// Its place in [`Context::targets`](crate::context::Context::targets).
+    pub target: usize,
+    /// The process id.
+    pub pid: u32,
+    /// How many of its parents, and of theirs, are among those shown.
+    pub depth: u16,
+    /// Its place among all rows: a process comes after its parent.
+    pub(super) order: usize,
+    /// The rank in its job.
+    pub rank: Option<u32>,
+    /// Whether it still writes.
+    pub state: State,
+    /// Where its memory is, in a word, if not on the device.
+    pub moved: Option<&'static str>,
+    /// The device's number and name; empty: it uses none yet.
+    pub device: String,
+    /// Handed out by PyTorch's allocator.
+    pub allocated_bytes: u64,
+    /// The most of that.
+    pub peak_allocated_bytes: u64,
+    /// Held by PyTorch's allocator.
+    pub reserved_bytes: u64,
+    /// The whole device's use.
+    pub used_bytes: u64,
+    /// The device's memory; 0: it uses none yet, or that is not known.
+    pub total_bytes: u64,
+    /// Steps ended.
+    pub steps_ended: u64,
+    /// Out-of-memories.
+    pub oom_count: u64,
+    /// What it runs.
+    pub command: String,
+    /// Where.
+    pub host: String,
+}
+
+impl Filterable for ProcessItem {
+    fn texts(&self) -> Vec<&str> {
+        vec![&self.command, &self.device, &self.host]
+    }
+
+    fn bytes(&self) -> u64 {
+        self.allocated_bytes
+    }
+
+    fn field(&self, field: Field) -> Vec<&str> {
+        if field == Field::Device { vec![&self.device] } else { Vec::new() }
+    }
+}

@@ -1,0 +1,113 @@
+//! The rows of the processes: ranks and children, a row for each device of each.
+
+use super::item::ProcessItem;
+use crate::context::{Context, ShownMoment};
+use crate::snapshot::ProcessSnapshot;
+use crate::text;
+
+/// A row for each of [`Context::targets`], at the moment shown: the latest, that of the cursor, or each at its own peak.
+pub fn device_items(context: &Context) -> Vec<ProcessItem> {
+    let processes = &context.snapshot.processes;
+    let (depths, order) = family(processes);
+    let mut places = vec![0; order.len()];
+    for (place, index) in order.iter().enumerate() {
+        places[*index] = place;
+    }
+    let targets = context.targets();
+    let item = |(target, (index, device)): (usize, &(usize, Option<usize>))| {
+        let process = &processes[*index];
+        let device = device.map(|device| &process.devices[device]);
+        let totals = device.map(|device| device.totals.clone()).unwrap_or_default();
+        let [allocated_bytes, reserved_bytes, used_bytes] = match context.moment {
+            ShownMoment::Now | ShownMoment::Then => [totals.allocated_bytes, totals.reserved_bytes, totals.used_bytes],
+            ShownMoment::Peak => {
+                [totals.peak_allocated_bytes, totals.reserved_bytes_at_peak, totals.used_bytes_at_peak]
+            }
+        };
+        ProcessItem {
+            target,
+            pid: process.header.pid,
+            depth: depths[*index],
+            order: places[*index] * targets.len() + target,
+            rank: process.header.rank,
+            state: process.state,
+            moved: context.memory_location_word(process),
+            device: device.map(|_| format!("cuda:{} {}", totals.index, totals.name)).unwrap_or_default(),
+            allocated_bytes,
+            peak_allocated_bytes: totals.peak_allocated_bytes,
+            reserved_bytes,
+            used_bytes,
+            total_bytes: totals.total_bytes,
+            steps_ended: process.shown_at.map_or(process.steps_ended, |shown_at| shown_at.steps_ended),
+            oom_count: process.oom_count,
+            command: text::short_command(&process.header.command),
+            host: process.header.host.clone(),
+        }
+    };
+    targets.iter().enumerate().map(item).collect()
+}
+
+/// For each process how deep it stands below its parents among them, and the order in which children follow parents.
+fn family(processes: &[ProcessSnapshot]) -> (Vec<u16>, Vec<usize>) {
+    let parent_of = |child: &ProcessSnapshot| {
+        processes.iter().position(|parent| {
+            let (parent, child) = (&parent.header, &child.header);
+            parent.pid == child.parent_pid && parent.host == child.host && parent.pid != child.pid
+        })
+    };
+    let parents: Vec<Option<usize>> = processes.iter().map(parent_of).collect();
+    let mut depths = vec![0; processes.len()];
+    let mut order = Vec::with_capacity(processes.len());
+    let mut is_placed = vec![false; processes.len()];
+    // Those without a parent first; the rest are in circles, which only malicious traces have.
+    let orphans = (0..processes.len()).filter(|index| parents[*index].is_none());
+    for root in orphans.chain(0..processes.len()) {
+        let mut open = vec![(root, 0_u16)];
+        while let Some((index, depth)) = open.pop() {
+            if std::mem::replace(&mut is_placed[index], true) {
+                continue;
+            }
+            depths[index] = depth;
+            order.push(index);
+            let children = (0..processes.len()).rev().filter(|child| parents[*child] == Some(index));
+            open.extend(children.map(|child| (child, depth.saturating_add(1))));
+        }
+    }
+    (depths, order)
+}
+
+#[cfg(test)]
+mod tests {
+    use memlab_trace::record::Header;
+
+    use super::*;
+
+    fn process(pid: u32, parent_pid: u32, host: &str) -> ProcessSnapshot {
+        let header = Header { pid, parent_pid, host: host.to_owned(), ..Header::default() };
+        ProcessSnapshot { header, ..ProcessSnapshot::default() }
+    }
+
+    #[test]
+    fn children_follow_their_parents() {
+        // GIVEN a grandchild, its parent and that one's, out of order, and a process on another host with the parent's pid
+        let processes = [
+            process(30, 20, "a"),
+            process(10, 1, "a"),
+            process(20, 10, "a"),
+            process(11, 10, "b"),
+            process(21, 10, "a"),
+        ];
+        // WHEN put in order THEN each comes after its parent, and deeper; the other host's stands alone
+        let (depths, order) = family(&processes);
+        assert_eq!(order, [1, 2, 0, 4, 3]);
+        assert_eq!(depths, [2, 0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn parents_in_a_circle_are_all_there() {
+        let processes = [process(1, 2, "a"), process(2, 1, "a"), process(3, 3, "a")];
+        let (_, mut order) = family(&processes);
+        order.sort_unstable();
+        assert_eq!(order, [0, 1, 2]);
+    }
+}

@@ -1,0 +1,17 @@
+//! The memory map of the caching allocator.
+
+mod cells;
+mod cursor;
+mod detail;
+mod draw;
+mod drawn;
+mod filtered_block;
+mod layout;
+mod look;
+mod map;
+mod order;
+mod pieces;
+mod state;
+
+pub use pieces::pieces;
+pub use state::SegmentsScreen;

@@ -1,0 +1,9 @@
+//! What screens are drawn from: panes, tables, bars and facts.
+
+pub mod columns;
+pub mod facts;
+pub mod gauge;
+pub mod pane;
+pub mod resample;
+pub mod rows;
+pub mod table;
