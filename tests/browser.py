@@ -1,6 +1,6 @@
-"""A headless Chromium, driven over its debugging pipe: opening pages, asking them things, and what they said and fetched.
+"""Controls a headless Chromium over its debugging pipe: opens pages, evaluates scripts, records errors and requests.
 
-Chromium's own protocol is JSON between NULs on two pipes, which is all there is to it; no driver is needed.
+The protocol is NUL-separated JSON on two pipes, so no driver is needed.
 """
 
 import base64
@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 60  # seconds
+REPLY_TIMEOUT = 60  # seconds
 
 
 def find_chromium():
-    """The browser and what its environment needs, or None: MEMLAB_CHROMIUM, what tests/chromium.sh made, the system's."""
+    """The browser and its environment, or None: MEMLAB_CHROMIUM, that of tests/chromium.sh, or the system's."""
     asked = os.environ.get("MEMLAB_CHROMIUM")
     if asked:
         return asked, {}
@@ -34,7 +34,7 @@ class Browser:
 
     def __init__(self):
         found = find_chromium()
-        assert found, "no Chromium: say 'tests/chromium.sh .venv'"
+        assert found, "no Chromium: run 'tests/chromium.sh .venv'"
         program, environment = found
         self.profile = tempfile.TemporaryDirectory(prefix="memlab-chromium-", ignore_cleanup_errors=True)
         its_input, self.commands = os.pipe()
@@ -42,7 +42,7 @@ class Browser:
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
         options += ["--no-first-run", "--disable-background-networking", "--disable-component-update"]
         options += [f"--user-data-dir={self.profile.name}", "--remote-debugging-pipe", "about:blank"]
-        # It reads from descriptor 3 and writes to descriptor 4.
+        # Chromium reads from descriptor 3 and writes to descriptor 4.
         plumbing = f'exec "$@" 3<&{its_input} 4>&{its_output}'
         self.process = subprocess.Popen(
             ["bash", "-c", plumbing, "bash", str(program), *options],
@@ -71,8 +71,8 @@ class Browser:
         self.profile.cleanup()
 
     def message(self):
-        """The next message of the browser's."""
-        deadline = time.monotonic() + PATIENCE
+        """The next message of the browser."""
+        deadline = time.monotonic() + REPLY_TIMEOUT
         while b"\0" not in self.unread:
             ready, _, _ = select.select([self.answers], [], [], max(0, deadline - time.monotonic()))
             data = os.read(self.answers, 1 << 20) if ready else b""
@@ -82,7 +82,7 @@ class Browser:
         return json.loads(message)
 
     def ask(self, method, session=None, **parameters):
-        """Sends a command and waits for its result; what happens meanwhile is noted at its page."""
+        """Sends a command and waits for its result; passes events that arrive meanwhile to their page."""
         self.number += 1
         command = {"id": self.number, "method": method, "params": parameters}
         if session:
@@ -103,7 +103,7 @@ class Browser:
             page.note(message["method"], message["params"])
 
     def open(self, path, width=1280, height=900, dark=False):
-        """Opens a file in a window of that size."""
+        """Opens a file in a window of this size."""
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self.pages[session] = Page(self, session)
@@ -119,7 +119,7 @@ class Browser:
 
 
 class Page:
-    """A page that is open."""
+    """An open page."""
 
     def __init__(self, browser, session):
         self.browser = browser
@@ -145,7 +145,7 @@ class Page:
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def evaluate(self, script):
-        """What a script comes to in the page."""
+        """The value of a script in the page."""
         result = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
@@ -165,6 +165,6 @@ class Page:
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def screenshot(self, path, whole=True):
-        """Writes a PNG of the page, of all of it or of what is seen."""
+        """Writes a PNG of the whole page, or of its visible part."""
         shot = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         Path(path).write_bytes(base64.b64decode(shot["data"]))

@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: running real programs under memlab on the simulated GPU, and reading what it says."""
+"""Helpers for the end-to-end tests: run programs under memlab on the simulated GPU and read the traces."""
 
 import json
 import os
@@ -13,18 +13,18 @@ ROOT = Path(__file__).resolve().parent.parent
 RELEASE = ROOT / "target" / "release"
 PROGRAMS = ROOT / "tests" / "programs"
 
-# Tests that need no made-up failure and no card of a certain size can be tried on a real GPU, one after the other:
+# Tests without injected failures and without a required card size can run on a real GPU, one at a time:
 #
 #     MEMLAB_ON_GPU=1 python -m pytest tests/test_moving.py -k "eight_threads or random_pages or trainings"
 ON_GPU = bool(os.environ.get("MEMLAB_ON_GPU"))
 
-# The Python that programs run with: `tests/versions.sh` names others, with older PyTorch.
+# The Python that runs the programs: `tests/versions.sh` sets others, with older versions of PyTorch.
 PYTHON = os.environ.get("MEMLAB_PYTHON", sys.executable)
 
-# PyTorch and CPython before 3.14, without memlab too: an autograd thread that asks for the GIL while the interpreter is
-# finalizing is ended by it, in a C++ function that may not be unwound. The simulated card does not let it come to that (see
-# tests/simgpu/runtime/src/thread_exit.rs); on a real one such a run is tried again.
-INTERPRETERS_OWN_RACE = "terminate called without an active exception"
+# A race in PyTorch and CPython before 3.14, also without memlab: an autograd thread that requests the GIL while the
+# interpreter is finalizing is ended in a C++ function that must not be unwound. The simulated card prevents it (see
+# tests/simgpu/runtime/src/thread_exit.rs); on a real one such a run is repeated.
+INTERPRETER_SHUTDOWN_RACE = "terminate called without an active exception"
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Run:
 
 
 class Memlab:
-    """Runs programs in a folder of the test's own."""
+    """Runs programs in a folder for one test."""
 
     library = RELEASE / "libmemlab.so"
     command = RELEASE / "memlab"
@@ -59,7 +59,7 @@ class Memlab:
 
     def environment(self, **more):
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("MEMLAB", "SIMGPU", "LD_PRELOAD"))}
-        # Two test programs at a time on a small machine: threads of their own would only be in each other's way.
+        # Two test programs run at a time on a small machine: more threads would slow both.
         keep |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         return keep | {name: str(value) for name, value in more.items()}
 
@@ -78,7 +78,7 @@ class Memlab:
         for _ in range(3 if ON_GPU else 1):
             process = self.start(*command, **options)
             output, errors = process.communicate(timeout=timeout)
-            if process.returncode != -6 or INTERPRETERS_OWN_RACE not in errors:
+            if process.returncode != -6 or INTERPRETER_SHUTDOWN_RACE not in errors:
                 break
             for trace in self.folder.glob("*.jsonl"):
                 if trace not in before:
@@ -101,7 +101,7 @@ def memlab(tmp_path):
     assert Memlab.library.exists(), "build first: cargo build --release --workspace"
     memlab = Memlab(tmp_path)
     yield memlab
-    # A test that failed may have left a program that waits for ever.
+    # A failed test can leave a program that waits forever.
     for process in memlab.started:
         if process.poll() is None:
             subprocess.run(["pkill", "-KILL", "-P", str(process.pid)], check=False)

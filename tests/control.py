@@ -1,4 +1,4 @@
-"""The control socket of a traced process, as docs/control.md has it, by hand."""
+"""A client for the control socket of a traced process, as in docs/control.md."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Refused(Exception):
-    """The process said no, and why."""
+    """The process refused the request; the message is its reason."""
 
 
 def path_of(pid):
@@ -37,7 +37,7 @@ def status(pid):
 
 
 def finish(pid, patience=120):
-    """Waits for the end of the operation; its last word."""
+    """Waits for the end of the operation; returns its final state."""
     deadline = time.monotonic() + patience
     while (operation := status(pid)["operation"])["phase"] not in ("done", "failed"):
         if time.monotonic() > deadline:
@@ -56,7 +56,7 @@ def operate(pid, command, **more):
 
 
 def segments(trace):
-    """(start, end) of the caching allocator's device memory of 2 MiB and more, as the trace has it."""
+    """(start, end) of the caching allocator's device segments of 2 MiB and more in the trace."""
     taken = {}
     for line in trace.read_bytes().split(b"\n"):
         if line.startswith(b'["d+"'):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conftest import PROGRAMS
 
-PATIENCE = 60.0
+REPLY_TIMEOUT = 60.0
 
 MIB = 1 << 20
 PAGE = 2 * MIB
@@ -57,7 +57,7 @@ class Program:
 
     def end(self, code=0):
         """Has it end by itself, and returns what it said last."""
-        output, _ = self.process.communicate(timeout=PATIENCE)
+        output, _ = self.process.communicate(timeout=REPLY_TIMEOUT)
         assert self.process.returncode == code, self.errors
         return output
 
@@ -65,11 +65,11 @@ class Program:
 
     def exchange(self, data):
         """Sends bytes as they are, and returns what comes back."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + REPLY_TIMEOUT
         while not self.socket.exists() and self.process.poll() is None and time.monotonic() < until:
             time.sleep(0.002)
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(PATIENCE)
+            client.settimeout(REPLY_TIMEOUT)
             client.connect(str(self.socket))
             reply = b""
             try:
@@ -96,7 +96,7 @@ class Program:
 
     def outcome(self, number):
         """How an operation ended."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + REPLY_TIMEOUT
         while time.monotonic() < until:
             operation = self.move["operation"]
             assert operation["id"] == number

@@ -1,4 +1,4 @@
-"""Chunked models: the leading part on the device, the rest on the CPU or paged; results as of the whole."""
+"""Chunked models: the leading part on the device, the rest on the CPU or paged; results equal those of the whole model."""
 
 import copy
 
@@ -18,25 +18,25 @@ def one_thread():
 @pytest.mark.parametrize("rest", ["cpu", "page"])
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo(name, rest):
-    # GIVEN a model of which half is to stay on the device
+    # GIVEN a model whose leading half stays on the device
     torch.manual_seed(1)
     inputs = [ZOO[name].inputs() for _ in range(4)]
     twin, model = build(name), build(name)
     model.load_state_dict(twin.state_dict())
     half = between(copy.deepcopy(twin), inputs) if rest == "page" else sum(p.nbytes for p in model.parameters()) // 2
-    # WHEN it is chunked, THEN it computes the same
+    # WHEN it is chunked, THEN its results are the same
     assert memlab.chunk(model, "cpu", f"{half}B", rest=rest) is model
     for one in inputs:
         assert same(call(model, one), call(twin, one))
     assert memlab.plan_of(model).stage == "settled"
-    # AND is given back
+    # AND it can be unpaged
     memlab.unpage(model)
     assert same(call(model, inputs[0]), call(twin, inputs[0]))
     assert "forward" not in vars(model)
 
 
 def test_the_leading_part_is_in_the_order_of_execution():
-    # GIVEN a model whose layers run in another order than they were made in
+    # GIVEN a model whose layers run in reverse order
     class Backwards(nn.Module):
         def __init__(self):
             super().__init__()
@@ -47,17 +47,17 @@ def test_the_leading_part_is_in_the_order_of_execution():
                 x = layer(x)
             return x
 
-    # WHEN as many parameters as three layers have may stay on the device (in parameters, as optimem had it)
+    # WHEN the parameters of three layers may stay on the device (counted in parameters, as in optimem)
     model = memlab.chunk(Backwards(), "cpu", 3 * (64 * 64 + 64))
     assert "first forward" in str(model.memlab)
     call(model, (torch.randn(2, 64),))
-    # THEN those that run first do
+    # THEN the layers that run first stay
     resident = {unit.name for unit in model.memlab.units if unit.resident}
     assert resident == {f"layers.{n}.{kind}" for n in (5, 4, 3) for kind in ("weight", "bias")}
     assert "3 parts run on the CPU" in str(model.memlab)
 
 
-def test_what_is_tied_stays_together():
+def test_tied_weights_stay_together():
     # GIVEN a model that begins and ends with one weight, and room for little more than that
     model = build("tied")
     memlab.chunk(model, "cpu", "13KiB")
@@ -66,11 +66,11 @@ def test_what_is_tied_stays_together():
     assert [unit.name for unit in model.memlab.units if unit.resident] == ["emb.weight"]
 
 
-def test_layers_that_want_their_own_type():
-    # GIVEN a model of which only the part on the device was made smaller
+def test_activations_get_the_type_of_each_part():
+    # GIVEN a model with lower precision in the part on the device
     model = nn.Sequential(nn.Linear(64, 64).bfloat16(), nn.Linear(64, 64))
     memlab.chunk(model, "cpu", 64 * 64 + 64)
-    # WHEN its activations cross, THEN they come in the type that each part has
+    # WHEN its activations cross, THEN they have the type of each part
     for _ in range(3):
         assert call(model, (torch.randn(2, 64),)).dtype == torch.float32
 

@@ -1,4 +1,4 @@
-"""The control socket answers whoever asks, whatever others do to it."""
+"""The control socket answers every client, whatever other clients do."""
 
 import json
 import os
@@ -24,7 +24,7 @@ WAIT = """
 print("ready", flush=True)
 input()
 """
-# A child without exec, as a worker of a data loader is, that outlives the process.
+# A child without exec, like a worker of a data loader, that outlives the process.
 FORK = """
 begun, begins = os.pipe()
 child = os.fork()
@@ -71,8 +71,8 @@ def sockets_of(pid):
     return sum(os.readlink(link).startswith("socket:") for link in links if os.path.islink(link))
 
 
-def test_two_thousand_who_say_nothing_delay_nobody(traced):
-    # GIVEN two thousand that are connected and do not finish a request
+def test_two_thousand_idle_clients_cause_no_delay(traced):
+    # GIVEN two thousand clients that are connected and do not finish a request
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     others = []
@@ -81,9 +81,9 @@ def test_two_thousand_who_say_nothing_delay_nobody(traced):
             others.append(connected(traced.pid))
             if number % 2:
                 others[-1].sendall(b'{"command"')
-        # WHEN somebody asks THEN the answer does not wait for them (served one by one, each would take its deadline)
+        # WHEN another client asks THEN its answer does not wait for them (one by one, each would take its deadline)
         assert control.ask(traced.pid, timeout=60, command="status")["pid"] == traced.pid
-        # AND they have not taken the program's descriptors
+        # AND they do not use up the program's descriptors
         assert sockets_of(traced.pid) < 100
     finally:
         for other in others:
@@ -91,20 +91,20 @@ def test_two_thousand_who_say_nothing_delay_nobody(traced):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_slow_client_is_answered_in_its_turn(traced):
-    # GIVEN one that has sent half of its request
+def test_a_slow_client_is_answered_when_its_request_is_complete(traced):
+    # GIVEN a client that has sent half of its request
     slow = connected(traced.pid)
     slow.sendall(b'{"command"')
-    # WHEN another asks in between THEN that one is answered first
+    # WHEN another client asks THEN it is answered first
     assert control.ask(traced.pid, command="status")["ok"]
-    # AND it is, as soon as its request is whole
+    # AND the first is answered as soon as its request is complete
     slow.sendall(b': "status"}\n')
     answer = slow.makefile().readline()
     assert json.loads(answer)["pid"] == traced.pid
 
 
-def test_the_trace_is_mapped_as_far_as_it_goes(memlab, traced):
-    # GIVEN a process that writes a trace WHEN its memory is looked through, as valgrind does at the end
+def test_the_trace_mapping_ends_with_the_file(memlab, traced):
+    # GIVEN a process that writes a trace WHEN its mappings are read, as valgrind does at the end
     (trace,) = memlab.folder.glob("*.jsonl")
     size = 0
     for line in Path(f"/proc/{traced.pid}/maps").read_text().splitlines():
@@ -112,7 +112,7 @@ def test_the_trace_is_mapped_as_far_as_it_goes(memlab, traced):
         if name == str(trace) and "r" in permissions:
             first, last = (int(address, 16) for address in addresses.split("-"))
             size += last - first
-    # THEN there is no page without a piece of the file
+    # THEN every mapped page is inside the file
     assert 0 < size <= trace.stat().st_size
 
 
@@ -121,12 +121,12 @@ def ps(memlab):
     return done.stdout
 
 
-def test_a_process_that_is_stopped_is_listed_with_what_to_do(memlab, traced):
+def test_a_stopped_process_is_listed_with_a_remedy(memlab, traced):
     # GIVEN a process that does not answer because it is stopped
     traced.send_signal(signal.SIGSTOP)
     os.waitpid(traced.pid, os.WUNTRACED)
     try:
-        # WHEN processes are listed THEN it is said why, and how to wake it or be rid of it
+        # WHEN processes are listed THEN the list gives the reason, and how to continue or kill the process
         text = ps(memlab)
         assert f"process {traced.pid} does not answer: it is stopped: `kill -CONT {traced.pid}` lets it go on" in text
         (row,) = [line for line in text.splitlines() if line.split()[0] == str(traced.pid)]
@@ -135,13 +135,13 @@ def test_a_process_that_is_stopped_is_listed_with_what_to_do(memlab, traced):
         traced.send_signal(signal.SIGCONT)
 
 
-def test_a_process_that_has_ended_is_gone_although_its_child_lives(memlab):
-    # GIVEN a process that was killed, and a child of it that lives on
+def test_a_dead_process_is_not_listed_although_its_child_is_alive(memlab):
+    # GIVEN a process that was killed, and a child of it that is still alive
     process = start(memlab, PROGRAM + FORK + WAIT)
     path = control.path_of(process.pid)
     process.kill()
     process.wait()
-    # THEN nobody listens in its place
+    # THEN the child does not accept connections in its place
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(60)
         with pytest.raises(ConnectionRefusedError):

@@ -1,4 +1,4 @@
-"""What memlab says equals what PyTorch says of itself, to the byte."""
+"""memlab's figures equal PyTorch's own, to the byte."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ MODELS = ["mlp", "cnn", "lstm", "attention", "gpt2", "two_devices"]
 
 @pytest.fixture(params=MODELS, scope="module")
 def trained(request, tmp_path_factory):
-    """GIVEN a model trained for a few steps under memlab, with PyTorch's own recorder beside it."""
+    """GIVEN a model trained for a few steps under memlab, recorded by PyTorch's own recorder at the same time."""
     memlab = Memlab(tmp_path_factory.mktemp("exact"))
     if request.param == "gpt2" and memlab.python("-c", "import transformers", preload=False).code != 0:
         pytest.skip("this environment has no transformers")
@@ -29,14 +29,14 @@ def trained(request, tmp_path_factory):
 def test_totals_lines_and_names(trained):
     truth, trace, report = trained
 
-    # THEN at every moment allocated, reserved and peak are PyTorch's
+    # THEN allocated, reserved and peak equal PyTorch's at every moment
     for moment in truth["moments"]:
         then, device = trace.at(moment["unix_ns"]), moment["device"]
         assert then.allocated(device) == moment["allocated"]
         assert then.reserved(device) == moment["reserved"]
         assert then.peak[device] == moment["peak"]
 
-    # AND so are the report's, at the end
+    # AND so do the report's at the end
     last = {moment["device"]: moment for moment in truth["moments"]}
     assert len(report["devices"]) == len(last)
     for device in report["devices"]:
@@ -45,7 +45,7 @@ def test_totals_lines_and_names(trained):
         assert device["reserved_bytes"] == expected["reserved"]
         assert device["peak_allocated_bytes"] == expected["peak"]
 
-    # AND live bytes by line are those of PyTorch's snapshot, which has no line for what backward allocated
+    # AND live bytes by line equal those of PyTorch's snapshot, which has no lines for backward's blocks
     lines = report["lines"]
     from_forward = Counter()
     for line in lines:
@@ -56,19 +56,19 @@ def test_totals_lines_and_names(trained):
     assert +from_forward == +expected
     assert sum(line["backward_bytes_at_end"] for line in lines) == without_a_line
 
-    # AND what backward allocated has a line and a layer nevertheless
+    # AND backward's blocks have a line and a layer
     for block in trace.at().blocks.values():
         if block.phase == BACKWARD:
             assert trace.line(block.stack) is not None
             assert trace.layer_name(block.layer) is not None
 
-    # AND lines, layers and categories sum to what is allocated
+    # AND lines, layers and categories sum to the allocated bytes
     for device in report["devices"]:
         mine = [line for line in lines if line["device"] == device["index"]]
         assert sum(line["live_bytes_at_end"] for line in mine) == device["allocated_bytes"]
         assert sum(line["live_bytes_at_peak"] for line in mine) == device["peak_allocated_bytes"]
 
-    # AND parameters, gradients and optimizer state are known by name
+    # AND parameters, gradients and optimizer state have their names
     by_layer = {key: Counter() for key in ("parameter_bytes", "gradient_bytes", "optimizer_state_bytes")}
     for layer in report["layers"]:
         for key, bytes_by_name in by_layer.items():
@@ -84,27 +84,27 @@ def test_the_categories_sum_to_the_device(trained):
     _, _, report = trained
     for device in report["devices"]:
         mine = [category for category in report["categories"] if category["device"] == device["index"]]
-        # THEN the categories sum to what the driver says is in use
+        # THEN the categories sum to the bytes that the driver reports as used
         assert sum(category["bytes_at_end"] for category in mine) == device["used_bytes"]
-        # AND those inside PyTorch's allocator to what it has reserved
+        # AND those inside PyTorch's allocator sum to the reserved bytes
         outside = {"context", "other_processes", "workspace"}
         inside = sum(category["bytes_at_end"] for category in mine if category["name"] not in outside)
         assert inside <= device["reserved_bytes"]
-        # AND nothing is taken for another process's: what the driver keeps to itself, which NVML may count as used, is not
+        # AND memory that the driver reserves, which NVML may count as used, is not attributed to another process
         (others,) = (category["bytes_at_end"] for category in mine if category["name"] == "other_processes")
         assert others == 0
 
 
 @pytest.mark.parametrize(("env", "tool"), [({}, "cuda"), ({"SIMGPU_OLD_NVML": 1}, "nvml")])
-def test_the_device_is_as_full_as_cuda_says(memlab, env, tool):
-    # GIVEN a program that holds what it has and asks CUDA and NVML how full the card is, with an NVML that knows what the
-    # driver keeps to itself or one that does not
+def test_used_memory_equals_cudas(memlab, env, tool):
+    # GIVEN a program that holds its memory and asks CUDA and NVML for the card's used memory, with an NVML that reports the
+    # driver's reserved memory separately, or one that does not
     run = memlab.python(ROOT / "benches" / "on_gpu" / "programs" / "held.py", env=env)
     if "has no attribute 'pci_domain_id'" in run.errors:
         pytest.skip("this PyTorch does not tell where the device is")
     assert run.code == 0, run.errors
     said = json.loads(run.output)
     assert said["nvml"] > said["cuda"] == said.get("nvml_v2", said["cuda"])
-    # THEN memlab says the same
+    # THEN memlab reports the same
     (device,) = memlab.report(run.trace)["devices"]
     assert device["used_bytes"] == said[tool]

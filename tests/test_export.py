@@ -1,4 +1,4 @@
-"""What `memlab export` and `memlab diff` write about real programs, read by those for whom it is meant."""
+"""The output of `memlab export` and `memlab diff` for real programs, read with the tools of each format."""
 
 import csv
 import importlib.util
@@ -21,7 +21,7 @@ PROGRAM = PROGRAMS / "exported.py"
 
 
 class Exported:
-    """A program that ran under memlab, and what is exported of it."""
+    """A program that ran under memlab, and the exports of its trace."""
 
     def __init__(self, folder, **options):
         self.memlab = Memlab(folder)
@@ -54,7 +54,7 @@ def expandable(tmp_path_factory):
 
 
 def sums(rows, key, value, device=0):
-    """Sums by name, of one device, of what is not nothing."""
+    """The sums by name on one device, without zeros."""
     total = Counter()
     for row in rows:
         if row["device"] == device:
@@ -63,7 +63,7 @@ def sums(rows, key, value, device=0):
 
 
 @pytest.mark.parametrize("run", ["trained", "expandable"])
-def test_a_snapshot_is_pytorchs_own_to_the_byte(run, request):
+def test_a_snapshot_equals_pytorchs(run, request):
     # GIVEN PyTorch's own snapshot at the end, and memlab's at the same moment
     run = request.getfixturevalue(run)
     own, ours = run.snapshot, pickle.loads(run.export("memory_viz", "--at", "end").read_bytes())
@@ -76,7 +76,7 @@ def test_a_snapshot_is_pytorchs_own_to_the_byte(run, request):
     assert len(segments(ours)) >= 2
     assert segments(ours) == segments(own)
 
-    # AND so are the blocks, with the user's lines that asked for them
+    # AND so are the blocks, with the user's lines that allocated them
     def blocks(snapshot):
         return {
             block["address"]: (block["size"], [f for f in block["frames"] if f["filename"] == str(PROGRAM)])
@@ -96,7 +96,7 @@ def test_a_snapshot_is_pytorchs_own_to_the_byte(run, request):
             compared += 1
     assert compared > 10
 
-    # AND the events, in their order; what PyTorch counts as asked for, memlab counts as handed out
+    # AND the events, in their order; PyTorch's requested sizes are memlab's allocated ones
     def events(snapshot):
         return [(event["action"], event.get("addr")) for event in snapshot["device_traces"][0] if event["action"] != "oom"]
 
@@ -114,7 +114,7 @@ def test_a_snapshot_is_pytorchs_own_to_the_byte(run, request):
 
 def test_pytorchs_own_tools_read_a_snapshot(trained, tmp_path):
     snapshot = trained.export("memory_viz")
-    # GIVEN what would download a script to draw with, if it were not there
+    # GIVEN a cached script, which PyTorch's tool would download otherwise
     cache = tmp_path / ".cache"
     cache.mkdir()
     (cache / "flamegraph.pl").write_text("#!/bin/sh\ncat\n")
@@ -129,7 +129,7 @@ def test_pytorchs_own_tools_read_a_snapshot(trained, tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    # THEN each of them takes it, as one runs them too, and agrees with the report
+    # THEN each tool accepts the snapshot, also when run as a script, and agrees with the report
     for arguments in (["stats", snapshot], ["trace_plot", snapshot, "-o", tmp_path / "page.html"]):
         subprocess.run([sys.executable, "-m", "torch.cuda._memory_viz", *arguments], check=True, capture_output=True)
     stats = viz("stats", snapshot)
@@ -145,7 +145,7 @@ def test_pytorchs_own_tools_read_a_snapshot(trained, tmp_path):
     assert sum(int(size) for stack, size in stacks if ";active_allocated;" in stack) == at_peak["peak_allocated_bytes"]
     assert any("exported.py" in stack for stack, _ in stacks)
     viz("segments", snapshot, "-o", "segments.svg")
-    # AND so does the page, which reads these opcodes only
+    # AND so does the web page, which supports only these opcodes
     opcodes = "PROTO STOP NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 SHORT_BINUNICODE BINUNICODE EMPTY_LIST EMPTY_DICT"
     opcodes += " MARK APPENDS SETITEMS TUPLE2 MEMOIZE BINGET LONG_BINGET"
     assert {opcode.name for opcode, *_ in pickletools.genops(snapshot.read_bytes())} <= set(opcodes.split())
@@ -174,7 +174,7 @@ def test_json_sums_to_the_report(trained):
     assert ours["moment"]["time_ns"] == peak["peak_time_ns"]
 
 
-def test_csv_is_the_same_blocks(trained):
+def test_csv_has_the_same_blocks(trained):
     ours = json.loads(trained.export("json").read_text())
     with open(trained.export("csv"), newline="") as file:
         rows = list(csv.DictReader(file, strict=True))
@@ -191,7 +191,7 @@ def test_csv_is_the_same_blocks(trained):
         assert row["stack"] == ";".join(f"{f['function']} ({f['file']}:{f['line']})" for f in frames)
 
 
-def test_speedscope_is_what_its_schema_says(trained):
+def test_speedscope_matches_its_schema(trained):
     file = json.loads(trained.export("speedscope", "--at", "end").read_text())
     jsonschema.validate(file, json.loads((ROOT / "tests" / "schemas" / "speedscope.json").read_text()))
     for profile, device in zip(file["profiles"], trained.report["devices"], strict=True):
@@ -236,16 +236,16 @@ def test_perfetto_reads_the_run_over_time(trained):
     report = trained.report
     device, start = report["devices"][0], report["process"]["start_unix_ns"]
     tracks, events = read_perfetto(trained.export("perfetto"))
-    # THEN the counters go as high as the report says, when it says, and end where it says
+    # THEN the counters peak at the report's values and times, and end at its final values
     for name in ("allocated", "reserved", "used"):
         values = [event.counter_value for _, event in events[f"cuda:0 {name}"]]
         assert values[-1] == device[f"{name}_bytes"], name
         assert max(values) == device[f"peak_{name}_bytes"] or name == "used"
     peak = max(events["cuda:0 allocated"], key=lambda event: event[1].counter_value)
     assert peak[0] == start + device["peak_time_ns"]
-    # AND every change of it is there
+    # AND every change is in the trace
     assert len(events["cuda:0 allocated"]) > device["allocations"]
-    # AND the steps, what threads did in them, the peak and the out-of-memory
+    # AND the steps, the threads' phases in them, the peak and the out-of-memory event
     steps = events["optimizer steps"]
     assert [event.name for _, event in steps if event.type == event.TYPE_SLICE_BEGIN] == [f"step {i}" for i in range(4)]
     ends = [time - start for time, event in steps if event.type == event.TYPE_SLICE_END]
@@ -258,18 +258,18 @@ def test_perfetto_reads_the_run_over_time(trained):
     assert instants.keys() == {"peak", "oom"}
     assert instants["oom"][0] == start + report["ooms"][0]["time_ns"]
     assert instants["oom"][1].name == "out of memory: 1.00 TiB asked for"
-    # AND the process has its name and its threads theirs
+    # AND the process and its threads have their names
     (process,) = (track.process for track in tracks if track.HasField("process"))
     assert (process.pid, process.process_name) == (report["process"]["pid"], "exported.py")
     threads = {track.thread.thread_name for track in tracks if track.HasField("thread")}
     assert "pt_autograd_0" in threads
-    # AND up to a moment there is no more than until then
+    # AND an export up to a moment ends there
     _, events = read_perfetto(trained.export("perfetto", "--at", "step:1"))
     assert max(time for of in events.values() for time, _ in of) == start + report["steps"][1]["end_time_ns"]
 
 
-def test_hostile_names_are_read_by_everybody(tmp_path):
-    # GIVEN a trace with all the characters that formats use themselves
+def test_hostile_names_are_read_in_every_format(tmp_path):
+    # GIVEN a trace with all characters that are special in the formats
     name = "=cmd|'\\x'!A0\x1b]0;\x07\u202e\",\r\n;\0<&>" + "x" * 300
     text = json.dumps(name)
     header = {"memlab": 1, "pid": 1, "command": ["python", name], "directory": "/gpt", "start_unix_ns": 1 << 60}
@@ -289,7 +289,7 @@ def test_hostile_names_are_read_by_everybody(tmp_path):
     )
     memlab = Memlab(tmp_path)
     function = "=cmd|'\\x'!A0�]0;��\",��;�<&>" + "x" * 300
-    # THEN each format's reader finds them, without what steers terminals, and formulas are none
+    # THEN the reader of each format finds the names, without terminal control characters, and no cell is a formula
     with open(export(memlab, trace, "csv"), newline="") as file:
         row = next(csv.DictReader(file, strict=True))
     assert (row["function"], row["layer"], row["line"]) == ("'" + function, "'" + function, "")
@@ -305,7 +305,7 @@ def test_hostile_names_are_read_by_everybody(tmp_path):
     assert {fact.name for _, event in events["cuda:0 events"] for fact in event.debug_annotations} >= {"line", "layer"}
 
 
-def test_two_moments_differ_by_what_the_program_kept(trained):
+def test_two_moments_differ_by_the_kept_tensors(trained):
     command = [trained.memlab.command, "diff", "--json", f"{trained.trace}@step:1", f"{trained.trace}@step:3"]
     done = subprocess.run(command, capture_output=True, text=True, env=trained.memlab.environment())
     assert done.returncode == 0, done.stderr

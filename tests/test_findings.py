@@ -1,4 +1,4 @@
-"""What memlab finds in programs that each do one thing wrong, and that it is gone once its advice is followed."""
+"""memlab's findings in programs with one mistake each; a finding disappears when its advice is followed."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ PROGRAM = PROGRAMS / "findings.py"
 
 
 def reports(memlab, *programs, **options):
-    """The reports of programs that run one after the other, by name, and what was printed."""
+    """The reports of programs that run one after the other, by name, and their output."""
     env = {"MEMLAB_OUTPUT": str(memlab.folder / "%p.jsonl")} | options.pop("env", {})
     run = memlab.python(PROGRAM, *programs, env=env, **options)
     assert run.code == 0, run.errors
@@ -23,17 +23,17 @@ def kinds(report):
 
 
 def line_of(text):
-    """The number of the line of the program that contains this."""
+    """The number of the program's line that contains this text."""
     lines = PROGRAM.read_text().splitlines()
     (number,) = [number for number, line in enumerate(lines, 1) if text in line]
     return f"findings.py:{number}"
 
 
-def test_what_piles_up_is_found_with_who_keeps_it_and_what_helps(memlab):
-    # GIVEN programs that keep what they should not, and the same with memlab's advice followed
+def test_leaks_are_found_with_their_cause_and_remedy(memlab):
+    # GIVEN programs that keep memory by mistake, and the same programs with memlab's advice followed
     names = ["evaluates", "epochs", "losses", "serves"]
     found, _ = reports(memlab, *names, *(f"{name}+mended" for name in names))
-    # THEN each is found once, by line, caller and reason
+    # THEN each mistake is found once, with line, caller and reason
     for name in names:
         assert kinds(found[name]) == ["leak"], (name, found[name]["findings"])
     said = {name: found[name]["findings"][0]["what"] for name in names}
@@ -51,7 +51,7 @@ def test_what_piles_up_is_found_with_who_keeps_it_and_what_helps(memlab):
     # AND following the advice removes it
     for name in names:
         assert kinds(found[f"{name}+mended"]) == [], name
-    # AND the text report, the page and the summary say the same
+    # AND the text report, the page and the summary have the same text
     trace = found["evaluates"]["trace"]["path"]
     text = subprocess.run([memlab.command, "report", trace], capture_output=True, text=True).stdout
     page = subprocess.run([memlab.command, "report", "--html", "-", trace], capture_output=True, text=True).stdout
@@ -70,18 +70,18 @@ def test_holes_are_found_and_expandable_segments_close_them(memlab):
     assert kinds(found["fragments+mended"]) == []
 
 
-def test_the_first_allocation_that_fails_is_told_with_who_is_in_the_way(memlab):
-    # GIVEN a card of 4 GiB of which another process holds 3, and a program that wants 2 as its first
+def test_a_failed_first_allocation_is_found_with_the_other_process(memlab):
+    # GIVEN a card of 4 GiB of which another process holds 3, and a program whose first allocation is 2
     found, printed = reports(memlab, "crowded", memory="4GiB")
     report = found["crowded"]
-    # THEN both are found, the other process by its number
+    # THEN both are found, the other process with its pid
     assert kinds(report) == ["out_of_memory", "other_processes"], report["findings"]
     failure, others = report["findings"]
     assert f"{line_of('torch.empty(2048')} crowded asked for 2.00 GiB with 0 B allocated" in failure["what"]
     assert f"pid {printed['other']}" in failure["next"] and f"pid {printed['other']}" in others["what"]
     (device,) = report["devices"]
     assert (device["index"], device["allocations"]) == (0, 0) and "SimGPU" in device["name"]
-    # AND every way of showing it says what happened
+    # AND every report says what happened
     for command in [["report"], ["report", "--html", "-"], ["view", "--once", "--size", "200x40"]]:
         shown = subprocess.run([memlab.command, *command, report["trace"]["path"]], capture_output=True, text=True).stdout
         assert "Out of memory" in shown and "2.00 GiB" in shown, (command, shown)
@@ -89,7 +89,7 @@ def test_the_first_allocation_that_fails_is_told_with_who_is_in_the_way(memlab):
 
 
 @pytest.mark.parametrize("limit", ["100MiB", "600MiB"])
-def test_a_limit_below_the_first_allocation_is_told_and_a_higher_one_helps(memlab, limit):
+def test_a_limit_below_the_first_allocation_is_found_and_a_higher_one_helps(memlab, limit):
     found, _ = reports(memlab, "fills", env={"MEMLAB_LIMIT": limit})
     report = found["fills"]
     assert report["devices"][0]["limit_bytes"] == int(limit[:3]) << 20 and report["devices"][0]["on_limit"] == "oom"
@@ -100,7 +100,7 @@ def test_a_limit_below_the_first_allocation_is_told_and_a_higher_one_helps(memla
 
 
 @pytest.mark.parametrize("limit", ["500MiB", "1GiB"])
-def test_what_spills_is_not_in_use_and_a_higher_limit_helps(memlab, limit):
+def test_spilled_memory_is_not_used_memory_and_a_higher_limit_helps(memlab, limit):
     found, _ = reports(memlab, "spills", env={"MEMLAB_LIMIT": limit, "MEMLAB_ON_LIMIT": "spill"})
     report = found["spills"]
     (device,) = report["devices"]

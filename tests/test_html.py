@@ -1,4 +1,4 @@
-"""The page of `memlab report --html`, as a person meets it: in a browser, of a real training."""
+"""The page of `memlab report --html` in a browser, for a real training."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
-    """The page of a training of twenty steps, and what the JSON says of it."""
+    """The page of a training of twenty steps, and its JSON report."""
     memlab = Memlab(tmp_path_factory.mktemp("training"))
     run = memlab.python(*GPT, "--steps", "20")
     assert run.code == 0, run.errors
@@ -39,7 +39,7 @@ def training(tmp_path_factory):
 
 
 def rows(page, table, column):
-    """What a column of a table says, for every row."""
+    """The cells of a table's column."""
     return page.evaluate(
         f"Array.from(document.querySelector('table[aria-label={table}]').tBodies[0].rows, "
         f"row => row.cells[{column}].dataset.v ?? row.cells[{column}].textContent)"
@@ -51,7 +51,7 @@ def click_head(page, table, column):
 
 
 def box(page, what):
-    """The middle of an element, scrolled to; `what`: an expression."""
+    """Scrolls to an element and returns its middle; `what` is an expression."""
     return page.evaluate(
         f"(() => {{ const it = {what}; it.scrollIntoView({{block: 'center', behavior: 'instant'}});"
         "const box = it.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2, box.width]; })()"
@@ -59,21 +59,21 @@ def box(page, what):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_stands_alone(browser, training, dark):
+def test_the_page_is_self_contained(browser, training, dark):
     # WHEN the page is opened
     path, report = training
     page = browser.open(path, dark=dark)
-    # THEN nothing went wrong in it and nothing was fetched
+    # THEN it has no errors and fetches nothing
     assert page.complaints == []
     assert page.requests == [path.as_uri()]
-    # AND it is as light or as dark as the machine is
+    # AND it follows the system's light or dark theme
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
-    # AND it fits: only what scrolls by itself is wider than the window
+    # AND it fits: only elements with their own scroll bar are wider than the window
     for width in (1280, 400):
         page.resize(width)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-    # AND onto paper
+    # AND it fits on paper
     page.ask("Emulation.setEmulatedMedia", media="print")
     page.resize(720)
     assert page.evaluate("document.documentElement.scrollWidth") <= 720
@@ -86,9 +86,9 @@ def test_tables_sort(browser, training):
     path, report = training
     page = browser.open(path)
     held = [line["live_bytes_at_peak"] for line in report["lines"]]
-    # GIVEN the lines by what they held at the peak
+    # GIVEN the lines sorted by their bytes at the peak
     assert [int(value) for value in rows(page, "lines", 0)] == sorted(held, reverse=True)
-    # WHEN another head is clicked THEN they come by that, the most first; clicked again, the least first
+    # WHEN another column head is clicked THEN they are sorted by it, descending; clicked again, ascending
     click_head(page, "lines", 6)
     blocks = [int(value) for value in rows(page, "lines", 6)]
     assert blocks == sorted(blocks, reverse=True) and len(set(blocks)) > 5
@@ -96,7 +96,7 @@ def test_tables_sort(browser, training):
     assert [int(value) for value in rows(page, "lines", 6)] == blocks[::-1]
     order = "Array.from(document.querySelectorAll('table[aria-label=lines] th'), th => th.ariaSort)"
     assert page.evaluate(order) == ["none"] * 6 + ["ascending", "none"]
-    # AND names come as people count: line 9 before line 10
+    # AND names sort naturally: line 9 before line 10
     click_head(page, "lines", 7)
     numbers = [int(name.split("train_gpt.py:")[1].split()[0]) for name in rows(page, "lines", 7) if "train_gpt" in name]
     assert numbers == sorted(numbers) and len(numbers) > 5
@@ -125,29 +125,29 @@ def test_the_flamegraph_zooms_and_searches(browser, training):
     facts = f"{graph}.querySelector('.facts').textContent"
     before = page.evaluate(frames)
     x, y, width = box(page, frame)
-    # WHEN a call is pointed at THEN the line above says all about it
+    # WHEN the mouse is over a call THEN the line above the graph describes it
     page.hover(x, y)
     assert "train_gpt.py:4" in page.evaluate(facts) and "MiB (" in page.evaluate(facts)
-    # WHEN it is clicked THEN it takes the whole width, and those beside it are gone
+    # WHEN it is clicked THEN it takes the whole width, and its siblings are hidden
     page.click(x, y)
     assert box(page, frame)[2] > width * 1.1
     assert abs(box(page, frame)[2] - box(page, graph)[2]) < 3
     assert 1 < page.evaluate(frames) < before
-    # AND its name is all there now
+    # AND its name is not shortened
     assert "…" not in page.evaluate(f"{frame}.querySelector('text').textContent")
-    # WHEN Escape is pressed in it THEN all is back
+    # WHEN Escape is pressed THEN the whole graph is shown again
     page.press("Escape")
     assert page.evaluate(frames) == before and abs(box(page, frame)[2] - width) < 1
-    # WHEN walked with the keys THEN they lead from caller to called, and Enter zooms
+    # WHEN the arrow keys are pressed THEN the focus moves from caller to callee, and Enter zooms
     for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
         page.press(key)
     assert page.evaluate("document.activeElement.dataset.d") == "3"
     page.press("Enter")
     assert abs(box(page, "document.activeElement")[2] - box(page, graph)[2]) < 3
     page.press("Escape")
-    # WHEN searched THEN what is found is marked and summed, each byte once
+    # WHEN a search is entered THEN the matches are marked and summed, each byte once
     page.evaluate(f"{graph}.querySelector('input').focus()")
-    for letter in "main  train":  # The function, not a folder of that name.
+    for letter in "main  train":  # the function, not a folder of that name
         page.press(letter)
     hits = page.evaluate(f"Array.from({graph}.querySelectorAll('.hit'), f => Number(f.dataset.b))")
     # (Some lines of main are too small to be drawn.)
@@ -162,7 +162,7 @@ def test_layers_open_and_close(browser, training):
     shown = "Array.from(document.querySelectorAll('.tree .row')).filter(row => row.checkVisibility()).length"
     first = page.evaluate(shown)
     assert page.evaluate("Array.from(document.querySelectorAll('.tree .what'), it => it.textContent.trim())[1]") == "itself"
-    # WHEN the outermost is closed by the keyboard THEN only it is left, and the head and what is outside layers
+    # WHEN the outermost layer is closed by the keyboard THEN only it, the header and the memory outside layers are left
     page.evaluate("document.querySelector('.tree summary').focus()")
     page.press("Enter")
     assert page.evaluate(shown) == 3 < first
@@ -171,14 +171,14 @@ def test_layers_open_and_close(browser, training):
     page.evaluate("document.querySelector('[data-open=all]').click()")
     names = page.evaluate("Array.from(document.querySelectorAll('.tree .what'), it => it.textContent.trim())")
     assert page.evaluate(shown) == len(names) + 1 > first
-    # THEN numbers come as numbers
+    # THEN numbers sort numerically
     blocks = [name for name in names if name.endswith(" Block")]
     assert blocks == [f"{number} Block" for number in range(12)]
     page.evaluate("document.querySelector('[data-open=none]').click()")
     assert page.evaluate(shown) == 3
 
 
-def test_the_chart_reads_out(browser, training):
+def test_the_chart_shows_values_under_the_mouse(browser, training):
     page = browser.open(training[0])
     x, y, _ = box(page, "document.querySelector('svg.timeline')")
     page.hover(x, y)
@@ -190,7 +190,7 @@ def test_the_chart_reads_out(browser, training):
     assert page.evaluate("document.querySelector('.readout').textContent").startswith("after 0.00 ms:")
 
 
-def test_an_out_of_memory_is_the_first_thing_said(browser, memlab):
+def test_an_out_of_memory_comes_first(browser, memlab):
     run = memlab.python(ROOT / "examples" / "train_gpt.py", "--batch", "64", memory="2GiB")
     assert run.code == 1
     page = browser.open(write_page(memlab, run.trace))
@@ -201,8 +201,8 @@ def test_an_out_of_memory_is_the_first_thing_said(browser, memlab):
     assert page.complaints == []
 
 
-def test_names_run_nothing(browser, memlab):
-    # GIVEN a trace whose names are scripts, for every place that names can be put to
+def test_names_are_not_executed(browser, memlab):
+    # GIVEN a trace with scripts as names, in every place that shows names
     evil = "</title></style></script><script>owned=1</script>"
     evil += "<img src=x onerror='owned=2'>\"'><svg onload=owned=3>"
     records = [
@@ -222,7 +222,7 @@ def test_names_run_nothing(browser, memlab):
     # WHEN its page is opened
     path = write_page(memlab, trace)
     page = browser.open(path)
-    # THEN it is only text
+    # THEN they are only text
     assert page.evaluate("window.owned") is None
     assert page.evaluate("document.querySelectorAll('img, [onload], [onerror]').length") == 0
     assert page.evaluate("document.scripts.length") == 1

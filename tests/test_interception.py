@@ -1,4 +1,4 @@
-"""Every allocation of GPU memory is seen, whoever makes it and however it reaches the driver, and counted once."""
+"""Every allocation of GPU memory is recorded once, whichever library makes it and however it reaches the driver."""
 
 import subprocess
 from collections import Counter
@@ -21,7 +21,7 @@ def allocations(memlab):
 
 @pytest.mark.parametrize("way", ["runtime", "driver", "table"])
 def test_plain_programs(memlab, allocations, way):
-    # GIVEN a C program without Python that takes memory of every kind
+    # GIVEN a C program without Python that allocates memory of every kind
     alone = memlab.run(allocations, way, preload=False)
     assert (alone.code, alone.errors) == (0, "")
     run = memlab.run(allocations, way)
@@ -34,13 +34,13 @@ def test_plain_programs(memlab, allocations, way):
             _, _, _, device, address, size, kind, call, library, *_ = event
             sizes[kind, address] = size
             live[kind, size] += 1
-            # THEN each has its outermost call's name and its caller's
+            # THEN each has the name of its outermost call and of its caller
             assert call.startswith("cuda" if way == "runtime" else "cuMem" if kind != "array" else "cuArray")
             assert library == "allocations"
             assert device == (-1 if kind in ("pinned", "registered") else 0)
         elif event[0] == "d-":
             live[event[5], sizes.pop((event[5], event[4]))] -= 1
-    # AND what is left is what the program keeps, each once
+    # AND the live memory is what the program keeps, each block once
     kept = Counter()
     for line in run.output.splitlines():
         kind, size = line.split()
@@ -50,19 +50,19 @@ def test_plain_programs(memlab, allocations, way):
 
 
 def test_loaded_late(memlab):
-    # GIVEN a Python program that uses PyTorch and loads libmemlab only then, as a notebook does
+    # GIVEN a Python program that loads libmemlab after it has used PyTorch, as a notebook does
     run = memlab.python(PROGRAMS / "late.py", memlab.library, preload=False)
     assert run.code == 0, run.errors
     assert "memlab:" not in run.errors
     before, allocated, reserved = map(int, run.output.split())
-    # THEN what is allocated from then on is seen, with its line and its layer, and so are segments
+    # THEN later allocations are recorded with line and layer, and so are segments
     trace = Trace(run.trace)
     end = trace.at()
     assert end.allocated() == allocated
     assert end.reserved() == reserved
     lines = {trace.line(block.stack) for block in end.blocks.values() if not block.flags & BEFORE}
     assert {file.rpartition("/")[2] for file, _ in lines} == {"late.py"}
-    # AND what was there before is known as that, but for what can be known: a parameter
+    # AND earlier blocks are marked as such, except those whose category can be known: a parameter
     assert sum(event[5] for event in trace.events if event[0] == "a" and event[8] & BEFORE) == before
     report = memlab.report(run.trace)
     held = {category["name"]: category["bytes_at_end"] for category in report["categories"]}
@@ -77,13 +77,13 @@ def test_loaded_late(memlab):
     "settings", ["expandable_segments:True", "backend:cudaMallocAsync", "pinned_use_cuda_host_register:True"]
 )
 def test_allocator_settings(memlab, settings):
-    # GIVEN PyTorch's allocator set up differently
+    # GIVEN another configuration of PyTorch's allocator
     run = memlab.python(PROGRAMS / "settings.py", env={"PYTORCH_CUDA_ALLOC_CONF": settings})
     assert run.code == 0, run.errors
     allocated, reserved, requested = map(int, run.output.split())
     end = Trace(run.trace).at()
     if settings == "backend:cudaMallocAsync":
-        # THEN, where PyTorch reports no blocks, the driver's are seen
+        # THEN, where PyTorch reports no blocks, the driver's are recorded
         live = Counter()
         for event in Trace(run.trace).events:
             if event[0] == "d+" and event[6] == "async":
@@ -92,16 +92,16 @@ def test_allocator_settings(memlab, settings):
                 live.pop(event[4], None)
         assert live.total() == requested
     else:
-        # THEN figures are PyTorch's
+        # THEN the figures are PyTorch's
         assert (end.allocated(), end.reserved()) == (allocated, reserved)
 
 
 def test_without_caching(memlab):
-    # GIVEN PyTorch's allocator told not to cache, so that it reports no blocks and takes each from the driver
+    # GIVEN PyTorch's allocator without caching, which reports no blocks and takes each from the driver
     run = memlab.python(PROGRAMS / "settings.py", env={"PYTORCH_NO_CUDA_MEMORY_CACHING": 1})
     assert run.code == 0, run.errors
     *_, requested = map(int, run.output.split())
-    # THEN these are the blocks, with lines, and nothing is shown as kept in reserve
+    # THEN the driver's blocks are recorded, with lines, and nothing is shown as cached
     report = memlab.report(run.trace)
     (device,) = report["devices"]
     assert device["allocated_bytes"] == device["reserved_bytes"] == requested
@@ -111,14 +111,14 @@ def test_without_caching(memlab):
     assert lines == {"settings.py": requested}
     held = {category["name"]: category["bytes_at_end"] for category in report["categories"]}
     assert (held["other"], held["cached"]) == (requested, 0)
-    # AND what is given back is off the books: the tensor that was dropped is in the peak alone
+    # AND freed memory is not counted: the dropped tensor is only in the peak
     assert device["peak_allocated_bytes"] > requested
     assert report["trace"]["anomalies"]["unknown_driver_frees"] == 0
 
 
 @pytest.mark.parametrize("before", [True, False])
 def test_composes_with_simgpu(memlab, before):
-    # GIVEN both ways of putting memlab and the simulated GPU together
+    # GIVEN both orders of combining memlab and the simulated GPU
     command = [memlab.simgpu, "--memory", "1GiB"]
     program = ["python3", "-c", "pass"]
     inside = [memlab.command, "run", "--no-live", "--"]

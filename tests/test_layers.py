@@ -33,14 +33,14 @@ def phase_of(flags):
 
 @pytest.mark.parametrize("case", CASES)
 def test_layers(memlab, case):
-    # GIVEN modules arranged in some way, each making results of a size of its own
+    # GIVEN modules in some arrangement, each with results of a unique size
     run = memlab.python(PROGRAMS / "layers.py", case, memlab.folder / "expected.json")
     if "no address was used again" in run.errors:
         pytest.skip("this Python's allocator gives away addresses too late")
     assert run.code == 0, run.errors
     assert "memlab" not in run.errors
     assert run.errors == "" or "Warning: " in run.errors  # Some versions of PyTorch warn about themselves.
-    assert "live PyObject references" not in run.errors  # They may also warn of what memlab holds.
+    assert "live PyObject references" not in run.errors  # They may also warn about references that memlab holds.
     expected = json.loads((memlab.folder / "expected.json").read_text())
     trace = Trace(run.trace)
 
@@ -63,12 +63,12 @@ def test_layers(memlab, case):
     # AND none is missing
     assert met == {phase: set(sizes) for phase, sizes in expected.items()}
     if case == "one_module_in_threads":
-        # AND all threads mean the same layer
+        # AND all threads refer to the same layer
         assert len({layer["name"] for layer in trace.layers.values()}) == len(trace.layers)
 
 
 def test_backward_belongs_to_the_forward_line(memlab):
-    # GIVEN four threads running forward and backward at once, each with sequence numbers of its own
+    # GIVEN four threads that run forward and backward at once, each with its own sequence numbers
     run = memlab.python(PROGRAMS / "autograd.py", memlab.folder / "expected.json")
     assert run.code == 0, run.errors
     expected = json.loads((memlab.folder / "expected.json").read_text())
@@ -76,7 +76,7 @@ def test_backward_belongs_to_the_forward_line(memlab):
     met = set()
     for event in trace.events:
         if event[0] == "a" and event[8] & 3 == BACKWARD and str(event[5]) in expected:
-            # THEN what a node's backward allocates has the line on which the node was made
+            # THEN allocations in a node's backward have the line on which the node was created
             file, line = trace.line(event[6])
             assert file.endswith("autograd.py")
             assert line == expected[str(event[5])], event
@@ -84,22 +84,22 @@ def test_backward_belongs_to_the_forward_line(memlab):
     assert met == expected.keys()
 
 
-def test_models_of_one_class_are_told_apart(memlab):
+def test_models_of_one_class_have_different_names(memlab):
     # GIVEN models of one class, held by a variable of the program, of a function, by attributes and by a list
     run = memlab.python(PROGRAMS / "roots.py")
     assert (run.code, run.errors) == (0, "")
     roots = {row["root"]: (row["root_type"], row["root_name"]) for row in memlab.report(run.trace)["layers"]}
-    # THEN each has a name of its own, and the only one of its class has that of its class
+    # THEN each has its own name, and a class with one model gives that model its name
     held = [("Net", name) for name in ("D", "G", "Net #5", "Net #6", "Trainer.encoder", "Whole.decoder")]
     assert sorted(roots.values()) == [*held, ("Sequential", "Sequential")]
 
 
-def test_replicas_have_the_names_of_what_they_are_copies_of(memlab):
+def test_replicas_have_the_names_of_their_model(memlab):
     # GIVEN a model that nn.DataParallel copies to two devices for each forward
     run = memlab.python(PROGRAMS / "replicated.py", devices=2)
     assert run.code == 0, run.errors
     assert "memlab" not in run.errors
-    # THEN what is allocated on each device belongs to layers of the one model
+    # THEN the allocations on each device belong to layers of the one model
     names = {0: set(), 1: set()}
     for row in memlab.report(run.trace)["layers"]:
         if row["root"]:

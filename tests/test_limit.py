@@ -1,4 +1,4 @@
-"""Under a limit a program lives as on a card of that size, and where it may spill it lives on."""
+"""Under a limit a program behaves as on a card of that size; if it may spill, it continues beyond the limit."""
 
 import json
 import os
@@ -39,12 +39,12 @@ def on_a_small_card(memlab, *command, size, **options):
 
 
 def sampled(trace):
-    """The most that NVML said of this process, and of the card."""
+    """The maxima of NVML's figures of this process, and of the card."""
     return max(event[5] or 0 for event in Trace(trace).events if event[0] == "used")
 
 
 def ooms(trace):
-    """Device, request, and what PyTorch held, each time it ran out of memory."""
+    """Device, request and PyTorch's held bytes, for each out-of-memory error."""
     return [event[3:7] for event in Trace(trace).events if event[0] == "oom"]
 
 
@@ -63,14 +63,14 @@ def test_out_of_memory_at_the_same_allocation(memlab, settings):
     alone = lines(on_a_small_card(memlab, "train", size="1GiB", env=allocator(settings)))
     # WHEN it runs on a card of 8 GiB under a limit of 1 GiB
     run = limited(memlab, "train", limit="1GiB", env=allocator(settings))
-    # THEN it runs out of memory at the same allocation of the same line, holding the same, told the same
+    # THEN it runs out of memory at the same allocation of the same line, with the same memory and message
     assert lines(run) == alone
     failure, most = alone
     assert failure["step"] > 10 and failure["lines"]
     assert most["most"] + CONTEXT <= 1024 * MIB
     # AND the card never held more for it
     assert sampled(run.trace) <= 1024 * MIB
-    # AND the trace says that memory ran out, and of what card, as it would without a limit
+    # AND the trace has the out-of-memory events and the card as without a limit
     if settings == NATIVE:
         small = memlab.python(PROGRAM, "train", memory="1GiB", env={"MEMLAB_OUTPUT": "small.trace"})
         assert ooms(memlab.folder / "small.trace") == ooms(run.trace) != [], small.errors
@@ -82,7 +82,7 @@ def test_the_allocators_own_retry(memlab, settings):
     # GIVEN a program whose cache is full of blocks of the wrong size
     alone = lines(on_a_small_card(memlab, "fragments", size="768MiB", env=allocator(settings)))
     run = limited(memlab, "fragments", limit="768MiB", env=allocator(settings))
-    # THEN PyTorch gives its cache up at the limit and goes on, as on a full card
+    # THEN PyTorch releases its cache at the limit and continues, as on a full card
     assert lines(run) == alone
     stats, most = alone
     assert stats["ooms"] == 0
@@ -91,7 +91,7 @@ def test_the_allocators_own_retry(memlab, settings):
 
 
 def test_every_kind_of_memory(memlab):
-    # GIVEN a program that takes memory of every kind until there is none, gives some back, and takes more
+    # GIVEN a program that allocates memory of every kind until none is left, frees some, and allocates more
     program = memlab.folder / "limited"
     subprocess.run(
         ["cc", "-O1", "-o", program, PROGRAMS / "limited.c", "-L", RELEASE, "-lsimgpu_cudart", "-ldl", "-lpthread"],
@@ -100,22 +100,22 @@ def test_every_kind_of_memory(memlab):
     alone = memlab.run(program, "kinds", memory="1GiB", preload=False)
     assert (alone.code, alone.errors) == (0, "")
     assert all(kind in alone.output for kind in "dpmaqAc.")
-    # WHEN it runs under a limit, THEN it is given and refused the same
+    # WHEN it runs under a limit, THEN the same allocations succeed and fail
     run = memlab.run(program, "kinds", env={"MEMLAB_LIMIT": "1GiB"})
     assert (run.code, run.output, run.errors) == (0, alone.output, "")
-    # AND the same where NVML tells nothing, and what the context takes must be found out otherwise
+    # AND the same without NVML's figures, where the size of the context must be measured
     libraries = memlab.folder / "libraries"
     libraries.mkdir()
     for name in ("cuda", "cudart", "libraries"):
         os.symlink(RELEASE / f"libsimgpu_{name}.so", libraries / f"libsimgpu_{name}.so")
-    shutil.copy(RELEASE / "libsimgpu_cudart.so", libraries / "libsimgpu_nvml.so")  # A library without NVML's functions.
+    shutil.copy(RELEASE / "libsimgpu_cudart.so", libraries / "libsimgpu_nvml.so")  # a library without NVML's functions
     run = memlab.run(program, "kinds", env={"MEMLAB_LIMIT": "1GiB", "SIMGPU_LIBS": libraries})
     assert (run.code, run.output, run.errors) == (0, alone.output, "")
 
 
 @pytest.mark.parametrize("on_limit", ["oom", "spill"])
 def test_threads_at_the_border(memlab, on_limit):
-    # GIVEN a program whose threads take and give back all at once, more than there is
+    # GIVEN a program whose threads allocate and free at the same time, more than there is
     program = memlab.folder / "limited"
     subprocess.run(
         ["cc", "-O1", "-o", program, PROGRAMS / "limited.c", "-L", RELEASE, "-lsimgpu_cudart", "-ldl", "-lpthread"],
@@ -131,29 +131,29 @@ def test_threads_at_the_border(memlab, on_limit):
     if on_limit == "oom":
         assert room * 0.9 < int(most) <= room
     else:
-        # AND where they may spill, all of it is had, and only what exceeds the limit is the host's
+        # AND if they may spill, every allocation succeeds, and only the excess is in host memory
         assert int(most) > room
-    # AND NVML never saw more
+    # AND NVML never reports more
     assert sampled(run.trace) <= 512 * MIB
 
 
-def test_what_the_program_sees(memlab):
-    # GIVEN two cards, of which one has a limit
+def test_the_program_sees_a_card_of_the_limits_size(memlab):
+    # GIVEN two cards, one of which has a limit
     small = lines(on_a_small_card(memlab, "shown", size="1GiB"))
     large = lines(on_a_small_card(memlab, "shown", size="8GiB"))
     run = limited(memlab, "shown", limit="1:1GiB", devices=2)
-    # THEN it looks like a card of that size, and the other like what it is
+    # THEN that card looks like one of the limit's size, and the other is unchanged
     assert lines(run) == large + small
     # AND a limit beyond the card's size changes nothing
     assert lines(limited(memlab, "shown", limit="80GiB", env={"MEMLAB_OUTPUT": "large.jsonl"})) == large
 
 
 def test_limits_of_devices(memlab):
-    # GIVEN three cards: limits of their own for the first two, and one for all
+    # GIVEN three cards: separate limits for the first two, and one for all
     run = limited(memlab, "devices", limit="1GiB,0:512MiB,1:768MiB", devices=3)
     for device, limit in enumerate([512, 768, 1024]):
         count, allocated, reserved, free, total = lines(run)[device]
-        # THEN each is filled to its own
+        # THEN each is filled up to its limit
         assert total == limit * MIB
         assert count == (limit * MIB - CONTEXT) // (20 * MIB)
         assert reserved == allocated == count * 20 * MIB
@@ -161,10 +161,10 @@ def test_limits_of_devices(memlab):
 
 
 def test_loaded_late(memlab):
-    # GIVEN a program that loads libmemlab when it holds memory already, as a notebook does
+    # GIVEN a program that loads libmemlab after it has allocated memory, as a notebook does
     run = limited(memlab, "late", memlab.library, limit="1GiB", preload=False)
     count, *_, free, total = lines(run)[0]
-    # THEN what it held counts, and the limit holds for what it takes from then on
+    # THEN that memory counts, and the limit applies to later allocations
     assert total == 1024 * MIB
     assert count == (1024 * MIB - CONTEXT - 100 * MIB) // (20 * MIB)
     assert free == 1024 * MIB - CONTEXT - (100 + count * 20) * MIB
@@ -175,13 +175,13 @@ def test_spilling(memlab, settings):
     # GIVEN a program that needs half as much again as the limit
     card = {"SIMGPU_CONTEXT": "64MiB"} | allocator(settings)
     alone = on_a_small_card(memlab, "patterns", 384, size="8GiB", env=card)
-    # WHEN what exceeds it may spill
+    # WHEN the excess may spill
     run = limited(memlab, "patterns", 384, limit="320MiB", env={"MEMLAB_ON_LIMIT": "spill"} | card)
-    # THEN every byte is what it is without a limit
+    # THEN every byte is the same as without a limit
     assert lines(run)[:2] == lines(alone)[:2]
     if settings != ASYNC:
         assert lines(run) == lines(alone)
-    # AND in the trace what was spilled still counts as taken, but not as in use, and all was given back
+    # AND in the trace spilled memory counts as allocated but not as used, and everything is freed
     live, most, moved = {}, 0, [0]
     for event in Trace(run.trace).events:
         if event[0] == "d+" and event[3] == 0:
@@ -198,8 +198,8 @@ def test_spilling(memlab, settings):
     assert 250 * MIB < sampled(run.trace) <= 320 * MIB
 
 
-def test_a_cache_is_given_up_before_anything_spills(memlab):
-    # GIVEN a program for which there is room, if only its cache goes
+def test_the_cache_is_released_before_anything_spills(memlab):
+    # GIVEN a program that fits if its cache is released
     env = {"MEMLAB_ON_LIMIT": "spill"}
     alone = lines(on_a_small_card(memlab, "fragments", size="768MiB"))
     run = limited(memlab, "fragments", limit="768MiB", env=env)
@@ -209,8 +209,8 @@ def test_a_cache_is_given_up_before_anything_spills(memlab):
 
 
 @contextmanager
-def obedient(memlab, **env):
-    """A program that does what it is told, and the way to tell it."""
+def commanded(memlab, **env):
+    """A program that runs commands, and the function that sends them."""
     with memlab.start(sys.executable, PROGRAM, "obey", stdin=subprocess.PIPE, env=env) as process:
 
         def tell(line):
@@ -230,10 +230,10 @@ def limits(pid):
 
 def test_limits_change_while_the_program_runs(memlab):
     # GIVEN a program without a limit
-    with obedient(memlab) as (pid, tell):
+    with commanded(memlab) as (pid, tell):
         assert tell("take 300") == "taken"
         assert limits(pid) == []
-        # WHEN it is given one, THEN what it holds already counts
+        # WHEN a limit is set, THEN the memory that the program holds counts
         answer = control.ask(pid, command="limit", device=0, bytes=1024 * MIB, on_limit="oom")
         entry = {"device": 0, "limit_bytes": 1024 * MIB, "used_bytes": 300 * MIB + CONTEXT, "spilled_bytes": 0}
         assert answer == {"ok": True, "limits": [entry | {"on_limit": "oom"}]}
@@ -241,7 +241,7 @@ def test_limits_change_while_the_program_runs(memlab):
         assert tell("take 500") == "refused"
         assert tell("take 468") == "taken"
         assert tell("take 2") == "refused"
-        # WHEN it may spill, THEN it does, and says so
+        # WHEN it may spill, THEN it does, and the control socket reports it
         control.ask(pid, command="limit", bytes=1024 * MIB, on_limit="spill")
         assert tell("take 100") == "taken"
         (status,) = limits(pid)
@@ -249,25 +249,25 @@ def test_limits_change_while_the_program_runs(memlab):
         assert tell("drop") == "dropped"
         (status,) = limits(pid)
         assert (status["used_bytes"], status["spilled_bytes"]) == (CONTEXT, 0)
-        # WHEN it is set below what is held, THEN that stays, and nothing more is had
+        # WHEN the limit is below the held memory, THEN that memory stays, and no more can be allocated
         assert tell("take 300") == "taken"
         control.ask(pid, command="limit", bytes=400 * MIB, on_limit="oom")
         assert json.loads(tell("free")) == [0, 400 * MIB]
         assert tell("take 2") == "refused"
-        # WHEN it is lifted, THEN the whole card is there again
+        # WHEN the limit is removed, THEN the whole card is available again
         assert control.ask(pid, command="limit", bytes=None)["limits"] == []
         assert tell("take 2000") == "taken"
         assert json.loads(tell("free"))[1] == 8192 * MIB
-        # AND what makes no sense is refused with a hint
+        # AND invalid requests are refused with a hint
         for wrong in ({"bytes": "much"}, {"bytes": 0}, {"device": 64, "bytes": 1}, {"on_limit": "spill"}):
             with pytest.raises(control.Refused, match="must be"):
                 control.ask(pid, command="limit", **wrong)
 
 
 def test_a_limit_and_offloading(memlab):
-    # GIVEN a program that can be offloaded, and has spilled some of its memory over its limit
+    # GIVEN a program that can be offloaded and has spilled some of its memory over its limit
     env = {"MEMLAB_OFFLOAD": "1", "MEMLAB_LIMIT": "640MiB", "MEMLAB_ON_LIMIT": "spill"}
-    with obedient(memlab, **env) as (pid, tell):
+    with commanded(memlab, **env) as (pid, tell):
         assert [tell("take 200") for _ in range(3)] == ["taken"] * 3
         sums = tell("sums")
         assert control.status(pid)["host_bytes"] == limits(pid)[0]["spilled_bytes"] == 400 * MIB
@@ -275,11 +275,11 @@ def test_a_limit_and_offloading(memlab):
         # WHEN all of it is offloaded and restored
         control.operate(pid, "offload")
         assert limits(pid)[0]["used_bytes"] == CONTEXT
-        # THEN what there is room for within the limit comes back, and the bytes are the same
+        # THEN what fits within the limit comes back, and the bytes are the same
         assert "stay in host memory" in control.operate(pid, "restore")["note"]
         assert limits(pid)[0]["used_bytes"] == CONTEXT + 200 * MIB
         assert tell("sums") == sums
-        # WHEN the limit is raised, THEN more has room
+        # WHEN the limit is raised, THEN more fits
         control.ask(pid, command="limit", bytes=800 * MIB)
         control.operate(pid, "restore")
         assert limits(pid)[0] == {
@@ -290,7 +290,7 @@ def test_a_limit_and_offloading(memlab):
             "on_limit": "spill",
         }
         assert tell("sums") == sums
-        # AND what is taken now spills again, and what is moved away makes room
+        # AND new allocations spill again, and offloaded memory makes room
         assert json.loads(tell("free")) == [800 * MIB - CONTEXT - 400 * MIB, 800 * MIB]
         first = json.loads(tell("where"))
         control.operate(pid, "offload", ranges=[[first, 200 * MIB]])
@@ -299,7 +299,7 @@ def test_a_limit_and_offloading(memlab):
         assert limits(pid)[0]["used_bytes"] == CONTEXT + 500 * MIB
         assert tell("take 100") == "taken"
         assert limits(pid)[0]["used_bytes"] == CONTEXT + 500 * MIB
-        # AND all is given back
+        # AND everything is freed
         assert tell("drop") == "dropped"
         assert (limits(pid)[0]["used_bytes"], limits(pid)[0]["spilled_bytes"]) == (CONTEXT, 0)
 
@@ -313,8 +313,8 @@ def test_a_limit_and_offloading(memlab):
         ("ON_LIMIT", "swap", "=swap is neither oom nor spill"),
     ],
 )
-def test_a_setting_that_is_not_understood(memlab, name, text, wrong):
-    # GIVEN a limit that is not one, WHEN a program runs, THEN it runs without one and memlab says what is wrong, in one line
+def test_an_invalid_setting_is_reported(memlab, name, text, wrong):
+    # GIVEN an invalid limit, WHEN a program runs, THEN it runs without a limit and memlab reports the error in one line
     run = memlab.python(PROGRAM, "shown", env={f"MEMLAB_{name}": text})
     assert run.code == 0
     assert [f"MEMLAB_{name}" in line and wrong in line for line in run.errors.splitlines()] == [True]

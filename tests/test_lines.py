@@ -1,4 +1,4 @@
-"""Memory is counted at the line that helps: the program's own wherever it lies, and never at no line."""
+"""Every allocation is counted at a line, and at the program's own line wherever the program is installed."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ EXPECTED = [("train", 4, 1024), ("train", 5, 4096)]
 
 @pytest.fixture
 def packages(memlab):
-    """A folder that packages are installed in, with a library that allocates."""
+    """A site-packages folder with a library that allocates."""
     folder = memlab.folder / "lib" / "python3.11" / "site-packages"
     (folder / "trainer").mkdir(parents=True)
     shutil.copy(PROGRAMS / "gpulib.py", folder)
@@ -50,10 +50,10 @@ def lines_of(memlab, trace):
 
 
 @pytest.mark.parametrize("way", ["script", "module", "file in packages", "command", "-c", "stdin"])
-def test_the_program_is_the_users_wherever_it_lies(memlab, packages, way):
+def test_the_programs_lines_count_wherever_it_is_installed(memlab, packages, way):
     # GIVEN a program that calls a library, also by way of Python's own library
-    arguments, file, options = (), str(packages / "trainer" / "train.py"), {}
-    # WHEN it is started in one of the ways that there are
+    # GIVEN a program that calls a library, also through the standard library
+    # WHEN it is started in one of the possible ways
     if way == "script":
         script = memlab.folder / "train.py"
         script.write_text(TRAINING)
@@ -72,13 +72,13 @@ def test_the_program_is_the_users_wherever_it_lies(memlab, packages, way):
         arguments, file = ["-c", TRAINING], "<string>"
     else:
         arguments, file, options = ["-"], "<stdin>", {"input": TRAINING}
-    # THEN its own lines are the ones that count
+    # THEN memory is counted at its own lines
     trace = run(memlab, packages, *arguments, **options)
     assert lines_of(memlab, trace) == [(file, *line) for line in EXPECTED]
 
 
-def test_no_memory_is_without_a_line(memlab, packages):
-    # GIVEN a library's thread, which none of the program's lines called, and generated code called by nobody's
+def test_every_allocation_has_a_line(memlab, packages):
+    # GIVEN a library's thread, which no line of the program called, and generated code without a caller
     script = memlab.folder / "train.py"
     script.write_text(
         dedent("""\
@@ -93,14 +93,14 @@ def test_no_memory_is_without_a_line(memlab, packages):
         thread.join()
         """)
     )
-    # THEN the first counts at the library's line, before Python's own, and the second at Python's before the generated
+    # THEN the first counts at the library's line, before the standard library's; the second at that, before generated code
     trace = run(memlab, packages, script)
     (library, *of_library, size), (python, *_, python_size) = lines_of(memlab, trace)
     assert (library, of_library, size) == (str(packages / "gpulib.py"), ["allocate", 14], 1024)
     assert python.endswith("/threading.py") and python_size == 4096
 
 
-def test_cells_have_the_names_of_the_notebook(memlab, packages):
+def test_cells_have_their_notebook_numbers(memlab, packages):
     # GIVEN cells as IPython compiles them: for a notebook, on a terminal, within %%time, and after %timeit on a line
     core = packages / "IPython" / "core"
     core.mkdir(parents=True)
@@ -143,8 +143,8 @@ def test_cells_have_the_names_of_the_notebook(memlab, packages):
     assert lines_of(memlab, trace) == [(file, "<module>", line, size) for file, line, size in expected]
 
 
-def test_code_that_is_made_for_ever_is_one_line_in_the_end(memlab, packages):
-    # GIVEN a program that makes code all the time, under a new name each time
+def test_endlessly_generated_code_is_merged_into_one_line(memlab, packages):
+    # GIVEN a program that generates code all the time, each time under a new name
     script = memlab.folder / "made.py"
     script.write_text(
         dedent("""\
@@ -154,15 +154,15 @@ def test_code_that_is_made_for_ever_is_one_line_in_the_end(memlab, packages):
         """)
     )
     trace = run(memlab, packages, script)
-    # THEN the first are told apart, and all others are one
+    # THEN the first files are separate, and all later ones are merged
     files = [json.loads(line)["file"] for line in trace.read_text().splitlines() if line.startswith('{"frame"')]
     made = [file for file in files if file.startswith("<made")]
     assert len(made) == 4097
     assert [file for file in made if not file[6:-1].isdigit()] == ["<made #>"]
 
 
-def test_libraries_answer_where_the_programs_line_only_calls_them(memlab, packages):
-    # GIVEN a program whose every byte is a library's doing
+def test_library_lines_are_shown_if_the_programs_lines_only_call_them(memlab, packages):
+    # GIVEN a program whose allocations are all made by a library
     script = memlab.folder / "train.py"
     script.write_text("import trainer.train\n")
     trace = run(memlab, packages, script)
@@ -172,7 +172,7 @@ def test_libraries_answer_where_the_programs_line_only_calls_them(memlab, packag
         done = subprocess.run([memlab.command, "report", trace, *options], capture_output=True, text=True, check=True)
         return done.stdout
 
-    # THEN the report shows the library's lines and says why, unless told otherwise, and cuts nothing in a pipe
+    # THEN the report shows the library's lines and the reason, unless an option overrides it, and shortens nothing in a pipe
     assert "train.py:1 only calls them" in reported() and "gpulib.py:14  allocate" in reported()
     assert "gpulib.py" not in reported("--libraries=never") and "train.py:1" in reported("--libraries=never")
     # AND JSON has both

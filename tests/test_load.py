@@ -1,4 +1,4 @@
-"""Weights from safetensors files, straight into the memory they are paged from."""
+"""Loading weights from safetensors files directly into the memory that they are paged from."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def skeleton(name):
 
 
 def untied(model):
-    """A state as safetensors takes it: of tied tensors one, each of its own memory."""
+    """A state dict for safetensors: one of each set of tied tensors, each with its own memory."""
     seen, state = set(), {}
     for key, value in model.state_dict().items():
         if value.data_ptr() not in seen or value.numel() == 0:
@@ -37,23 +37,23 @@ def untied(model):
 
 @pytest.mark.parametrize("name", ["resnet101", "vit", "tied", "mixed", "recurrent", "gpt2", "llama", "t5"])
 def test_a_model_without_memory(name, tmp_path):
-    # GIVEN a file of a model's weights, and the same model made without memory
+    # GIVEN a file of a model's weights, and the same model created without memory
     twin = build(name)
     save_file(untied(twin), tmp_path / "model.safetensors")
     model = skeleton(name)
     assert all(parameter.is_meta for parameter in model.parameters())
-    # WHEN it is loaded, THEN it computes what the other does
+    # WHEN it is loaded, THEN its results equal those of the other
     assert memlab.load(tmp_path / "model.safetensors", model, "cpu", budget="min") is model
     for _ in range(4):
         inputs = ZOO[name].inputs()
         assert same(call(model, inputs), call(twin, inputs))
-    # AND is a model like any other, unpaged
+    # AND it can be unpaged and used like any other model
     memlab.unpage(model)
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), twin.state_dict().values(), strict=True))
 
 
 def test_several_files(tmp_path):
-    # GIVEN weights in several files with an index, as large models come
+    # GIVEN weights in several files with an index, the format of large models
     twin = mlp()
     state = untied(twin)
     where = {key: f"model-{index % 3 + 1:05}-of-00003.safetensors" for index, key in enumerate(state)}
@@ -63,7 +63,7 @@ def test_several_files(tmp_path):
     index.write_text(json.dumps({"metadata": {}, "weight_map": where}))
     x = torch.randn(3, 64)
     for path in (index, tmp_path, str(tmp_path)):
-        # WHEN the index, or the folder, is loaded, THEN all is there
+        # WHEN the index, or the folder, is loaded, THEN every weight is loaded
         with torch.device("meta"):
             model = mlp()
         memlab.load(path, model, "cpu")
@@ -71,11 +71,11 @@ def test_several_files(tmp_path):
 
 
 def test_types(tmp_path):
-    # GIVEN a file in bfloat16 of a model that would be float32
+    # GIVEN a bfloat16 file for a float32 model
     twin = mlp().bfloat16()
     save_file(untied(twin), tmp_path / "model.safetensors")
     x = torch.randn(3, 64)
-    # WHEN it is loaded, THEN the file's type counts, unless another is asked for
+    # WHEN it is loaded, THEN the weights have the file's type, unless another is given
     assert same(call(memlab.load(tmp_path, mlp(), "cpu"), (x.bfloat16(),)), call(twin, (x.bfloat16(),)))
     assert same(call(memlab.load(tmp_path, mlp(), "cpu", dtype=torch.float32), (x,)), call(twin.float(), (x,)))
 
@@ -88,20 +88,20 @@ def test_errors(tmp_path):
         save_file(changed, path)
         return memlab.load(path, mlp() if model is None else model, "cpu", **options)
 
-    # GIVEN files that do not fit the model, THEN that is said, with names
+    # GIVEN files that do not match the model, THEN the error names the weights
     with pytest.raises(KeyError, match=r"missing in the file: 3\.bias, 3\.weight"):
         loading({key: value for key, value in state.items() if not key.startswith("3.")})
     with pytest.raises(KeyError, match=r"in the file but not in the model: more"):
         loading(state | {"more": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"2\.weight: the model has \(64, 64\), the file \(64, 32\)"):
         loading(state | {"2.weight": torch.zeros(64, 32)})
-    # AND what is meant can be said
+    # AND the mismatch can be allowed
     model = loading(state | {"more": torch.zeros(1)}, strict=False)
     assert call(model, (torch.randn(1, 64),)).shape == (1, 64)
     with pytest.raises(RuntimeError, match="paged or chunked already"):
         loading(state, model)
 
-    # GIVEN a buffer that no file has and that has no memory
+    # GIVEN a buffer that is in no file and has no memory
     class Buffered(nn.Linear):
         def __init__(self):
             super().__init__(4, 4)
@@ -111,7 +111,7 @@ def test_errors(tmp_path):
         model = Buffered()
     with pytest.raises(ValueError, match=r"frequencies is on the meta device.*skeleton"):
         loading(untied(nn.Linear(4, 4)), model)
-    # GIVEN files that are none
+    # GIVEN invalid files
     for content, what in ((b"", "model.safetensors"), (b"\xff" * 64, "model.safetensors")):
         path.write_bytes(content)
         with pytest.raises((ValueError, OSError), match=what):
@@ -143,5 +143,5 @@ def test_the_host_holds_the_weights_once(tmp_path):
     env = os.environ | {"PYTHONPATH": str(ROOT / "python")}
     command = [sys.executable, "-c", PEAK, tmp_path / "model.safetensors"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    # THEN its memory grows by them, and by little more
+    # THEN its memory grows by their size, and by little more
     assert weights <= int(done.stdout) + (8 << 20) and int(done.stdout) < 1.15 * weights

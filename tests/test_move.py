@@ -1,4 +1,4 @@
-"""A training is pushed off the card and brought back, and does not notice."""
+"""A training that is offloaded from the card and restored computes the same."""
 
 import json
 import random
@@ -16,14 +16,14 @@ CYCLES = 100
 
 
 def train(memlab, *arguments, env=None, **options):
-    """Starts the training under memlab; the process, once it trains."""
+    """Starts the training under memlab; returns the process when it trains."""
     process = memlab.start(sys.executable, MOVED, *arguments, env={"MEMLAB_OFFLOAD": "1", **(env or {})}, **options)
     assert process.stdout.readline() == "ready\n", process.communicate()
     return process
 
 
 def undisturbed(memlab, *arguments, steps):
-    """What the same training sees alone, in its first steps; on the simulated GPU nothing changes after the first."""
+    """The checksums of the first steps of the same training alone; on the simulated GPU later steps are equal."""
     run = memlab.python(MOVED, "/", "--steps", steps, *arguments, preload=False)
     assert run.code == 0, run.errors
     return json.loads(run.output.splitlines()[-1])
@@ -58,38 +58,38 @@ def test_cycles_at_random_moments(memlab, arguments, env):
         before = control.status(process.pid)
         offload = control.operate(process.pid, "offload")
         away = control.status(process.pid)
-        # THEN all of it leaves, and comes back
+        # THEN all of it is offloaded, and restored
         assert (away["state"], away["device_bytes"]) == ("offloaded", 0)
         assert away["host_bytes"] == offload["total_bytes"] == offload["done_bytes"] > 0
         control.operate(process.pid, "restore")
         back = control.status(process.pid)
         assert (back["state"], back["host_bytes"]) == ("resident", 0)
         assert back["device_bytes"] >= away["host_bytes"] or back["device_bytes"] >= before["device_bytes"] // 2
-    # AND every step saw the bytes that an undisturbed one sees
+    # AND every step sees the bytes of an undisturbed one
     seen = end(process, until)
     assert len(seen) > 1
     assert all(step == expected[0] for step in seen)
 
 
-def test_the_card_is_free_meanwhile(memlab):
+def test_the_card_is_free_while_the_training_is_offloaded(memlab):
     # GIVEN a training that fills most of a card
     until = memlab.folder / "enough"
     process = train(memlab, until, "--ballast", 320, memory="1GiB")
     # WHEN it is offloaded
     control.operate(process.pid, "offload")
     status = control.status(process.pid)
-    # THEN nothing but its context and what is too small to move stays on the card, which NVML confirms
+    # THEN only its context and allocations too small to move stay on the card, as NVML confirms
     time.sleep(0.6)
     stays = status["fixed_bytes"]
     trace = next(memlab.folder.glob("*.jsonl")).read_bytes()
     *_, used = (json.loads(line) for line in trace.split(b"\n") if line.startswith(b'["used"'))
     assert (256 << 20) <= used[3] <= (256 << 20) + stays + (32 << 20), used
-    # AND memlab's own figures know it: the rest is nobody else's
+    # AND memlab's own figures agree: no memory is attributed to other processes
     device = memlab.report(next(memlab.folder.glob("*.jsonl")))["devices"][0]
     assert device["host_bytes"] == status["host_bytes"]
     assert abs(device["used_bytes"] - used[3]) < 4 << 20, device
     control.operate(process.pid, "restore", free_host=True)
-    # AND the host memory can be given back too
+    # AND the host memory can be released too
     assert control.status(process.pid)["arena_bytes"] == 0
     end(process, until)
 
@@ -105,7 +105,7 @@ def test_two_trainings_take_turns(memlab):
         train() {{ {words} > "$1.out" & echo $!; }}
         train {until[0]}; read go; train {until[1]}; wait
     """
-    # Most of the card goes to the two contexts, which costs the test no memory.
+    # The two contexts take most of the card, at no cost of memory to the test.
     env = {"MEMLAB_OFFLOAD": "1", "SIMGPU_CONTEXT": "3840MiB"}
     card = memlab.start("sh", "-c", script, memory="8GiB", env=env, stdin=subprocess.PIPE)
 
@@ -119,19 +119,19 @@ def test_two_trainings_take_turns(memlab):
         return pid
 
     first = started(0)
-    # WHEN the first is offloaded, the second finds room
+    # WHEN the first is offloaded, THEN the second has room
     control.operate(first, "offload")
     card.stdin.write("go\n")
     card.stdin.flush()
     second = started(1)
-    # AND while it is there, the first stays away, whole, as often as one tries
+    # AND meanwhile every attempt to restore the first fails, and leaves it offloaded and complete
     for _ in range(3):
         control.ask(first, command="restore")
         outcome = control.finish(first)
         assert (outcome["phase"], outcome["retryable"]) == ("failed", True)
         assert "no room" in outcome["error"]
         assert control.status(first)["state"] == "offloaded"
-    # AND they take turns
+    # AND they alternate
     for _ in range(3):
         control.operate(second, "offload")
         control.operate(first, "restore")
@@ -139,7 +139,7 @@ def test_two_trainings_take_turns(memlab):
         control.operate(first, "offload")
         control.operate(second, "restore")
         time.sleep(0.1)
-    # THEN both end with the bytes they should have
+    # THEN both end with the right bytes
     until[1].touch()
     while True:
         control.ask(first, command="restore")
@@ -155,8 +155,8 @@ def test_two_trainings_take_turns(memlab):
         assert all(step == expected for step in seen)
 
 
-def test_parts_go_while_the_training_runs(memlab):
-    # GIVEN a training, and what its trace says of its optimizer's memory
+def test_pages_are_offloaded_while_the_training_runs(memlab):
+    # GIVEN a training, and its optimizer's memory from its trace
     expected = undisturbed(memlab, steps=1)[0]
     until = memlab.folder / "enough"
     process = train(memlab, until)
@@ -164,7 +164,7 @@ def test_parts_go_while_the_training_runs(memlab):
     moments = random.Random(5)
     spans = control.segments(next(memlab.folder.glob("*.jsonl")))
     for _ in range(10):
-        # WHEN random pages of it are moved to host memory, again and again, the training running on
+        # WHEN random pages of it are repeatedly moved to host memory while the training runs
         for _ in range(moments.randint(1, 3)):
             start, end_ = moments.choice(spans)
             pages = range(start, end_ - page + 1, page)
@@ -183,7 +183,7 @@ def test_parts_go_while_the_training_runs(memlab):
         if control.status(process.pid)["host_bytes"]:
             control.operate(process.pid, "restore")
         assert control.status(process.pid)["host_bytes"] == 0
-    # AND every step saw the right bytes
+    # AND every step sees the right bytes
     seen = end(process, until)
     assert all(step == expected for step in seen)
 
@@ -208,7 +208,7 @@ assert memlab.memlab_restore(1.0, 0, error, len(error)) == -1 and b"nothing" in 
 assert memlab.memlab_offload(10.0, error, len(error)) == 0, error.value
 assert state() == "offloaded"
 assert memlab.memlab_offload(10.0, error, 8) == -1 and len(error.value) == 7
-# Another thread waits until this one has brought the memory back.
+# Another thread blocks until this one has restored the memory.
 waited = []
 thread = threading.Thread(target=lambda: waited.append(int(x[12345])))
 thread.start()
@@ -222,6 +222,6 @@ print("done")
 
 
 def test_from_inside(memlab):
-    # GIVEN a program that calls the C functions of include/memlab.h THEN they do what they say
+    # GIVEN a program that calls the C functions of include/memlab.h THEN they work as documented
     run = memlab.python("-c", IN_PROCESS, env={"MEMLAB_OFFLOAD": "1"})
     assert (run.code, run.output, run.errors) == (0, "done\n", "")

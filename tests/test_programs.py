@@ -1,4 +1,4 @@
-"""Programs that were not written for memlab run as before, and their traces add up."""
+"""Programs that were not written for memlab run as before, and their traces are consistent."""
 
 import pytest
 from conftest import ROOT
@@ -14,7 +14,7 @@ def test_program(memlab, name):
     devices = 2 if name in TWO_DEVICES else 1
     # WHEN it runs under memlab
     run = memlab.python(program, devices=devices, env={"MEMLAB_OUTPUT": "%p.jsonl"})
-    # THEN it succeeds, memlab has nothing to complain about, and each process's trace adds up
+    # THEN it succeeds, memlab reports no error, and each process's trace is consistent
     assert run.code == 0, run.errors
     assert "memlab:" not in run.errors
     assert run.traces

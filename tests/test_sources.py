@@ -1,8 +1,8 @@
-"""The trace keeps the text of the lines that take memory, and of no others."""
+"""The trace keeps the text of the lines that allocate memory, and of no others."""
 
 import json
 
-# A line longer than is kept, one of a file that is edited while the program runs, and one in no file.
+# A line longer than the kept length, one of a file that is edited while the program runs, and one in no file.
 PROGRAM = """
 import ctypes, pathlib
 import edited
@@ -31,18 +31,18 @@ def sources(trace):
     return {(record["source"].rsplit("/", 1)[-1], record["line"]): record["text"] for record in records}
 
 
-def test_lines_that_take_memory_are_kept(memlab):
+def test_lines_that_allocate_memory_are_kept(memlab):
     (memlab.folder / "edited.py").write_text(EDITED)
     (memlab.folder / "train.py").write_text(PROGRAM)
-    # GIVEN a program that ends before the control thread looks around
+    # GIVEN a program that ends before the control thread reads the sources
     run = memlab.python("train.py")
     assert (run.code, run.errors) == (0, "")
-    # THEN its lines are as the file has them, also the callers', and the rest of the file is not there
+    # THEN its lines and its callers' lines equal those of the file, and the rest of the file is not in the trace
     lines = PROGRAM.splitlines()
     kept = {("train.py", number): lines[number - 1] for number in (11, 12, 14, 15)}
     assert sources(run.trace) == kept
     assert "business" not in run.trace.read_text(errors="replace")
-    # WHEN it may not THEN there is none
+    # WHEN sources are switched off THEN there are none
     run.trace.unlink()
     (memlab.folder / "edited.py").write_text(EDITED)
     run = memlab.python("train.py", env={"MEMLAB_SOURCE": "0"})

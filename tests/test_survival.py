@@ -1,4 +1,4 @@
-"""The trace outlives the program, however it ends, and the program never notices memlab."""
+"""The trace is complete however the program ends, and memlab does not change the program."""
 
 import json
 import os
@@ -14,11 +14,11 @@ from twin import Trace
 
 
 def events_of(path):
-    """Every committed line of a trace that was cut off, parsed; fails on a line that is neither whole nor uncommitted."""
+    """Every committed line of a trace that was cut off, parsed; fails on a line that is neither complete nor uncommitted."""
     events = []
     data = path.read_bytes()
     for line in data.split(b"\n"):
-        text = line.rpartition(b"\0")[2]  # What a reservation that was never committed leaves is NULs …
+        text = line.rpartition(b"\0")[2]  # An uncommitted reservation is NULs …
         if not text or text.startswith(b'"'):  # … or a line without its first byte.
             continue
         events.append(json.loads(text))
@@ -27,7 +27,7 @@ def events_of(path):
 
 @pytest.mark.parametrize("batch", range(4))
 def test_sigkill_at_random_moments(memlab, batch):
-    # GIVEN a program that allocates all the time (no PyTorch: 200 of them are to be killed)
+    # GIVEN a program that allocates all the time (without PyTorch, as 200 of them are killed)
     program = memlab.folder / "churn"
     subprocess.run(["cc", "-O1", "-o", program, PROGRAMS / "churn.c", "-lpthread"], check=True)
     for number in range(50):
@@ -41,7 +41,7 @@ def test_sigkill_at_random_moments(memlab, batch):
         said = process.stdout.read().split()
         process.wait()
         process.stdout.close()
-        # THEN no line is garbled, and each thread's events follow one another without a gap
+        # THEN no line is garbled, and each thread's events are consecutive
         counts = {}
         for event in events_of(output):
             if isinstance(event, list) and event[0] in ("a", "f"):
@@ -52,7 +52,7 @@ def test_sigkill_at_random_moments(memlab, batch):
         for sequences in counts.values():
             numbers = [sequence for sequence, kind in sequences if kind == "a"]
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-        # AND what the program had finished before it said so is there
+        # AND the events that the program reported as done are in the trace
         done = {}
         for word in said:
             thread, _, sequence = word.decode().partition(":")
@@ -71,7 +71,7 @@ def test_sigkill_of_a_training(memlab):
     process.stdout.close()
     process.stderr.close()
     (trace,) = memlab.folder.glob("*.jsonl")
-    # THEN the report reads it, says that the program was killed, and nothing was lost or garbled
+    # THEN the report reads it, says that the program was killed, and nothing is lost or garbled
     report = memlab.report(trace)
     assert report["process"]["exit"] is None
     assert report["trace"]["skipped_lines"] == 0
@@ -83,14 +83,14 @@ def test_sigkill_of_a_training(memlab):
     [("return", 0, 0), ("exit", 3, 3), ("os._exit", 4, 4), ("exception", 1, 1), ("abort", -6, None), ("oom", 1, 1)],
 )
 def test_endings(memlab, ending, code, recorded):
-    # GIVEN a program, and what it does without memlab
+    # GIVEN a program, and its result without memlab
     alone = memlab.run(sys.executable, PROGRAMS / "endings.py", ending, preload=False)
     # WHEN it runs under memlab
     run = memlab.python(PROGRAMS / "endings.py", ending)
     # THEN it ends as it does alone, with the same output
     assert (run.code, run.output) == (alone.code, alone.output) == (code, run.output)
     assert run.errors == alone.errors
-    # AND the trace is whole
+    # AND the trace is complete
     report = memlab.report(run.trace)
     assert report["process"]["exit"] == recorded
     assert report["devices"][0]["peak_allocated_bytes"] == 4 << 20
@@ -113,11 +113,11 @@ def test_spawned_children_have_their_own(memlab):
     run = memlab.python(PROGRAMS / "endings.py", "spawn")
     assert run.code == 0, run.errors
     reports = [memlab.report(trace) for trace in run.traces]
-    # THEN parent and child have a trace each, with what each allocated
+    # THEN parent and child each have a trace of their own allocations
     assert {report["process"]["exit"] for report in reports} == {0}
     peaks = {report["devices"][0]["peak_allocated_bytes"] for report in reports}
     assert len(reports) == 2
-    assert peaks == {4 << 20, 5 << 20}  # The child imports the script, and so allocates its tensor too.
+    assert peaks == {4 << 20, 5 << 20}  # The child imports the script, which allocates its tensor.
 
 
 def test_torchrun_makes_a_trace_per_rank(memlab):
@@ -136,11 +136,11 @@ def test_torchrun_makes_a_trace_per_rank(memlab):
 
 
 def test_read_only_folder(memlab):
-    # GIVEN a working directory in which nothing can be made (root may write nearly everywhere, but not here)
+    # GIVEN a working directory in which no file can be created (root can write almost everywhere, but not here)
     elsewhere = memlab.folder / "tmp"
     elsewhere.mkdir()
     run = memlab.python(PROGRAMS / "endings.py", "return", cwd="/proc/self/fdinfo", env={"TMPDIR": elsewhere})
-    # THEN the program runs, one line says where the trace went, and it is there
+    # THEN the program runs, one line says where the trace is, and the trace is there
     assert (run.code, run.output) == (0, "done\n")
     (line,) = [line for line in run.errors.splitlines() if line.startswith("memlab:")]
     (trace,) = elsewhere.glob("*.jsonl")
@@ -157,7 +157,7 @@ def test_full_disk(memlab):
         pytest.skip("no right to mount")
     try:
         run = memlab.python(PROGRAMS / "churn.py", "60000", env={"MEMLAB_OUTPUT": disk / "t.jsonl"})
-        # THEN the program runs to its end, one line says what happened, and what was written is read
+        # THEN the program runs to its end, one line reports the full disk, and the written part is readable
         assert run.code == 0, run.errors
         (line,) = [line for line in run.errors.splitlines() if line.startswith("memlab:")]
         assert "No space left on device" in line
@@ -167,12 +167,12 @@ def test_full_disk(memlab):
 
 
 def test_file_system_without_shared_mappings(memlab):
-    # GIVEN a file system that refuses shared mappings (here: a mmap that does)
+    # GIVEN a file system that refuses shared mappings (simulated by a preloaded mmap)
     shim = memlab.folder / "nomap.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, PROGRAMS / "nomap.c", "-ldl"], check=True)
     run = memlab.python(PROGRAMS / "churn.py", "2000", env={"LD_PRELOAD": f"{memlab.library}:{shim}"}, preload=False)
     assert run.code == 0, run.errors
-    # THEN the trace is as whole as any
+    # THEN the trace is complete
     report = memlab.report(run.trace)
     assert report["process"]["exit"] == 0
     assert report["devices"][0]["allocations"] == 2001
@@ -184,7 +184,7 @@ def test_long_traces_stay_bounded(memlab):
     run = memlab.python(PROGRAMS / "churn.py", "100000", env={"MEMLAB_TRACE_MAX": "6MiB"})
     assert run.code == 0, run.errors
     assert "memlab" not in run.errors
-    # THEN no file is larger, and the report is the one of an unbounded trace
+    # THEN no file is larger, and the report equals that of an unbounded trace
     assert sum(path.stat().st_size for path in memlab.folder.iterdir()) <= limit
     bounded = memlab.report(run.trace)
     assert bounded["devices"][0]["allocations"] == 100001
@@ -197,29 +197,29 @@ def test_long_traces_stay_bounded(memlab):
     assert bounded["lines"] == whole["lines"]
 
 
-def test_threads_that_do_little_cost_little(memlab):
-    # GIVEN a thousand threads at once, of which each reports a single block
+def test_idle_threads_take_little_memory(memlab):
+    # GIVEN a thousand threads at once, each of which reports a single block
     program = memlab.folder / "idle_threads"
     subprocess.run(["cc", "-O1", "-o", program, PROGRAMS / "idle_threads.c", "-lpthread"], check=True)
-    # WHEN what they have cost is measured THEN it is a few pages each (memlab's, their stacks' and the kernel's)
+    # WHEN their memory is measured THEN each takes a few pages (memlab's, the stack's and the kernel's)
     run = memlab.run(program)
     assert run.code == 0, run.errors
     assert int(run.output) <= 32
 
 
-def test_tools_that_look_for_mistakes_find_none(memlab):
+def test_thread_sanitizer_finds_nothing(memlab):
     # GIVEN a program with threads under ThreadSanitizer
     program = memlab.folder / "reports"
     subprocess.run(["cc", "-g", "-O1", "-fsanitize=thread", "-o", program, PROGRAMS / "reports.c", "-lpthread"], check=True)
     if memlab.run(program, preload=False).code:
         pytest.skip("ThreadSanitizer does not run here")
-    # WHEN it is recorded THEN nothing is found to be wrong with memlab
+    # WHEN it is recorded THEN there are no reports about memlab
     run = memlab.run(program)
     assert (run.code, run.output, run.errors) == (0, "done\n", "")
 
 
 def test_a_thread_that_takes_the_gil_at_the_end(memlab):
-    # GIVEN a thread that takes the GIL while the interpreter shuts down, in C++ that may not be unwound, as autograd's do
+    # GIVEN a thread that takes the GIL during interpreter shutdown in C++ that must not be unwound, like autograd's
     library = memlab.folder / "late_gil.so"
     subprocess.run(["c++", "-shared", "-fPIC", "-o", library, PROGRAMS / "late_gil.cpp"], check=True)
     program = f"""
@@ -230,20 +230,20 @@ class Late:
 late = Late()
 threading.Thread(target=ctypes.CDLL({str(library)!r}).take_gil_at_the_end, daemon=True).start()
 """
-    # WHEN it runs on the simulated card THEN it ends as it would on CPython 3.14
+    # WHEN it runs on the simulated card THEN it ends as on CPython 3.14
     run = memlab.python("-c", program)
     assert (run.code, run.errors) == (0, "")
 
 
 def test_a_musl_program_runs_without_the_library(memlab):
-    # GIVEN a program that wants musl's loader (here: glibc's by that name, since there may be no other)
+    # GIVEN a program that needs musl's loader (here glibc's under that name, since musl may be missing)
     loader, source, program = (memlab.folder / name for name in ("ld-musl-x86_64.so.1", "musl.c", "musl"))
     loader.symlink_to("/lib64/ld-linux-x86-64.so.2")
     source.write_text('#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv("LD_PRELOAD")); return 3; }\n')
     subprocess.run(["cc", "-o", program, source, f"-Wl,--dynamic-linker={loader}"], check=True)
-    # WHEN it is to run under memlab
+    # WHEN it is started by memlab
     run = memlab.run(memlab.command, "run", "--", program, preload=False)
-    # THEN it is started without the library, which would have ended it, and that is said
+    # THEN it runs without the library, which would have ended it, and memlab says so
     assert (run.code, "libmemlab" in run.output) == (3, False)
     assert "is linked with musl" in run.errors.splitlines()[0], run.errors
 
@@ -262,7 +262,7 @@ def test_switched_off(memlab):
     assert run.traces == []
 
 
-def test_the_defaults_name(memlab):
+def test_the_default_name(memlab):
     run = memlab.python(PROGRAMS / "endings.py", "return")
     process = memlab.report(run.trace)["process"]
     assert run.trace.name == f"memlab-endings-{process['pid']}.jsonl"

@@ -1,4 +1,4 @@
-"""Where a trace goes, what it may replace, and how large it gets."""
+"""The path, replacement and size of trace files."""
 
 import contextlib
 import os
@@ -45,8 +45,8 @@ def make_device(path):
 
 
 @pytest.mark.parametrize("what", ["script", "pipe", "link", "device"])
-def test_what_is_no_trace_is_not_replaced(memlab, recorded, what):
-    # GIVEN a name at which something lies that is no trace
+def test_files_that_are_not_traces_are_not_replaced(memlab, recorded, what):
+    # GIVEN a path that is taken by something other than a trace
     taken = memlab.folder / "taken.jsonl"
     if what == "script":
         taken.write_text("print('mine')\n")
@@ -59,54 +59,54 @@ def test_what_is_no_trace_is_not_replaced(memlab, recorded, what):
     before = taken.lstat()
     # WHEN a trace is to be written there
     run = recorded("forks", 0, MEMLAB_OUTPUT=taken)
-    # THEN the program runs to its end, one line says why there is no trace, and what was there stays
+    # THEN the program runs to its end, one line says why there is no trace, and the existing file is unchanged
     assert (run.returncode, run.stdout) == (0, "0 descriptors, 0 mappings, 0 deleted\n")
     (line,) = complaints(run)
     assert "replaces nothing but traces" in line and "without a trace" in line
     assert (taken.lstat().st_ino, taken.lstat().st_mode) == (before.st_ino, before.st_mode)
-    # AND `memlab run` does not even start it
+    # AND `memlab run` does not start the program
     run = recorded("forks", 0, command=[memlab.command, "run", "-o", taken, "--"])
     assert (run.returncode, run.stdout) == (2, "")
     assert "replaces nothing but traces" in run.stderr
     assert taken.lstat().st_ino == before.st_ino
 
 
-def test_a_trace_is_replaced_when_that_is_asked_for(memlab, recorded):
+def test_force_replaces_a_trace(memlab, recorded):
     command = [memlab.command, "run", "-o", "run.jsonl"]
     assert recorded("forks", 0, command=[*command, "--"]).returncode == 0
     first = (memlab.folder / "run.jsonl").read_text()
-    # GIVEN a trace of an earlier run WHEN another is to have its name THEN that is asked about
+    # GIVEN the trace of an earlier run WHEN another is to have its name THEN `memlab run` requires --force
     run = recorded("forks", 0, command=[*command, "--"])
     assert (run.returncode, run.stdout) == (2, "") and "--force" in run.stderr
     assert (memlab.folder / "run.jsonl").read_text() == first
-    # AND done
+    # AND with --force it replaces the trace
     assert recorded("forks", 0, command=[*command, "--force", "--"]).returncode == 0
     assert (memlab.folder / "run.jsonl").read_text() != first
 
 
-def test_nobody_waits_for_a_pipe(memlab, recorded):
-    # GIVEN pipes that nobody writes to or reads from, wherever memlab looks for traces or writes them
+def test_pipes_without_readers_cause_no_delay(memlab, recorded):
+    # GIVEN pipes without writers and readers, wherever memlab looks for traces or writes them
     temporary = memlab.folder / "tmp"
     temporary.mkdir()
     for name in ["memlab-recorded-1.jsonl", "run.jsonl.next", "tmp/run.jsonl", "tmp/memlab-recorded-1.jsonl"]:
         os.mkfifo(memlab.folder / name)
-    # WHEN a program runs, and what it writes has to be condensed
+    # WHEN a program runs whose trace has to be condensed
     run = recorded("pairs", 0, 100_000, 1, command=[memlab.command, "run", "--"], MEMLAB_TRACE_MAX="4MiB")
     assert run.returncode == 0 and "memlab report memlab-recorded-" in run.stderr
     begun = time.monotonic()
     run = recorded("pairs", 0, 400_000, 1, MEMLAB_OUTPUT="run.jsonl", MEMLAB_TRACE_MAX="4MiB")
-    # THEN it ends without delay, one line says what stands in the way, and the trace can be read
+    # THEN it ends without delay, one line names the obstacle, and the trace can be read
     assert run.returncode == 0 and time.monotonic() - begun < 15
     (line,) = complaints(run)
     assert "run.jsonl.next" in line and "pipe" in line
     assert memlab.report(memlab.folder / "run.jsonl")["process"]["exit"] == 0
-    # AND a trace whose place cannot be written to goes beside the pipe in the temporary folder, where it is found
+    # AND a trace that cannot be written at its path goes beside the pipe in the temporary folder, where it is found
     nowhere = {"MEMLAB_OUTPUT": "/proc/self/fd/run.jsonl", "TMPDIR": temporary}
     run = recorded("forks", 0, **nowhere)
     assert run.returncode == 0
     (line,) = complaints(run)
     assert str(temporary / "run-1.jsonl") in line
-    if os.access("/proc/self/fd", os.W_OK):  # Else `memlab run` says that before it starts anything.
+    if os.access("/proc/self/fd", os.W_OK):  # Otherwise `memlab run` reports that before it starts anything.
         run = recorded("forks", 0, command=[memlab.command, "run", "--"], **nowhere)
         assert run.returncode == 0 and "memlab report tmp/run-1.jsonl" in run.stderr
     # AND readers refuse it
@@ -126,7 +126,7 @@ def test_a_trace_never_exceeds_its_maximum(memlab, recorded, live, count, thread
     process = subprocess.Popen(
         command, cwd=memlab.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    # THEN its files never take more together
+    # THEN its files together never take more
     largest = 0
     while process.poll() is None:
         together = 0
@@ -137,10 +137,10 @@ def test_a_trace_never_exceeds_its_maximum(memlab, recorded, live, count, thread
         time.sleep(0.001)
     output, errors = process.communicate()
     assert 1 << 20 < largest <= maximum << 20
-    # AND nothing is held of those that were replaced
+    # AND no descriptors or mappings of replaced files remain
     assert (process.returncode, output) == (0, "1 descriptors, 0 mappings, 0 deleted\n")
     assert list(memlab.folder.glob("bounded*")) == [memlab.folder / "bounded.jsonl"]
-    # AND the trace is condensed and whole, and knows of each event that it lacks
+    # AND the trace is condensed and complete, and counts each event that it lacks
     report = memlab.report(memlab.folder / "bounded.jsonl")
     assert report["process"]["exit"] == 0 and report["trace"]["skipped_lines"] == 0
     missing = report["trace"].get("missing_events", 0)
@@ -151,14 +151,14 @@ def test_a_trace_never_exceeds_its_maximum(memlab, recorded, live, count, thread
     assert ("some are missing" in errors) == (missing > 0)
 
 
-def test_what_is_too_much_for_a_trace_is_said_once(memlab, recorded):
+def test_a_full_trace_is_reported_once(memlab, recorded):
     # GIVEN a program that keeps more alive than its trace has room for
     run = recorded("pairs", 90_000, 50_000, 1, MEMLAB_TRACE_MAX="4MiB")
     assert run.returncode == 0
-    # THEN one line says so, and what would be enough
+    # THEN one line says so, with the size that is enough
     (line,) = complaints(run)
     assert "alive at once" in line and "would be enough" in line
-    # AND the trace holds what it has room for, and says what it lacks
+    # AND the trace holds what fits, and counts what it lacks
     (trace,) = memlab.folder.glob("*.jsonl")
     assert trace.stat().st_size <= 4 << 20
     report = memlab.report(trace)
@@ -167,12 +167,12 @@ def test_what_is_too_much_for_a_trace_is_said_once(memlab, recorded):
     assert any("alive at once" in warning for warning in report["warnings"])
 
 
-def test_what_is_made_anew_for_ever_takes_no_room(memlab):
-    # GIVEN a training that makes a loss, a layer with weights and a cell of code anew at every step
+def test_objects_created_at_every_step_take_no_room(memlab):
+    # GIVEN a training that creates a loss, a layer with weights and a cell of code at every step
     run = memlab.python(PROGRAMS / "renewed.py")
     assert run.code == 0, run.errors
     trace = Trace(run.trace)
-    # THEN they are few in the trace
+    # THEN the trace has few of them
     classes = [layer["type"] for layer in trace.layers.values()]
     assert classes.count("MSELoss") <= 3
     assert classes.count("Linear") <= 70
@@ -180,8 +180,8 @@ def test_what_is_made_anew_for_ever_takes_no_room(memlab):
     assert 1 <= len(cells) <= 3
 
 
-def test_children_that_only_give_back_have_no_trace(memlab, recorded):
-    # GIVEN forked children that each give back what their parent had taken
+def test_children_that_only_free_memory_have_no_trace(memlab, recorded):
+    # GIVEN forked children that each free memory that their parent had allocated
     run = recorded("forks", 40)
     assert (run.returncode, run.stderr) == (0, "")
     # THEN the parent's trace is the only one
@@ -190,7 +190,7 @@ def test_children_that_only_give_back_have_no_trace(memlab, recorded):
 
 
 def test_a_limit_on_files_does_not_end_memlab_run(memlab, recorded):
-    # GIVEN a limit that the trace comes up against
+    # GIVEN a file size limit that the trace reaches
     def limited():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
@@ -201,8 +201,8 @@ def test_a_limit_on_files_does_not_end_memlab_run(memlab, recorded):
     assert "File too large" in run.stderr and "t.jsonl" in run.stderr
 
 
-def test_traces_that_had_to_go_elsewhere_are_found(memlab, recorded):
-    # GIVEN two programs at once that are to write to one file
+def test_traces_with_changed_names_are_found(memlab, recorded):
+    # GIVEN two programs that run at once and write to one path
     script = 'for i in 1 2; do "$@" & done; wait'
     command = [memlab.command, "run", "-o", "same.jsonl", "--", "sh", "-c", script, "sh"]
     (memlab.folder / "meeting").mkdir()
@@ -210,14 +210,14 @@ def test_traces_that_had_to_go_elsewhere_are_found(memlab, recorded):
     # THEN both traces are in the summary
     assert run.returncode == 0
     assert "memlab report same.jsonl same-1.jsonl" in run.stderr or "same-1.jsonl same.jsonl" in run.stderr
-    # AND so are those of programs that run one after the other, of which none replaces another's
+    # AND so are those of programs that run one after the other, and none replaces another
     script = 'for i in 1 2 3; do "$@"; done'
     for options in [[], ["--force"]]:
         command = [memlab.command, "run", *options, "-o", "turns.jsonl", "--", "sh", "-c", script, "sh"]
         run = recorded("forks", 0, command=command)
         assert "memlab report turns.jsonl turns-1.jsonl turns-2.jsonl" in run.stderr, run.stderr
         assert run.stderr.count(" → turns") == 3, run.stderr
-    # AND a full disk does not mean that no memory was allocated
+    # AND a full disk is not reported as a program without allocations
     disk, temporary = memlab.folder / "disk", memlab.folder / "tmp"
     disk.mkdir(), temporary.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", disk], capture_output=True).returncode:
@@ -233,7 +233,7 @@ def test_traces_that_had_to_go_elsewhere_are_found(memlab, recorded):
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_limit_that_is_none_is_said(memlab, recorded):
+def test_an_invalid_limit_is_reported(memlab, recorded):
     run = recorded("forks", 0, MEMLAB_HOST_MAX="nonsense")
     assert run.returncode == 0
     (line,) = complaints(run)

@@ -1,4 +1,4 @@
-"""Python stacks are read right on every CPython found on the machine, compared with `sys._getframe`."""
+"""Python stacks equal those of `sys._getframe` on every CPython found on the machine."""
 
 import glob
 import json
@@ -55,12 +55,12 @@ def test_stacks(memlab, version, python):
     expected = json.loads((memlab.folder / "expected.json").read_text())
     assert {str(event[4]) for event in events} == expected.keys()
     if minor not in KNOWN or free_threaded:
-        # THEN one that memlab does not know gives no stack at all, and says so once
+        # THEN an unsupported version gives no stacks, and one warning
         assert all(event[6] == 0 for event in events)
         assert errors.count("memlab:") == 1 and "is not known to this memlab" in errors
         assert len(trace.warnings) == 1
         return
-    # THEN each stack is what the interpreter says, frame by frame
+    # THEN each stack equals the interpreter's, frame by frame
     assert errors == ""
     for event in events:
         theirs = [(os.path.join(memlab.folder, file), line, name) for file, line, name in expected[str(event[4])]]

@@ -1,4 +1,4 @@
-"""The wheel that `make wheel` left in dist/: what is in it, and each part of it in an environment of its own."""
+"""The wheel that `make wheel` writes to dist/: its contents, and each part of it in a fresh environment."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def wheel():
 
 @pytest.fixture(scope="module")
 def unpacked(wheel, tmp_path_factory):
-    """The wheel's files as zip members say they are."""
+    """The wheel's files, and the modes in its zip entries."""
     folder = tmp_path_factory.mktemp("unpacked")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
@@ -38,7 +38,7 @@ def unpacked(wheel, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """An environment with the wheel and nothing else, and what to start in it."""
+    """An environment with only the wheel, and its Python and command."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin" / "python"
@@ -49,14 +49,14 @@ def installed(wheel, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def with_torch(installed, tmp_path_factory):
-    """Its Python, which also finds PyTorch and mypy, where the tests have them."""
+    """The environment's Python, which also finds PyTorch and mypy where the tests have them."""
     (packages,) = (installed.folder / "lib").glob("python3.*/site-packages")
     (packages / "of-the-tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return installed.python
 
 
 def outcome(memlab, *command, **more):
-    """What a command says that does not see the source tree."""
+    """The output of a command that does not see the source tree."""
     environment = memlab.environment(PYTHONPATH="", **more)
     done = subprocess.run(command, cwd=memlab.folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -70,7 +70,7 @@ def readelf(what, file):
 def test_contents(unpacked):
     # GIVEN the wheel's files
     names = set(unpacked.modes)
-    # THEN they are the package as it is here, what was built, and what says what it is
+    # THEN they are the package of this source tree, the binaries, and the metadata
     sources = {f"memlab/{file.relative_to(PACKAGE)}" for file in PACKAGE.rglob("*.py*") if "__pycache__" not in file.parts}
     about = {f"memlab-{VERSION}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
     licences = {f"memlab-{VERSION}.dist-info/licenses/{name}" for name in ("LICENSE-MIT", "LICENSE-APACHE")}
@@ -79,12 +79,12 @@ def test_contents(unpacked):
         assert (unpacked.folder / name).read_bytes() == (ROOT / "python" / name).read_bytes(), f"{name}: make wheel again"
     for licence in licences:
         assert (unpacked.folder / licence).read_text() == (ROOT / os.path.basename(licence)).read_text()
-    # AND the program can be executed
+    # AND the program is executable
     assert unpacked.modes["memlab/bin/memlab"] & stat.S_IXUSR
 
 
-def test_says_what_it_is(wheel, unpacked):
-    # GIVEN what the wheel says of itself
+def test_metadata(wheel, unpacked):
+    # GIVEN the wheel's metadata
     metadata = (unpacked.about / "METADATA").read_text().partition("\n\n")[0].splitlines()
     # THEN it is for every CPython from 3.10 on, and for machines like this one
     assert re.fullmatch(rf"memlab-{re.escape(VERSION)}-cp310-abi3-(many)?linux\w*_x86_64\.whl", wheel.name)
@@ -92,7 +92,7 @@ def test_says_what_it_is(wheel, unpacked):
     assert tags and all(tag.startswith("cp310-abi3-") for tag in tags)
     assert "Requires-Python: >=3.10" in metadata
     assert "License-Expression: MIT OR Apache-2.0" in metadata
-    # AND it installs nothing else: above all no other PyTorch than the one that is there
+    # AND it has no dependencies, in particular no PyTorch
     required = [line for line in metadata if line.startswith("Requires-Dist:")]
     assert required == ["Requires-Dist: torch>=2.6 ; extra == 'torch'"]
 
@@ -101,12 +101,12 @@ def test_says_what_it_is(wheel, unpacked):
 def test_binaries(wheel, unpacked, name):
     # GIVEN a program or library of the wheel
     file = unpacked.folder / name
-    # THEN it was stripped
+    # THEN it is stripped
     sections = readelf("--section-headers", file)
     assert ".dynsym" in sections
     assert not re.search(r"\.debug_(info|line|str)|\.symtab", sections)
     assert file.stat().st_size < 16 << 20
-    # AND it needs nothing but the C library, in no newer version than the wheel's name says
+    # AND it needs only the C library, in no newer version than the wheel's name says
     needed = set(re.findall(r"NEEDED.*\[(.*)\]", readelf("--dynamic", file)))
     assert needed <= {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
     platform = re.search(r"manylinux_2_(\d+)_", wheel.name)
@@ -116,10 +116,10 @@ def test_binaries(wheel, unpacked, name):
 
 def test_command(memlab, installed):
     # GIVEN an environment without PyTorch
-    # THEN the command says its version, by its own name and as a module
+    # THEN the command prints its version, by its own name and as a module
     assert outcome(memlab, installed.command, "--version") == f"memlab {VERSION}\n"
     assert outcome(memlab, installed.python, "-m", "memlab", "--version") == f"memlab {VERSION}\n"
-    # AND it can do what the one can that was built here
+    # AND it has the same commands as the one built here
     help = outcome(memlab, installed.command, "--help")
     assert help == outcome(memlab, memlab.command, "--help")
     assert re.search(r"^ +offload ", help, re.MULTILINE)
@@ -129,11 +129,11 @@ def test_command(memlab, installed):
 
 
 def test_native_declarations(memlab, with_torch):
-    # GIVEN what _native.pyi declares; THEN it is what the native module has, by mypy's word
+    # GIVEN the declarations of _native.pyi; THEN they match the native module, as mypy checks
     assert "Success" in outcome(memlab, with_torch, "-m", "mypy.stubtest", "memlab._native")
 
 
-def test_command_is_not_there(memlab, installed, tmp_path):
+def test_the_command_is_missing(memlab, installed, tmp_path):
     # GIVEN the package without its program, as in a source tree
     (tmp_path / "memlab").mkdir()
     for name in ("__init__.py", "__main__.py", "_command.py"):
@@ -145,7 +145,7 @@ def test_command_is_not_there(memlab, installed, tmp_path):
     # THEN it says what is missing and what to do, without a traceback
     assert done.returncode == 127
     assert re.fullmatch(r"memlab: \S+/memlab/bin/memlab is missing: .*`make`.*\n", done.stderr)
-    # AND likewise when the system does not let it start
+    # AND likewise when the program cannot be executed
     (tmp_path / "memlab" / "bin").mkdir()
     (tmp_path / "memlab" / "bin" / "memlab").write_text("")
     done = subprocess.run(command, cwd=memlab.folder, env=environment, capture_output=True, text=True)
@@ -153,13 +153,13 @@ def test_command_is_not_there(memlab, installed, tmp_path):
     assert re.fullmatch(r"memlab: \S+/memlab/bin/memlab cannot be started: Permission denied: .*\n", done.stderr)
 
 
-def test_programs_run_as_without_it(memlab, installed):
-    # GIVEN what a program finds ignored that is started by itself
+def test_programs_run_as_without_memlab(memlab, installed):
+    # GIVEN the ignored signals of a program that is started directly
     program = ["grep", "SigIgn", "/proc/self/status"]
     by_itself = outcome(memlab, *program)
-    # THEN it finds the same under the installed command, although that began as Python
+    # THEN they are the same under the installed command, although that starts as Python
     assert outcome(memlab, installed.command, "run", "--no-live", "--", *program) == by_itself
-    # AND its exit code arrives
+    # AND its exit code is passed on
     command = [installed.command, "run", "--no-live", "--", "sh", "-c", "exit 7"]
     assert subprocess.run(command, cwd=memlab.folder, env=memlab.environment(PYTHONPATH="")).returncode == 7
 
@@ -172,7 +172,7 @@ layer(torch.ones(1024, 1024, device="cuda"))
 
 
 def test_records(memlab, installed, with_torch):
-    # GIVEN a program, and the installed command with nothing that says where the library is
+    # GIVEN a program, and the installed command without the library's path in the environment
     (memlab.folder / "program.py").write_text(PROGRAM)
     # WHEN it runs under memlab on the (simulated) GPU
     run = memlab.run(
@@ -263,6 +263,6 @@ print("loaded")
 
 @pytest.mark.parametrize("script", [PAGE, CHUNK, LOAD], ids=["page", "chunk", "load"])
 def test_bigger_than_the_gpu(memlab, with_torch, script):
-    # GIVEN a small model; WHEN the installed package pages it, keeps a part of it, or loads it, with no GPU there
-    # THEN its results are what they were, to the bit
+    # GIVEN a small model; WHEN the installed package pages, chunks or loads it, with no GPU
+    # THEN its results are the same, to the bit
     assert outcome(memlab, with_torch, "-c", script).strip()

@@ -1,6 +1,6 @@
-"""A second, simple reader of traces: what the trace says, without the cleverness of the `trace` crate.
+"""A second, simple reader of traces, without the optimizations of the `trace` crate.
 
-Everything is recomputed from the events up to a moment; tests compare both to PyTorch.
+It recomputes everything from the events up to a moment; tests compare both readers to PyTorch.
 """
 
 import json
@@ -26,7 +26,7 @@ class Block:
 
 @dataclass
 class Moment:
-    """What was alive at some time."""
+    """The live memory at some time."""
 
     blocks: dict = field(default_factory=dict)
     segments: dict = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Trace:
                 self.warnings.append(record["warning"])
 
     def at(self, unix_ns=None):
-        """What was alive at that time (the end, without one)."""
+        """The live memory at that time (without one, at the end)."""
         until = float("inf") if unix_ns is None else unix_ns - self.header["start_unix_ns"]
         moment = Moment()
         for event in self.events:
@@ -69,7 +69,7 @@ class Trace:
                 break
             match event:
                 case ["a", _, _, device, address, size, stack, layer, flags, *_]:
-                    assert (device, address) not in moment.blocks, "handed out twice"
+                    assert (device, address) not in moment.blocks, "allocated twice"
                     moment.blocks[device, address] = Block(device, size, stack, layer, flags)
                     moment.total[device] += size
                     moment.peak[device] = max(moment.peak[device], moment.total[device])

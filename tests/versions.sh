@@ -69,7 +69,7 @@ if [ "${1:-}" = --old ]; then
     read -ra packages <<<"${packages%transformers*}"
     python=$(environment "$torch" "$pythons" "${packages[@]}") || exit $(($? - 1))
     echo "memlab: PyTorch $torch, $("$python" --version)"
-    run "$python" test_exact.py test_kinds.py test_agent.py::test_nothing_is_held_while_the_heap_is_searched
+    run "$python" test_exact.py test_kinds.py test_agent.py::test_the_heap_search_holds_no_references
     exit
 fi
 

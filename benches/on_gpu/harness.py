@@ -28,7 +28,7 @@ sys.path.insert(0, str(TESTS))
 
 # A race in PyTorch and CPython before 3.14, also without memlab, about once in sixty runs: the finalizing interpreter ends
 # an autograd thread that asks for the GIL, in a C++ function that must not be unwound.
-INTERPRETERS_OWN_RACE = "terminate called without an active exception"
+INTERPRETER_SHUTDOWN_RACE = "terminate called without an active exception"
 # Keeps this many traces of failed checks, up to this size compressed.
 KEPT_TRACES = 4
 KEPT_BYTES = 8 << 20
@@ -153,7 +153,7 @@ class Harness:
             code, output, errors = self.once(
                 [str(part) for part in command], folder, self.environment(memlab, env or {}), timeout
             )
-            if code != -signal.SIGABRT or INTERPRETERS_OWN_RACE not in errors:
+            if code != -signal.SIGABRT or INTERPRETER_SHUTDOWN_RACE not in errors:
                 break
             for trace in folder.glob("*.jsonl"):
                 trace.unlink()
