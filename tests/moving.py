@@ -1,4 +1,4 @@
-"""What the tests of moving memory share: programs that do as they are told, and what the control socket says of them."""
+"""Helpers for the tests of moving memory: programs that run commands, and clients of their control socket."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ REPLY_TIMEOUT = 60.0
 MIB = 1 << 20
 PAGE = 2 * MIB
 
-# Memory of every kind that can be moved: of one page and of several, of a size that fills no page, mapped by the program
+# Memory of every kind that can be moved: one page and several, a size that fills no page, and memory that the program maps
 # itself, once and twice.
 OF_ALL_KINDS = (
     "small, large = allocate(PAGE), allocate(3 * PAGE + 12345)",
@@ -29,10 +29,10 @@ OF_ALL_KINDS = (
 
 
 class Program:
-    """A process under memlab that can be asked through its control socket."""
+    """A process under memlab with a control socket."""
 
     def __init__(self, memlab, *command, env=None, offload=True, **options):
-        # Short, because the name of a socket must be.
+        # A short path, since the name of a socket is limited.
         self.runtime = Path(tempfile.mkdtemp(prefix="memlab-test-", dir="/tmp"))
         environment = {"XDG_RUNTIME_DIR": self.runtime, "SIMGPU_CONTEXT": "16MiB"} | (env or {})
         if offload:
@@ -56,7 +56,7 @@ class Program:
         return self.errors_path.read_text()
 
     def end(self, code=0):
-        """Has it end by itself, and returns what it said last."""
+        """Waits for the end of the program; returns its remaining output."""
         output, _ = self.process.communicate(timeout=REPLY_TIMEOUT)
         assert self.process.returncode == code, self.errors
         return output
@@ -64,7 +64,7 @@ class Program:
     # The control socket.
 
     def exchange(self, data):
-        """Sends bytes as they are, and returns what comes back."""
+        """Sends raw bytes and returns the reply."""
         until = time.monotonic() + REPLY_TIMEOUT
         while not self.socket.exists() and self.process.poll() is None and time.monotonic() < until:
             time.sleep(0.002)
@@ -78,7 +78,7 @@ class Program:
                 while piece := client.recv(1 << 16):
                     reply += piece
             except (BrokenPipeError, ConnectionResetError):
-                pass  # It had read enough.
+                pass  # It closes the connection before it has read everything.
             return reply
 
     def ask(self, command, **more):
@@ -89,13 +89,13 @@ class Program:
         return self.ask("status")["move"]
 
     def start(self, command, **more):
-        """Starts an operation and says its number."""
+        """Starts an operation and returns its number."""
         reply = self.ask(command, **more)
         assert reply["ok"], reply
         return reply["operation"]
 
     def outcome(self, number):
-        """How an operation ended."""
+        """Waits for the end of an operation and returns its final state."""
         until = time.monotonic() + REPLY_TIMEOUT
         while time.monotonic() < until:
             operation = self.move["operation"]
@@ -103,7 +103,7 @@ class Program:
             if operation["phase"] in ("done", "failed"):
                 return operation
             time.sleep(0.002)
-        raise AssertionError(f"it does not end: {operation}")
+        raise AssertionError(f"the operation does not end: {operation}")
 
     def run(self, command, **more):
         return self.outcome(self.start(command, **more))
@@ -114,49 +114,49 @@ class Program:
         return operation
 
     def fail(self, command, **more):
-        """Runs an operation that must not succeed, and returns why it did not."""
+        """Runs an operation that must fail, and returns the error."""
         operation = self.run(command, **more)
         assert operation["phase"] == "failed", operation
         return operation["error"]
 
     def refuse(self, command, **more):
-        """Asks for an operation that must not even begin, and returns why not."""
+        """Requests an operation that must be refused at once, and returns the error."""
         reply = self.ask(command, **more)
         assert reply == {"ok": False, "error": reply.get("error")}, reply
         return reply["error"]
 
     def cycle(self):
-        """There and back."""
+        """Offloads and restores everything."""
         self.succeed("offload")
         self.succeed("restore")
 
 
 class Console(Program):
-    """`programs/console.py`: does what it is told."""
+    """`programs/console.py`: runs the lines that it reads."""
 
     def __init__(self, memlab, **options):
         super().__init__(memlab, sys.executable, PROGRAMS / "console.py", **options)
         self.do("use(0)")
 
-    def tell(self, line):
-        """Has it do something that may wait."""
+    def send(self, line):
+        """Sends a line whose execution may block."""
         print(line, file=self.process.stdin, flush=True)
 
-    def told(self):
+    def reply(self):
         answer = json.loads(self.process.stdout.readline() or '{"error": "it has ended"}')
         assert "error" not in answer, (answer["error"], self.errors)
         return answer["value"]
 
     def do(self, *lines):
-        """Has it do something, and returns what came of the last."""
+        """Runs lines and returns the value of the last."""
         for line in lines:
-            self.tell(line)
-            value = self.told()
+            self.send(line)
+            value = self.reply()
         return value
 
 
 def movable(program):
-    """Gives it memory of all kinds, and says how much that is."""
+    """Allocates memory of all kinds in the program and returns its size."""
     program.do(*OF_ALL_KINDS)
     return (1 + 4 + 2 + 1) * PAGE
 
@@ -166,7 +166,7 @@ def is_right(program):
 
 
 def resident(program):
-    """That all memory is on the device again, none is lost, and none left over in host memory."""
+    """Checks that all memory is on the device, and none in host memory; returns its size."""
     move = program.move
     assert (move["state"], move["host_bytes"]) == ("resident", 0)
     if move["arena_bytes"]:

@@ -1,4 +1,4 @@
-"""A running program's GPU memory leaves and comes back while it works, waits, frees or ends."""
+"""Offloading and restoring a running program's GPU memory while it works, waits, frees or ends."""
 
 import random
 import signal
@@ -21,12 +21,12 @@ def threads(memlab):
 
 
 def test_no_byte_is_wrong_while_eight_threads_work(memlab, threads):
-    # GIVEN a program whose threads allocate, copy, launch and free all the time, and check all they own
+    # GIVEN a program whose threads allocate, copy, launch and free all the time, and check all their memory
     moments = random.Random(1)
     with Program(memlab, threads) as program:
         while program.move["device_bytes"] < 16 * PAGE:
             time.sleep(0.001)
-        # WHEN its memory leaves and comes back a hundred times, at random moments
+        # WHEN its memory is offloaded and restored a hundred times, at random moments
         for number in range(100):
             time.sleep(moments.uniform(0, 0.005))
             program.succeed("offload")
@@ -34,7 +34,7 @@ def test_no_byte_is_wrong_while_eight_threads_work(memlab, threads):
             assert (away["state"], away["device_bytes"]) == ("offloaded", 0)
             time.sleep(moments.uniform(0, 0.002))
             program.succeed("restore", free_host=number % 20 == 19)
-        # THEN it has seen no wrong byte, and ends by itself
+        # THEN no byte is wrong, and the program ends normally
         checks = int(program.end().split()[0])
         assert checks > 500
         assert program.errors == ""
@@ -51,7 +51,7 @@ def test_random_pages_move_while_the_program_runs(memlab):
         blocks = program.do("[[memory.address, memory.size] for memory in everything]")
         whole = {address: program.do(f"attributes({address}, 2, 9, 11, 12)") for address, _ in blocks}
         for number in range(12):
-            # WHEN random pages of its memory go to host memory, in several steps
+            # WHEN random pages of its memory are moved to host memory, in several steps
             for _ in range(dice.randrange(1, 4)):
                 ranges = []
                 for address, length in dice.sample(blocks, 2):
@@ -60,15 +60,15 @@ def test_random_pages_move_while_the_program_runs(memlab):
                 operation = program.run("offload", ranges=ranges)
                 assert operation["phase"] == "done" or "none of this memory can be moved" in operation["error"]
                 assert operation["done_bytes"] <= operation["total_bytes"]
-                # THEN it runs on, with every byte where it was
+                # THEN it continues, with every byte unchanged
                 assert program.move["state"] == "partly_offloaded"
                 is_right(program)
-            # AND what it is told of an address is what it was told before
+            # AND queries about an address return the same as before
             for address, length in blocks:
                 inside = address + dice.randrange(length)
                 assert program.do(f"range_of({inside})") == [address, length]
                 assert program.do(f"attributes({inside}, 2, 9, 11, 12)") == whole[address]
-            # AND all of it can go from there, and come back
+            # AND everything can be offloaded from that state, and restored
             if number % 3 == 2:
                 program.do("[memory.write() for memory in everything]")
                 program.succeed("offload")
@@ -83,27 +83,27 @@ def test_random_pages_move_while_the_program_runs(memlab):
         program.end()
 
 
-def test_ranges_that_name_nothing(memlab):
+def test_ranges_without_memory(memlab):
     with Console(memlab) as program:
         address = program.do("a = allocate(4 * PAGE)", "a.address")
         huge = (1 << 64) - 1
         for ranges in ([[0, PAGE]], [[huge, huge]], [[address + 1, PAGE]], [[address, PAGE - 1]], [[address, 0]]):
             assert "none of this memory can be moved" in program.fail("offload", ranges=ranges)
-        # WHEN one is larger than what there is, THEN all that is there goes
+        # WHEN a range is larger than the existing memory, THEN all memory in it is moved
         operation = program.succeed("offload", ranges=[[0, huge], [1, huge], [address, huge]])
         assert "cannot be moved or were in host memory already" in operation["note"]
         assert program.move["host_bytes"] == 4 * PAGE
-        # AND pages that are in host memory, and are freed there, are gone
+        # AND pages that are freed in host memory are gone
         program.do("check()", "a.free()")
         assert program.move["host_bytes"] == 0
         assert program.move["state"] == "resident"
         program.end()
 
 
-def test_nothing_to_do(memlab):
+def test_operations_without_effect_are_refused(memlab):
     with Console(memlab) as program:
         program.do("small = allocate(MIB)")
-        # THEN what would do nothing is refused at once
+        # THEN an operation without effect is refused at once
         assert "no device memory that could be moved" in program.refuse("offload")
         assert "nothing is offloaded" in program.refuse("restore")
         program.do("a = allocate(PAGE)")
@@ -113,13 +113,13 @@ def test_nothing_to_do(memlab):
         program.end()
 
 
-def test_without_offload_the_memory_is_the_drivers(memlab):
-    # GIVEN a driver that refuses all that moving memory needs
+def test_without_offload_memory_comes_from_the_driver(memlab):
+    # GIVEN a driver in which the functions for moving memory fail
     failing = ("cuMemCreate", "cuMemMap", "cuMemAddressReserve", "cuMemSetAccess", "cuMemHostRegister")
     env = {"SIMGPU_FAIL": ",".join(f"{name}:2" for name in failing)}
     with Console(memlab, offload=False, env=env) as program:
         program.do("a = allocate(3 * PAGE)", "check()")
-        # THEN a program that was not started for it does not notice, and says why it cannot be offloaded
+        # THEN a program that was not started with offloading is unaffected, and the status says why it cannot be offloaded
         for ranges in ({}, {"ranges": [[program.do("a.address"), PAGE]]}):
             assert "was not started for offloading" in program.refuse("offload", **ranges)
         assert "was not started for offloading" in program.refuse("restore")
@@ -127,7 +127,7 @@ def test_without_offload_the_memory_is_the_drivers(memlab):
         assert (move["enabled"], move["state"]) == (False, "resident") and "not started" in move["why_not"]
         program.do("check()", "a.free()")
         program.end()
-    # AND one that was does
+    # AND a program that was started with it fails to allocate
     with Console(memlab, env=env) as program:
         assert program.do("cu.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_uint64(PAGE))") == OUT_OF_MEMORY
 
@@ -140,7 +140,7 @@ def test_a_host_callback_that_waits(memlab):
             "callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: go.wait() and None)",
             "later('callback', lambda: call('cuLaunchHostFunc', stream, callback, 0))",
         )
-        # WHEN memory is to leave meanwhile, THEN that comes to an end, whether it can or not, and the program goes on
+        # WHEN memory is to be offloaded meanwhile, THEN the operation ends, successfully or not, and the program continues
         for _ in range(3):
             if program.run("offload", timeout_ms=1000)["phase"] == "done":
                 program.succeed("restore")
@@ -151,15 +151,15 @@ def test_a_host_callback_that_waits(memlab):
         program.do("check()")
 
 
-def test_frees_come_to_their_end_and_allocations_wait(memlab):
+def test_frees_finish_and_allocations_wait(memlab):
     with Console(memlab) as program:
         size = movable(program)
         free = program.do("free_bytes()", "gone = allocate(4 * PAGE)", "free_bytes()") + 4 * PAGE
         program.succeed("offload")
-        # WHEN the program frees while its memory is away, THEN it does not wait
+        # WHEN the program frees memory while it is offloaded, THEN the free does not wait
         program.do("gone.free()", "call('cuMemUnmap', again, PAGE)", "call('cuMemRelease', handle)")
         assert program.move["host_bytes"] == size
-        # AND what allocates or touches memory waits
+        # AND allocations and accesses wait
         program.do(
             "later('allocating', lambda: asked('cuMemAlloc_v2', 2 * PAGE))",
             "later('small', lambda: asked('cuMemAlloc_v2', 100))",
@@ -172,19 +172,19 @@ def test_frees_come_to_their_end_and_allocations_wait(memlab):
         program.succeed("restore")
         for name in ("allocating", "small", "creating", "reading", "pinning"):
             assert program.do(f"ended({name!r})")
-        # AND everything else is as it was
+        # AND everything else is unchanged
         program.do("check()", "attach(again, PAGE, twin)", "both.check(again)")
         assert program.do("free_bytes()") == free - 3 * PAGE - 512
         program.end()
 
 
-def test_all_of_it_freed_while_away(memlab):
+def test_all_memory_freed_while_offloaded(memlab):
     with Console(memlab) as program:
         free = program.do("free_bytes()", "a, b = allocate(PAGE), allocate(5 * PAGE)", "free_bytes()") + 6 * PAGE
         program.succeed("offload")
         program.do("a.free()", "b.free()")
         assert (program.move["state"], program.move["host_bytes"]) == ("offloaded", 0)
-        # THEN there is nothing to bring back, but a program to wake up
+        # THEN there is nothing to restore, but the program must be woken
         program.succeed("restore", free_host=True)
         assert program.move["arena_bytes"] == 0
         program.do("c = allocate(PAGE)")
@@ -195,13 +195,13 @@ def test_all_of_it_freed_while_away(memlab):
 
 
 @pytest.mark.parametrize("ending", ["SIGTERM", "SIGKILL", "_exit", "exit"])
-def test_a_program_may_end_while_it_is_away(memlab, ending):
-    # GIVEN a process whose memory is away, and another on the same card, which starts it
+def test_a_program_can_end_while_offloaded(memlab, ending):
+    # GIVEN a process whose memory is offloaded, and its parent on the same card
     with Console(memlab, offload=False, env={"MEMLAB": "0"}) as parent:
         environment = {"MEMLAB": "1", "MEMLAB_OFFLOAD": "1"}
         pid = parent.do(f"child = Other(**{environment})", "child.do('use(0)')", "child.process.pid")
         free = parent.do("free_bytes()")
-        # AND something of its that runs late at its exit uses the card
+        # AND an exit handler of it that uses the card
         parent.do(
             "child.do('libc, fill = ctypes.CDLL(None), lambda *_: cu.cuMemsetD8_v2(ctypes.c_uint64(a.address), 1, 1)')",
             "child.do('late = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)(fill)')",
@@ -212,14 +212,14 @@ def test_a_program_may_end_while_it_is_away(memlab, ending):
         parent.socket = parent.socket.with_name(f"{pid}.sock")
         parent.succeed("offload")
         parent.do("child.do(\"later('waiting', lambda: a.check())\")")
-        # WHEN it ends while a thread of its waits
+        # WHEN it ends while one of its threads waits
         if ending == "_exit":
             parent.do("print('os._exit(5)', file=child.process.stdin, flush=True)")
         elif ending == "exit":
             parent.do("print('libc.exit(5)', file=child.process.stdin, flush=True)")
         else:
             parent.do(f"child.process.send_signal(signal.{ending})")
-        # THEN it is gone at once, with its socket, and so is what it held of the card
+        # THEN it ends at once, and its socket and memory on the card are gone
         code = parent.do("child.process.wait(10)")
         assert code == (5 if "exit" in ending else -getattr(signal, ending))
         seen = subprocess.run(
@@ -236,13 +236,13 @@ def test_a_program_may_end_while_it_is_away(memlab, ending):
 
 @pytest.mark.parametrize("settings", ["", "expandable_segments:True", "backend:cudaMallocAsync"])
 def test_trainings(memlab, settings):
-    # GIVEN a training with workers that load its data, and tensors that nobody changes
+    # GIVEN a training with data loader workers, and tensors that do not change
     env = {"PYTORCH_CUDA_ALLOC_CONF": settings} if settings else {}
     with Program(memlab, sys.executable, PROGRAMS / "loading.py", env=env) as program:
         assert program.process.stdout.readline() == "ready\n"
         for _ in range(5):
             if settings == "backend:cudaMallocAsync":
-                # THEN what lies in the driver's pools is left there, and the rest goes
+                # THEN memory in the driver's pools stays, and the rest is moved
                 reply = program.ask("offload")
                 error = program.outcome(reply["operation"])["error"] if reply["ok"] else reply["error"]
                 if error:
@@ -253,6 +253,6 @@ def test_trainings(memlab, settings):
                 assert program.move["host_bytes"] >= 64 * MIB
             time.sleep(0.01)
             program.succeed("restore")
-        # THEN it has lost nothing, and ends by itself
+        # THEN it has lost nothing, and ends normally
         assert program.end().endswith("right\n")
         assert "memlab" not in program.errors

@@ -10,27 +10,27 @@ def test_programs_that_map_memory_themselves(memlab):
         for number in range(5):
             program.cycle()
             is_right(program)
-            # THEN handles are what they were, also those asked for anew
+            # THEN handles are unchanged, also those that are retained again
             assert program.do("properties(handle)") == [1, 0, 1, 0]
             assert program.do("kept = asked('cuMemRetainAllocationHandle', at + 5)", "kept == handle")
             program.do("call('cuMemRelease', kept)")
-            # AND memory can be taken from where it is and put elsewhere, also while it is partly away
+            # AND memory can be unmapped and mapped elsewhere, also while it is partly offloaded
             start = program.do("at")
             program.succeed("offload", ranges=[[start, PAGE]])
             program.do("call('cuMemUnmap', at, 2 * PAGE)", "attach(at + 2 * PAGE, 2 * PAGE, handle)")
             program.do("own.check(at + 2 * PAGE)", "call('cuMemUnmap', at + 2 * PAGE, 2 * PAGE)")
             if number % 2:
-                program.succeed("restore")  # It is mapped nowhere now.
+                program.succeed("restore")  # It has no mapping now.
             program.do("attach(at, 2 * PAGE, handle)", "check()")
             if not number % 2:
                 program.succeed("restore")
             assert program.do("free_bytes()") == free
-        # AND who unmaps a part, or what was allocated otherwise, is told so as ever
+        # AND unmapping a part, or memory that was allocated otherwise, fails as always
         for wrong in ("at, PAGE", "at + PAGE, PAGE", "small.address, PAGE", "at, 3 * PAGE"):
             program.do(f"with suppress(Failed): call('cuMemUnmap', {wrong}); done = 1")
             program.do("check()", "'done' in globals() and 1 / 0")
         program.do("with suppress(Failed): asked('cuMemRetainAllocationHandle', small.address); 1 / 0")
-        # AND all of it goes back to the card
+        # AND everything can be freed on the card
         program.do("small.free()", "large.free()", "call('cuMemUnmap', at, 2 * PAGE)", "call('cuMemRelease', handle)")
         program.do("[call('cuMemUnmap', at + n * PAGE, PAGE) for n in (4, 6)]", "call('cuMemRelease', twin)")
         program.do("call('cuMemAddressFree', at, 8 * PAGE)")
@@ -43,7 +43,7 @@ def test_a_mapping_of_a_part(memlab):
     with Console(memlab) as program:
         program.do("handle, at = create(2 * PAGE), reserve(4 * PAGE)", "own = holds(attach(at, 2 * PAGE, handle), 2 * PAGE)")
         program.do("attach(at + 2 * PAGE, PAGE, handle)", "a = allocate(PAGE)")
-        # THEN it stays where it is, and the rest goes
+        # THEN it stays on the device, and the rest is moved
         assert program.move["fixed_bytes"] == 2 * PAGE
         program.succeed("offload")
         assert program.move["device_bytes"] == 0
@@ -59,10 +59,10 @@ def test_memory_shared_with_another_process_stays(memlab):
             "s = holds(attach(reserve(PAGE), PAGE, shared), PAGE)",
         )
         assert program.move["fixed_bytes"] == 0
-        # WHEN an export fails, THEN the memory may leave as before
+        # WHEN an export fails, THEN the memory can still be moved
         program.do("with suppress(Failed): asked('cuMemExportToShareableHandle', shared, 99, 0)")
         assert program.move["fixed_bytes"] == 0
-        # WHEN another process has it too
+        # WHEN another process imports it
         program.do(
             "file = asked('cuMemExportToShareableHandle', shared, 1, 0, kind=ctypes.c_int)",
             "os.set_inheritable(file, True)",
@@ -75,7 +75,7 @@ def test_memory_shared_with_another_process_stays(memlab):
         for number in range(3):
             assert (program.move["fixed_bytes"], program.move["device_bytes"]) == (PAGE, PAGE)
             program.succeed("offload")
-            # THEN it stays, also while the rest is away, and both see what either writes
+            # THEN it stays, also while the rest is offloaded, and each process sees the other's writes
             assert (program.move["fixed_bytes"], program.move["device_bytes"]) == (PAGE, 0)
             assert program.do(f"other.do('memory.fill({number + 65})')", "ctypes.string_at(s.address, 2).hex()")
             program.succeed("restore")
@@ -84,7 +84,7 @@ def test_memory_shared_with_another_process_stays(memlab):
         program.end()
 
 
-def test_cuda_ipc_is_refused_in_words(memlab):
+def test_cuda_ipc_is_refused_with_a_message(memlab):
     for offload in (True, False):
         with Console(memlab, offload=offload) as program:
             program.do(
@@ -92,7 +92,7 @@ def test_cuda_ipc_is_refused_in_words(memlab):
                 "share = lambda it: cu.cuIpcGetMemHandle(ctypes.create_string_buffer(64), ctypes.c_uint64(it.address))",
             )
             assert program.do("share(small)") == 0
-            # THEN memory that may leave cannot be shared so, which one line says
+            # THEN movable memory cannot be shared this way, which one line reports
             refused = [program.do("share(large)") != 0 for _ in range(3)]
             assert refused == [offload] * 3
             lines = program.errors.splitlines()
@@ -103,7 +103,7 @@ def test_cuda_ipc_is_refused_in_words(memlab):
 
 def test_two_devices(memlab):
     with Console(memlab, devices=2) as program:
-        # GIVEN memory from before and after the devices may reach each other's
+        # GIVEN memory allocated before and after peer access is enabled
         program.do("use(1)", "c = allocate(3 * PAGE)", "use(0)", "a = allocate(3 * PAGE)")
         program.do(
             "call('cuCtxEnablePeerAccess', contexts[1], 0)", "use(1)", "call('cuCtxEnablePeerAccess', contexts[0], 0)"
@@ -127,7 +127,7 @@ def test_two_devices(memlab):
         program.end()
 
 
-def test_a_context_of_the_programs_own(memlab):
+def test_a_context_that_the_program_created(memlab):
     # GIVEN a program that never uses the device's primary context
     with Console(memlab) as program:
         program.do(
@@ -139,7 +139,7 @@ def test_a_context_of_the_programs_own(memlab):
         program.do("check()")
         program.succeed("restore")
         program.do("check()")
-        # WHEN it ends, THEN its memory goes with it, and there is nothing to move
+        # WHEN the context is destroyed, THEN its memory is freed, and there is nothing to move
         program.do("call('cuCtxDestroy_v2', own)", "everything.clear()")
         assert (program.move["device_bytes"], program.move["host_bytes"]) == (0, 0)
         program.end()
@@ -149,14 +149,14 @@ def test_forks_and_subprocesses(memlab):
     with Console(memlab) as program:
         program.do("a = allocate(4 * PAGE)")
         program.succeed("offload")
-        # WHEN a program forks while its memory is away, THEN the child runs, finds no card as ever, and can end
+        # WHEN a program forks while it is offloaded, THEN the child runs, has no CUDA as always, and can end
         program.do(
             "child = os.fork() or os._exit(cu.cuMemFree_v2(ctypes.c_uint64(a.address)) == 3 and "
             "cu.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), 1) == 3 and cu.cuMemcpyDtoH_v2(None, 0, 0) == 3)"
         )
         assert program.do("os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])") == 1
         assert program.do("subprocess.run(['echo', 'hello'], capture_output=True, text=True).stdout") == "hello\n"
-        # AND takes nothing of its parent's
+        # AND the parent's memory is unaffected
         program.succeed("restore")
         program.do("check()")
         program.cycle()

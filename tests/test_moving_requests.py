@@ -1,4 +1,4 @@
-"""The control socket serves its owner alone, and what is no request does no harm."""
+"""The control socket serves only its owner, and invalid requests are harmless."""
 
 import json
 import os
@@ -32,9 +32,9 @@ def test_other_users_are_refused(memlab):
             os.waitpid(child, 0)
             return os.read(read, 4096).decode()
 
-        # THEN nobody else gets to the socket
+        # THEN other users cannot access the socket
         assert "PermissionError" in as_another()
-        # AND where somebody opens the way, the process itself refuses
+        # AND if the folder is accessible, the process itself refuses
         program.runtime.chmod(0o755)
         program.socket.parent.chmod(0o755)
         program.socket.chmod(0o777)
@@ -43,7 +43,7 @@ def test_other_users_are_refused(memlab):
         program.end()
 
 
-def test_what_is_no_request_does_no_harm(memlab):
+def test_invalid_requests_are_harmless(memlab):
     dice = random.Random(8)
     right = [
         '{"command": "status"}',
@@ -86,7 +86,7 @@ def test_what_is_no_request_does_no_harm(memlab):
                 answer = json.loads(reply)
                 assert answer["ok"] is False and 0 < len(answer["error"]) < 1000, (data[:100], reply[:1000])
 
-        # WHEN it is asked what is no request
+        # WHEN it receives invalid requests
         for text in wrong:
             refused(text.encode(errors="replace") + b"\n")
         for number in range(2000):
@@ -94,9 +94,9 @@ def test_what_is_no_request_does_no_harm(memlab):
             if number % 2:
                 refused(dice.randbytes(dice.randrange(200)) + b"\xff\n")
             else:
-                # Cut off, which no request survives.
+                # Truncated; no request is valid when truncated.
                 refused(bytes(text[: dice.randrange(1, len(text))]))
-        # THEN nothing was done, and whoever asks properly is answered
+        # THEN nothing was done, and valid requests are answered
         move = program.move
         assert (move["state"], move["operation"]) == ("resident", None)
         assert len(json.loads(program.exchange(b'{"command":"nonsense"}\nmore\n'))["error"]) < 100

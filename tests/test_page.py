@@ -1,4 +1,4 @@
-"""Paged models compute what they compute unpaged, to the last bit, and what is copied is what was planned."""
+"""Paged models compute the same as unpaged, to the last bit, and the copies are those of the plan."""
 
 import copy
 import gc
@@ -28,7 +28,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo(name, way):
-    # GIVEN a model, and what it computes for five inputs in a row
+    # GIVEN a model, and its results for five inputs in a row
     torch.manual_seed(1)
     inputs = [ZOO[name].inputs() for _ in range(5)]
     twin, model = build(name), build(name)
@@ -41,24 +41,24 @@ def test_zoo(name, way):
     if way == "between":
         options["budget"] = between(copy.deepcopy(twin), inputs)
     assert paged(model, **options) is model
-    # THEN it computes the same: traced, timed, and from then on
+    # THEN its results are the same: traced, timed, and afterwards
     for one, wanted in zip(inputs, expected, strict=True):
         assert same(call(model, one), wanted)
     assert memlab.plan_of(model).stage == "settled"
-    # AND all of it is paged, whether it would train or is frozen
+    # AND all of it is paged, trainable or frozen
     assert memlab.plan_of(model).kept.keys() <= {SMALL_BUFFERS, WRITTEN}
-    # AND is the same model: Parameters, and what it would save
+    # AND it is the same model: the same Parameters and state dict
     assert [(name, id(parameter)) for name, parameter in model.named_parameters()] == before
     state = model.state_dict()
     assert list(state) == list(keys) and all(torch.equal(state[key], keys[key]) for key in keys)
-    # AND unpaged it is an ordinary one
+    # AND unpaged it is an ordinary model
     assert memlab.unpage(model) is model
     assert same(call(model, inputs[0]), call(twin, inputs[0]))
     assert "forward" not in vars(model) and type(vars(model)["_parameters"]) is dict
 
 
 def test_generate_with_a_cache():
-    # GIVEN a language model that generates, one token after the other with a cache
+    # GIVEN a language model that generates token by token with a cache
     torch.manual_seed(0)
     prompt = torch.randint(0, 50, (2, 5))
     for name in ("gpt2", "llama", "t5"):
@@ -66,11 +66,11 @@ def test_generate_with_a_cache():
         model.load_state_dict(twin.state_dict())
         settings = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
         expected = twin.generate(prompt, **settings)
-        # WHEN it is paged, THEN it says the same
+        # WHEN it is paged, THEN its output is the same
         paged(model, budget="min")
         for _ in range(2):
             assert torch.equal(model.generate(prompt, **settings), expected), name
-    # AND a decoder that goes on from an encoder is prefetched, once that was seen
+    # AND a decoder after an encoder is prefetched, once it was traced
     assert memlab.plan_of(model).counters["on_demand"] < memlab.plan_of(model).counters["copies"]
 
 
@@ -81,16 +81,16 @@ def test_copies_happen_as_planned():
     for _ in range(3):
         call(model, (x,))
     before = model.memlab.counters
-    # WHEN it runs on
+    # WHEN it continues to run
     for _ in range(10):
         call(model, (x,))
-    # THEN each weight has come once per forward, none late, none out of order
+    # THEN each weight is copied once per forward, none late, none out of order
     after = model.memlab.counters
-    layer = 64 * 64 * 4 + 512  # Its weight, and its bias rounded up.
+    layer = 64 * 64 * 4 + 512  # the weight, and the bias rounded up
     assert after["copied_bytes"] - before["copied_bytes"] == 10 * 6 * layer == 10 * model.memlab.streamed_bytes
     assert after["on_demand"] == before["on_demand"]
     assert after["out_of_order"] == 0
-    # AND the memory is that of two
+    # AND the memory is that of two layers
     assert model.memlab.ring_bytes == 2 * layer and model.memlab.resident_bytes == 0
     assert len(model.memlab.units) == 6
 
@@ -102,7 +102,7 @@ def test_a_model_that_fits():
     for _ in range(3):
         call(model, (x,))
     copies = model.memlab.counters["copies"]
-    # WHEN it runs, THEN nothing is copied any more
+    # WHEN it runs, THEN nothing is copied after the first forwards
     for _ in range(5):
         call(model, (x,))
     assert model.memlab.counters["copies"] == copies and model.memlab.counters["reloads"] == 0
@@ -112,12 +112,12 @@ def test_a_model_that_fits():
 def test_a_budget_too_small():
     # GIVEN a model whose largest layer is 16.5 KiB
     model = mlp()
-    # WHEN it is to run in less, THEN that is refused, with what is needed, and the model is untouched
+    # WHEN the budget is smaller, THEN it is refused with the required size, and the model is unchanged
     with pytest.raises(ValueError, match=r"budget of 1\.00 KiB is too small.*16\.0 KiB"):
         paged(model, budget="1KiB")
     assert "forward" not in vars(model)
 
-    # AND where one forward needs more at once than the largest weight, the first forward says so
+    # AND if one forward needs more at once than the largest weight, the first forward raises that error
     class Both(nn.Module):
         def __init__(self):
             super().__init__()
@@ -153,34 +153,34 @@ def test_rows_of_embeddings():
 
 
 def test_a_branch_not_taken_before():
-    # GIVEN a model that has gone one way only
-    animal = ZOO["branches"]
+    # GIVEN a model that has taken only one branch
+    entry = ZOO["branches"]
     twin, model = build("branches"), build("branches")
     model.load_state_dict(twin.state_dict())
     paged(model, budget="min", max_layer_size=1)
     for way in "aaaabbabccca":
-        inputs = animal.inputs() | {"way": way}
-        # WHEN it goes another, THEN that is right too
+        inputs = entry.inputs() | {"way": way}
+        # WHEN it takes another, THEN the results are right
         assert same(call(model, inputs), call(twin, inputs)), way
-    # AND was counted
+    # AND the on-demand copies are counted
     assert model.memlab.counters["on_demand"] > 0
 
 
 def test_layers_called_by_themselves():
-    # GIVEN a paged model of which some layers stay, some come and go, and one was never used
+    # GIVEN a paged model with resident layers, streamed layers, and one that was never used
     twin = mlp()
     for budget in ("min", "1GiB"):
         model = paged(copy.deepcopy(twin), budget=budget, max_layer_size=1)
         x = torch.randn(3, 64)
         for _ in range(4):
-            # WHEN single layers are called, THEN they compute what they did, and so does the model
+            # WHEN single layers are called, THEN their results are the same, and so are the model's
             for layer in (4, 1, 1, 5):
                 assert same(call(model[layer], (x,)), call(twin[layer], (x,)))
             assert same(call(model, (x,)), call(twin, (x,)))
 
 
 def test_hooks_see_what_they_saw():
-    # GIVEN hooks of every kind, that look at inputs, results and weights
+    # GIVEN hooks of every kind that read inputs, results and weights
     def with_hooks(model):
         seen = []
         model[1].register_forward_pre_hook(lambda m, args: seen.append(args[0].sum()))
@@ -199,7 +199,7 @@ def test_hooks_see_what_they_saw():
 
 
 def test_exceptions_in_the_middle():
-    # GIVEN a paged model whose fourth layer fails now and then
+    # GIVEN a paged model whose fourth layer sometimes fails
     twin = mlp()
     model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
     x = torch.randn(3, 64)
@@ -214,12 +214,12 @@ def test_exceptions_in_the_middle():
         fails[0] = True
         with pytest.raises(KeyError):
             call(model, (x,))
-        # WHEN it goes on, THEN the next forward is right
+        # WHEN it continues, THEN the next forward is right
         fails[0] = False
         assert same(call(model, (x,)), call(twin, (x,))), stage
 
 
-def test_two_threads_and_more():
+def test_threads():
     # GIVEN one paged model in a ring of two layers, and several threads
     twin = mlp(depth=8)
     model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
@@ -237,7 +237,7 @@ def test_two_threads_and_more():
         thread.start()
     for thread in threads:
         thread.join(timeout=120)
-    # THEN each gets its own result, and none waits for ever
+    # THEN each gets its own result, and none waits forever
     assert not any(thread.is_alive() for thread in threads)
     assert wrong == []
 
@@ -254,8 +254,8 @@ def test_autocast_and_inference_mode():
     assert same(call(model, (x,)), call(twin, (x,)))
 
 
-def test_inference_mode_sees_the_same():
-    # GIVEN operations that come to the tracer whole in inference mode
+def test_weights_are_found_in_inference_mode():
+    # GIVEN operations that the tracer does not see decomposed in inference mode
     class Casting(nn.Linear):
         def forward(self, x):
             return F.linear(x, self.weight.to(torch.bfloat16))
@@ -265,7 +265,7 @@ def test_inference_mode_sees_the_same():
         with torch.inference_mode():
             x = torch.randn(2, 64).bfloat16()
             assert same(model(x), twin(x))
-    # THEN the weights are found, and paged
+    # THEN the weights are found and paged
     assert model.memlab.streamed_bytes == 5 * 64 * 64 * 4 and model.memlab.counters["copies"] > 0
 
 
@@ -293,22 +293,22 @@ def test_compiled(backend):
     assert model.memlab.stage == "settled"
 
 
-def test_nothing_is_left_behind():
+def test_deleting_a_model_frees_everything():
     # GIVEN a paged model that was used
     model = paged(mlp(), budget="min")
     x = torch.randn(3, 64)
     for _ in range(3):
         call(model, (x,))
     gone = [weakref.ref(model), weakref.ref(model[0].weight)]
-    # WHEN it goes, THEN all of it goes
+    # WHEN it is deleted, THEN all of its memory is freed
     del model
     gc.collect()
     assert [ref() for ref in gone] == [None, None]
 
 
 @pytest.mark.parametrize("way", ["page", "chunk"])
-def test_again_and_again(way):
-    # GIVEN a model that is paged, given back, and paged anew
+def test_paging_again(way):
+    # GIVEN a model that is paged, unpaged, and paged again
     twin = mlp()
     model = copy.deepcopy(twin)
     x = (torch.randn(2, 64),)
@@ -319,7 +319,7 @@ def test_again_and_again(way):
             memlab.chunk(model, "cpu", budget, rest="page")
         for _ in range(4):
             assert same(call(model, x), call(twin, x))
-        # THEN nothing is copied again because of what the one before has left
+        # THEN nothing left by the first paging causes reloads
         assert model.memlab.counters["reloads"] == 0
         memlab.unpage(model)
         assert same(call(model, x), call(twin, x))

@@ -1,4 +1,4 @@
-"""Weights that are edited or replaced between forwards are used as they are, or refused: never silently stale."""
+"""Weights that are edited or replaced between forwards are used as edited, or refused: never silently stale."""
 
 import copy
 
@@ -26,7 +26,7 @@ def test_edits_between_forwards():
             model = paged(copy.deepcopy(twin), budget=budget, on_change="upload")
             for _ in range(3):
                 assert same(call(model, (x,)), call(twin, (x,)))
-            # WHEN weights of any layer are edited, THEN the next forward computes with them
+            # WHEN weights of any layer are edited, THEN the next forward uses the new values
             for layer in (0, 3, 5):
                 with torch.no_grad():
                     edit(model[layer])
@@ -39,12 +39,12 @@ def test_edits_between_forwards():
 def test_edits_refused():
     x = torch.randn(3, 64)
     for budget in ("min", "1GiB"):
-        # GIVEN a paged model under the default policy
+        # GIVEN a paged model with the default policy
         twin = mlp()
         model = paged(copy.deepcopy(twin), budget=budget)
         for _ in range(3):
             call(model, (x,))
-        # WHEN a weight is edited in place, THEN the next forward refuses, and names it
+        # WHEN a weight is edited in place, THEN the next forward is refused, and the error names the weight
         with torch.no_grad():
             model[2].weight.mul_(2)
             twin[2].weight.mul_(2)
@@ -52,31 +52,31 @@ def test_edits_refused():
             call(model, (x,))
         with pytest.raises(RuntimeError, match=r"2\.weight"):
             call(model, (x,))
-        # AND goes on once the edit is accepted
+        # AND the model continues once the edit is accepted
         model.memlab.refresh()
         assert same(call(model, (x,)), call(twin, (x,)))
 
 
 @pytest.mark.parametrize("budget", ["min", "1GiB"])
 def test_edits_through_references_kept_from_before(budget):
-    # GIVEN references to weights that somebody has kept, as tensors, data and arrays
+    # GIVEN references to weights from before paging, as tensors, data and arrays
     twin, model = pair(mlp(), budget=budget)
     kept = [(list(one.parameters()), one[1].weight.data, one[2].weight.detach().numpy()) for one in (twin, model)]
     for turn in range(8):
-        # WHEN weights are changed through them, which leaves no trace
+        # WHEN weights are changed through them without a version change
         for parameters, data, array in kept:
             parameters[0].data.mul_(1.1)
             parameters[-2].data.add_(turn)
             data.mul_(0.9)
             array[:] += 0.1
-        # THEN the next forward computes with what they are
+        # THEN the next forward uses the new values
         behave_alike(twin, model, [(torch.randn(2, 64),)])
 
 
 @pytest.mark.parametrize("budget", ["min", "1GiB"])
 @pytest.mark.parametrize("hold", [lambda w: w, lambda w: w.data, lambda w: w.detach().numpy()])
-def test_edited_by_who_held_it_and_let_go(budget, hold):
-    # GIVEN somebody who holds a weight during a forward, edits it without a trace, and lets go
+def test_edits_through_a_reference_that_is_then_dropped(budget, hold):
+    # GIVEN a reference to a weight that is held during a forward, used for an edit without a version change, and dropped
     twin, model = pair(mlp(), budget=budget, on_change="upload")
     x = (torch.randn(2, 64),)
     for _ in range(3):
@@ -86,12 +86,12 @@ def test_edited_by_who_held_it_and_let_go(budget, hold):
     for one in held:
         (one.data if isinstance(one, torch.Tensor) else one)[:] *= 2
     del held, one
-    # THEN the next forward uses the new value, and those after it
+    # THEN the next forward uses the new value, and so do those after it
     for _ in range(3):
         assert same(call(model, x), call(twin, x))
 
 
-def test_an_exchange_is_refused_until_it_is_undone():
+def test_a_replacement_is_refused_until_it_is_undone():
     twin, model = pair(mlp())
     x = (torch.randn(2, 64),)
     for _ in range(3):
@@ -106,8 +106,8 @@ def test_an_exchange_is_refused_until_it_is_undone():
 
 
 @pytest.mark.parametrize("when", range(5))
-def test_weights_exchanged_at_any_time(when):
-    # GIVEN a weight that is exchanged before the first forward, or between any two
+def test_weights_replaced_at_any_time(when):
+    # GIVEN a weight that is replaced before the first forward, or between any two
     for on_change in ("error", "upload"):
         twin, model = pair(mlp(), on_change=on_change)
         for turn in range(6):
@@ -141,14 +141,14 @@ def test_other_strides_at_the_same_address(edit, on_change):
             call(model, x)
 
 
-def test_memory_that_somebody_keeps_is_not_overwritten():
-    # GIVEN averaged weights tried out as is often done: the pointers exchanged, the former kept to go back to
+def test_referenced_memory_is_not_overwritten():
+    # GIVEN averaged weights that replace the data pointers, while a reference keeps the former data to restore it
     _, model = pair(mlp(), on_change="upload")
     x = (torch.randn(2, 64),)
     call(model, x)
     former, value = model[2].weight.data, model[2].weight.detach().clone()
     model[2].weight.data = torch.zeros(64, 64)
-    # THEN that is refused, rather than the former weights lost
+    # THEN that is refused, so that the former weights are not lost
     with pytest.raises(RuntimeError, match=r"2\.weight was given other memory.*clone"):
         call(model, x)
     assert torch.equal(former, value)

@@ -1,4 +1,4 @@
-"""Gradients through frozen paged weights, and of weights that have no owner."""
+"""Gradients through frozen paged weights, and of weights without an owner."""
 
 import copy
 
@@ -13,24 +13,24 @@ from torch.utils.checkpoint import checkpoint
 
 def test_training_is_refused_unless_frozen():
     model = paged(mlp(), budget="min", max_layer_size=1)
-    # GIVEN a paged model whose weights would train, THEN it refuses in words
+    # GIVEN a paged model with trainable weights, THEN training is refused with an explanation
     with pytest.raises(RuntimeError, match=r"does not train.*no_grad"):
         model(torch.randn(3, 64))
     memlab.unpage(model)
-    # GIVEN the same, frozen, and something before and after it that trains
+    # GIVEN the same model, frozen, between layers that train
     twin = copy.deepcopy(model).requires_grad_(False)
     model = paged(model.requires_grad_(False), budget="min", max_layer_size=1)
     for _ in range(4):
         x = torch.randn(3, 64, requires_grad=True)
         y = x.detach().clone().requires_grad_()
-        # WHEN gradients go back through it, THEN they are what they were
+        # WHEN gradients flow back through it, THEN they are the same
         model(x).square().sum().backward()
         twin(y).square().sum().backward()
         assert torch.equal(x.grad, y.grad)
 
 
 def test_adapters_train_over_a_paged_base():
-    # GIVEN a frozen base with adapters that train
+    # GIVEN a frozen base with trainable adapters
     torch.manual_seed(3)
     base = mlp().requires_grad_(False)
     twin = nn.Sequential(*(LoRA(layer) for layer in base))
@@ -49,7 +49,7 @@ def test_adapters_train_over_a_paged_base():
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
 
 
-def test_gradients_where_they_are_rarely_asked_for():
+def test_gradients_in_unusual_places():
     # GIVEN frozen paged blocks, run with gradient checkpointing
     twin, model = pair(mlp().requires_grad_(False))
 
@@ -58,7 +58,7 @@ def test_gradients_where_they_are_rarely_asked_for():
         if way == "checkpoint":
             y = checkpoint(one, checkpoint(one[2], x, use_reentrant=False), use_reentrant=False)
         else:
-            # AND a model that asks for gradients in a forward without any
+            # AND a model that requests gradients in a forward without any
             with torch.no_grad(), torch.enable_grad():
                 y = one(x)
             call(one, (x.detach(),))
@@ -67,7 +67,7 @@ def test_gradients_where_they_are_rarely_asked_for():
     for way in ["checkpoint", "within"] * 4:
         x = torch.randn(2, 64)
         assert torch.equal(gradient(model, x, way), gradient(twin, x, way)), way
-    # AND a weight that is edited before the backward is not silently another one
+    # AND a weight that is edited before the backward is not used silently
     y = model(x.requires_grad_()).sum()
     with torch.no_grad():
         model[3].weight.add_(1)
@@ -76,7 +76,7 @@ def test_gradients_where_they_are_rarely_asked_for():
 
 
 class Inner(nn.Module):
-    """Computes gradients in its forward, whoever calls it."""
+    """Computes gradients in its forward, whatever the caller's mode."""
 
     def __init__(self):
         super().__init__()
@@ -87,15 +87,15 @@ class Inner(nn.Module):
         return self.layers(x)
 
 
-def test_gradients_of_weights_asked_for_within_a_forward():
-    # GIVEN a model that computes with gradients though it is called without
+def test_gradients_of_weights_requested_within_a_forward():
+    # GIVEN a model that enables gradients although it is called without
     model = paged(Inner().eval(), budget="min", max_layer_size=1)
     for _ in range(4):
         loss = call(model, (torch.randn(2, 64),)).square().sum()
-        # THEN no gradient goes where nobody finds it
+        # THEN the gradient of a weight is refused, since it would be lost
         with pytest.raises(RuntimeError, match=r"a gradient was asked for a weight.*freeze"):
             loss.backward()
-    # AND one of its input is to be had
+    # AND the gradient of its input works
     for _ in range(2):
         x = torch.randn(2, 64, requires_grad=True)
         loss = call(model, (x,)).square().sum()
@@ -103,7 +103,7 @@ def test_gradients_of_weights_asked_for_within_a_forward():
 
 
 def test_activations_with_gradients_written_to_a_buffer():
-    # GIVEN a frozen model that keeps activations, through which gradients go, in a buffer
+    # GIVEN a frozen model that stores activations with gradients in a buffer
     twin, model = pair(Bank().requires_grad_(False))
     for turn in range(7):
         x = torch.randn(2, 64)
@@ -116,22 +116,22 @@ def test_activations_with_gradients_written_to_a_buffer():
             twin.bank = twin.bank.detach()
 
 
-class Telling(nn.Linear):
-    """Says in its forwards whether its weight requires a gradient, as PyTorch's operations look at it to choose kernels."""
+class RecordsRequiresGrad(nn.Linear):
+    """Records in each forward whether its weight requires a gradient, which PyTorch's operations read to choose kernels."""
 
     def __init__(self):
         super().__init__(64, 64)
-        self.told = []
+        self.recorded = []
 
     def forward(self, x):
-        self.told.append(self.weight.requires_grad)
+        self.recorded.append(self.weight.requires_grad)
         return super().forward(x)
 
 
 @pytest.mark.parametrize("budget", ["min", "1GiB"])
-def test_what_requires_a_gradient_does_so_in_forwards(budget):
-    # GIVEN a model that trains elsewhere, run without gradients, then frozen, then not
-    model = paged(nn.Sequential(*(Telling() for _ in range(4))).eval(), budget=budget, max_layer_size=1)
+def test_requires_grad_is_unchanged_in_forwards(budget):
+    # GIVEN a model that is trainable, run without gradients, then frozen, then trainable again
+    model = paged(nn.Sequential(*(RecordsRequiresGrad() for _ in range(4))).eval(), budget=budget, max_layer_size=1)
     expected = []
     kept = model[2].weight
     for requires in [True, True, True, False, False, True, True]:
@@ -139,16 +139,16 @@ def test_what_requires_a_gradient_does_so_in_forwards(budget):
         kept.requires_grad_(requires)
         call(model, (torch.randn(2, 64),))
         expected.append(requires)
-    # THEN its forwards see what they would see unpaged, each time
-    assert model[1].told == model[2].told == expected and model[0].told == [True] * len(expected)
+    # THEN its forwards see the same as unpaged, each time
+    assert model[1].recorded == model[2].recorded == expected and model[0].recorded == [True] * len(expected)
 
 
 def test_a_model_made_in_inference_mode_trains_when_unpaged():
-    # GIVEN parameters whose memory cannot be exchanged, so that others take their places
+    # GIVEN parameters whose memory cannot be replaced, so that other Parameters replace them
     with torch.inference_mode():
         model = mlp()
     paged(model, budget="min", max_layer_size=1)
     call(model, (torch.randn(2, 64),))
-    # WHEN it is given back THEN they are ordinary ones
+    # WHEN it is unpaged THEN they are ordinary ones
     memlab.unpage(model)(torch.randn(2, 64)).sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())

@@ -1,4 +1,4 @@
-"""Batches that go through the blocks of a paged model in pieces."""
+"""Batches that are split for the blocks of a paged model."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch import nn
 
 
 def test_micro_batches():
-    # GIVEN a model of blocks, and a batch that goes through them in pieces
+    # GIVEN a model of blocks, and a batch that is split for them
     for name, batch in (("encoder", (6, 9, 64)), ("resnet101", (6, 3, 64, 64))):
         twin, model = build(name), build(name)
         model.load_state_dict(twin.state_dict())
@@ -41,8 +41,8 @@ class RowsBlock(nn.Module):
         return self.layer(x) + table.sum(0)
 
 
-def test_micro_batches_that_would_be_wrong():
-    # GIVEN an argument that looks like a batch and is none
+def test_invalid_micro_batches_are_refused():
+    # GIVEN an argument with the batch's size that is not a batch
     model = paged(Rows().eval(), micro_batch=2)
     with pytest.raises(ValueError, match="RowsBlock does not give the same"):
         call(model, (torch.randn(4, 64), torch.randn(4, 64)))

@@ -1,4 +1,4 @@
-"""The table of private names of PyTorch that memlab uses: true of the installed version, and complete."""
+"""The table of PyTorch's private names that memlab uses is right for the installed version, and complete."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ PACKAGE = ROOT / "python" / "memlab"
 FILES = [file for file in PACKAGE.rglob("*.py") if file.name != "torch_private.py"]
 VERSION = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 SOURCE = "".join(file.read_text() for file in PACKAGE.rglob("*.py"))
-# Private attributes that are memlab's own, and one of CPython.
+# Private attributes of memlab, and one of CPython.
 ALLOWED = {*re.findall(r"\b(?:self|def|class)[. ](_\w+)", SOURCE), "_getframe"}
 
 
@@ -25,8 +25,8 @@ def exists(expression):
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
-def test_the_table_is_true_of_this_version(row):
-    # GIVEN a row that says which versions have a name; THEN this version has it if it is one of them
+def test_the_table_matches_this_version(row):
+    # GIVEN a row with the versions that have a name; THEN this version has it if it is one of them
     if row.needs_cuda and torch.version.cuda is None:
         pytest.skip("PyTorch was built without CUDA")
     assert exists(row.name) == (row.first <= VERSION and (row.last is None or row.last >= VERSION))
@@ -35,7 +35,7 @@ def test_the_table_is_true_of_this_version(row):
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_private_names_are_in_one_file(file):
-    # GIVEN a file of the package; THEN it imports and reads private names of memlab alone
+    # GIVEN a file of the package; THEN its private imports and attributes are memlab's own
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module.startswith("torch"):
             named = [*node.module.split("."), *(alias.name for alias in node.names)]

@@ -1,4 +1,4 @@
-"""Paged models that are saved, copied, forked and unpaged, also in the middle of a forward."""
+"""Paged models that are saved, copied, forked and unpaged, also during a forward."""
 
 import copy
 import io
@@ -24,20 +24,20 @@ def test_copies_and_pickles_are_ordinary_models(tmp_path):
         copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), copy.copy(model)]
         copies.append(torch.load(tmp_path / "model.pt", weights_only=False))
         for index, one in enumerate(copies):
-            # THEN a copy computes the same and knows nothing of memlab
+            # THEN a copy computes the same and is not paged
             assert one.note == "kept"
             if index != 2:
                 assert "memlab" not in vars(one) and "forward" not in vars(one[0]) and "_apply" not in vars(one)
                 assert type(one[0]._parameters) is dict
                 assert same(call(one, (x,)), wanted), stage
-        # AND what is saved of one layer is one layer
+        # AND saving one layer saves only that layer
         saved = io.BytesIO()
         torch.save(model[0].state_dict(), saved)
         assert saved.tell() < 3 * 64 * 64 * 4
 
 
 def test_copies_of_parametrized_models():
-    # GIVEN a model whose copies PyTorch makes attribute by attribute
+    # GIVEN a model that PyTorch copies attribute by attribute
     twin = mlp()
     nn.utils.parametrizations.weight_norm(twin[1])
     twin, model = pair(twin)
@@ -45,7 +45,7 @@ def test_copies_of_parametrized_models():
     for _ in range(4):
         assert same(call(model, x), call(twin, x))
         other = copy.deepcopy(model)
-        # THEN a copy is another model
+        # THEN a copy is independent
         with torch.no_grad():
             other[1].bias.add_(1)
         assert not torch.equal(call(other, x), call(model, x))
@@ -60,13 +60,13 @@ def test_round_trip_of_state():
     model = paged(one, budget="min", on_change="upload")
     for _ in range(3):
         call(model, (x,))
-    # WHEN the paged one is given the other's state, THEN it is the other
+    # WHEN the paged one loads the other's state, THEN it computes the same as the other
     model.load_state_dict(other.state_dict())
     assert same(call(model, (x,)), wanted)
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True))
 
 
-def test_state_in_the_middle_of_a_forward():
+def test_state_during_a_forward():
     # GIVEN hooks and a thread that save and copy the model while it runs
     twin, model = pair(mlp())
     wanted = twin.state_dict()
@@ -90,13 +90,13 @@ def test_state_in_the_middle_of_a_forward():
         assert same(call(model, x), call(twin, x))
     ends.set()
     thread.join()
-    # THEN each copy is whole
+    # THEN each copy is complete
     assert len(seen) > 60
     assert all(torch.equal(state[key], wanted[key]) for state in seen for key in wanted)
 
 
 @pytest.mark.parametrize("before", range(3))
-def test_unpaged_in_the_middle_of_a_forward(before):
+def test_unpaging_during_a_forward(before):
     twin, model = pair(mlp())
     x = (torch.randn(2, 64),)
     for _ in range(before):
@@ -105,7 +105,7 @@ def test_unpaged_in_the_middle_of_a_forward(before):
     with pytest.raises(RuntimeError, match="a forward of this model is under way"):
         call(model, x)
     handle.remove()
-    # THEN the model is as it was, and can be unpaged afterwards
+    # THEN the model is unchanged, and can be unpaged afterwards
     behave_alike(twin, model, [x] * 3)
     behave_alike(twin, memlab.unpage(model), [x])
 
@@ -117,7 +117,7 @@ def test_a_forked_child():
         wanted = call(model, x)
     child = os.fork()
     if child == 0:
-        # GIVEN a child that has none of its parent's threads, THEN it is told, and may go on unpaged
+        # GIVEN a child without its parent's threads, THEN the error says so, and it can continue unpaged
         code = 1
         try:
             try:

@@ -1,4 +1,4 @@
-"""What trains beside frozen, paged weights: on the device from its first forward with gradients on, and not before."""
+"""Training beside frozen, paged weights: trainable weights are on the device from the first forward with gradients on."""
 
 import copy
 import threading
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def adapted(**options):
-    """A frozen base whose layers have adapters that train, and the same paged."""
+    """A frozen base whose layers have trainable adapters, and the same paged."""
     torch.manual_seed(3)
     twin = nn.Sequential(*(LoRA(layer) for layer in mlp().requires_grad_(False)))
     return twin, paged(copy.deepcopy(twin), **{"budget": "min", "max_layer_size": 1} | options)
@@ -28,7 +28,7 @@ def infer(twin, model, times=3):
 
 
 def step(one, x, run=None):
-    """One step of training, with an optimizer made after the forward or before, as it comes."""
+    """One step of training, with an optimizer that is created after the forward or before."""
     optimizer = torch.optim.AdamW([p for p in one.parameters() if p.requires_grad], lr=1e-2)
     loss = ((run or one)(x) - 1).square().mean()
     loss.backward()
@@ -58,26 +58,26 @@ def test_inference_first_then_training(settled):
     # GIVEN adapters over a paged base, run without gradients: untraced, timed, or settled
     twin, model = adapted()
     infer(twin, model, settled)
-    # THEN they are paged with all the rest
+    # THEN they are paged with the rest
     assert TRAINED not in model.memlab.kept
     assert settled == 0 or in_units(model) == model.memlab.host_bytes
     # WHEN they are trained, THEN they learn the same
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         train(twin, model)
-    # AND they alone are on the device for good, as is said
+    # AND only they stay on the device, as the plan says
     assert model.memlab.kept[TRAINED] == adapters_bytes(twin)
     assert in_units(model) == model.memlab.host_bytes - adapters_bytes(twin)
     assert "trained" in str(model.memlab) and model.memlab.streamed_bytes > 0
-    # AND the model runs, trains and is given back as before
+    # AND the model runs, trains and is unpaged as before
     infer(twin, model)
     train(twin, model)
     memlab.unpage(model)
     train(twin, model)
 
 
-def test_training_wanted_and_not_wanted_by_turns():
-    # GIVEN a paged model of which always another layer trains
+def test_training_and_inference_by_turns():
+    # GIVEN a paged model in which a different layer trains each time
     twin = mlp().requires_grad_(False)
     model = paged(copy.deepcopy(twin), budget="min", max_layer_size=1)
     infer(twin, model)
@@ -88,10 +88,10 @@ def test_training_wanted_and_not_wanted_by_turns():
         # WHEN it is run and trained THEN the result is the same
         infer(twin, model, 1)
         train(twin, model, 2)
-    # AND what has been trained once stays, frozen or not
+    # AND layers that were trained once stay on the device, frozen or not
     layers = {unit.name.partition(".")[0] for unit in model.memlab.units}
     assert layers == {"2", "4", "5"}
-    # AND training all of it is refused, without harm
+    # AND training all of it is refused without side effects
     model.requires_grad_(True)
     with pytest.raises(RuntimeError, match=r"does not train.*no_grad"):
         model(torch.randn(3, 64))
@@ -100,7 +100,7 @@ def test_training_wanted_and_not_wanted_by_turns():
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed(reentrant):
-    # GIVEN adapters that are trained with checkpoints around all of the model, which is first run without gradients then
+    # GIVEN adapters that are trained with checkpoints around the whole model, which runs without gradients first
     twin, model = adapted()
     infer(twin, model, 1)
 
@@ -112,8 +112,8 @@ def test_checkpointed(reentrant):
     assert model.memlab.kept[TRAINED] == adapters_bytes(twin)
 
 
-def test_a_model_that_is_hardly_frozen():
-    # GIVEN a model of which one table is frozen as it comes, run as most people do first: with gradients enabled
+def test_a_mostly_trainable_model():
+    # GIVEN a model with only one frozen table, first run with gradients enabled, as is common
     twin = build("whisper")
     model = build("whisper")
     model.load_state_dict(twin.state_dict())
@@ -121,12 +121,12 @@ def test_a_model_that_is_hardly_frozen():
     paged(model)
     call(model, inputs)
     assert not model.memlab.kept.get(TRAINED)
-    # WHEN nearly all of it thereby leaves the paging, THEN that is said, where it was called
+    # WHEN almost all of it thereby stops being paged, THEN a warning at the caller's line says so
     with pytest.warns(RuntimeWarning, match=r"require them.*no_grad") as said:
         loss = model(**inputs).loss
     assert said[0].filename == __file__
     assert "trained" in str(model.memlab)
-    # AND it trains as it would unpaged; tied weights stay tied
+    # AND it trains as unpaged; tied weights stay tied
     loss.backward()
     twin(**inputs).loss.backward()
     for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
@@ -135,7 +135,7 @@ def test_a_model_that_is_hardly_frozen():
 
 
 def merge(one, safe):
-    """As PEFT's LoRA layers do: added in place, or exchanged for the sum."""
+    """As PEFT's LoRA layers do: added in place, or replaced by the sum."""
     for layer in one:
         delta = layer.b.detach() @ layer.a.detach()
         if safe:
@@ -149,7 +149,7 @@ def merge(one, safe):
 @pytest.mark.parametrize("safe", [False, True])
 @pytest.mark.parametrize("budget", ["min", "1GiB"])
 def test_adapters_are_merged(budget, safe, on_change):
-    # GIVEN a paged model with frozen adapters that do something
+    # GIVEN a paged model with trained, frozen adapters
     twin, _ = adapted()
     with torch.no_grad():
         for layer in twin:
@@ -161,7 +161,7 @@ def test_adapters_are_merged(budget, safe, on_change):
     merge(twin, safe)
     merge(model, safe)
     if safe and on_change == "error":
-        # THEN other memory is refused in words, and can be taken
+        # THEN replaced memory is refused with an explanation, and can be accepted
         with pytest.raises(RuntimeError, match=r"0\.base\.weight changed.*upload"):
             call(model, (torch.randn(2, 64),))
         model.memlab.refresh()
@@ -169,34 +169,34 @@ def test_adapters_are_merged(budget, safe, on_change):
     infer(twin, model, 3)
 
 
-def test_no_room_for_what_would_train():
-    # GIVEN a budget that runs the model, but does not hold what would train of it
+def test_no_room_for_trainable_weights():
+    # GIVEN a budget that runs the model, but does not hold its trainable weights
     model = paged(mlp(depth=8), budget="40KiB", max_layer_size=1)
     model[0].requires_grad_(False)
     twin = copy.deepcopy(model)
     infer(twin, model)
-    # WHEN it is run with gradients THEN it says what to do
+    # WHEN it runs with gradients THEN the error says what to do
     for _ in range(2):
         with pytest.raises(ValueError, match=r"budget of 40\.0 KiB is too small: 1\.weight and 13 more.*no_grad"):
             model(torch.randn(2, 64))
-    # AND goes on without
+    # AND it continues without
     infer(twin, model)
 
 
 class Packed(nn.Parameter):
-    """What a library of quantized weights makes of a Parameter."""
+    """A Parameter as a library of quantized weights defines it."""
 
 
 def test_a_base_that_cannot_be_paged():
-    # GIVEN a model whose frozen part is no plain memory, and larger than the rest
+    # GIVEN a model whose frozen part is not plain memory, and larger than the rest
     twin = nn.Sequential(nn.Linear(64, 8), nn.Linear(8, 512, bias=False))
     twin[1].weight = Packed(torch.randn(512, 8), requires_grad=False)
-    # WHEN it is paged THEN it says how little that is
+    # WHEN it is paged THEN a warning says how little that is
     model = copy.deepcopy(twin)
     with pytest.warns(RuntimeWarning, match=r"2\.50 KiB are paged and 16\.0 KiB stay.*quantized"):
         paged(model)
     infer(twin, model, 1)
-    # AND where all the rest is trained, nothing is left to page
+    # AND if all the rest is trained, nothing is left to page
     with pytest.warns(RuntimeWarning, match="require them"):
         train(twin, model)
     assert model.memlab.units == []
@@ -219,7 +219,7 @@ class Waiting(nn.Module):
         return x
 
 
-def test_others_are_under_way():
+def test_training_is_refused_during_other_threads_forwards():
     # GIVEN a settled model with a thread in a forward
     model = Waiting().eval()
     twin = copy.deepcopy(model.layers)
@@ -232,7 +232,7 @@ def test_others_are_under_way():
     thread = threading.Thread(target=lambda: results.append(call(model, (x,))))
     thread.start()
     assert model.reached.wait(60)
-    # WHEN a forward begins that would train weights THEN it says why it cannot, and the other is right
+    # WHEN a forward starts that would train weights THEN it fails with the reason, and the other thread's result is right
     with pytest.raises(RuntimeError, match=r"layers\.1\.weight and \d+ more would be trained.*other threads"):
         model(x)
     model.go_on.set()

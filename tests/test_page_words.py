@@ -1,4 +1,4 @@
-"""What is no model, device or path is refused before anything is moved, with what to give instead."""
+"""Invalid models, devices and paths are refused before anything is moved, with an error that says what to give instead."""
 
 import memlab
 import pytest
@@ -23,7 +23,7 @@ NO_MODEL = {
 
 
 @pytest.mark.parametrize("given", NO_MODEL)
-def test_what_is_no_model(given):
+def test_invalid_models(given):
     model, words = NO_MODEL[given]
     for name in ("page", "chunk", "unpage", "plan_of"):
         with pytest.raises(TypeError, match=rf"memlab\.{name} takes a model.*was given {words}"):
@@ -32,7 +32,7 @@ def test_what_is_no_model(given):
         memlab.load("weights", model)
 
 
-def test_models_that_are_not_the_one():
+def test_parts_and_other_models():
     model = paged(mlp())
     with pytest.raises(TypeError, match=r"unpage takes a model.*a plan: give the model that it is of"):
         memlab.unpage(model.memlab)
@@ -74,7 +74,7 @@ def test_wrong_arguments(number):
         call()
 
 
-def test_what_cannot_be_done_is_said():
+def test_unsupported_operations_are_reported():
     model = paged(mlp())
     with pytest.raises(RuntimeError, match=r"torch\.jit\.trace.*unpage"), torch.no_grad():
         torch.jit.trace(model, torch.randn(1, 64))
@@ -102,11 +102,11 @@ def test_names_and_numbers():
     model.memlab = nn.Linear(64, 64)
     paged(model, budget=2e6)
     assert isinstance(model.memlab, nn.Linear) and memlab.plan_of(model).stage == "untraced"
-    # AND budgets that are none
+    # AND invalid budgets
     for budget in (1.5, True, [1]):
         with pytest.raises(ValueError, match="budget="):
             paged(mlp(), budget=budget)
-    # AND a model that micro_batch cannot be for: it is left as it was
+    # AND a model that micro_batch does not apply to: it is left unchanged
     alone = nn.Linear(64, 64)
     with pytest.raises(ValueError, match="made of blocks"):
         paged(alone, micro_batch=2)

@@ -10,14 +10,14 @@ from torch import nn
 @pytest.mark.parametrize("first", ["read", "write", "assign"])
 @pytest.mark.parametrize("budget", ["min", "1GiB"])
 def test_buffers_that_forwards_change(budget, first):
-    # GIVEN forwards that write to a buffer, exchange it, or only read it, in any order
+    # GIVEN forwards that write to a buffer, replace it, or only read it, in any order
     twin, model = pair(Bank(), budget=budget)
     order = [first, "read", "read", "read", "write", "read", "assign", "read", "write", "write", "assign", "assign", "read"]
     behave_alike(twin, model, [(torch.randn(3, 64), what) for what in order])
 
 
 class OneMemory(nn.Module):
-    """Tensors that look at one memory from several sides, one of them written."""
+    """Several tensors of one memory, one of them written."""
 
     def __init__(self):
         super().__init__()
@@ -41,8 +41,8 @@ def test_tensors_of_one_memory():
     behave_alike(twin, model, [(torch.randn(3, 64),) for _ in range(5)])
 
 
-class Looking(nn.Module):
-    """Views of weights that outlive the layer they belong to."""
+class ReturnsViews(nn.Module):
+    """Returns or stores views of weights beyond the call of their layer."""
 
     def __init__(self):
         super().__init__()
@@ -67,26 +67,26 @@ class Looking(nn.Module):
 @pytest.mark.parametrize("first", ["plain", "late"])
 def test_views_that_outlive_their_layer(first):
     # GIVEN a model that returns a view of a weight, and uses others long after
-    twin, model = pair(Looking())
+    twin, model = pair(ReturnsViews())
     results = []
     for way in [first, "plain", "plain", "late", "plain", "remember", "plain", "remember", "late"]:
         x = torch.randn(3, 64)
         try:
             ours = call(model, (x, way))
         except RuntimeError as refused:
-            # THEN a forward that cannot be right, for nobody had foreseen it, says so, and the next one is
+            # THEN a forward with an unexpected use raises an error, and the next one is right
             assert "run this one again" in str(refused)
             model.memo = None
             ours = call(model, (x, way))
         theirs = call(twin, (x, way))
         results.append((ours, theirs))
-        # AND results stay what they were, whatever is loaded later
+        # AND results stay valid, whatever is loaded later
         for one, other in results:
             assert same(one, other), way
 
 
-class Handing(nn.Module):
-    """A layer that hands out its weight itself."""
+class ReturnsWeight(nn.Module):
+    """A layer that returns its weight."""
 
     def __init__(self):
         super().__init__()
@@ -96,30 +96,30 @@ class Handing(nn.Module):
         return self.weight
 
 
-class Handed(nn.Module):
+class UsesReturnedWeight(nn.Module):
     def __init__(self):
         super().__init__()
-        self.handing = Handing()
+        self.layer = ReturnsWeight()
         self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(5))
 
     def forward(self, x):
-        weight = self.handing()
+        weight = self.layer()
         x = x @ weight
         for layer in self.layers:
             x = layer(x)
         return x, weight
 
 
-def test_a_weight_handed_out():
-    # GIVEN a layer that hands out its weight, which its caller keeps in a variable, and at last returns
-    twin, model = pair(Handed())
+def test_a_returned_weight():
+    # GIVEN a layer that returns its weight, which its caller keeps in a variable and returns at the end
+    twin, model = pair(UsesReturnedWeight())
     results = []
     for _ in range(8):
         x = torch.randn(3, 64)
         results.append((call(model, (x,)), call(twin, (x,))))
         for ours, theirs in results:
             assert same(ours, theirs)
-    # AND what a failed forward held is not taken for a reason to keep anything
+    # AND tensors that a failed forward held do not become resident
     resident = model.memlab.resident_bytes
     model.layers[2].register_forward_hook(lambda module, args, out: 1 / 0)
     for _ in range(4):
@@ -129,7 +129,7 @@ def test_a_weight_handed_out():
 
 
 def test_views_that_leave_no_room():
-    # GIVEN results that are views of all weights in turn, under a budget that has room for few of them
+    # GIVEN results that are views of all weights in turn, under a budget with room for few of them
     class All(nn.Module):
         def __init__(self):
             super().__init__()
@@ -153,6 +153,6 @@ def test_views_that_leave_no_room():
                 break
             except RuntimeError as refused:
                 assert "run this one again" in str(refused)
-        # THEN all of them stay right
+        # THEN all of them stay valid
         for ours, theirs in results:
             assert same(ours, theirs)

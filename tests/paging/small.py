@@ -1,4 +1,4 @@
-"""What the tests of paging share: small models, paged copies of them, and exact comparison."""
+"""Helpers for the tests of paging: small models, paged copies of them, and exact comparison."""
 
 import copy
 
@@ -9,14 +9,14 @@ from paging.zoo import call
 from torch import nn
 from torch.utils._pytree import tree_flatten
 
-WIDE = (256, 64)  # 64 KiB: as large as a unit in these tests.
+WIDE = (256, 64)  # 64 KiB: the size of a unit in these tests.
 
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
     # Two test programs run at a time on a small machine: more threads would slow both.
     torch.set_num_threads(1)
-    # Units of a few layers, as large models have them.
+    # Units of a few layers, as in large models.
     monkeypatch.setattr("memlab._paging.units.SMALL_UNIT", 64 << 10)
     monkeypatch.setattr("memlab._paging.units.SMALL_SHARED", 4 << 10)
     monkeypatch.setattr("memlab._paging.collect.SMALL_BUFFER", 64 << 10)
@@ -39,7 +39,7 @@ def behave_alike(twin, model, inputs):
 
 
 def between(model, inputs):
-    """A budget half way from the least that a model runs in to all of it."""
+    """A budget halfway between the least that a model runs in and all of it."""
     paged(model, budget="min")
     for one in inputs:
         call(model, one)
@@ -47,7 +47,7 @@ def between(model, inputs):
 
 
 def same(one, other):
-    """Whether two results are equal to the last bit, whatever they are made of."""
+    """Whether two results of any structure are equal to the last bit."""
     ours, shape = tree_flatten(one)
     theirs, other_shape = tree_flatten(other)
     assert shape == other_shape
@@ -72,7 +72,7 @@ class LoRA(nn.Module):
 
 
 class Bank(nn.Module):
-    """A large buffer that some forwards write to, others put another tensor in the place of."""
+    """A large buffer that some forwards write to and others replace."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Models of many kinds, small, none written for memlab: what pages must compute what they compute unpaged."""
+"""Small models of many kinds, none written for memlab: paged, they must compute the same as unpaged."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from torch import nn
 
 
 @dataclass
-class Animal:
-    """A model and what it is called with."""
+class ZooEntry:
+    """A model and its inputs."""
 
     model: Callable[[], nn.Module]
     inputs: Callable[[], dict[str, Any] | tuple[Any, ...]]
 
 
 class Bottleneck(nn.Module):
-    """A residual block as torchvision's ResNet-101 has them."""
+    """A residual block as in torchvision's ResNet-101."""
 
     def __init__(self, inner, width, stride):
         super().__init__()
@@ -59,7 +59,7 @@ class ResNet101(nn.Module):
 
 
 class ViT(nn.Module):
-    """Parameters of its own beside children (class token, positions), nn.TransformerEncoder inside."""
+    """Own parameters beside children (class token, positions), and nn.TransformerEncoder inside."""
 
     def __init__(self, width=128, depth=4):
         super().__init__()
@@ -136,7 +136,7 @@ class Shared(nn.Module):
 
 
 class Branches(nn.Module):
-    """Which way it goes depends on the data; a ModuleDict, and results as a tuple."""
+    """A path that depends on the input; a ModuleDict, and results as a tuple."""
 
     def __init__(self):
         super().__init__()
@@ -160,14 +160,14 @@ class Recurrent(nn.Module):
         self.out = nn.Linear(32, 8)
 
     def forward(self, x):
-        self.lstm.flatten_parameters()  # As many models do in each forward.
+        self.lstm.flatten_parameters()  # as in many models
         x, (hidden, cell) = self.lstm(x)
         x, _ = self.gru(x)
         return self.out(x), hidden, cell
 
 
 class Mixed(nn.Module):
-    """bfloat16 layers and a float32 norm that casts by itself; a large buffer; one that counts."""
+    """bfloat16 layers and a float32 norm that casts by itself; a large buffer; a counter."""
 
     def __init__(self):
         super().__init__()
@@ -184,7 +184,7 @@ class Mixed(nn.Module):
 
 
 class Writing(nn.Module):
-    """Writes to a large buffer of its own in every forward, as static caches do."""
+    """Writes to its large buffer in every forward, as static caches do."""
 
     def __init__(self):
         super().__init__()
@@ -227,7 +227,7 @@ def t5():
 
 
 def whisper():
-    """One of its parameters is frozen as it comes: the encoder's positions."""
+    """One of its parameters is frozen from the start: the encoder's positions."""
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
     small = {f"{part}_{what}": size for part in ("encoder", "decoder") for what, size in SMALL_LAYERS.items()}
@@ -237,7 +237,7 @@ def whisper():
 
 
 def detr():
-    """Its backbone is frozen in part as it comes."""
+    """Its backbone is partly frozen from the start."""
     from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
 
     small = {f"{part}_{what}": size for part in ("encoder", "decoder") for what, size in SMALL_LAYERS.items()}
@@ -254,43 +254,43 @@ def ids(*shape):
 
 
 ZOO = {
-    "resnet101": Animal(ResNet101, lambda: (torch.randn(2, 3, 64, 64),)),
-    "vit": Animal(ViT, lambda: (torch.randn(2, 3, 64, 64),)),
-    "attention": Animal(Attention, lambda: {"x": torch.randn(2, 9, 64), "need_weights": True}),
-    "direct-use": Animal(DirectUse, lambda: (ids(2, 7),)),
-    "tied": Animal(Tied, lambda: (ids(2, 7),)),
-    "shared": Animal(Shared, lambda: (torch.randn(3, 64),)),
-    "branches": Animal(Branches, lambda: {"x": torch.randn(3, 64), "way": "a"}),
-    "recurrent": Animal(Recurrent, lambda: (torch.randn(2, 5, 32),)),
-    "mixed": Animal(Mixed, lambda: (torch.randn(5, 64),)),
-    "writing": Animal(Writing, lambda: (torch.randn(4, 512),)),
-    "encoder": Animal(
+    "resnet101": ZooEntry(ResNet101, lambda: (torch.randn(2, 3, 64, 64),)),
+    "vit": ZooEntry(ViT, lambda: (torch.randn(2, 3, 64, 64),)),
+    "attention": ZooEntry(Attention, lambda: {"x": torch.randn(2, 9, 64), "need_weights": True}),
+    "direct-use": ZooEntry(DirectUse, lambda: (ids(2, 7),)),
+    "tied": ZooEntry(Tied, lambda: (ids(2, 7),)),
+    "shared": ZooEntry(Shared, lambda: (torch.randn(3, 64),)),
+    "branches": ZooEntry(Branches, lambda: {"x": torch.randn(3, 64), "way": "a"}),
+    "recurrent": ZooEntry(Recurrent, lambda: (torch.randn(2, 5, 32),)),
+    "mixed": ZooEntry(Mixed, lambda: (torch.randn(5, 64),)),
+    "writing": ZooEntry(Writing, lambda: (torch.randn(4, 512),)),
+    "encoder": ZooEntry(
         lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 3),
         lambda: (torch.randn(2, 9, 64),),
     ),
-    "names": Animal(
+    "names": ZooEntry(
         lambda: nn.Sequential(OrderedDict(memlab=nn.Linear(64, 64), forward_=nn.Linear(64, 64))),
         lambda: (torch.randn(2, 64),),
     ),
-    "bf16": Animal(
+    "bf16": ZooEntry(
         lambda: nn.Sequential(nn.Linear(64, 512), nn.SiLU(), nn.Linear(512, 64)).bfloat16(),
         lambda: (torch.randn(2, 64).bfloat16(),),
     ),
-    "gpt2": Animal(gpt2, lambda: {"input_ids": ids(2, 12)}),
-    "llama": Animal(llama, lambda: {"input_ids": ids(2, 12), "attention_mask": torch.ones(2, 12, dtype=torch.int64)}),
-    "t5": Animal(t5, lambda: {"input_ids": ids(2, 12), "decoder_input_ids": ids(2, 6)}),
-    "whisper": Animal(whisper, lambda: {"input_features": torch.randn(2, 16, 48), "decoder_input_ids": ids(2, 6)}),
-    "detr": Animal(detr, lambda: {"pixel_values": torch.randn(1, 3, 64, 64)}),
+    "gpt2": ZooEntry(gpt2, lambda: {"input_ids": ids(2, 12)}),
+    "llama": ZooEntry(llama, lambda: {"input_ids": ids(2, 12), "attention_mask": torch.ones(2, 12, dtype=torch.int64)}),
+    "t5": ZooEntry(t5, lambda: {"input_ids": ids(2, 12), "decoder_input_ids": ids(2, 6)}),
+    "whisper": ZooEntry(whisper, lambda: {"input_features": torch.randn(2, 16, 48), "decoder_input_ids": ids(2, 6)}),
+    "detr": ZooEntry(detr, lambda: {"pixel_values": torch.randn(1, 3, 64, 64)}),
 }
 
 
 def build(name):
-    """The animal's model in eval mode, with the same weights each time."""
+    """The model in eval mode, with the same weights each time."""
     torch.manual_seed(len(name))
     return ZOO[name].model().eval()
 
 
 def call(model, inputs):
-    """The model's result on them."""
+    """The model's result without gradients."""
     with torch.no_grad():
         return model(**inputs) if isinstance(inputs, dict) else model(*inputs)
