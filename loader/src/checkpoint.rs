@@ -3,30 +3,36 @@
 //! Nothing that a file says is trusted: what a header promises is compared with the file's size before it is believed, and
 //! an index may only name files of its own folder.
 
+mod file;
 mod read;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 use safetensors::tensor::Metadata;
 use serde::Deserialize;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use file::{exactly, malformed, open, unreadable};
 
 pub use read::{Part, read_parts};
 
 /// A tensor of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tensor {
+    /// Its name.
     pub name: String,
+    /// The file it is in.
     pub path: PathBuf,
     /// As the format spells it: "BF16".
     pub dtype: String,
+    /// Its dimensions.
     pub shape: Vec<usize>,
     /// Of its first byte in the file.
     pub offset: u64,
+    /// Its size.
     pub bytes: u64,
 }
 
@@ -37,6 +43,10 @@ const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
 /// All tensors of a checkpoint, in the order in which they lie in its files: a `.safetensors` file, an index of several
 /// (`.safetensors.index.json`), or a folder that holds either.
+///
+/// # Errors
+///
+/// If a file cannot be read, is cut short, or is no safetensors checkpoint.
 pub fn tensors(path: &Path) -> Result<Vec<Tensor>> {
     let status = fs::metadata(path).map_err(|error| unreadable(path, error))?;
     if status.is_dir() {
@@ -167,33 +177,4 @@ fn of_file(path: &Path) -> Result<Vec<Tensor>> {
 
 fn in_file(one: &Tensor, other: &Tensor) -> std::cmp::Ordering {
     (one.offset, one.bytes, &one.name).cmp(&(other.offset, other.bytes, &other.name))
-}
-
-/// A regular file and its size: a pipe would be waited for without end, a device has none.
-fn open(path: &Path) -> Result<(File, u64)> {
-    let status = fs::metadata(path).map_err(|error| unreadable(path, error))?;
-    if !status.is_file() {
-        return Err(malformed(
-            path,
-            "is no regular file: name a .safetensors file, its index, or their folder".to_string(),
-        ));
-    }
-    let file = File::open(path).map_err(|error| unreadable(path, error))?;
-    let bytes = file.metadata().map_err(|error| unreadable(path, error))?.len();
-    Ok((file, bytes))
-}
-
-/// So many bytes, of which the caller knows that the file has them.
-fn exactly(file: &mut File, path: &Path, bytes: u64) -> Result<Vec<u8>> {
-    let mut buffer = Vec::new();
-    file.take(bytes).read_to_end(&mut buffer).map_err(|error| unreadable(path, error))?;
-    if buffer.len() as u64 == bytes { Ok(buffer) } else { Err(unreadable(path, io::ErrorKind::UnexpectedEof.into())) }
-}
-
-fn unreadable(path: &Path, error: io::Error) -> Error {
-    Error::File { path: path.to_owned(), error }
-}
-
-fn malformed(path: &Path, what: String) -> Error {
-    Error::Invalid(format!("{} {what}", path.display()))
 }

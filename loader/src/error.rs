@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::{fmt, io};
 
+/// What a function of this crate returns.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Why a call failed. The text is for the user.
 #[derive(Debug)]
 pub enum Error {
     /// An argument that cannot be right.
@@ -12,7 +14,12 @@ pub enum Error {
     /// The system has no more memory to give.
     Memory(String),
     /// A file that could not be read.
-    File { path: PathBuf, error: io::Error },
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
     /// A call of the driver or of the system that failed, or a state in which the call cannot be served.
     Failed(String),
 }

@@ -1,15 +1,16 @@
 //! Runs models whose weights are larger than the device's memory.
 //!
-//! All weights lie in one host [`Arena`](arena::Arena). A [`Pipeline`](pipeline::Pipeline) copies them to the device in the order
-//! of the forward pass, ahead of the compute and around the end of a forward into the next, without ever making the host wait.
-//! What stays on the device, and where the rest comes to lie, is the planner's to say.
+//! One host [`Arena`] holds all weights. A [`Pipeline`] copies them to the device in the order of the forward pass, ahead of the
+//! compute, across the end of one forward into the next, and never makes the host wait. The [planner](plan::plan) chooses which
+//! units stay on the device, and which part of the ring each other unit is copied to.
 //!
-//! Four layers through a place for one, on the host:
+//! Four layers through a ring with room for one, on the host:
 //!
 //! ```
 //! use std::sync::Arc;
 //!
-//! use memlab_loader::{Arena, Configuration, DeviceMemory, Pipeline, Stream, pipeline::anywhere};
+//! use memlab_loader::pipeline::no_lock_held;
+//! use memlab_loader::{Arena, ByteRange, Configuration, DeviceMemory, Pipeline, Stream, WeightRange};
 //!
 //! # fn main() -> memlab_loader::Result<()> {
 //! let arena = Arc::new(Arena::new(4 * 512)?);
@@ -19,8 +20,10 @@
 //! let device = DeviceMemory::new(None, 512)?;
 //! let pipeline = Pipeline::new(arena, None, None)?;
 //! let configuration = Configuration {
-//!     units: (0..4).map(|layer| vec![(layer * 512, device.address(), 512)]).collect(),
-//!     places: vec![Some((0, 512)); 4],
+//!     units: (0..4)
+//!         .map(|layer| vec![WeightRange { arena: ByteRange::new(layer * 512, 512), device_address: device.address() }])
+//!         .collect(),
+//!     placements: vec![Some(ByteRange::new(0, 512)); 4],
 //!     schedule: (0..4).map(|layer| (layer, vec![layer as u32])).collect(),
 //!     ..Configuration::default()
 //! };
@@ -28,7 +31,7 @@
 //! unsafe { pipeline.configure(configuration, Stream(0))? };
 //! let mut session = pipeline.session();
 //! for layer in 0..4 {
-//!     session.enter(layer, Stream(0), &mut anywhere)?;
+//!     session.enter(layer, Stream(0), &mut no_lock_held)?;
 //!     let mut byte = [0];
 //!     device.read(511, &mut byte)?; // The layer's compute.
 //!     assert_eq!(byte, [layer as u8]);
@@ -38,19 +41,53 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # Layers
+//!
+//! ```text
+//! pipeline                                    copies in the order of the forward
+//! pipeline::session                           one thread's calls
+//! pipeline::capture                           forwards captured into a CUDA graph
+//! pipeline::prefetch                          loads ahead
+//! pipeline::cursor                            where a thread is in the schedule, and what it holds
+//! pipeline::shared                            what all threads of a pipeline share
+//! pipeline::ring, pipeline::timing            which units are on the device; how long points compute
+//! pipeline::layout, pipeline::events, pipeline::unit_set
+//! pipeline::configuration, pipeline::unlocked
+//! memory, plan                                device memory; which units stay, and where the others go
+//! plan::solve                                 searches layouts
+//! plan::refine                                improves one
+//! plan::candidates, plan::evaluate            layouts to try; what one comes to
+//! plan::placement, plan::simulate             places in the ring; the time of a forward
+//! plan::problem
+//! plan::outcome
+//! arena                                       host memory, pinned
+//! arena::pinning
+//! arena::mapping
+//! backend                                     what copies: CUDA, or a thread of the host
+//! backend::cuda, backend::host
+//! backend::interface
+//! cuda_driver, checkpoint                     the driver's functions; safetensors files
+//! parallel
+//! error, range
+//! ```
+
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod arena;
 pub mod backend;
 pub mod checkpoint;
-pub mod driver;
+pub mod cuda_driver;
 pub mod error;
 pub mod memory;
 mod parallel;
 pub mod pipeline;
 pub mod plan;
+mod range;
 
 pub use arena::Arena;
 pub use backend::{Backend, Event, Stream, Transfer};
 pub use error::{Error, Result};
 pub use memory::DeviceMemory;
-pub use pipeline::{Configuration, Pipeline, Session};
+pub use pipeline::{Configuration, Pipeline, Session, WeightRange};
+pub use range::ByteRange;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::arena::Arena;
-use crate::driver::Device;
+use crate::cuda_driver::Device;
 use crate::error::{Error, Result};
 
 /// Memory on a CUDA device, or with no device on the host, until dropped.
@@ -15,6 +15,11 @@ enum Kind {
 }
 
 impl DeviceMemory {
+    /// Allocates `bytes` on a CUDA device, by ordinal, or on the host.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such device, or it has too little memory.
     pub fn new(device: Option<i32>, bytes: u64) -> Result<Self> {
         let Some(ordinal) = device else { return Arena::new(bytes).map(|memory| Self(Kind::Host(memory))) };
         let device = Device::open(ordinal)?;
@@ -25,6 +30,7 @@ impl DeviceMemory {
         Ok(Self(Kind::Device { device, address, bytes }))
     }
 
+    /// The address of its first byte.
     pub fn address(&self) -> u64 {
         match &self.0 {
             Kind::Device { address, .. } => *address,
@@ -32,6 +38,7 @@ impl DeviceMemory {
         }
     }
 
+    /// Its size.
     pub fn bytes(&self) -> u64 {
         match &self.0 {
             Kind::Device { bytes, .. } => *bytes,
@@ -40,6 +47,10 @@ impl DeviceMemory {
     }
 
     /// Reads from `offset` on. What writes there must have ended.
+    ///
+    /// # Errors
+    ///
+    /// If the range is not inside, or the device has failed.
     pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<()> {
         let bytes = to.len() as u64;
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes()) {

@@ -6,44 +6,33 @@
 //! comes after, round into the next forward. Streams wait for each other by events; the host waits for nothing.
 
 mod capture;
+mod configuration;
+mod cursor;
 mod events;
 mod layout;
-mod marker;
 mod prefetch;
 mod ring;
 mod session;
 mod shared;
 mod timing;
-mod way;
+mod unit_set;
+mod unlocked;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-pub use layout::Unit;
+pub use configuration::{Configuration, Unit, WeightRange};
 pub use ring::Counters;
-pub use session::{Change, Outside, Session, anywhere};
+pub use session::{Change, Session};
+pub use unlocked::{Unlocked, no_lock_held};
 
 use crate::arena::Arena;
 use crate::backend::{Active, Backend, Cuda, Host, Stream};
 use crate::error::{Error, Result};
+use crate::range::ByteRange;
 use layout::Layout;
 use shared::{Shared, State};
-
-/// What is copied whereto, and when it is needed.
-#[derive(Clone, Default, Debug)]
-pub struct Configuration {
-    /// Per unit: ranges (arena offset, device address, bytes).
-    pub units: Vec<Vec<(u64, u64, u64)>>,
-    /// Per unit: (offset, length) in the ring; `None` for a unit that stays, in memory of its own.
-    pub places: Vec<Option<(u64, u64)>>,
-    /// The points of a forward: (key, units needed from here to the next point).
-    pub schedule: Vec<(i64, Vec<Unit>)>,
-    /// Keys that the schedule lacks, and the units they need.
-    pub fallback: Vec<(i64, Vec<Unit>)>,
-    /// How many units may be loaded ahead; `None`: as many as the ring holds, 0: none.
-    pub lookahead: Option<usize>,
-}
 
 /// See the module.
 pub struct Pipeline {
@@ -52,6 +41,10 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// On a CUDA device, or with `None` on the host, where copies may be given a pace.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such device, or both a device and a speed are given.
     pub fn new(arena: Arc<Arena>, device: Option<i32>, bytes_per_second: Option<f64>) -> Result<Self> {
         match (device, bytes_per_second) {
             (Some(_), Some(_)) => Err(Error::Invalid("only copies on the host can be given a pace".into())),
@@ -61,6 +54,10 @@ impl Pipeline {
     }
 
     /// With a backend of the caller's.
+    ///
+    /// # Errors
+    ///
+    /// If the backend makes no stream.
     pub fn with_backend(arena: Arc<Arena>, backend: Arc<dyn Backend>) -> Result<Self> {
         Self::with(arena, backend, false)
     }
@@ -71,11 +68,16 @@ impl Pipeline {
     }
 
     /// Begins anew with this configuration: waits for the copies of the one before, and for `stream`, on which the memory may be in
-    /// use, then copies the units that stay. No forward may be under way.
+    /// use, then copies the units that stay. No forward may be under cursor.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration contradicts itself or the arena, a forward is under way, or a copy fails.
     ///
     /// # Safety
+    ///
     /// The device addresses are valid for as many bytes, and used for nothing else, until the next configuration or the
-    /// pipeline's end, and the places are where they say.
+    /// pipeline's end, and the placements are where they say.
     pub unsafe fn configure(&self, configuration: Configuration, stream: Stream) -> Result<()> {
         let Shared { backend, arena, .. } = &*self.shared;
         let layout = Layout::new(arena, configuration)?;
@@ -92,7 +94,7 @@ impl Pipeline {
         backend.synchronize(state.ring.stream)?;
         state.ring.clear(layout.units());
         state.fork(&**backend, stream)?;
-        for unit in (0..layout.units() as Unit).filter(|&unit| layout.place(unit).is_none()) {
+        for unit in (0..layout.units() as Unit).filter(|&unit| layout.placement(unit).is_none()) {
             state.ring.load(&**backend, &layout, unit)?;
         }
         backend.synchronize(state.ring.stream)?;
@@ -110,6 +112,10 @@ impl Pipeline {
 
     /// The bytes of a unit were changed in the arena: if it is on the device it is copied again, after those that read it now,
     /// and `stream` goes on with the new bytes.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such unit, or a copy cannot be queued.
     pub fn reload(&self, unit: Unit, stream: Stream) -> Result<()> {
         let backend = &*self.shared.backend;
         let _active = Active::on(backend)?;
@@ -137,7 +143,12 @@ impl Pipeline {
 
     /// Bytes per second of copies from the arena to `address`, the median of a few; what was there is overwritten.
     ///
+    /// # Errors
+    ///
+    /// If `bytes` is 0, or a copy fails.
+    ///
     /// # Safety
+    ///
     /// The address is valid for so many bytes, and nobody but `stream` uses them.
     pub unsafe fn bandwidth(&self, address: u64, bytes: u64, stream: Stream) -> Result<f64> {
         const LONGEST: Duration = Duration::from_millis(50);
@@ -147,7 +158,8 @@ impl Pipeline {
         if bytes == 0 {
             return Err(Error::Invalid("a bandwidth cannot be measured with no bytes".into()));
         }
-        let transfers = layout::transfers(arena, &[(0, address, bytes)])?;
+        let transfers =
+            layout::transfers(arena, &[WeightRange { arena: ByteRange::new(0, bytes), device_address: address }])?;
         let _active = Active::on(&**backend)?;
         let mut state = self.shared.state.lock();
         state.ring.invalidate();
@@ -186,6 +198,10 @@ impl Pipeline {
     }
 
     /// Nanoseconds of compute per point of the last timed forward, 0 for points it did not come to. Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// If the device has failed.
     pub fn timings(&self) -> Result<Vec<u64>> {
         let backend = &*self.shared.backend;
         let _active = Active::on(backend)?;
@@ -194,6 +210,7 @@ impl Pipeline {
         state.measured.as_ref().map_or(Ok(vec![0; points]), |timing| timing.read(backend, points))
     }
 
+    /// Figures since the pipeline was created.
     pub fn counters(&self) -> Counters {
         let mut counters = self.shared.state.lock().counters;
         counters.waits += self.shared.waits.load(Ordering::Relaxed);
@@ -202,6 +219,10 @@ impl Pipeline {
     }
 
     /// Waits for all copies.
+    ///
+    /// # Errors
+    ///
+    /// If a copy has failed.
     pub fn synchronize(&self) -> Result<()> {
         let backend = &*self.shared.backend;
         let _active = Active::on(backend)?;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use common::model::Model;
 use common::{enter, leave};
-use memlab_loader::driver::Device;
-use memlab_loader::{Arena, DeviceMemory, Pipeline, Stream};
+use memlab_loader::cuda_driver::Device;
+use memlab_loader::{Arena, ByteRange, DeviceMemory, Pipeline, Stream, WeightRange};
 
 /// Runs one of the stories below on simulated cards; `variables` tell them what to do wrong.
 fn tell(story: &str, variables: &[(&str, &str)]) -> String {
@@ -57,7 +57,7 @@ fn no_driver_is_said() {
     if let Err(error) = Device::open(0) {
         assert!(error.to_string().contains("libcuda.so.1"), "{error}");
         let arena = Arena::new(4096).unwrap();
-        assert!(!arena.pin(0) && arena.refused().unwrap().contains("libcuda.so.1"));
+        assert!(!arena.pin(0) && arena.pin_failure().unwrap().contains("libcuda.so.1"));
     }
 }
 
@@ -150,15 +150,15 @@ fn story_of_an_arena_pinned_in_chunks() {
     let weights = vec![9u8; 4096];
     // SAFETY: the vector lives and nobody writes to it.
     unsafe { arena.fill(chunk - 2048, weights.as_ptr() as u64, 4096) }.unwrap();
-    assert!(!arena.is_pinned() && arena.refused().is_none());
+    assert!(!arena.is_pinned() && arena.pin_failure().is_none());
     // WHEN it is pinned, THEN all of it is, however often that is asked
     assert!(arena.pin(0) && arena.pin(0) && arena.is_pinned());
     // AND the unit gets there, in copies that stay inside the chunks.
     let device = DeviceMemory::new(Some(0), 4096).unwrap();
     let pipeline = Pipeline::new(Arc::clone(&arena), Some(0), None).unwrap();
     let configuration = memlab_loader::Configuration {
-        units: vec![vec![(chunk - 2048, device.address(), 4096)]],
-        places: vec![None],
+        units: vec![vec![WeightRange { arena: ByteRange::new(chunk - 2048, 4096), device_address: device.address() }]],
+        placements: vec![None],
         ..Default::default()
     };
     // SAFETY: the memory goes after the pipeline.
@@ -196,12 +196,12 @@ fn story_of_pinning_refused() {
     // GIVEN a system that pins one chunk and no second, WHEN an arena of two is pinned, THEN the refusal says what that means
     let large = Arena::new(memlab_loader::arena::CHUNK + (1 << 20)).unwrap();
     assert!(!large.pin(0) && !large.is_pinned());
-    let refused = large.refused().unwrap();
+    let refused = large.pin_failure().unwrap();
     assert!(refused.contains("the system pins no more than") && refused.contains("ulimit -l"), "{refused}");
     assert!(refused.contains("cuMemHostRegister_v2 failed with CUDA_ERROR_OUT_OF_MEMORY"), "{refused}");
     // WHEN a model lies in one that is not pinned at all, THEN its forwards are right all the same.
     let fixture = Fixture::new(six_layers(4096));
-    assert!(fixture.arena.refused().unwrap().contains("no more than 0 bytes"));
+    assert!(fixture.arena.pin_failure().unwrap().contains("no more than 0 bytes"));
     assert!(fixture.pipeline.session().may_stall());
     fixture.forward(Stream(0));
     fixture.forward(Stream(0));

@@ -2,8 +2,9 @@
 
 mod twin;
 
+use memlab_loader::ByteRange;
 use memlab_loader::plan::{
-    Bus, Pattern, Place, Placer, Plan, PlanError, Point, Problem, Program, Search, Shape, Wanted, plan, simulate,
+    Bus, Goal, Pattern, Placer, Plan, PlanError, Point, Problem, Program, Search, Shape, plan, simulate,
 };
 use proptest::prelude::*;
 use twin::BUS;
@@ -23,18 +24,21 @@ fn bytes_of(plan: &Plan) -> u64 {
 
 /// What any plan must keep to.
 fn assert_sound(problem: &Problem, plan: &Plan) {
-    for (unit, place) in plan.places.iter().enumerate() {
-        assert_eq!(place.is_none(), plan.resident[unit]);
+    for (unit, placement) in plan.placements.iter().enumerate() {
+        assert_eq!(placement.is_none(), plan.resident[unit]);
         assert!(plan.resident[unit] || !problem.resident[unit], "unit {unit} must stay");
-        if let Some(place) = place {
-            assert!(place.end() <= plan.ring_bytes && place.offset % 512 == 0, "unit {unit} is at {place:?}");
-            assert!(place.bytes >= problem.unit_bytes[unit]);
+        if let Some(placement) = placement {
+            assert!(
+                placement.end() <= plan.ring_bytes && placement.start % 512 == 0,
+                "unit {unit} is at {placement:?}"
+            );
+            assert!(placement.length >= problem.unit_bytes[unit]);
         }
     }
     for set in problem.points.iter().map(|point| &point.units).chain(&problem.together) {
         for (index, &unit) in set.iter().enumerate() {
             for &other in set[..index].iter().filter(|&&other| other != unit) {
-                if let (Some(one), Some(another)) = (plan.places[unit], plan.places[other]) {
+                if let (Some(one), Some(another)) = (plan.placements[unit], plan.placements[other]) {
                     assert!(!one.overlaps(another), "units {unit} and {other} overlap");
                 }
             }
@@ -78,8 +82,8 @@ proptest! {
         // GIVEN any model and any budget
         let budget = (total(&problem) as f64 * share) as u64;
         // WHEN it is planned
-        for wanted in [Wanted::Budget(budget), Wanted::Hide, Wanted::Least] {
-            match plan(&problem, wanted, budget) {
+        for goal in [Goal::Budget(budget), Goal::HideTransfers, Goal::Smallest] {
+            match plan(&problem, goal, budget) {
                 // THEN the plan keeps to the budget and to the rules,
                 Ok(plan) => {
                     assert!(bytes_of(&plan) <= budget);
@@ -88,7 +92,7 @@ proptest! {
                 // or it is said how much is needed, which then suffices
                 Err(PlanError::TooSmall { needed, .. }) => {
                     assert!(needed > budget);
-                    let enough = plan(&problem, Wanted::Budget(needed), PLENTY);
+                    let enough = plan(&problem, Goal::Budget(needed), PLENTY);
                     assert_sound(&problem, &enough.unwrap());
                 }
                 Err(error) => panic!("{error}"),
@@ -100,10 +104,10 @@ proptest! {
     fn simulation_is_what_the_rules_say(problem in problems(7), share in 0.2..1.0f64, overhead in 0u64..5) {
         // GIVEN a layout
         let problem = Problem { bus: Bus { copy_overhead_ns: overhead, ..BUS }, ..problem };
-        let Ok(plan) = plan(&problem, Wanted::Budget((total(&problem) as f64 * share) as u64), PLENTY) else { return Ok(()) };
+        let Ok(plan) = plan(&problem, Goal::Budget((total(&problem) as f64 * share) as u64), PLENTY) else { return Ok(()) };
         // WHEN it is simulated by the recurrence, and nanosecond after nanosecond
-        let times = simulate(&problem.unit_bytes, &problem.points, &plan.places, &problem.bus).unwrap();
-        let twin = twin::last_forwards(&problem.unit_bytes, &problem.points, &plan.places, &problem.bus, 200);
+        let times = simulate(&problem.unit_bytes, &problem.points, &plan.placements, &problem.bus).unwrap();
+        let twin = twin::last_forwards(&problem.unit_bytes, &problem.points, &plan.placements, &problem.bus, 200);
         // THEN every point starts and ends at the same time
         prop_assert!(twin.contains(&times), "{times:?}, and not {twin:?}");
     }
@@ -115,12 +119,12 @@ proptest! {
     ) {
         // GIVEN units anywhere in a ring, one per point
         let unit_bytes: Vec<u64> = units.iter().map(|(blocks, _)| blocks * 512).collect();
-        let places: Vec<_> = units.iter().map(|(blocks, at)| Some(Place { offset: at * 512, bytes: blocks * 512 })).collect();
+        let placements: Vec<_> = units.iter().map(|(blocks, at)| Some(ByteRange { start: at * 512, length: blocks * 512 })).collect();
         let points: Vec<Point> =
             points.into_iter().map(|(unit, compute_ns)| Point { units: vec![unit % units.len()], compute_ns }).collect();
         // WHEN it is simulated both ways
-        let times = simulate(&unit_bytes, &points, &places, &BUS).unwrap();
-        let twin = twin::last_forwards(&unit_bytes, &points, &places, &BUS, 200);
+        let times = simulate(&unit_bytes, &points, &placements, &BUS).unwrap();
+        let twin = twin::last_forwards(&unit_bytes, &points, &placements, &BUS, 200);
         // THEN every point starts and ends at the same time
         prop_assert!(twin.contains(&times), "{times:?}, and not {twin:?}");
     }
@@ -132,7 +136,7 @@ proptest! {
         let budgets = (0..6).map(|step| (total(&problem) as f64 * share) as u64 + step * 700);
         // WHEN each is planned
         let times: Vec<u64> = budgets
-            .filter_map(|budget| plan(&problem, Wanted::Budget(budget), PLENTY).ok())
+            .filter_map(|budget| plan(&problem, Goal::Budget(budget), PLENTY).ok())
             .map(|plan| plan.predicted_ns)
             .collect();
         // THEN none is slower than the one before
@@ -144,13 +148,13 @@ proptest! {
         prop_assume!(problem.points.iter().any(|point| point.compute_ns > 0));
         // GIVEN what the device can give
         let capacity = (total(&problem) as f64 * share) as u64;
-        let Ok(best) = plan(&problem, Wanted::Budget(capacity), capacity) else { return Ok(()) };
+        let Ok(best) = plan(&problem, Goal::Budget(capacity), capacity) else { return Ok(()) };
         // WHEN as little as still hides the transfer is asked for
-        let small = plan(&problem, Wanted::Hide, capacity).unwrap();
+        let small = plan(&problem, Goal::HideTransfers, capacity).unwrap();
         // THEN it is within 2 %, and with a few per cent less the planner itself finds nothing as good
         prop_assert!(small.predicted_ns as f64 <= 1.02 * best.predicted_ns as f64);
         prop_assert!(bytes_of(&small) <= bytes_of(&best));
-        if let Ok(smaller) = plan(&problem, Wanted::Budget((bytes_of(&small) * 63 / 64).saturating_sub(512)), capacity) {
+        if let Ok(smaller) = plan(&problem, Goal::Budget((bytes_of(&small) * 63 / 64).saturating_sub(512)), capacity) {
             prop_assert!(smaller.predicted_ns as f64 > 1.02 * best.predicted_ns as f64 - 1.0, "{smaller:?}, not {small:?}");
         }
     }
@@ -159,7 +163,7 @@ proptest! {
 /// Every selection of residents with every size of ring that holds some row of units.
 fn best_of_all(problem: &Problem, budget: u64) -> u64 {
     let units = problem.unit_bytes.len();
-    let (placer, mut program, mut places) = (Placer::new(problem), Program::default(), Vec::new());
+    let (placer, mut program, mut placements) = (Placer::new(problem), Program::default(), Vec::new());
     let mut best = u64::MAX;
     for mask in 0u32..1 << units {
         let streamed: Vec<bool> = (0..units).map(|unit| mask >> unit & 1 == 1).collect();
@@ -171,8 +175,9 @@ fn best_of_all(problem: &Problem, budget: u64) -> u64 {
             |row: std::iter::Map<_, _>| Iterator::map(row, |i: usize| problem.unit_bytes[out[i % out.len()]]).sum();
         let rings: Vec<u64> = rows.map(sum).chain([0]).collect();
         for ring in rings.into_iter().filter(|ring| stays + ring <= budget) {
-            if placer.place(Shape { pattern: Pattern::Sequential, ring, seam: 0 }, &streamed, &mut places).is_some() {
-                program.compile(&problem.unit_bytes, &problem.points, &places, &problem.bus);
+            if placer.place(Shape { pattern: Pattern::Sequential, ring, seam: 0 }, &streamed, &mut placements).is_some()
+            {
+                program.compile(&problem.unit_bytes, &problem.points, &placements, &problem.bus);
                 best = best.min(program.run().period_ns);
             }
         }
@@ -190,7 +195,7 @@ proptest! {
         let budget = largest + ((total(&problem) - largest) as f64 * share) as u64;
         // WHEN all selections are tried THEN none is faster than the plan
         let known = problem.points.iter().any(|point| point.compute_ns > 0);
-        let plan = plan(&problem, Wanted::Budget(budget), PLENTY).unwrap();
+        let plan = plan(&problem, Goal::Budget(budget), PLENTY).unwrap();
         prop_assert!(!known || plan.predicted_ns <= best_of_all(&problem, budget), "{plan:?}");
     }
 }
@@ -236,29 +241,29 @@ fn interleaved_residents_beat_a_leading_prefix() {
         let mut problem = chain(vec![512_000; 32], vec![compute; 32]);
         problem.bus.bytes_per_second = 512e9;
         // WHEN it is planned with the memory of as many residents and two slots
-        let plan = plan(&problem, Wanted::Budget((residents + 2) * 512_000), PLENTY).unwrap();
+        let plan = plan(&problem, Goal::Budget((residents + 2) * 512_000), PLENTY).unwrap();
         // THEN it is at least as fast as the interleaved layout there,
         assert!(plan.predicted_ns <= interleaved, "{compute}: {}", plan.predicted_ns);
         // and a leading part of the same size comes to what the table says
-        let place =
-            |unit: u64| Some(Place { offset: unit % 2 * 512_000, bytes: 512_000 }).filter(|_| unit >= residents);
-        let places: Vec<_> = (0..32).map(place).collect();
-        let leading = simulate(&problem.unit_bytes, &problem.points, &places, &problem.bus).unwrap();
-        assert_eq!(leading[31].1, prefix);
+        let placement =
+            |unit: u64| Some(ByteRange { start: unit % 2 * 512_000, length: 512_000 }).filter(|_| unit >= residents);
+        let placements: Vec<_> = (0..32).map(placement).collect();
+        let leading = simulate(&problem.unit_bytes, &problem.points, &placements, &problem.bus).unwrap();
+        assert_eq!(leading[31].end_ns, prefix);
     }
 }
 
 #[test]
 fn what_fits_stays() {
     // GIVEN a model smaller than the budget WHEN it is planned THEN all stays, and nothing is copied
-    let plan = plan(&chain(vec![5000, 600], vec![1, 1]), Wanted::Budget(5120 + 1024), PLENTY).unwrap();
+    let plan = plan(&chain(vec![5000, 600], vec![1, 1]), Goal::Budget(5120 + 1024), PLENTY).unwrap();
     assert_eq!((plan.resident, plan.ring_bytes, plan.streamed_bytes, plan.predicted_ns), (vec![true; 2], 0, 0, 2));
 }
 
 #[test]
 fn one_units_worth_is_enough() {
     // GIVEN memory for one unit WHEN it is planned THEN copies and compute take turns
-    let plan = plan(&chain(vec![5120; 4], vec![40; 4]), Wanted::Budget(5120), PLENTY).unwrap();
+    let plan = plan(&chain(vec![5120; 4], vec![40; 4]), Goal::Budget(5120), PLENTY).unwrap();
     assert_eq!((plan.ring_bytes, plan.predicted_ns), (5120, 4 * (40 + 40)));
 }
 
@@ -267,11 +272,11 @@ fn the_least_is_two_units() {
     // GIVEN units of several sizes, of which neighbours have at most 9 blocks, and no time measured yet
     let problem = chain([4, 2, 6, 3, 5, 1, 7, 1].map(|blocks| blocks * 512).to_vec(), vec![0; 8]);
     // WHEN the least is asked for
-    let plan = plan(&problem, Wanted::Least, PLENTY).unwrap();
+    let plan = plan(&problem, Goal::Smallest, PLENTY).unwrap();
     // THEN it is as much as two neighbours have, and neighbours do not overlap
     assert_eq!((plan.ring_bytes, plan.resident_bytes), (9 * 512, 0));
-    let overlap = |pair: &[Option<Place>]| pair[0].unwrap().overlaps(pair[1].unwrap());
-    assert!(!plan.places.windows(2).any(overlap));
+    let overlap = |pair: &[Option<ByteRange>]| pair[0].unwrap().overlaps(pair[1].unwrap());
+    assert!(!plan.placements.windows(2).any(overlap));
 }
 
 #[test]
@@ -282,7 +287,7 @@ fn the_least_memory_is_well_used() {
     let compute = bytes.iter().map(|&bytes| BUS.cost_ns(bytes)).collect::<Vec<_>>();
     let problem = chain(bytes, compute.clone());
     // WHEN the least is asked for
-    let least = plan(&problem, Wanted::Least, PLENTY).unwrap();
+    let least = plan(&problem, Goal::Smallest, PLENTY).unwrap();
     // THEN it takes two large ones' memory, and small ones are loaded while large ones compute
     assert!(bytes_of(&least) <= 2 * 448 * 512, "{least:?}");
     let floor = compute.iter().sum::<u64>();
@@ -292,7 +297,7 @@ fn the_least_memory_is_well_used() {
 #[test]
 fn what_is_allowed_is_used() {
     // GIVEN twenty units whose compute hides all copies WHEN they are planned with room for ten
-    let plan = plan(&chain(vec![5120; 20], vec![100; 20]), Wanted::Budget(10 * 5120), PLENTY).unwrap();
+    let plan = plan(&chain(vec![5120; 20], vec![100; 20]), Goal::Budget(10 * 5120), PLENTY).unwrap();
     // THEN nothing waits, and all stays but what the ring is for: a forward with less to compute will need that
     assert_eq!(plan.predicted_ns, plan.compute_ns);
     assert!(plan.resident_bytes >= 7 * 5120 && bytes_of(&plan) <= 10 * 5120, "{plan:?}");
@@ -323,11 +328,11 @@ fn a_budget_that_is_too_small_says_how_much_is_needed() {
     problem.points[2].units = vec![1, 2];
     problem.resident[3] = true;
     // WHEN the budget is one byte short
-    let error = plan(&problem, Wanted::Budget(3072 + 4095), PLENTY).unwrap_err();
+    let error = plan(&problem, Goal::Budget(3072 + 4095), PLENTY).unwrap_err();
     // THEN the error names what is needed and where, and with that it works
     assert_eq!(error, PlanError::TooSmall { limit: 7167, needed: 7168, resident: 4096, point: Some(2) });
     assert!(error.to_string().contains("at least 7168 bytes") && error.to_string().contains("point 2"), "{error}");
-    assert!(plan(&problem, Wanted::Budget(7168), PLENTY).is_ok());
+    assert!(plan(&problem, Goal::Budget(7168), PLENTY).is_ok());
 }
 
 #[test]
@@ -335,10 +340,10 @@ fn unknown_compute_still_loads_ahead() {
     // GIVEN a model of which no time was measured yet
     let problem = chain(vec![5120; 12], vec![0; 12]);
     // WHEN it is planned with room for six units
-    let with_budget = plan(&problem, Wanted::Budget(6 * 5120), PLENTY).unwrap();
+    let with_budget = plan(&problem, Goal::Budget(6 * 5120), PLENTY).unwrap();
     // THEN the ring has two, and without a budget there is nothing else
     assert_eq!(with_budget.ring_bytes, 2 * 5120);
-    assert_eq!(bytes_of(&plan(&problem, Wanted::Hide, PLENTY).unwrap()), 2 * 5120);
+    assert_eq!(bytes_of(&plan(&problem, Goal::HideTransfers, PLENTY).unwrap()), 2 * 5120);
 }
 
 #[test]
@@ -354,7 +359,7 @@ fn nonsense_is_refused_in_words() {
     for (problem, word) in
         [(unknown_unit, "unit 2"), (no_bus, "bus"), (endless, "2^60"), (huge, "2^60"), (short, "resident")]
     {
-        let error = plan(&problem, Wanted::Hide, PLENTY).unwrap_err().to_string();
+        let error = plan(&problem, Goal::HideTransfers, PLENTY).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     }
 }
@@ -366,7 +371,7 @@ fn a_thousand_units_are_planned_at_once() {
     let problem = chain(bytes.clone(), bytes.iter().map(|bytes| bytes / 512 * 2).collect());
     // WHEN they are planned in half their bytes
     let begun = std::time::Instant::now();
-    let plan = plan(&problem, Wanted::Budget(total(&problem) / 2), PLENTY).unwrap();
+    let plan = plan(&problem, Goal::Budget(total(&problem) / 2), PLENTY).unwrap();
     // THEN it is near the limit, and done soon: measured 0.2 s
     assert!(plan.predicted_ns as f64 <= 1.05 * plan.compute_ns as f64, "{} of {}", plan.predicted_ns, plan.compute_ns);
     assert!(begun.elapsed().as_secs() < 3);

@@ -49,7 +49,7 @@ impl Arena {
     /// Why not all of it could be pinned, if that was tried.
     #[getter]
     fn refused(&self) -> Option<String> {
-        self.inner.refused()
+        self.inner.pin_failure()
     }
 
     /// Copies `nbytes` from host memory at `address` to `offset`.

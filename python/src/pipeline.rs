@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use memlab_loader::pipeline::{self, Configuration};
-use memlab_loader::{Error, Result, Stream};
+use memlab_loader::{ByteRange, Error, Result, Stream, WeightRange};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -54,8 +54,18 @@ impl Pipeline {
         stream: u64,
     ) -> PyResult<()> {
         let inner = self.get()?;
-        let fallback = fallback.into_iter().collect();
-        let configuration = Configuration { units, places, schedule, fallback, lookahead };
+        let range =
+            |(start, device_address, length)| WeightRange { arena: ByteRange { start, length }, device_address };
+        let configuration = Configuration {
+            units: units.into_iter().map(|ranges| ranges.into_iter().map(range).collect()).collect(),
+            placements: places
+                .into_iter()
+                .map(|place| place.map(|(start, length)| ByteRange { start, length }))
+                .collect(),
+            schedule,
+            fallback: fallback.into_iter().collect(),
+            lookahead,
+        };
         // SAFETY: the caller, the rest of the package, keeps the tensors whose addresses these are.
         py.detach(|| unsafe { inner.configure(configuration, Stream(stream)) }).map_err(raised)
     }
@@ -136,7 +146,7 @@ impl Session {
     fn enter(&mut self, py: Python, key: i64, stream: u64) -> PyResult<Option<(Vec<u32>, Vec<u32>)>> {
         let inner = &mut self.inner;
         if inner.may_stall() {
-            return py.detach(|| enter(inner, key, stream, &mut pipeline::anywhere)).map_err(raised);
+            return py.detach(|| enter(inner, key, stream, &mut pipeline::no_lock_held)).map_err(raised);
         }
         let mut interrupted = None;
         let entered = enter(inner, key, stream, &mut |wait| {
@@ -165,8 +175,8 @@ fn enter(
     session: &mut pipeline::Session,
     key: i64,
     stream: u64,
-    outside: pipeline::Outside,
+    unlocked: pipeline::Unlocked,
 ) -> Result<Option<(Vec<u32>, Vec<u32>)>> {
-    let change = session.enter(key, Stream(stream), outside)?;
+    let change = session.enter(key, Stream(stream), unlocked)?;
     Ok(change.map(|change| (change.released.to_vec(), change.acquired.to_vec())))
 }

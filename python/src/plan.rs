@@ -1,7 +1,8 @@
 //! The planner.
 
+use memlab_loader::ByteRange;
 use memlab_loader::plan as planner;
-use memlab_loader::plan::{Bus, Place, PlanError, Point, Problem, Wanted};
+use memlab_loader::plan::{Bus, Goal, PlanError, Point, Problem};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -30,14 +31,14 @@ pub fn plan<'py>(
     let bus = Bus { bytes_per_second, copy_overhead_ns };
     let problem = Problem { unit_bytes, points: points(schedule), together, resident, bus };
     // "Two units" of a smaller budget: what fits of them.
-    let (wanted, capacity) = match (budget, minimum) {
-        (budget, true) => (Wanted::Least, budget.map_or(capacity, |budget| budget.min(capacity))),
-        (Some(budget), false) => (Wanted::Budget(budget), capacity),
-        (None, false) => (Wanted::Hide, capacity),
+    let (goal, capacity) = match (budget, minimum) {
+        (budget, true) => (Goal::Smallest, budget.map_or(capacity, |budget| budget.min(capacity))),
+        (Some(budget), false) => (Goal::Budget(budget), capacity),
+        (None, false) => (Goal::HideTransfers, capacity),
     };
-    let plan = py.detach(|| planner::plan(&problem, wanted, capacity)).map_err(raised)?;
+    let plan = py.detach(|| planner::plan(&problem, goal, capacity)).map_err(raised)?;
     let places: Vec<Option<(u64, u64)>> =
-        plan.places.iter().map(|place| place.map(|place| (place.offset, place.bytes))).collect();
+        plan.placements.iter().map(|placement| placement.map(|range| (range.start, range.length))).collect();
     let dict = PyDict::new(py);
     dict.set_item("resident", plan.resident)?;
     dict.set_item("places", places)?;
@@ -61,9 +62,10 @@ pub fn simulate(
     copy_overhead_ns: u64,
 ) -> PyResult<Vec<(u64, u64)>> {
     let bus = Bus { bytes_per_second, copy_overhead_ns };
-    let place = |place: Option<(u64, u64)>| place.map(|(offset, bytes)| Place { offset, bytes });
-    let places: Vec<_> = places.into_iter().map(place).collect();
-    py.detach(|| planner::simulate(&unit_bytes, &points(schedule), &places, &bus)).map_err(raised)
+    let placements: Vec<_> =
+        places.into_iter().map(|place| place.map(|(start, length)| ByteRange { start, length })).collect();
+    let times = py.detach(|| planner::simulate(&unit_bytes, &points(schedule), &placements, &bus)).map_err(raised)?;
+    Ok(times.into_iter().map(|time| (time.start_ns, time.end_ns)).collect())
 }
 
 fn points(schedule: Vec<(Vec<usize>, u64)>) -> Vec<Point> {

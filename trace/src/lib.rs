@@ -88,6 +88,8 @@
 //! record                                  the records
 //! ```
 
+#![warn(missing_docs, clippy::missing_errors_doc)]
+
 mod decode;
 pub mod encode;
 mod model;

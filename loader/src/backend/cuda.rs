@@ -3,15 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Backend, Capturing, Event, Relaxed, Stream, Transfer};
-use crate::driver::Device;
+use super::interface::{Backend, CaptureStatus, Event, RelaxedCaptures, Stream, Transfer};
+use crate::cuda_driver::Device;
 use crate::error::{Result, size};
 
+/// A CUDA device.
 pub struct Cuda {
     device: Arc<Device>,
 }
 
 impl Cuda {
+    /// Opens the device with this CUDA ordinal.
+    ///
+    /// # Errors
+    ///
+    /// If there is no driver or no such device.
     pub fn open(ordinal: i32) -> Result<Self> {
         Ok(Self { device: Device::open(ordinal)? })
     }
@@ -72,20 +78,20 @@ impl Backend for Cuda {
         Ok((f64::from(self.device.elapsed_ms(from.0, to.0)?) * 1e6).max(0.0) as u64)
     }
 
-    fn capturing(&self, stream: Stream) -> Result<Capturing> {
+    fn capturing(&self, stream: Stream) -> Result<CaptureStatus> {
         const NONE: i32 = 0;
         const ACTIVE: i32 = 1;
         Ok(match self.device.capture_of(stream.0)? {
-            (NONE, _) => Capturing::No,
-            (ACTIVE, id) => Capturing::Into(id),
-            _ => Capturing::Broken,
+            (NONE, _) => CaptureStatus::None,
+            (ACTIVE, id) => CaptureStatus::Active(id),
+            _ => CaptureStatus::Broken,
         })
     }
 
-    fn relax_captures(&self) -> Relaxed<'_> {
+    fn relax_captures(&self) -> RelaxedCaptures<'_> {
         // Where the driver refuses, what follows says so.
         let before = self.device.exchange_capture_mode(Device::RELAXED);
-        Relaxed::until_dropped(move || {
+        RelaxedCaptures::until_dropped(move || {
             if let Ok(before) = before {
                 let _ = self.device.exchange_capture_mode(before);
             }

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::{Backend, Event, Stream, Transfer};
+use super::interface::{Backend, Event, Stream, Transfer};
 use crate::error::{Error, Result};
 
+/// A thread of the host that copies.
 pub struct Host {
     queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -67,6 +68,10 @@ struct Mark {
 
 impl Host {
     /// With `bytes_per_second`, no copy is faster than that.
+    ///
+    /// # Errors
+    ///
+    /// If the speed is not positive, or no thread can be started.
     pub fn new(bytes_per_second: Option<f64>) -> Result<Self> {
         if let Some(pace) = bytes_per_second
             && !(pace.is_finite() && pace > 0.0)

@@ -6,16 +6,20 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::file::open;
 use crate::error::{Error, Result};
 use crate::parallel::{cores, in_parallel, pieces};
 
 /// Bytes of a file, and where they go.
 #[derive(Clone, Debug)]
 pub struct Part {
+    /// The file.
     pub path: PathBuf,
+    /// The offset of the first byte in the file.
     pub file_offset: u64,
     /// From the beginning of the destination.
     pub offset: u64,
+    /// Bytes.
     pub bytes: u64,
 }
 
@@ -36,10 +40,15 @@ struct Job<'a> {
 /// Reads all parts to where they belong in the destination, which has `length` bytes. What it holds after an error is
 /// undefined: some parts may be there.
 ///
+/// # Errors
+///
+/// If a part does not fit, two overlap, or a file cannot be read or is too short.
+///
 /// # Safety
+///
 /// Nobody else reads or writes the destination meanwhile.
 pub unsafe fn read_parts(parts: &[Part], destination: *mut u8, length: u64) -> Result<()> {
-    apart(parts, length)?;
+    check_disjoint(parts, length)?;
     let files = open_all(parts)?;
     let mut jobs = Vec::new();
     for part in parts {
@@ -60,7 +69,7 @@ pub unsafe fn read_parts(parts: &[Part], destination: *mut u8, length: u64) -> R
     in_parallel(cores().clamp(LEAST_THREADS, MOST_THREADS), jobs.len(), |index| {
         let job = &jobs[index];
         let target = std::ptr::with_exposed_provenance_mut(destination + job.offset as usize);
-        // SAFETY: inside the destination and apart from all other jobs, as `apart` found; the caller keeps others out.
+        // SAFETY: inside the destination and apart from all other jobs, as `check_disjoint` found; the caller keeps others out.
         let target = unsafe { std::slice::from_raw_parts_mut(target, job.bytes as usize) };
         job.file.read_exact_at(target, job.file_offset).map_err(|error| match error.kind() {
             // It was long enough when it was opened.
@@ -71,20 +80,20 @@ pub unsafe fn read_parts(parts: &[Part], destination: *mut u8, length: u64) -> R
 }
 
 /// Every part lies in the destination, and no two on the same bytes.
-fn apart(parts: &[Part], length: u64) -> Result<()> {
-    let mut places: Vec<(u64, u64)> = Vec::with_capacity(parts.len());
+fn check_disjoint(parts: &[Part], length: u64) -> Result<()> {
+    let mut targets: Vec<(u64, u64)> = Vec::with_capacity(parts.len());
     for Part { offset, bytes, path, .. } in parts {
         match offset.checked_add(*bytes) {
-            Some(end) if end <= length && end <= isize::MAX as u64 => places.push((*offset, end)),
+            Some(end) if end <= length && end <= isize::MAX as u64 => targets.push((*offset, end)),
             _ => {
                 let what = format!("{bytes} bytes of {} do not fit at {offset} of {length} bytes", path.display());
                 return Err(Error::Invalid(what));
             }
         }
     }
-    places.retain(|(begin, end)| begin < end);
-    places.sort_unstable();
-    match places.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+    targets.retain(|(begin, end)| begin < end);
+    targets.sort_unstable();
+    match targets.windows(2).find(|pair| pair[0].1 > pair[1].0) {
         Some(pair) => Err(Error::Invalid(format!("two parts go to the same place, at {}", pair[1].0))),
         None => Ok(()),
     }
@@ -95,7 +104,7 @@ fn open_all(parts: &[Part]) -> Result<HashMap<&Path, (File, u64)>> {
     let mut files = HashMap::new();
     for Part { path, .. } in parts {
         if !files.contains_key(path.as_path()) {
-            files.insert(path.as_path(), super::open(path)?);
+            files.insert(path.as_path(), open(path)?);
         }
     }
     Ok(files)

@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use super::layout::Unit;
+use super::configuration::Unit;
+use super::cursor::Cursor;
 use super::shared::Shared;
-use super::way::Way;
 use crate::error::{Error, Result};
 
 /// One capture of one thread.
@@ -19,11 +19,11 @@ pub struct Captured {
     /// Of the configuration that it was made for.
     pub generation: u64,
     pub shared: Shared,
-    pub way: Way,
+    pub cursor: Cursor,
 }
 
 impl Captured {
-    /// Prepares for capture `id`. May wait, for copies that are under way.
+    /// Prepares for capture `id`. May wait, for copies that are under cursor.
     pub fn begin(shared: &Shared, id: u64) -> Result<Self> {
         let backend = &shared.backend;
         let _relaxed = backend.relax_captures();
@@ -41,19 +41,19 @@ impl Captured {
             state.bounded = true;
             state.generation = 1;
             state.ring.clear(layout.units());
-            for unit in (0..layout.units() as Unit).filter(|&unit| layout.place(unit).is_none()) {
+            for unit in (0..layout.units() as Unit).filter(|&unit| layout.placement(unit).is_none()) {
                 state.ring.assume_loaded(unit);
             }
             state.layout = layout;
         }
-        Ok(Self { id, generation, shared: captured, way: Way::new(1) })
+        Ok(Self { id, generation, shared: captured, cursor: Cursor::new(1) })
     }
 
     /// The capture has failed, or ended in the middle of a forward: returns what the caller has to be told is released. Stream and
     /// events stay until this is dropped, since the capture may not have ended.
     pub fn abandon(&mut self) -> Vec<Unit> {
         self.id = 0;
-        std::mem::replace(&mut self.way, Way::new(1)).told
+        std::mem::replace(&mut self.cursor, Cursor::new(1)).reported
     }
 }
 

@@ -2,25 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::Configuration;
+use super::configuration::{Configuration, Unit, WeightRange};
 use crate::arena::Arena;
 use crate::backend::Transfer;
 use crate::error::{Error, Result};
-
-pub type Unit = u32;
-
-/// A part of the ring: offsets `start..end`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
-    pub start: u64,
-    pub end: u64,
-}
-
-impl Place {
-    pub fn overlaps(self, other: Self) -> bool {
-        self.start < other.end && other.start < self.end
-    }
-}
+use crate::range::ByteRange;
 
 /// Which units a thread needs now: those of a point of the schedule, or those of a key that the schedule lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +19,7 @@ pub enum Target {
 pub struct Layout {
     transfers: Vec<Vec<Transfer>>,
     bytes: Vec<u64>,
-    places: Vec<Option<Place>>,
+    placements: Vec<Option<ByteRange>>,
     points: Vec<Vec<Unit>>,
     keys: Vec<i64>,
     /// Key → the points that have it, ascending.
@@ -51,31 +37,26 @@ pub struct Layout {
 
 impl Layout {
     pub fn new(arena: &Arena, configuration: Configuration) -> Result<Self> {
-        let Configuration { units, places, schedule, fallback, lookahead } = configuration;
-        if units.len() != places.len() {
-            return Err(Error::Invalid(format!("{} units have {} places", units.len(), places.len())));
+        let Configuration { units, placements, schedule, fallback, lookahead } = configuration;
+        if units.len() != placements.len() {
+            return Err(Error::Invalid(format!("{} units have {} places", units.len(), placements.len())));
         }
         let transfers = (units.iter().enumerate())
             .map(|(unit, ranges)| transfers(arena, ranges).map_err(|error| of_unit(unit, &error)))
             .collect::<Result<Vec<_>>>()?;
-        let places = (places.iter().enumerate())
-            .map(|(unit, place)| {
-                // Nothing lies nowhere.
-                place
-                    .filter(|(_, length)| *length > 0)
-                    .map(|(start, length)| {
-                        let end = start.checked_add(length);
-                        let end = end.ok_or_else(|| of_unit(unit, &"its place ends beyond all addresses"))?;
-                        Ok(Place { start, end })
-                    })
-                    .transpose()
-            })
-            .collect::<Result<Vec<_>>>()?;
+        // A unit without bytes overlaps nothing.
+        let placements: Vec<_> =
+            placements.into_iter().map(|placement| placement.filter(|placement| placement.length > 0)).collect();
+        for (unit, placement) in placements.iter().enumerate() {
+            if placement.is_some_and(|placement| placement.checked_end().is_none()) {
+                return Err(of_unit(unit, &"its place ends beyond all addresses"));
+            }
+        }
         let mut layout = Self {
             bytes: transfers.iter().map(|all| all.iter().map(|transfer| transfer.bytes).sum()).collect(),
             uses_of: vec![Vec::new(); transfers.len()],
             transfers,
-            places,
+            placements,
             first_use: vec![0],
             lookahead,
             ..Self::default()
@@ -83,7 +64,7 @@ impl Layout {
         for (point, (key, units)) in schedule.into_iter().enumerate() {
             let units =
                 layout.checked(units).map_err(|why| Error::Invalid(format!("point {point} (key {key}): {why}")))?;
-            for &unit in units.iter().filter(|&&unit| layout.places[unit as usize].is_some()) {
+            for &unit in units.iter().filter(|&&unit| layout.placements[unit as usize].is_some()) {
                 layout.uses_of[unit as usize].push(layout.uses.len());
                 layout.uses.push(unit);
             }
@@ -107,9 +88,10 @@ impl Layout {
             return Err(format!("there is no unit {unknown}, only {}", seen.len()));
         }
         units.retain(|&unit| !std::mem::replace(&mut seen[unit as usize], true));
-        let mut places: Vec<(Place, Unit)> = units.iter().filter_map(|&unit| Some((self.place(unit)?, unit))).collect();
-        places.sort_unstable_by_key(|(place, _)| place.start);
-        match places.windows(2).find(|pair| pair[0].0.overlaps(pair[1].0)) {
+        let mut placements: Vec<(ByteRange, Unit)> =
+            units.iter().filter_map(|&unit| Some((self.placement(unit)?, unit))).collect();
+        placements.sort_unstable_by_key(|(placement, _)| placement.start);
+        match placements.windows(2).find(|pair| pair[0].0.overlaps(pair[1].0)) {
             Some(pair) => Err(format!(
                 "units {} and {} are needed at the same time and overlap in the ring",
                 pair[0].1, pair[1].1
@@ -135,8 +117,8 @@ impl Layout {
     }
 
     /// Where it lies in the ring; `None` for a unit that stays.
-    pub fn place(&self, unit: Unit) -> Option<Place> {
-        self.places[unit as usize]
+    pub fn placement(&self, unit: Unit) -> Option<ByteRange> {
+        self.placements[unit as usize]
     }
 
     pub fn needed(&self, target: Target) -> &[Unit] {
@@ -193,25 +175,32 @@ fn of_unit(unit: usize, why: &dyn std::fmt::Display) -> Error {
 }
 
 /// Ranges that follow each other on both sides become one copy; copies end at the borders between chunks of pinned memory.
-pub(super) fn transfers(arena: &Arena, ranges: &[(u64, u64, u64)]) -> Result<Vec<Transfer>> {
-    let mut merged: Vec<(u64, u64, u64)> = Vec::new();
-    for &(offset, to, bytes) in ranges {
-        arena.at(offset, bytes)?;
-        if to.checked_add(bytes).is_none() {
-            return Err(Error::Invalid(format!("{bytes} bytes at device address {to:#x} end beyond all addresses")));
+pub(super) fn transfers(arena: &Arena, ranges: &[WeightRange]) -> Result<Vec<Transfer>> {
+    let mut merged: Vec<WeightRange> = Vec::new();
+    for &range in ranges {
+        let WeightRange { arena: ByteRange { start, length }, device_address } = range;
+        arena.at(start, length)?;
+        if device_address.checked_add(length).is_none() {
+            return Err(Error::Invalid(format!(
+                "{length} bytes at device address {device_address:#x} end beyond all addresses"
+            )));
         }
         match merged.last_mut() {
-            Some(last) if last.0 + last.2 == offset && last.1 + last.2 == to => last.2 += bytes,
-            _ if bytes == 0 => {}
-            _ => merged.push((offset, to, bytes)),
+            Some(last) if last.arena.end() == start && last.device_address + last.arena.length == device_address => {
+                last.arena.length += length;
+            }
+            _ if length == 0 => {}
+            _ => merged.push(range),
         }
     }
     let mut transfers = Vec::with_capacity(merged.len());
-    for (mut offset, mut to, mut left) in merged {
-        while left > 0 {
-            let bytes = left.min(arena.chunk_end(offset) - offset);
-            transfers.push(Transfer { from: arena.address() + offset, to, bytes });
-            (offset, to, left) = (offset + bytes, to + bytes, left - bytes);
+    for WeightRange { arena: range, device_address } in merged {
+        let mut copied = 0;
+        while copied < range.length {
+            let offset = range.start + copied;
+            let bytes = (range.length - copied).min(arena.chunk_end(offset) - offset);
+            transfers.push(Transfer { from: arena.address() + offset, to: device_address + copied, bytes });
+            copied += bytes;
         }
     }
     Ok(transfers)
@@ -227,7 +216,8 @@ mod tests {
         // GIVEN ranges of which the first two follow each other on both sides, the third only in the arena, and the last
         // crosses a border between chunks
         let arena = Arena::new(3 * CHUNK).unwrap();
-        let ranges = [(0, 5000, 512), (512, 5512, 512), (1024, 9000, 512), (7, 1, 0), (CHUNK - 1024, 20_000, 4096)];
+        let ranges = [(0, 5000, 512), (512, 5512, 512), (1024, 9000, 512), (7, 1, 0), (CHUNK - 1024, 20_000, 4096)]
+            .map(|(start, device_address, length)| WeightRange { arena: ByteRange { start, length }, device_address });
         // WHEN they are made into copies
         let copies = transfers(&arena, &ranges).unwrap();
         // THEN there is one for what belongs together, and two where the border is
@@ -241,8 +231,17 @@ mod tests {
         Layout::new(
             &arena,
             Configuration {
-                units: (0..4).map(|unit| vec![(unit * 512, unit * 512, 512)]).collect(),
-                places: vec![Some((0, 512)), Some((512, 512)), Some((0, 1024)), None],
+                units: (0..4)
+                    .map(|unit| {
+                        vec![WeightRange { arena: ByteRange::new(unit * 512, 512), device_address: unit * 512 }]
+                    })
+                    .collect(),
+                placements: vec![
+                    Some(ByteRange::new(0, 512)),
+                    Some(ByteRange::new(512, 512)),
+                    Some(ByteRange::new(0, 1024)),
+                    None,
+                ],
                 schedule: schedule.iter().map(|(key, units)| (*key, units.to_vec())).collect(),
                 fallback: fallback.iter().map(|(key, units)| (*key, units.to_vec())).collect(),
                 lookahead: None,

@@ -1,11 +1,11 @@
 //! Loading ahead.
 
-use super::marker::Ahead;
-use super::way::Way;
-use super::{Shared, State};
+use super::cursor::Cursor;
+use super::shared::{Shared, State};
+use super::unit_set::PrefetchWindow;
 use crate::error::Result;
 
-impl Way {
+impl Cursor {
     /// Loads ahead, in the order of the schedule, until something is in the way that is needed sooner.
     pub(super) fn prefetch(&mut self, shared: &Shared, state: &mut State) -> Result<()> {
         let State { layout, ring, counters, bounded, .. } = state;
@@ -19,7 +19,8 @@ impl Way {
         }
         let from = layout.uses_after(self.position);
         let end = if *bounded { uses.len() - from } else { uses.len() };
-        let mut ahead = layout.lookahead.map(|most| Ahead::new(&mut self.marker, &self.held, most, layout.units()));
+        let mut ahead =
+            layout.lookahead.map(|most| PrefetchWindow::new(&mut self.marker, &self.held, most, layout.units()));
         let mut walked = if ahead.is_some() { 0 } else { self.walked };
         while walked < end {
             let unit = uses[(from + walked) % uses.len()];

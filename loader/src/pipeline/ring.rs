@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::configuration::Unit;
 use super::events::{Events, Id};
-use super::layout::{Layout, Place, Unit};
+use super::layout::Layout;
 use crate::backend::{Backend, Event, Stream};
 use crate::error::Result;
+use crate::range::ByteRange;
 
 /// Number of a session.
 pub type Holder = u64;
@@ -19,7 +21,7 @@ struct Mark {
 
 #[derive(Default)]
 struct State {
-    /// Its bytes are there, or on the way.
+    /// Its bytes are there, or on the cursor.
     loaded: bool,
     /// Set by its newest copy, if it is loaded and one was needed for that.
     ready: Option<Id>,
@@ -33,7 +35,7 @@ struct State {
 /// Owns a part of the ring: nobody else's bytes are there, though its own may be stale.
 #[derive(Clone, Copy)]
 struct Occupant {
-    place: Place,
+    placement: ByteRange,
     unit: Unit,
 }
 
@@ -100,7 +102,7 @@ impl Ring {
         self.units[unit as usize].holds.push((holder, stream));
     }
 
-    pub fn let_go(&mut self, unit: Unit, holder: Holder) {
+    pub fn release(&mut self, unit: Unit, holder: Holder) {
         let holds = &mut self.units[unit as usize].holds;
         if let Some(index) = holds.iter().position(|hold| hold.0 == holder) {
             holds.swap_remove(index);
@@ -115,24 +117,24 @@ impl Ring {
     }
 
     /// The units whose bytes a copy of this one would overwrite, itself included.
-    fn overlapped(&self, place: Place) -> impl Iterator<Item = Unit> {
-        let first = self.occupants.partition_point(|occupant| occupant.place.end <= place.start);
+    fn overlapped(&self, placement: ByteRange) -> impl Iterator<Item = Unit> {
+        let first = self.occupants.partition_point(|occupant| occupant.placement.end() <= placement.start);
         let rest = self.occupants[first..].iter();
-        rest.take_while(move |occupant| occupant.place.start < place.end).map(|occupant| occupant.unit)
+        rest.take_while(move |occupant| occupant.placement.start < placement.end()).map(|occupant| occupant.unit)
     }
 
     /// Whether somebody holds what a copy of this unit would overwrite.
     pub fn is_in_use(&self, layout: &Layout, unit: Unit) -> bool {
-        match layout.place(unit) {
-            Some(place) => self.overlapped(place).any(|other| self.is_held(other)),
+        match layout.placement(unit) {
+            Some(placement) => self.overlapped(placement).any(|other| self.is_held(other)),
             None => false,
         }
     }
 
     /// Whether the unit may be loaded ahead, `distance` uses after use `from`: not over what is held or needed sooner.
     pub fn may_prefetch(&self, layout: &Layout, unit: Unit, from: usize, distance: usize) -> bool {
-        let Some(place) = layout.place(unit) else { return true };
-        self.overlapped(place)
+        let Some(placement) = layout.placement(unit) else { return true };
+        self.overlapped(placement)
             .all(|other| !self.is_held(other) && (!self.is_loaded(other) || layout.distance(other, from) > distance))
     }
 
@@ -159,9 +161,9 @@ impl Ring {
         if let Some(before) = before {
             self.events.drop(before);
         }
-        if let Some(place) = layout.place(unit) {
-            let index = self.occupants.partition_point(|occupant| occupant.place.start < place.start);
-            self.occupants.insert(index, Occupant { place, unit });
+        if let Some(placement) = layout.placement(unit) {
+            let index = self.occupants.partition_point(|occupant| occupant.placement.start < placement.start);
+            self.occupants.insert(index, Occupant { placement, unit });
         }
         Ok(evicted)
     }
@@ -169,10 +171,10 @@ impl Ring {
     /// The copies' stream waits for all that still read what lies there; then it belongs to nobody.
     fn make_room(&mut self, backend: &dyn Backend, layout: &Layout, unit: Unit, evicted: &mut bool) -> Result<()> {
         self.waited.clear();
-        let Some(place) = layout.place(unit) else { return self.wait_for_readers(backend, unit) };
-        let first = self.occupants.partition_point(|occupant| occupant.place.end <= place.start);
+        let Some(placement) = layout.placement(unit) else { return self.wait_for_readers(backend, unit) };
+        let first = self.occupants.partition_point(|occupant| occupant.placement.end() <= placement.start);
         while let Some(&Occupant { unit: other, .. }) =
-            self.occupants.get(first).filter(|occupant| occupant.place.start < place.end)
+            self.occupants.get(first).filter(|occupant| occupant.placement.start < placement.end())
         {
             self.wait_for_readers(backend, other)?;
             *evicted |= self.forget(other);
@@ -307,14 +309,17 @@ pub struct Counters {
     pub forwards: u64,
     /// Units copied, apart from those that stay.
     pub copies: u64,
+    /// Their bytes.
     pub copied_bytes: u64,
-    /// Of those, units that were needed and neither there nor on the way, apart from where that cannot be otherwise: in the first
+    /// Of those, units that were needed and neither there nor on the cursor, apart from where that cannot be otherwise: in the first
     /// forward, and once something was captured at the begin of each.
     pub on_demand: u64,
     /// Points that came in another order than the schedule says.
     pub out_of_order: u64,
+    /// Units copied again because their bytes changed.
     pub reloads: u64,
     /// How often a thread waited for another one's units, or itself for a copy.
     pub waits: u64,
+    /// How long those waits took.
     pub waited: Duration,
 }

@@ -1,8 +1,8 @@
 //! Local search around a candidate: units trade places between the device and the ring.
 
-use super::choices::{Facts, Rings};
-use super::place::{Pattern, Shape};
-use super::solve::{Choice, Evaluator, resident_bytes};
+use super::candidates::{Facts, Rings};
+use super::evaluate::{Choice, Evaluator, resident_bytes};
+use super::placement::{Pattern, Shape};
 
 /// Points simulated per refinement, about.
 const EFFORT: usize = 24_000;

@@ -6,8 +6,8 @@
 //! `start(j) = max(end(j - 1), end_copy(last copy for j)); end(j) = start(j) + compute(j)`.
 //! It goes round: the next forward's copies begin while this one computes.
 
-use super::place::Place;
-use super::{Bus, Point};
+use super::problem::{Bus, Point};
+use crate::range::ByteRange;
 
 /// Forwards after which the times repeat in all but contrived cases.
 const MOST_FORWARDS: usize = 256;
@@ -23,8 +23,8 @@ struct Copy {
 
 /// Who is in a piece of the ring, and the last point that used it.
 #[derive(Clone, Copy)]
-struct Tenant {
-    place: Place,
+struct Occupant {
+    placement: ByteRange,
     unit: usize,
     point: usize,
 }
@@ -36,16 +36,25 @@ pub struct Program {
     compute: Vec<i64>,
     /// Bytes copied per forward.
     pub copied_bytes: u64,
-    tenants: Vec<Tenant>,
+    occupants: Vec<Occupant>,
     /// When each point ended: first those of the forward before, then those of this one.
     ends: Vec<i64>,
     starts: Vec<i64>,
     earlier: [(i64, Vec<i64>); 2],
 }
 
+/// When the compute of one point starts and ends, from the end of the forward before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PointTime {
+    /// Nanoseconds.
+    pub start_ns: u64,
+    /// Nanoseconds.
+    pub end_ns: u64,
+}
+
 /// A forward in steady state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Steady {
+pub struct SteadyState {
     /// Time per forward.
     pub period_ns: u64,
     /// Whether the times repeat exactly.
@@ -54,18 +63,18 @@ pub struct Steady {
 
 impl Program {
     /// Finds out what is copied in each forward. A unit without bytes in the ring (resident, or empty) is never copied.
-    pub fn compile(&mut self, unit_bytes: &[u64], points: &[Point], places: &[Place], bus: &Bus) {
+    pub fn compile(&mut self, unit_bytes: &[u64], points: &[Point], placements: &[ByteRange], bus: &Bus) {
         self.compute.clear();
         self.compute.extend(points.iter().map(|point| point.compute_ns as i64));
         self.copies.clear();
         self.copied_bytes = 0;
-        self.tenants.clear();
+        self.occupants.clear();
         // The first time round fills the ring as a forward leaves it.
         for forward in 0..2 {
             let mut near = 0;
             for (number, point) in points.iter().enumerate() {
-                for &unit in point.units.iter().filter(|&&unit| places[unit].bytes > 0) {
-                    let freed_by = self.occupy(unit, places[unit], forward * points.len() + number, &mut near);
+                for &unit in point.units.iter().filter(|&&unit| placements[unit].length > 0) {
+                    let freed_by = self.occupy(unit, placements[unit], forward * points.len() + number, &mut near);
                     if let Some(freed_by) = freed_by.filter(|_| forward == 1) {
                         let cost = bus.cost_ns(unit_bytes[unit]) as i64;
                         self.copies.push(Copy { point: number, freed_by, cost });
@@ -77,45 +86,53 @@ impl Program {
     }
 
     /// The unit is used at a point. Returns `None` if it is there, else the last point that used what it overwrites.
-    fn occupy(&mut self, unit: usize, place: Place, point: usize, near: &mut usize) -> Option<usize> {
-        let tenants = &mut self.tenants;
+    fn occupy(&mut self, unit: usize, placement: ByteRange, point: usize, near: &mut usize) -> Option<usize> {
+        let occupants = &mut self.occupants;
         // Units mostly lie behind one another: the one after the last is tried before a search.
-        let first = match tenants.get(*near) {
-            Some(tenant) if tenant.place.end() <= place.offset && self_or_after(tenants, *near + 1, place) => *near + 1,
-            _ => tenants.partition_point(|tenant| tenant.place.end() <= place.offset),
+        let first = match occupants.get(*near) {
+            Some(occupant)
+                if occupant.placement.end() <= placement.start && self_or_after(occupants, *near + 1, placement) =>
+            {
+                *near + 1
+            }
+            _ => occupants.partition_point(|occupant| occupant.placement.end() <= placement.start),
         };
         *near = first;
         let mut last = first;
         let mut freed_by = 0;
-        while let Some(tenant) = tenants.get(last).filter(|tenant| tenant.place.offset < place.end()) {
-            freed_by = freed_by.max(tenant.point);
+        while let Some(occupant) = occupants.get(last).filter(|occupant| occupant.placement.start < placement.end()) {
+            freed_by = freed_by.max(occupant.point);
             last += 1;
         }
-        if last == first + 1 && tenants[first].unit == unit && tenants[first].place == place {
-            tenants[first].point = point;
+        if last == first + 1 && occupants[first].unit == unit && occupants[first].placement == placement {
+            occupants[first].point = point;
             return None;
         }
         // What sticks out on either side stays somebody else's.
-        let before = tenants[first..last].first().filter(|tenant| tenant.place.offset < place.offset).map(|tenant| {
-            let bytes = place.offset - tenant.place.offset;
-            Tenant { place: Place { offset: tenant.place.offset, bytes }, ..*tenant }
-        });
-        let after = tenants[first..last].last().filter(|tenant| tenant.place.end() > place.end()).map(|tenant| {
-            let bytes = tenant.place.end() - place.end();
-            Tenant { place: Place { offset: place.end(), bytes }, ..*tenant }
-        });
+        let before = occupants[first..last].first().filter(|occupant| occupant.placement.start < placement.start).map(
+            |occupant| {
+                let length = placement.start - occupant.placement.start;
+                Occupant { placement: ByteRange { start: occupant.placement.start, length }, ..*occupant }
+            },
+        );
+        let after = occupants[first..last].last().filter(|occupant| occupant.placement.end() > placement.end()).map(
+            |occupant| {
+                let length = occupant.placement.end() - placement.end();
+                Occupant { placement: ByteRange { start: placement.end(), length }, ..*occupant }
+            },
+        );
         *near += usize::from(before.is_some());
-        let now = Tenant { place, unit, point };
+        let now = Occupant { placement, unit, point };
         if last == first + 1 && before.is_none() && after.is_none() {
-            tenants[first] = now;
+            occupants[first] = now;
         } else {
-            tenants.splice(first..last, before.into_iter().chain([now]).chain(after));
+            occupants.splice(first..last, before.into_iter().chain([now]).chain(after));
         }
         Some(freed_by)
     }
 
     /// Simulates forwards, from an idle bus and an empty ring, until the times repeat.
-    pub fn run(&mut self) -> Steady {
+    pub fn run(&mut self) -> SteadyState {
         let points = self.compute.len();
         self.ends.clear();
         self.ends.resize(2 * points, 0);
@@ -137,7 +154,7 @@ impl Program {
             }
             let ends = &self.ends[..points];
             if self.earlier[1].0 == bus && self.earlier[1].1 == ends {
-                return Steady { period_ns: period as u64, settled: true };
+                return SteadyState { period_ns: period as u64, settled: true };
             }
             if self.earlier[0].0 == bus && self.earlier[0].1 == ends {
                 settled = true; // Two forwards that take turns.
@@ -149,7 +166,7 @@ impl Program {
             buffer.clear();
             buffer.extend_from_slice(ends);
         }
-        Steady { period_ns: (period + earlier_period).unsigned_abs().div_ceil(2), settled }
+        SteadyState { period_ns: (period + earlier_period).unsigned_abs().div_ceil(2), settled }
     }
 
     /// One forward; returns when its last point ended and when the bus is free, from the end of the forward before.
@@ -170,12 +187,14 @@ impl Program {
     }
 
     /// When each point's compute started and ended in the last forward, from the end of the forward before.
-    pub fn times(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.starts.iter().zip(&self.compute).map(|(&start, &compute)| (start as u64, (start + compute) as u64))
+    pub fn times(&self) -> impl Iterator<Item = PointTime> {
+        let time =
+            |(&start, &compute): (&i64, &i64)| PointTime { start_ns: start as u64, end_ns: (start + compute) as u64 };
+        self.starts.iter().zip(&self.compute).map(time)
     }
 }
 
-/// Whether everything from the tenant `index` on ends behind the beginning of the place.
-fn self_or_after(tenants: &[Tenant], index: usize, place: Place) -> bool {
-    tenants.get(index).is_none_or(|tenant| tenant.place.end() > place.offset)
+/// Whether everything from the occupant `index` on ends behind the beginning of the place.
+fn self_or_after(occupants: &[Occupant], index: usize, placement: ByteRange) -> bool {
+    occupants.get(index).is_none_or(|occupant| occupant.placement.end() > placement.start)
 }

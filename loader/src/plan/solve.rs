@@ -7,11 +7,13 @@
 
 use std::collections::HashMap;
 
-use super::choices::{Facts, Rings};
-use super::place::{Pattern, Place, Placer, Shape};
+use super::candidates::{Facts, Rings};
+use super::evaluate::{Choice, Evaluator, resident_bytes};
+use super::outcome::{Plan, PlanError};
+use super::placement::{Pattern, Placer, Shape};
+use super::problem::Problem;
 use super::refine::refine;
-use super::simulate::Program;
-use super::{Plan, PlanError, Problem};
+use crate::range::ByteRange;
 
 /// A forward within this much of the best is as good.
 const AS_GOOD: f64 = 1.02;
@@ -19,49 +21,6 @@ const AS_GOOD: f64 = 1.02;
 const MOST_TRIED: usize = 256;
 /// Up to so many units, every selection is tried.
 const FEW_UNITS: usize = 10;
-
-/// A layout and what it comes to.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Choice {
-    pub time_ns: u64,
-    /// Residents and ring.
-    pub bytes: u64,
-    pub shape: Shape,
-    pub resident: Vec<bool>,
-}
-
-/// Simulates layouts of one problem.
-pub struct Evaluator<'a> {
-    pub problem: &'a Problem,
-    pub placer: &'a Placer,
-    pub program: Program,
-    places: Vec<Place>,
-    streamed: Vec<bool>,
-    pub evaluations: usize,
-}
-
-impl<'a> Evaluator<'a> {
-    fn new(problem: &'a Problem, placer: &'a Placer) -> Self {
-        let (program, places, streamed) = Default::default();
-        Self { problem, placer, program, places, streamed, evaluations: 0 }
-    }
-
-    /// `None` where units needed together cannot be placed in such a ring.
-    pub fn evaluate(&mut self, resident: &[bool], shape: Shape) -> Option<Choice> {
-        self.evaluations += 1;
-        self.streamed.clear();
-        self.streamed.extend(resident.iter().map(|resident| !resident));
-        let ring = self.placer.place(shape, &self.streamed, &mut self.places)?;
-        self.program.compile(&self.problem.unit_bytes, &self.problem.points, &self.places, &self.problem.bus);
-        let steady = self.program.run();
-        let bytes = ring + resident_bytes(self.placer, resident);
-        Some(Choice { time_ns: steady.period_ns, bytes, shape, resident: resident.to_vec() })
-    }
-}
-
-pub fn resident_bytes(placer: &Placer, resident: &[bool]) -> u64 {
-    placer.bytes.iter().zip(resident).filter(|&(_, &resident)| resident).map(|(bytes, _)| bytes).sum()
-}
 
 /// A candidate before it is simulated.
 struct Candidate {
@@ -84,10 +43,12 @@ pub struct Search<'a> {
     scheduled_bytes: u64,
     /// So few units that everything is tried.
     exhaustive: bool,
+    /// Layouts simulated so far.
     pub evaluations: usize,
 }
 
 impl<'a> Search<'a> {
+    /// A search in the layouts of a problem.
     pub fn new(problem: &'a Problem) -> Self {
         let placer = Placer::new(problem);
         let exhaustive = Facts::new(problem, &placer).movable.len() <= FEW_UNITS;
@@ -318,6 +279,10 @@ impl<'a> Search<'a> {
     }
 
     /// The smallest layout, if it is larger than the limit.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::TooSmall`], if it is larger than the limit.
     pub fn must_fit(&self, limit: u64) -> Result<(), PlanError> {
         let needed = self.smallest().bytes;
         if needed <= limit {
@@ -330,14 +295,15 @@ impl<'a> Search<'a> {
         Err(PlanError::TooSmall { limit, needed, resident, point })
     }
 
+    /// The plan for a layout.
     pub fn plan_of(&self, choice: &Choice) -> Plan {
         let mut evaluator = Evaluator::new(self.problem, &self.placer);
         let settled = evaluator.evaluate(&choice.resident, choice.shape);
         let streamed_bytes = evaluator.program.copied_bytes;
         let resident_bytes = resident_bytes(&self.placer, &choice.resident);
-        let place = |(&stays, &place): (&bool, &Place)| if stays { None } else { Some(place) };
+        let placement = |(&stays, &placement): (&bool, &ByteRange)| if stays { None } else { Some(placement) };
         Plan {
-            places: choice.resident.iter().zip(&evaluator.places).map(place).collect(),
+            placements: choice.resident.iter().zip(&evaluator.placements).map(placement).collect(),
             resident: choice.resident.clone(),
             ring_bytes: choice.bytes - resident_bytes,
             resident_bytes,

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use memlab_loader::backend::Capturing;
+use memlab_loader::backend::CaptureStatus;
 use memlab_loader::{Backend, Error, Event, Result, Stream, Transfer};
 use parking_lot::Mutex;
 
@@ -282,12 +282,12 @@ impl Backend for Clock {
         Ok(())
     }
 
-    fn capturing(&self, stream: Stream) -> Result<Capturing> {
+    fn capturing(&self, stream: Stream) -> Result<CaptureStatus> {
         let inner = self.0.lock();
         Ok(match inner.captures.iter().find(|capture| capture.has(stream.0)) {
-            None => Capturing::No,
-            Some(capture) if capture.is_broken => Capturing::Broken,
-            Some(capture) => Capturing::Into(capture.id),
+            None => CaptureStatus::None,
+            Some(capture) if capture.is_broken => CaptureStatus::Broken,
+            Some(capture) => CaptureStatus::Active(capture.id),
         })
     }
 

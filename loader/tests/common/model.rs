@@ -1,6 +1,6 @@
 //! Random models: units, where they lie, and in which order they are needed.
 
-use memlab_loader::Configuration;
+use memlab_loader::{ByteRange, Configuration, WeightRange};
 use proptest::prelude::*;
 
 pub const GRAIN: u64 = 64;
@@ -52,12 +52,17 @@ impl Model {
         let unit = |unit: u32| {
             let (bytes, half) = (self.bytes[unit as usize], self.bytes[unit as usize] / 2);
             let (offset, to) = (self.arena_offset(unit), device + self.device_offset(unit));
-            vec![(offset, to, half), (offset + half, to + half, bytes - half)]
+            vec![
+                WeightRange { arena: ByteRange::new(offset, half), device_address: to },
+                WeightRange { arena: ByteRange::new(offset + half, bytes - half), device_address: to + half },
+            ]
         };
         let units = 0..self.bytes.len() as u32;
         Configuration {
             units: units.map(unit).collect(),
-            places: self.places.iter().zip(&self.bytes).map(|(place, &bytes)| Some(((*place)?, bytes))).collect(),
+            placements: (self.places.iter().zip(&self.bytes))
+                .map(|(place, &bytes)| Some(ByteRange::new((*place)?, bytes)))
+                .collect(),
             schedule: self.keys.iter().zip(&self.points).map(|(key, units)| (*key, units.clone())).collect(),
             fallback: self.fallback(),
             lookahead: self.lookahead,

@@ -1,6 +1,7 @@
 //! The pipeline's rules, played one nanosecond after another on a ring of bytes: slow, and written from the rules alone.
 
-use memlab_loader::plan::{Bus, Place, Point};
+use memlab_loader::ByteRange;
+use memlab_loader::plan::{Bus, Point, PointTime};
 
 /// Small times, so that a forward has few nanoseconds: 512 bytes take 4.
 pub const BUS: Bus = Bus { bytes_per_second: 128e9, copy_overhead_ns: 0 };
@@ -8,7 +9,7 @@ const BLOCK: u64 = 512;
 
 struct Twin<'a> {
     points: &'a [Point],
-    places: &'a [Option<Place>],
+    placements: &'a [Option<ByteRange>],
     /// Who is in each block of the ring.
     ring: Vec<Option<usize>>,
     /// The copy under way, and when it ends.
@@ -23,13 +24,13 @@ struct Twin<'a> {
 pub fn last_forwards(
     unit_bytes: &[u64],
     points: &[Point],
-    places: &[Option<Place>],
+    placements: &[Option<ByteRange>],
     bus: &Bus,
     forwards: usize,
-) -> [Vec<(u64, u64)>; 2] {
-    let blocks = places.iter().flatten().map(|place| place.end().div_ceil(BLOCK)).max().unwrap_or(0);
+) -> [Vec<PointTime>; 2] {
+    let blocks = placements.iter().flatten().map(|placement| placement.end().div_ceil(BLOCK)).max().unwrap_or(0);
     let ring = vec![None; blocks as usize];
-    let mut twin = Twin { points, places, ring, copying: None, at: (0, 0), computing: None };
+    let mut twin = Twin { points, placements, ring, copying: None, at: (0, 0), computing: None };
     let mut times = vec![Vec::new(); forwards];
     let mut now = 0;
     while twin.at.0 < forwards {
@@ -38,14 +39,16 @@ pub fn last_forwards(
         now += 1;
     }
     let relative = |forward: usize| {
-        let before = times[forward - 1].last().map_or(0, |&(_, end): &(u64, u64)| end);
-        times[forward].iter().map(|&(start, end)| (start - before, end - before)).collect()
+        let before = times[forward - 1].last().map_or(0, |time: &PointTime| time.end_ns);
+        let from_before =
+            |time: &PointTime| PointTime { start_ns: time.start_ns - before, end_ns: time.end_ns - before };
+        times[forward].iter().map(from_before).collect()
     };
     [relative(forwards - 2), relative(forwards - 1)]
 }
 
 impl Twin<'_> {
-    fn step(&mut self, now: u64, unit_bytes: &[u64], bus: &Bus, times: &mut [Vec<(u64, u64)>]) -> bool {
+    fn step(&mut self, now: u64, unit_bytes: &[u64], bus: &Bus, times: &mut [Vec<PointTime>]) -> bool {
         if let Some((unit, _)) = self.copying.filter(|&(_, end)| end <= now) {
             let blocks = self.blocks(unit);
             self.ring[blocks].fill(Some(unit));
@@ -64,7 +67,7 @@ impl Twin<'_> {
         if self.computing.is_none() && self.points[point].units.iter().all(|&unit| self.is_there(unit)) {
             let end = now + self.points[point].compute_ns;
             self.computing = Some(end);
-            times[forward].push((now, end));
+            times[forward].push(PointTime { start_ns: now, end_ns: end });
             return true;
         }
         if self.copying.is_none()
@@ -79,8 +82,8 @@ impl Twin<'_> {
     }
 
     fn blocks(&self, unit: usize) -> std::ops::Range<usize> {
-        let place = self.places[unit].unwrap_or_default();
-        (place.offset / BLOCK) as usize..place.end().div_ceil(BLOCK) as usize
+        let placement = self.placements[unit].unwrap_or_default();
+        (placement.start / BLOCK) as usize..placement.end().div_ceil(BLOCK) as usize
     }
 
     fn is_there(&self, unit: usize) -> bool {

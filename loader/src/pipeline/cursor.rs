@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::layout::{Layout, Target, Unit};
-use super::marker::Marker;
+use super::configuration::Unit;
+use super::layout::{Layout, Target};
 use super::ring::{Holder, Ring};
+use super::shared::{Shared, State};
 use super::timing::Timing;
-use super::{Outside, Shared, State};
+use super::unit_set::UnitSet;
+use super::unlocked::Unlocked;
 use crate::backend::{Event, Stream};
 use crate::error::{Error, Result};
 
 /// Where the thread is and what it holds.
-pub struct Way {
+pub struct Cursor {
     pub(super) id: Holder,
     pub(super) generation: u64,
     /// A forward has begun and not ended.
@@ -22,9 +24,9 @@ pub struct Way {
     pub(super) position: Option<usize>,
     pub(super) held: Vec<Unit>,
     /// What the caller knows to be held.
-    pub(super) told: Vec<Unit>,
+    pub(super) reported: Vec<Unit>,
     /// That may be something else than what is: after an error, or while waiting for another thread.
-    pub(super) adrift: bool,
+    pub(super) out_of_sync: bool,
     pub(super) stream: Stream,
     /// The stream has waited for all copies up to this one.
     pub(super) waited: u64,
@@ -34,10 +36,10 @@ pub struct Way {
     pub(super) timing: Option<Timing>,
     pub(super) released: Vec<Unit>,
     pub(super) acquired: Vec<Unit>,
-    pub(super) marker: Marker,
+    pub(super) marker: UnitSet,
 }
 
-impl Way {
+impl Cursor {
     pub fn new(id: Holder) -> Self {
         Self {
             id,
@@ -45,8 +47,8 @@ impl Way {
             running: false,
             position: None,
             held: Vec::new(),
-            told: Vec::new(),
-            adrift: false,
+            reported: Vec::new(),
+            out_of_sync: false,
             stream: Stream(0),
             waited: 0,
             walked: 0,
@@ -54,25 +56,25 @@ impl Way {
             timing: None,
             released: Vec::new(),
             acquired: Vec::new(),
-            marker: Marker::default(),
+            marker: UnitSet::default(),
         }
     }
 
     /// See [`Session::enter`](super::Session::enter); says whether something changed.
-    pub fn enter(&mut self, shared: &Shared, key: i64, stream: Stream, outside: Outside) -> Result<bool> {
-        match self.go_to(shared, key, stream, outside) {
+    pub fn enter(&mut self, shared: &Shared, key: i64, stream: Stream, unlocked: Unlocked) -> Result<bool> {
+        match self.go_to(shared, key, stream, unlocked) {
             Ok(()) => {
-                self.told.clone_from(&self.held);
+                self.reported.clone_from(&self.held);
                 Ok(!self.released.is_empty() || !self.acquired.is_empty())
             }
             Err(error) => {
-                self.let_go_of_all(shared);
+                self.release_all(shared);
                 Err(error)
             }
         }
     }
 
-    fn go_to(&mut self, shared: &Shared, key: i64, stream: Stream, outside: Outside) -> Result<()> {
+    fn go_to(&mut self, shared: &Shared, key: i64, stream: Stream, unlocked: Unlocked) -> Result<()> {
         let backend = &*shared.backend;
         if let Some(timing) = &mut self.timing {
             timing.end(backend, self.stream)?;
@@ -91,10 +93,10 @@ impl Way {
         drop(state);
         let pending = match step {
             Step::Done(pending) => pending,
-            Step::InUse => self.wait_and_acquire(shared, target, stream, outside)?,
+            Step::InUse => self.wait_and_acquire(shared, target, stream, unlocked)?,
         };
         if let Some(event) = pending {
-            block(shared, event, outside)?;
+            block(shared, event, unlocked)?;
         }
         if let (Some(timing), Target::Point(point)) = (&mut self.timing, target) {
             timing.begin(backend, point, stream)?;
@@ -109,8 +111,8 @@ impl Way {
             self.position = None;
             self.running = false;
             self.held.clear();
-            self.told.clear();
-            self.adrift = false;
+            self.reported.clear();
+            self.out_of_sync = false;
             (self.waited, self.walked, self.epoch) = (0, 0, 0);
         }
     }
@@ -144,21 +146,21 @@ impl Way {
         }
         if !self.released.is_empty() {
             self.marker.keep_common(&mut self.held, needed, layout.units());
-            self.released.iter().for_each(|&unit| state.ring.let_go(unit, self.id));
+            self.released.iter().for_each(|&unit| state.ring.release(unit, self.id));
             shared.notify(state);
         }
         let queues = !self.running && !state.waiting.is_empty();
         if queues || self.is_blocked(&state.ring, &layout) {
             // Who waits holds nothing, else two could wait for each other.
             state.ring.mark(backend, stream, &self.held)?;
-            self.held.iter().for_each(|&unit| state.ring.let_go(unit, self.id));
+            self.held.iter().for_each(|&unit| state.ring.release(unit, self.id));
             self.held.clear();
-            self.adrift = true;
+            self.out_of_sync = true;
             shared.notify(state);
             return Ok(Step::InUse);
         }
         let pending = self.acquire(shared, state, target, stream)?;
-        self.tell(layout.units());
+        self.report_changes(layout.units());
         Ok(Step::Done(pending))
     }
 
@@ -212,7 +214,7 @@ impl Way {
         shared: &Shared,
         target: Target,
         stream: Stream,
-        outside: Outside,
+        unlocked: Unlocked,
     ) -> Result<Option<Event>> {
         let ticket = {
             let mut state = shared.state.lock();
@@ -226,7 +228,7 @@ impl Way {
             ticket
         };
         let mut outcome = Ok(None);
-        let waited = outside(&mut || match self.wait_a_while(shared, target, stream, ticket) {
+        let waited = unlocked(&mut || match self.wait_one_interval(shared, target, stream, ticket) {
             Ok(None) => false,
             Ok(Some(pending)) => {
                 outcome = Ok(pending);
@@ -246,7 +248,7 @@ impl Way {
     }
 
     /// Takes what the target needs, if that can be had within a while; an event is returned with it if there is one to wait for.
-    fn wait_a_while(
+    fn wait_one_interval(
         &mut self,
         shared: &Shared,
         target: Target,
@@ -258,7 +260,7 @@ impl Way {
         self.check_generation(&state)?;
         // Threads in the middle of a forward go first: those at its begin would only keep them from ending.
         while !(self.running || state.waiting.first() == Some(&ticket)) || self.is_blocked(&state.ring, &state.layout) {
-            let is_over = shared.released.wait_until(&mut state, begun + A_WHILE).timed_out();
+            let is_over = shared.released.wait_until(&mut state, begun + POLL_INTERVAL).timed_out();
             self.check_generation(&state)?;
             if is_over {
                 state.counters.waited += begun.elapsed();
@@ -269,7 +271,7 @@ impl Way {
         let pending = self.acquire(shared, &mut state, target, stream)?;
         state.waiting.retain(|&other| other != ticket);
         shared.notify(&state);
-        self.tell(state.layout.units());
+        self.report_changes(state.layout.units());
         Ok(Some(pending))
     }
 
@@ -282,11 +284,11 @@ impl Way {
         ))
     }
 
-    /// What the caller is to be told: normally what was done.
-    fn tell(&mut self, units: usize) {
-        if std::mem::take(&mut self.adrift) {
-            self.marker.difference(&self.told, &self.held, &mut self.released, units);
-            self.marker.difference(&self.held, &self.told, &mut self.acquired, units);
+    /// What the caller is to be reported: normally what was done.
+    fn report_changes(&mut self, units: usize) {
+        if std::mem::take(&mut self.out_of_sync) {
+            self.marker.difference(&self.reported, &self.held, &mut self.released, units);
+            self.marker.difference(&self.held, &self.reported, &mut self.acquired, units);
         }
     }
 
@@ -295,9 +297,9 @@ impl Way {
         let backend = &*shared.backend;
         let mut state = shared.state.lock();
         self.renew(&state);
-        self.released.clone_from(&self.told);
-        self.told.clear();
-        self.adrift = false;
+        self.released.clone_from(&self.reported);
+        self.reported.clear();
+        self.out_of_sync = false;
         if !self.running {
             return Ok(());
         }
@@ -310,7 +312,7 @@ impl Way {
         if self.stream != stream {
             marked = marked.and(state.ring.mark(backend, stream, &self.held));
         }
-        self.held.iter().for_each(|&unit| state.ring.let_go(unit, self.id));
+        self.held.iter().for_each(|&unit| state.ring.release(unit, self.id));
         self.held.clear();
         self.running = false;
         if self.position.is_none_or(|position| position + 1 != state.layout.points()) {
@@ -329,14 +331,14 @@ impl Way {
     }
 
     /// After an error: holds nothing, whatever else fails.
-    fn let_go_of_all(&mut self, shared: &Shared) {
+    fn release_all(&mut self, shared: &Shared) {
         let mut state = shared.state.lock();
         self.renew(&state);
         let _ = state.ring.mark(&*shared.backend, self.stream, &self.held);
-        self.held.iter().for_each(|&unit| state.ring.let_go(unit, self.id));
+        self.held.iter().for_each(|&unit| state.ring.release(unit, self.id));
         self.held.clear();
         self.walked = 0;
-        self.adrift = true;
+        self.out_of_sync = true;
         shared.notify(&state);
     }
 }
@@ -350,13 +352,13 @@ enum Step {
 }
 
 /// The caller is asked this often whether it still wants to wait.
-const A_WHILE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-fn block(shared: &Shared, event: Event, outside: Outside) -> Result<()> {
+fn block(shared: &Shared, event: Event, unlocked: Unlocked) -> Result<()> {
     let begun = Instant::now();
     let mut outcome = Ok(true);
-    let waited = outside(&mut || {
-        outcome = shared.backend.block(event, A_WHILE);
+    let waited = unlocked(&mut || {
+        outcome = shared.backend.block(event, POLL_INTERVAL);
         !matches!(outcome, Ok(false))
     });
     shared.waits.fetch_add(1, Ordering::Relaxed);

@@ -1,15 +1,15 @@
 //! Small sets of units.
 
-use super::layout::Unit;
+use super::configuration::Unit;
 
 /// Differences of small sets of units.
 #[derive(Default)]
-pub struct Marker {
+pub struct UnitSet {
     marks: Vec<u64>,
     now: u64,
 }
 
-impl Marker {
+impl UnitSet {
     fn mark(&mut self, set: &[Unit], units: usize) {
         self.marks.resize(units.max(self.marks.len()), 0);
         self.now += 1;
@@ -34,13 +34,13 @@ impl Marker {
 }
 
 /// Counts units loaded ahead, those held apart.
-pub struct Ahead<'a> {
-    seen: &'a mut Marker,
+pub struct PrefetchWindow<'a> {
+    seen: &'a mut UnitSet,
     left: usize,
 }
 
-impl<'a> Ahead<'a> {
-    pub fn new(seen: &'a mut Marker, held: &[Unit], most: usize, units: usize) -> Self {
+impl<'a> PrefetchWindow<'a> {
+    pub fn new(seen: &'a mut UnitSet, held: &[Unit], most: usize, units: usize) -> Self {
         seen.mark(held, units);
         Self { seen, left: most }
     }

@@ -5,23 +5,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Arena, threads};
-use crate::driver::Device;
+use super::mapping::{Arena, Pinned, threads};
+use crate::cuda_driver::Device;
 use crate::error::size;
 use crate::parallel::in_parallel;
 
-/// Which chunks are pinned, and by which device's context.
-#[derive(Default)]
-pub(super) struct Pinned {
-    device: Option<Arc<Device>>,
-    chunks: Vec<u64>,
-    pub is_all: bool,
-    pub refused: Option<String>,
-}
-
 impl Arena {
     /// Pins all of it for all devices, in chunks; says whether that went. A refusal is no error: what stays pageable is
-    /// copied more slowly, and [`refused`](Self::refused) says why.
+    /// copied more slowly, and [`pin_failure`](Self::pin_failure) says why.
     pub fn pin(&self, device: i32) -> bool {
         let mut pinned = self.pinned.lock();
         if pinned.is_all {
@@ -29,7 +20,7 @@ impl Arena {
         }
         match Device::open(device) {
             Ok(device) => self.pin_chunks(&mut pinned, device),
-            Err(error) => pinned.refused = Some(format!("nothing could be pinned: {error}")),
+            Err(error) => pinned.failure = Some(format!("nothing could be pinned: {error}")),
         }
         pinned.is_all
     }
@@ -56,10 +47,10 @@ impl Arena {
             self.advise(libc::MADV_DONTFORK);
         }
         match outcome {
-            Ok(()) => (pinned.is_all, pinned.refused) = (true, None),
+            Ok(()) => (pinned.is_all, pinned.failure) = (true, None),
             Err(error) => {
                 let had: u64 = pinned.chunks.iter().map(|&start| self.chunk_end(start) - start).sum();
-                pinned.refused = Some(format!(
+                pinned.failure = Some(format!(
                     "the system pins no more than {} ({error}): {} stay pageable and are copied more slowly; \
                      raise `ulimit -l` or the container's memory limit, or close programs that pin memory",
                     size(had),

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::Problem;
-use super::place::{Pattern, Placer, Shape};
+use super::placement::{Pattern, Placer, Shape};
+use super::problem::Problem;
 
 /// Fractions of the weights that are tried as resident part. Fewer where a model has fewer units.
 const MOST_LEVELS: usize = 256;

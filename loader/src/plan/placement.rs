@@ -1,27 +1,11 @@
 //! Where in the ring each streamed unit lies. A unit has one place for good, so that the addresses of its weights never
 //! change; loading it evicts whatever overlaps that place.
 
-use super::Problem;
+use super::problem::Problem;
+use crate::range::ByteRange;
 
 /// What places and sizes are multiples of: the alignment that PyTorch's allocator gives.
 pub const ALIGNMENT: u64 = 512;
-
-/// Bytes of the ring.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Place {
-    pub offset: u64,
-    pub bytes: u64,
-}
-
-impl Place {
-    pub fn end(self) -> u64 {
-        self.offset + self.bytes
-    }
-
-    pub fn overlaps(self, other: Self) -> bool {
-        self.offset < other.end() && other.offset < self.end()
-    }
-}
 
 /// How the ring is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -32,9 +16,12 @@ pub enum Pattern {
     TwoEnded,
 }
 
+/// The shape of a ring: how it is laid out, and its size.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Shape {
+    /// How the ring is laid out.
     pub pattern: Pattern,
+    /// Bytes of the ring.
     pub ring: u64,
     /// Where in the order of first use the layout begins: there, the unit before and the unit after may share bytes.
     pub seam: usize,
@@ -55,6 +42,7 @@ pub struct Placer {
 }
 
 impl Placer {
+    /// A placer for the units of a problem.
     pub fn new(problem: &Problem) -> Self {
         let units = problem.unit_bytes.len();
         let bytes: Vec<u64> = problem.unit_bytes.iter().map(|bytes| bytes.next_multiple_of(ALIGNMENT)).collect();
@@ -100,13 +88,13 @@ impl Placer {
 
     /// Writes each streamed unit's place; the others get an empty one. Returns the bytes of the ring that are used, or `None`
     /// where no layout was found in which units needed together do not overlap.
-    pub fn place(&self, shape: Shape, streamed: &[bool], places: &mut Vec<Place>) -> Option<u64> {
+    pub fn place(&self, shape: Shape, streamed: &[bool], placements: &mut Vec<ByteRange>) -> Option<u64> {
         let used = match shape.pattern {
             Pattern::Sequential => self
-                .sequential(shape, false, streamed, places)
-                .or_else(|| self.sequential(shape, true, streamed, places))
-                .or_else(|| self.first_fit(shape.ring, streamed, places)),
-            Pattern::TwoEnded => self.two_ended(shape, streamed, places),
+                .sequential(shape, false, streamed, placements)
+                .or_else(|| self.sequential(shape, true, streamed, placements))
+                .or_else(|| self.first_fit(shape.ring, streamed, placements)),
+            Pattern::TwoEnded => self.two_ended(shape, streamed, placements),
         };
         debug_assert!(used.is_none_or(|used| used <= shape.ring));
         used
@@ -118,8 +106,8 @@ impl Placer {
         units.filter(|&unit| streamed[unit] && self.bytes[unit] > 0)
     }
 
-    fn sequential(&self, shape: Shape, whole: bool, streamed: &[bool], places: &mut Vec<Place>) -> Option<u64> {
-        clear(places, self.bytes.len());
+    fn sequential(&self, shape: Shape, whole: bool, streamed: &[bool], placements: &mut Vec<ByteRange>) -> Option<u64> {
+        clear(placements, self.bytes.len());
         let (mut next, mut used, mut group) = (0, 0, usize::MAX);
         for unit in self.in_order(shape.seam, streamed) {
             if whole && self.group[unit] != group {
@@ -128,30 +116,30 @@ impl Placer {
                     next = 0;
                 }
             }
-            let mut place = Place { offset: next, bytes: self.bytes[unit] };
+            let mut placement = ByteRange { start: next, length: self.bytes[unit] };
             let mut wrapped = false;
             loop {
-                if place.end() > shape.ring {
+                if placement.end() > shape.ring {
                     if wrapped {
                         return None;
                     }
                     wrapped = true;
-                    place.offset = 0;
-                } else if let Some(behind) = self.conflict(unit, place, places) {
-                    place.offset = behind;
+                    placement.start = 0;
+                } else if let Some(behind) = self.conflict(unit, placement, placements) {
+                    placement.start = behind;
                 } else {
                     break;
                 }
             }
-            places[unit] = place;
-            next = place.end();
+            placements[unit] = placement;
+            next = placement.end();
             used = used.max(next);
         }
         Some(used)
     }
 
-    fn two_ended(&self, shape: Shape, streamed: &[bool], places: &mut Vec<Place>) -> Option<u64> {
-        clear(places, self.bytes.len());
+    fn two_ended(&self, shape: Shape, streamed: &[bool], placements: &mut Vec<ByteRange>) -> Option<u64> {
+        clear(placements, self.bytes.len());
         let (mut group, mut at_end, mut next, mut used) = (usize::MAX, true, 0, 0);
         for unit in self.in_order(shape.seam, streamed) {
             if self.group[unit] != group {
@@ -159,33 +147,33 @@ impl Placer {
                 at_end = !at_end;
                 next = if at_end { shape.ring.checked_sub(self.rest_of_group(unit, streamed))? } else { 0 };
             }
-            let place = Place { offset: next, bytes: self.bytes[unit] };
-            if place.end() > shape.ring || self.conflict(unit, place, places).is_some() {
+            let placement = ByteRange { start: next, length: self.bytes[unit] };
+            if placement.end() > shape.ring || self.conflict(unit, placement, placements).is_some() {
                 return None;
             }
-            places[unit] = place;
-            next = place.end();
+            placements[unit] = placement;
+            next = placement.end();
             used = used.max(next);
         }
         Some(used)
     }
 
     /// The last resort: the largest first, each as low as it can lie. Little is loaded ahead in such a ring.
-    fn first_fit(&self, ring: u64, streamed: &[bool], places: &mut Vec<Place>) -> Option<u64> {
-        clear(places, self.bytes.len());
+    fn first_fit(&self, ring: u64, streamed: &[bool], placements: &mut Vec<ByteRange>) -> Option<u64> {
+        clear(placements, self.bytes.len());
         let mut units: Vec<usize> = self.in_order(0, streamed).collect();
         units.sort_by_key(|&unit| std::cmp::Reverse((self.bytes[unit], self.together[unit].len())));
         let mut used = 0;
         for unit in units {
-            let mut place = Place { offset: 0, bytes: self.bytes[unit] };
-            while let Some(behind) = self.conflict(unit, place, places) {
-                place.offset = behind;
+            let mut placement = ByteRange { start: 0, length: self.bytes[unit] };
+            while let Some(behind) = self.conflict(unit, placement, placements) {
+                placement.start = behind;
             }
-            if place.end() > ring {
+            if placement.end() > ring {
                 return None;
             }
-            places[unit] = place;
-            used = used.max(place.end());
+            placements[unit] = placement;
+            used = used.max(placement.end());
         }
         Some(used)
     }
@@ -197,13 +185,13 @@ impl Placer {
     }
 
     /// Where a unit that must be there together with this one, and overlaps the place, ends.
-    fn conflict(&self, unit: usize, place: Place, places: &[Place]) -> Option<u64> {
-        let others = self.together[unit].iter().map(|&other| places[other]);
-        others.filter(|other| other.overlaps(place)).map(Place::end).max()
+    fn conflict(&self, unit: usize, placement: ByteRange, placements: &[ByteRange]) -> Option<u64> {
+        let others = self.together[unit].iter().map(|&other| placements[other]);
+        others.filter(|other| other.overlaps(placement)).map(ByteRange::end).max()
     }
 }
 
-fn clear(places: &mut Vec<Place>, units: usize) {
-    places.clear();
-    places.resize(units, Place::default());
+fn clear(placements: &mut Vec<ByteRange>, units: usize) {
+    placements.clear();
+    placements.resize(units, ByteRange::default());
 }

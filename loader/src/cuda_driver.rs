@@ -1,4 +1,10 @@
-//! The CUDA driver: the functions that loading needs, found at run time, with safe faces and errors in words.
+//! The CUDA driver: the functions that loading needs, found at run time, with safe wrappers.
+//!
+//! Every function that returns a [`Result`] fails with [`Error::Failed`], whose text names the driver's function and its result.
+//! All but [`Device::open`], [`Device::push`] and [`Device::make_current`] need the device's context to be current on the calling
+//! thread.
+
+#![allow(clippy::missing_errors_doc, reason = "the module says it once for all functions")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::{Arc, OnceLock};
@@ -136,6 +142,7 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
+    /// Opens the device with this CUDA ordinal, and keeps its primary context.
     pub fn open(ordinal: i32) -> Result<Arc<Self>> {
         let functions = functions()?;
         let mut count = 0;
@@ -160,6 +167,7 @@ impl Device {
         Ok(true)
     }
 
+    /// Undoes a [`push`](Self::push) that returned true.
     pub fn pop(&self) {
         let mut popped = ptr::null_mut();
         let _ = call!(self.functions, pop(&mut popped));
@@ -176,6 +184,7 @@ impl Device {
         call!(self.functions, pin(address as *mut c_void, bytes, PORTABLE_DEVICEMAP))
     }
 
+    /// Makes pinned memory pageable again.
     pub fn unpin(&self, address: u64) {
         let _ = call!(self.functions, unpin(address as *mut c_void));
     }
@@ -190,14 +199,17 @@ impl Device {
         Ok(stream as u64)
     }
 
+    /// Destroys a stream.
     pub fn destroy_stream(&self, stream: u64) {
         let _ = call!(self.functions, destroy_stream(stream as CUstream));
     }
 
+    /// Waits on the host for all work on a stream.
     pub fn synchronize(&self, stream: u64) -> Result<()> {
         call!(self.functions, synchronize(stream as CUstream))
     }
 
+    /// Creates an event; `timed` where [`elapsed_ms`](Self::elapsed_ms) is to be asked.
     pub fn create_event(&self, timed: bool) -> Result<u64> {
         const DISABLE_TIMING: c_uint = 2;
         let mut event = ptr::null_mut();
@@ -205,22 +217,27 @@ impl Device {
         Ok(event as u64)
     }
 
+    /// Destroys an event.
     pub fn destroy_event(&self, event: u64) {
         let _ = call!(self.functions, destroy_event(event as CUevent));
     }
 
+    /// Records an event after all work queued on a stream.
     pub fn record(&self, event: u64, stream: u64) -> Result<()> {
         call!(self.functions, record(event as CUevent, stream as CUstream))
     }
 
+    /// Work queued on the stream from here on waits for the event.
     pub fn wait(&self, stream: u64, event: u64) -> Result<()> {
         call!(self.functions, wait(stream as CUstream, event as CUevent, 0))
     }
 
+    /// Waits on the host for an event.
     pub fn wait_on_host(&self, event: u64) -> Result<()> {
         call!(self.functions, wait_on_host(event as CUevent))
     }
 
+    /// Milliseconds between two timed events.
     pub fn elapsed_ms(&self, from: u64, to: u64) -> Result<f32> {
         let mut milliseconds = 0.0;
         call!(self.functions, elapsed(&mut milliseconds, from as CUevent, to as CUevent))?;
@@ -248,6 +265,7 @@ impl Device {
     /// `CU_STREAM_CAPTURE_MODE_RELAXED`
     pub const RELAXED: c_int = 2;
 
+    /// Allocates device memory.
     pub fn allocate(&self, bytes: u64) -> Result<u64> {
         let mut address = 0;
         call!(self.functions, allocate(&mut address, bytes as usize))
@@ -255,6 +273,7 @@ impl Device {
         Ok(address)
     }
 
+    /// Frees device memory.
     pub fn free(&self, address: u64) {
         let _ = call!(self.functions, free(address));
     }

@@ -1,0 +1,68 @@
+//! What planning gives.
+
+use std::fmt;
+
+use crate::range::ByteRange;
+
+/// Which units stay on the device, and where in the ring the others are copied to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Per unit: whether it stays on the device.
+    pub resident: Vec<bool>,
+    /// Per unit its place in the ring, `None` if it is resident.
+    pub placements: Vec<Option<ByteRange>>,
+    /// The size of the ring.
+    pub ring_bytes: u64,
+    /// Bytes of the units that stay.
+    pub resident_bytes: u64,
+    /// Time per forward in steady state.
+    pub predicted_ns: u64,
+    /// No schedule of these copies is faster.
+    pub floor_ns: u64,
+    /// Nanoseconds of compute per forward.
+    pub compute_ns: u64,
+    /// Bytes copied per forward.
+    pub streamed_bytes: u64,
+}
+
+/// Why there is no plan. The text is for the user.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PlanError {
+    /// What was asked makes no sense.
+    Invalid(String),
+    /// The weights do not fit into what is allowed.
+    TooSmall {
+        /// Bytes allowed.
+        limit: u64,
+        /// Bytes of the smallest layout.
+        needed: u64,
+        /// Of these, bytes of units that must stay.
+        resident: u64,
+        /// The point that needs that much, if one does by itself.
+        point: Option<usize>,
+    },
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(what) => f.write_str(what),
+            Self::TooSmall { limit, needed, resident, point } => {
+                write!(
+                    f,
+                    "the weights need at least {needed} bytes of device memory, and {limit} bytes are allowed: "
+                )?;
+                match point {
+                    Some(point) => write!(f, "point {point} of the forward needs {} bytes at once", needed - resident)?,
+                    None => write!(f, "what is needed at once takes {} bytes", needed - resident)?,
+                }
+                if *resident > 0 {
+                    write!(f, ", beside {resident} bytes that must stay on the device")?;
+                }
+                write!(f, ". Raise the budget, or split the model into smaller units")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}
