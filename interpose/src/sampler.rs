@@ -2,17 +2,13 @@
 //!
 //! Sampled by the control thread after driver memory changed, never by the program's own threads.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memlab_trace::encode::{self, LineBuffer};
 use parking_lot::Mutex;
 
-use crate::recorder::Recorder;
-use crate::symbols;
-
-/// The most other processes named of a card.
-const OTHERS: usize = 16;
+use crate::log::Log;
+use crate::nvml::Nvml;
 
 #[derive(Default)]
 pub struct Sampler {
@@ -40,7 +36,9 @@ impl Sampler {
 
     /// Samples every watched device whose use may have changed (other processes change it too: `always`), and logs what
     /// is new.
-    pub fn sample(&self, recorder: &Recorder, nvml: &Nvml, always: bool) {
+    ///
+    /// `pid` is this process, and `now` says the trace's time.
+    pub fn sample(&self, log: &Log, pid: u32, now: impl Fn() -> u64, nvml: &Nvml, always: bool) {
         if !self.changed.swap(false, Ordering::Relaxed) && !always {
             return;
         }
@@ -51,170 +49,25 @@ impl Sampler {
                 let watched = &self.watched.lock()[index];
                 (watched.device, watched.bus_id.clone())
             };
-            let Some(use_) = bus_id.and_then(|bus_id| nvml.usage(&bus_id, recorder.facts.pid)) else { continue };
-            let now = (use_.used, use_.process);
+            let Some(use_) = bus_id.and_then(|bus_id| nvml.usage(&bus_id, pid)) else { continue };
+            let found = (use_.used, use_.process);
             let (is_old, others_are_old) = {
                 let watched = &mut self.watched.lock()[index];
                 let others_are_old = watched.last_others == use_.others;
                 watched.last_others.clone_from(&use_.others);
-                (watched.last.replace(now) == Some(now), others_are_old)
+                (watched.last.replace(found) == Some(found), others_are_old)
             };
             // First who the others are: with the first sample, readers take both for what was before it.
             if !others_are_old {
                 let mut line = LineBuffer::<1024>::new();
-                recorder.log.append(encode::others(&mut line, device, &use_.others));
+                log.append(encode::others(&mut line, device, &use_.others));
             }
             if is_old {
                 continue;
             }
             let mut line = LineBuffer::<192>::new();
-            let time = recorder.now();
-            recorder.log.append(encode::used(&mut line, time, device, use_.used, use_.total, use_.process));
+            let time = now();
+            log.append(encode::used(&mut line, time, device, use_.used, use_.total, use_.process));
         }
-    }
-}
-
-/// The NVIDIA management library, as far as it is needed.
-pub struct Nvml {
-    handle_by_bus_id: unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int,
-    memory_v1: unsafe extern "C" fn(*mut c_void, *mut MemoryV1) -> c_int,
-    memory_v2: Option<unsafe extern "C" fn(*mut c_void, *mut MemoryV2) -> c_int>,
-    processes: Option<unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int>,
-}
-
-/// `nvmlMemory_t`, in which what the driver keeps to itself counts as used.
-#[repr(C)]
-struct MemoryV1 {
-    total: u64,
-    free: u64,
-    used: u64,
-}
-
-/// `nvmlMemory_v2_t`, as `nvidia-smi` and `cudaMemGetInfo` count: what the driver keeps to itself is neither used nor free.
-#[repr(C)]
-struct MemoryV2 {
-    version: c_uint,
-    total: u64,
-    reserved: u64,
-    free: u64,
-    used: u64,
-}
-
-impl MemoryV2 {
-    /// `nvmlMemory_v2`
-    const VERSION: c_uint = size_of::<Self>() as c_uint | 2 << 24;
-}
-
-/// `nvmlProcessInfo_t`, as `nvmlDeviceGetComputeRunningProcesses_v2` and `_v3` fill it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ProcessInfo {
-    pid: c_uint,
-    used: u64,
-    instances: [c_uint; 2],
-}
-
-pub struct Usage {
-    pub used: u64,
-    /// What programs can use of the card, as CUDA says it.
-    pub total: u64,
-    pub process: Option<u64>,
-    /// Other processes and what each holds, the largest first; none where this process is not among those that NVML tells.
-    pub others: Vec<(u32, u64)>,
-}
-
-impl Nvml {
-    const SUCCESS: c_int = 0;
-    /// What NVML says when it may not tell (`NVML_VALUE_NOT_AVAILABLE`).
-    const NOT_AVAILABLE: u64 = u64::MAX;
-
-    /// Loads and starts NVML; `None` where there is none (it comes with the driver).
-    pub fn load() -> Option<Self> {
-        // SAFETY: loading a system library by its soname; the signatures are those of nvml.h.
-        unsafe {
-            let library = libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL);
-            if library.is_null() {
-                return None;
-            }
-            let find = |name: &CStr| {
-                let found = symbols::real_dlsym()(library, name.as_ptr());
-                (!found.is_null()).then_some(found)
-            };
-            let initialise: unsafe extern "C" fn() -> c_int = std::mem::transmute(find(c"nvmlInit_v2")?);
-            if initialise() != Self::SUCCESS {
-                return None;
-            }
-            Some(Self {
-                handle_by_bus_id: std::mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int,
-                >(find(c"nvmlDeviceGetHandleByPciBusId_v2")?),
-                memory_v1: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, *mut MemoryV1) -> c_int>(
-                    find(c"nvmlDeviceGetMemoryInfo")?,
-                ),
-                memory_v2: find(c"nvmlDeviceGetMemoryInfo_v2").map(|found| {
-                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, *mut MemoryV2) -> c_int>(found)
-                }),
-                processes: find(c"nvmlDeviceGetComputeRunningProcesses_v3")
-                    .or_else(|| find(c"nvmlDeviceGetComputeRunningProcesses_v2"))
-                    .map(|found| {
-                        std::mem::transmute::<
-                            *mut c_void,
-                            unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int,
-                        >(found)
-                    }),
-            })
-        }
-    }
-
-    pub fn usage(&self, bus_id: &str, pid: u32) -> Option<Usage> {
-        let bus_id = CString::new(bus_id).ok()?;
-        let mut card = std::ptr::null_mut();
-        // SAFETY: NVML is initialised; it writes to the variable.
-        if unsafe { (self.handle_by_bus_id)(bus_id.as_ptr(), &mut card) } != Self::SUCCESS {
-            return None;
-        }
-        let (used, total) = self.memory(card)?;
-        let processes = self.processes(card).unwrap_or_default();
-        // In a container with its own process ids ours does not appear, and nobody can be told apart.
-        let (process, others) = match processes.iter().find(|(other, _)| *other == pid) {
-            Some((_, process)) => {
-                let mut others: Vec<(u32, u64)> =
-                    processes.iter().filter(|(other, bytes)| *other != pid && *bytes > 0).copied().collect();
-                others.sort_unstable_by_key(|(other, bytes)| (std::cmp::Reverse(*bytes), *other));
-                others.truncate(OTHERS);
-                (Some(*process), others)
-            }
-            None => (None, Vec::new()),
-        };
-        Some(Usage { used, total, process, others })
-    }
-
-    /// What is used of a card, and what there is to use.
-    fn memory(&self, card: *mut c_void) -> Option<(u64, u64)> {
-        if let Some(ask) = self.memory_v2 {
-            let mut memory = MemoryV2 { version: MemoryV2::VERSION, total: 0, reserved: 0, free: 0, used: 0 };
-            // SAFETY: NVML is initialised; it writes to the variable, whose version says how it is laid out.
-            if unsafe { ask(card, &mut memory) } == Self::SUCCESS {
-                return Some((memory.used, memory.total.saturating_sub(memory.reserved)));
-            }
-        }
-        // Drivers before 510, which cannot tell what is theirs.
-        let mut memory = MemoryV1 { total: 0, free: 0, used: 0 };
-        // SAFETY: as above.
-        let known = unsafe { (self.memory_v1)(card, &mut memory) } == Self::SUCCESS;
-        known.then_some((memory.used, memory.total))
-    }
-
-    /// The processes that compute on a card and what each holds; without those of which NVML may not tell.
-    fn processes(&self, card: *mut c_void) -> Option<Vec<(u32, u64)>> {
-        let mut processes = [ProcessInfo { pid: 0, used: 0, instances: [0; 2] }; 128];
-        let mut count = processes.len() as c_uint;
-        // SAFETY: the array has room for `count` entries.
-        if unsafe { self.processes?(card, &mut count, processes.as_mut_ptr()) } != Self::SUCCESS {
-            return None;
-        }
-        let told = processes.iter().take(count as usize).filter(|process| process.used != Self::NOT_AVAILABLE);
-        Some(told.map(|process| (process.pid, process.used)).collect())
     }
 }

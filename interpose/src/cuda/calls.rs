@@ -1,10 +1,17 @@
-//! The driver's functions that moving memory needs, called past memlab's own hooks.
+//! The driver's functions as memlab itself calls them, past its own hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::ptr;
 
+use super::types::{Access, Location, Properties};
 use crate::symbols::Real;
+
+/// `CUDA_SUCCESS`, also of the runtime.
+pub const CUDA_SUCCESS: c_int = 0;
+pub const CUDA_ERROR_OUT_OF_MEMORY: c_int = 2;
+/// What a hook answers when the real function cannot be found: nothing is initialised then.
+pub const CUDA_ERROR_NOT_INITIALIZED: c_int = 3;
 
 /// A result of the driver that is not success.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,87 +45,6 @@ impl fmt::Display for Code {
     }
 }
 
-/// `CUmemLocation`, in plain integers: a newer driver may know values that enumerations lack.
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Location {
-    pub kind: c_int,
-    pub id: c_int,
-}
-
-impl Location {
-    const DEVICE: c_int = 1;
-    const HOST: c_int = 2;
-    const HOST_NUMA: c_int = 3;
-
-    pub fn device(device: i32) -> Self {
-        Self { kind: Self::DEVICE, id: device }
-    }
-
-    /// The device, if it is one.
-    pub fn as_device(self) -> Option<i32> {
-        (self.kind == Self::DEVICE).then_some(self.id)
-    }
-}
-
-/// `CUmemAllocationProp`
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Properties {
-    pub kind: c_int,
-    pub handle_types: c_int,
-    pub location: Location,
-    pub win32: usize,
-    /// Compression, GPUDirect RDMA, usage, and four reserved bytes.
-    pub flags: [u8; 8],
-}
-
-impl Properties {
-    pub const PINNED: c_int = 1;
-
-    /// Memory as `cuMemAlloc` gives it.
-    pub fn on_device(device: i32) -> Self {
-        let rdma = attribute(GPU_DIRECT_RDMA_WITH_VMM, device) == 1;
-        Self {
-            kind: Self::PINNED,
-            handle_types: 0,
-            location: Location::device(device),
-            win32: 0,
-            flags: [0, u8::from(rdma), 0, 0, 0, 0, 0, 0],
-        }
-    }
-
-    /// Host memory that `device` reaches at the address it is mapped to, near to it; `None` where the driver has none.
-    pub fn on_host(device: i32) -> Option<Self> {
-        let location = if attribute(HOST_NUMA_VMM, device) == 1 {
-            Location { kind: Location::HOST_NUMA, id: attribute(HOST_NUMA_ID, device).max(0) }
-        } else if attribute(HOST_VMM, device) == 1 {
-            Location { kind: Location::HOST, id: 0 }
-        } else {
-            return None;
-        };
-        Some(Self { kind: Self::PINNED, handle_types: 0, location, win32: 0, flags: [0; 8] })
-    }
-}
-
-/// `CUmemAccessDesc`
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Access {
-    pub location: Location,
-    pub flags: c_int,
-}
-
-impl Access {
-    pub const READ_WRITE: c_int = 3;
-
-    pub fn full(device: i32) -> Self {
-        Self { location: Location::device(device), flags: Self::READ_WRITE }
-    }
-}
-
-const _: () = assert!(size_of::<Properties>() == 32 && size_of::<Access>() == 12);
-
 /// `CUdevice_attribute`
 const VMM: c_int = 102;
 const GPU_DIRECT_RDMA_WITH_VMM: c_int = 110;
@@ -129,6 +55,7 @@ const HOST_VMM: c_int = 145;
 type Context = *mut c_void;
 pub type Stream = *mut c_void;
 pub type Event = *mut c_void;
+pub type Pool = *mut c_void;
 
 macro_rules! functions {
     ($($static:ident = $symbol:literal ($($type:ty),*);)*) => {$(
@@ -140,6 +67,15 @@ functions! {
     GET_ERROR_NAME = c"cuGetErrorName" (c_int, *mut *const c_char);
     DEVICE_COUNT = c"cuDeviceGetCount" (*mut c_int);
     DEVICE_ATTRIBUTE = c"cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
+    PRIMARY_STATE = c"cuDevicePrimaryCtxGetState" (c_int, *mut c_uint, *mut c_int);
+    PRIMARY_RETAIN = c"cuDevicePrimaryCtxRetain" (*mut Context, c_int);
+    PRIMARY_RELEASE = c"cuDevicePrimaryCtxRelease_v2" (c_int);
+    CTX_GET_DEVICE = c"cuCtxGetDevice" (*mut c_int);
+    DEVICE_NAME = c"cuDeviceGetName" (*mut c_char, c_int, c_int);
+    DEVICE_MEMORY = c"cuDeviceTotalMem_v2" (*mut usize, c_int);
+    DEVICE_BUS_ID = c"cuDeviceGetPCIBusId" (*mut c_char, c_int, c_int);
+    MEMORY_INFO = c"cuMemGetInfo_v2" (*mut usize, *mut usize);
+    ADDRESS_RANGE = c"cuMemGetAddressRange_v2" (*mut u64, *mut usize, u64);
     CTX_SET_CURRENT = c"cuCtxSetCurrent" (Context);
     CTX_GET_CURRENT = c"cuCtxGetCurrent" (*mut Context);
     CTX_SYNCHRONIZE = c"cuCtxSynchronize" ();
@@ -165,6 +101,14 @@ functions! {
     COPY_TO_HOST = c"cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Stream);
     COPY_TO_DEVICE = c"cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Stream);
     COPY_ON_DEVICE = c"cuMemcpyDtoDAsync_v2" (u64, u64, usize, Stream);
+    HOST_ALLOC = c"cuMemHostAlloc" (*mut u64, usize, c_uint);
+    HOST_FREE = c"cuMemFreeHost" (u64);
+    FREE_ASYNC = c"cuMemFreeAsync" (u64, Stream);
+    DEFAULT_POOL = c"cuDeviceGetDefaultMemPool" (*mut Pool, c_int);
+    CURRENT_POOL = c"cuDeviceGetMemPool" (*mut Pool, c_int);
+    POOL_ATTRIBUTE = c"cuMemPoolGetAttribute" (Pool, c_int, *mut c_void);
+    TRIM_POOL = c"cuMemPoolTrimTo" (Pool, usize);
+    GRAPH_ATTRIBUTE = c"cuDeviceGetGraphMemAttribute" (c_int, c_int, *mut c_void);
 }
 
 /// Calls a driver function; where it is missing, answers as an uninitialised driver would.
@@ -186,6 +130,32 @@ macro_rules! call {
 fn attribute(attribute: c_int, device: i32) -> c_int {
     let mut value = 0;
     call!(DEVICE_ATTRIBUTE(&mut value, attribute, device)).map_or(0, |()| value)
+}
+
+impl Properties {
+    /// Memory as `cuMemAlloc` gives it.
+    pub fn on_device(device: i32) -> Self {
+        let rdma = attribute(GPU_DIRECT_RDMA_WITH_VMM, device) == 1;
+        Self {
+            kind: Self::PINNED,
+            handle_types: 0,
+            location: Location::device(device),
+            win32: 0,
+            flags: [0, u8::from(rdma), 0, 0, 0, 0, 0, 0],
+        }
+    }
+
+    /// Host memory that `device` reaches at the address it is mapped to, near to it; `None` where the driver has none.
+    pub fn on_host(device: i32) -> Option<Self> {
+        let location = if attribute(HOST_NUMA_VMM, device) == 1 {
+            Location { kind: Location::HOST_NUMA, id: attribute(HOST_NUMA_ID, device).max(0) }
+        } else if attribute(HOST_VMM, device) == 1 {
+            Location { kind: Location::HOST, id: 0 }
+        } else {
+            return None;
+        };
+        Some(Self { kind: Self::PINNED, handle_types: 0, location, win32: 0, flags: [0; 8] })
+    }
 }
 
 /// Whether virtual memory management is there.
@@ -225,16 +195,36 @@ pub fn synchronize() -> Result<(), Code> {
 }
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`
-pub const RELAXED: c_int = 2;
+const RELAXED: c_int = 2;
 
 /// Sets what captures on other threads forbid this one, and says what it was; 0, the strictest, where the driver does not.
-pub fn exchange_capture_mode(mut mode: c_int) -> c_int {
+fn exchange_capture_mode(mut mode: c_int) -> c_int {
     call!(CAPTURE_MODE(&mut mode)).map_or(0, |()| mode)
 }
 
 /// Lets this thread do what a capture on another thread would forbid.
 pub fn relax_captures() {
     exchange_capture_mode(RELAXED);
+}
+
+/// The same until dropped.
+pub struct RelaxedCaptures(c_int);
+
+impl RelaxedCaptures {
+    pub fn begin() -> Self {
+        Self(exchange_capture_mode(RELAXED))
+    }
+
+    /// Whether the program had relaxed them itself, as PyTorch does around allocations while it captures.
+    pub fn were_relaxed(&self) -> bool {
+        self.0 == RELAXED
+    }
+}
+
+impl Drop for RelaxedCaptures {
+    fn drop(&mut self) {
+        exchange_capture_mode(self.0);
+    }
 }
 
 /// Whether a stream is being captured, validly or not; not so where the driver does not know it.
@@ -341,4 +331,133 @@ pub fn copy_to_device(address: u64, host: *const u8, bytes: u64, stream: Stream)
 
 pub fn copy_on_device(to: u64, from: u64, bytes: u64, stream: Stream) -> Result<(), Code> {
     call!(COPY_ON_DEVICE(to, from, bytes as usize, stream))
+}
+
+/// The device of the current context.
+pub fn current_device() -> Result<i32, Code> {
+    let mut device = 0;
+    call!(CTX_GET_DEVICE(&mut device))?;
+    Ok(device)
+}
+
+/// The current context; 0 where there is none.
+pub fn current_context() -> u64 {
+    let mut context = ptr::null_mut();
+    call!(CTX_GET_CURRENT(&mut context)).map_or(0, |()| context as u64)
+}
+
+/// Whether the device's primary context is in use.
+pub fn primary_is_active(device: i32) -> Result<bool, Code> {
+    let (mut flags, mut active) = (0, 0);
+    call!(PRIMARY_STATE(device, &mut flags, &mut active))?;
+    Ok(active != 0)
+}
+
+/// The device's primary context, with one more user.
+pub fn retain_primary(device: i32) -> Result<u64, Code> {
+    let mut context = ptr::null_mut();
+    call!(PRIMARY_RETAIN(&mut context, device))?;
+    Ok(context as u64)
+}
+
+/// Takes back a [`retain_primary`].
+pub fn release_primary(device: i32) {
+    let _ = call!(PRIMARY_RELEASE(device));
+}
+
+/// Base and bytes of the allocation that contains `address`.
+pub fn address_range(address: u64) -> Result<(u64, u64), Code> {
+    let (mut base, mut bytes) = (0, 0);
+    call!(ADDRESS_RANGE(&mut base, &mut bytes, address))?;
+    Ok((base, bytes as u64))
+}
+
+/// Free and total bytes of the current device.
+pub fn memory_info() -> Result<(u64, u64), Code> {
+    let (mut free, mut total) = (0, 0);
+    call!(MEMORY_INFO(&mut free, &mut total))?;
+    Ok((free as u64, total as u64))
+}
+
+/// Bytes of a device.
+pub fn device_memory(device: i32) -> Result<u64, Code> {
+    let mut total = 0;
+    call!(DEVICE_MEMORY(&mut total, device))?;
+    Ok(total as u64)
+}
+
+pub fn device_name(device: i32) -> Result<String, Code> {
+    let mut text: [c_char; 128] = [0; 128];
+    call!(DEVICE_NAME(text.as_mut_ptr(), text.len() as c_int - 1, device))?;
+    Ok(text_of(&text))
+}
+
+/// The PCI address of a device.
+pub fn device_bus_id(device: i32) -> Result<String, Code> {
+    let mut text: [c_char; 128] = [0; 128];
+    call!(DEVICE_BUS_ID(text.as_mut_ptr(), text.len() as c_int - 1, device))?;
+    Ok(text_of(&text))
+}
+
+/// What the driver has written before the first NUL.
+fn text_of(text: &[c_char]) -> String {
+    let bytes: Vec<u8> = text.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Pinned host memory that all contexts and devices reach.
+pub fn allocate_pinned(bytes: usize) -> Result<u64, Code> {
+    const PORTABLE_AND_MAPPED: c_uint = 1 | 2;
+    let mut address = 0;
+    call!(HOST_ALLOC(&mut address, bytes, PORTABLE_AND_MAPPED))?;
+    Ok(address)
+}
+
+/// Gives back what [`allocate_pinned`] made.
+pub fn free_pinned(address: u64) {
+    let _ = call!(HOST_FREE(address));
+}
+
+/// Gives back stream-ordered memory, in the order of `stream`.
+pub fn free_async(address: u64, stream: Stream) {
+    let _ = call!(FREE_ASYNC(address, stream));
+}
+
+/// The pool that a device has from the start.
+pub fn default_pool(device: i32) -> Result<Pool, Code> {
+    let mut pool = ptr::null_mut();
+    call!(DEFAULT_POOL(&mut pool, device))?;
+    Ok(pool)
+}
+
+/// The pool that a device's stream-ordered allocations come from at present.
+pub fn current_pool(device: i32) -> Result<Pool, Code> {
+    let mut pool = ptr::null_mut();
+    call!(CURRENT_POOL(&mut pool, device))?;
+    Ok(pool)
+}
+
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
+pub const POOL_RESERVED: c_int = 5;
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`
+pub const POOL_USED: c_int = 7;
+
+/// One of the two attributes above, which are 64-bit numbers.
+pub fn pool_attribute(pool: Pool, which: c_int) -> Result<u64, Code> {
+    let mut value = 0u64;
+    call!(POOL_ATTRIBUTE(pool, which, (&raw mut value).cast()))?;
+    Ok(value)
+}
+
+/// Has a pool give back what it keeps and nobody uses.
+pub fn trim_pool(pool: Pool) {
+    let _ = call!(TRIM_POOL(pool, 0));
+}
+
+/// Bytes that a device's graphs have reserved.
+pub fn reserved_by_graphs(device: i32) -> Result<u64, Code> {
+    const RESERVED: c_int = 2; // CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
+    let mut bytes = 0u64;
+    call!(GRAPH_ATTRIBUTE(device, RESERVED, (&raw mut bytes).cast()))?;
+    Ok(bytes)
 }

@@ -1,73 +1,42 @@
-//! Loaded late (`dlopen`, in a notebook): the symbols of the program are bound already, so memlab's functions are
-//! written into the tables through which the loaded libraries call (their GOTs), and into those of libraries to come.
+//! Hooks for a program that runs already (memlab was `dlopen`ed, as in a notebook): its symbols are bound, so memlab's
+//! functions are written into the tables through which loaded libraries call (their GOTs), and into those of libraries
+//! that are loaded later.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 
-use crate::cuda::{hooks, info, runtime};
-use crate::lifecycle;
-use crate::recorder::Recorder;
-use crate::symbols;
-use crate::torch;
+use crate::loaded_objects;
+use crate::locks::unlock_in_child;
+use crate::panics;
 
-/// Where the jump in [`dlopen`] goes; set before any table is patched.
+/// memlab's functions by the names that they are called by.
+pub type Replacements = HashMap<&'static [u8], *const c_void>;
+
+/// Makes the table of all hooks but `dlopen`, which is this file's.
+static REPLACEMENTS: OnceLock<fn() -> Replacements> = OnceLock::new();
+
+/// Where the jump in [`dlopen`] goes; set before any table is patched, and null where none is.
 static REAL_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// Load addresses of the objects whose tables have been written to.
 static PATCHED: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 
-/// Set where PyTorch had used CUDA when memlab was loaded.
-static FOUND_RUNNING: AtomicBool = AtomicBool::new(false);
-
-/// Patches what is loaded, unless libmemlab was preloaded, when the dynamic linker has bound everything to it.
-pub fn patch_if_loaded_late() {
-    if !preloaded() {
+/// Patches what is loaded, and from now on what is loaded later.
+pub fn start(replacements: fn() -> Replacements) {
+    if REPLACEMENTS.set(replacements).is_ok() {
         REAL_DLOPEN.store(libc::dlopen as *mut c_void, Ordering::Release);
-        patch_what_is_new();
-        if symbols::path_of_loaded(c"libc10_cuda.so").is_some() && info::is_in_use() {
-            FOUND_RUNNING.store(true, Ordering::Relaxed);
-            // The recording begins now, and not when CUDA is next used: the agent can then ask PyTorch what there is.
-            drop(Recorder::enter());
-        }
+        patch_new_objects();
     }
-}
-
-/// Whether memlab came into a program in which PyTorch had used CUDA.
-pub fn found_running() -> bool {
-    FOUND_RUNNING.load(Ordering::Relaxed)
-}
-
-/// Whether libmemlab comes before libc in the order of loading, as only what is preloaded (or linked) does.
-pub fn preloaded() -> bool {
-    /// The first of the two that was met.
-    struct First(Option<bool>);
-    unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _size: usize, first: *mut c_void) -> c_int {
-        // SAFETY: a valid description of a loaded object, and the `First` below.
-        let (object, first) = unsafe { (&*object, &mut *first.cast::<First>()) };
-        if !object.dlpi_name.is_null() && first.0.is_none() {
-            // SAFETY: a NUL-terminated name.
-            let name = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
-            if name.ends_with(b"/libc.so.6") {
-                first.0 = Some(false);
-            } else if object.dlpi_addr == symbols::base_of(preloaded as *const c_void) as u64 {
-                first.0 = Some(true);
-            }
-        }
-        0
-    }
-    let mut first = First(None);
-    // SAFETY: the callback gets `first` back while it is alive.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut first).cast()) };
-    first.0.unwrap_or(false)
 }
 
 /// `dlopen` as libraries call it once their tables are patched. The real one looks at its return address, for the
-/// caller's RUNPATH, so it is jumped to; what it loads is patched when somebody next asks for a library or a symbol, as
-/// Python does right after loading an extension.
+/// caller's RUNPATH, so it is jumped to. What it loads is patched at the next `dlopen` or `dlsym`; Python calls one right
+/// after loading an extension.
 #[unsafe(naked)]
 unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
     std::arch::naked_asm!(
@@ -79,72 +48,49 @@ unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
         "pop rsi",
         "pop rdi",
         "jmp qword ptr [rip + {real}]",
-        patch = sym patch_what_is_new,
+        patch = sym patch_new_objects,
         real = sym REAL_DLOPEN,
     )
 }
 
-/// Patches libraries loaded since the last time. Does nothing where memlab was preloaded.
-pub extern "C" fn patch_what_is_new() {
+/// Patches objects loaded since the last call. Does nothing where memlab was preloaded.
+pub extern "C" fn patch_new_objects() {
     static PATCHED_FOR: AtomicU64 = AtomicU64::new(0);
     if REAL_DLOPEN.load(Ordering::Relaxed).is_null() {
         return;
     }
-    let loads = loads();
+    let loads = loaded_objects::loads();
     if PATCHED_FOR.swap(loads, Ordering::AcqRel) != loads {
-        crate::quietly(patch_loaded);
+        panics::catch(patch_all);
     }
 }
 
-/// How many objects have ever been loaded.
-pub fn loads() -> u64 {
-    let mut loads = 0u64;
-    // SAFETY: the callback gets `loads` back while it is alive.
-    unsafe { libc::dl_iterate_phdr(Some(count_loads), (&raw mut loads).cast()) };
-    loads
+/// In a forked child: another thread of the parent may have been patching.
+pub fn reset_in_child() {
+    unlock_in_child(&PATCHED);
 }
 
-/// Tells how many objects have ever been loaded, and looks at no more than the first.
-unsafe extern "C" fn count_loads(object: *mut libc::dl_phdr_info, _size: usize, loads: *mut c_void) -> c_int {
-    // SAFETY: a valid description, and the number of [`loads`].
-    unsafe { *loads.cast::<u64>() = (*object).dlpi_adds };
-    1
-}
-
-/// In a forked child: another thread of the parent's may have been patching.
-pub fn forget_in_child() {
-    lifecycle::free_in_child(&PATCHED);
-}
-
-fn replacements() -> HashMap<&'static [u8], *const c_void> {
-    let mut table: HashMap<&'static [u8], *const c_void> = HashMap::new();
-    table.insert(b"dlopen", dlopen as *const c_void);
-    table.insert(b"dlsym", symbols::dlsym as *const c_void);
-    table.insert(b"_exit", lifecycle::_exit as *const c_void);
-    table.extend(hooks::in_force().map(|hook| (hook.abi_name.as_bytes(), hook.address)));
-    table.extend(runtime::HOOKS.iter().map(|(name, address)| (name.as_bytes(), *address)));
-    table.extend(torch::hooks().map(|hook| (hook.symbol.to_bytes(), hook.address)));
-    table
-}
-
-fn patch_loaded() {
+fn patch_all() {
+    let Some(replacements) = REPLACEMENTS.get() else { return };
+    let mut replacements = replacements();
+    replacements.insert(b"dlopen", dlopen as *const c_void);
     let mut patched = PATCHED.lock();
-    let mut pass = Pass { replacements: replacements(), patched: patched.get_or_insert_with(HashSet::new) };
+    let mut pass = Pass { replacements, patched: patched.get_or_insert_with(HashSet::new) };
     // SAFETY: the callback gets `pass` back while it is alive, and valid descriptions of loaded objects.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut pass).cast()) };
 }
 
 struct Pass<'a> {
-    replacements: HashMap<&'static [u8], *const c_void>,
+    replacements: Replacements,
     patched: &'a mut HashSet<usize>,
 }
 
 unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _size: usize, pass: *mut c_void) -> c_int {
-    // SAFETY: as `patch_loaded` promises.
+    // SAFETY: a valid description, with a NUL-terminated name or none, and the `Pass` of `patch_all`.
     unsafe {
         let (object, pass) = (&*object, &mut *pass.cast::<Pass>());
         let name = if object.dlpi_name.is_null() { c"" } else { CStr::from_ptr(object.dlpi_name) };
-        // Not ourselves, nor the loader and libc, which call none of these through their tables.
+        // Not memlab itself, nor the loader and libc, which call none of these through their tables.
         let own = ["libmemlab.so", "ld-linux", "linux-vdso", "libc.so.6"];
         let skip = own.iter().any(|part| name.to_string_lossy().contains(part));
         if !skip
@@ -195,11 +141,13 @@ const R_X86_64_GLOB_DAT: u64 = 6;
 const R_X86_64_JUMP_SLOT: u64 = 7;
 
 impl Tables {
-    /// SAFETY: `object` must describe a loaded object.
+    /// # Safety
+    ///
+    /// `object` must describe a loaded object.
     unsafe fn of(object: &libc::dl_phdr_info) -> Option<Self> {
         let base = object.dlpi_addr as usize;
-        // SAFETY: the caller's word: headers and the dynamic section are mapped; the latter ends with a zero tag. glibc
-        // has turned its addresses into absolute ones.
+        // SAFETY: headers and dynamic section of a loaded object are mapped; the latter ends with a zero tag. glibc has
+        // turned its addresses into absolute ones.
         unsafe {
             let headers = std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
             let protected = headers
@@ -227,8 +175,10 @@ impl Tables {
         }
     }
 
-    /// SAFETY: the object must still be loaded.
-    unsafe fn patch(&self, replacements: &HashMap<&'static [u8], *const c_void>) {
+    /// # Safety
+    ///
+    /// The object must still be loaded.
+    unsafe fn patch(&self, replacements: &Replacements) {
         for (relocations, count) in self.relocations {
             for index in 0..count {
                 // SAFETY: the tables have that many entries, and symbol indices lie inside the symbol table.
@@ -248,14 +198,16 @@ impl Tables {
         }
     }
 
-    /// SAFETY: `slot` must be a pointer slot of this object.
+    /// # Safety
+    ///
+    /// `slot` must be a pointer slot of this object.
     unsafe fn write(&self, slot: *mut *const c_void, value: *const c_void) {
         const PAGE: usize = 4096;
         let address = slot as usize;
         let page = address & !(PAGE - 1);
         let protected = self.protected.is_some_and(|(start, size)| (start..start + size).contains(&address));
-        // SAFETY: the caller's word; an aligned pointer-sized store is seen whole by other threads. RELRO pages were
-        // writable until relocation ended and are made read-only again.
+        // SAFETY: the slot is aligned, so other threads see the store whole. RELRO pages were writable until relocation
+        // ended and are made read-only again.
         unsafe {
             if protected && libc::mprotect(page as *mut c_void, PAGE, libc::PROT_READ | libc::PROT_WRITE) != 0 {
                 return;

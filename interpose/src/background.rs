@@ -1,0 +1,21 @@
+//! Threads of memlab's own in the program's process.
+
+use std::io;
+
+/// Runs `work` on a new thread that takes none of the program's signals.
+///
+/// # Errors
+///
+/// Where the system starts no thread.
+pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // SAFETY: signal mask calls on this thread with valid sets; the mask is restored right after.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        spawned.map(drop)
+    }
+}

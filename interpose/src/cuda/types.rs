@@ -1,0 +1,153 @@
+//! Structures of the driver's interface, in plain integers: a newer driver may use values that enumerations lack.
+
+use std::ffi::{c_int, c_uint};
+
+use cudarc::driver::sys;
+
+/// A place for a result, as the program passes it to a call: null, or a `T` that the call writes to.
+#[repr(transparent)]
+pub struct Out<T>(*mut T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
+impl<T: Copy> Out<T> {
+    pub fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// What is there, after a call has written it; `None` where the program passed null.
+    pub fn get(self) -> Option<T> {
+        // SAFETY: not null, so it is the place that the program gave for the result. C promises no alignment.
+        (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
+    }
+
+    /// Writes the result, unless the program passed null.
+    pub fn set(self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: as in `get`: the place for a `T` that the program gave.
+            unsafe { self.0.write_unaligned(value) };
+        }
+    }
+}
+
+/// A structure or array that the program passes to a call to be read: null, or valid during the call.
+#[repr(transparent)]
+pub struct In<T>(*const T);
+
+impl<T> Clone for In<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for In<T> {}
+
+impl<T: Copy> In<T> {
+    /// `None` where the program passed null.
+    pub fn get(self) -> Option<T> {
+        // SAFETY: not null, so it is the structure that the program gave for the call to read.
+        (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
+    }
+
+    /// Element `index` of an array.
+    ///
+    /// # Safety
+    ///
+    /// The array has that many elements: a call that reads them all has succeeded.
+    pub unsafe fn element(self, index: usize) -> T {
+        // SAFETY: the caller promises that the element exists.
+        unsafe { self.0.add(index).read_unaligned() }
+    }
+}
+
+/// `CUmemLocation`, in plain integers: a newer driver may know values that enumerations lack.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Location {
+    pub kind: c_int,
+    pub id: c_int,
+}
+
+impl Location {
+    pub const DEVICE: c_int = 1;
+    pub const HOST: c_int = 2;
+    pub const HOST_NUMA: c_int = 3;
+
+    pub fn device(device: i32) -> Self {
+        Self { kind: Self::DEVICE, id: device }
+    }
+
+    /// The device, if it is one.
+    pub fn as_device(self) -> Option<i32> {
+        (self.kind == Self::DEVICE).then_some(self.id)
+    }
+}
+
+/// `CUmemAllocationProp`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Properties {
+    pub kind: c_int,
+    pub handle_types: c_int,
+    pub location: Location,
+    pub win32: usize,
+    /// Compression, GPUDirect RDMA, usage, and four reserved bytes.
+    pub flags: [u8; 8],
+}
+
+impl Properties {
+    pub const PINNED: c_int = 1;
+}
+
+/// `CUmemAccessDesc`
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    pub location: Location,
+    pub flags: c_int,
+}
+
+impl Access {
+    pub const READ_WRITE: c_int = 3;
+
+    pub fn full(device: i32) -> Self {
+        Self { location: Location::device(device), flags: Self::READ_WRITE }
+    }
+}
+
+const _: () = assert!(size_of::<Properties>() == 32 && size_of::<Access>() == 12);
+
+/// `CUDA_ARRAY_DESCRIPTOR`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ArrayShape {
+    pub width: usize,
+    pub height: usize,
+    /// `CUarray_format`
+    pub format: c_uint,
+    pub channels: c_uint,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Array3dShape {
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+    /// `CUarray_format`
+    pub format: c_uint,
+    pub channels: c_uint,
+    pub flags: c_uint,
+}
+
+const _: () = {
+    assert!(size_of::<ArrayShape>() == size_of::<sys::CUDA_ARRAY_DESCRIPTOR>());
+    assert!(size_of::<Array3dShape>() == size_of::<sys::CUDA_ARRAY3D_DESCRIPTOR>());
+};

@@ -1,0 +1,24 @@
+//! Keeps memlab from recording what it allocates and calls itself.
+
+use std::cell::Cell;
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks the thread as inside memlab until dropped.
+pub struct RecursionGuard(());
+
+impl RecursionGuard {
+    /// `None` if the thread is inside memlab already.
+    #[inline]
+    pub fn enter() -> Option<Self> {
+        INSIDE.with(|inside| (!inside.replace(true)).then_some(Self(())))
+    }
+}
+
+impl Drop for RecursionGuard {
+    fn drop(&mut self) {
+        INSIDE.with(|inside| inside.set(false));
+    }
+}

@@ -1,0 +1,29 @@
+//! What memlab tells the user while the program runs.
+
+/// Writes one line to stderr. A full pipe is waited for only briefly, and the SIGPIPE of a closed one never reaches the
+/// program.
+pub fn say(what: &str) {
+    const WRITE_TIMEOUT_MS: i32 = 100;
+    let line = format!("memlab: {what}\n");
+    let mut stderr = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one valid entry.
+    if unsafe { libc::poll(&mut stderr, 1, WRITE_TIMEOUT_MS) } == 0 {
+        return;
+    }
+    // SAFETY: signal and write calls on this thread with valid sets and a valid buffer; the mask is restored.
+    unsafe {
+        let mut pipe: libc::sigset_t = std::mem::zeroed();
+        let (mut before, mut pending) = (pipe, pipe);
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
+        libc::sigpending(&mut pending);
+        let pending_before = libc::sigismember(&pending, libc::SIGPIPE) == 1;
+        let written = libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len());
+        if written < 0 && !pending_before {
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &now);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+    }
+}
