@@ -4,8 +4,10 @@ use std::ffi::{c_char, c_double, c_int};
 use std::time::Duration;
 
 use crate::control;
-use crate::limit::{self, OnLimit};
-use crate::mover::{self, Request};
+use crate::limit::card::OnLimit;
+use crate::limit::settings;
+use crate::mover::operation::{self, Request};
+use crate::panics;
 use crate::recorder::Recorder;
 use crate::request::{DEVICES, LONGEST_TIMEOUT, is_limit};
 
@@ -46,7 +48,7 @@ fn duration(seconds: c_double) -> Duration {
 }
 
 fn finish(request: Request, timeout: Duration) -> Result<(), String> {
-    mover::start(request, timeout)?.wait()
+    operation::start(request, timeout)?.wait()
 }
 
 /// # Safety
@@ -54,7 +56,7 @@ fn finish(request: Request, timeout: Duration) -> Result<(), String> {
 /// `error` is null or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlab_offload(timeout_s: c_double, error: *mut c_char, size: usize) -> c_int {
-    let outcome = crate::quietly(|| finish(Request::Offload, duration(timeout_s)));
+    let outcome = panics::catch(|| finish(Request::Offload, duration(timeout_s)));
     // SAFETY: the caller's word.
     unsafe { answer(outcome, error, size) }
 }
@@ -70,7 +72,7 @@ pub unsafe extern "C" fn memlab_restore(
     size: usize,
 ) -> c_int {
     let request = Request::Restore { free_host: free_host != 0 };
-    let outcome = crate::quietly(|| finish(request, duration(timeout_s)));
+    let outcome = panics::catch(|| finish(request, duration(timeout_s)));
     // SAFETY: the caller's word.
     unsafe { answer(outcome, error, size) }
 }
@@ -86,7 +88,7 @@ pub unsafe extern "C" fn memlab_limit(
     error: *mut c_char,
     size: usize,
 ) -> c_int {
-    let outcome = crate::quietly(|| set_limit(device, bytes, spill));
+    let outcome = panics::catch(|| set_limit(device, bytes, spill));
     // SAFETY: the caller's word.
     unsafe { answer(outcome, error, size) }
 }
@@ -105,7 +107,7 @@ fn set_limit(device: c_int, bytes: u64, spill: c_int) -> Result<(), String> {
         0 | 1 => Some(OnLimit::spilling(spill == 1)),
         other => return Err(format!("{other} is not what can happen at a limit: use 0, 1 or -1")),
     };
-    limit::set((device != ALL).then_some(device), (bytes != NONE).then_some(bytes), spill);
+    settings::set((device != ALL).then_some(device), (bytes != NONE).then_some(bytes), spill);
     Ok(())
 }
 
@@ -114,7 +116,7 @@ fn set_limit(device: c_int, bytes: u64, spill: c_int) -> Result<(), String> {
 /// `json` is null or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlab_status(json: *mut c_char, size: usize) -> usize {
-    let status = crate::quietly(|| Recorder::current().map(|recorder| control::status(recorder).to_string()));
+    let status = panics::catch(|| Recorder::current().map(|recorder| control::status(recorder).to_string()));
     // SAFETY: the caller's word.
     status.flatten().map_or(0, |status| unsafe { write(&status, json, size) })
 }

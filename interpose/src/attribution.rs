@@ -2,20 +2,11 @@
 
 use std::ptr;
 
-use crate::intern::FrameRole;
+use crate::frame_role::FrameRole;
 use crate::python::walk::{Interpreter, RawFrame};
-use crate::recorder::Recorder;
-use crate::thread::{CachedFrame, CachedLayer, FRAME_CACHE, LAYER_CACHE, STACK_CACHE, Slot, ThreadState};
+use crate::recorder::{Attribution, Recorder};
+use crate::thread_state::{CachedFrame, CachedLayer, FRAME_CACHE, LAYER_CACHE, STACK_CACHE, Slot, ThreadState};
 use memlab_trace::record::{Flags, Phase};
-
-/// The outcome of [`here`].
-#[derive(Clone, Copy, Default)]
-pub struct Attribution {
-    pub stack: u32,
-    pub layer: u32,
-    /// Bits of the trace's `flags`.
-    pub flags: u32,
-}
 
 /// Attributes what the calling thread does right now.
 #[inline]

@@ -11,33 +11,34 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::thread::Thread;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
 
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::{Follower, Model};
+use parking_lot::Mutex;
 
-use crate::lifecycle;
-use crate::log::{FIRST_EXTENSION, Naming, TraceFile};
-use crate::mover;
+use crate::background;
+use crate::config::config;
+use crate::locks;
+use crate::log::file::{FIRST_EXTENSION, SLACK, TraceFile};
+use crate::log::place::Naming;
+use crate::log::waker;
+use crate::panics;
 use crate::recorder::Recorder;
+use crate::recursion::RecursionGuard;
+use crate::stderr::say;
 
 /// How often the thread looks when nobody wakes it.
 const TICK: Duration = Duration::from_millis(250);
-/// How long a process that ends waits for its trace to be condensed.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// The longest time until a condensation that failed is tried again.
+/// How long a process that ends waits for its trace to be compacted.
+const COMPACTION_TIMEOUT: Duration = Duration::from_secs(20);
+/// The longest time until a compaction that failed is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 /// So little may be filled before anybody looks again.
 const SMALL: u64 = 64 << 20;
-/// What a file takes besides keyframe and events: its header, and what is kept back at its end.
-const SLACK: u64 = 64 << 10;
 
-/// What the thread goes by.
+/// What the thread decides by.
 struct State {
     /// Files left behind to which a thread may still be writing.
     left: Vec<&'static TraceFile>,
@@ -49,12 +50,9 @@ struct State {
     hopeless: bool,
 }
 
-/// Held while a trace is being condensed.
-static CONDENSING: Mutex<State> = Mutex::new(NOTHING_YET);
+/// Held while a trace is being compacted.
+static COMPACTING: Mutex<State> = Mutex::new(NOTHING_YET);
 const NOTHING_YET: State = State { left: Vec::new(), keyframe: 0, again: None, hopeless: false };
-
-/// The thread that condenses; null before it has started.
-static THREAD: AtomicPtr<Thread> = AtomicPtr::new(ptr::null_mut());
 
 /// What failed was said.
 static SAID: AtomicBool = AtomicBool::new(false);
@@ -69,51 +67,32 @@ enum Failure {
     After(String),
 }
 
-/// Bounds a new trace.
-pub fn bound(file: &TraceFile, trace_max: u64) {
-    file.bound(allowance(trace_max, 0, 0), trace_max / 2);
-}
-
-/// How large a file may get while nothing is condensed: what it is condensed to has to have room beside it.
-fn allowance(trace_max: u64, keyframe: u64, left: u64) -> u64 {
-    let next = (keyframe + keyframe / 2 + 2 * SLACK).max(trace_max / 4);
-    trace_max.saturating_sub(next).saturating_sub(left)
-}
-
-/// Starts the thread that condenses, once the trace has a size at all, or at once where it may have little. Called now and then by the control thread.
+/// Starts the thread that compacts, once the trace has a size at all, or at once where the maximum is small. Called now and
+/// then by the control thread.
 pub fn start_if_needed(recorder: &'static Recorder) {
-    let is_due = crate::config().trace_max <= SMALL || recorder.log.file().tail() > FIRST_EXTENSION / 2;
-    if is_due && THREAD.load(Ordering::Acquire).is_null() {
-        // Null again in a forked child.
-        let pending = ptr::from_mut(Box::leak(Box::new(std::thread::current())));
-        THREAD.store(pending, Ordering::Release);
-        if mover::spawn("memlab-trace", move || run(recorder)).is_err() {
+    let is_due = config().trace_max <= SMALL || recorder.log.file().tail() > FIRST_EXTENSION / 2;
+    if is_due && !waker::is_set() {
+        // Until the thread runs, the control thread is woken in its place.
+        waker::set(std::thread::current());
+        if background::spawn("memlab-trace", move || run(recorder)).is_err() {
             recorder.warn("no thread could be started that keeps the trace small: it ends when it is full");
         }
     }
 }
 
-/// A file has grown large. Called in hooks, so it only wakes the thread.
-pub fn wake() {
-    // SAFETY: null, or never freed.
-    if let Some(thread) = unsafe { THREAD.load(Ordering::Acquire).as_ref() } {
-        thread.unpark();
-    }
-}
-
 fn run(recorder: &'static Recorder) {
-    // Nothing this thread does is to be recorded.
-    let Some(_never_record) = crate::thread::Guard::enter() else { return };
-    THREAD.store(ptr::from_mut(Box::leak(Box::new(std::thread::current()))), Ordering::Release);
+    // Nothing this thread does is recorded.
+    let Some(_guard) = RecursionGuard::enter() else { return };
+    waker::set(std::thread::current());
     loop {
-        crate::quietly(|| look(recorder));
+        panics::catch(|| look(recorder));
         std::thread::park_timeout(TICK);
     }
 }
 
 fn look(recorder: &Recorder) {
-    let mut state = CONDENSING.lock();
-    let trace_max = crate::config().trace_max;
+    let mut state = COMPACTING.lock();
+    let trace_max = config().trace_max;
     state.let_go(recorder, trace_max);
     if !recorder.log.is_full() {
         say_lost(recorder);
@@ -129,7 +108,7 @@ fn look(recorder: &Recorder) {
         file.close();
         return;
     }
-    match condense(recorder, &mut state, trace_max) {
+    match compact(recorder, &mut state, trace_max) {
         Ok(()) => state.again = None,
         Err(failure) => state.failed(recorder, failure),
     }
@@ -138,15 +117,15 @@ fn look(recorder: &Recorder) {
     }
 }
 
-/// Lets a condensation under way come to its end. Runs on the thread that ends the process, before the trace is closed.
+/// Waits for the end of a compaction under way. Runs on the thread that ends the process, before the trace is closed.
 pub fn finish() {
-    drop(CONDENSING.try_lock_for(PATIENCE));
+    drop(COMPACTING.try_lock_for(COMPACTION_TIMEOUT));
 }
 
 /// In a forked child, which has none of the threads that were at it.
-pub fn forget_in_child() {
-    lifecycle::reset_in_child(&CONDENSING, NOTHING_YET);
-    THREAD.store(ptr::null_mut(), Ordering::Release);
+pub fn reset_in_child() {
+    locks::reset_in_child(&COMPACTING, NOTHING_YET);
+    waker::reset_in_child();
     SAID.store(false, Ordering::Relaxed);
     SAID_LOST.store(false, Ordering::Relaxed);
 }
@@ -159,7 +138,7 @@ pub fn say_lost(recorder: &Recorder) {
     }
     recorder.log.append(encode::lost(&mut LineBuffer::<128>::new(), recorder.now(), lost));
     if !SAID.load(Ordering::Relaxed) && !SAID_LOST.swap(true, Ordering::Relaxed) {
-        crate::say(
+        say(
             "events come faster than the trace can be kept below MEMLAB_TRACE_MAX: some are missing, and its report says \
              how many; a larger maximum helps",
         );
@@ -186,10 +165,7 @@ impl State {
 
     /// Bounds the current file.
     fn bound(&self, recorder: &Recorder, trace_max: u64) {
-        let file = recorder.log.file();
-        // Not before there is something to gain.
-        let large = (trace_max / 2).max(file.front() + trace_max / 16);
-        file.bound(allowance(trace_max, self.keyframe, self.taken()), large);
+        recorder.log.file().bound_alone(trace_max, self.keyframe, self.taken());
     }
 
     /// What files left behind take.
@@ -218,7 +194,7 @@ impl State {
     }
 }
 
-fn condense(recorder: &Recorder, state: &mut State, trace_max: u64) -> Result<(), Failure> {
+fn compact(recorder: &Recorder, state: &mut State, trace_max: u64) -> Result<(), Failure> {
     let before = |error: &dyn std::fmt::Display| Failure::Before(error.to_string());
     let (log, old) = (&recorder.log, recorder.log.file());
     let path = old.path.clone();

@@ -1,6 +1,7 @@
 //! What the environment asks for. Read once, when the library is loaded.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use memlab_sizes::ParseError;
@@ -10,6 +11,19 @@ const DEFAULT_TRACE_MAX: u64 = 2 << 30;
 /// Below this a trace could not hold its own definitions.
 const LEAST_TRACE_MAX: u64 = 4 << 20;
 const DEFAULT_OUTPUT: &str = "memlab-%n-%p.jsonl";
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+
+/// What the environment asked for when the library was loaded.
+pub fn config() -> &'static Config {
+    CONFIG.get_or_init(Config::from_environment)
+}
+
+/// Whether memlab records at all (`MEMLAB=0` switches it off).
+pub fn enabled() -> bool {
+    // Hooks may be called before the library's constructor has run, when the environment cannot be read yet.
+    CONFIG.get().is_some_and(|config| config.enabled)
+}
 
 pub struct Config {
     pub enabled: bool,

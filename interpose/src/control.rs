@@ -2,7 +2,7 @@
 //!
 //! It takes no lock of Python's or PyTorch's, and every request is bounded in size and time.
 
-mod clients;
+pub mod clients;
 
 use std::fs;
 use std::io;
@@ -15,13 +15,16 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use self::clients::Clients;
-pub use self::clients::forget_in_child;
-use crate::condense;
-use crate::limit;
-use crate::mover::{self, Progress};
+use crate::limit::card::OnLimit;
+use crate::limit::settings;
+use crate::mover::operation;
+use crate::mover::progress::{self, Progress};
+use crate::nvml::Nvml;
 use crate::recorder::Recorder;
+use crate::recursion::RecursionGuard;
 use crate::request::Request;
-use crate::sampler::Nvml;
+use crate::torch::expected;
+use crate::{background, compaction, got_patch, moved_bytes, mover};
 
 /// How often the control thread looks around when nobody asks.
 const TICK: Duration = Duration::from_millis(250);
@@ -31,14 +34,14 @@ const TICKS_BETWEEN_SAMPLES: u32 = 8;
 /// Starts the control thread. Called once, by the thread that made the recorder, with unknown locks of its caller held:
 /// nothing is waited for.
 pub fn start(recorder: &'static Recorder) {
-    if mover::spawn("memlab", move || run(recorder)).is_err() {
+    if background::spawn("memlab", move || run(recorder)).is_err() {
         recorder.warn("no thread could be started: `memlab ps` will not find this process");
     }
 }
 
 fn run(recorder: &'static Recorder) {
     // Nothing this thread does is to be recorded.
-    let Some(_never_record) = crate::thread::Guard::enter() else { return };
+    let Some(_guard) = RecursionGuard::enter() else { return };
     let mut clients = match listen(recorder.facts.pid).and_then(|listener| Clients::new(listener, refusal)) {
         Ok(clients) => Some(clients),
         Err(error) => {
@@ -50,17 +53,18 @@ fn run(recorder: &'static Recorder) {
     let mut ticks = 0u32;
     loop {
         // The figures of the card while memory is on its way would be taken for somebody else's.
-        let is_settled = mover::record_moved(recorder);
+        let is_settled = moved_bytes::record(recorder);
         if let Some(nvml) = nvml.as_ref().filter(|_| is_settled) {
-            recorder.sampler.sample(recorder, nvml, ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES));
+            let always = ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES);
+            recorder.sampler.sample(&recorder.log, recorder.facts.pid, || recorder.now(), nvml, always);
         }
         if !recorder.is_finished() {
             recorder.python.ask_again(recorder.now());
         }
         recorder.interner.sources.write(&recorder.log);
-        condense::start_if_needed(recorder);
-        crate::late::patch_what_is_new();
-        recorder.torch.run(recorder);
+        compaction::start_if_needed(recorder);
+        got_patch::patch_new_objects();
+        expected::check(recorder);
         ticks = ticks.wrapping_add(1);
         let until = Instant::now() + TICK;
         match &mut clients {
@@ -87,25 +91,25 @@ fn reply(request: &[u8], recorder: &Recorder) -> String {
 fn answer(request: Request, recorder: &Recorder) -> Value {
     match request {
         Request::Status => status(recorder),
-        Request::Offload { timeout } => started(mover::start(mover::Request::Offload, timeout)),
-        Request::Move { timeout, ranges } => started(mover::start(mover::Request::Move { ranges }, timeout)),
+        Request::Offload { timeout } => started(operation::start(operation::Request::Offload, timeout)),
+        Request::Move { timeout, ranges } => started(operation::start(operation::Request::Move { ranges }, timeout)),
         Request::Restore { timeout, free_host } => {
-            started(mover::start(mover::Request::Restore { free_host }, timeout))
+            started(operation::start(operation::Request::Restore { free_host }, timeout))
         }
         Request::Checkpointed(value) => {
-            mover::set_checkpointed(value);
+            progress::set_checkpointed(value);
             json!({"ok": true})
         }
         Request::Limit { device, bytes, spill } => {
-            limit::set(device, bytes, spill.map(limit::OnLimit::spilling));
-            json!({"ok": true, "limits": limit::described()})
+            settings::set(device, bytes, spill.map(OnLimit::spilling));
+            json!({"ok": true, "limits": settings::described()})
         }
     }
 }
 
 /// What the process is and does.
 pub fn status(recorder: &Recorder) -> Value {
-    let (state, moving) = mover::status();
+    let (state, moving) = mover::status::status();
     json!({
         "ok": true,
         "pid": recorder.facts.pid,
@@ -116,7 +120,7 @@ pub fn status(recorder: &Recorder) -> Value {
         "state": state,
         "move": moving,
         // To tell what is used would be to ask the driver, which then does not answer.
-        "limits": if mover::is_checkpointed() { json!([]) } else { json!(limit::described()) },
+        "limits": if progress::is_checkpointed() { json!([]) } else { json!(settings::described()) },
     })
 }
 

@@ -1,17 +1,25 @@
-//! The process's own life: loading, forking and the ways of ending.
+//! The process's life: what happens when the library is loaded, when a recording begins, and when the process ends.
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
-
+use crate::compaction;
+use crate::config::config;
 use crate::control;
-use crate::late;
-use crate::limit;
-use crate::mover::{self, gate};
+use crate::cuda::dlsym::dlsym;
+use crate::cuda::{device, hook_table};
+use crate::fork;
+use crate::got_patch::{self, Replacements};
+use crate::limit::settings;
+use crate::loaded_objects::{is_preloaded, path_of};
+use crate::panics;
 use crate::python::agent;
 use crate::recorder::{self, Recorder};
+use crate::stderr::say;
 use crate::symbols::Real;
+use crate::torch::{expected, hooks};
+use crate::vmm::{gate, mode};
 
 static REAL_EXIT_NOW: Real<unsafe extern "C" fn(c_int) -> !> = Real::next(c"_exit");
 
@@ -22,53 +30,90 @@ unsafe extern "C" {
 
 /// Runs when the library is loaded, before the program's `main`.
 pub fn loaded() {
-    // SAFETY: the handler stays loaded: libmemlab is linked with `-z nodelete`.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-}
-
-/// Frees a lock that may have been held by another thread of the process this one was forked from.
-pub fn free_in_child<T>(lock: &Mutex<T>) {
-    if lock.is_locked() {
-        // SAFETY: called in the child by its only thread, which does not hold it: the one that did does not exist here.
-        unsafe { lock.force_unlock() };
+    if !config().enabled {
+        return;
+    }
+    fork::watch();
+    recorder::on_start(recording_begins);
+    panics::catch(|| settings::start(config()));
+    if config().offload {
+        enable_offloading();
+    }
+    if !is_preloaded() {
+        hook_running_program();
     }
 }
 
-/// The same where what it protects is of no use to the child, or may have been left half changed: it is replaced, not
-/// looked at.
-pub fn reset_in_child<T>(lock: &Mutex<T>, value: T) {
-    free_in_child(lock);
-    // SAFETY: as above, nobody else is here; the old value's memory is lost on purpose.
-    unsafe { std::ptr::write(lock.data_ptr(), value) };
+fn enable_offloading() {
+    if !is_preloaded() {
+        // What runs already would not pass the gate.
+        say(
+            "MEMLAB_OFFLOAD needs memlab to be there from the start (`memlab run --offload`): nothing can be offloaded",
+        );
+        return;
+    }
+    gate::build();
+    mode::enable();
 }
 
-unsafe extern "C" fn in_child() {
-    recorder::forget_in_child();
-    control::forget_in_child();
-    agent::forget_in_child();
-    late::forget_in_child();
-    limit::forget_in_child();
-    mover::forget_in_child();
+/// The dynamic linker has bound the program's symbols already.
+fn hook_running_program() {
+    got_patch::start(replacements);
+    if path_of(c"libc10_cuda.so").is_some() && device::is_in_use() {
+        agent::ask_for_earlier_memory();
+        // The recording begins now, and not when CUDA is next used: the agent can then ask PyTorch what there is.
+        drop(Recorder::enter());
+    }
+}
+
+/// Every function that memlab exports in place of another.
+fn replacements() -> Replacements {
+    let mut table = Replacements::default();
+    table.insert(b"dlsym", dlsym as *const c_void);
+    table.insert(b"_exit", _exit as *const c_void);
+    table.extend(hook_table::replacements());
+    table.extend(hooks::hooks().map(|hook| (hook.symbol.to_bytes(), hook.address)));
+    table
+}
+
+/// Called with unknown locks of the program's held.
+fn recording_begins(recorder: &'static Recorder) {
+    recorder.python.start(&recorder.log, agent::run);
+    expected::check(recorder);
+    control::start(recorder);
+    watch_exit();
 }
 
 /// Has the trace ended by `exit` and by returning from `main`.
-pub fn watch_exit() {
+fn watch_exit() {
     static WATCHING: AtomicBool = AtomicBool::new(false);
     if !WATCHING.swap(true, Ordering::Relaxed) {
-        // SAFETY: as in `loaded`.
-        unsafe { on_exit(exiting, std::ptr::null_mut()) };
+        // SAFETY: the handler stays loaded: libmemlab is linked with `-z nodelete`.
+        unsafe { on_exit(exiting, ptr::null_mut()) };
     }
 }
 
 unsafe extern "C" fn exiting(code: c_int, _: *mut c_void) {
-    gate::let_through(); // What other handlers have to do with the card must not wait: the socket is gone.
-    end(code, Recorder::end);
+    gate::let_through(); // What other exit handlers do with the card must not wait: the socket is gone.
+    end(|recorder| {
+        recorder.finish();
+        recorder.interner.sources.write(&recorder.log);
+        compaction::finish();
+        end_at_once(recorder, code);
+    });
 }
 
-/// `_exit`, which Python's `os._exit` calls: no handler runs, so the trace is ended here.
+/// Ends the trace of a process that will not wait, and may have been interrupted anywhere by a signal.
+fn end_at_once(recorder: &Recorder, code: c_int) {
+    recorder.finish();
+    compaction::say_lost(recorder);
+    recorder.end(code);
+}
+
+/// `_exit`, which Python's `os._exit` calls: no exit handler runs, so the trace is ended here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(code: c_int) -> ! {
-    end(code, Recorder::end_at_once);
+    end(|recorder| end_at_once(recorder, code));
     if let Some(real) = REAL_EXIT_NOW.get() {
         // SAFETY: glibc's own function.
         unsafe { real(code) }
@@ -82,19 +127,20 @@ pub unsafe extern "C" fn _exit(code: c_int) -> ! {
 /// `_Exit`, C's name for the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
-    // SAFETY: the same function.
+    // SAFETY: the function above, which takes any code.
     unsafe { _exit(code) }
 }
 
-fn end(code: c_int, how: impl FnOnce(&Recorder, c_int)) {
+/// Ends the trace as `how` does, once.
+fn end(how: impl FnOnce(&Recorder)) {
     static ENDED: AtomicBool = AtomicBool::new(false);
     // A vforked child runs in its parent's memory until it calls exec: its end is not the parent's.
     if let Some(recorder) = Recorder::current()
         && recorder.facts.pid == std::process::id()
         && !ENDED.swap(true, Ordering::AcqRel)
     {
-        crate::quietly(|| {
-            how(recorder, code);
+        panics::catch(|| {
+            how(recorder);
             control::remove_socket(recorder.facts.pid);
         });
     }

@@ -4,21 +4,21 @@
 //! last. A reader takes a NUL at the start of a line for "not written yet"; what is in the mapping is in the page
 //! cache, so it outlives the process, however it dies.
 
-mod file;
-mod place;
+pub mod file;
+pub mod place;
+pub mod waker;
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
-pub use file::{FIRST_EXTENSION, TraceFile};
-use file::{Refused, Room};
-pub use place::{Naming, is_refusal};
+use crate::stderr::say;
+use file::{Refused, Room, TraceFile};
+use place::Naming;
 
 pub struct Log {
-    /// The file being appended to. Replaced when a long run's trace is condensed. A thread may come to a file that was
+    /// The file being appended to. Replaced when a long run's trace is compacted. A thread may come to a file that was
     /// replaced long ago, finds it closed, and goes on here: so the structure stays, and mapping and descriptor go.
     current: AtomicPtr<TraceFile>,
     state: AtomicU8,
@@ -129,47 +129,11 @@ impl Log {
     #[cold]
     pub fn give_up(&self, error: &io::Error) {
         if self.state.swap(NOTHING, Ordering::Relaxed) != NOTHING {
-            crate::say(&format!(
+            say(&format!(
                 "cannot write any more to {} ({error}): the program goes on, its trace ends here",
                 self.file().path.display()
             ));
         }
-    }
-}
-
-/// Moves a descriptor up, away from the low numbers that programs close and reuse wholesale.
-pub fn out_of_the_way<D: AsRawFd + FromRawFd>(file: D) -> D {
-    let limit = limit(libc::RLIMIT_NOFILE);
-    for lowest in [1000, 500, 200] {
-        if lowest < limit {
-            // SAFETY: an open descriptor; the new one is owned by the returned file.
-            let moved = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest as libc::c_int) };
-            if moved >= 0 {
-                // SAFETY: just made, and nobody else's.
-                return unsafe { D::from_raw_fd(moved) };
-            }
-        }
-    }
-    file
-}
-
-/// Device and inode of what a descriptor stands for; zeros if it is closed.
-pub fn inode_of(descriptor: &impl AsRawFd) -> (u64, u64) {
-    // SAFETY: zeros are a valid stat; the kernel fills it, or leaves it where there is no such descriptor.
-    unsafe {
-        let mut found: libc::stat = std::mem::zeroed();
-        libc::fstat(descriptor.as_raw_fd(), &mut found);
-        (found.st_dev, found.st_ino)
-    }
-}
-
-/// The process's soft limit; `u64::MAX` for none.
-fn limit(resource: libc::__rlimit_resource_t) -> u64 {
-    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel fills the structure.
-    match unsafe { libc::getrlimit(resource, &mut limits) } {
-        0 => limits.rlim_cur, // RLIM_INFINITY is the largest value.
-        _ => u64::MAX,
     }
 }
 

@@ -1,8 +1,9 @@
-//! The recorder: made when the process first uses CUDA, it turns what hooks see into lines of the log.
+//! The recorder: turns what hooks see into lines of the log.
 
 use std::io;
 use std::path::Path;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,27 +11,26 @@ use memlab_trace::encode::{self, Header, LineBuffer};
 use memlab_trace::record::Flags;
 use parking_lot::Mutex;
 
-use crate::attribution;
-use crate::condense;
-use crate::config;
-use crate::cuda::driver_memory::DriverMemory;
-use crate::cuda::info;
+use crate::config::{self, config, enabled};
+use crate::cuda::device;
 use crate::intern::Interner;
-use crate::lifecycle;
-use crate::log::{Log, Naming, is_refusal};
-use crate::python::Python;
+use crate::limit::card;
+use crate::locks;
+use crate::log::Log;
+use crate::log::place::{Naming, is_refusal};
+use crate::panics;
+use crate::python::state::Python;
 use crate::python::walk::Interpreter;
+use crate::recursion::RecursionGuard;
 use crate::sampler::Sampler;
-use crate::thread::{self, Guard, ThreadState};
-use crate::torch;
+use crate::stderr::say;
+use crate::thread_state::{self, ThreadState};
 
 pub struct Recorder {
     pub log: Log,
     pub interner: Interner,
-    pub driver_memory: Mutex<DriverMemory>,
     pub python: Python,
     pub sampler: Sampler,
-    pub torch: torch::expected::Check,
     pub facts: ProcessFacts,
     /// Distinguishes this recorder from that of the process this one was forked from.
     serial: u64,
@@ -52,17 +52,40 @@ pub struct ProcessFacts {
     pub rank: Option<u32>,
 }
 
+/// Who asked for memory: an event's stack, layer and flags. All zeros where nothing is known.
+#[derive(Clone, Copy, Default)]
+pub struct Attribution {
+    pub stack: u32,
+    pub layer: u32,
+    /// Bits of the trace's `flags`.
+    pub flags: u32,
+}
+
 static CURRENT: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
 static CREATING: Mutex<()> = Mutex::new(());
 static SERIALS: AtomicU64 = AtomicU64::new(0);
 /// Set when no recorder could be made: not tried again in this process.
-static HOPELESS: AtomicBool = AtomicBool::new(false);
+static FAILED: AtomicBool = AtomicBool::new(false);
+/// What else begins with a recording.
+static ON_START: OnceLock<fn(&'static Recorder)> = OnceLock::new();
+/// What to tell the user once, should this process come to record.
+static COMPLAINT: Mutex<Option<String>> = Mutex::new(None);
+
+/// Has `start` called with each new recorder, by the thread that made it and with unknown locks of its caller held.
+pub fn on_start(start: fn(&'static Recorder)) {
+    let _ = ON_START.set(start);
+}
+
+/// Has the user told something, once, if this process comes to record: shells on the way to it need not say it.
+pub fn complain_when_recording(complaint: String) {
+    *COMPLAINT.lock() = Some(complaint);
+}
 
 /// A hook's stay inside memlab: the recorder and the calling thread's state, until dropped.
 pub struct Session {
     pub recorder: &'static Recorder,
     pub thread: &'static mut ThreadState,
-    _guard: Guard,
+    _guard: RecursionGuard,
 }
 
 impl Recorder {
@@ -70,10 +93,10 @@ impl Recorder {
     /// there is no recording.
     #[inline]
     pub fn enter() -> Option<Session> {
-        let guard = Guard::enter()?;
+        let guard = RecursionGuard::enter()?;
         let recorder = match Self::current() {
             Some(recorder) => recorder,
-            None => crate::quietly(Self::create).flatten()?,
+            None => panics::catch(Self::create).flatten()?,
         };
         Self::session(recorder, guard)
     }
@@ -82,16 +105,16 @@ impl Recorder {
     #[inline]
     pub fn enter_if_recording() -> Option<Session> {
         let recorder = Self::current()?;
-        Self::session(recorder, Guard::enter()?)
+        Self::session(recorder, RecursionGuard::enter()?)
     }
 
     #[inline]
-    fn session(recorder: &'static Recorder, guard: Guard) -> Option<Session> {
+    fn session(recorder: &'static Recorder, guard: RecursionGuard) -> Option<Session> {
         if recorder.finished.load(Ordering::Relaxed) {
             return None;
         }
         // SAFETY: the state is this thread's own, and the guard makes this the only session on it.
-        let thread = unsafe { thread::state(recorder.serial).as_mut()? };
+        let thread = unsafe { thread_state::state(recorder.serial).as_mut()? };
         if thread.id == 0 {
             recorder.define_thread(thread);
         }
@@ -106,7 +129,7 @@ impl Recorder {
 
     #[cold]
     fn create() -> Option<&'static Self> {
-        if !crate::enabled() || HOPELESS.load(Ordering::Relaxed) {
+        if !enabled() || FAILED.load(Ordering::Relaxed) {
             return None;
         }
         let _one_at_a_time = CREATING.lock();
@@ -117,30 +140,29 @@ impl Recorder {
             Ok(recorder) => {
                 let recorder: &'static Self = Box::leak(Box::new(recorder));
                 CURRENT.store(ptr::from_ref(recorder).cast_mut(), Ordering::Release);
-                recorder.python.start(&recorder.log);
-                recorder.torch.run(recorder);
-                crate::control::start(recorder);
-                lifecycle::watch_exit();
+                if let Some(start) = ON_START.get() {
+                    start(recorder);
+                }
                 Some(recorder)
             }
             Err(error) => {
-                HOPELESS.store(true, Ordering::Relaxed);
-                crate::say(&format!("{error}: the program runs without a trace"));
+                FAILED.store(true, Ordering::Relaxed);
+                say(&format!("{error}: the program runs without a trace"));
                 None
             }
         }
     }
 
     fn open() -> io::Result<Self> {
-        let config = crate::config();
+        let config = config();
         if let Some(error) = &config.trace_max_error {
-            crate::say(&format!("MEMLAB_TRACE_MAX: {error}; traces take up to 2 GiB"));
+            say(&format!("MEMLAB_TRACE_MAX: {error}; traces take up to 2 GiB"));
         }
         if let Some(error) = &config.host_max_error {
-            crate::say(&format!("MEMLAB_HOST_MAX: {error}; host memory is not limited"));
+            say(&format!("MEMLAB_HOST_MAX: {error}; host memory is not limited"));
         }
-        if let Some(complaint) = crate::limit::complaint() {
-            crate::say(&complaint);
+        if let Some(complaint) = COMPLAINT.lock().take() {
+            say(&complaint);
         }
         let raw_command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
         let command: Vec<String> = raw_command
@@ -175,14 +197,12 @@ impl Recorder {
         let mut line = LineBuffer::<8192>::new();
         let header = encode::header(&mut line, &header);
         let log = create_log(&wanted, config.run, config.trace_max, header)?;
-        condense::bound(log.file(), config.trace_max);
+        log.file().bound_alone(config.trace_max, 0, 0);
         Ok(Self {
             log,
             interner: Interner::default(),
-            driver_memory: Mutex::default(),
             python: Python::default(),
             sampler: Sampler::default(),
-            torch: torch::expected::Check::default(),
             facts,
             serial: SERIALS.fetch_add(1, Ordering::Relaxed) + 1,
             start,
@@ -231,7 +251,7 @@ impl Recorder {
 
     /// Tells the user and the trace about something memlab cannot do here.
     pub fn warn(&self, what: &str) {
-        crate::say(what);
+        say(what);
         self.log.append(encode::warning(&mut LineBuffer::<1024>::new(), what));
     }
 
@@ -247,12 +267,12 @@ impl Recorder {
         if self.known_devices.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
             return;
         }
-        let facts = info::device_facts(device);
+        let facts = device::device_facts(device);
         let bus_id = facts.bus_id.as_deref().map(str::as_bytes);
         let mut line = LineBuffer::<1024>::new();
         self.log.append(encode::device(&mut line, device, &facts.name, facts.total_bytes, bus_id));
         self.sampler.watch(device, facts.bus_id);
-        crate::limit::record(self, device);
+        card::record(&self.log, device);
     }
 
     #[cold]
@@ -286,16 +306,6 @@ impl Recorder {
 
     /// Writes the last line and trims the file. `code` is the exit code.
     pub fn end(&self, code: i32) {
-        self.finish();
-        self.interner.sources.write(&self.log);
-        condense::finish();
-        self.end_at_once(code);
-    }
-
-    /// The same for a process that will not wait, and may have been interrupted anywhere by a signal.
-    pub fn end_at_once(&self, code: i32) {
-        self.finish();
-        condense::say_lost(self);
         self.log.append(encode::end(&mut LineBuffer::<128>::new(), self.now(), Some(code), None));
         self.log.file().close();
     }
@@ -308,8 +318,7 @@ impl Session {
     }
 
     #[inline]
-    pub fn block_allocated(&mut self, device: i32, address: u64, bytes: u64) {
-        let place = attribution::here(self.recorder, self.thread);
+    pub fn block_allocated(&self, place: Attribution, device: i32, address: u64, bytes: u64) {
         let mut line = LineBuffer::<192>::new();
         self.recorder.log.append(encode::alloc(
             &mut line,
@@ -332,17 +341,14 @@ impl Session {
     }
 
     #[inline]
-    pub fn block_freed(&mut self, device: i32, address: u64) {
+    pub fn block_freed(&self, device: i32, address: u64) {
         let mut line = LineBuffer::<192>::new();
         let now = self.recorder.now();
         self.recorder.log.append(encode::free(&mut line, now, self.thread.id, device, address));
     }
 
-    pub fn out_of_memory(&mut self, device: i32, requested: u64, allocated: u64, reserved: u64) {
-        // It may be the first that is heard of the device.
-        self.recorder.define_device(device);
+    pub fn out_of_memory(&self, place: Attribution, device: i32, requested: u64, allocated: u64, reserved: u64) {
         self.recorder.sampler.driver_memory_changed();
-        let place = attribution::here(self.recorder, self.thread);
         let mut line = LineBuffer::<256>::new();
         self.recorder.log.append(encode::oom(
             &mut line,
@@ -360,14 +366,14 @@ impl Session {
 
 /// A forked child is silent until it uses CUDA, then it has a trace of its own. Runs in the child, whose only thread is
 /// the one that forked.
-pub fn forget_in_child() {
+pub fn reset_in_child() {
     if let Some(parents) = Recorder::current() {
-        parents.log.file().forget_all_in_child();
+        parents.log.file().reset_all_in_child();
     }
     CURRENT.store(ptr::null_mut(), Ordering::Release);
-    HOPELESS.store(false, Ordering::Relaxed);
-    lifecycle::free_in_child(&CREATING);
-    condense::forget_in_child();
+    FAILED.store(false, Ordering::Relaxed);
+    locks::unlock_in_child(&CREATING);
+    locks::unlock_in_child(&COMPLAINT);
 }
 
 /// Opens the log at `wanted` or, where that cannot be, in the temporary folder, saying so. A name that cannot be right
@@ -384,7 +390,7 @@ fn create_log(wanted: &Path, run: Option<u64>, most: u64, header: &[u8]) -> io::
     if !is_refusal(&error)
         && let Ok(log) = Log::create(&instead, Naming::Anything { run }, most, header)
     {
-        crate::say(&format!("{why}: the trace goes to {}", log.file().path.display()));
+        say(&format!("{why}: the trace goes to {}", log.file().path.display()));
         return Ok(log);
     }
     Err(io::Error::new(error.kind(), why))

@@ -13,6 +13,7 @@ use std::time::SystemTime;
 use memlab_trace::encode::{self, LineBuffer};
 use parking_lot::Mutex;
 
+use crate::config::config;
 use crate::log::Log;
 
 /// No source file worth reading is larger.
@@ -41,7 +42,7 @@ struct Places {
 impl Sources {
     /// Notes a place that was met for the first time. Called by hooks: looks at no file.
     pub fn met(&self, file: &str, line: Option<u32>) {
-        let (true, Some(line)) = (crate::config().keep_source && is_kept(file), line) else { return };
+        let (true, Some(line)) = (config().keep_source && is_kept(file), line) else { return };
         let mut places = self.places.lock();
         if places.count >= MOST_PLACES {
             return;
@@ -110,7 +111,7 @@ fn read(file: &str) -> io::Result<Vec<u8>> {
 
 /// When this library was loaded: with the program, or later into it.
 fn began() -> SystemTime {
-    crate::config().began
+    config().began
 }
 
 #[cfg(test)]

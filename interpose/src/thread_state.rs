@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use crate::intern::{Frame, FrameRole};
+use crate::frame_role::FrameRole;
+use crate::intern::Frame;
 use crate::python::walk::{CodeIdentity, MAX_DEPTH, RawFrame};
-use crate::torch::autograd::{Backward, Nodes};
 
 /// One frame of the last stack, outermost first, with what attribution made of the frames up to it.
 #[derive(Clone, Copy)]
@@ -58,6 +58,33 @@ pub struct CachedLayer {
     pub key: usize,
     /// The module's class; 0 for a frame.
     pub class: usize,
+}
+
+/// The forward operation whose node the engine is evaluating on this thread.
+#[derive(Clone, Copy)]
+pub struct Backward {
+    pub running: bool,
+    pub stack: u32,
+    pub layer: u32,
+    /// The innermost Python frame when the engine took the node: with the same frame on top, no Python has run since.
+    pub frame_at_entry: *const u8,
+}
+
+impl Default for Backward {
+    fn default() -> Self {
+        Self { running: false, stack: 0, layer: 0, frame_at_entry: ptr::null() }
+    }
+}
+
+/// What a thread remembers of nodes.
+#[derive(Clone, Copy, Default)]
+pub struct Nodes {
+    /// PyTorch's number for this thread plus one; 0 before it was asked.
+    pub torch_thread: u64,
+    /// The stack of the last node made.
+    pub last_stack: u32,
+    /// Stack and layer of the last node evaluated on this thread.
+    pub last_linked: (u32, u32),
 }
 
 pub const FRAME_CACHE: usize = 1024;
@@ -133,7 +160,7 @@ impl ThreadState {
     ///
     /// As for [`forget`](Self::forget); it is gone afterwards.
     unsafe fn unmake(state: *mut Self) {
-        // SAFETY: the caller's word.
+        // SAFETY: the whole mapping that `make` made, which only the caller has.
         unsafe { libc::munmap(state.cast(), STATE_BYTES) };
     }
 
@@ -147,23 +174,6 @@ impl ThreadState {
 
 thread_local! {
     static STATE: Cell<*mut ThreadState> = const { Cell::new(ptr::null_mut()) };
-    static BUSY: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this thread is inside memlab already; set for the lifetime of the guard.
-pub struct Guard(());
-
-impl Guard {
-    #[inline]
-    pub fn enter() -> Option<Self> {
-        BUSY.with(|busy| (!busy.replace(true)).then_some(Self(())))
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        BUSY.with(|busy| busy.set(false));
-    }
 }
 
 /// The calling thread's state, made or reset for `recorder` when needed. Null if there is no memory for one.
@@ -187,7 +197,7 @@ fn prepare(recorder: u64) -> *mut ThreadState {
         // SAFETY: the state is this thread's alone.
         unsafe { ThreadState::forget(state) };
     }
-    // SAFETY: as above.
+    // SAFETY: not null, and this thread's alone.
     unsafe { (*state).recorder = recorder };
     state
 }
@@ -237,6 +247,6 @@ unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
             return;
         }
     }
-    // SAFETY: as above, and nobody has it any more.
+    // SAFETY: made in `prepare`; its thread ends and no slot has taken it.
     unsafe { ThreadState::unmake(state.cast()) };
 }

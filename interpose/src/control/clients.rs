@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::log;
+use crate::descriptors::{inode_of, move_up};
 use crate::request;
 
 /// A client has this long, from connecting to having taken its whole reply.
@@ -27,15 +27,15 @@ struct Owned<S: AsRawFd> {
 
 impl<S: AsRawFd + FromRawFd> Owned<S> {
     fn new(socket: S) -> Self {
-        let socket = log::out_of_the_way(socket);
-        Self { inode: log::inode_of(&socket), socket: ManuallyDrop::new(socket) }
+        let socket = move_up(socket);
+        Self { inode: inode_of(&socket), socket: ManuallyDrop::new(socket) }
     }
 }
 
 impl<S: AsRawFd> Owned<S> {
     /// Not so once the program has closed the descriptor, and perhaps opened something of its own there.
     fn is_ours(&self) -> bool {
-        log::inode_of(&*self.socket) == self.inode
+        inode_of(&*self.socket) == self.inode
     }
 }
 
@@ -53,11 +53,11 @@ static LISTENER: (AtomicI32, AtomicU64) = (AtomicI32::new(-1), AtomicU64::new(0)
 
 /// Has a forked child let go of its parent's socket: whoever connects to it would wait for an answer for as long as the
 /// child lives, also after its parent has ended.
-pub fn forget_in_child() {
+pub fn reset_in_child() {
     let descriptor = LISTENER.0.swap(-1, Ordering::Relaxed);
     if descriptor >= 0 {
         // SAFETY: only looked at; that it may have been closed is what is asked.
-        let inode = log::inode_of(&unsafe { BorrowedFd::borrow_raw(descriptor) });
+        let inode = inode_of(&unsafe { BorrowedFd::borrow_raw(descriptor) });
         if inode.1 == LISTENER.1.load(Ordering::Relaxed) {
             // SAFETY: the listener's, which nobody uses in the child.
             unsafe { libc::close(descriptor) };

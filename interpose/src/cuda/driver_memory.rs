@@ -6,14 +6,16 @@ use std::sync::OnceLock;
 use hashbrown::HashMap;
 use memlab_trace::encode::{self, DriverAlloc, LineBuffer};
 use memlab_trace::record::{DriverKind, Flags};
+use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
 
-use super::info;
-use super::runtime;
-use crate::attribution::{self, Attribution};
-use crate::limit;
-use crate::recorder::{Recorder, Session};
-use crate::symbols;
+use super::device::{current_device, primary_context};
+use super::{caller, calls};
+use crate::attribution;
+use crate::limit::card::{self, footprint};
+use crate::loaded_objects;
+use crate::locks;
+use crate::recorder::{Attribution, Recorder, Session};
 
 /// Handles and pointers of different kinds may have equal values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,10 +56,8 @@ struct Physical {
     mappings: u32,
 }
 
-/// The process's driver memory. Segments are few and large, so a lock and maps serve; the caller of a hook waits only
-/// for another thread's hook.
-#[derive(Default)]
-pub struct DriverMemory {
+/// What the process holds.
+struct DriverMemory {
     live: HashMap<(Space, u64), Allocation, FxBuildHasher>,
     /// By memlab's own number: the driver reuses handle values while mappings live on.
     physical: HashMap<u64, Physical, FxBuildHasher>,
@@ -69,7 +69,28 @@ pub struct DriverMemory {
     mappings: BTreeMap<u64, (u64, u64)>,
 }
 
-/// An allocation taken out of the books before the driver was asked to free it.
+impl DriverMemory {
+    const fn new() -> Self {
+        Self {
+            live: HashMap::with_hasher(FxBuildHasher),
+            physical: HashMap::with_hasher(FxBuildHasher),
+            physical_by_handle: HashMap::with_hasher(FxBuildHasher),
+            last_physical: 0,
+            libraries: HashMap::with_hasher(FxBuildHasher),
+            mappings: BTreeMap::new(),
+        }
+    }
+}
+
+/// Segments are few and large, so one lock and maps serve. A hook waits for another thread's hook alone.
+static MEMORY: Mutex<DriverMemory> = Mutex::new(DriverMemory::new());
+
+/// In a forked child, which holds nothing on any device.
+pub fn reset_in_child() {
+    locks::reset_in_child(&MEMORY, DriverMemory::new());
+}
+
+/// An allocation taken out of the table before the driver was asked to free it.
 pub struct Freed {
     space: Space,
     address: u64,
@@ -77,29 +98,29 @@ pub struct Freed {
 }
 
 /// Memory was taken from the driver. Called after the real function succeeded, with unknown locks of the caller held. Says
-/// whether it is in the books, and will be struck off when it is freed.
+/// whether it is in the table, and will be uncharged when it is freed.
 pub fn allocated(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize) -> bool {
-    book(kind, address, bytes, call, caller, false)
+    add(kind, address, bytes, call, caller, false)
 }
 
 /// The same for what its device's limit has sent to the host.
 pub fn spilled(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize) -> bool {
-    book(kind, address, bytes, call, caller, true)
+    add(kind, address, bytes, call, caller, true)
 }
 
-fn book(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize, spilled: bool) -> bool {
-    let (call, caller) = runtime::outermost_call(call, caller);
+fn add(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize, spilled: bool) -> bool {
+    let (call, caller) = caller::outermost_call(call, caller);
     if address == 0 {
         return false;
     }
     let Some(mut session) = Recorder::enter() else { return false };
-    let device = if is_host(kind) { -1 } else { info::current_device() };
+    let device = if is_host(kind) { -1 } else { current_device() };
     let allocation = Allocation { spilled, ..describe(&mut session, device, bytes, kind, call, caller) };
     log_allocated(&session, address, &allocation);
     if spilled {
-        limit::spilled(device, bytes);
+        card::spilled(device, bytes);
     }
-    session.recorder.driver_memory.lock().live.insert((Space::of(kind), address), allocation);
+    MEMORY.lock().live.insert((Space::of(kind), address), allocation);
     session.recorder.sampler.driver_memory_changed();
     true
 }
@@ -108,33 +129,33 @@ fn book(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: 
 pub fn found_segment(device: i32, address: u64, bytes: u64) {
     let Some(session) = Recorder::enter_if_recording() else { return };
     let key = (Space::Address, address);
-    if address == 0 || session.recorder.driver_memory.lock().live.contains_key(&key) {
+    if address == 0 || MEMORY.lock().live.contains_key(&key) {
         return; // Taken between memlab's coming and its look at what was there.
     }
     session.recorder.define_device(device);
     let place = Attribution { flags: Flags::SEGMENT | Flags::BEFORE, ..Attribution::default() };
-    let (kind, context) = (DriverKind::Device, info::primary_context(device));
+    let (kind, context) = (DriverKind::Device, primary_context(device));
     let (call, library) = ("cudaMalloc", "libc10_cuda.so");
     let allocation = Allocation { device, bytes, kind, context, call, library, place, spilled: false };
     log_allocated(&session, address, &allocation);
-    session.recorder.driver_memory.lock().live.insert(key, allocation);
-    limit::taken(device, limit::footprint(kind, bytes));
+    MEMORY.lock().live.insert(key, allocation);
+    card::taken(device, footprint(kind, bytes));
     session.recorder.sampler.driver_memory_changed();
 }
 
-/// The card, or the host, has it back.
-fn strike_off(allocation: &Allocation) {
+/// The card, or the host, has it back: it no longer counts towards a limit.
+fn uncharge(allocation: &Allocation) {
     if allocation.spilled {
-        limit::unspilled(allocation.device, allocation.bytes);
+        card::unspilled(allocation.device, allocation.bytes);
     } else {
-        limit::released(allocation.device, limit::footprint(allocation.kind, allocation.bytes));
+        card::released(allocation.device, footprint(allocation.kind, allocation.bytes));
     }
 }
 
 /// Memory is about to go back to the driver.
 pub fn freeing(space: Space, address: u64) -> Option<Freed> {
     let session = Recorder::enter_if_recording()?;
-    let allocation = session.recorder.driver_memory.lock().live.remove(&(space, address))?;
+    let allocation = MEMORY.lock().live.remove(&(space, address))?;
     log_freed(&session, address, &allocation);
     session.recorder.sampler.driver_memory_changed();
     Some(Freed { space, address, allocation })
@@ -143,28 +164,26 @@ pub fn freeing(space: Space, address: u64) -> Option<Freed> {
 /// The driver has taken it back.
 pub fn freed(freed: Option<Freed>) {
     if let Some(freed) = freed {
-        strike_off(&freed.allocation);
+        uncharge(&freed.allocation);
     }
 }
 
 /// The name of the library that an address lies in; empty where that is not known.
 pub fn library_at(address: usize) -> &'static str {
-    Recorder::current().map_or("", |recorder| library_in(recorder, address))
-}
-
-fn library_in(recorder: &Recorder, address: usize) -> &'static str {
-    let known = recorder.driver_memory.lock().libraries.get(&address).copied();
+    if Recorder::current().is_none() {
+        return "";
+    }
+    let known = MEMORY.lock().libraries.get(&address).copied();
     known.unwrap_or_else(|| {
-        let name: &'static str = symbols::library_of(address).unwrap_or_default().leak();
-        recorder.driver_memory.lock().libraries.insert(address, name);
+        let name: &'static str = loaded_objects::library_of(address).unwrap_or_default().leak();
+        MEMORY.lock().libraries.insert(address, name);
         name
     })
 }
 
 /// Bytes of the devices that the process holds in the driver's own allocations, `cuMemCreate`d memory apart.
 pub fn held_bytes() -> u64 {
-    let Some(recorder) = Recorder::current() else { return 0 };
-    let memory = recorder.driver_memory.lock();
+    let memory = MEMORY.lock();
     let on_devices = memory.live.values().filter(|allocation| allocation.kind.on_device());
     on_devices.map(|allocation| allocation.bytes).sum()
 }
@@ -173,17 +192,17 @@ pub fn held_bytes() -> u64 {
 pub fn not_freed(freed: Option<Freed>) {
     let (Some(freed), Some(session)) = (freed, Recorder::enter_if_recording()) else { return };
     log_allocated(&session, freed.address, &freed.allocation);
-    session.recorder.driver_memory.lock().live.insert((freed.space, freed.address), freed.allocation);
+    MEMORY.lock().live.insert((freed.space, freed.address), freed.allocation);
 }
 
 /// `cuMemCreate` succeeded: for a device, or for the host. `spilled`: it lies on the host, though it is the device's. Says
-/// whether it is in the books.
+/// whether it is in the table.
 pub fn created(handle: u64, bytes: u64, device: Option<i32>, spilled: bool, caller: usize) -> bool {
     let Some(mut session) = Recorder::enter() else { return false };
     let (device, kind) = device.map_or((-1, DriverKind::Pinned), |device| (device, DriverKind::Physical));
     let allocation = describe(&mut session, device, bytes, kind, "cuMemCreate", caller);
     if spilled {
-        limit::spilled(device, bytes);
+        card::spilled(device, bytes);
     }
     add_physical(&session, handle, Allocation { spilled, ..allocation });
     true
@@ -192,13 +211,13 @@ pub fn created(handle: u64, bytes: u64, device: Option<i32>, spilled: bool, call
 /// Another process's `cuMemCreate`d memory was opened; the driver does not tell its size.
 pub fn imported_handle(handle: u64, caller: usize) {
     let Some(mut session) = Recorder::enter() else { return };
-    let device = info::current_device();
+    let device = current_device();
     let allocation = describe(&mut session, device, 0, DriverKind::Imported, "cuMemImportFromShareableHandle", caller);
     add_physical(&session, handle, allocation);
 }
 
 fn add_physical(session: &Session, handle: u64, allocation: Allocation) {
-    let mut memory = session.recorder.driver_memory.lock();
+    let mut memory = MEMORY.lock();
     memory.last_physical += 1;
     let number = memory.last_physical;
     log_allocated(session, number, &allocation);
@@ -210,7 +229,7 @@ fn add_physical(session: &Session, handle: u64, allocation: Allocation) {
 /// One more reference to a handle.
 pub fn retained(handle: u64) {
     let Some(session) = Recorder::enter_if_recording() else { return };
-    let memory = &mut *session.recorder.driver_memory.lock();
+    let memory = &mut *MEMORY.lock();
     if let Some(physical) = memory.physical_by_handle.get(&handle).and_then(|number| memory.physical.get_mut(number)) {
         physical.handles += 1;
     }
@@ -219,7 +238,7 @@ pub fn retained(handle: u64) {
 /// A reference to a handle is about to be dropped; says whether memlab knows it.
 pub fn releasing(handle: u64) -> bool {
     let Some(session) = Recorder::enter_if_recording() else { return false };
-    let memory = &mut *session.recorder.driver_memory.lock();
+    let memory = &mut *MEMORY.lock();
     let Some(&number) = memory.physical_by_handle.get(&handle) else { return false };
     if let Some(physical) = memory.physical.get_mut(&number) {
         physical.handles = physical.handles.saturating_sub(1);
@@ -230,7 +249,7 @@ pub fn releasing(handle: u64) -> bool {
 
 pub fn mapped(address: u64, bytes: u64, handle: u64) {
     let Some(session) = Recorder::enter_if_recording() else { return };
-    let memory = &mut *session.recorder.driver_memory.lock();
+    let memory = &mut *MEMORY.lock();
     let Some(&number) = memory.physical_by_handle.get(&handle) else { return };
     let Some(physical) = memory.physical.get_mut(&number) else { return };
     physical.mappings += 1;
@@ -242,7 +261,7 @@ pub fn mapped(address: u64, bytes: u64, handle: u64) {
 
 pub fn unmapped(address: u64, bytes: u64) {
     let Some(session) = Recorder::enter_if_recording() else { return };
-    let memory = &mut *session.recorder.driver_memory.lock();
+    let memory = &mut *MEMORY.lock();
     let end = address.saturating_add(bytes);
     let gone: Vec<u64> = memory.mappings.range(address..end).map(|(&start, _)| start).collect();
     for start in gone {
@@ -262,7 +281,7 @@ fn drop_unused(session: &Session, memory: &mut DriverMemory, number: u64) {
         memory.physical_by_handle.retain(|_, known| *known != number);
         let allocation = physical.allocation;
         log_freed(session, number, &allocation);
-        strike_off(&allocation);
+        uncharge(&allocation);
         session.recorder.sampler.driver_memory_changed();
     }
 }
@@ -273,11 +292,11 @@ pub fn context_destroyed(context: u64) {
     if context == 0 {
         return;
     }
-    let mut memory = session.recorder.driver_memory.lock();
+    let mut memory = MEMORY.lock();
     let gone: Vec<_> = memory.live.extract_if(|_, allocation| allocation.context == context).collect();
     for ((_, address), allocation) in gone {
         log_freed(&session, address, &allocation);
-        strike_off(&allocation);
+        uncharge(&allocation);
     }
     session.recorder.sampler.driver_memory_changed();
 }
@@ -298,13 +317,13 @@ fn describe(
         session.recorder.define_device(device);
     }
     let mut place = attribution::here(session.recorder, session.thread);
-    let library = library_in(session.recorder, caller);
+    let library = library_at(caller);
     // PyTorch's caching allocator is the only one in this library that asks for these kinds.
     let segment = matches!(kind, DriverKind::Device | DriverKind::Physical) && library.starts_with("libc10_cuda");
     if segment {
         place.flags |= if kind == DriverKind::Device && is_uncached() { Flags::BLOCK } else { Flags::SEGMENT };
     }
-    Allocation { device, bytes, kind, context: info::current_context(), call, library, place, spilled: false }
+    Allocation { device, bytes, kind, context: calls::current_context(), call, library, place, spilled: false }
 }
 
 /// Whether PyTorch takes every block from the driver by itself, and reports none. PyTorch looks at the variable's presence

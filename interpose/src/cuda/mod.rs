@@ -1,11 +1,22 @@
 //! Hooks on CUDA's allocation calls, at driver level, where every runtime ends up; the runtime's own functions only
 //! lend a call its name, and record what no driver-level hook has seen.
 
-pub mod driver;
+pub mod allocation_hooks;
+pub mod answers;
+pub mod arrays;
+pub mod caller;
+pub mod calls;
+pub mod capture_hooks;
+pub mod device;
+pub mod device_hooks;
+pub mod dlsym;
 pub mod driver_memory;
-pub mod entry;
-mod gated;
-pub mod hooks;
-pub mod info;
-pub mod resolve;
-pub mod runtime;
+pub mod gated;
+pub mod get_proc_address;
+pub mod hook;
+pub mod hook_table;
+pub mod offload_hooks;
+pub mod pools;
+pub mod runtime_hooks;
+pub mod types;
+pub mod vmm_hooks;

@@ -1,6 +1,8 @@
-//! Structures of the driver's interface, in plain integers: a newer driver may use values that enumerations lack.
+//! Arguments of the driver's functions. Structures have plain integers where `cuda.h` has enumerations: a newer driver may use
+//! values that are unknown here.
 
 use std::ffi::{c_int, c_uint};
+use std::mem::offset_of;
 
 use cudarc::driver::sys;
 
@@ -36,6 +38,37 @@ impl<T: Copy> Out<T> {
     }
 }
 
+impl Out<u8> {
+    /// A place of a size that only the call's other arguments tell.
+    ///
+    /// # Safety
+    ///
+    /// There is room for a `T`.
+    pub unsafe fn of_type<T>(self) -> Out<T> {
+        Out(self.0.cast())
+    }
+
+    /// The field at this offset of a structure; null where the program passed null.
+    ///
+    /// # Safety
+    ///
+    /// The structure has a `T` there.
+    pub unsafe fn at<T>(self, offset: usize) -> Out<T> {
+        if self.0.is_null() {
+            return Out(std::ptr::null_mut());
+        }
+        // SAFETY: not null, so the program has made room for the structure, which has a field there.
+        Out(unsafe { self.0.add(offset) }.cast())
+    }
+}
+
+impl<T: Copy + Default> Out<T> {
+    /// What is there, after a call has written it; zero where the program passed null.
+    pub fn value(self) -> T {
+        self.get().unwrap_or_default()
+    }
+}
+
 /// A structure or array that the program passes to a call to be read: null, or valid during the call.
 #[repr(transparent)]
 pub struct In<T>(*const T);
@@ -55,14 +88,14 @@ impl<T: Copy> In<T> {
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
     }
 
-    /// Element `index` of an array.
+    /// The first `count` elements of an array.
     ///
     /// # Safety
     ///
     /// The array has that many elements: a call that reads them all has succeeded.
-    pub unsafe fn element(self, index: usize) -> T {
-        // SAFETY: the caller promises that the element exists.
-        unsafe { self.0.add(index).read_unaligned() }
+    pub unsafe fn elements(self, count: usize) -> impl Iterator<Item = T> {
+        // SAFETY: the caller promises that they exist.
+        (0..count).map(move |index| unsafe { self.0.add(index).read_unaligned() })
     }
 }
 
@@ -147,7 +180,30 @@ pub struct Array3dShape {
     pub flags: c_uint,
 }
 
+/// The beginning of `CUDA_EXTERNAL_MEMORY_HANDLE_DESC`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ExternalMemory {
+    pub kind: c_uint,
+    pub handle: [u64; 2],
+    pub bytes: u64,
+}
+
+/// `CUDA_MEM_ALLOC_NODE_PARAMS`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct AllocationNode {
+    pub pool: [u64; offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, accessDescs) / 8],
+    pub access: usize,
+    pub access_count: usize,
+    pub bytes: usize,
+    pub address: u64,
+}
+
 const _: () = {
+    assert!(offset_of!(ExternalMemory, bytes) == offset_of!(sys::CUDA_EXTERNAL_MEMORY_HANDLE_DESC, size));
+    assert!(size_of::<AllocationNode>() == size_of::<sys::CUDA_MEM_ALLOC_NODE_PARAMS>());
+    assert!(offset_of!(AllocationNode, address) == offset_of!(sys::CUDA_MEM_ALLOC_NODE_PARAMS, dptr));
     assert!(size_of::<ArrayShape>() == size_of::<sys::CUDA_ARRAY_DESCRIPTOR>());
     assert!(size_of::<Array3dShape>() == size_of::<sys::CUDA_ARRAY3D_DESCRIPTOR>());
 };

@@ -6,22 +6,17 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_uint};
 
 use parking_lot::Mutex;
 
-use super::GRANULE;
-use super::outside::AnyCapture;
-use crate::cuda::driver::CUDA_SUCCESS;
-use crate::cuda::{info, runtime};
-use crate::lifecycle::reset_in_child;
-use crate::mover::driver::{self, Code, Current, Properties};
-use crate::mover::{self, backing, host_memory};
-use crate::symbols::{self, Real};
-
-static HOST_ALLOC: Real<unsafe extern "C" fn(*mut u64, usize, c_uint) -> c_int> =
-    Real::in_library(c"libcuda.so.1", c"cuMemHostAlloc");
-static HOST_FREE: Real<unsafe extern "C" fn(u64) -> c_int> = Real::in_library(c"libcuda.so.1", c"cuMemFreeHost");
+use super::card::GRANULE;
+use crate::cuda::caller;
+use crate::cuda::calls::{self, Code, Current, RelaxedCaptures};
+use crate::cuda::device::current_device;
+use crate::cuda::types::Properties;
+use crate::loaded_objects;
+use crate::locks;
+use crate::vmm::{allocations, handles, host_memory, mode, queries, totals};
 
 /// A pinned block that the program has for a device's.
 struct Pinned {
@@ -42,7 +37,7 @@ thread_local! {
 /// and asks again for as much: only then does it spill. Everybody else is not refused first, and neither is the allocator
 /// while it captures a graph, when it does not ask again.
 pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
-    if !is_caching_allocator(caller) || AnyCapture::allowed().was_allowed() {
+    if !is_caching_allocator(caller) || RelaxedCaptures::begin().were_relaxed() {
         return true;
     }
     REFUSED.with(|refused| refused.replace(Some((device, bytes))) == Some((device, bytes)))
@@ -50,32 +45,25 @@ pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
 
 /// The thread got what it asked for: the next time it is refused again first. (Expandable segments ask for memory piece by
 /// piece; they have it when they map it.)
-pub fn attempt_over() {
+pub fn attempt_ended() {
     REFUSED.with(|refused| refused.set(None));
 }
 
 fn is_caching_allocator(caller: usize) -> bool {
-    symbols::library_of(runtime::outermost_caller(caller)).is_some_and(|name| name.starts_with("libc10_cuda"))
+    loaded_objects::library_of(caller::outermost_caller(caller)).is_some_and(|name| name.starts_with("libc10_cuda"))
 }
 
 /// Host memory for `bytes` that belong on the current device; its address is good for both. None if that cannot be.
 pub fn allocate(bytes: u64) -> Option<u64> {
     machine_has(bytes)?;
-    let _allowed = AnyCapture::allowed();
-    mover::begin_to_hold();
-    let mapped = if bytes >= GRANULE / 2 { backing::allocate_on_host(bytes) } else { None };
+    let _relaxed = RelaxedCaptures::begin();
+    mode::begin_to_hold();
+    let mapped = if bytes >= GRANULE / 2 { allocations::allocate_on_host(bytes) } else { None };
     if let Some(Ok(address)) = mapped {
         return Some(address);
     }
-    const FOR_ALL_CONTEXTS: c_uint = 1;
-    const FOR_THE_DEVICE: c_uint = 2;
-    let (mut address, size) = (0, usize::try_from(bytes).ok()?);
-    // SAFETY: the driver writes an address.
-    let result = unsafe { HOST_ALLOC.get()?(&mut address, size, FOR_ALL_CONTEXTS | FOR_THE_DEVICE) };
-    if result != CUDA_SUCCESS {
-        return None;
-    }
-    let block = Pinned { bytes, device: info::current_device(), context: info::current_context() };
+    let address = calls::allocate_pinned(usize::try_from(bytes).ok()?).ok()?;
+    let block = Pinned { bytes, device: current_device(), context: calls::current_context() };
     PINNED.lock().insert(address, block);
     Some(address)
 }
@@ -83,34 +71,27 @@ pub fn allocate(bytes: u64) -> Option<u64> {
 /// Physical memory of the host's instead of the device's, for a program that maps it itself. `None` if that cannot be.
 pub fn create(device: i32, bytes: u64, properties: &Properties) -> Option<u64> {
     machine_has(bytes)?;
-    mover::begin_to_hold();
-    backing::create_on_host(device, bytes, properties)?.ok()
+    mode::begin_to_hold();
+    handles::create_on_host(device, bytes, properties)?.ok()
 }
 
 fn machine_has(bytes: u64) -> Option<()> {
-    host_memory::check(bytes, mover::all_host_bytes()).ok()
+    host_memory::check(bytes, totals::host_bytes()).ok()
 }
 
 /// Whether the block at this address is one of memlab's in host memory.
 pub fn holds(address: u64) -> bool {
-    mover::holds_memory() && (PINNED.lock().contains_key(&address) || backing::is_backed(address))
+    mode::holds_memory() && (PINNED.lock().contains_key(&address) || queries::is_backed(address))
 }
 
 /// Gives back the pinned block at this address, if it is one. What uses it is waited for, as `cuMemFree` does.
 pub fn free(address: u64) -> Option<Result<(), Code>> {
     let block = PINNED.lock().remove(&address)?;
-    let _allowed = AnyCapture::allowed();
+    let _relaxed = RelaxedCaptures::begin();
     // In a context that is gone nothing runs.
-    let _ = Current::switch(block.context).and_then(|_current| driver::synchronize());
-    give_back(address);
+    let _ = Current::switch(block.context).and_then(|_current| calls::synchronize());
+    calls::free_pinned(address);
     Some(Ok(()))
-}
-
-fn give_back(address: u64) {
-    if let Some(free) = HOST_FREE.get() {
-        // SAFETY: `allocate` made the block, and whoever calls has taken it out of the table.
-        unsafe { free(address) };
-    }
 }
 
 /// A context was destroyed, and its memory goes with it.
@@ -121,7 +102,7 @@ pub fn context_destroyed(context: u64) {
         blocks.retain(|_, block| block.context != context);
         gone
     };
-    gone.into_iter().for_each(give_back);
+    gone.into_iter().for_each(calls::free_pinned);
 }
 
 /// Bytes of pinned blocks, for every device that has some.
@@ -137,6 +118,6 @@ pub(super) fn pinned_on(device: i32) -> u64 {
     pinned_bytes().get(&device).copied().unwrap_or(0)
 }
 
-pub(super) fn forget_in_child() {
-    reset_in_child(&PINNED, BTreeMap::new());
+pub fn reset_in_child() {
+    locks::reset_in_child(&PINNED, BTreeMap::new());
 }

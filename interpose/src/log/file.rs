@@ -13,7 +13,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::place::{self, Naming, is_named};
-use super::{inode_of, limit, out_of_the_way};
+use super::waker;
+use crate::descriptors::{inode_of, move_up, soft_limit};
 
 /// Why a line was not taken.
 pub enum Refused {
@@ -41,6 +42,9 @@ const PAGE: u64 = 4096;
 /// Room for lines of threads that have looked for room when there still was some.
 const MARGIN: u64 = 64 << 10;
 
+/// What a file takes besides keyframe and events: its header, and what is kept back at its end.
+pub const SLACK: u64 = 64 << 10;
+
 /// While the file is open.
 const OPEN: u64 = u64::MAX;
 
@@ -62,7 +66,7 @@ pub struct TraceFile {
     front: u64,
     /// The size it may reach.
     most: AtomicU64,
-    /// The size from which on it is to be condensed.
+    /// The size from which on it is to be compacted.
     large: AtomicU64,
     /// Its size once it is closed.
     end: AtomicU64,
@@ -75,7 +79,7 @@ pub struct TraceFile {
 
 // SAFETY: `base` is only written through reserved, disjoint ranges.
 unsafe impl Send for TraceFile {}
-// SAFETY: as above.
+// SAFETY: `base` is only written through reserved, disjoint ranges; all other fields are atomics or locks.
 unsafe impl Sync for TraceFile {}
 
 impl TraceFile {
@@ -83,8 +87,8 @@ impl TraceFile {
     /// are left to the caller.
     pub fn create(path: &Path, naming: Naming, mapped: u64, front: u64) -> io::Result<Self> {
         let (file, path) = place::open_unused(path, naming)?;
-        let file = out_of_the_way(file);
-        let base = if limit(libc::RLIMIT_AS) == u64::MAX {
+        let file = move_up(file);
+        let base = if soft_limit(libc::RLIMIT_AS) == u64::MAX {
             map(&file, mapped)
         } else {
             ptr::null_mut() // The program has to do with little address space: none of it is taken.
@@ -146,7 +150,7 @@ impl TraceFile {
             self.refused.fetch_add(closed_at.min(end).saturating_sub(end - line_bytes), Ordering::SeqCst);
             return Err(Refused::Closed);
         }
-        let largest = self.mapped.min(limit(libc::RLIMIT_FSIZE));
+        let largest = self.mapped.min(soft_limit(libc::RLIMIT_FSIZE));
         if end > largest {
             return Err(Refused::Failed(io::Error::from_raw_os_error(libc::EFBIG)));
         }
@@ -155,7 +159,7 @@ impl TraceFile {
         let for_events = most.saturating_sub(Self::reserve(self.mapped));
         let for_definitions = most.saturating_sub(MARGIN);
         if end >= self.large.load(Ordering::Relaxed) {
-            crate::condense::wake();
+            waker::wake();
         }
         let (room, bound) = if end <= for_events {
             (Room::Events, for_events)
@@ -187,7 +191,7 @@ impl TraceFile {
     }
 
     fn write_at(&self, line: &[u8], start: u64) -> io::Result<()> {
-        if start + line.len() as u64 > limit(libc::RLIMIT_FSIZE) {
+        if start + line.len() as u64 > soft_limit(libc::RLIMIT_FSIZE) {
             return Err(io::Error::from_raw_os_error(libc::EFBIG)); // Asking the kernel would bring a deadly signal.
         }
         self.check_descriptor()?;
@@ -239,7 +243,7 @@ impl TraceFile {
         self.end.store(end, Ordering::SeqCst);
         // Failing to trim leaves NULs at the end, which readers skip.
         if self.check_descriptor().is_ok() {
-            let _ = self.file.set_len(end.min(limit(libc::RLIMIT_FSIZE)));
+            let _ = self.file.set_len(end.min(soft_limit(libc::RLIMIT_FSIZE)));
         }
         end
     }
@@ -271,10 +275,19 @@ impl TraceFile {
         self.tail.load(Ordering::Relaxed)
     }
 
-    /// Bounds the file: it may reach `most` bytes, front included, and is to be condensed from `large` bytes on.
+    /// Bounds the file: it may reach `most` bytes, front included, and is to be compacted from `large` bytes on.
     pub fn bound(&self, most: u64, large: u64) {
         self.most.store(most, Ordering::Relaxed);
         self.large.store(large, Ordering::Relaxed);
+    }
+
+    /// Bounds a file beside which no other is being filled: to what leaves room for the one that it is compacted to, out
+    /// of `trace_max` bytes. `keyframe`: what its own keyframe takes; `left`: what files left behind still take.
+    pub fn bound_alone(&self, trace_max: u64, keyframe: u64, left: u64) {
+        let next = (keyframe + keyframe / 2 + 2 * SLACK).max(trace_max / 4);
+        // It is not compacted before there is something to gain.
+        let large = (trace_max / 2).max(self.front() + trace_max / 16);
+        self.bound(trace_max.saturating_sub(next).saturating_sub(left), large);
     }
 
     pub fn is_large(&self) -> bool {
@@ -351,13 +364,13 @@ impl TraceFile {
         self.previous.store(ptr::from_ref(previous).cast_mut(), Ordering::Release);
     }
 
-    /// In a forked child: [`forget_in_child`](Self::forget_in_child) for this file and all that came before it.
-    pub fn forget_all_in_child(&self) {
-        self.forget_in_child();
+    /// In a forked child: [`reset_in_child`](Self::reset_in_child) for this file and all that came before it.
+    pub fn reset_all_in_child(&self) {
+        self.reset_in_child();
         // SAFETY: null, or a file of a log, which is never freed.
         let mut file = unsafe { self.previous.load(Ordering::Acquire).as_ref() };
         while let Some(before) = file {
-            before.forget_in_child();
+            before.reset_in_child();
             // SAFETY: as above.
             file = unsafe { before.previous.load(Ordering::Acquire).as_ref() };
         }
@@ -365,7 +378,7 @@ impl TraceFile {
 
     /// In a forked child, which would hold the disk space and the lock of its parent's file. An append that a signal
     /// handler has interrupted to fork may go on here: it writes to memory of the child's own.
-    fn forget_in_child(&self) {
+    fn reset_in_child(&self) {
         if self.released.swap(true, Ordering::AcqRel) {
             return;
         }

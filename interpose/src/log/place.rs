@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::inode_of;
+use crate::descriptors::inode_of;
 
 /// What a trace begins with.
 const HEADER: &[u8] = b"{\"memlab\":";

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::arena::Span;
-use super::driver::{self, Code, Event, Stream};
+use crate::cuda::calls::{self, Code, Event, Stream};
+use crate::vmm::arena::Span;
 
 /// One copy between a device's address space and the arena, or within the address space.
 #[derive(Clone, Copy, Debug)]
@@ -26,12 +26,12 @@ impl Copy {
     fn submit(self, offset: u64, bytes: u64, stream: Stream) -> Result<(), Code> {
         match self {
             Self::ToHost { from, to } => {
-                driver::copy_to_host(to.pointer().wrapping_add(offset as usize), from + offset, bytes, stream)
+                calls::copy_to_host(to.pointer().wrapping_add(offset as usize), from + offset, bytes, stream)
             }
             Self::ToDevice { from, to } => {
-                driver::copy_to_device(to + offset, from.pointer().wrapping_add(offset as usize), bytes, stream)
+                calls::copy_to_device(to + offset, from.pointer().wrapping_add(offset as usize), bytes, stream)
             }
-            Self::OnDevice { from, to, .. } => driver::copy_on_device(to + offset, from + offset, bytes, stream),
+            Self::OnDevice { from, to, .. } => calls::copy_on_device(to + offset, from + offset, bytes, stream),
         }
     }
 }
@@ -48,7 +48,7 @@ pub fn of_spans(spans: &[Span], address: u64, copy: impl Fn(Span, u64) -> Copy) 
 
 /// Long enough for the bus, short enough for a progress bar.
 const LONGEST: u64 = 64 << 20;
-const UNDER_WAY: usize = 4;
+const MAX_IN_FLIGHT: usize = 4;
 
 /// Does all copies, those of several devices at the same time; returns when all bytes are where they belong.
 pub fn run(copies: &BTreeMap<u64, Vec<Copy>>, done: &AtomicU64) -> Result<(), Code> {
@@ -72,21 +72,21 @@ pub fn run(copies: &BTreeMap<u64, Vec<Copy>>, done: &AtomicU64) -> Result<(), Co
 }
 
 fn on_stream(context: u64, copies: &[Copy], done: &AtomicU64) -> Result<(), Code> {
-    driver::relax_captures();
-    driver::set_context(context)?;
-    let stream = driver::create_stream()?;
+    calls::relax_captures();
+    calls::set_context(context)?;
+    let stream = calls::create_stream()?;
     let copied = pump(copies, stream, done);
     // Also after an error: what was submitted must have ended before the memory under it goes.
-    let ended = driver::synchronize_stream(stream);
-    driver::destroy_stream(stream);
+    let ended = calls::synchronize_stream(stream);
+    calls::destroy_stream(stream);
     copied.and(ended)
 }
 
 fn pump(copies: &[Copy], stream: Stream, done: &AtomicU64) -> Result<(), Code> {
-    let mut under_way: VecDeque<(Event, u64)> = VecDeque::new();
+    let mut in_flight: VecDeque<(Event, u64)> = VecDeque::new();
     let finish = |(event, bytes): (Event, u64)| {
-        let waited = driver::wait_for(event);
-        driver::destroy_event(event);
+        let waited = calls::wait_for(event);
+        calls::destroy_event(event);
         done.fetch_add(bytes, Ordering::Relaxed);
         waited
     };
@@ -100,27 +100,27 @@ fn pump(copies: &[Copy], stream: Stream, done: &AtomicU64) -> Result<(), Code> {
                 offset += bytes;
                 unmarked += bytes;
                 if unmarked >= LONGEST {
-                    under_way.push_back((mark(stream)?, unmarked));
+                    in_flight.push_back((mark(stream)?, unmarked));
                     unmarked = 0;
                 }
-                if under_way.len() > UNDER_WAY
-                    && let Some(oldest) = under_way.pop_front()
+                if in_flight.len() > MAX_IN_FLIGHT
+                    && let Some(oldest) = in_flight.pop_front()
                 {
                     finish(oldest)?;
                 }
             }
         }
         if unmarked > 0 {
-            under_way.push_back((mark(stream)?, unmarked));
+            in_flight.push_back((mark(stream)?, unmarked));
         }
         Ok(())
     };
     let submitted = submitted();
-    under_way.into_iter().map(finish).fold(submitted, Result::and)
+    in_flight.into_iter().map(finish).fold(submitted, Result::and)
 }
 
 fn mark(stream: Stream) -> Result<Event, Code> {
-    let event = driver::create_event()?;
-    driver::record(event, stream).inspect_err(|_| driver::destroy_event(event))?;
+    let event = calls::create_event()?;
+    calls::record(event, stream).inspect_err(|_| calls::destroy_event(event))?;
     Ok(event)
 }

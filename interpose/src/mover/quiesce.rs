@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::driver::{self, Code};
-use super::{captures, gate};
+use crate::background;
+use crate::cuda::calls::{self, Code};
+use crate::vmm::{captures, gate};
 
 /// The closed gate: opens again when dropped, unless it is to stay. After a mistake of memlab's nobody knows what is where:
 /// then the program waits for `restore`, which opens it if nothing is missing.
@@ -72,15 +73,15 @@ fn synchronize(contexts: &[u64], deadline: Instant) -> Result<(), String> {
     let contexts = contexts.to_vec();
     let (done, outcome) = mpsc::channel();
     let work = move || {
-        driver::relax_captures();
+        calls::relax_captures();
         let result = contexts.iter().try_for_each(|&context| {
-            driver::set_context(context)?;
-            driver::synchronize()
+            calls::set_context(context)?;
+            calls::synchronize()
         });
         UNDER_WAY.store(false, Ordering::Release);
         let _ = done.send(result); // Nobody listens after the deadline.
     };
-    if let Err(error) = super::spawn("memlab-sync", work) {
+    if let Err(error) = background::spawn("memlab-sync", work) {
         UNDER_WAY.store(false, Ordering::Release);
         return Err(format!("no thread could be started ({error}): nothing was moved"));
     }

@@ -6,62 +6,36 @@
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::api::{Api, Object};
-use super::native;
-use super::program;
+use super::running_agent::{self, call, untraced};
+use super::sources::{none, run_sources, source, started};
 use super::stacks::each_stack;
 use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
+use super::{native, program};
 use crate::intern::UnnamedLayer;
-use crate::late;
+use crate::panics;
 use crate::recorder::Recorder;
-use crate::symbols;
-use crate::thread::Guard;
+use crate::recursion::RecursionGuard;
 
-/// A Python source of this folder, as C wants it.
-macro_rules! source {
-    ($file:literal) => {
-        match CStr::from_bytes_with_nul(concat!(include_str!($file), "\0").as_bytes()) {
-            Ok(source) => source,
-            Err(_) => unreachable!(),
-        }
-    };
-}
-
-pub(super) use source;
-
-/// What runs before other sources, in the same namespace.
-pub(super) const GUARDS_SOURCE: &CStr = source!("guards.py");
 const AGENT_SOURCE: &CStr = source!("agent.py");
 const READER_SOURCE: &CStr = source!("reader.py");
 const EARLIER_SOURCE: &CStr = source!("earlier.py");
 
-/// `Py_file_input`
-const FILE_INPUT: c_int = 257;
+/// Set where PyTorch had used CUDA when memlab was loaded.
+static FOUND_RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// Puts [`run`] in the interpreter's queue. Needs no GIL; says whether there was room.
-pub fn ask_interpreter() -> bool {
-    let found = symbols::in_process(c"Py_AddPendingCall");
-    if found.is_null() {
-        return false;
-    }
-    // SAFETY: `int Py_AddPendingCall(int (*)(void *), void *)`, callable from any thread without the GIL.
-    unsafe {
-        let add: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int =
-            std::mem::transmute(found);
-        add(run, ptr::null_mut()) == 0
-    }
+/// Has the agent ask PyTorch for the memory that it handed out before memlab was loaded.
+pub fn ask_for_earlier_memory() {
+    FOUND_RUNNING.store(true, Ordering::Relaxed);
 }
 
-/// The running agent (a Python object), once it was started; the interpreter's self-check has passed then.
-static AGENT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-
 /// The pending call: on the main thread, with the GIL. What it returns other than 0 is raised in the program.
-unsafe extern "C" fn run(_: *mut c_void) -> c_int {
+pub unsafe extern "C" fn run(_: *mut c_void) -> c_int {
     // Not kept while the agent runs: what the program drops meanwhile, or the garbage collector, is given back on this
     // thread too, and is to be recorded.
-    let Some(guard) = Guard::enter() else {
+    let Some(guard) = RecursionGuard::enter() else {
         // Inside a hook on this very thread (a pending call runs where Python does, so hardly ever): asked again later.
         if let Some(recorder) = Recorder::current() {
             recorder.python.scheduled.store(false, Ordering::Release);
@@ -76,7 +50,7 @@ unsafe extern "C" fn run(_: *mut c_void) -> c_int {
     unsafe {
         let (mut kind, mut value, mut traceback) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         (api.PyErr_Fetch)(&mut kind, &mut value, &mut traceback);
-        crate::quietly(|| untraced(api, || work(api, recorder, interpreter)));
+        panics::catch(|| untraced(api, || work(api, recorder, interpreter)));
         if kind.is_null() && !(api.PyErr_Occurred)().is_null() {
             // The agent lets nothing of its own through: a signal handler of the program raised while it ran.
             return -1;
@@ -87,81 +61,11 @@ unsafe extern "C" fn run(_: *mut c_void) -> c_int {
     0
 }
 
-/// Runs `work` unseen by debuggers, coverage and torch.compile.
-///
-/// SAFETY: the GIL must be held.
-unsafe fn untraced(api: &Api, work: impl FnOnce()) {
-    // SAFETY: the caller's word; both functions exist from 3.11 on and take the current thread state.
-    unsafe {
-        let state_of = symbols::in_process(c"PyThreadState_Get");
-        let (enter, leave) =
-            (symbols::in_process(c"PyThreadState_EnterTracing"), symbols::in_process(c"PyThreadState_LeaveTracing"));
-        let tracing = [state_of, enter, leave].iter().all(|function| !function.is_null()).then(|| {
-            type OfState = unsafe extern "C" fn(Object);
-            let state: unsafe extern "C" fn() -> Object = std::mem::transmute(state_of);
-            (
-                state(),
-                std::mem::transmute::<*mut c_void, OfState>(enter),
-                std::mem::transmute::<*mut c_void, OfState>(leave),
-            )
-        });
-        if let Some((state, enter, _)) = tracing {
-            enter(state);
-        }
-        let dynamo = pause_dynamo(api);
-        work();
-        if let Some((set_eval_frame, before)) = dynamo {
-            let (mut kind, mut value, mut traceback) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-            (api.PyErr_Fetch)(&mut kind, &mut value, &mut traceback);
-            let replaced = (api.PyObject_CallFunctionObjArgs)(set_eval_frame, before, ptr::null_mut::<c_void>());
-            for object in [replaced, before, set_eval_frame] {
-                if !object.is_null() {
-                    (api.Py_DecRef)(object);
-                }
-            }
-            (api.PyErr_Restore)(kind, value, traceback);
-        }
-        if let Some((state, _, leave)) = tracing {
-            leave(state);
-        }
-    }
-}
-
-/// torch.compile would compile the agent's own functions where its frame evaluator is active. Returns the setter and
-/// the callback to put back.
-///
-/// SAFETY: the GIL must be held.
-unsafe fn pause_dynamo(api: &Api) -> Option<(Object, Object)> {
-    // SAFETY: the caller's word; module and attribute are looked up, and missing in programs that never compile.
-    unsafe {
-        let modules = (api.PyImport_GetModuleDict)();
-        let module = (api.PyDict_GetItemString)(modules, c"torch._C._dynamo.eval_frame".as_ptr());
-        if module.is_null() {
-            (api.PyErr_Clear)();
-            return None;
-        }
-        let set_eval_frame = (api.PyObject_GetAttrString)(module, c"set_eval_frame".as_ptr());
-        if set_eval_frame.is_null() {
-            (api.PyErr_Clear)();
-            return None;
-        }
-        let none = (api.Py_BuildValue)(c"".as_ptr());
-        let before = (api.PyObject_CallFunctionObjArgs)(set_eval_frame, none, ptr::null_mut::<c_void>());
-        (api.Py_DecRef)(none);
-        if before.is_null() {
-            (api.PyErr_Clear)();
-            (api.Py_DecRef)(set_eval_frame);
-            return None;
-        }
-        Some((set_eval_frame, before))
-    }
-}
-
 /// SAFETY: the GIL must be held.
 unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Interpreter) {
     // SAFETY: the caller's word.
     unsafe {
-        let mut agent = AGENT.load(Ordering::Acquire);
+        let mut agent = running_agent::get();
         if agent.is_null()
             && let Err(why) = self_check(api, interpreter)
         {
@@ -179,7 +83,7 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
             if agent.is_null() {
                 return;
             }
-            AGENT.store(agent, Ordering::Release);
+            running_agent::set(agent);
         }
         if recorder.python.backward_came.swap(false, Ordering::AcqRel) {
             call(api, agent, c"after_backward");
@@ -203,25 +107,6 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
             }
         }
         for object in [resolve, list] {
-            if !object.is_null() {
-                (api.Py_DecRef)(object);
-            }
-        }
-    }
-}
-
-/// Calls a method of the agent's that takes nothing.
-///
-/// SAFETY: the GIL must be held.
-unsafe fn call(api: &Api, agent: Object, method: &CStr) {
-    // SAFETY: the caller's word.
-    unsafe {
-        let method = (api.PyObject_GetAttrString)(agent, method.as_ptr());
-        if method.is_null() {
-            return;
-        }
-        let result = (api.PyObject_CallFunctionObjArgs)(method, ptr::null_mut::<c_void>());
-        for object in [method, result] {
             if !object.is_null() {
                 (api.Py_DecRef)(object);
             }
@@ -299,33 +184,6 @@ unsafe fn describe(api: &Api, recorder: &Recorder, interpreter: &Interpreter, un
     }
 }
 
-/// An optimizer has stepped on this thread.
-///
-/// SAFETY: the GIL must be held.
-pub unsafe fn after_step(api: &Api, optimizer: Object) {
-    let Some(recorder) = Recorder::current() else { return };
-    recorder.step(Recorder::enter_if_recording().map_or(0, |session| session.thread.id));
-    let agent = AGENT.load(Ordering::Acquire);
-    if agent.is_null() || optimizer.is_null() {
-        return;
-    }
-    // SAFETY: the caller's word; the agent lives for ever.
-    unsafe {
-        untraced(api, || {
-            let function = (api.PyObject_GetAttrString)(agent, c"after_step".as_ptr());
-            if function.is_null() {
-                return;
-            }
-            let result = (api.PyObject_CallFunctionObjArgs)(function, optimizer, ptr::null_mut::<c_void>());
-            for object in [function, result] {
-                if !object.is_null() {
-                    (api.Py_DecRef)(object);
-                }
-            }
-        });
-    }
-}
-
 /// Makes the agent. Null where there is nothing for it to do (no PyTorch yet).
 ///
 /// SAFETY: the GIL must be held.
@@ -338,7 +196,7 @@ unsafe fn start(api: &Api) -> Object {
             return ptr::null_mut();
         }
         (api.PyObject_SetAttrString)(native, c"reader".as_ptr(), reader);
-        let running = late::found_running();
+        let running = FOUND_RUNNING.load(Ordering::Relaxed);
         let earlier = if running { run_sources(api, &[EARLIER_SOURCE], c"memlab_earlier") } else { none(api) };
         if earlier.is_null() {
             return ptr::null_mut();
@@ -348,68 +206,9 @@ unsafe fn start(api: &Api) -> Object {
     }
 }
 
-/// What the function `start` of a source makes; null if that is nothing.
-///
-/// SAFETY: the GIL must be held, and `native` be the module of that name.
-pub(super) unsafe fn started(api: &Api, source: &CStr, name: &CStr, native: Object) -> Object {
-    // SAFETY: the caller's word. Objects made here live as long as the process.
-    unsafe {
-        let module = run_sources(api, &[GUARDS_SOURCE, source], name);
-        if module.is_null() {
-            return ptr::null_mut();
-        }
-        let start = (api.PyObject_GetAttrString)(module, c"start".as_ptr());
-        if start.is_null() {
-            return ptr::null_mut();
-        }
-        let made = (api.PyObject_CallFunctionObjArgs)(start, native, ptr::null_mut::<c_void>());
-        if ptr::eq(made, none(api)) { ptr::null_mut() } else { made }
-    }
-}
-
-/// Python's `None`, which lives as long as the interpreter: no reference is held.
-///
-/// SAFETY: the GIL must be held.
-unsafe fn none(api: &Api) -> Object {
-    // SAFETY: the caller's word.
-    unsafe {
-        let none = (api.Py_BuildValue)(c"".as_ptr());
-        (api.Py_DecRef)(none);
-        none
-    }
-}
-
-/// A module with what the sources define, which the program does not come across. Null where Python refuses.
-///
-/// SAFETY: the GIL must be held.
-unsafe fn run_sources(api: &Api, sources: &[&CStr], name: &CStr) -> Object {
-    // SAFETY: the caller's word.
-    unsafe {
-        let module = (api.PyModule_New)(name.as_ptr());
-        if module.is_null() {
-            return ptr::null_mut();
-        }
-        let globals = (api.PyModule_GetDict)(module);
-        (api.PyDict_SetItemString)(globals, c"__builtins__".as_ptr(), (api.PyEval_GetBuiltins)());
-        for source in sources {
-            let code = (api.Py_CompileString)(source.as_ptr(), c"<memlab agent>".as_ptr(), FILE_INPUT);
-            if code.is_null() {
-                return ptr::null_mut();
-            }
-            let evaluated = (api.PyEval_EvalCode)(code, globals, globals);
-            (api.Py_DecRef)(code);
-            if evaluated.is_null() {
-                return ptr::null_mut();
-            }
-            (api.Py_DecRef)(evaluated);
-        }
-        module
-    }
-}
-
 /// A forked child starts an agent of its own, for a trace of its own.
-pub fn forget_in_child() {
-    AGENT.store(ptr::null_mut(), Ordering::Release);
-    program::forget_in_child();
-    native::forget_in_child();
+pub fn reset_in_child() {
+    running_agent::set(ptr::null_mut());
+    program::reset_in_child();
+    native::reset_in_child();
 }

@@ -11,7 +11,8 @@ use super::api::{Api, METH_O, METH_VARARGS, Method, Object};
 use super::stacks::{arguments, is_in_backward, replicas, variables};
 use super::step_hook;
 use crate::cuda::driver_memory;
-use crate::lifecycle;
+use crate::locks;
+use crate::panics;
 use crate::recorder::Recorder;
 
 /// Makes the module. Null where Python has no memory left, say.
@@ -34,8 +35,8 @@ pub unsafe fn module(api: &Api) -> Object {
 }
 
 /// A forked child has an agent of its own.
-pub fn forget_in_child() {
-    lifecycle::free_in_child(&DEAD);
+pub fn reset_in_child() {
+    locks::unlock_in_child(&DEAD);
 }
 
 static METHODS: [Method; 23] = [
@@ -80,7 +81,7 @@ macro_rules! native_function {
                     return ptr::null_mut();
                 }
                 if let Some($recorder) = Recorder::current() {
-                    crate::quietly(|| {
+                    panics::catch(|| {
                         $body;
                     });
                 }
@@ -175,7 +176,7 @@ unsafe extern "C" fn add_step_hook(_: Object, arguments: Object) -> Object {
         if (api.PyArg_ParseTuple)(arguments, c"OOO".as_ptr(), &raw mut hooks, &raw mut key, &raw mut code) == 0 {
             return ptr::null_mut();
         }
-        let added = crate::quietly(|| step_hook::add(api, hooks, key, code)).unwrap_or(false);
+        let added = panics::catch(|| step_hook::add(api, hooks, key, code)).unwrap_or(false);
         if !(api.PyErr_Occurred)().is_null() {
             return ptr::null_mut();
         }
@@ -223,7 +224,7 @@ unsafe extern "C" fn died(address: Object, _reference: Object) -> Object {
     unsafe {
         let address = (api.PyLong_AsUnsignedLongLong)(address);
         if let Some(recorder) = Recorder::current() {
-            crate::quietly(|| {
+            panics::catch(|| {
                 recorder.forget_module(address as usize);
                 DEAD.lock().push(address);
             });

@@ -5,9 +5,9 @@ use std::ffi::{CStr, CString, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::agent::{self, source};
 use super::api::Api;
 use super::native;
+use super::sources::{source, started};
 use crate::recorder::Recorder;
 
 const SOURCE: &CStr = source!("program.py");
@@ -27,7 +27,7 @@ pub(super) unsafe fn run(api: &Api, recorder: &Recorder) {
             if native.is_null() {
                 return;
             }
-            program = agent::started(api, SOURCE, c"memlab_program", native);
+            program = started(api, SOURCE, c"memlab_program", native);
             PROGRAM.store(program, Ordering::Release);
         }
         let cells = recorder.interner.take_cells();
@@ -61,6 +61,6 @@ pub(super) unsafe fn run(api: &Api, recorder: &Recorder) {
 }
 
 /// A forked child says it again, in a trace of its own.
-pub(super) fn forget_in_child() {
+pub(super) fn reset_in_child() {
     PROGRAM.store(ptr::null_mut(), Ordering::Release);
 }

@@ -4,6 +4,7 @@ use std::ptr;
 
 use super::api::{Api, Object};
 use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
+use crate::panics;
 use crate::recorder::Recorder;
 
 /// Shows the frames of each thread that runs Python, the innermost first.
@@ -32,7 +33,7 @@ unsafe fn listed(mut look: impl FnMut(&Api, &Interpreter, &[RawFrame], Object)) 
         let list = (api.PyList_New)(0);
         let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
         if let Some(interpreter) = interpreter.filter(|_| !list.is_null()) {
-            crate::quietly(|| each_stack(api, interpreter, |frames| look(api, interpreter, frames, list)));
+            panics::catch(|| each_stack(api, interpreter, |frames| look(api, interpreter, frames, list)));
         }
         list
     }
@@ -137,7 +138,7 @@ pub unsafe extern "C" fn is_in_backward(_: Object, _arguments: Object) -> Object
     // SAFETY: called by the interpreter, with the GIL.
     unsafe {
         if let Some(interpreter) = Recorder::current().and_then(|recorder| recorder.python.trusted()) {
-            crate::quietly(|| {
+            panics::catch(|| {
                 let mut threads = 0;
                 may_be = false;
                 each_stack(api, interpreter, |frames| {

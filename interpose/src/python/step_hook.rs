@@ -8,10 +8,11 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::agent;
 use super::api::{Api, Object, TypeSlot, TypeSpec};
+use super::running_agent::{self, untraced};
 use super::stacks::each_stack;
 use super::walk::MAX_DEPTH;
+use crate::panics;
 use crate::recorder::Recorder;
 
 /// The one hook of this process and of those forked from it; lives for ever.
@@ -81,10 +82,37 @@ unsafe extern "C" fn stepped(_hook: Object, arguments: Object, _keywords: Object
     unsafe {
         let optimizer = (api.PyTuple_GetItem)(arguments, 0);
         (api.PyErr_Clear)(); // Nobody calls it without arguments.
-        crate::quietly(|| agent::after_step(api, optimizer));
+        panics::catch(|| after_step(api, optimizer));
         if !(api.PyErr_Occurred)().is_null() {
             return ptr::null_mut(); // A signal handler of the program raised while the agent ran.
         }
         (api.Py_BuildValue)(c"".as_ptr())
+    }
+}
+
+/// An optimizer has stepped on this thread.
+///
+/// SAFETY: the GIL must be held.
+unsafe fn after_step(api: &Api, optimizer: Object) {
+    let Some(recorder) = Recorder::current() else { return };
+    recorder.step(Recorder::enter_if_recording().map_or(0, |session| session.thread.id));
+    let agent = running_agent::get();
+    if agent.is_null() || optimizer.is_null() {
+        return;
+    }
+    // SAFETY: the caller's word; the agent lives for ever.
+    unsafe {
+        untraced(api, || {
+            let function = (api.PyObject_GetAttrString)(agent, c"after_step".as_ptr());
+            if function.is_null() {
+                return;
+            }
+            let result = (api.PyObject_CallFunctionObjArgs)(function, optimizer, ptr::null_mut::<c_void>());
+            for object in [function, result] {
+                if !object.is_null() {
+                    (api.Py_DecRef)(object);
+                }
+            }
+        });
     }
 }

@@ -2,10 +2,12 @@
 
 use std::ffi::c_void;
 
-use crate::limit;
+use super::hook::Hook;
+use crate::attribution;
+use crate::limit::card;
+use crate::panics;
 use crate::recorder::Recorder;
 use crate::symbols::Real;
-use crate::torch::Hook;
 
 /// `c10::Device`, passed by value in one register: the type in the lowest byte, the index in the next.
 #[derive(Clone, Copy)]
@@ -45,12 +47,13 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
     // A forked child may give back what its parent took: that alone is no use of the card, and makes no trace.
     let enter = if size < 0 { Recorder::enter_if_recording } else { Recorder::enter };
     if let Some(index) = device.cuda()
-        && let Some(mut session) = enter()
+        && let Some(session) = enter()
     {
-        limit::allocator_keeps(index, reserved.saturating_sub(allocated) as u64);
-        crate::quietly(|| {
+        card::allocator_keeps(index, reserved.saturating_sub(allocated) as u64);
+        panics::catch(|| {
             if size >= 0 {
-                session.block_allocated(index, block as u64, size as u64);
+                let place = attribution::here(session.recorder, session.thread);
+                session.block_allocated(place, index, block as u64, size as u64);
             } else {
                 session.block_freed(index, block as u64);
             }
@@ -62,7 +65,7 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
     }
 }
 
-/// PyTorch's caching allocator about to raise `OutOfMemoryError`. Called as above.
+/// PyTorch's caching allocator about to raise `OutOfMemoryError`. Called with the same held as [`report_memory_usage`].
 #[unsafe(export_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
 pub unsafe extern "C-unwind" fn report_out_of_memory(
     requested: i64,
@@ -71,13 +74,17 @@ pub unsafe extern "C-unwind" fn report_out_of_memory(
     device: TorchDevice,
 ) {
     if let Some(index) = device.cuda()
-        && let Some(mut session) = Recorder::enter()
+        && let Some(session) = Recorder::enter()
     {
         let requested = requested.max(0) as u64;
-        crate::quietly(|| session.out_of_memory(index, requested, allocated as u64, reserved as u64));
+        panics::catch(|| {
+            session.recorder.define_device(index); // This may be the first event on the device.
+            let place = attribution::here(session.recorder, session.thread);
+            session.out_of_memory(place, index, requested, allocated as u64, reserved as u64);
+        });
     }
     if let Some(real) = REAL_OUT_OF_MEMORY.get() {
-        // SAFETY: as above.
+        // SAFETY: PyTorch's own function with the arguments it was called with.
         unsafe { real(requested, allocated, reserved, device) };
     }
 }

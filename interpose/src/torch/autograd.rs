@@ -8,10 +8,12 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use super::hook::Hook;
 use crate::attribution;
+use crate::panics;
 use crate::recorder::{Recorder, Session};
 use crate::symbols::{self, Real};
-use crate::torch::Hook;
+use crate::thread_state::Backward;
 
 type GetAndIncrement = unsafe extern "C-unwind" fn() -> u64;
 type CurrentThread = unsafe extern "C-unwind" fn() -> u64;
@@ -27,33 +29,6 @@ static REAL_EVALUATE: Real<EvaluateFunction> = Real::in_library(
 /// `at::RecordFunction::currentThreadId()`, which nodes carry beside their number.
 static TORCH_THREAD: Real<CurrentThread> =
     Real::in_library(c"libtorch_cpu.so", c"_ZN2at14RecordFunction15currentThreadIdEv");
-
-/// The forward operation whose node the engine is evaluating on this thread.
-#[derive(Clone, Copy)]
-pub struct Backward {
-    pub running: bool,
-    pub stack: u32,
-    pub layer: u32,
-    /// The innermost Python frame when the engine took the node: with the same frame on top, no Python has run since.
-    pub frame_at_entry: *const u8,
-}
-
-impl Default for Backward {
-    fn default() -> Self {
-        Self { running: false, stack: 0, layer: 0, frame_at_entry: ptr::null() }
-    }
-}
-
-/// What a thread remembers of nodes.
-#[derive(Clone, Copy, Default)]
-pub struct Nodes {
-    /// PyTorch's number for this thread plus one; 0 before it was asked.
-    torch_thread: u64,
-    /// The stack of the last node made.
-    pub last_stack: u32,
-    /// Stack and layer of the last node evaluated on this thread.
-    last_linked: (u32, u32),
-}
 
 /// Where the nodes of the last two million operations were made, for all threads. A node is found by its thread and
 /// number; a newer one in its place means that it is forgotten. Its pages are only backed when used.
@@ -92,11 +67,11 @@ fn entry(torch_thread: u64, number: u64) -> &'static Origin {
 /// held; the GIL may or may not be.
 #[unsafe(export_name = "_ZN2at15sequence_number17get_and_incrementEv")]
 pub unsafe extern "C-unwind" fn get_and_increment() -> u64 {
-    let Some(real) = REAL_GET_AND_INCREMENT.get() else { symbols::impossible("get_and_increment") };
+    let Some(real) = REAL_GET_AND_INCREMENT.get() else { symbols::abort_without("get_and_increment") };
     // SAFETY: PyTorch's own function.
     let number = unsafe { real() };
     if let Some(mut session) = Recorder::enter_if_recording() {
-        crate::quietly(|| remember(&mut session, number));
+        panics::catch(|| remember(&mut session, number));
     }
     number
 }
@@ -131,10 +106,10 @@ pub unsafe extern "C-unwind" fn evaluate_function(
     inputs: *mut c_void,
     queue: *const c_void,
 ) -> *mut c_void {
-    let outer = crate::quietly(|| enter_node(node)).flatten();
+    let outer = panics::catch(|| enter_node(node)).flatten();
     // Restores the outer node's context also when the node throws.
     let _restore = outer.map(Restore);
-    let Some(real) = REAL_EVALUATE.get() else { symbols::impossible("evaluate_function") };
+    let Some(real) = REAL_EVALUATE.get() else { symbols::abort_without("evaluate_function") };
     // SAFETY: PyTorch's own function with the arguments it was called with.
     unsafe { real(engine, task, node, inputs, queue) }
 }
@@ -203,7 +178,7 @@ impl Link {
     const CANDIDATES: [u8; 2] = [16, 24];
     /// From the number to the id of the thread that made the node: past the topological number and a flag.
     const TO_THREAD: usize = 24;
-    const PATIENCE: u8 = 64;
+    const MAX_MISSES: u8 = 64;
 
     fn number_of(&self, node: *const u8, recorder: &Recorder) -> Option<NodeNumber> {
         match self.offset.load(Ordering::Relaxed) {
@@ -235,7 +210,7 @@ impl Link {
                 return Some(found);
             }
         }
-        if self.misses.fetch_add(1, Ordering::Relaxed) == Self::PATIENCE {
+        if self.misses.fetch_add(1, Ordering::Relaxed) == Self::MAX_MISSES {
             self.offset.store(Self::OFF, Ordering::Relaxed);
             recorder.warn("this PyTorch's autograd nodes are laid out differently: backward is not linked to forward");
         }

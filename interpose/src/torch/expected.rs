@@ -5,76 +5,45 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Hook, hooks};
-use crate::late;
+use super::hook::{Hook, Version};
+use super::hooks::hooks;
+use crate::loaded_objects;
 use crate::recorder::Recorder;
 use crate::symbols;
 
-/// Major and minor number.
-pub type Version = (u32, u32);
-
-/// A range of versions.
-#[derive(Clone, Copy)]
-pub struct Versions {
-    since: Version,
-    until: Option<Version>,
-}
-
-impl Versions {
-    /// All that memlab supports.
-    pub const ALL: Self = Self { since: (0, 0), until: None };
-
-    pub const fn since(since: Version) -> Self {
-        Self { since, until: None }
-    }
-
-    /// From one version to another, both within.
-    pub const fn between(since: Version, until: Version) -> Self {
-        Self { since, until: Some(until) }
-    }
-
-    /// `None`: the version could not be found out.
-    fn contain(self, version: Option<Version>) -> bool {
-        match version {
-            Some(version) => self.since <= version && self.until.is_none_or(|until| version <= until),
-            None => self.since == Self::ALL.since && self.until.is_none(),
-        }
-    }
-}
-
-/// The libraries that have been looked at, in one recording.
-#[derive(Default)]
-pub struct Check {
-    /// How many objects had ever been loaded when it was last looked.
-    loads: AtomicU64,
-    /// A bit for each of [`LIBRARIES`].
-    done: AtomicU64,
-}
-
 const LIBRARIES: [&CStr; 3] = [c"libc10.so", c"libtorch_cpu.so", c"libtorch_cuda.so"];
 
-impl Check {
-    /// Warns of what is missing in libraries of PyTorch that were loaded since the last call.
-    pub fn run(&self, recorder: &Recorder) {
-        let loads = late::loads();
-        if self.loads.swap(loads, Ordering::AcqRel) == loads {
-            return;
+/// How many objects had ever been loaded when this was last looked at.
+static LOADS: AtomicU64 = AtomicU64::new(0);
+/// Which of [`LIBRARIES`] have been checked in this recording: a bit for each.
+static CHECKED: AtomicU64 = AtomicU64::new(0);
+
+/// Warns of what is missing in libraries of PyTorch that were loaded since the last call.
+pub fn check(recorder: &Recorder) {
+    let loads = loaded_objects::loads();
+    if LOADS.swap(loads, Ordering::AcqRel) == loads {
+        return;
+    }
+    for (index, library) in LIBRARIES.into_iter().enumerate() {
+        let bit = 1 << index;
+        if CHECKED.load(Ordering::Relaxed) & bit != 0 {
+            continue;
         }
-        for (index, library) in LIBRARIES.into_iter().enumerate() {
-            let bit = 1 << index;
-            if self.done.load(Ordering::Relaxed) & bit != 0 {
-                continue;
-            }
-            let Some(path) = symbols::path_of_loaded(library) else { continue };
-            if self.done.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
-                let has = |hook: &Hook| !symbols::in_loaded_library(library, hook.symbol).is_null();
-                let version = version_beside(Path::new(&path));
-                for complaint in missing(version, hooks().filter(|hook| hook.library == library), has) {
-                    recorder.warn(&complaint);
-                }
+        let Some(path) = loaded_objects::path_of(library) else { continue };
+        if CHECKED.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+            let has = |hook: &Hook| !symbols::in_loaded_library(library, hook.symbol).is_null();
+            let version = version_beside(Path::new(&path));
+            for complaint in missing(version, hooks().filter(|hook| hook.library == library), has) {
+                recorder.warn(&complaint);
             }
         }
     }
+}
+
+/// In a forked child, whose trace is another.
+pub fn reset_in_child() {
+    LOADS.store(0, Ordering::Release);
+    CHECKED.store(0, Ordering::Release);
 }
 
 /// A sentence for each hook whose function PyTorch should have and has not.

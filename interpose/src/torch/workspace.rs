@@ -2,10 +2,9 @@
 
 use std::ffi::{CStr, c_void};
 
+use super::hook::{Hook, Versions};
 use crate::recorder::Recorder;
-use crate::symbols::Real;
-use crate::torch::Hook;
-use crate::torch::expected::Versions;
+use crate::symbols::{Real, abort_without};
 
 /// Two integer arguments (one may be the hidden pointer to a returned `DataPtr`) and a pointer back: the shape all these
 /// functions fit on x86-64.
@@ -31,7 +30,7 @@ macro_rules! workspace_hooks {
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C-unwind" fn $hook(first: usize, second: usize) -> *mut c_void {
             static REAL: Real<Fetch> = Real::in_library(LIBRARY, c_symbol!($symbol));
-            let Some(real) = REAL.get() else { crate::symbols::impossible($symbol) };
+            let Some(real) = REAL.get() else { abort_without($symbol) };
             let _marked = Marked(mark(true));
             // SAFETY: PyTorch's own function with the arguments it was called with.
             unsafe { real(first, second) }

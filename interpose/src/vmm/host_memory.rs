@@ -1,6 +1,7 @@
 //! How much host memory may still be taken: the machine's, that of the control groups the process is in, and what the
 //! user allows.
 
+use crate::config::config;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ const SPARED: u64 = 512 << 20;
 
 /// Says why `bytes` more of host memory cannot be had; what is there is not taken, only looked at.
 pub fn check(bytes: u64, taken: u64) -> Result<(), String> {
-    if let Some(most) = crate::config().host_max
+    if let Some(most) = config().host_max
         && taken + bytes > most
     {
         return Err(format!(

@@ -6,8 +6,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-use super::driver::{self, Code};
 use memlab_sizes::format as size;
+use parking_lot::Mutex;
+
+use crate::cuda::calls::{self, Code};
+use crate::locks;
 
 /// A piece of the arena: within one region, so that one copy may cover it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +36,14 @@ pub struct Arena {
     regions: Vec<Region>,
     /// Address → bytes, none touching another of the same region.
     free: BTreeMap<usize, u64>,
+}
+
+/// Locked after [`super::holdings::HOLDINGS`], or alone.
+pub static ARENA: Mutex<Arena> = Mutex::new(Arena::new());
+
+/// In a forked child, which does not have the pages.
+pub fn reset_in_child() {
+    locks::reset_in_child(&ARENA, Arena::new());
 }
 
 const LARGEST_REGION: u64 = 1 << 30;
@@ -91,14 +102,14 @@ impl Arena {
             drop(made);
             for region in regions {
                 let outcome = region.and_then(|region| {
-                    match driver::pin(ptr::with_exposed_provenance_mut(region.address), region.bytes as usize) {
+                    match calls::pin(ptr::with_exposed_provenance_mut(region.address), region.bytes as usize) {
                         Ok(()) if failure.is_none() => {
                             self.free.insert(region.address, region.bytes);
                             self.regions.push(region);
                             Ok(())
                         }
                         Ok(()) => {
-                            driver::unpin(ptr::with_exposed_provenance_mut(region.address));
+                            calls::unpin(ptr::with_exposed_provenance_mut(region.address));
                             give_pages_back(&region);
                             Ok(())
                         }
@@ -158,7 +169,7 @@ impl Arena {
             let empty = free.get(&region.address) == Some(&region.bytes);
             if empty {
                 free.remove(&region.address);
-                driver::unpin(ptr::with_exposed_provenance_mut(region.address));
+                calls::unpin(ptr::with_exposed_provenance_mut(region.address));
                 give_pages_back(region);
             }
             !empty

@@ -3,8 +3,7 @@
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
-use super::driver;
-use crate::cuda::info;
+use crate::cuda::calls;
 
 /// A stream, and of what each thread has for itself under the same handle, whose.
 type Key = (u64, usize);
@@ -26,7 +25,7 @@ fn key(stream: u64) -> Key {
 /// About to begin; said before, so that whoever closes the gate and finds it empty knows of all. Says whether that is
 /// news: a second beginning fails, and the first goes on.
 pub fn begins(stream: u64) -> bool {
-    let context = info::current_context();
+    let context = calls::current_context();
     CAPTURING.lock().get_or_insert_default().try_insert(key(stream), context).is_ok()
 }
 
@@ -41,7 +40,7 @@ pub fn ended(stream: u64) {
 pub fn ended_perhaps(stream: u64) {
     let is_known = CAPTURING.lock().as_ref().is_some_and(|capturing| capturing.contains_key(&key(stream)));
     // The driver is not asked about what may be no stream.
-    if is_known && !driver::is_capturing(key(stream).0) {
+    if is_known && !calls::is_capturing(key(stream).0) {
         ended(stream);
     }
 }
@@ -57,8 +56,8 @@ pub fn is_any() -> bool {
     CAPTURING.lock().as_ref().is_some_and(|capturing| !capturing.is_empty())
 }
 
-pub fn forget_in_child() {
-    crate::lifecycle::reset_in_child(&CAPTURING, None);
+pub fn reset_in_child() {
+    crate::locks::reset_in_child(&CAPTURING, None);
 }
 
 #[cfg(test)]

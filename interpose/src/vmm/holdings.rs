@@ -1,113 +1,13 @@
 //! The memory that can be moved: what is mapped where, and where its bytes are at the moment.
-//!
-//! A [`Physical`] is what the program takes for one piece of device memory, by `cuMemAlloc` or by `cuMemCreate`. Its bytes
-//! are in [`Piece`]s: one, on the device, until somebody moves part of it. The program never sees the driver's handles of
-//! pieces, because they change.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use super::arena::{Arena, Span};
-use super::backing::Freed;
-use super::driver::{self, Access, Code, Properties};
-use crate::cuda::driver_memory;
-
-/// Where the bytes of a piece are.
-pub enum Place {
-    /// In physical memory of the device, by this handle of the driver's.
-    Device(u64),
-    /// In physical memory of the host, mapped at the same address, by this handle.
-    Host(u64),
-    /// Nowhere mapped: the program has to wait.
-    Arena(Vec<Span>),
-}
-
-pub struct Piece {
-    /// Within its physical.
-    pub offset: u64,
-    pub bytes: u64,
-    pub place: Place,
-    /// The driver took it from where it was and failed to put it back: the program cannot run until that is done.
-    pub adrift: bool,
-}
-
-impl Piece {
-    pub fn new(offset: u64, bytes: u64, place: Place) -> Self {
-        Self { offset, bytes, place, adrift: false }
-    }
-
-    /// The driver's handle, of what is mapped.
-    pub fn handle(&self) -> Option<u64> {
-        match self.place {
-            Place::Device(handle) | Place::Host(handle) => Some(handle),
-            Place::Arena(_) => None,
-        }
-    }
-
-    /// Gives its memory back.
-    pub fn release(self) {
-        match self.place {
-            Place::Device(handle) | Place::Host(handle) => driver::release(handle),
-            Place::Arena(spans) => ARENA.lock().give_back(&spans),
-        }
-    }
-
-    /// How much of it is in a mapping of so many bytes: the program may map the beginning only.
-    fn bytes_within(&self, mapped: u64) -> u64 {
-        self.bytes.min(mapped.saturating_sub(self.offset))
-    }
-}
-
-pub struct Physical {
-    pub device: i32,
-    pub bytes: u64,
-    pub properties: Properties,
-    /// Handles that the program holds; none of what `cuMemAlloc` made.
-    pub references: u32,
-    /// In order, without gaps.
-    pub pieces: Vec<Piece>,
-    /// Addresses in [`Holdings::mappings`].
-    pub mapped_at: Vec<u64>,
-    /// Why it has to stay where it is.
-    pub fixed: Option<&'static str>,
-}
-
-impl Physical {
-    /// Maps what is there at `address`. All or nothing.
-    pub fn map_at(&self, address: u64, bytes: u64) -> Result<(), Code> {
-        for (done, piece) in self.pieces.iter().enumerate() {
-            let Some(handle) = piece.handle() else { continue };
-            let length = piece.bytes_within(bytes);
-            if length > 0
-                && let Err(code) = driver::map(address + piece.offset, length, handle)
-            {
-                for piece in self.pieces[..done].iter().filter(|piece| piece.handle().is_some()) {
-                    let _ = driver::unmap(address + piece.offset, piece.bytes_within(bytes));
-                }
-                return Err(code);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes the mapping at `address` away, as far as it is there.
-    pub fn unmap_at(&self, address: u64, bytes: u64) -> Result<(), Code> {
-        for piece in self.pieces.iter().filter(|piece| piece.handle().is_some() && piece.bytes_within(bytes) > 0) {
-            driver::unmap(address + piece.offset, piece.bytes_within(bytes))?;
-        }
-        Ok(())
-    }
-
-    /// Gives all of its memory back.
-    pub fn release(self) {
-        self.pieces.into_iter().for_each(Piece::release);
-    }
-
-    fn bytes_where(&self, wanted: impl Fn(&Place) -> bool) -> u64 {
-        self.pieces.iter().filter(|piece| wanted(&piece.place)).map(|piece| piece.bytes).sum()
-    }
-}
+use super::physical::{Physical, Place};
+use crate::cuda::calls::{self, Code, Current};
+use crate::cuda::types::Access;
+use crate::locks;
 
 /// What `cuMemAlloc` was asked for, where memlab answered it.
 #[derive(Clone, Copy)]
@@ -150,7 +50,31 @@ pub struct Spot {
 pub struct Totals {
     pub device_bytes: u64,
     pub host_bytes: u64,
+    /// What cannot be moved of memory that memlab answered for.
     pub fixed_bytes: u64,
+    /// What `cuMemAlloc` was asked for and memlab answered.
+    pub backed_bytes: u64,
+}
+
+/// Memory that the program has freed.
+pub struct Freed {
+    pub address: u64,
+    pub context: u64,
+    pub mapping: Mapping,
+    pub physical: Physical,
+}
+
+impl Freed {
+    /// As `cuMemFree` does: what uses the memory comes to its end first.
+    pub fn detach(&self) -> Result<(), Code> {
+        let finished = Current::switch(self.context).and_then(|_current| calls::synchronize());
+        finished.and_then(|()| self.physical.unmap_at(self.address, self.mapping.bytes))
+    }
+
+    pub fn give_back(self) {
+        self.physical.release();
+        calls::free_address(self.address, self.mapping.bytes);
+    }
 }
 
 pub struct Holdings {
@@ -160,20 +84,17 @@ pub struct Holdings {
     last: u64,
     /// (whose memory, who may reach it), as `cuCtxEnablePeerAccess` has it.
     pub peers: Vec<(i32, i32)>,
-    /// Freed beside a capture, and still there.
-    pub put_off: Vec<Freed>,
+    /// Freed during a capture, and still there.
+    pub deferred: Vec<Freed>,
 }
 
 /// Held while tables change and while bytes are moved. A thread of the program may wait for it in a call that frees; who
 /// moves needs nothing that such a thread can hold.
 pub static HOLDINGS: Mutex<Holdings> = Mutex::new(Holdings::new());
 
-/// Locked after [`HOLDINGS`], or alone.
-pub static ARENA: Mutex<Arena> = Mutex::new(Arena::new());
-
 impl Holdings {
     pub const fn new() -> Self {
-        Self { physicals: BTreeMap::new(), mappings: BTreeMap::new(), last: 0, peers: Vec::new(), put_off: Vec::new() }
+        Self { physicals: BTreeMap::new(), mappings: BTreeMap::new(), last: 0, peers: Vec::new(), deferred: Vec::new() }
     }
 
     pub fn add(&mut self, physical: Physical) -> u64 {
@@ -254,11 +175,9 @@ impl Holdings {
     }
 
     pub fn totals(&self) -> Totals {
-        // What the driver holds for the program otherwise: small allocations, stream-ordered ones, arrays, managed memory.
         let backed = self.mappings.values().filter_map(|mapping| mapping.allocation);
-        let backed = backed.map(|allocation| allocation.requested).sum();
-        let fixed_bytes = driver_memory::held_bytes().saturating_sub(backed);
-        let mut totals = Totals { fixed_bytes, ..Totals::default() };
+        let backed_bytes = backed.map(|allocation| allocation.requested).sum();
+        let mut totals = Totals { backed_bytes, ..Totals::default() };
         for (&number, physical) in &self.physicals {
             let on_device = physical.bytes_where(|place| matches!(place, Place::Device(_)));
             totals.host_bytes += physical.bytes - on_device;
@@ -270,4 +189,9 @@ impl Holdings {
         }
         totals
     }
+}
+
+/// In a forked child: the card's memory is its parent's, and the tables may have been in the middle of a change.
+pub fn reset_in_child() {
+    locks::reset_in_child(&HOLDINGS, Holdings::new());
 }

@@ -2,7 +2,7 @@
 
 use memlab_sizes::parse_limits;
 
-use super::OnLimit;
+use super::card::OnLimit;
 use crate::request::{DEVICES, is_limit};
 
 /// What the two variables ask for.

@@ -220,7 +220,7 @@ fn is_empty() -> bool {
 }
 
 /// In a forked child nobody is left who would open the gate, and the other threads' slots are nobody's.
-pub fn forget_in_child() {
+pub fn reset_in_child() {
     if !BUILT.load(Ordering::Relaxed) {
         return;
     }

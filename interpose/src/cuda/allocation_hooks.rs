@@ -1,0 +1,182 @@
+//! The driver's calls that take and give back memory: each hook calls the real function and tells
+//! [`driver_memory`](super::driver_memory) what happened.
+//!
+//! What is held when these are called is unknown (the runtime's locks, PyTorch's allocator mutex), so they take no lock
+//! that anything outside memlab can hold.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+use cudarc::driver::sys;
+use memlab_trace::record::DriverKind::{Array, Async, Device, Imported, Managed, Pinned, Registered};
+
+use super::answers::{backed, instead};
+use super::arrays::{array_bytes, array3d_bytes, mipmapped_bytes, pitch as pitch_of};
+use super::calls::CUDA_SUCCESS;
+use super::device::range_bytes;
+use super::driver_memory::{self as memory, Space};
+use super::hook::{hook, hooks};
+use super::types::{AllocationNode, Array3dShape, ArrayShape, ExternalMemory, In, Out};
+use crate::limit;
+use crate::limit::calls::{Call, PoolCall};
+use crate::limit::in_flight::InFlight;
+use crate::panics;
+use crate::vmm::{allocations, gate};
+
+/// Streams, pools, graphs, nodes.
+type Opaque = *mut c_void;
+
+/// A call that takes memory: of which kind, where it lies, and how many bytes, once it has succeeded.
+macro_rules! takes {
+    ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $kind:expr, $address:expr, $bytes:expr }) => {
+        hook! { $name $count ($($arg: $type),*) { |real, caller| {
+            let _pass = gate::enter();
+            let result = real($($arg),*);
+            if result == CUDA_SUCCESS {
+                panics::catch(|| memory::allocated($kind, $address, $bytes as u64, stringify!($name), caller));
+            }
+            result
+        } } }
+    };
+}
+
+/// A call that takes memory of the device, if its limit allows: also, how many bytes that will be, and, where the memory
+/// can be the host's, what the call then answers.
+macro_rules! takes_limited {
+    ($name:ident $count:tt ($($arg:ident: $type:ty),*)
+     { $kind:expr, $address:expr, $bytes:expr; wants $wanted:expr $(; spilled |$spilled:ident| $put:expr)? }) => {
+        hook! { $name $count ($($arg: $type),*) { |real, caller| {
+            let _pass = gate::enter();
+            let call = Call { kind: $kind, name: stringify!($name), caller, bytes: $wanted as u64 };
+            let put = takes_limited!(@put $($spilled $put)?);
+            limit::calls::take(&call, || real($($arg),*), || ($address, $bytes as u64), put)
+        } } }
+    };
+    (@put) => { None::<fn(u64)> };
+    (@put $spilled:ident $put:expr) => { Some(|$spilled: u64| $put) };
+}
+
+/// A call that takes stream-ordered memory, if the limit allows.
+macro_rules! takes_from_pool {
+    ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $pointer:expr, $bytes:expr, $pool:expr, $stream:expr }) => {
+        hook! { $name $count ($($arg: $type),*) { |real, caller| {
+            let _pass = gate::enter();
+            let call = Call { kind: Async, name: stringify!($name), caller, bytes: $bytes as u64 };
+            let from = PoolCall { pool: $pool, stream: $stream, pointer: $pointer };
+            limit::calls::take_from_pool(&call, from, || real($($arg),*))
+        } } }
+    };
+}
+
+/// A call that gives memory back: what its address is an address of, and the address. Said before it happens: once the
+/// driver has it, another thread may be given it.
+macro_rules! gives_back {
+    ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $space:expr, $address:expr }) => {
+        hook! { $name $count ($($arg: $type),*) { |real| {
+            let _in_flight = InFlight::begin();
+            let freed = panics::catch(|| memory::freeing($space, $address)).flatten();
+            let result = real($($arg),*);
+            panics::catch(|| if result == CUDA_SUCCESS { memory::freed(freed) } else { memory::not_freed(freed) });
+            result
+        } } }
+    };
+}
+
+/// A call that gives back memory which may be memlab's.
+macro_rules! frees {
+    ($name:ident $count:tt ($pointer:ident: u64 $(, $arg:ident: $type:ty)*) {}) => {
+        hook! { $name $count ($pointer: u64 $(, $arg: $type)*) { |real| {
+            let _in_flight = InFlight::begin();
+            let freed = panics::catch(|| memory::freeing(Space::Address, $pointer)).flatten();
+            let result = instead(
+                || allocations::free($pointer).or_else(|| limit::spill::free($pointer)),
+                || real($pointer $(, $arg)*),
+            );
+            panics::catch(|| if result == CUDA_SUCCESS { memory::freed(freed) } else { memory::not_freed(freed) });
+            result
+        } } }
+    };
+}
+
+hooks! {
+    hook[2] cuMemAlloc(pointer: Out<u64>, bytes: usize) 3020: cuMemAlloc_v2 => { |real, caller| {
+        let _pass = gate::enter();
+        // A null pointer is the driver's to complain of, here and below.
+        let wanted = if pointer.is_null() { 0 } else { bytes as u64 };
+        let call = Call { kind: Device, name: "cuMemAlloc_v2", caller, bytes: wanted };
+        let own = || match wanted {
+            0 => None,
+            bytes => allocations::allocate(bytes).map(|answer| answer.map(|address| pointer.set(address))),
+        };
+        let take = || backed(caller, own, || real(pointer, bytes));
+        limit::calls::take(&call, take, || (pointer.value(), bytes as u64), Some(|address| pointer.set(address)))
+    } };
+    takes_limited[5] cuMemAllocPitch(
+        pointer: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: c_uint
+    ) 3020: cuMemAllocPitch_v2 => {
+        Device, pointer.value(), pitch.value().saturating_mul(height);
+        wants if pointer.is_null() || pitch.is_null() { 0 } else { pitch_of(width).saturating_mul(height) };
+        spilled |address| { pointer.set(address); pitch.set(pitch_of(width)) }
+    };
+    // The CPU touches it too, so it cannot be host memory that is mapped for the device.
+    takes_limited[3] cuMemAllocManaged(pointer: Out<u64>, bytes: usize, flags: c_uint) 6000: cuMemAllocManaged => {
+        Managed, pointer.value(), bytes; wants if pointer.is_null() { 0 } else { bytes }
+    };
+    takes[2] cuMemAllocHost(pointer: Out<u64>, bytes: usize) 3020: cuMemAllocHost_v2 => {
+        Pinned, pointer.value(), bytes
+    };
+    takes[3] cuMemHostAlloc(pointer: Out<u64>, bytes: usize, flags: c_uint) 2020: cuMemHostAlloc => {
+        Pinned, pointer.value(), bytes
+    };
+    takes[3] cuMemHostRegister(pointer: u64, bytes: usize, flags: c_uint) 6050: cuMemHostRegister_v2 => {
+        Registered, pointer, bytes
+    };
+    takes_from_pool[3] cuMemAllocAsync(pointer: Out<u64>, bytes: usize, stream: Opaque) 11020:
+        cuMemAllocAsync / cuMemAllocAsync_ptsz => { pointer, bytes, ptr::null_mut(), stream };
+    takes_from_pool[4] cuMemAllocFromPoolAsync(pointer: Out<u64>, bytes: usize, pool: Opaque, stream: Opaque) 11020:
+        cuMemAllocFromPoolAsync / cuMemAllocFromPoolAsync_ptsz => { pointer, bytes, pool, stream };
+    takes[3] cuMemPoolImportPointer(pointer: Out<u64>, pool: Opaque, data: Opaque) 11020: cuMemPoolImportPointer => {
+        Imported, pointer.value(), range_bytes(pointer.value())
+    };
+    takes_limited[2] cuArrayCreate(array: Out<u64>, shape: In<ArrayShape>) 3020: cuArrayCreate_v2 => {
+        Array, array.value(), shape.get().map_or(0, array_bytes); wants shape.get().map_or(0, array_bytes)
+    };
+    takes_limited[2] cuArray3DCreate(array: Out<u64>, shape: In<Array3dShape>) 3020: cuArray3DCreate_v2 => {
+        Array, array.value(), shape.get().map_or(0, array3d_bytes); wants shape.get().map_or(0, array3d_bytes)
+    };
+    takes_limited[3] cuMipmappedArrayCreate(array: Out<u64>, shape: In<Array3dShape>, levels: c_uint) 5000:
+        cuMipmappedArrayCreate => {
+        Array, array.value(), shape.get().map_or(0, |shape| mipmapped_bytes(shape, levels));
+        wants shape.get().map_or(0, |shape| mipmapped_bytes(shape, levels))
+    };
+    takes[2] cuImportExternalMemory(memory: Out<u64>, handle: In<ExternalMemory>) 10000:
+        cuImportExternalMemory => { Imported, memory.value(), handle.get().map_or(0, |handle| handle.bytes) };
+    // The handle is 64 bytes passed by value, on the stack: two integer arguments.
+    takes[2] cuIpcOpenMemHandle(pointer: Out<u64>, handle: sys::CUipcMemHandle, flags: c_uint) 11000:
+        cuIpcOpenMemHandle_v2 => { Imported, pointer.value(), range_bytes(pointer.value()) };
+    // A node's memory is taken when the graph runs, but its address and size are decided here.
+    hook[5] cuGraphAddMemAllocNode(
+        node: Out<Opaque>, graph: Opaque, after: In<Opaque>, count: usize, parameters: Out<AllocationNode>
+    ) 11040: cuGraphAddMemAllocNode => { |real, caller| {
+        let _pass = gate::enter();
+        let bytes = parameters.get().map_or(0, |parameters| parameters.bytes as u64);
+        let result = limit::calls::take_in_graph(bytes, || real(node, graph, after, count, parameters));
+        if result == CUDA_SUCCESS {
+            let address = parameters.get().map_or(0, |parameters| parameters.address);
+            panics::catch(|| memory::allocated(Async, address, bytes, "cuGraphAddMemAllocNode", caller));
+        }
+        result
+    } };
+
+    frees[] cuMemFree(pointer: u64) 3020: cuMemFree_v2 => {};
+    frees[] cuMemFreeAsync(pointer: u64, stream: Opaque) 11020: cuMemFreeAsync / cuMemFreeAsync_ptsz => {};
+    gives_back[] cuMemFreeHost(pointer: u64) 2000: cuMemFreeHost => { Space::Address, pointer };
+    gives_back[] cuMemHostUnregister(pointer: u64) 4000: cuMemHostUnregister => { Space::Registered, pointer };
+    gives_back[] cuIpcCloseMemHandle(pointer: u64) 4010: cuIpcCloseMemHandle => { Space::Address, pointer };
+    gives_back[] cuArrayDestroy(array: u64) 2000: cuArrayDestroy => { Space::Array, array };
+    gives_back[] cuMipmappedArrayDestroy(array: u64) 5000: cuMipmappedArrayDestroy => { Space::Array, array };
+    gives_back[] cuDestroyExternalMemory(memory: u64) 10000: cuDestroyExternalMemory => { Space::Address, memory };
+    gives_back[] cuGraphAddMemFreeNode(
+        node: Out<Opaque>, graph: Opaque, after: In<Opaque>, count: usize, pointer: u64
+    ) 11040: cuGraphAddMemFreeNode => { Space::Address, pointer };
+}

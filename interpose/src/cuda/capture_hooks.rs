@@ -1,0 +1,55 @@
+//! Captures of streams into graphs. They are followed in every program: memory may have spilled, and what is freed during a
+//! capture has to wait.
+
+use std::ffi::{c_int, c_void};
+
+use super::calls::CUDA_SUCCESS;
+use super::hook::{hook, hooks};
+use crate::panics;
+use crate::vmm::{allocations, captures, gate, mode};
+
+/// Streams, graphs, nodes.
+type Opaque = *mut c_void;
+
+/// The start of a capture, which is noted for those who have to wait for its end.
+macro_rules! begins_capture {
+    ($name:ident [] ($stream:ident: $type:ty $(, $arg:ident: $more:ty)*) {}) => {
+        hook! { $name [] ($stream: $type $(, $arg: $more)*) { |real| {
+            let _pass = gate::enter();
+            let is_new = captures::begins($stream as u64);
+            let result = real($stream $(, $arg)*);
+            if result != CUDA_SUCCESS && is_new {
+                captures::ended($stream as u64);
+            }
+            result
+        } } }
+    };
+}
+
+/// The end of a capture. It does not pass the gate: who closes the gate waits for it.
+macro_rules! ends_capture {
+    ($name:ident [] ($stream:ident: $type:ty $(, $arg:ident: $more:ty)*) {}) => {
+        hook! { $name [] ($stream: $type $(, $arg: $more)*) { |real| {
+            let result = real($stream $(, $arg)*);
+            match result {
+                CUDA_SUCCESS => captures::ended($stream as u64),
+                _ => captures::ended_perhaps($stream as u64),
+            }
+            if mode::holds_memory() {
+                panics::catch(allocations::free_deferred);
+            }
+            result
+        } } }
+    };
+}
+
+hooks! {
+    begins_capture[] cuStreamBeginCapture(stream: Opaque, mode: c_int) 10010:
+        cuStreamBeginCapture_v2 / cuStreamBeginCapture_v2_ptsz => {};
+    begins_capture[] cuStreamBeginCaptureToGraph(
+        stream: Opaque, graph: Opaque, dependencies: Opaque, edges: Opaque, count: usize, mode: c_int
+    ) 12030: cuStreamBeginCaptureToGraph / cuStreamBeginCaptureToGraph_ptsz => {};
+    ends_capture[] cuStreamEndCapture(stream: Opaque, graph: Opaque) 10000:
+        cuStreamEndCapture / cuStreamEndCapture_ptsz => {};
+    ends_capture[] cuStreamDestroy(stream: Opaque) 4000: cuStreamDestroy_v2 => {};
+}

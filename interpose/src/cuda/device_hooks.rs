@@ -1,0 +1,111 @@
+//! The driver's answers about devices and their memory, and the ends and beginnings of contexts.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::answers::instead;
+use super::calls::CUDA_SUCCESS;
+use super::device::{current_device, device_of, primary_context};
+use super::driver_memory as memory;
+use super::hook::{hook, hooks};
+use super::pools;
+use super::types::Out;
+use crate::limit;
+use crate::limit::elsewhere;
+use crate::limit::in_flight::InFlight;
+use crate::panics;
+use crate::stderr::say;
+use crate::vmm::{allocations, gate, mode, queries};
+
+/// Contexts and pools.
+type Opaque = *mut c_void;
+
+hooks! {
+    hook[] cuMemPoolDestroy(pool: Opaque) 11020: cuMemPoolDestroy => { |real| {
+        panics::catch(|| pools::pool_destroyed(pool as usize));
+        real(pool)
+    } };
+    hook[] cuMemGetInfo(free: Out<usize>, total: Out<usize>) 3020: cuMemGetInfo_v2 => { |real| {
+        let result = real(free, total);
+        if result == CUDA_SUCCESS {
+            panics::catch(|| limit::calls::show_memory(free, total));
+        }
+        result
+    } };
+    hook[] cuDeviceTotalMem(total: Out<usize>, device: c_int) 3020: cuDeviceTotalMem_v2 => { |real| {
+        let result = real(total, device);
+        if result == CUDA_SUCCESS {
+            panics::catch(|| limit::calls::show_total(total, device));
+        }
+        result
+    } };
+    hook[] cuMemGetAddressRange(base: Out<u64>, bytes: Out<usize>, address: u64) 3020: cuMemGetAddressRange_v2 => { |real| {
+        let own = || queries::range(address).map(|(start, length)| {
+            base.set(start);
+            bytes.set(length as usize);
+            Ok(())
+        });
+        instead(own, || real(base, bytes, address))
+    } };
+    hook[] cuIpcGetMemHandle(handle: Opaque, address: u64) 4010: cuIpcGetMemHandle => { |real| {
+        let result = real(handle, address);
+        if result != CUDA_SUCCESS && mode::is_enabled() && panics::catch(|| queries::is_backed(address)) == Some(true) {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            if !SAID.swap(true, Ordering::Relaxed) {
+                say("memory that can be offloaded cannot be shared with another process by CUDA IPC: start the \
+                     program without --offload, or pass tensors between its processes in host memory");
+            }
+        }
+        result
+    } };
+    hook[] cuDevicePrimaryCtxRetain(context: Out<Opaque>, device: c_int) 7000: cuDevicePrimaryCtxRetain => { |real| {
+        let before = panics::catch(|| elsewhere::context_coming(device)).flatten();
+        let result = real(context, device);
+        if result == CUDA_SUCCESS {
+            panics::catch(|| elsewhere::context_came(device, before));
+        }
+        result
+    } };
+    hook[] cuCtxEnablePeerAccess(peer: Opaque, flags: c_uint) 4000: cuCtxEnablePeerAccess => { |real| {
+        let _pass = gate::enter(); // It lets the peer reach what is mapped.
+        let result = real(peer, flags);
+        if result == CUDA_SUCCESS {
+            panics::catch(|| {
+                if let Some(owner) = device_of(peer as u64) {
+                    allocations::peer_enabled(owner, current_device());
+                }
+            });
+        }
+        result
+    } };
+    hook[] cuCtxDestroy(context: Opaque) 4000: cuCtxDestroy_v2 => { |real| {
+        destroy_context(context as u64, || real(context))
+    } };
+    hook[] cuDevicePrimaryCtxReset(device: c_int) 11000: cuDevicePrimaryCtxReset_v2 => { |real| {
+        destroy_context(primary_context(device), || real(device))
+    } };
+}
+
+/// Destroys a context, and forgets what was allocated in it.
+fn destroy_context(context: u64, real: impl FnOnce() -> c_int) -> c_int {
+    let _in_flight = InFlight::begin();
+    let mut result = CUDA_SUCCESS;
+    if mode::holds_memory() {
+        panics::catch(|| {
+            allocations::destroy_context(context, || {
+                result = real();
+                result == CUDA_SUCCESS
+            });
+        });
+    } else {
+        result = real();
+    }
+    if result == CUDA_SUCCESS {
+        panics::catch(|| {
+            memory::context_destroyed(context);
+            limit::spill::context_destroyed(context);
+            elsewhere::context_gone();
+        });
+    }
+    result
+}

@@ -1,0 +1,104 @@
+//! `cuGetProcAddress`: how runtimes since CUDA 11.3 fetch the driver's functions.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use super::calls::CUDA_SUCCESS;
+use super::hook::{Hook, Streams, hook, hooks};
+use super::types::Out;
+use super::{allocation_hooks, capture_hooks, device_hooks, gated, offload_hooks, vmm_hooks};
+use crate::config::enabled;
+use crate::vmm::mode;
+
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
+const PER_THREAD_DEFAULT_STREAM: u64 = 2;
+
+hooks! {
+    // CUDA 12's form.
+    hook[] cuGetProcAddress(
+        symbol: *const c_char, function: Out<*mut c_void>, version: c_int, flags: u64, status: *mut c_int
+    ) 12000: cuGetProcAddress_v2 => { |real| {
+        let result = real(symbol, function, version, flags, status);
+        if result == CUDA_SUCCESS {
+            // SAFETY: the driver has just read the name.
+            substitute(unsafe { CStr::from_ptr(symbol) }, function, version, flags);
+        }
+        result
+    } };
+    // CUDA 11.3's form.
+    hook[] cuGetProcAddress(symbol: *const c_char, function: Out<*mut c_void>, version: c_int, flags: u64) 11030:
+    cuGetProcAddress => { |real| {
+        let result = real(symbol, function, version, flags);
+        if result == CUDA_SUCCESS {
+            // SAFETY: the driver has just read the name.
+            substitute(unsafe { CStr::from_ptr(symbol) }, function, version, flags);
+        }
+        result
+    } };
+}
+
+/// Replaces the function the driver has just answered with by memlab's, if it observes that one.
+fn substitute(symbol: &CStr, function: Out<*mut c_void>, version: c_int, flags: u64) {
+    let Some(real) = function.get().filter(|real| !real.is_null() && enabled()) else { return };
+    if let Some(hook) = by_request(symbol.to_bytes(), version, flags & PER_THREAD_DEFAULT_STREAM != 0)
+        && !std::ptr::eq(real, hook.address)
+    {
+        hook.learn(real);
+        function.set(hook.address.cast_mut());
+    }
+}
+
+/// Hooks that every program needs, and those of programs that were started for offloading.
+const ALWAYS: [&[Hook]; 5] =
+    [allocation_hooks::HOOKS, vmm_hooks::HOOKS, device_hooks::HOOKS, capture_hooks::HOOKS, HOOKS];
+const FOR_OFFLOADING: [&[Hook]; 2] = [gated::HOOKS, offload_hooks::HOOKS];
+
+/// Every hook on a driver function that this program needs.
+pub fn in_force() -> impl Iterator<Item = &'static Hook> {
+    let more = if mode::is_enabled() { &FOR_OFFLOADING[..] } else { &[] };
+    ALWAYS.into_iter().chain(more.iter().copied()).flatten()
+}
+
+/// Every hook on a driver function, in force or not.
+pub fn all() -> impl Iterator<Item = &'static Hook> {
+    ALWAYS.into_iter().chain(FOR_OFFLOADING).flatten()
+}
+
+/// The hook for what `cuGetProcAddress` answers to this request.
+fn by_request(name: &[u8], version: i32, per_thread_streams: bool) -> Option<&'static Hook> {
+    let unwanted = if per_thread_streams { Streams::Legacy } else { Streams::PerThread };
+    in_force()
+        .filter(|hook| hook.asked.as_bytes() == name && version >= hook.since && hook.streams != unwanted)
+        .max_by_key(|hook| hook.since)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_function_is_hooked_twice_and_no_request_has_two_answers() {
+        let mut symbols = HashSet::new();
+        let mut requests = HashSet::new();
+        for hook in all() {
+            assert!(symbols.insert(hook.abi_name), "{}", hook.abi_name);
+            assert!(requests.insert((hook.asked, hook.since, hook.streams == Streams::PerThread)), "{}", hook.abi_name);
+            let per_thread = hook.abi_name.ends_with("_ptsz") || hook.abi_name.ends_with("_ptds");
+            assert_eq!(per_thread, hook.streams == Streams::PerThread, "{}", hook.abi_name);
+            assert!(hook.abi_name.starts_with(hook.asked), "{} for {}", hook.abi_name, hook.asked);
+        }
+    }
+
+    #[test]
+    fn the_requested_version_decides() {
+        let name = |version, per_thread| by_request(b"cuMemAlloc", version, per_thread).map(|hook| hook.abi_name);
+        assert_eq!(name(2000, false), None, "the 32-bit function of CUDA 2 is left alone");
+        assert_eq!(name(13000, false), Some("cuMemAlloc_v2"));
+        assert_eq!(name(13000, true), Some("cuMemAlloc_v2"), "which takes no stream");
+        let name = |per_thread| by_request(b"cuMemFreeAsync", 12000, per_thread).map(|hook| hook.abi_name);
+        assert_eq!((name(false), name(true)), (Some("cuMemFreeAsync"), Some("cuMemFreeAsync_ptsz")));
+        assert_eq!(by_request(b"cuGetProcAddress", 11030, false).map(|h| h.abi_name), Some("cuGetProcAddress"));
+        assert_eq!(by_request(b"cuGetProcAddress", 12000, false).map(|h| h.abi_name), Some("cuGetProcAddress_v2"));
+    }
+}

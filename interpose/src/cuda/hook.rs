@@ -1,0 +1,153 @@
+//! What a hook on a driver function is: its row in the table, and the macros that make both from one line.
+
+use std::ffi::c_void;
+
+/// For which default stream a function is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Streams {
+    /// There is one function for both.
+    Both,
+    Legacy,
+    /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
+    PerThread,
+}
+
+/// One observed function.
+pub struct Hook {
+    /// The name that `cuGetProcAddress` is asked for.
+    pub asked: &'static str,
+    /// The CUDA version (1000 × major + 10 × minor) from which on the answer has this ABI, as `cudaTypedefs.h` gives it in
+    /// the names of its function types. An older request gets an older function, which memlab leaves alone.
+    pub since: i32,
+    pub streams: Streams,
+    /// The symbol the driver exports, `_v2`, `_ptsz` and all.
+    pub abi_name: &'static str,
+    /// memlab's function of that ABI.
+    pub address: *const c_void,
+    /// Tells the hook where the real function is.
+    pub learn: fn(*mut c_void),
+}
+
+// SAFETY: the address is that of a function, and functions can be called from any thread.
+unsafe impl Sync for Hook {}
+
+impl Hook {
+    pub fn learn(&self, real: *mut c_void) {
+        (self.learn)(real);
+    }
+}
+
+/// Defines hooks, one row each, and the table `HOOKS` of them:
+///
+/// ```text
+/// KIND[COUNT] ASKED(ARGUMENTS) SINCE: SYMBOL / SYMBOL_FOR_PER_THREAD_STREAMS => { DETAILS };
+/// ```
+///
+/// `KIND` is a macro that makes the function from symbol, arguments and details. `COUNT` is the number of integer
+/// arguments if the function wants its caller's address, as for [`entry_point`]; else it is empty.
+macro_rules! hooks {
+    ($($kind:ident $count:tt $asked:ident $arguments:tt $since:literal: $symbol:ident $(/ $per_thread:ident)?
+        => $details:tt;)*) => {
+        $(
+            $kind! { $symbol $count $arguments $details }
+            $($kind! { $per_thread $count $arguments $details })?
+        )*
+        pub static HOOKS: &[$crate::cuda::hook::Hook] = &[$(
+            $symbol::hook(stringify!($asked), $since, $crate::cuda::hook::streams!($($per_thread)?)),
+            $($per_thread::hook(stringify!($asked), $since, $crate::cuda::hook::Streams::PerThread),)?
+        )*];
+    };
+}
+pub(crate) use hooks;
+
+/// The streams of a row's first symbol: the legacy one alone if there is a second symbol.
+macro_rules! streams {
+    () => {
+        $crate::cuda::hook::Streams::Both
+    };
+    ($per_thread:ident) => {
+        $crate::cuda::hook::Streams::Legacy
+    };
+}
+pub(crate) use streams;
+
+/// A kind of hook that is all in its details: `{ |real, caller| body }`, or `{ |real| body }` where the caller's address is
+/// not wanted. `real` calls the driver's function.
+macro_rules! hook {
+    ($name:ident [$($count:tt)?] ($($arg:ident: $type:ty),*) { |$real:ident $(, $caller:ident)?| $body:expr }) => {
+        #[allow(non_snake_case)]
+        mod $name {
+            use super::*;
+
+            static REAL: $crate::symbols::Real<unsafe extern "C" fn($($type),*) -> std::ffi::c_int> =
+                $crate::symbols::Real::in_library(c"libcuda.so.1", $crate::cuda::hook::c_name!($name));
+
+            $crate::cuda::hook::entry_point! { $name [$($count)?]
+                ($($arg: $type),*) ($($caller)?) {
+                    let Some(function) = REAL.get() else {
+                        return $crate::cuda::calls::CUDA_ERROR_NOT_INITIALIZED;
+                    };
+                    // SAFETY: the driver's own function, of this signature; it checks its arguments.
+                    let $real = |$($arg: $type),*| unsafe { function($($arg),*) };
+                    $body
+                }
+            }
+
+            pub const fn hook(
+                asked: &'static str,
+                since: i32,
+                streams: $crate::cuda::hook::Streams,
+            ) -> $crate::cuda::hook::Hook {
+                $crate::cuda::hook::Hook {
+                    asked,
+                    since,
+                    streams,
+                    abi_name: stringify!($name),
+                    address: $name as *const std::ffi::c_void,
+                    learn: |real| REAL.learn(real),
+                }
+            }
+        }
+    };
+}
+pub(crate) use hook;
+
+/// Defines an exported function. With a count, it is an entry that adds its caller's return address as one more argument
+/// and jumps to the body, which returns straight to the caller. (A Rust function cannot read its return address.) The count
+/// is that of the integer arguments before it, which decides the register (System V calling convention, x86-64).
+macro_rules! entry_point {
+    ($name:ident [] ($($arg:ident: $type:ty),*) () $body:block) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> std::ffi::c_int $body
+    };
+    ($name:ident [1] $($rest:tt)*) => { $crate::cuda::hook::entry_point! { @ "rsi" $name $($rest)* } };
+    ($name:ident [2] $($rest:tt)*) => { $crate::cuda::hook::entry_point! { @ "rdx" $name $($rest)* } };
+    ($name:ident [3] $($rest:tt)*) => { $crate::cuda::hook::entry_point! { @ "rcx" $name $($rest)* } };
+    ($name:ident [4] $($rest:tt)*) => { $crate::cuda::hook::entry_point! { @ "r8" $name $($rest)* } };
+    ($name:ident [5] $($rest:tt)*) => { $crate::cuda::hook::entry_point! { @ "r9" $name $($rest)* } };
+    (@ $register:literal $name:ident ($($arg:ident: $type:ty),*) ($caller:ident) $body:block) => {
+        unsafe extern "C" fn body($($arg: $type,)* $caller: usize) -> std::ffi::c_int $body
+
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                concat!("mov ", $register, ", [rsp]"),
+                "jmp {body}",
+                body = sym body,
+            )
+        }
+    };
+}
+pub(crate) use entry_point;
+
+/// A `CStr` from an identifier, at compile time.
+macro_rules! c_name {
+    ($name:ident) => {
+        match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+            Ok(name) => name,
+            Err(_) => unreachable!(),
+        }
+    };
+}
+pub(crate) use c_name;

@@ -1,0 +1,23 @@
+//! All hooks on CUDA, by the names that they are found under.
+
+use std::ffi::c_void;
+
+use super::hook::Hook;
+use super::{get_proc_address, runtime_hooks};
+
+/// The hook in force on this symbol of the driver's.
+pub fn by_abi_name(name: &[u8]) -> Option<&'static Hook> {
+    get_proc_address::in_force().find(|hook| hook.abi_name.as_bytes() == name)
+}
+
+/// memlab's function of this name, in force or not, if it exports one: without CUDA, no other library has it.
+pub fn exported(name: &[u8]) -> Option<*const c_void> {
+    let of_driver = get_proc_address::all().find(|hook| hook.abi_name.as_bytes() == name).map(|hook| hook.address);
+    of_driver.or_else(|| runtime_hooks::HOOKS.iter().find(|hook| hook.name.as_bytes() == name).map(|hook| hook.address))
+}
+
+/// Symbol and function of every hook in force, the runtime's included.
+pub fn replacements() -> impl Iterator<Item = (&'static [u8], *const c_void)> {
+    let of_driver = get_proc_address::in_force().map(|hook| (hook.abi_name.as_bytes(), hook.address));
+    of_driver.chain(runtime_hooks::HOOKS.iter().map(|hook| (hook.name.as_bytes(), hook.address)))
+}

@@ -1,0 +1,129 @@
+//! What else has to be observed in a program that was started for offloading: attributes of addresses, memory that must stay
+//! where it is, and contexts.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::answers::instead;
+use super::calls::{CUDA_SUCCESS, Code};
+use super::hook::{hook, hooks};
+use super::types::{In, Out};
+use crate::panics;
+use crate::vmm::queries::Fact;
+use crate::vmm::{contexts, gate, handles, mode, queries};
+
+type Opaque = *mut c_void;
+
+/// Memory that multicast objects reach (NCCL's NVLS), by its handle: it stays where it is, and the driver has to be told its
+/// own handle.
+macro_rules! binds_memory {
+    ($name:ident [] ($($arg:ident: $type:ty),*) { $handle:ident }) => {
+        hook! { $name [] ($($arg: $type),*) { |real| {
+            let _pass = gate::enter();
+            let program_handle = $handle;
+            let bind = |$handle: u64| real($($arg),*);
+            let share = |own| match bind(own) {
+                CUDA_SUCCESS => Ok(()),
+                code => Err(Code(code)),
+            };
+            let fixed = || if mode::is_enabled() { handles::fix(program_handle, MULTICAST, share) } else { None };
+            instead(fixed, || bind(program_handle))
+        } } }
+    };
+}
+
+/// Memory at an address that multicast objects reach.
+macro_rules! binds_address {
+    ($name:ident [] ($($arg:ident: $type:ty),*) { $address:expr }) => {
+        hook! { $name [] ($($arg: $type),*) { |real| {
+            let _pass = gate::enter();
+            let result = real($($arg),*);
+            stays(result, $address, MULTICAST);
+            result
+        } } }
+    };
+}
+
+/// A call that makes a context: where it is written, and of which device it is.
+macro_rules! makes_context {
+    ($name:ident [] ($($arg:ident: $type:ty),*) { $context:expr, $device:expr }) => {
+        hook! { $name [] ($($arg: $type),*) { |real| {
+            let _pass = gate::enter();
+            let result = real($($arg),*);
+            if result == CUDA_SUCCESS && mode::is_enabled() {
+                contexts::created($context.value(), $device);
+            }
+            result
+        } } }
+    };
+}
+
+const MULTICAST: &str = "bound to a multicast object";
+
+hooks! {
+    hook[] cuPointerGetAttribute(data: Out<u8>, attribute: c_int, pointer: u64) 4000: cuPointerGetAttribute => { |real| {
+        let _pass = gate::enter();
+        let result = real(data, attribute, pointer);
+        if tell(data, attribute, pointer) { CUDA_SUCCESS } else { result }
+    } };
+    hook[] cuPointerGetAttributes(count: c_uint, attributes: In<c_int>, data: In<Out<u8>>, pointer: u64) 7000:
+    cuPointerGetAttributes => { |real| {
+        let _pass = gate::enter();
+        let result = real(count, attributes, data, pointer);
+        if result == CUDA_SUCCESS {
+            // SAFETY: the driver has just read so many of both.
+            let (attributes, places) = unsafe { (attributes.elements(count as usize), data.elements(count as usize)) };
+            attributes.zip(places).for_each(|(attribute, place)| _ = tell(place, attribute, pointer));
+        }
+        result
+    } };
+    hook[] cuPointerSetAttribute(value: Opaque, attribute: c_int, pointer: u64) 6000: cuPointerSetAttribute => { |real| {
+        /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`, which is set before a network card registers memory.
+        const SYNC_MEMOPS: c_int = 6;
+        let _pass = gate::enter();
+        let result = real(value, attribute, pointer);
+        if attribute == SYNC_MEMOPS {
+            stays(result, pointer, "registered with another device");
+        }
+        result
+    } };
+    binds_memory[] cuMulticastBindMem(
+        object: u64, device: c_int, offset: usize, handle: u64, from: usize, bytes: usize, flags: u64
+    ) 13010: cuMulticastBindMem_v2 => { handle };
+    binds_memory[] cuMulticastBindMem(
+        object: u64, offset: usize, handle: u64, from: usize, bytes: usize, flags: u64
+    ) 12010: cuMulticastBindMem => { handle };
+    binds_address[] cuMulticastBindAddr(
+        object: u64, device: c_int, offset: usize, address: u64, bytes: usize, flags: u64
+    ) 13010: cuMulticastBindAddr_v2 => { address };
+    binds_address[] cuMulticastBindAddr(object: u64, offset: usize, address: u64, bytes: usize, flags: u64) 12010:
+        cuMulticastBindAddr => { address };
+    makes_context[] cuCtxCreate(context: Out<u64>, parameters: Opaque, flags: c_uint, device: c_int) 12050:
+        cuCtxCreate_v4 => { context, device };
+    makes_context[] cuCtxCreate(context: Out<u64>, affinity: Opaque, count: c_int, flags: c_uint, device: c_int) 11040:
+        cuCtxCreate_v3 => { context, device };
+    makes_context[] cuCtxCreate(context: Out<u64>, flags: c_uint, device: c_int) 3020:
+        cuCtxCreate_v2 => { context, device };
+}
+
+/// What others reach by its address cannot leave.
+fn stays(result: c_int, address: u64, why: &'static str) {
+    if result == CUDA_SUCCESS && mode::is_enabled() {
+        panics::catch(|| handles::fix_at(address, why));
+    }
+}
+
+/// Writes what an attribute of memory that memlab backs is for the program; says whether it did. The attribute decides what
+/// there is room for at `to`.
+fn tell(to: Out<u8>, attribute: c_int, pointer: u64) -> bool {
+    if to.is_null() || !mode::is_enabled() {
+        return false;
+    }
+    match panics::catch(|| queries::attribute(pointer, attribute)).flatten() {
+        // SAFETY: the attribute is an `int`, for which the program has made room.
+        Some(Fact::Number(number)) => unsafe { to.of_type::<c_int>() }.set(number),
+        // SAFETY: the attribute has 8 bytes, for which the program has made room.
+        Some(Fact::Word(word)) => unsafe { to.of_type::<u64>() }.set(word),
+        None => return false,
+    }
+    true
+}

@@ -1,0 +1,42 @@
+//! Names of code that is in no file, and of files.
+
+/// The name of a cell that IPython numbers itself: `<ipython-input-3-0a1b2c>` is `In[3]`.
+pub fn numbered_cell(file: &str) -> Option<String> {
+    let name = file.rsplit('/').next()?;
+    let rest = name.strip_prefix('<').unwrap_or(name).strip_prefix("ipython-input-")?;
+    let (number, _) = rest.split_once('-')?;
+    let number: u32 = number.parse().ok()?;
+    Some(format!("In[{number}]"))
+}
+
+/// A name with `#` in place of each number: `<eval_with_key>.#`.
+pub fn without_numbers(file: &str) -> String {
+    let mut name = String::with_capacity(file.len());
+    for letter in file.chars() {
+        match letter {
+            '0'..='9' if name.ends_with('#') => {}
+            '0'..='9' => name.push('#'),
+            _ => name.push(letter),
+        }
+    }
+    name
+}
+
+/// Whether only IPython can tell which cell a file stands for: `/tmp/ipykernel_12/345.py`, `<timed exec>`.
+pub fn is_cell(file: &str) -> bool {
+    file.contains("/ipykernel_")
+        || file.contains("/ipython-input-")
+        || file.starts_with("<timed e")
+        || file == "<magic-timeit>"
+}
+
+/// `co_filename` may be relative to the directory the program was started in.
+pub fn absolute(file: String) -> String {
+    if file.starts_with('/') || file.starts_with('<') {
+        return file;
+    }
+    match std::env::current_dir() {
+        Ok(directory) => directory.join(&file).to_string_lossy().into_owned(),
+        Err(_) => file,
+    }
+}

@@ -1,0 +1,43 @@
+//! What a forked child starts anew. It is silent until it uses CUDA; then it has a trace of its own.
+
+use crate::cuda::{driver_memory, pools};
+use crate::limit::{card, elsewhere, settings, spill};
+use crate::mover::progress;
+use crate::python::agent;
+use crate::torch::expected;
+use crate::vmm::{arena, captures, contexts, gate, holdings, totals};
+use crate::{compaction, control, got_patch, limit, moved_bytes, recorder};
+
+/// Has each forked child reset.
+pub fn watch() {
+    // SAFETY: the handler stays loaded: libmemlab is linked with `-z nodelete`.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+}
+
+/// Runs in the child, whose only thread is the one that forked. Each part unlocks what another thread may have held, and
+/// forgets what is the parent's: its trace, its agent, its memory on the cards.
+unsafe extern "C" fn in_child() {
+    recorder::reset_in_child();
+    compaction::reset_in_child();
+    control::clients::reset_in_child();
+    agent::reset_in_child();
+    expected::reset_in_child();
+    got_patch::reset_in_child();
+
+    driver_memory::reset_in_child();
+    card::reset_in_child();
+    settings::reset_in_child();
+    limit::calls::reset_in_child();
+    elsewhere::reset_in_child();
+    spill::reset_in_child();
+    pools::reset_in_child();
+
+    holdings::reset_in_child();
+    arena::reset_in_child();
+    contexts::reset_in_child();
+    totals::reset_in_child();
+    captures::reset_in_child();
+    gate::reset_in_child();
+    progress::reset_in_child();
+    moved_bytes::reset_in_child();
+}

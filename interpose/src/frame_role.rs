@@ -1,0 +1,146 @@
+//! What a Python function means to attribution, by its file and name.
+
+/// What a Python frame means to attribution besides its line.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct FrameRole(u8);
+
+impl FrameRole {
+    pub const NONE: Self = Self(0);
+    /// `nn.Module.__call__`: its first local is the module that runs.
+    pub const MODULE_CALL: Self = Self(1);
+    /// `Optimizer.step`.
+    pub const OPTIMIZER_STEP: Self = Self(2);
+    /// `Module.to`, `cuda` and kin, which move parameters and buffers, and what copies parameters.
+    pub const MODULE_APPLY: Self = Self(4);
+    /// Code that torch.fx generated from a graph: the agent can tell which module each line came from.
+    pub const GENERATED: Self = Self(8);
+    /// `torch.fx`'s interpreter (which runs compiled graphs before PyTorch 2.12 or so): its second local is the graph's
+    /// node, and the agent can tell which module that came from.
+    pub const GRAPH_NODE: Self = Self(16);
+    /// What DDP and FSDP do to exchange gradients and parameters.
+    pub const COMMUNICATION: Self = Self(32);
+    /// What they do beside that: inputs are moved to the device.
+    const INPUTS: Self = Self(64);
+    /// What calls a layer.
+    const LAYER: u8 = Self::MODULE_CALL.0 | Self::GENERATED.0 | Self::GRAPH_NODE.0;
+
+    pub fn has(self, role: Self) -> bool {
+        self.0 & role.0 != 0
+    }
+
+    /// The roles of a stack that ends in a frame of role `inner`. A layer called by an optimizer's step (which runs a
+    /// closure) is forward, not the optimizer's; nor is it part of the exchange that it may wait for.
+    pub fn with(self, inner: Self) -> Self {
+        let ended = match inner.0 {
+            role if role & Self::LAYER != 0 => Self::OPTIMIZER_STEP.0 | Self::COMMUNICATION.0,
+            role if role & Self::INPUTS.0 != 0 => Self::COMMUNICATION.0,
+            _ => 0,
+        };
+        Self(self.0 & !ended | inner.0)
+    }
+
+    /// Which local of the frame holds the module (or graph node) that it stands for.
+    pub fn local(self) -> Option<usize> {
+        if self.has(Self::MODULE_CALL) || self.has(Self::GENERATED) {
+            Some(0)
+        } else if self.has(Self::GRAPH_NODE) {
+            Some(1)
+        } else {
+            None
+        }
+    }
+
+    /// PyTorch's own functions are known by their file and name.
+    pub fn of(file: &str, name: &str) -> Self {
+        if file.ends_with("torch/nn/modules/module.py") {
+            match name {
+                "_wrapped_call_impl" | "_call_impl" => Self::MODULE_CALL,
+                "_apply" => Self::MODULE_APPLY,
+                _ => Self::NONE,
+            }
+        } else if file.ends_with("torch/nn/parameter.py") && name == "__deepcopy__" {
+            Self::MODULE_APPLY
+        } else if file.ends_with("torch/optim/optimizer.py") && name == "wrapper" {
+            Self::OPTIMIZER_STEP
+        } else if file.ends_with("torch/fx/interpreter.py") && name == "run_node" {
+            Self::GRAPH_NODE
+        } else if file.starts_with("<eval_with_key>") {
+            Self::GENERATED
+        } else if let Some((_, distributed)) = file.rsplit_once("/torch/") {
+            Self::of_distributed(distributed, name)
+        } else {
+            Self::NONE
+        }
+    }
+
+    /// The same for a file of PyTorch's that may be part of DDP or FSDP. Named are the functions that allocate, not those
+    /// that call the user's modules or make the parameters that a rank keeps.
+    fn of_distributed(file: &str, name: &str) -> Self {
+        let communicates = match file {
+            "nn/parallel/distributed.py" => matches!(
+                name,
+                "_ddp_init_helper"
+                    | "_pre_forward"
+                    | "_sync_module_buffers"
+                    | "_distributed_broadcast_coalesced"
+                    | "_default_broadcast_coalesced"
+                    | "_check_global_requires_backward_grad_sync"
+                    | "_match_all_reduce_for_bwd_pass"
+                    | "_register_delay_all_reduce_hook"
+            ),
+            "distributed/utils.py" if matches!(name, "_to_kwargs" | "_recursive_to" | "_cast_forward_inputs") => {
+                return Self::INPUTS;
+            }
+            "distributed/utils.py" => name == "_sync_params_and_buffers",
+            "distributed/fsdp/_flat_param.py" | "distributed/fsdp/flat_param.py" => matches!(
+                name,
+                "_alloc_padded_unsharded_flat_param" | "_use_low_precision_shard" | "_all_gather_flat_param"
+            ),
+            "distributed/fsdp/_runtime_utils.py" => matches!(name, "_get_reduce_scatter_tensors" | "_reduce_grad"),
+            // FSDP2, and where it was until PyTorch 2.5.
+            "distributed/fsdp/_fully_shard/_fsdp_collectives.py"
+            | "distributed/_composable/fsdp/_fsdp_collectives.py" => true,
+            "distributed/fsdp/_fully_shard/_fsdp_param.py" | "distributed/_composable/fsdp/_fsdp_param.py" => matches!(
+                name,
+                "init_all_gather_outputs"
+                    | "alloc_all_gather_outputs"
+                    | "alloc_storage"
+                    | "all_gather_inputs"
+                    | "to_sharded_post_forward"
+            ),
+            _ => file.starts_with("distributed/algorithms/ddp_comm_hooks/"),
+        };
+        if communicates { Self::COMMUNICATION } else { Self::NONE }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FrameRole;
+
+    #[test]
+    fn the_innermost_of_layer_and_optimizer_counts() {
+        let stack = |roles: &[FrameRole]| roles.iter().fold(FrameRole::NONE, |outer, inner| outer.with(*inner));
+        let (layer, step, other) = (FrameRole::MODULE_CALL, FrameRole::OPTIMIZER_STEP, FrameRole::NONE);
+        assert!(stack(&[other, step, other]).has(step));
+        assert!(stack(&[layer, step, other]).has(step), "a training step inside a module");
+        assert!(!stack(&[step, other, layer, other]).has(step), "a closure that calls a model");
+        assert!(stack(&[step, layer, step]).has(step), "a model that steps an optimizer of its own");
+        assert!(!stack(&[step, FrameRole::GENERATED]).has(step) && !stack(&[step, FrameRole::GRAPH_NODE]).has(step));
+    }
+
+    #[test]
+    fn what_is_exchanged_is_told_from_what_is_computed() {
+        let stack = |frames: &[(&str, &str)]| {
+            let of = |(file, name): &(&str, &str)| FrameRole::of(&format!("/x/site-packages/torch/{file}"), name);
+            frames.iter().map(of).fold(FrameRole::NONE, FrameRole::with).has(FrameRole::COMMUNICATION)
+        };
+        let (ddp, call) = ("nn/parallel/distributed.py", ("nn/modules/module.py", "_call_impl"));
+        assert!(stack(&[call, (ddp, "forward"), (ddp, "_pre_forward")]));
+        assert!(!stack(&[call, (ddp, "forward"), (ddp, "_pre_forward"), ("distributed/utils.py", "_to_kwargs")]));
+        assert!(!stack(&[call, (ddp, "forward"), (ddp, "_run_ddp_forward"), call]));
+        let unshard = ("distributed/fsdp/_flat_param.py", "_alloc_padded_unsharded_flat_param");
+        assert!(stack(&[call, unshard, ("distributed/utils.py", "_alloc_storage"), ("storage.py", "_resize_")]));
+        assert!(!stack(&[unshard, call]), "a module called meanwhile");
+    }
+}

@@ -1,0 +1,138 @@
+//! Whether an allocation is granted, refused or put in host memory.
+
+use std::sync::atomic::Ordering;
+
+use super::card::{Card, card, limited};
+use super::in_flight::InFlight;
+use super::{elsewhere, spill};
+
+/// Bytes that the process may still take of a device; all of them where it has no limit.
+pub fn room(device: i32) -> u64 {
+    let Some((card, limit)) = limited(device) else { return u64::MAX };
+    elsewhere::look_up(device, card);
+    limit.saturating_sub(card.used())
+}
+
+/// What becomes of a wish for memory.
+pub enum Admission {
+    /// The real call may be made.
+    Granted(Reservation),
+    /// The call is to answer that the card is full.
+    Refused,
+    /// The memory is to come from the host.
+    Spill,
+}
+
+/// Decides on `bytes` (rounded: [`footprint`]) of device memory before the driver is asked for them. `caller` is the
+/// address of the driver's caller: where it helps, PyTorch's caching allocator is refused once before anything spills, so
+/// that it gives up what it keeps first.
+pub fn admit(device: i32, bytes: u64, caller: usize) -> Admission {
+    decide(device, bytes, |card, limit| {
+        let kept = card.kept_by_allocator.load(Ordering::Relaxed);
+        let room_at_best = limit.saturating_sub(card.used()).saturating_add(kept);
+        room_at_best < bytes || spill::is_due(device, bytes, caller)
+    })
+}
+
+pub fn decide(device: i32, bytes: u64, spills_now: impl FnOnce(&Card, u64) -> bool) -> Admission {
+    let Some((card, limit)) = limited(device) else { return Admission::Granted(Reservation::for_nothing(device)) };
+    elsewhere::look_up_if_old(device, card);
+    let mut granted = reserve(device, card, bytes);
+    if granted.is_none() && bytes <= limit {
+        // Perhaps only what pools keep stands in the way, or what is known of the rest is no longer so.
+        elsewhere::make_room(device, card);
+        granted = reserve(device, card, bytes);
+    }
+    match granted {
+        Some(reservation) => Admission::Granted(reservation),
+        None if card.spills.load(Ordering::Relaxed) && spills_now(card, limit) => Admission::Spill,
+        None => Admission::Refused,
+    }
+}
+
+fn reserve(device: i32, card: &Card, bytes: u64) -> Option<Reservation> {
+    let in_flight = InFlight::begin();
+    card.charge_if_it_fits(bytes).then(|| Reservation { device, bytes, _in_flight: Some(in_flight) })
+}
+
+/// Room for an allocation that is being made; dropped, it is given back.
+pub struct Reservation {
+    device: i32,
+    bytes: u64,
+    /// None where there is no limit.
+    _in_flight: Option<InFlight>,
+}
+
+impl Reservation {
+    pub const fn for_nothing(device: i32) -> Self {
+        Self { device, bytes: 0, _in_flight: None }
+    }
+
+    /// The allocation was made and took `bytes`, which [`released`] will be told of.
+    pub fn commit(mut self, bytes: u64) {
+        let reserved = std::mem::take(&mut self.bytes);
+        let Some(card) = card(self.device) else { return };
+        if bytes >= reserved { card.charge(bytes - reserved) } else { card.uncharge(reserved - bytes) }
+    }
+
+    /// The allocation was made, but nobody will say when it ends.
+    pub fn commit_unwatched(self) {
+        if let Some(card) = card(self.device) {
+            card.look_up_again();
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if let Some(card) = card(self.device)
+            && self.bytes > 0
+        {
+            card.uncharge(self.bytes);
+        }
+    }
+}
+
+/// What the device's free and total bytes are to the program. Asks anew what it holds.
+pub fn seen(device: i32, free: u64, total: u64) -> (u64, u64) {
+    let Some((card, limit)) = limited(device) else { return (free, total) };
+    elsewhere::look_up(device, card);
+    (free.min(limit.saturating_sub(card.used())), total.min(limit))
+}
+
+/// The same for a total alone.
+pub fn seen_total(device: i32, total: u64) -> u64 {
+    limited(device).map_or(total, |(_, limit)| total.min(limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::card::{released, taken};
+
+    /// The device whose card the test below has for itself.
+    const MINE: i32 = 63;
+
+    #[test]
+    fn a_reservation_that_comes_to_nothing_is_given_back() {
+        let card = card(MINE).unwrap();
+        let reserve = |bytes| Reservation { device: MINE, bytes, _in_flight: Some(InFlight::begin()) };
+        card.charge(700);
+        // WHEN the real call fails, THEN its bytes are free again
+        drop(reserve(700));
+        assert_eq!(card.charged.load(Ordering::Relaxed), 0);
+        // WHEN it succeeds, THEN what it really took stays charged, be it more or less
+        card.charge(100);
+        reserve(100).commit(160);
+        card.charge(100);
+        reserve(100).commit(40);
+        assert_eq!(card.charged.load(Ordering::Relaxed), 200);
+        // AND without a limit it is charged all the same: one may be set later
+        Reservation::for_nothing(MINE).commit(8);
+        released(MINE, 208);
+        assert_eq!(card.charged.load(Ordering::Relaxed), 0);
+        // AND no device is too many
+        released(64, 1);
+        taken(-1, 1);
+    }
+}

@@ -1,0 +1,321 @@
+//! What each device's limit is, and what counts towards it.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use memlab_trace::encode::{self, LineBuffer};
+use memlab_trace::record::DriverKind;
+
+use crate::log::Log;
+use crate::request::DEVICES;
+
+/// Bytes in which the driver takes large blocks off the card.
+pub const GRANULE: u64 = 2 << 20;
+const NO_LIMIT: u64 = u64::MAX;
+/// Values of [`Card::looked_up_ms`] that are no times.
+pub const NEVER: u64 = 0;
+pub const CHANGED: u64 = 1;
+
+/// What happens to an allocation beyond the limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnLimit {
+    /// It fails, as on a full card.
+    Oom,
+    /// It is put in host memory that the device reaches.
+    Spill,
+}
+
+impl OnLimit {
+    pub const fn spilling(spills: bool) -> Self {
+        if spills { Self::Spill } else { Self::Oom }
+    }
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Oom => "oom",
+            Self::Spill => "spill",
+        }
+    }
+}
+
+/// One device: its limit, and what the process holds there.
+pub struct Card {
+    limit: AtomicU64,
+    /// The limit that the trace has.
+    recorded: AtomicU64,
+    pub spills: AtomicBool,
+    /// Bytes of allocations that hooks saw, those being made right now included.
+    pub charged: AtomicU64,
+    /// Bytes that pools and graphs had reserved when they were last asked.
+    pub reserved: AtomicU64,
+    /// What is neither charged nor reserved. Negative while something charged is no longer on the card.
+    pub elsewhere: AtomicI64,
+    /// When `elsewhere` was looked up, in milliseconds; [`NEVER`], or [`CHANGED`] since then.
+    pub looked_up_ms: AtomicU64,
+    /// Bytes put in host memory for want of room here.
+    pub spilled: AtomicU64,
+    /// Bytes that PyTorch's caching allocator has reserved and not handed out.
+    pub kept_by_allocator: AtomicU64,
+}
+
+impl Card {
+    pub const fn new() -> Self {
+        Self {
+            limit: AtomicU64::new(NO_LIMIT),
+            recorded: AtomicU64::new(NO_LIMIT),
+            spills: AtomicBool::new(false),
+            charged: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            elsewhere: AtomicI64::new(0),
+            looked_up_ms: AtomicU64::new(NEVER),
+            spilled: AtomicU64::new(0),
+            kept_by_allocator: AtomicU64::new(0),
+        }
+    }
+
+    pub fn limit(&self) -> Option<u64> {
+        Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit != NO_LIMIT)
+    }
+
+    /// `None` lifts the limit.
+    pub fn set_limit(&self, bytes: Option<u64>) {
+        self.limit.store(bytes.unwrap_or(NO_LIMIT), Ordering::Relaxed);
+    }
+
+    /// What the process holds beside charged allocations.
+    fn beside_charged(&self) -> i64 {
+        (self.reserved.load(Ordering::Acquire) as i64).saturating_add(self.elsewhere.load(Ordering::Acquire))
+    }
+
+    pub fn used(&self) -> u64 {
+        self.charged.load(Ordering::Acquire).saturating_add_signed(self.beside_charged())
+    }
+
+    /// Charges `bytes` if they fit under the limit.
+    pub fn charge_if_it_fits(&self, bytes: u64) -> bool {
+        let charged = self.charged.fetch_update(Ordering::AcqRel, Ordering::Acquire, |charged| {
+            let after = charged.checked_add(bytes)?;
+            let fits = after.saturating_add_signed(self.beside_charged()) <= self.limit.load(Ordering::Relaxed);
+            fits.then_some(after)
+        });
+        charged.is_ok()
+    }
+
+    pub fn charge(&self, bytes: u64) {
+        self.charged.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    pub fn uncharge(&self, bytes: u64) {
+        let less = |charged: u64| Some(charged.saturating_sub(bytes));
+        let _ = self.charged.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    }
+
+    /// Has [`super::elsewhere`] look up what lies elsewhere before it is used again.
+    pub fn look_up_again(&self) {
+        self.looked_up_ms.fetch_min(CHANGED, Ordering::AcqRel);
+    }
+}
+
+pub static CARDS: [Card; DEVICES] = [const { Card::new() }; DEVICES];
+/// Whether any device has a limit: all that an allocation without one looks at.
+static ANY_LIMIT: AtomicBool = AtomicBool::new(false);
+/// Whether any device has a limit.
+#[inline]
+pub fn is_any_limited() -> bool {
+    ANY_LIMIT.load(Ordering::Relaxed)
+}
+
+/// To be called after limits were changed.
+pub fn limits_changed() {
+    ANY_LIMIT.store(CARDS.iter().any(|card| card.limit().is_some()), Ordering::Relaxed);
+}
+
+/// The device's card, whether or not it has a limit.
+pub fn card(device: i32) -> Option<&'static Card> {
+    CARDS.get(usize::try_from(device).ok()?)
+}
+
+/// The device's card and limit, if it has one.
+pub fn limited(device: i32) -> Option<(&'static Card, u64)> {
+    if !is_any_limited() {
+        return None;
+    }
+    let card = card(device)?;
+    Some((card, card.limit()?))
+}
+
+/// PyTorch's caching allocator has `bytes` reserved that it has not handed out.
+#[inline]
+pub fn allocator_keeps(device: i32, bytes: u64) {
+    if let Some((card, _)) = limited(device) {
+        card.kept_by_allocator.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The driver took `bytes` back.
+pub fn released(device: i32, bytes: u64) {
+    if let Some(card) = card(device) {
+        card.uncharge(bytes);
+    }
+}
+
+/// The driver handed out `bytes` that no hook has asked the limit about.
+pub fn taken(device: i32, bytes: u64) {
+    if let Some(card) = card(device) {
+        card.charge(bytes);
+    }
+}
+
+/// `bytes` that belong on the device lie in host memory.
+pub fn spilled(device: i32, bytes: u64) {
+    if let Some(card) = card(device) {
+        card.spilled.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// They no longer do.
+pub fn unspilled(device: i32, bytes: u64) {
+    if let Some(card) = card(device) {
+        let less = |spilled: u64| Some(spilled.saturating_sub(bytes));
+        let _ = card.spilled.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+}
+
+/// Bytes that an allocation takes off the card: what the driver rounds up to. 0 for what is counted otherwise (pools) or
+/// lies elsewhere.
+pub fn footprint(kind: DriverKind, bytes: u64) -> u64 {
+    match kind {
+        DriverKind::Device | DriverKind::Managed | DriverKind::Array => rounded(bytes),
+        DriverKind::Physical => bytes,
+        _ => 0,
+    }
+}
+
+/// From half a granule on the driver takes whole ones; smaller blocks share one.
+fn rounded(bytes: u64) -> u64 {
+    const SMALL: u64 = 512;
+    let step = if bytes >= GRANULE / 2 { GRANULE } else { SMALL };
+    bytes.max(1).checked_next_multiple_of(step).unwrap_or(bytes)
+}
+
+/// Writes a device's limit into the trace, if it differs from what stands there.
+pub fn record(log: &Log, device: i32) {
+    let Some(card) = card(device) else { return };
+    let limit = card.limit.load(Ordering::Relaxed);
+    if card.recorded.swap(limit, Ordering::Relaxed) == limit && limit == NO_LIMIT {
+        return;
+    }
+    let on_limit = OnLimit::spilling(card.spills.load(Ordering::Relaxed)).name();
+    log.append(encode::limit(&mut LineBuffer::<128>::new(), device, card.limit(), on_limit));
+}
+
+/// A forked child holds nothing on any device, whatever its parent did. Its limits are its parent's.
+pub fn reset_in_child() {
+    for card in &CARDS {
+        card.charged.store(0, Ordering::Relaxed);
+        card.reserved.store(0, Ordering::Relaxed);
+        card.spilled.store(0, Ordering::Relaxed);
+        card.look_up_again();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limited_card(limit: u64) -> Card {
+        let card = Card::new();
+        card.set_limit(Some(limit));
+        card
+    }
+
+    #[test]
+    fn sizes_are_rounded_as_the_driver_does() {
+        let cases =
+            [(1, 512), (512, 512), (513, 1024), ((1 << 20) - 1, 1 << 20), (1 << 20, 2 << 20), (3 << 20, 4 << 20)];
+        for (bytes, taken) in cases {
+            assert_eq!(footprint(DriverKind::Device, bytes), taken, "{bytes}");
+        }
+        assert_eq!(footprint(DriverKind::Pinned, 4096), 0, "host memory is not the card's");
+        assert_eq!(footprint(DriverKind::Device, u64::MAX), u64::MAX, "nothing overflows");
+    }
+
+    #[test]
+    fn the_last_byte_fits_and_the_next_does_not() {
+        // GIVEN a card of 100 bytes with a context of 40
+        let card = limited_card(100);
+        card.elsewhere.store(40, Ordering::Relaxed);
+        // THEN 60 bytes fit, and not one more
+        assert!(card.charge_if_it_fits(60));
+        assert!(!card.charge_if_it_fits(1));
+        assert_eq!(card.used(), 100);
+        // AND what is given back can be had again
+        card.uncharge(10);
+        assert!(!card.charge_if_it_fits(11));
+        assert!(card.charge_if_it_fits(10));
+    }
+
+    #[test]
+    fn what_was_charged_but_left_the_card_does_not_count() {
+        let card = limited_card(100);
+        card.charge(90);
+        card.elsewhere.store(-50, Ordering::Relaxed);
+        assert_eq!(card.used(), 40);
+        assert!(card.charge_if_it_fits(60));
+        card.elsewhere.store(i64::MIN, Ordering::Relaxed);
+        assert_eq!(card.used(), 0, "never below nothing");
+    }
+
+    /// A small generator, so that a failing seed can be run again.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % bound
+        }
+    }
+
+    #[test]
+    fn threads_at_the_border_never_exceed_it() {
+        const LIMIT: u64 = 10_000;
+        for seed in 1..=8 {
+            // GIVEN a card most of which is taken, and threads that take and give back at random
+            let (card, held, most) = (limited_card(LIMIT), AtomicU64::new(0), AtomicU64::new(0));
+            card.elsewhere.store(4_000, Ordering::Relaxed);
+            std::thread::scope(|scope| {
+                for thread in 0..4u64 {
+                    let (card, held, most) = (&card, &held, &most);
+                    scope.spawn(move || {
+                        let mut random = Random(seed * 0x9e37_79b9 + thread + 1);
+                        let mut mine = Vec::new();
+                        for _ in 0..5_000 {
+                            if random.below(2) == 0 {
+                                let bytes = 1 + random.below(900);
+                                if card.charge_if_it_fits(bytes) {
+                                    let now = held.fetch_add(bytes, Ordering::AcqRel) + bytes;
+                                    most.fetch_max(now, Ordering::AcqRel);
+                                    mine.push(bytes);
+                                }
+                            } else if !mine.is_empty() {
+                                let bytes = mine.swap_remove(random.below(mine.len() as u64) as usize);
+                                held.fetch_sub(bytes, Ordering::AcqRel);
+                                card.uncharge(bytes);
+                            }
+                        }
+                        for bytes in mine {
+                            held.fetch_sub(bytes, Ordering::AcqRel);
+                            card.uncharge(bytes);
+                        }
+                    });
+                }
+            });
+            // THEN together they never held more than there was, came close to it, and in the end nothing is charged
+            let most = most.into_inner();
+            assert!(most <= LIMIT - 4_000, "seed {seed}: {most}");
+            assert!(most > (LIMIT - 4_000) * 9 / 10, "seed {seed}: only {most}");
+            assert_eq!(card.charged.into_inner(), 0, "seed {seed}");
+        }
+    }
+}

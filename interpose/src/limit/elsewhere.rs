@@ -1,0 +1,173 @@
+//! What the process holds on a card that no hook sees byte by byte: contexts and kernels, pools, graphs.
+//!
+//! NVML says what the driver has charged for the process; what hooks have charged and pools have reserved is taken off, and
+//! the rest lies *elsewhere*. It changes rarely (a kernel is loaded, a context made), so the figure is asked for again only
+//! when it is a quarter of a second old, when it may stand in somebody's way, and when the program asks how much is free.
+//! The two sides are compared only while no call is under way that changes them.
+//!
+//! Where NVML does not tell (in a container with process ids of its own, on a part of a card), what lies elsewhere is
+//! estimated: by how much the card got fuller while the primary context was made, and at most by all that is in use on the
+//! card and was not taken by this process through a hook. Both are upper bounds that other processes can only raise, so the
+//! smallest ever seen counts. It does not grow with kernels that are loaded later.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::card::{CARDS, CHANGED, Card, NEVER, limited};
+use super::in_flight::{LOCK_TIMEOUT, none_in_flight};
+use crate::cuda::device::current_device;
+use crate::cuda::{calls, pools};
+use crate::locks;
+use crate::nvml::Nvml;
+use crate::request::DEVICES;
+use crate::vmm::totals;
+
+/// What was looked up counts for so long.
+const FRESH_MS: u64 = 250;
+
+/// Looks up what lies elsewhere, if what is known of it is old. What pools have reserved is always asked for.
+pub(super) fn look_up_if_old(device: i32, card: &Card) {
+    let known = card.looked_up_ms.load(Ordering::Acquire);
+    if known > CHANGED && now_ms().saturating_sub(known) <= FRESH_MS {
+        look_up_reserved(device, card);
+    } else {
+        // What is known, if old, will do where another thread's long call is in the way.
+        look_up_within(if known > CHANGED { Duration::ZERO } else { LOCK_TIMEOUT }, device, card);
+    }
+}
+
+/// Looks up what lies elsewhere, waiting a little for calls that are under way.
+pub(super) fn look_up(device: i32, card: &Card) {
+    look_up_within(LOCK_TIMEOUT, device, card);
+}
+
+fn look_up_within(timeout: Duration, device: i32, card: &Card) {
+    const OLD: u64 = CHANGED + 1;
+    let quiet = none_in_flight(timeout);
+    look_up_reserved(device, card);
+    let known = card.looked_up_ms.load(Ordering::Acquire);
+    if quiet.is_none() && known != NEVER {
+        // A wrong figure would stay wrong when the calls end; the last right one is better.
+        card.looked_up_ms.store(OLD, Ordering::Release);
+        return;
+    }
+    let charged = card.charged.load(Ordering::Acquire) as i64;
+    let accounted = charged.saturating_add(card.reserved.load(Ordering::Acquire) as i64);
+    let elsewhere = match on_card(device) {
+        Some(process) => (process as i64).saturating_sub(accounted),
+        None => estimate(device, card, accounted),
+    };
+    card.elsewhere.store(elsewhere, Ordering::Release);
+    card.looked_up_ms.store(if quiet.is_some() { now_ms() } else { OLD }, Ordering::Release);
+}
+
+/// Asks pools and graphs what they have reserved, where the program uses any.
+pub(super) fn look_up_reserved(device: i32, card: &Card) {
+    if let Some(bytes) = pools::reserved_bytes(device) {
+        card.reserved.store(bytes, Ordering::Release);
+    }
+}
+
+/// Does what the driver does before it calls a card full: takes back what pools keep, and looks again.
+pub(super) fn make_room(device: i32, card: &Card) {
+    pools::trim(device);
+    look_up(device, card);
+}
+
+/// The process's footprint, for somebody who is not in a call of the program's and leaves the driver alone.
+pub(super) fn used_now(device: i32, card: &Card) -> u64 {
+    on_card(device).unwrap_or_else(|| card.used())
+}
+
+/// What NVML says that this process holds on the device.
+fn on_card(device: i32) -> Option<u64> {
+    let bus_id = bus_id(device)?;
+    nvml()?.usage(&bus_id, std::process::id())?.process
+}
+
+/// What lies elsewhere, where NVML does not tell. `accounted`: what is charged and reserved.
+fn estimate(device: i32, card: &Card, accounted: i64) -> i64 {
+    let Some(bound) = BOUNDS.get(device as usize) else { return 0 };
+    // Of what is charged, some may have been moved to host memory. What was spilled is there too, but not charged.
+    let moved =
+        totals::host_bytes_of(device).map(|bytes| bytes.saturating_sub(card.spilled.load(Ordering::Relaxed)) as i64);
+    // Only the current device can be asked.
+    if let Some(moved) = moved
+        && calls::current_context() != 0
+        && current_device() == device
+    {
+        bound.fetch_min(in_use().saturating_sub(accounted - moved).max(0), Ordering::AcqRel);
+    }
+    let bound = Some(bound.load(Ordering::Acquire)).filter(|&bytes| bytes != i64::MAX).unwrap_or(0);
+    bound - moved.unwrap_or(0)
+}
+
+/// Bytes in use on the current device, by whichever process.
+fn in_use() -> i64 {
+    calls::memory_info().map_or(0, |(free, total)| total.saturating_sub(free) as i64)
+}
+
+/// The least that was ever seen to bound what lies elsewhere on each card; the largest number before anybody looked.
+static BOUNDS: [AtomicI64; DEVICES] = [const { AtomicI64::new(i64::MAX) }; DEVICES];
+
+/// The primary context of a device may be about to be made: tells what is in use on the card before.
+pub fn context_coming(device: i32) -> Option<u64> {
+    limited(device)?;
+    if calls::primary_is_active(device) != Ok(false) {
+        return None;
+    }
+    Some(nvml()?.usage(&bus_id(device)?, std::process::id())?.used)
+}
+
+/// It was made.
+pub fn context_came(device: i32, before: Option<u64>) {
+    let Some((card, _)) = limited(device) else { return };
+    card.look_up_again();
+    if let Some(before) = before
+        && let Some(bus_id) = bus_id(device)
+        && let Some(usage) = nvml().and_then(|nvml| nvml.usage(&bus_id, std::process::id()))
+    {
+        BOUNDS[device as usize].fetch_min(usage.used.saturating_sub(before) as i64, Ordering::AcqRel);
+    }
+}
+
+/// What the process holds has changed in a way that no hook has charged.
+pub fn changed() {
+    CARDS.iter().for_each(Card::look_up_again);
+}
+
+/// A context was destroyed: what it took is no longer there.
+pub fn context_gone() {
+    BOUNDS.iter().for_each(|bound| bound.store(i64::MAX, Ordering::Release));
+    changed();
+}
+
+fn bus_id(device: i32) -> Option<String> {
+    static BUS_IDS: [Mutex<Option<String>>; DEVICES] = [const { Mutex::new(None) }; DEVICES];
+    // Not waited for long: in a forked child nobody may be left to unlock it.
+    let mut known = BUS_IDS.get(device as usize)?.try_lock_for(LOCK_TIMEOUT)?;
+    if known.is_none() {
+        *known = calls::device_bus_id(device).ok();
+    }
+    known.clone()
+}
+
+/// NVML as hooks use it, once it is needed: `None` inside where there is none.
+static NVML: Mutex<Option<Option<&'static Nvml>>> = Mutex::new(None);
+
+fn nvml() -> Option<&'static Nvml> {
+    *NVML.lock().get_or_insert_with(|| Nvml::load().map(|nvml| &*Box::leak(Box::new(nvml))))
+}
+
+fn now_ms() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the clock exists and `now` is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000).max(1)
+}
+
+pub fn reset_in_child() {
+    locks::unlock_in_child(&NVML);
+}

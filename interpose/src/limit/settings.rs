@@ -1,0 +1,97 @@
+//! Setting limits, and telling what they are.
+
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::card::{self, CARDS, OnLimit, limited};
+use super::{elsewhere, environment, spill};
+use crate::config::Config;
+use crate::cuda::calls;
+use crate::locks;
+use crate::recorder::{self, Recorder};
+use crate::request::DEVICES;
+use crate::vmm::totals;
+
+/// One thread at a time changes limits.
+static SETTING: Mutex<()> = Mutex::new(());
+
+/// What `MEMLAB_LIMIT` and `MEMLAB_ON_LIMIT` ask for holds from here on.
+pub fn start(config: &Config) {
+    let (wanted, complaint) = environment::wanted(config.limit.as_deref(), config.on_limit.as_deref());
+    for (device, bytes) in wanted.limits {
+        set(device, Some(bytes), Some(wanted.on_limit));
+    }
+    if let Some(complaint) = complaint {
+        recorder::complain_when_recording(complaint);
+    }
+}
+
+/// Changes the limit of a device, or of all: `bytes` `None` lifts it, `on_limit` `None` leaves what happens there as it was.
+/// What the process holds already stays, also beyond the limit.
+pub fn set(device: Option<i32>, bytes: Option<u64>, on_limit: Option<OnLimit>) {
+    let _one_at_a_time = SETTING.lock();
+    for (ordinal, card) in (0..).zip(&CARDS) {
+        if device.is_some_and(|device| device != ordinal) {
+            continue;
+        }
+        if let Some(on_limit) = on_limit {
+            card.spills.store(on_limit == OnLimit::Spill, Ordering::Relaxed);
+        }
+        card.look_up_again();
+        card.set_limit(bytes);
+    }
+    card::limits_changed();
+    if let Some(recorder) = Recorder::current() {
+        let devices = 0..DEVICES as i32;
+        devices.filter(|ordinal| device.is_none_or(|device| device == *ordinal)).for_each(|ordinal| {
+            if recorder.knows_device(ordinal) {
+                card::record(&recorder.log, ordinal);
+            }
+        });
+    }
+}
+
+/// A device that has a limit.
+pub struct Status {
+    pub device: i32,
+    pub limit_bytes: u64,
+    /// The process's footprint on the device.
+    pub used_bytes: u64,
+    pub spilled_bytes: u64,
+    pub on_limit: OnLimit,
+}
+
+/// The devices that have a limit, of those the process sees.
+pub fn status() -> Vec<Status> {
+    let devices = calls::device_count().clamp(0, DEVICES as i32);
+    (0..devices)
+        .filter_map(|device| {
+            let (card, limit_bytes) = limited(device)?;
+            let on_limit = OnLimit::spilling(card.spills.load(Ordering::Relaxed));
+            // What was spilled may have come back.
+            let on_host = totals::host_bytes_of(device).map_or(u64::MAX, |bytes| bytes + spill::pinned_on(device));
+            let spilled_bytes = card.spilled.load(Ordering::Relaxed).min(on_host);
+            Some(Status { device, limit_bytes, used_bytes: elsewhere::used_now(device, card), spilled_bytes, on_limit })
+        })
+        .collect()
+}
+
+/// The same as `status` on the control socket has it.
+pub fn described() -> Value {
+    let entry = |status: Status| {
+        json!({
+            "device": status.device,
+            "limit_bytes": status.limit_bytes,
+            "used_bytes": status.used_bytes,
+            "spilled_bytes": status.spilled_bytes,
+            "on_limit": status.on_limit.name(),
+        })
+    };
+    status().into_iter().map(entry).collect()
+}
+
+pub fn reset_in_child() {
+    locks::unlock_in_child(&SETTING);
+}

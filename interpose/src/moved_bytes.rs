@@ -1,0 +1,48 @@
+//! How much of each device's memory lies in host memory: the trace's `moved` lines.
+
+use std::collections::BTreeMap;
+
+use memlab_trace::encode::{self, LineBuffer};
+use parking_lot::Mutex;
+
+use crate::limit::spill;
+use crate::locks;
+use crate::mover::progress::{self, Progress};
+use crate::recorder::Recorder;
+use crate::vmm::holdings::HOLDINGS;
+
+/// What the trace says of each device: see [`record`].
+static LAST_RECORDED: Mutex<BTreeMap<i32, u64>> = Mutex::new(BTreeMap::new());
+
+/// Writes down how much of each device's memory lies in host memory, where that has changed; says whether the card may be
+/// asked: while bytes are on their way its figures mean nothing, and while the process is checkpointed it does not answer.
+pub fn record(recorder: &Recorder) -> bool {
+    if progress::is_checkpointed() || progress::current().is_some_and(Progress::is_running) {
+        return false;
+    }
+    let Some(mut now) = HOLDINGS.try_lock().map(|holdings| holdings.host_bytes_by_device()) else { return false };
+    for (device, bytes) in spill::pinned_bytes() {
+        *now.entry(device).or_default() += bytes;
+    }
+    let Some(mut last) = LAST_RECORDED.try_lock() else { return false };
+    last.keys().for_each(|&device| _ = now.entry(device).or_default()); // All freed: none is left there.
+    for (&device, &bytes) in &now {
+        if last.get(&device).copied().unwrap_or(0) != bytes {
+            recorder.log.append(encode::moved(&mut LineBuffer::<128>::new(), recorder.now(), device, bytes));
+        }
+    }
+    *last = now;
+    true
+}
+
+/// Something was spilled: what is allocated next is to be seen with it. Where another thread is at it, the control thread
+/// does so soon.
+pub fn record_spilled() {
+    if let Some(recorder) = Recorder::current() {
+        record(recorder);
+    }
+}
+
+pub fn reset_in_child() {
+    locks::reset_in_child(&LAST_RECORDED, BTreeMap::new());
+}

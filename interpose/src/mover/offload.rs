@@ -1,0 +1,112 @@
+//! Offload: all that can leave the devices goes to pinned host memory, and the program waits.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use memlab_sizes::format as size;
+
+use super::copy::{self, Copy};
+use super::mappings::{Stuck, piece_of, piece_of_mut, take_away};
+use super::progress::{Failure, Phase, Progress};
+use super::quiesce::quiesce;
+use super::staging::{refuse_beside_storage, secure};
+use crate::cuda::{calls, pools};
+use crate::vmm::arena::{ARENA, Span};
+use crate::vmm::contexts;
+use crate::vmm::holdings::{HOLDINGS, Holdings};
+use crate::vmm::physical::Place;
+
+pub const NOTHING_TO_MOVE: &str = "the program holds no device memory that could be moved (pieces of 2 MiB and more can, what cudaMallocAsync hands out cannot)";
+/// Moves everything to the arena. The gate stays closed.
+pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>, Failure> {
+    refuse_beside_storage()?;
+    let contexts = contexts::all();
+    // Pinning takes longest, and the program can run meanwhile.
+    progress.enter(Phase::Preparing);
+    // What the driver hands out in stream order cannot be moved; what it keeps of it can be given back.
+    pools::trim_all();
+    let (bytes, mapped) = {
+        let holdings = HOLDINGS.lock();
+        (movable(&holdings)?.bytes, holdings.mapped_host_bytes())
+    };
+    secure(bytes, mapped, &contexts)?;
+    progress.enter(Phase::Waiting);
+    let deadline = Instant::now() + timeout;
+    let closed = quiesce(&contexts, deadline, || progress.enter(Phase::Synchronising))?;
+    let mut holdings = HOLDINGS.lock();
+    let holdings = &mut *holdings;
+    let moving = movable(holdings)?;
+    secure(moving.bytes, holdings.mapped_host_bytes(), &contexts)?; // For what was allocated meanwhile.
+    let mut arena = ARENA.lock();
+    let mut plan: Vec<(u64, usize, Vec<Span>)> = Vec::new();
+    let mut copies: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
+    for &number in &moving.numbers {
+        let Some(from) = holdings.reach(number) else { continue };
+        let Some(physical) = holdings.physicals.get(&number) else { continue };
+        let context = contexts::of_device(physical.device);
+        for (index, piece) in physical.pieces.iter().enumerate() {
+            if !matches!(piece.place, Place::Device(_)) {
+                continue;
+            }
+            let Some(spans) = arena.take(piece.bytes) else { continue };
+            let list = copies.entry(context).or_default();
+            list.extend(copy::of_spans(&spans, from + piece.offset, |to, from| Copy::ToHost { from, to }));
+            plan.push((number, index, spans));
+        }
+    }
+    progress.begin_copying(plan.iter().flat_map(|(_, _, spans)| spans).map(|span| span.bytes).sum());
+    if let Err(code) = copy::run(&copies, &progress.done) {
+        plan.iter().for_each(|(_, _, spans)| arena.give_back(spans));
+        return Err(format!("copying to host memory failed ({code}): nothing was moved").into());
+    }
+    progress.enter(Phase::Releasing);
+    let mut left = 0;
+    let mut stayed = 0;
+    for (number, index, spans) in plan {
+        let Some(piece) = piece_of(holdings, number, index) else { continue };
+        let (bytes, place) = (piece.bytes, piece.handle());
+        let spots = holdings.spots(number, piece.offset);
+        let taken =
+            place.ok_or(Stuck::WHERE_IT_WAS).and_then(|handle| take_away(&spots, bytes, handle).map(|()| handle));
+        let Some(piece) = piece_of_mut(holdings, number, index) else { continue };
+        match taken {
+            Ok(handle) => {
+                piece.place = Place::Arena(spans);
+                calls::release(handle);
+                left += bytes;
+            }
+            Err(stuck) => {
+                piece.adrift = stuck.adrift;
+                stayed += bytes;
+                arena.give_back(&spans);
+            }
+        }
+    }
+    if left == 0 && !holdings.is_waiting() {
+        return Err(format!("the driver did not let go of {}: nothing was moved", size(stayed)).into());
+    }
+    closed.stay_closed();
+    pools::trim_all(); // Now that all frees have taken effect.
+    Ok((stayed > 0).then(|| format!("the driver did not let go of {}, which stay", size(stayed))))
+}
+
+/// What is on the devices and can leave.
+struct Movable {
+    numbers: Vec<u64>,
+    bytes: u64,
+}
+
+fn movable(holdings: &Holdings) -> Result<Movable, Failure> {
+    let numbers: Vec<u64> = holdings.physicals.keys().copied().filter(|&number| holdings.is_movable(number)).collect();
+    let pieces = numbers.iter().filter_map(|number| holdings.physicals.get(number)).flat_map(|it| &it.pieces);
+    let bytes = pieces.filter(|piece| matches!(piece.place, Place::Device(_))).map(|piece| piece.bytes).sum();
+    if bytes == 0 {
+        return Err(NOTHING_TO_MOVE.into());
+    }
+    Ok(Movable { numbers, bytes })
+}
+
+/// Whether there is something to offload, as far as that can be seen without waiting.
+pub fn could_offload() -> bool {
+    pools::are_used() || HOLDINGS.try_lock().is_none_or(|holdings| movable(&holdings).is_ok())
+}

@@ -1,0 +1,215 @@
+//! Moving parts: ranges of pages go to host memory at the same addresses, and the program goes on.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use memlab_sizes::format as size;
+
+use super::copy::{self, Copy};
+use super::mappings::{Stuck, piece_of, piece_of_mut, put, take_away, unmap_all};
+use super::progress::{Failure, Phase, Progress};
+use super::quiesce::quiesce;
+use super::returns::{Return, Window, return_all};
+use super::staging::{refuse_beside_storage, secure};
+use crate::cuda::calls::{self, Code};
+use crate::cuda::types::Properties;
+use crate::vmm::allocations::LEAST;
+use crate::vmm::arena::ARENA;
+use crate::vmm::holdings::{HOLDINGS, Holdings};
+use crate::vmm::physical::{Piece, Place};
+use crate::vmm::{contexts, host_memory};
+
+/// Moves ranges of pages to host memory that is mapped at the same addresses; the program goes on.
+pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]) -> Result<Option<String>, Failure> {
+    refuse_beside_storage()?;
+    let contexts = contexts::all();
+    progress.enter(Phase::Preparing);
+    let (splits, mapped) = {
+        let holdings = HOLDINGS.lock();
+        (splits_of(&holdings, ranges), holdings.mapped_host_bytes())
+    };
+    if splits.is_empty() {
+        return Err("none of this memory can be moved: it is below 2 MiB, shared, or already in host memory".into());
+    }
+    secure_for(&splits, mapped, &contexts)?;
+    progress.enter(Phase::Waiting);
+    let deadline = Instant::now() + timeout;
+    let closed = quiesce(&contexts, deadline, || progress.enter(Phase::Synchronising))?;
+    let mut holdings = HOLDINGS.lock();
+    let splits = splits_of(&holdings, ranges);
+    secure_for(&splits, holdings.mapped_host_bytes(), &contexts)?; // Other memory may be at these addresses by now.
+    // What stays goes and comes back.
+    progress.begin_copying(splits.iter().map(|split| 2 * split.bytes - split.going()).sum());
+    let mut moved = 0;
+    let mut outcome = Ok(());
+    // From the last piece to the first, so that the numbers of those to come stay right.
+    for split in splits.iter().rev() {
+        progress.enter(Phase::Copying);
+        outcome = split_piece(&mut holdings, split, progress);
+        if outcome.is_err() {
+            break;
+        }
+        moved += split.going();
+    }
+    if holdings.is_waiting() {
+        closed.stay_closed();
+    }
+    outcome.map_err(|code| {
+        Failure::from(match moved {
+            0 => format!("moving to host memory failed ({code}): nothing was moved"),
+            moved => format!("moving to host memory failed ({code}) after {}, which are there", size(moved)),
+        })
+    })?;
+    progress.settle_at(moved);
+    let asked = ranges.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    Ok((moved < asked).then(|| format!("{} of it cannot be moved or were in host memory already", size(asked - moved))))
+}
+
+/// Makes sure that there is host memory for what goes, and for the parts that stay: they wait in the arena while their
+/// neighbours go, one piece after the other. `mapped` as in [`secure`].
+fn secure_for(splits: &[Split], mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
+    let going: u64 = splits.iter().map(Split::going).sum();
+    let staying = splits.iter().map(|split| split.bytes - split.going()).max().unwrap_or(0);
+    let (free, pinned) = {
+        let arena = ARENA.lock();
+        (arena.free_bytes(), arena.bytes())
+    };
+    host_memory::check(going + staying.saturating_sub(free), pinned + mapped)?;
+    secure(staying, mapped, contexts)
+}
+
+/// A piece on the device, and which of its pages go.
+struct Split {
+    number: u64,
+    index: usize,
+    bytes: u64,
+    /// (offset in the piece, bytes, whether it goes), in order, without gaps.
+    runs: Vec<(u64, u64, bool)>,
+}
+
+impl Split {
+    fn going(&self) -> u64 {
+        self.runs.iter().filter(|(_, _, goes)| *goes).map(|(_, bytes, _)| bytes).sum()
+    }
+}
+
+/// The pieces that have pages in `ranges`, by number and index.
+fn splits_of(holdings: &Holdings, ranges: &[(u64, u64)]) -> Vec<Split> {
+    let page = LEAST;
+    // In order and joined where they touch, so that a page is looked up in few steps: the program waits meanwhile.
+    let mut sorted: Vec<(u64, u64)> =
+        ranges.iter().map(|&(start, bytes)| (start, start.saturating_add(bytes))).collect();
+    sorted.sort_unstable();
+    sorted.dedup_by(|next, before| {
+        let touches = next.0 <= before.1;
+        if touches {
+            before.1 = before.1.max(next.1);
+        }
+        touches
+    });
+    let is_asked = |address: u64| {
+        let after = sorted.partition_point(|&(start, _)| start <= address);
+        after > 0 && address + page <= sorted[after - 1].1
+    };
+    let mut splits = Vec::new();
+    for (&number, physical) in &holdings.physicals {
+        if !holdings.is_movable(number) {
+            continue;
+        }
+        let Some(at) = holdings.reach(number) else { continue };
+        for (index, piece) in physical.pieces.iter().enumerate() {
+            if !matches!(piece.place, Place::Device(_)) {
+                continue;
+            }
+            let mut runs: Vec<(u64, u64, bool)> = Vec::new();
+            for offset in (0..piece.bytes).step_by(page as usize) {
+                let goes = is_asked(at + piece.offset + offset);
+                match runs.last_mut() {
+                    Some((_, bytes, same)) if *same == goes => *bytes += page,
+                    _ => runs.push((offset, page, goes)),
+                }
+            }
+            let split = Split { number, index, bytes: piece.bytes, runs };
+            if split.going() > 0 {
+                splits.push(split);
+            }
+        }
+    }
+    splits
+}
+
+/// Replaces one piece by several: those that go, in host memory, and those that stay. The bytes are safe at every moment:
+/// on the device until all copies are made and what goes is in its place, and then in the copies.
+fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> Result<(), Code> {
+    let at = holdings.reach(split.number).ok_or(Code::INVALID_VALUE)?;
+    let physical = holdings.physicals.get(&split.number).ok_or(Code::INVALID_VALUE)?;
+    let piece = &physical.pieces[split.index];
+    let Place::Device(old) = piece.place else { return Err(Code::INVALID_VALUE) };
+    let (start, device, properties) = (piece.offset, physical.device, physical.properties);
+    let on_host = Properties::on_host(device).ok_or(Code::NOT_SUPPORTED)?;
+    // 1. Copies of all of it.
+    let mut pieces: Vec<Piece> = Vec::new();
+    let copied = (|| {
+        let mut windows = Vec::new();
+        let mut copies = Vec::new();
+        for &(offset, bytes, goes) in &split.runs {
+            let from = at + start + offset;
+            if goes {
+                let handle = calls::create(bytes, &on_host)?;
+                pieces.push(Piece::new(start + offset, bytes, Place::Host(handle)));
+                let window = Window::open(handle, bytes, device)?;
+                copies.push(Copy::OnDevice { from, to: window.address, bytes });
+                windows.push(window);
+            } else {
+                let spans = ARENA.lock().take(bytes).ok_or(Code::OUT_OF_MEMORY)?;
+                copies.extend(copy::of_spans(&spans, from, |to, from| Copy::ToHost { from, to }));
+                pieces.push(Piece::new(start + offset, bytes, Place::Arena(spans)));
+            }
+        }
+        copy::run(&BTreeMap::from([(contexts::of_device(device), copies)]), &progress.done)
+    })();
+    // 2. What goes takes its place in host memory.
+    let spots = holdings.spots(split.number, start);
+    let placed = copied.map_err(|code| Stuck { code, adrift: false }).and_then(|()| {
+        take_away(&spots, split.bytes, old)?;
+        let gone = || pieces.iter().filter_map(|piece| Some((piece, piece.handle()?)));
+        for (done, (piece, handle)) in gone().enumerate() {
+            if let Err(code) = put(&holdings.spots(split.number, piece.offset), piece.bytes, handle) {
+                for (piece, _) in gone().take(done) {
+                    unmap_all(&holdings.spots(split.number, piece.offset), piece.bytes);
+                }
+                return Err(Stuck { code, adrift: put(&spots, split.bytes, old).is_err() });
+            }
+        }
+        Ok(())
+    });
+    if let Err(stuck) = placed {
+        pieces.into_iter().for_each(Piece::release);
+        if let Some(piece) = piece_of_mut(holdings, split.number, split.index) {
+            piece.adrift = stuck.adrift;
+        }
+        return Err(stuck.code);
+    }
+    calls::release(old);
+    let count = pieces.len();
+    if let Some(physical) = holdings.physicals.get_mut(&split.number) {
+        physical.pieces.splice(split.index..=split.index, pieces);
+    }
+    // 3. What stays comes back from the arena; if another process was quicker to take the room, to host memory. If neither
+    // can be had, it stays in the arena, and the program waits for `restore`.
+    let mut returns = Vec::new();
+    for index in split.index..split.index + count {
+        let Some(Piece { bytes, place: Place::Arena(_), .. }) = piece_of(holdings, split.number, index) else {
+            continue;
+        };
+        let made = calls::create(*bytes, &properties).map(|handle| (handle, true));
+        match made.or_else(|_| calls::create(*bytes, &on_host).map(|handle| (handle, false))) {
+            Ok((handle, on_device)) => returns.push(Return::new(split.number, index, *bytes, handle, on_device)),
+            Err(code) => {
+                returns.into_iter().for_each(Return::undo);
+                return Err(code);
+            }
+        }
+    }
+    return_all(holdings, returns, progress)
+}

@@ -1,0 +1,191 @@
+//! How an operation goes.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+use serde_json::{Value, json};
+
+use crate::locks;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    Waiting,
+    Synchronising,
+    Preparing,
+    Copying,
+    Releasing,
+    Done,
+    Failed,
+}
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Synchronising => "synchronising",
+            Self::Preparing => "preparing",
+            Self::Copying => "copying",
+            Self::Releasing => "releasing",
+            Self::Done => "done",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Why an operation did not do what it should.
+pub struct Failure {
+    pub what: String,
+    /// It may work later, when there is room on the device.
+    pub retryable: bool,
+}
+
+impl Failure {
+    pub fn retryable(what: String) -> Self {
+        Self { what, retryable: true }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(what: String) -> Self {
+        Self { what, retryable: false }
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(what: &str) -> Self {
+        what.to_owned().into()
+    }
+}
+
+/// How an operation goes, for everybody to look at.
+pub struct Progress {
+    id: u64,
+    /// What was asked for, in a word.
+    pub kind: &'static str,
+    started: Instant,
+    /// Bytes copied.
+    pub done: AtomicU64,
+    stage: Mutex<Stage>,
+}
+
+struct Stage {
+    phase: Phase,
+    total: u64,
+    copying_since: Option<Instant>,
+    copied_in: Duration,
+    ended_after: Option<Duration>,
+    failure: Option<Failure>,
+    note: Option<String>,
+}
+
+impl Progress {
+    /// A new one, kept for ever: whoever looks at it needs no lock. It takes a few hundred bytes.
+    pub fn begin(kind: &'static str) -> &'static Self {
+        Box::leak(Box::new(Self {
+            id: OPERATIONS.fetch_add(1, Ordering::Relaxed) + 1,
+            kind,
+            started: Instant::now(),
+            done: AtomicU64::new(0),
+            stage: Mutex::new(Stage {
+                phase: Phase::Waiting,
+                total: 0,
+                copying_since: None,
+                copied_in: Duration::ZERO,
+                ended_after: None,
+                failure: None,
+                note: None,
+            }),
+        }))
+    }
+
+    /// Notes how it ended, before its last phase is entered: `Ok` with a remark for the user, if there is one.
+    pub fn set_outcome(&self, outcome: Result<Option<String>, Failure>) {
+        let mut stage = self.stage.lock();
+        match outcome {
+            Ok(note) => stage.note = note,
+            Err(failure) => stage.failure = Some(failure),
+        }
+    }
+
+    pub fn enter(&self, phase: Phase) {
+        let mut stage = self.stage.lock();
+        if let Some(since) = stage.copying_since.take() {
+            stage.copied_in += since.elapsed();
+        }
+        if phase == Phase::Copying {
+            stage.copying_since = Some(Instant::now());
+        }
+        if matches!(phase, Phase::Done | Phase::Failed) {
+            stage.ended_after = Some(self.started.elapsed());
+        }
+        stage.phase = phase;
+    }
+
+    pub fn begin_copying(&self, bytes: u64) {
+        self.stage.lock().total = bytes;
+        self.enter(Phase::Copying);
+    }
+
+    /// What was copied to make room for the rest is nobody's concern at the end.
+    pub fn settle_at(&self, bytes: u64) {
+        self.stage.lock().total = bytes;
+        self.done.store(bytes, Ordering::Relaxed);
+    }
+
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Waits for its end.
+    pub fn wait(&self) -> Result<(), String> {
+        while self.is_running() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.stage.lock().failure.as_ref().map_or(Ok(()), |failure| Err(failure.what.clone()))
+    }
+
+    pub fn is_running(&self) -> bool {
+        !matches!(self.stage.lock().phase, Phase::Done | Phase::Failed)
+    }
+
+    pub fn describe(&self) -> Value {
+        let stage = self.stage.lock();
+        let copying = stage.copied_in + stage.copying_since.map_or(Duration::ZERO, |since| since.elapsed());
+        json!({
+            "id": self.id,
+            "kind": self.kind,
+            "phase": stage.phase.name(),
+            "done_bytes": self.done.load(Ordering::Relaxed),
+            "total_bytes": stage.total,
+            "seconds": stage.ended_after.unwrap_or_else(|| self.started.elapsed()).as_secs_f64(),
+            "copy_seconds": copying.as_secs_f64(),
+            "error": stage.failure.as_ref().map(|failure| &failure.what),
+            "retryable": stage.failure.as_ref().is_some_and(|failure| failure.retryable),
+            "note": stage.note,
+        })
+    }
+}
+
+/// The operation under way, or the last.
+static CURRENT: Mutex<Option<&'static Progress>> = Mutex::new(None);
+static OPERATIONS: AtomicU64 = AtomicU64::new(0);
+/// The driver's own checkpoint is in force; `memlab offload --full` said so.
+static CHECKPOINTED: AtomicBool = AtomicBool::new(false);
+
+/// The operation under way, or the last. One thread at a time replaces it, under this lock.
+pub fn current() -> MutexGuard<'static, Option<&'static Progress>> {
+    CURRENT.lock()
+}
+
+pub fn is_checkpointed() -> bool {
+    CHECKPOINTED.load(Ordering::Relaxed)
+}
+
+pub fn set_checkpointed(value: bool) {
+    CHECKPOINTED.store(value, Ordering::Relaxed);
+}
+
+pub fn reset_in_child() {
+    locks::reset_in_child(&CURRENT, None);
+}

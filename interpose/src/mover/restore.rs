@@ -1,0 +1,129 @@
+//! Restore: everything comes back to where it was.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use memlab_sizes::format as size;
+
+use super::mappings::mend;
+use super::progress::{Failure, Phase, Progress};
+use super::quiesce::{Closed, quiesce};
+use super::returns::{Return, return_all};
+use crate::cuda::calls::{self, Code};
+use crate::limit::admission;
+use crate::vmm::arena::ARENA;
+use crate::vmm::holdings::{HOLDINGS, Holdings};
+use crate::vmm::physical::Place;
+use crate::vmm::{contexts, gate};
+
+pub const NOTHING_TO_RESTORE: &str = "nothing is offloaded: there is nothing to restore";
+
+/// Brings everything back to where it was. All physical memory is created first: if a device is full, nothing changes.
+pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Result<Option<String>, Failure> {
+    let contexts = contexts::all();
+    let closed = match Closed::as_found() {
+        Some(closed) => closed,
+        None => {
+            progress.enter(Phase::Waiting);
+            quiesce(&contexts, Instant::now() + timeout, || progress.enter(Phase::Synchronising))?
+        }
+    };
+    // Asked before the tables are locked: to tell what is used, the limit looks into them.
+    let room = (0..calls::device_count()).map(|device| (device, admission::room(device))).collect();
+    let mut holdings = HOLDINGS.lock();
+    let outcome = bring_back(&mut holdings, progress, &contexts, room);
+    if holdings.is_waiting() {
+        closed.stay_closed();
+    } else if free_host && outcome.is_ok() {
+        ARENA.lock().shrink();
+    }
+    outcome
+}
+
+/// `room` is what the limits leave of each device.
+fn bring_back(
+    holdings: &mut Holdings,
+    progress: &Progress,
+    contexts: &[u64],
+    room: BTreeMap<i32, u64>,
+) -> Result<Option<String>, Failure> {
+    progress.enter(Phase::Preparing);
+    if let Some(&context) = contexts.first() {
+        calls::set_context(context).map_err(|code| format!("the program's CUDA context cannot be used ({code})"))?;
+    }
+    if holdings.totals().host_bytes == 0 && !holdings.is_waiting() {
+        return Ok(None); // All of it is back, or was freed while it was away.
+    }
+    if contexts.is_empty() {
+        return Err("the program has no CUDA context any more: there is nothing to restore".into());
+    }
+    mend(holdings)?;
+    let (returns, left) = create_all(holdings, room)?;
+    progress.begin_copying(returns.iter().map(|it| it.bytes).sum());
+    return_all(holdings, returns, progress).map_err(|code| {
+        Failure::retryable(format!(
+            "bringing memory back failed ({code}): what is not back stays in host memory, try again"
+        ))
+    })?;
+    Ok((left > 0).then(|| format!("{} stay in host memory: the device has no room for them", size(left))))
+}
+
+/// New physical memory for all that is not on its device, and how many bytes found no room although the program can run
+/// without them there.
+fn create_all(holdings: &Holdings, mut room: BTreeMap<i32, u64>) -> Result<(Vec<Return>, u64), Failure> {
+    let mut returns: Vec<Return> = Vec::new();
+    let mut left = 0;
+    // First what the program waits for. It had that before; the rest comes back only within the device's limit.
+    for waited_for in [true, false] {
+        for (&number, physical) in &holdings.physicals {
+            for (index, piece) in physical.pieces.iter().enumerate() {
+                match piece.place {
+                    Place::Arena(_) if waited_for => {}
+                    Place::Host(_) if !waited_for => {}
+                    _ => continue,
+                }
+                let bytes = piece.bytes;
+                let room = room.entry(physical.device).or_insert(u64::MAX);
+                if !waited_for && bytes > *room {
+                    left += bytes;
+                    continue;
+                }
+                *room = room.saturating_sub(bytes);
+                match calls::create(bytes, &physical.properties) {
+                    Ok(handle) => {
+                        returns.push(Return::new(number, index, bytes, handle, true));
+                    }
+                    Err(Code::OUT_OF_MEMORY) if !waited_for => left += bytes,
+                    Err(code) => {
+                        returns.into_iter().for_each(Return::undo);
+                        let bytes = size(holdings.totals().host_bytes);
+                        return Err(match code {
+                            Code::OUT_OF_MEMORY => Failure::retryable(format!(
+                                "the device has no room for {bytes}: everything stays in host memory, try again when there is"
+                            )),
+                            code => {
+                                format!("the driver gave no device memory ({code}): everything stays in host memory")
+                                    .into()
+                            }
+                        });
+                    }
+                }
+            }
+        }
+    }
+    if returns.is_empty() && left > 0 {
+        return Err(Failure::retryable(format!(
+            "the device has no room for {}: it stays in host memory, try again when there is",
+            size(left)
+        )));
+    }
+    Ok((returns, left))
+}
+
+/// Whether there is something to restore, as far as that can be seen without waiting: what was freed while it was away leaves a program to wake up, and what came back may have left
+/// host memory to give back.
+pub fn could_restore(free_host: bool) -> bool {
+    gate::is_closed()
+        || HOLDINGS.try_lock().is_none_or(|holdings| holdings.totals().host_bytes > 0)
+        || free_host && ARENA.try_lock().is_none_or(|arena| arena.bytes() > 0)
+}

@@ -1,0 +1,150 @@
+//! Bringing bytes back: new physical memory is filled and takes the old one's place.
+
+use std::collections::BTreeMap;
+
+use super::copy::{self, Copy};
+use super::mappings::{Stuck, piece_of, piece_of_mut, put, take_away, unmap_all};
+use super::progress::{Phase, Progress};
+use crate::cuda::calls::{self, Code};
+use crate::cuda::types::Access;
+use crate::vmm::arena::ARENA;
+use crate::vmm::contexts;
+use crate::vmm::holdings::{Holdings, Spot};
+use crate::vmm::physical::Place;
+
+/// An address of its own at which memory can be reached before it takes its place, or after it has lost it.
+pub(super) struct Window {
+    pub address: u64,
+    bytes: u64,
+    mapped: bool,
+}
+
+impl Window {
+    pub fn open(handle: u64, bytes: u64, device: i32) -> Result<Self, Code> {
+        let mut window = Self { address: calls::reserve(bytes, 0)?, bytes, mapped: false };
+        calls::map(window.address, bytes, handle)?;
+        window.mapped = true;
+        calls::set_access(window.address, bytes, &[Access::full(device)])?;
+        Ok(window)
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if self.mapped {
+            let _ = calls::unmap(self.address, self.bytes);
+        }
+        calls::free_address(self.address, self.bytes);
+    }
+}
+
+/// Something that comes back.
+pub(super) struct Return {
+    number: u64,
+    index: usize,
+    pub bytes: u64,
+    /// The new physical memory.
+    handle: u64,
+    /// On its device; if not, in host memory.
+    on_device: bool,
+    /// Where the program has it, as far as it is there already.
+    placed: Vec<Spot>,
+    /// Where it is written to, and what it is copied from, if not at addresses of the program's.
+    windows: Vec<Window>,
+}
+
+impl Return {
+    pub fn new(number: u64, index: usize, bytes: u64, handle: u64, on_device: bool) -> Self {
+        Self { number, index, bytes, handle, on_device, placed: Vec::new(), windows: Vec::new() }
+    }
+
+    fn open_window(&mut self, handle: u64, device: i32) -> Result<u64, Code> {
+        let window = Window::open(handle, self.bytes, device)?;
+        let address = window.address;
+        self.windows.push(window);
+        Ok(address)
+    }
+
+    pub fn undo(mut self) {
+        self.windows.clear();
+        unmap_all(&self.placed, self.bytes);
+        calls::release(self.handle);
+    }
+}
+
+/// Fills new memory and puts it where it belongs. After an error, what is not there is where it was.
+pub(super) fn return_all(holdings: &mut Holdings, mut returns: Vec<Return>, progress: &Progress) -> Result<(), Code> {
+    let copied = place_all(holdings, &mut returns).and_then(|copies| copy::run(&copies, &progress.done));
+    if let Err(code) = copied {
+        returns.into_iter().for_each(Return::undo);
+        return Err(code);
+    }
+    progress.enter(Phase::Releasing);
+    let mut outcome = Ok(());
+    for it in returns {
+        match outcome {
+            Ok(()) => outcome = settle(holdings, it),
+            Err(_) => it.undo(),
+        }
+    }
+    outcome
+}
+
+/// Makes the new memory reachable, at its own addresses where nothing else is, and says what to copy.
+fn place_all(holdings: &Holdings, returns: &mut [Return]) -> Result<BTreeMap<u64, Vec<Copy>>, Code> {
+    let mut copies: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
+    for it in returns {
+        let Some(physical) = holdings.physicals.get(&it.number) else { continue };
+        let (piece, device) = (&physical.pieces[it.index], physical.device);
+        let list = copies.entry(contexts::of_device(device)).or_default();
+        match &piece.place {
+            Place::Arena(spans) => {
+                let mut spots = holdings.spots(it.number, piece.offset);
+                put(&spots, it.bytes, it.handle)?;
+                it.placed.append(&mut spots);
+                // The program may have unmapped it meanwhile, or not let the device itself write to it.
+                let to = match holdings.reach(it.number) {
+                    Some(at) => at + piece.offset,
+                    None => it.open_window(it.handle, device)?,
+                };
+                list.extend(copy::of_spans(spans, to, |from, to| Copy::ToDevice { from, to }));
+            }
+            &Place::Host(old) => {
+                let from = match holdings.reach(it.number) {
+                    Some(at) => at + piece.offset,
+                    None => it.open_window(old, device)?,
+                };
+                let to = it.open_window(it.handle, device)?;
+                list.push(Copy::OnDevice { from, to, bytes: it.bytes });
+            }
+            Place::Device(_) => {}
+        }
+    }
+    Ok(copies)
+}
+
+/// The new memory, which has its bytes, takes the old one's place, or everything stays as it is.
+fn settle(holdings: &mut Holdings, mut it: Return) -> Result<(), Code> {
+    it.windows.clear();
+    let Some(piece) = piece_of(holdings, it.number, it.index) else { return Ok(()) };
+    if let Some(old) = piece.handle() {
+        let spots = holdings.spots(it.number, piece.offset);
+        let replaced = take_away(&spots, it.bytes, old).and_then(|()| {
+            put(&spots, it.bytes, it.handle).map_err(|code| Stuck { code, adrift: put(&spots, it.bytes, old).is_err() })
+        });
+        if let Err(stuck) = replaced {
+            if let Some(piece) = piece_of_mut(holdings, it.number, it.index) {
+                piece.adrift = stuck.adrift;
+            }
+            it.undo();
+            return Err(stuck.code);
+        }
+    }
+    let place = if it.on_device { Place::Device(it.handle) } else { Place::Host(it.handle) };
+    let Some(piece) = piece_of_mut(holdings, it.number, it.index) else { return Ok(()) };
+    match std::mem::replace(&mut piece.place, place) {
+        Place::Device(handle) | Place::Host(handle) => calls::release(handle),
+        Place::Arena(spans) => ARENA.lock().give_back(&spans),
+    }
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! What an operation needs before it begins: host memory, and nobody who writes to device memory unseen.
+
+use super::progress::Failure;
+use crate::cuda::calls;
+use crate::vmm::arena::ARENA;
+use crate::vmm::host_memory;
+
+/// GPUDirect Storage writes to device memory past the driver: a read under way would be lost.
+pub(super) fn refuse_beside_storage() -> Result<(), Failure> {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let mut targets = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    match targets.find(|path| path.to_string_lossy().starts_with("/dev/nvidia-fs")) {
+        Some(path) => Err(format!(
+            "the program uses GPUDirect Storage ({}), which writes to device memory behind the driver's back: nothing was \
+             moved, use --full",
+            path.display()
+        )
+        .into()),
+        None => Ok(()),
+    }
+}
+
+/// Makes sure that so much is free in the arena; `mapped` is what is in host memory without being in it.
+pub(super) fn secure(bytes: u64, mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
+    let &context = contexts.first().ok_or("the program has no CUDA context any more: there is nothing to move")?;
+    let mut arena = ARENA.lock();
+    let missing = bytes.saturating_sub(arena.free_bytes());
+    if missing > 0 {
+        host_memory::check(missing, arena.bytes() + mapped)?;
+    }
+    calls::set_context(context).map_err(|code| format!("the program's CUDA context cannot be used ({code})"))?;
+    arena.secure(bytes)?;
+    Ok(())
+}

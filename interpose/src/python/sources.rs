@@ -1,0 +1,83 @@
+//! Running the Python sources of this folder, which are embedded in the library.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+
+use super::api::{Api, Object};
+
+/// A Python source of this folder, as C wants it.
+macro_rules! source {
+    ($file:literal) => {
+        match CStr::from_bytes_with_nul(concat!(include_str!($file), "\0").as_bytes()) {
+            Ok(source) => source,
+            Err(_) => unreachable!(),
+        }
+    };
+}
+
+pub(super) use source;
+
+/// What runs before other sources, in the same namespace.
+const GUARDS_SOURCE: &CStr = source!("guards.py");
+
+/// `Py_file_input`
+const FILE_INPUT: c_int = 257;
+
+/// What the function `start` of a source makes; null if that is nothing.
+///
+/// SAFETY: the GIL must be held, and `native` be the module of that name.
+pub(super) unsafe fn started(api: &Api, source: &CStr, name: &CStr, native: Object) -> Object {
+    // SAFETY: the caller's word. Objects made here live as long as the process.
+    unsafe {
+        let module = run_sources(api, &[GUARDS_SOURCE, source], name);
+        if module.is_null() {
+            return ptr::null_mut();
+        }
+        let start = (api.PyObject_GetAttrString)(module, c"start".as_ptr());
+        if start.is_null() {
+            return ptr::null_mut();
+        }
+        let made = (api.PyObject_CallFunctionObjArgs)(start, native, ptr::null_mut::<c_void>());
+        if ptr::eq(made, none(api)) { ptr::null_mut() } else { made }
+    }
+}
+
+/// Python's `None`, which lives as long as the interpreter: no reference is held.
+///
+/// SAFETY: the GIL must be held.
+pub(super) unsafe fn none(api: &Api) -> Object {
+    // SAFETY: the caller's word.
+    unsafe {
+        let none = (api.Py_BuildValue)(c"".as_ptr());
+        (api.Py_DecRef)(none);
+        none
+    }
+}
+
+/// A module with what the sources define, which the program does not come across. Null where Python refuses.
+///
+/// SAFETY: the GIL must be held.
+pub(super) unsafe fn run_sources(api: &Api, sources: &[&CStr], name: &CStr) -> Object {
+    // SAFETY: the caller's word.
+    unsafe {
+        let module = (api.PyModule_New)(name.as_ptr());
+        if module.is_null() {
+            return ptr::null_mut();
+        }
+        let globals = (api.PyModule_GetDict)(module);
+        (api.PyDict_SetItemString)(globals, c"__builtins__".as_ptr(), (api.PyEval_GetBuiltins)());
+        for source in sources {
+            let code = (api.Py_CompileString)(source.as_ptr(), c"<memlab agent>".as_ptr(), FILE_INPUT);
+            if code.is_null() {
+                return ptr::null_mut();
+            }
+            let evaluated = (api.PyEval_EvalCode)(code, globals, globals);
+            (api.Py_DecRef)(code);
+            if evaluated.is_null() {
+                return ptr::null_mut();
+            }
+            (api.Py_DecRef)(evaluated);
+        }
+        module
+    }
+}

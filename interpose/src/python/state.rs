@@ -1,0 +1,160 @@
+//! Whether stacks of Python can be read, and when the interpreter is asked to run the agent.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use memlab_trace::encode::{self, LineBuffer};
+
+use super::walk::{Interpreter, Probe, Unsupported};
+use crate::log::Log;
+use crate::stderr::say;
+use crate::symbols;
+
+/// What the interpreter is asked to call: the agent.
+pub type PendingCall = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+#[derive(Default)]
+pub struct Python {
+    /// Found, but no stack of it was walked yet.
+    candidate: AtomicPtr<Interpreter>,
+    trusted: AtomicPtr<Interpreter>,
+    /// What runs the agent; set where there is an interpreter.
+    agent: OnceLock<PendingCall>,
+    /// The interpreter has been asked to run the agent and has not done so yet.
+    pub(super) scheduled: AtomicBool,
+    /// The agent has more to do: it was broken off by what a signal handler of the program raised, or has put work off.
+    pub(super) unfinished: AtomicBool,
+    /// The agent wants to be asked again in a while.
+    later: AtomicBool,
+    /// The agent wants to run when the next backward has ended.
+    awaits_backward: AtomicBool,
+    /// From when on it wants that, in the trace's time; 0: not at all.
+    awaits_backward_from: AtomicU64,
+    /// A backward that it wanted has begun.
+    pub(super) backward_came: AtomicBool,
+}
+
+impl Python {
+    /// Looks for an interpreter, which is to run `agent`. Called once, when the recorder is made.
+    pub fn start(&self, log: &Log, agent: PendingCall) {
+        match Interpreter::find(symbols::in_process) {
+            Ok(interpreter) => {
+                let _ = self.agent.set(agent);
+                self.candidate.store(Box::into_raw(Box::new(interpreter)), Ordering::Release);
+                self.schedule();
+            }
+            Err(Unsupported::NoPython) => {}
+            Err(Unsupported::Unknown(what)) => Self::warn(log, &what),
+        }
+    }
+
+    /// The interpreter, once its stacks have proved readable.
+    #[inline]
+    pub fn trusted(&self) -> Option<&'static Interpreter> {
+        // SAFETY: null, or an interpreter that is never freed.
+        match unsafe { self.trusted.load(Ordering::Acquire).as_ref() } {
+            None if !self.candidate.load(Ordering::Relaxed).is_null() => self.try_out(),
+            trusted => trusted,
+        }
+    }
+
+    /// Walks the first stack with the kernel checking every address.
+    #[cold]
+    fn try_out(&self) -> Option<&'static Interpreter> {
+        // SAFETY: null, or an interpreter that is never freed.
+        let interpreter = unsafe { self.candidate.load(Ordering::Acquire).as_ref() }?;
+        let innermost = interpreter.innermost();
+        if innermost.is_null() {
+            return None; // This thread runs no Python; another one will.
+        }
+        let checked = Probe::new().ok_or("no pipe").and_then(|probe| interpreter.walk_warily(innermost, &probe));
+        self.candidate.store(ptr::null_mut(), Ordering::Release);
+        match checked {
+            Ok(()) => {
+                self.trusted.store(ptr::from_ref(interpreter).cast_mut(), Ordering::Release);
+                Some(interpreter)
+            }
+            Err(what) => {
+                say(&format!("Python's frames are not where they should be ({what}): events carry no Python line"));
+                None
+            }
+        }
+    }
+
+    /// Gives up reading stacks: they did not agree with what the interpreter itself says.
+    pub(super) fn distrust(&self, log: &Log, why: &str) {
+        self.candidate.store(ptr::null_mut(), Ordering::Release);
+        self.trusted.store(ptr::null_mut(), Ordering::Release);
+        Self::warn(log, why);
+    }
+
+    fn warn(log: &Log, why: &str) {
+        let what = format!("{why}: events carry no Python line");
+        say(&what);
+        log.append(encode::warning(&mut LineBuffer::<1024>::new(), &what));
+    }
+
+    /// Asks the interpreter to run the agent on its main thread, between two bytecodes. Needs no GIL.
+    pub fn schedule(&self) {
+        if !self.scheduled.swap(true, Ordering::AcqRel) && !self.ask_interpreter() {
+            self.scheduled.store(false, Ordering::Release);
+        }
+    }
+
+    /// Puts the agent in the interpreter's queue; says whether there was room.
+    fn ask_interpreter(&self) -> bool {
+        let (Some(&agent), add) = (self.agent.get(), symbols::in_process(c"Py_AddPendingCall")) else { return false };
+        if add.is_null() {
+            return false;
+        }
+        // SAFETY: `int Py_AddPendingCall(int (*)(void *), void *)`, callable from any thread without the GIL.
+        unsafe {
+            let add: unsafe extern "C" fn(PendingCall, *mut c_void) -> c_int = std::mem::transmute(add);
+            add(agent, ptr::null_mut()) == 0
+        }
+    }
+
+    /// Notes that the agent cannot do something now.
+    pub(super) fn put_off(&self) {
+        self.later.store(true, Ordering::Release);
+    }
+
+    /// The agent wants to run when a backward has ended that begins `seconds` from now, or later.
+    pub(super) fn await_backward(&self, now: u64, seconds: f64) {
+        if seconds <= 0.0 {
+            self.awaits_backward.store(true, Ordering::Relaxed);
+        } else {
+            self.awaits_backward_from.store(now + (seconds * 1e9) as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Called for every node of a backward. The interpreter gets to what it is asked for when the thread that called backward,
+    /// if that is its main thread, is back.
+    #[inline]
+    pub fn in_backward(&self) {
+        if self.awaits_backward.load(Ordering::Relaxed) && self.awaits_backward.swap(false, Ordering::AcqRel) {
+            self.backward_came.store(true, Ordering::Release);
+            self.schedule();
+        }
+    }
+
+    /// Asks for the agent once more if it has put something off. Called a few times a second.
+    pub fn ask_again(&self, now: u64) {
+        let from = self.awaits_backward_from.load(Ordering::Relaxed);
+        if from != 0 && now >= from {
+            self.awaits_backward_from.store(0, Ordering::Relaxed);
+            self.awaits_backward.store(true, Ordering::Relaxed);
+        }
+        if self.later.swap(false, Ordering::AcqRel) {
+            self.run_again();
+        }
+    }
+
+    /// Asks for the agent although no layer may be new.
+    pub(super) fn run_again(&self) {
+        self.unfinished.store(true, Ordering::Release);
+        self.schedule();
+    }
+}

@@ -1,0 +1,176 @@
+//! `cuMemAlloc` and `cuMemFree` of memory that can leave.
+//!
+//! Called from hooks with unknown locks of the program's held. `cuMemAlloc`ed memory of [`LEAST`] bytes and more is backed
+//! this way; what is smaller shares pages with other allocations in the driver and stays there.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::holdings::{Allocation, Freed, HOLDINGS, Holdings, Mapping};
+use super::physical::{Physical, Piece, Place};
+use super::{captures, contexts};
+use crate::cuda::calls::{self, Code};
+use crate::cuda::device::current_device;
+use crate::cuda::types::{Access, Properties};
+use crate::stderr::say;
+
+/// One page of a GPU: smaller allocations would waste most of theirs.
+pub const LEAST: u64 = 2 << 20;
+
+/// Physical memory comes in multiples of this on the devices in use.
+fn page_bytes(properties: &Properties) -> Result<u64, Code> {
+    static KNOWN: AtomicU64 = AtomicU64::new(0);
+    match KNOWN.load(Ordering::Relaxed) {
+        0 => {
+            let bytes = calls::granularity(properties)?.max(LEAST);
+            KNOWN.store(bytes, Ordering::Relaxed);
+            Ok(bytes)
+        }
+        known => Ok(known),
+    }
+}
+
+/// `cuMemAlloc`, of a size worth it; `None` leaves it to the driver.
+pub fn allocate(bytes: u64) -> Option<Result<u64, Code>> {
+    if bytes < LEAST {
+        return None;
+    }
+    let (device, context) = (current_device(), calls::current_context());
+    if context == 0 {
+        return None; // The driver says what is wrong.
+    }
+    if !calls::can_map(device) {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if !SAID.swap(true, Ordering::Relaxed) {
+            say("this device has no virtual memory management: its memory cannot be offloaded");
+        }
+        return None;
+    }
+    Some(allocate_at(Properties::on_device(device), device, bytes, context))
+}
+
+/// The same in host memory, at an address that the device reaches; `None` where the driver has no such memory.
+pub fn allocate_on_host(bytes: u64) -> Option<Result<u64, Code>> {
+    let (device, context) = (current_device(), calls::current_context());
+    let properties = Properties::on_host(device)?;
+    Some(allocate_at(properties, device, bytes, context))
+}
+
+fn allocate_at(properties: Properties, device: i32, requested: u64, context: u64) -> Result<u64, Code> {
+    let page = page_bytes(&properties)?;
+    let bytes = requested.checked_next_multiple_of(page).ok_or(Code::OUT_OF_MEMORY)?;
+    let address = calls::reserve(bytes, page)?;
+    let made = calls::create(bytes, &properties).and_then(|handle| {
+        let place = if properties.location.as_device().is_some() { Place::Device(handle) } else { Place::Host(handle) };
+        let physical = Physical {
+            device,
+            bytes,
+            properties: Properties::on_device(device),
+            references: 0,
+            pieces: vec![Piece::new(0, bytes, place)],
+            mapped_at: vec![address],
+            fixed: None,
+        };
+        let mut holdings = HOLDINGS.lock();
+        let mut access = vec![Access::full(device)];
+        access.extend(holdings.peers.iter().filter(|(owner, _)| *owner == device).map(|(_, peer)| Access::full(*peer)));
+        let mapped = physical.map_at(address, bytes).and_then(|()| {
+            calls::set_access(address, bytes, &access).inspect_err(|_| {
+                let _ = physical.unmap_at(address, bytes);
+            })
+        });
+        if let Err(code) = mapped {
+            physical.release();
+            return Err(code);
+        }
+        let number = holdings.add(physical);
+        let allocation = Some(Allocation { requested, context });
+        holdings.mappings.insert(address, Mapping { bytes, physical: number, access, allocation });
+        Ok(())
+    });
+    match made {
+        Ok(()) => Ok(address),
+        Err(code) => {
+            calls::free_address(address, bytes);
+            Err(code)
+        }
+    }
+}
+
+/// `cuMemFree`; `None` leaves it to the driver.
+pub fn free(address: u64) -> Option<Result<(), Code>> {
+    let mut holdings = HOLDINGS.lock();
+    let context = holdings.mappings.get(&address)?.allocation?.context;
+    let (mapping, physical) = holdings.forget(address)?;
+    let Some(physical) = physical else { return Some(Ok(())) };
+    if physical.pieces.iter().all(|piece| matches!(piece.place, Place::Arena(_))) {
+        physical.release();
+        calls::free_address(address, mapping.bytes);
+        return Some(Ok(()));
+    }
+    let freed = Freed { address, context, mapping, physical };
+    if captures::is_any() {
+        // `cuMemFree` may be called beside a capture; to synchronise beside it would spoil it.
+        holdings.deferred.push(freed);
+        return Some(Ok(()));
+    }
+    drop(holdings);
+    match freed.detach() {
+        Ok(()) => freed.give_back(),
+        Err(code) => {
+            let Freed { address, mapping, physical, .. } = freed;
+            let mut holdings = HOLDINGS.lock();
+            let number = holdings.add(Physical { mapped_at: vec![address], ..physical });
+            holdings.mappings.insert(address, Mapping { physical: number, ..mapping });
+            return Some(Err(code));
+        }
+    }
+    Some(Ok(()))
+}
+
+/// A capture has ended: what was freed during it is given back now, unless there is another.
+pub fn free_deferred() {
+    if captures::is_any() {
+        return;
+    }
+    let deferred = std::mem::take(&mut HOLDINGS.lock().deferred);
+    let (gone, left): (Vec<_>, Vec<_>) = deferred.into_iter().partition(|freed| freed.detach().is_ok());
+    gone.into_iter().for_each(Freed::give_back);
+    HOLDINGS.lock().deferred.extend(left);
+}
+
+/// A context goes, and what was allocated in it with it. Whoever moves memory uses contexts, so its end is waited for.
+pub fn destroy_context(context: u64, destroy: impl FnOnce() -> bool) {
+    let mut holdings = HOLDINGS.lock();
+    if !destroy() {
+        return;
+    }
+    contexts::destroyed(context);
+    captures::context_destroyed(context);
+    let in_it = |mapping: &Mapping| mapping.allocation.is_some_and(|allocation| allocation.context == context);
+    let gone: Vec<u64> = holdings.mappings.iter().filter(|(_, it)| in_it(it)).map(|(&at, _)| at).collect();
+    for address in gone {
+        if let Some((mapping, Some(physical))) = holdings.forget(address) {
+            let _ = physical.unmap_at(address, mapping.bytes);
+            physical.release();
+            calls::free_address(address, mapping.bytes);
+        }
+    }
+}
+
+/// `cuCtxEnablePeerAccess` has let `device` reach the memory of `owner`, as it does with memory of the driver's own.
+pub fn peer_enabled(owner: i32, device: i32) {
+    let mut holdings = HOLDINGS.lock();
+    if holdings.peers.contains(&(owner, device)) {
+        return;
+    }
+    holdings.peers.push((owner, device));
+    let access = [Access::full(device)];
+    let Holdings { physicals, mappings, .. } = &mut *holdings;
+    for (&address, mapping) in mappings.iter_mut().filter(|(_, mapping)| mapping.allocation.is_some()) {
+        if physicals.get(&mapping.physical).is_some_and(|physical| physical.device == owner) {
+            mapping.allow(&access);
+            // What is not mapped now is allowed when it comes back.
+            let _ = calls::set_access(address, mapping.bytes, &access);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! `cuMemCreate` and kin, for a program that manages virtual memory itself: it gets handles of memlab's, because the
+//! driver's change when memory leaves and comes back.
+//!
+//! Called from hooks with unknown locks of the program's held.
+
+use super::holdings::{HOLDINGS, Holdings, Mapping};
+use super::physical::{Physical, Piece, Place};
+use crate::cuda::calls::{self, Code};
+use crate::cuda::types::{Access, Properties};
+
+/// The upper half of the handles that the program gets ("meml"); the driver's are small numbers or pointers.
+const HANDLE_MARK: u64 = 0x6d65_6d6c << 32;
+
+fn number_of(handle: u64) -> Option<u64> {
+    (handle & (0xffff_ffff << 32) == HANDLE_MARK).then_some(handle & 0xffff_ffff)
+}
+
+/// `cuMemCreate`; `None` leaves it to the driver.
+pub fn create(bytes: u64, properties: &Properties) -> Option<Result<u64, Code>> {
+    let device = properties.location.as_device()?;
+    if properties.kind != Properties::PINNED {
+        return None;
+    }
+    Some(calls::create(bytes, properties).map(|handle| {
+        let physical = Physical {
+            device,
+            bytes,
+            properties: *properties,
+            references: 1,
+            pieces: vec![Piece::new(0, bytes, Place::Device(handle))],
+            mapped_at: Vec::new(),
+            fixed: None,
+        };
+        HANDLE_MARK | HOLDINGS.lock().add(physical)
+    }))
+}
+
+/// The same in host memory that the device reaches: what the program asked for on the device, of these `properties`.
+pub fn create_on_host(device: i32, bytes: u64, properties: &Properties) -> Option<Result<u64, Code>> {
+    let on_host = Properties::on_host(device)?;
+    // A handle that other processes could open is not to be had of every kind of host memory.
+    let shareable = Properties { handle_types: properties.handle_types, ..on_host };
+    let made = calls::create(bytes, &shareable).or_else(|_| calls::create(bytes, &on_host));
+    Some(made.map(|handle| {
+        let physical = Physical {
+            device,
+            bytes,
+            properties: *properties,
+            references: 1,
+            pieces: vec![Piece::new(0, bytes, Place::Host(handle))],
+            mapped_at: Vec::new(),
+            fixed: None,
+        };
+        HANDLE_MARK | HOLDINGS.lock().add(physical)
+    }))
+}
+
+/// Does something with the physical memory behind a handle of memlab's; `None` leaves it to the driver.
+fn with<T>(handle: u64, what: impl FnOnce(&mut Holdings, u64) -> Result<T, Code>) -> Option<Result<T, Code>> {
+    let number = number_of(handle)?;
+    let mut holdings = HOLDINGS.lock();
+    if holdings.physicals.get(&number).is_none_or(|physical| physical.references == 0) {
+        return Some(Err(Code::INVALID_VALUE));
+    }
+    Some(what(&mut holdings, number))
+}
+
+/// `cuMemRelease`
+pub fn release(handle: u64) -> Option<Result<(), Code>> {
+    with(handle, |holdings, number| {
+        if let Some(physical) = holdings.physicals.get_mut(&number) {
+            physical.references -= 1;
+        }
+        if let Some(unused) = holdings.take_if_unused(number) {
+            unused.release();
+        }
+        Ok(())
+    })
+}
+
+/// `cuMemMap`
+pub fn map(address: u64, bytes: u64, offset: u64, handle: u64, flags: u64) -> Option<Result<(), Code>> {
+    with(handle, |holdings, number| {
+        let physical = holdings.physicals.get_mut(&number).ok_or(Code::INVALID_VALUE)?;
+        if offset != 0 || flags != 0 || bytes > physical.bytes {
+            return Err(Code::INVALID_VALUE);
+        }
+        physical.map_at(address, bytes)?;
+        physical.mapped_at.push(address);
+        holdings.mappings.insert(address, Mapping { bytes, physical: number, access: Vec::new(), allocation: None });
+        Ok(())
+    })
+}
+
+/// `cuMemUnmap` of a range in which something is memlab's; `None` leaves it to the driver.
+pub fn unmap(address: u64, bytes: u64) -> Option<Result<(), Code>> {
+    let mut holdings = HOLDINGS.lock();
+    let end = address.saturating_add(bytes);
+    if holdings.mapping_at(address).is_some_and(|(start, _)| start < address) {
+        return Some(Err(Code::INVALID_VALUE)); // From its middle on: the driver knows pieces that the program does not.
+    }
+    let ours: Vec<(u64, u64)> = holdings.mappings.range(address..end).map(|(&at, it)| (at, it.bytes)).collect();
+    if ours.is_empty() {
+        return None;
+    }
+    let is_part = |&(at, length): &(u64, u64)| {
+        at + length > end || holdings.mappings.get(&at).is_some_and(|mapping| mapping.allocation.is_some())
+    };
+    if ours.iter().any(is_part) {
+        return Some(Err(Code::INVALID_VALUE)); // In part, or by the wrong call: the driver refuses it too.
+    }
+    // What lies between is the driver's.
+    let mut next = address;
+    for &(at, length) in ours.iter().chain([&(end, 0)]) {
+        if at > next
+            && let Err(code) = calls::unmap(next, at - next)
+        {
+            return Some(Err(code));
+        }
+        next = at + length;
+    }
+    for (at, length) in ours {
+        let number = holdings.mappings.get(&at).map_or(0, |mapping| mapping.physical);
+        let unmapped = holdings.physicals.get(&number).map_or(Ok(()), |physical| physical.unmap_at(at, length));
+        if let Err(code) = unmapped {
+            return Some(Err(code));
+        }
+        if let Some((_, Some(unused))) = holdings.forget(at) {
+            unused.release();
+        }
+    }
+    Some(Ok(()))
+}
+
+/// The driver has allowed access to a range: remembered, to be allowed again when memory comes back.
+pub fn access_set(address: u64, bytes: u64, access: &[Access]) {
+    let mut holdings = HOLDINGS.lock();
+    for (_, mapping) in holdings.mappings.range_mut(address..address.saturating_add(bytes)) {
+        mapping.allow(access);
+    }
+}
+
+/// `cuMemRetainAllocationHandle`; `None` leaves it to the driver.
+pub fn retain(address: u64) -> Option<Result<u64, Code>> {
+    let mut holdings = HOLDINGS.lock();
+    let (_, mapping) = holdings.mapping_at(address)?;
+    if mapping.allocation.is_some() {
+        return Some(Err(Code::INVALID_VALUE)); // As the driver says of what `cuMemAlloc` made.
+    }
+    let number = mapping.physical;
+    holdings.physicals.get_mut(&number)?.references += 1;
+    Some(Ok(HANDLE_MARK | number))
+}
+
+/// `cuMemGetAllocationPropertiesFromHandle`
+pub fn properties(handle: u64) -> Option<Result<Properties, Code>> {
+    with(handle, |holdings, number| holdings.physicals.get(&number).map(|it| it.properties).ok_or(Code::INVALID_VALUE))
+}
+
+/// Lets others keep the memory too, by the driver's own handle of it: where that succeeds, it stays where it is from here
+/// on. What is in host memory, in whole or in part, would have to come back first.
+pub fn fix(handle: u64, why: &'static str, share: impl FnOnce(u64) -> Result<(), Code>) -> Option<Result<(), Code>> {
+    with(handle, |holdings, number| {
+        let physical = holdings.physicals.get_mut(&number).ok_or(Code::INVALID_VALUE)?;
+        let [Piece { place: Place::Device(handle), .. }] = physical.pieces[..] else {
+            return Err(Code::NOT_SUPPORTED);
+        };
+        share(handle)?;
+        physical.fixed = Some(why);
+        Ok(())
+    })
+}
+
+/// The same for what is mapped at an address.
+pub fn fix_at(address: u64, why: &'static str) {
+    let mut holdings = HOLDINGS.lock();
+    let number = holdings.mapping_at(address).map(|(_, mapping)| mapping.physical);
+    if let Some(physical) = number.and_then(|number| holdings.physicals.get_mut(&number)) {
+        physical.fixed = Some(why);
+    }
+}

@@ -1,0 +1,105 @@
+//! Physical memory behind the program's addresses.
+//!
+//! A [`Physical`] is what the program takes for one piece of device memory, by `cuMemAlloc` or by `cuMemCreate`. Its bytes
+//! are in [`Piece`]s: one, on the device, until part of it is moved. The program never sees the driver's handles of
+//! pieces, because they change.
+
+use super::arena::{ARENA, Span};
+use crate::cuda::calls::{self, Code};
+use crate::cuda::types::Properties;
+
+/// Where the bytes of a piece are.
+pub enum Place {
+    /// In physical memory of the device, by this handle of the driver's.
+    Device(u64),
+    /// In physical memory of the host, mapped at the same address, by this handle.
+    Host(u64),
+    /// Nowhere mapped: the program has to wait.
+    Arena(Vec<Span>),
+}
+
+pub struct Piece {
+    /// Within its physical.
+    pub offset: u64,
+    pub bytes: u64,
+    pub place: Place,
+    /// The driver took it from where it was and failed to put it back: the program cannot run until that is done.
+    pub adrift: bool,
+}
+
+impl Piece {
+    pub fn new(offset: u64, bytes: u64, place: Place) -> Self {
+        Self { offset, bytes, place, adrift: false }
+    }
+
+    /// The driver's handle, of what is mapped.
+    pub fn handle(&self) -> Option<u64> {
+        match self.place {
+            Place::Device(handle) | Place::Host(handle) => Some(handle),
+            Place::Arena(_) => None,
+        }
+    }
+
+    /// Gives its memory back.
+    pub fn release(self) {
+        match self.place {
+            Place::Device(handle) | Place::Host(handle) => calls::release(handle),
+            Place::Arena(spans) => ARENA.lock().give_back(&spans),
+        }
+    }
+
+    /// How much of it is in a mapping of so many bytes: the program may map the beginning only.
+    fn bytes_within(&self, mapped: u64) -> u64 {
+        self.bytes.min(mapped.saturating_sub(self.offset))
+    }
+}
+
+pub struct Physical {
+    pub device: i32,
+    pub bytes: u64,
+    pub properties: Properties,
+    /// Handles that the program holds; none of what `cuMemAlloc` made.
+    pub references: u32,
+    /// In order, without gaps.
+    pub pieces: Vec<Piece>,
+    /// Addresses in [`super::holdings::Holdings::mappings`].
+    pub mapped_at: Vec<u64>,
+    /// Why it has to stay where it is.
+    pub fixed: Option<&'static str>,
+}
+
+impl Physical {
+    /// Maps what is there at `address`. All or nothing.
+    pub fn map_at(&self, address: u64, bytes: u64) -> Result<(), Code> {
+        for (done, piece) in self.pieces.iter().enumerate() {
+            let Some(handle) = piece.handle() else { continue };
+            let length = piece.bytes_within(bytes);
+            if length > 0
+                && let Err(code) = calls::map(address + piece.offset, length, handle)
+            {
+                for piece in self.pieces[..done].iter().filter(|piece| piece.handle().is_some()) {
+                    let _ = calls::unmap(address + piece.offset, piece.bytes_within(bytes));
+                }
+                return Err(code);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the mapping at `address` away, as far as it is there.
+    pub fn unmap_at(&self, address: u64, bytes: u64) -> Result<(), Code> {
+        for piece in self.pieces.iter().filter(|piece| piece.handle().is_some() && piece.bytes_within(bytes) > 0) {
+            calls::unmap(address + piece.offset, piece.bytes_within(bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Gives all of its memory back.
+    pub fn release(self) {
+        self.pieces.into_iter().for_each(Piece::release);
+    }
+
+    pub fn bytes_where(&self, wanted: impl Fn(&Place) -> bool) -> u64 {
+        self.pieces.iter().filter(|piece| wanted(&piece.place)).map(|piece| piece.bytes).sum()
+    }
+}

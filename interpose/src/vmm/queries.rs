@@ -1,0 +1,46 @@
+//! What the program is told of memory that memlab backs.
+
+use super::holdings::HOLDINGS;
+
+/// Whether an address is in memory that memlab has made up for `cuMemAlloc`.
+pub fn is_backed(address: u64) -> bool {
+    HOLDINGS.lock().mapping_at(address).is_some_and(|(_, mapping)| mapping.allocation.is_some())
+}
+
+/// `cuMemGetAddressRange` of what consists of pieces, which the driver takes for several ranges.
+pub fn range(address: u64) -> Option<(u64, u64)> {
+    let holdings = HOLDINGS.lock();
+    let (start, mapping) = holdings.mapping_at(address)?;
+    Some((start, mapping.bytes_asked_for()))
+}
+
+/// The answer to an attribute of an address, of C's `int` or of 8 bytes.
+pub enum Fact {
+    Number(i32),
+    Word(u64),
+}
+
+/// What `cuPointerGetAttribute` has to say of memory that memlab backs, where the driver's answer would depend on where
+/// the bytes are at the moment, on how many pieces they are in, or on who has allocated them; `None` leaves it to the driver.
+pub fn attribute(address: u64, attribute: i32) -> Option<Fact> {
+    /// `CUpointer_attribute`
+    const CONTEXT: i32 = 1;
+    const MEMORY_TYPE: i32 = 2;
+    const DEVICE_ORDINAL: i32 = 9;
+    const RANGE_START: i32 = 11;
+    const RANGE_BYTES: i32 = 12;
+    const MAPPING_BYTES: i32 = 18;
+    const MAPPING_START: i32 = 19;
+    /// `CU_MEMORYTYPE_DEVICE`
+    const DEVICE: i32 = 2;
+    let holdings = HOLDINGS.lock();
+    let (start, mapping) = holdings.mapping_at(address)?;
+    match attribute {
+        CONTEXT => mapping.allocation.map(|allocation| Fact::Word(allocation.context)),
+        MEMORY_TYPE => Some(Fact::Number(DEVICE)),
+        DEVICE_ORDINAL => holdings.physicals.get(&mapping.physical).map(|physical| Fact::Number(physical.device)),
+        RANGE_START | MAPPING_START => Some(Fact::Word(start)),
+        RANGE_BYTES | MAPPING_BYTES => Some(Fact::Word(mapping.bytes_asked_for())),
+        _ => None,
+    }
+}

@@ -1,0 +1,48 @@
+//! How much of the program's memory is where.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::arena::ARENA;
+use super::holdings::{HOLDINGS, Totals};
+use crate::locks;
+
+/// What the tables said when they could last be read: while bytes are copied they are locked.
+#[derive(Clone, Copy)]
+pub struct Seen {
+    pub totals: Totals,
+    /// Host memory that is pinned for the program's bytes.
+    pub arena_bytes: u64,
+}
+
+static LAST_SEEN: Mutex<Seen> = Mutex::new(Seen {
+    totals: Totals { device_bytes: 0, host_bytes: 0, fixed_bytes: 0, backed_bytes: 0 },
+    arena_bytes: 0,
+});
+
+/// What the tables say, or said last if they are locked for longer than `timeout`.
+pub fn latest(timeout: Duration) -> Seen {
+    let mut seen = LAST_SEEN.lock();
+    if let Some(holdings) = HOLDINGS.try_lock_for(timeout) {
+        seen.totals = holdings.totals();
+    }
+    if let Some(arena) = ARENA.try_lock_for(timeout) {
+        seen.arena_bytes = arena.bytes();
+    }
+    *seen
+}
+
+/// Bytes of all devices' that lie in host memory, when it could last be told.
+pub fn host_bytes() -> u64 {
+    latest(Duration::ZERO).totals.host_bytes
+}
+
+/// Bytes of a device's that lie in host memory; `None` while they are being moved.
+pub fn host_bytes_of(device: i32) -> Option<u64> {
+    Some(HOLDINGS.try_lock()?.host_bytes_by_device().get(&device).copied().unwrap_or(0))
+}
+
+pub fn reset_in_child() {
+    locks::unlock_in_child(&LAST_SEEN);
+}
