@@ -4,6 +4,31 @@
 //! [`attribution`] who calls, and the [`recorder`] appends a line to the [`log`]. Nothing here may change the program's
 //! result: no panic crosses a hook, no lock is taken that Python or PyTorch can hold, and a part that cannot work switches
 //! itself off with one line on stderr.
+//!
+//! # Layers
+//!
+//! ```text
+//! api, lifecycle             C functions of memlab.h; loading, the start of a recording, the end of the process
+//! fork                       what a forked child resets
+//! control                    the thread that answers `memlab ps` and samples the cards
+//! cuda::dlsym                the hook on `dlsym`, which hands out the others
+//! cuda::hook_table           all hooks on CUDA by name
+//! cuda::get_proc_address     the hook on `cuGetProcAddress`, which hands out those on the driver
+//! cuda, torch, python        hooks on CUDA and PyTorch; the agent that runs in Python
+//! mover, limit::calls        moving memory to the host and back; what a hook does about a limit
+//! moved_bytes                how much lies in host memory, in the trace
+//! limit                      what a device may hold; what is beyond that
+//! cuda::driver_memory, vmm, compaction    what the driver has handed out; memory that can move; bounding the trace
+//! attribution                who asked: stack, layer, phase
+//! recorder                   events and definitions become lines
+//! thread_state               what is kept for each thread
+//! intern                     ids of frames, stacks and layers
+//! sources, sampler, python::state, limit::card    parts of the recorder
+//! log, nvml, python::walk, cuda::device, cuda::pools    the trace file; reading Python's frames; asking the driver
+//! mover::progress, got_patch, cuda::calls, cuda::caller, python::lines
+//! symbols, cuda::types, python::layout, frame_role, file_names, config
+//! loaded_objects, locks, panics, recursion, background, descriptors, stderr, request
+//! ```
 
 mod api;
 mod attribution;

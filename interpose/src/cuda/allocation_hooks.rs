@@ -4,7 +4,7 @@
 //! What is held when these are called is unknown (the runtime's locks, PyTorch's allocator mutex), so they take no lock
 //! that anything outside memlab can hold.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 use std::ptr;
 
 use cudarc::driver::sys;

@@ -228,7 +228,7 @@ fn add_physical(session: &Session, handle: u64, allocation: Allocation) {
 
 /// One more reference to a handle.
 pub fn retained(handle: u64) {
-    let Some(session) = Recorder::enter_if_recording() else { return };
+    let Some(_session) = Recorder::enter_if_recording() else { return };
     let memory = &mut *MEMORY.lock();
     if let Some(physical) = memory.physical_by_handle.get(&handle).and_then(|number| memory.physical.get_mut(number)) {
         physical.handles += 1;
