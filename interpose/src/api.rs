@@ -13,14 +13,16 @@ use crate::request::{DEVICES, LONGEST_TIMEOUT, is_limit};
 
 /// Writes as much of a text as fits, with its NUL; returns what all of it takes.
 ///
-/// SAFETY: `to` is null or has room for `size` bytes.
+/// # Safety
+///
+/// `to` is null or has room for `size` bytes.
 unsafe fn write(text: &str, to: *mut c_char, size: usize) -> usize {
     if !to.is_null() && size > 0 {
         let mut length = text.len().min(size - 1);
         while !text.is_char_boundary(length) {
             length -= 1;
         }
-        // SAFETY: the caller's word; the NUL is within it.
+        // SAFETY: not null, so the caller promises `size` bytes, and the NUL is within them.
         unsafe {
             to.copy_from_nonoverlapping(text.as_ptr().cast(), length);
             *to.add(length) = 0;
@@ -29,12 +31,14 @@ unsafe fn write(text: &str, to: *mut c_char, size: usize) -> usize {
     text.len() + 1
 }
 
-/// SAFETY: as for [`write`].
+/// # Safety
+///
+/// `error` is null or has room for `size` bytes.
 unsafe fn answer(outcome: Option<Result<(), String>>, error: *mut c_char, size: usize) -> c_int {
     match outcome.unwrap_or_else(|| Err("memlab made a mistake: please report this".to_owned())) {
         Ok(()) => 0,
         Err(why) => {
-            // SAFETY: the caller's word.
+            // SAFETY: the caller promises null or room for `size` bytes.
             unsafe { write(&why, error, size) };
             -1
         }
@@ -57,7 +61,7 @@ fn finish(request: Request, timeout: Duration) -> Result<(), String> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlab_offload(timeout_s: c_double, error: *mut c_char, size: usize) -> c_int {
     let outcome = panics::catch(|| finish(Request::Offload, duration(timeout_s)));
-    // SAFETY: the caller's word.
+    // SAFETY: the caller promises null or room for `size` bytes.
     unsafe { answer(outcome, error, size) }
 }
 
@@ -73,7 +77,7 @@ pub unsafe extern "C" fn memlab_restore(
 ) -> c_int {
     let request = Request::Restore { free_host: free_host != 0 };
     let outcome = panics::catch(|| finish(request, duration(timeout_s)));
-    // SAFETY: the caller's word.
+    // SAFETY: the caller promises null or room for `size` bytes.
     unsafe { answer(outcome, error, size) }
 }
 
@@ -89,7 +93,7 @@ pub unsafe extern "C" fn memlab_limit(
     size: usize,
 ) -> c_int {
     let outcome = panics::catch(|| set_limit(device, bytes, spill));
-    // SAFETY: the caller's word.
+    // SAFETY: the caller promises null or room for `size` bytes.
     unsafe { answer(outcome, error, size) }
 }
 
@@ -117,7 +121,7 @@ fn set_limit(device: c_int, bytes: u64, spill: c_int) -> Result<(), String> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlab_status(json: *mut c_char, size: usize) -> usize {
     let status = panics::catch(|| Recorder::current().map(|recorder| control::status(recorder).to_string()));
-    // SAFETY: the caller's word.
+    // SAFETY: the caller promises null or room for `size` bytes.
     status.flatten().map_or(0, |status| unsafe { write(&status, json, size) })
 }
 

@@ -29,7 +29,7 @@ use crate::recorder::Recorder;
 use crate::recursion::RecursionGuard;
 use crate::stderr::say;
 
-/// How often the thread looks when nobody wakes it.
+/// How often the thread looks when it is not woken.
 const TICK: Duration = Duration::from_millis(250);
 /// How long a process that ends waits for its trace to be compacted.
 const COMPACTION_TIMEOUT: Duration = Duration::from_secs(20);
@@ -178,7 +178,7 @@ impl State {
         self.again = Some((Instant::now() + pause, (2 * pause).min(LONGEST_PAUSE)));
         let (why, end) = match failure {
             Failure::Before(why) => (why, "it ends when it has reached MEMLAB_TRACE_MAX"),
-            // What is alive may become less, but nobody tells once events are dropped.
+            // What is alive may become less, but that is not seen once events are dropped.
             Failure::TooMuch(why) => {
                 self.hopeless = recorder.log.is_full();
                 (why, "it ends when it has reached MEMLAB_TRACE_MAX")
@@ -258,7 +258,7 @@ fn rest_of(follower: &mut Follower, model: &mut Model, header: &[u8], front: u64
     loop {
         let mut keyframe = header.to_vec();
         model.write_keyframe(&mut keyframe)?;
-        // Tells readers that what lies between here and the first event is not yet to be written, but empty for good.
+        // Tells readers that the gap before the first event stays empty.
         keyframe.extend_from_slice(encode::skip(&mut LineBuffer::<64>::new(), front));
         if (keyframe.len() as u64) < front {
             return Ok(keyframe);

@@ -26,7 +26,7 @@ use crate::request::Request;
 use crate::torch::expected;
 use crate::{background, compaction, got_patch, moved_bytes, mover};
 
-/// How often the control thread looks around when nobody asks.
+/// How often the control thread does its other work when no request comes.
 const TICK: Duration = Duration::from_millis(250);
 /// Every so many ticks the cards are sampled even if this process changed nothing: others may have.
 const TICKS_BETWEEN_SAMPLES: u32 = 8;
@@ -52,7 +52,7 @@ fn run(recorder: &'static Recorder) {
     let nvml = Nvml::load();
     let mut ticks = 0u32;
     loop {
-        // The figures of the card while memory is on its way would be taken for somebody else's.
+        // While memory is being moved, the card's figures would be taken for another process's.
         let is_settled = moved_bytes::record(recorder);
         if let Some(nvml) = nvml.as_ref().filter(|_| is_settled) {
             let always = ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES);
@@ -176,7 +176,7 @@ fn listen(pid: u32) -> io::Result<UnixListener> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // In /tmp somebody else may have made a folder of this name.
+    // In /tmp another user may have made a folder of this name.
     let found = fs::symlink_metadata(&folder)?;
     // SAFETY: cannot fail.
     if !found.is_dir() || found.uid() != unsafe { libc::geteuid() } || found.mode() & 0o077 != 0 {

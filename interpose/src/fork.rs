@@ -1,7 +1,7 @@
-//! What a forked child starts anew. It is silent until it uses CUDA; then it has a trace of its own.
+//! What a forked child resets. It writes nothing until it uses CUDA, and then has its own trace.
 
 use crate::cuda::{driver_memory, pools};
-use crate::limit::{card, elsewhere, settings, spill};
+use crate::limit::{card, overhead, settings, spill};
 use crate::mover::progress;
 use crate::python::agent;
 use crate::torch::expected;
@@ -28,7 +28,7 @@ unsafe extern "C" fn in_child() {
     card::reset_in_child();
     settings::reset_in_child();
     limit::calls::reset_in_child();
-    elsewhere::reset_in_child();
+    overhead::reset_in_child();
     spill::reset_in_child();
     pools::reset_in_child();
 

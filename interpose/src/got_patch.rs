@@ -181,7 +181,7 @@ impl Tables {
     unsafe fn patch(&self, replacements: &Replacements) {
         for (relocations, count) in self.relocations {
             for index in 0..count {
-                // SAFETY: the tables have that many entries, and symbol indices lie inside the symbol table.
+                // SAFETY: the tables have that many entries, and symbol indices are inside the symbol table.
                 unsafe {
                     let relocation = &*relocations.add(index);
                     let kind = relocation.info & 0xffff_ffff;

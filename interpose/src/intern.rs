@@ -85,7 +85,7 @@ struct Tables {
     frames: HashMap<(usize, usize), Frame, FxBuildHasher>,
     stacks: HashMap<(u32, u32), u32, FxBuildHasher>,
     /// By parent layer and module address: the layer, and the module's class. A module's death removes its entries, since
-    /// its address will be reused; should nobody have noticed, another class gives it away.
+    /// its address will be reused; if its death went unnoticed, another class gives it away.
     layers: HashMap<(u32, usize), (u32, usize), FxBuildHasher>,
     layers_of_module: HashMap<usize, Vec<u32>, FxBuildHasher>,
     /// Parent and class of the layers that have no name yet.
@@ -323,7 +323,7 @@ impl Interner {
         }
     }
 
-    /// A module died: whatever comes to lie at its address is another one.
+    /// A module died: what is at its address from now on is another one.
     pub fn forget_module(&self, module: usize) {
         let mut tables = self.tables.lock();
         for parent in tables.layers_of_module.remove(&module).unwrap_or_default() {

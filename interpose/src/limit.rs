@@ -3,7 +3,7 @@
 //! What counts is the whole footprint: everything a card of that size would have to hold, the context and the program's
 //! kernels included. Three parts make it up. Allocations that hooks see one by one are *charged*, rounded as the driver
 //! rounds. Pools of stream-ordered memory and the memory of graphs are asked for what they have *reserved*, since they
-//! keep what was freed. The rest lies *elsewhere* ([`elsewhere`] says how that is known).
+//! keep what was freed. The rest is *overhead* ([`overhead`] says how that is known).
 //!
 //! A hook asks [`admission::admit`] before the real call, and the bytes it is granted are charged from then on, so that two threads at
 //! the border cannot both slip through. Beyond the limit a call is refused as a full card refuses it, or put in host
@@ -12,8 +12,8 @@
 pub mod admission;
 pub mod calls;
 pub mod card;
-pub mod elsewhere;
 mod environment;
 pub mod in_flight;
+pub mod overhead;
 pub mod settings;
 pub mod spill;

@@ -1,4 +1,4 @@
-//! How much of each device's memory lies in host memory: the trace's `moved` lines.
+//! How much of each device's memory is in host memory: the trace's `moved` lines.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::vmm::holdings::HOLDINGS;
 /// What the trace says of each device: see [`record`].
 static LAST_RECORDED: Mutex<BTreeMap<i32, u64>> = Mutex::new(BTreeMap::new());
 
-/// Writes down how much of each device's memory lies in host memory, where that has changed; says whether the card may be
-/// asked: while bytes are on their way its figures mean nothing, and while the process is checkpointed it does not answer.
+/// Writes how much of each device's memory is in host memory into the trace, where that has changed. Says whether the card
+/// may be asked: its figures mean nothing while bytes are copied, and it does not answer while the process is checkpointed.
 pub fn record(recorder: &Recorder) -> bool {
     if progress::is_checkpointed() || progress::current().is_some_and(Progress::is_running) {
         return false;

@@ -109,7 +109,7 @@ impl Nvml {
         }
         let (used, total) = self.memory(card)?;
         let processes = self.processes(card).unwrap_or_default();
-        // In a container with its own process ids ours does not appear, and nobody can be told apart.
+        // In a container with its own process ids this one does not appear, and the others cannot be told apart.
         let (process, others) = match processes.iter().find(|(other, _)| *other == pid) {
             Some((_, process)) => {
                 let mut others: Vec<(u32, u64)> =
@@ -134,7 +134,7 @@ impl Nvml {
         }
         // Drivers before 510, which cannot tell what is theirs.
         let mut memory = MemoryV1 { total: 0, free: 0, used: 0 };
-        // SAFETY: as above.
+        // SAFETY: NVML is initialised; it writes to the variable.
         let known = unsafe { (self.memory_v1)(card, &mut memory) } == Self::SUCCESS;
         known.then_some((memory.used, memory.total))
     }

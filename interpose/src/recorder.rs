@@ -364,8 +364,7 @@ impl Session {
     }
 }
 
-/// A forked child is silent until it uses CUDA, then it has a trace of its own. Runs in the child, whose only thread is
-/// the one that forked.
+/// A forked child writes nothing until it uses CUDA, and then has its own trace.
 pub fn reset_in_child() {
     if let Some(parents) = Recorder::current() {
         parents.log.file().reset_all_in_child();

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// A line is this long at most.
 pub const LIMIT: usize = 1 << 20;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Nobody waits longer.
+/// The longest that an operation may wait.
 pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ pub enum Request {
 pub const DEVICES: usize = 64;
 
 impl Request {
-    /// Reads a line. What follows it is not looked at; the error is for whoever asked.
+    /// Reads a line. What follows it is not looked at; the error is for the client.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
         let request: Value = serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))?;

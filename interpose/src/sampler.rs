@@ -1,4 +1,4 @@
-//! How full the cards are: the whole device's use and what the driver books for this process, from NVML.
+//! How full the cards are: the whole device's use and what the driver accounts to this process, from NVML.
 //!
 //! Sampled by the control thread after driver memory changed, never by the program's own threads.
 

@@ -121,8 +121,8 @@ pub struct ThreadState {
 const STATE_BYTES: usize = size_of::<ThreadState>().next_multiple_of(4096);
 
 impl ThreadState {
-    /// A state in memory of its own, of which only those pages are there that have been written to: most threads need few.
-    /// None if the system gives no memory.
+    /// A state in a mapping of its own: it takes only the pages that are written to, which are few for most threads. None if
+    /// the system gives no memory.
     fn make() -> Option<*mut Self> {
         // SAFETY: a fresh mapping, and advice on it, which may be refused: with pages of 2 MiB nothing would be saved.
         unsafe {
@@ -146,7 +146,7 @@ impl ThreadState {
     ///
     /// # Safety
     ///
-    /// `state` was made by [`make`](Self::make), and nobody else has it.
+    /// `state` was made by [`make`](Self::make), and only the caller has it.
     unsafe fn forget(state: *mut Self) {
         // SAFETY: whole pages of the state's own; a private mapping without a file holds zeros afterwards.
         unsafe {

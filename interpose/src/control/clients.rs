@@ -1,5 +1,5 @@
-//! The clients of the control socket. One thread serves all of them and waits for none: whoever is slow, silent or one of
-//! thousands delays nobody else.
+//! The clients of the control socket. One thread serves all of them and waits for none, so that one that is slow or silent
+//! delays no other.
 
 use std::io::{self, Read, Write};
 use std::mem::ManuallyDrop;
@@ -33,7 +33,7 @@ impl<S: AsRawFd + FromRawFd> Owned<S> {
 }
 
 impl<S: AsRawFd> Owned<S> {
-    /// Not so once the program has closed the descriptor, and perhaps opened something of its own there.
+    /// Not so once the program has closed the descriptor, and perhaps reused its number.
     fn is_ours(&self) -> bool {
         inode_of(&*self.socket) == self.inode
     }
@@ -42,7 +42,7 @@ impl<S: AsRawFd> Owned<S> {
 impl<S: AsRawFd> Drop for Owned<S> {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: dropped once, here; nobody uses it afterwards.
+            // SAFETY: dropped once, here; the field is not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.socket) };
         }
     }
@@ -51,21 +51,21 @@ impl<S: AsRawFd> Drop for Owned<S> {
 /// The control socket's descriptor (-1: none) and inode, for a forked child.
 static LISTENER: (AtomicI32, AtomicU64) = (AtomicI32::new(-1), AtomicU64::new(0));
 
-/// Has a forked child let go of its parent's socket: whoever connects to it would wait for an answer for as long as the
-/// child lives, also after its parent has ended.
+/// Closes the parent's socket in a forked child: after the parent has ended, clients would connect to it and wait for an
+/// answer for as long as the child lives.
 pub fn reset_in_child() {
     let descriptor = LISTENER.0.swap(-1, Ordering::Relaxed);
     if descriptor >= 0 {
         // SAFETY: only looked at; that it may have been closed is what is asked.
         let inode = inode_of(&unsafe { BorrowedFd::borrow_raw(descriptor) });
         if inode.1 == LISTENER.1.load(Ordering::Relaxed) {
-            // SAFETY: the listener's, which nobody uses in the child.
+            // SAFETY: the listener's, which the child does not use.
             unsafe { libc::close(descriptor) };
         }
     }
 }
 
-/// The line for somebody who may not ask at all; told at once, so that strangers keep no place.
+/// The line for a client that may not ask at all; sent at once, so that it keeps no place.
 pub type Refusal = fn(&UnixStream) -> Option<String>;
 
 /// The control socket and those who are connected to it, the oldest first.
@@ -151,7 +151,7 @@ impl Clients {
     }
 }
 
-/// Somebody who is connected.
+/// One connection.
 struct Client {
     stream: Owned<UnixStream>,
     deadline: Instant,

@@ -26,7 +26,7 @@ use crate::vmm::{allocations, gate};
 /// Streams, pools, graphs, nodes.
 type Opaque = *mut c_void;
 
-/// A call that takes memory: of which kind, where it lies, and how many bytes, once it has succeeded.
+/// A call that takes memory: of which kind, its address, and how many bytes, once it has succeeded.
 macro_rules! takes {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $kind:expr, $address:expr, $bytes:expr }) => {
         hook! { $name $count ($($arg: $type),*) { |real, caller| {

@@ -449,7 +449,7 @@ pub fn pool_attribute(pool: Pool, which: c_int) -> Result<u64, Code> {
     Ok(value)
 }
 
-/// Has a pool give back what it keeps and nobody uses.
+/// Has a pool give back what it keeps unused.
 pub fn trim_pool(pool: Pool) {
     let _ = call!(TRIM_POOL(pool, 0));
 }

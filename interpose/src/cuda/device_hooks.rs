@@ -11,8 +11,8 @@ use super::hook::{hook, hooks};
 use super::pools;
 use super::types::Out;
 use crate::limit;
-use crate::limit::elsewhere;
 use crate::limit::in_flight::InFlight;
+use crate::limit::overhead;
 use crate::panics;
 use crate::stderr::say;
 use crate::vmm::{allocations, gate, mode, queries};
@@ -59,10 +59,10 @@ hooks! {
         result
     } };
     hook[] cuDevicePrimaryCtxRetain(context: Out<Opaque>, device: c_int) 7000: cuDevicePrimaryCtxRetain => { |real| {
-        let before = panics::catch(|| elsewhere::context_coming(device)).flatten();
+        let before = panics::catch(|| overhead::context_coming(device)).flatten();
         let result = real(context, device);
         if result == CUDA_SUCCESS {
-            panics::catch(|| elsewhere::context_came(device, before));
+            panics::catch(|| overhead::context_came(device, before));
         }
         result
     } };
@@ -104,7 +104,7 @@ fn destroy_context(context: u64, real: impl FnOnce() -> c_int) -> c_int {
         panics::catch(|| {
             memory::context_destroyed(context);
             limit::spill::context_destroyed(context);
-            elsewhere::context_gone();
+            overhead::context_gone();
         });
     }
     result

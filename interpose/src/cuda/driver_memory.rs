@@ -21,7 +21,7 @@ use crate::recorder::{Attribution, Recorder, Session};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Space {
     Address,
-    /// Host memory somebody else allocated.
+    /// Host memory that was allocated without CUDA.
     Registered,
     Array,
 }
@@ -45,7 +45,7 @@ struct Allocation {
     call: &'static str,
     library: &'static str,
     place: Attribution,
-    /// It lies in host memory, for want of room on the device.
+    /// It is in host memory, because the device's limit was reached.
     spilled: bool,
 }
 
@@ -63,7 +63,7 @@ struct DriverMemory {
     physical: HashMap<u64, Physical, FxBuildHasher>,
     physical_by_handle: HashMap<u64, u64, FxBuildHasher>,
     last_physical: u64,
-    /// Call site → name of the library it lies in; to look one up can take a third of a millisecond.
+    /// Call site → name of its library; to look one up can take a third of a millisecond.
     libraries: HashMap<usize, &'static str, FxBuildHasher>,
     /// Address → (bytes, physical).
     mappings: BTreeMap<u64, (u64, u64)>,
@@ -130,7 +130,7 @@ pub fn found_segment(device: i32, address: u64, bytes: u64) {
     let Some(session) = Recorder::enter_if_recording() else { return };
     let key = (Space::Address, address);
     if address == 0 || MEMORY.lock().live.contains_key(&key) {
-        return; // Taken between memlab's coming and its look at what was there.
+        return; // Taken after memlab was loaded, and before the agent asked PyTorch.
     }
     session.recorder.define_device(device);
     let place = Attribution { flags: Flags::SEGMENT | Flags::BEFORE, ..Attribution::default() };
@@ -168,7 +168,7 @@ pub fn freed(freed: Option<Freed>) {
     }
 }
 
-/// The name of the library that an address lies in; empty where that is not known.
+/// The name of the library that contains an address; empty where that is not known.
 pub fn library_at(address: usize) -> &'static str {
     if Recorder::current().is_none() {
         return "";
@@ -195,7 +195,7 @@ pub fn not_freed(freed: Option<Freed>) {
     MEMORY.lock().live.insert((freed.space, freed.address), freed.allocation);
 }
 
-/// `cuMemCreate` succeeded: for a device, or for the host. `spilled`: it lies on the host, though it is the device's. Says
+/// `cuMemCreate` succeeded: for a device, or for the host. `spilled`: it is on the host in the device's place. Says
 /// whether it is in the table.
 pub fn created(handle: u64, bytes: u64, device: Option<i32>, spilled: bool, caller: usize) -> bool {
     let Some(mut session) = Recorder::enter() else { return false };

@@ -69,7 +69,7 @@ pub fn spare_bytes(device: i32, pool: usize) -> u64 {
     attribute(POOL_RESERVED).saturating_sub(attribute(POOL_USED))
 }
 
-/// Has the device's pools give back what they keep and nobody uses.
+/// Has the device's pools give back what they keep unused.
 pub fn trim(device: i32) {
     if USES.get(device as usize).is_some_and(|uses| uses.pools.load(Ordering::Acquire)) {
         let _relaxed = RelaxedCaptures::begin();

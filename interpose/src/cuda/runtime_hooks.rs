@@ -80,7 +80,7 @@ macro_rules! hook {
     };
 }
 
-/// A call that takes memory: of which kind, where it lies, and how many bytes, once it has succeeded.
+/// A call that takes memory: of which kind, its address, and how many bytes, once it has succeeded.
 macro_rules! takes {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $kind:expr, $address:expr, $bytes:expr }) => {
         hook! { $name $count ($($arg: $type),*) { |real, caller| {
@@ -245,7 +245,7 @@ fn texel_bytes(format: In<ChannelFormat>) -> usize {
 struct Properties(Out<u8>);
 
 impl Properties {
-    /// Where `totalGlobalMem` lies since CUDA 10: behind the name, two identifiers and a mask.
+    /// The offset of `totalGlobalMem` since CUDA 10: behind the name, two identifiers and a mask.
     const TOTAL: usize = (256 + 16 + 8 + size_of::<c_uint>()).next_multiple_of(8);
 
     fn total(self) -> Out<usize> {

@@ -32,7 +32,7 @@ impl<T: Copy> Out<T> {
     /// Writes the result, unless the program passed null.
     pub fn set(self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: as in `get`: the place for a `T` that the program gave.
+            // SAFETY: not null, so it is the place for a `T` that the program gave.
             unsafe { self.0.write_unaligned(value) };
         }
     }

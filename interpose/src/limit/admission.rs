@@ -4,16 +4,16 @@ use std::sync::atomic::Ordering;
 
 use super::card::{Card, card, limited};
 use super::in_flight::InFlight;
-use super::{elsewhere, spill};
+use super::{overhead, spill};
 
 /// Bytes that the process may still take of a device; all of them where it has no limit.
 pub fn room(device: i32) -> u64 {
     let Some((card, limit)) = limited(device) else { return u64::MAX };
-    elsewhere::look_up(device, card);
+    overhead::look_up(device, card);
     limit.saturating_sub(card.used())
 }
 
-/// What becomes of a wish for memory.
+/// What becomes of an allocation.
 pub enum Admission {
     /// The real call may be made.
     Granted(Reservation),
@@ -36,11 +36,11 @@ pub fn admit(device: i32, bytes: u64, caller: usize) -> Admission {
 
 pub fn decide(device: i32, bytes: u64, spills_now: impl FnOnce(&Card, u64) -> bool) -> Admission {
     let Some((card, limit)) = limited(device) else { return Admission::Granted(Reservation::for_nothing(device)) };
-    elsewhere::look_up_if_old(device, card);
+    overhead::look_up_if_old(device, card);
     let mut granted = reserve(device, card, bytes);
     if granted.is_none() && bytes <= limit {
         // Perhaps only what pools keep stands in the way, or what is known of the rest is no longer so.
-        elsewhere::make_room(device, card);
+        overhead::make_room(device, card);
         granted = reserve(device, card, bytes);
     }
     match granted {
@@ -75,7 +75,7 @@ impl Reservation {
         if bytes >= reserved { card.charge(bytes - reserved) } else { card.uncharge(reserved - bytes) }
     }
 
-    /// The allocation was made, but nobody will say when it ends.
+    /// The allocation was made, but its end will not be seen.
     pub fn commit_unwatched(self) {
         if let Some(card) = card(self.device) {
             card.look_up_again();
@@ -96,7 +96,7 @@ impl Drop for Reservation {
 /// What the device's free and total bytes are to the program. Asks anew what it holds.
 pub fn seen(device: i32, free: u64, total: u64) -> (u64, u64) {
     let Some((card, limit)) = limited(device) else { return (free, total) };
-    elsewhere::look_up(device, card);
+    overhead::look_up(device, card);
     (free.min(limit.saturating_sub(card.used())), total.min(limit))
 }
 

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::admission::{Admission, Reservation, admit, decide, seen, seen_total};
 use super::card::{self, footprint, limited};
 use super::in_flight::InFlight;
-use super::{elsewhere, spill};
+use super::{overhead, spill};
 use crate::cuda::calls::{self, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
 use crate::cuda::device::current_device;
 use crate::cuda::types::{In, Out, Properties};
@@ -64,7 +64,7 @@ pub fn take(
             let spilled = panics::catch(|| {
                 let address = spill::allocate(call.bytes)?;
                 put(address);
-                // First that it lies on the host: it was never in use on the device.
+                // First the `moved` line: it was never in use on the device.
                 moved_bytes::record_spilled();
                 memory::spilled(call.kind, address, call.bytes, call.name, call.caller);
                 spill::attempt_ended();
@@ -140,7 +140,7 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
         if result != CUDA_SUCCESS {
             return Some(result);
         }
-        elsewhere::look_up_reserved(device, card);
+        overhead::look_up_reserved(device, card);
         if card.used().saturating_sub(reserved) <= limit {
             return Some(CUDA_SUCCESS);
         }
@@ -149,7 +149,7 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
             calls::free_async(address, from.stream);
         }
         pools::trim(device);
-        elsewhere::look_up_reserved(device, card);
+        overhead::look_up_reserved(device, card);
         None
     };
     if pools::spare_bytes(device, from.pool as usize) >= need {
@@ -243,9 +243,9 @@ pub fn taken_unseen(kind: DriverKind, bytes: u64) -> bool {
     let device = current_device();
     card::taken(device, footprint(kind, bytes));
     let Some((card, limit)) = limited(device) else { return false };
-    elsewhere::look_up_if_old(device, card);
+    overhead::look_up_if_old(device, card);
     if card.used() > limit {
-        elsewhere::make_room(device, card);
+        overhead::make_room(device, card);
     }
     card.used() > limit
 }

@@ -48,8 +48,8 @@ pub struct Card {
     /// Bytes that pools and graphs had reserved when they were last asked.
     pub reserved: AtomicU64,
     /// What is neither charged nor reserved. Negative while something charged is no longer on the card.
-    pub elsewhere: AtomicI64,
-    /// When `elsewhere` was looked up, in milliseconds; [`NEVER`], or [`CHANGED`] since then.
+    pub overhead: AtomicI64,
+    /// When `overhead` was looked up, in milliseconds; [`NEVER`], or [`CHANGED`] since then.
     pub looked_up_ms: AtomicU64,
     /// Bytes put in host memory for want of room here.
     pub spilled: AtomicU64,
@@ -65,7 +65,7 @@ impl Card {
             spills: AtomicBool::new(false),
             charged: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
-            elsewhere: AtomicI64::new(0),
+            overhead: AtomicI64::new(0),
             looked_up_ms: AtomicU64::new(NEVER),
             spilled: AtomicU64::new(0),
             kept_by_allocator: AtomicU64::new(0),
@@ -83,7 +83,7 @@ impl Card {
 
     /// What the process holds beside charged allocations.
     fn beside_charged(&self) -> i64 {
-        (self.reserved.load(Ordering::Acquire) as i64).saturating_add(self.elsewhere.load(Ordering::Acquire))
+        (self.reserved.load(Ordering::Acquire) as i64).saturating_add(self.overhead.load(Ordering::Acquire))
     }
 
     pub fn used(&self) -> u64 {
@@ -109,7 +109,7 @@ impl Card {
         let _ = self.charged.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
     }
 
-    /// Has [`super::elsewhere`] look up what lies elsewhere before it is used again.
+    /// Has [`super::overhead`] look up the overhead before it is used again.
     pub fn look_up_again(&self) {
         self.looked_up_ms.fetch_min(CHANGED, Ordering::AcqRel);
     }
@@ -165,14 +165,14 @@ pub fn taken(device: i32, bytes: u64) {
     }
 }
 
-/// `bytes` that belong on the device lie in host memory.
+/// `bytes` that belong on the device are in host memory.
 pub fn spilled(device: i32, bytes: u64) {
     if let Some(card) = card(device) {
         card.spilled.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
-/// They no longer do.
+/// They no longer are.
 pub fn unspilled(device: i32, bytes: u64) {
     if let Some(card) = card(device) {
         let less = |spilled: u64| Some(spilled.saturating_sub(bytes));
@@ -181,7 +181,7 @@ pub fn unspilled(device: i32, bytes: u64) {
 }
 
 /// Bytes that an allocation takes off the card: what the driver rounds up to. 0 for what is counted otherwise (pools) or
-/// lies elsewhere.
+/// is overhead.
 pub fn footprint(kind: DriverKind, bytes: u64) -> u64 {
     match kind {
         DriverKind::Device | DriverKind::Managed | DriverKind::Array => rounded(bytes),
@@ -243,7 +243,7 @@ mod tests {
     fn the_last_byte_fits_and_the_next_does_not() {
         // GIVEN a card of 100 bytes with a context of 40
         let card = limited_card(100);
-        card.elsewhere.store(40, Ordering::Relaxed);
+        card.overhead.store(40, Ordering::Relaxed);
         // THEN 60 bytes fit, and not one more
         assert!(card.charge_if_it_fits(60));
         assert!(!card.charge_if_it_fits(1));
@@ -258,10 +258,10 @@ mod tests {
     fn what_was_charged_but_left_the_card_does_not_count() {
         let card = limited_card(100);
         card.charge(90);
-        card.elsewhere.store(-50, Ordering::Relaxed);
+        card.overhead.store(-50, Ordering::Relaxed);
         assert_eq!(card.used(), 40);
         assert!(card.charge_if_it_fits(60));
-        card.elsewhere.store(i64::MIN, Ordering::Relaxed);
+        card.overhead.store(i64::MIN, Ordering::Relaxed);
         assert_eq!(card.used(), 0, "never below nothing");
     }
 
@@ -283,7 +283,7 @@ mod tests {
         for seed in 1..=8 {
             // GIVEN a card most of which is taken, and threads that take and give back at random
             let (card, held, most) = (limited_card(LIMIT), AtomicU64::new(0), AtomicU64::new(0));
-            card.elsewhere.store(4_000, Ordering::Relaxed);
+            card.overhead.store(4_000, Ordering::Relaxed);
             std::thread::scope(|scope| {
                 for thread in 0..4u64 {
                     let (card, held, most) = (&card, &held, &most);

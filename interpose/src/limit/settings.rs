@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::card::{self, CARDS, OnLimit, limited};
-use super::{elsewhere, environment, spill};
+use super::{environment, overhead, spill};
 use crate::config::Config;
 use crate::cuda::calls;
 use crate::locks;
@@ -73,7 +73,7 @@ pub fn status() -> Vec<Status> {
             // What was spilled may have come back.
             let on_host = totals::host_bytes_of(device).map_or(u64::MAX, |bytes| bytes + spill::pinned_on(device));
             let spilled_bytes = card.spilled.load(Ordering::Relaxed).min(on_host);
-            Some(Status { device, limit_bytes, used_bytes: elsewhere::used_now(device, card), spilled_bytes, on_limit })
+            Some(Status { device, limit_bytes, used_bytes: overhead::used_now(device, card), spilled_bytes, on_limit })
         })
         .collect()
 }

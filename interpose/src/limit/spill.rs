@@ -34,7 +34,7 @@ thread_local! {
 }
 
 /// Whether an allocation beyond the limit spills now. PyTorch's caching allocator gives up what it keeps when it is refused,
-/// and asks again for as much: only then does it spill. Everybody else is not refused first, and neither is the allocator
+/// and asks again for as much: only then does it spill. Other callers are not refused first, and neither is the allocator
 /// while it captures a graph, when it does not ask again.
 pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
     if !is_caching_allocator(caller) || RelaxedCaptures::begin().were_relaxed() {

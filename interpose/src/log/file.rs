@@ -248,7 +248,7 @@ impl TraceFile {
         end
     }
 
-    /// Whether the file is still found under its name: somebody may have removed, renamed or replaced it.
+    /// Whether the file is still found under its name: it may have been removed, renamed or replaced.
     pub fn is_in_place(&self) -> bool {
         is_named(&self.file, &self.path)
     }
@@ -338,23 +338,23 @@ impl TraceFile {
     ///
     /// # Safety
     ///
-    /// [`is_whole`](Self::is_whole) must have said yes: no thread writes to the file any more, and whoever still comes to
+    /// [`is_whole`](Self::is_whole) must have said yes: no thread writes to the file any more, and one that still comes to
     /// it finds it closed and touches neither.
     pub unsafe fn release(&self) {
         if self.released.swap(true, Ordering::AcqRel) {
             return;
         }
         if !self.base.is_null() {
-            // SAFETY: the caller's word.
+            // SAFETY: the file's own mapping; the caller promises that no thread writes to it any more.
             unsafe { libc::munmap(self.base.cast(), self.mapped as usize) };
         }
         self.close_descriptor();
     }
 
     fn close_descriptor(&self) {
-        // The program may have closed it and opened a file of its own there.
+        // The program may have closed it and reused its number.
         if self.check_descriptor().is_ok() {
-            // SAFETY: still the file's own, and nobody uses it any more.
+            // SAFETY: still the file's own, and no longer used.
             unsafe { libc::close(self.file.as_raw_fd()) };
         }
     }
@@ -371,7 +371,7 @@ impl TraceFile {
         let mut file = unsafe { self.previous.load(Ordering::Acquire).as_ref() };
         while let Some(before) = file {
             before.reset_in_child();
-            // SAFETY: as above.
+            // SAFETY: null, or a file of a log, which is never freed.
             file = unsafe { before.previous.load(Ordering::Acquire).as_ref() };
         }
     }
@@ -417,7 +417,7 @@ fn map(file: &File, bytes: u64) -> *mut u8 {
 impl Drop for TraceFile {
     fn drop(&mut self) {
         // Only of a file that no log has had.
-        // SAFETY: nobody else knows it.
+        // SAFETY: no other thread has it.
         unsafe { self.release() };
     }
 }

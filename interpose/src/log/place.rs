@@ -1,4 +1,4 @@
-//! Which file a trace may be written to: a new one, or one that an earlier trace lies in.
+//! Which file a trace may be written to: a new one, or one that holds an earlier trace.
 //!
 //! The name may be a mistake (`-o train.py`), a device, or something that another user has laid in a shared folder.
 //! Nothing is opened that could block or be acted upon by being opened, and nothing is replaced but a trace of the user's.
@@ -20,14 +20,15 @@ const HEADER: &[u8] = b"{\"memlab\":";
 pub enum Naming {
     /// Beside a living process's trace goes `trace-1.jsonl`; anything that is no trace is the user's, who is told.
     AsAsked { run: Option<u64> },
-    /// Nobody asked for this name: `trace-1.jsonl` goes beside whatever lies there.
+    /// The user did not choose this name: `trace-1.jsonl` goes beside whatever has it.
     Anything { run: Option<u64> },
     /// Readers know no other name.
     Exact,
 }
 
 /// Opens a new file at `path`, or beside it (`trace-1.jsonl` …) where a living process writes to that one, this process did
-/// before an `exec`, or another process of the same run has. A file that somebody has mapped is never truncated: its pages would be pulled from under them.
+/// before an `exec`, or another process of the same run has. A file that may be mapped is never truncated: whoever reads the
+/// mapping would be killed.
 pub fn open_unused(path: &Path, naming: Naming) -> io::Result<(File, PathBuf)> {
     for number in 0..if naming == Naming::Exact { 1 } else { 1000 } {
         let candidate = if number == 0 { path.to_owned() } else { numbered(path, number) };
@@ -97,7 +98,7 @@ impl Found {
             None if found.uid() != own => return Ok(Self::AnotherUsers),
             None => {}
         }
-        // Something else may have come to lie there since.
+        // Another file may have taken the name since.
         let careful = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
         let file = match OpenOptions::new().read(true).custom_flags(careful).open(path) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

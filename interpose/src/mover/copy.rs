@@ -61,7 +61,7 @@ pub fn run(copies: &BTreeMap<u64, Vec<Copy>>, done: &AtomicU64) -> Result<(), Co
                 std::thread::Builder::new().spawn_scoped(scope, work).map_err(|_| (context, copies))
             })
             .partition(Result::is_ok);
-        // This thread has one of its own to do, and those for which the system gives no thread.
+        // This thread copies for the last device, and for those for which no thread could be started.
         let mut outcome = on_stream(last, copies_of_last, done);
         for (context, copies) in unstarted.into_iter().filter_map(Result::err) {
             outcome = outcome.and_then(|()| on_stream(context, copies, done));

@@ -3,7 +3,7 @@
 
 use super::progress::Failure;
 use crate::cuda::calls::{self, Code};
-use crate::vmm::holdings::{Holdings, Spot};
+use crate::vmm::holdings::{Holdings, MappedAddress};
 use crate::vmm::physical::Piece;
 
 pub(super) fn piece_of(holdings: &Holdings, number: u64, index: usize) -> Option<&Piece> {
@@ -14,20 +14,20 @@ pub(super) fn piece_of_mut(holdings: &mut Holdings, number: u64, index: usize) -
     holdings.physicals.get_mut(&number)?.pieces.get_mut(index)
 }
 
-/// A piece could not be taken from its addresses, or another not be put there.
-pub(super) struct Stuck {
+/// A piece could not be unmapped from its addresses, or another not be mapped there.
+pub(super) struct MappingError {
     pub code: Code,
-    /// Nor was what had been there put back.
-    pub adrift: bool,
+    /// What had been mapped before could not be mapped again either.
+    pub lost_mapping: bool,
 }
 
-impl Stuck {
-    pub const WHERE_IT_WAS: Self = Self { code: Code::INVALID_VALUE, adrift: false };
+impl MappingError {
+    pub const NOTHING_DONE: Self = Self { code: Code::INVALID_VALUE, lost_mapping: false };
 }
 
-/// Maps memory at each of its addresses, or at none. What an earlier failure has left at an address goes.
-pub(super) fn put(spots: &[Spot], bytes: u64, handle: u64) -> Result<(), Code> {
-    for (done, Spot { address, access }) in spots.iter().enumerate() {
+/// Maps memory at each of its addresses, or at none. What an earlier failure has left mapped at an address is unmapped.
+pub(super) fn map_at_all(addresses: &[MappedAddress], bytes: u64, handle: u64) -> Result<(), Code> {
+    for (done, MappedAddress { address, access }) in addresses.iter().enumerate() {
         let mapped = calls::map(*address, bytes, handle).or_else(|code| {
             calls::unmap(*address, bytes).map_err(|_| code)?;
             calls::map(*address, bytes, handle)
@@ -38,45 +38,45 @@ pub(super) fn put(spots: &[Spot], bytes: u64, handle: u64) -> Result<(), Code> {
             })
         });
         if let Err(code) = mapped {
-            unmap_all(&spots[..done], bytes);
+            unmap_all(&addresses[..done], bytes);
             return Err(code);
         }
     }
     Ok(())
 }
 
-pub(super) fn unmap_all(spots: &[Spot], bytes: u64) {
-    for spot in spots {
-        let _ = calls::unmap(spot.address, bytes);
+pub(super) fn unmap_all(addresses: &[MappedAddress], bytes: u64) {
+    for mapped in addresses {
+        let _ = calls::unmap(mapped.address, bytes);
     }
 }
 
-/// Takes memory from all of its addresses, or from none.
-pub(super) fn take_away(spots: &[Spot], bytes: u64, handle: u64) -> Result<(), Stuck> {
-    for (done, spot) in spots.iter().enumerate() {
-        if let Err(code) = calls::unmap(spot.address, bytes) {
-            return Err(Stuck { code, adrift: put(&spots[..done], bytes, handle).is_err() });
+/// Unmaps memory from all of its addresses, or from none.
+pub(super) fn unmap_from_all(addresses: &[MappedAddress], bytes: u64, handle: u64) -> Result<(), MappingError> {
+    for (done, mapped) in addresses.iter().enumerate() {
+        if let Err(code) = calls::unmap(mapped.address, bytes) {
+            return Err(MappingError { code, lost_mapping: map_at_all(&addresses[..done], bytes, handle).is_err() });
         }
     }
     Ok(())
 }
 
-/// Puts back what an earlier operation could not.
-pub(super) fn mend(holdings: &mut Holdings) -> Result<(), Failure> {
+/// Maps what an earlier operation failed to map again.
+pub(super) fn remap_lost(holdings: &mut Holdings) -> Result<(), Failure> {
     let numbers: Vec<u64> = holdings.physicals.keys().copied().collect();
     for number in numbers {
         for index in 0..holdings.physicals.get(&number).map_or(0, |physical| physical.pieces.len()) {
-            let Some(piece) = piece_of(holdings, number, index).filter(|piece| piece.adrift) else { continue };
+            let Some(piece) = piece_of(holdings, number, index).filter(|piece| piece.lost_mapping) else { continue };
             let Some(handle) = piece.handle() else { continue };
-            let spots = holdings.spots(number, piece.offset);
-            unmap_all(&spots, piece.bytes);
-            put(&spots, piece.bytes, handle).map_err(|code| {
+            let addresses = holdings.addresses(number, piece.offset);
+            unmap_all(&addresses, piece.bytes);
+            map_at_all(&addresses, piece.bytes, handle).map_err(|code| {
                 Failure::retryable(format!(
                     "the driver did not map memory again ({code}): the program waits, try again"
                 ))
             })?;
             if let Some(piece) = piece_of_mut(holdings, number, index) {
-                piece.adrift = false;
+                piece.lost_mapping = false;
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use memlab_sizes::format as size;
 
 use super::copy::{self, Copy};
-use super::mappings::{Stuck, piece_of, piece_of_mut, take_away};
+use super::mappings::{MappingError, piece_of, piece_of_mut, unmap_from_all};
 use super::progress::{Failure, Phase, Progress};
 use super::quiesce::quiesce;
 use super::staging::{refuse_beside_storage, secure};
@@ -65,9 +65,10 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     for (number, index, spans) in plan {
         let Some(piece) = piece_of(holdings, number, index) else { continue };
         let (bytes, place) = (piece.bytes, piece.handle());
-        let spots = holdings.spots(number, piece.offset);
-        let taken =
-            place.ok_or(Stuck::WHERE_IT_WAS).and_then(|handle| take_away(&spots, bytes, handle).map(|()| handle));
+        let addresses = holdings.addresses(number, piece.offset);
+        let taken = place
+            .ok_or(MappingError::NOTHING_DONE)
+            .and_then(|handle| unmap_from_all(&addresses, bytes, handle).map(|()| handle));
         let Some(piece) = piece_of_mut(holdings, number, index) else { continue };
         match taken {
             Ok(handle) => {
@@ -75,8 +76,8 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
                 calls::release(handle);
                 left += bytes;
             }
-            Err(stuck) => {
-                piece.adrift = stuck.adrift;
+            Err(error) => {
+                piece.lost_mapping = error.lost_mapping;
                 stayed += bytes;
                 arena.give_back(&spans);
             }

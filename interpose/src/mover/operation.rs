@@ -6,7 +6,7 @@ use super::progress::{self, Phase, Progress};
 use super::{offload, parts, restore};
 use crate::background;
 use crate::cuda::calls;
-use crate::limit::elsewhere;
+use crate::limit::overhead;
 use crate::moved_bytes;
 use crate::panics;
 use crate::recorder::Recorder;
@@ -37,7 +37,7 @@ impl Request {
     }
 }
 
-/// Starts an operation on a thread of its own.
+/// Starts an operation on a new thread.
 pub fn start(request: Request, timeout: Duration) -> Result<&'static Progress, String> {
     if !mode::is_enabled() {
         return Err(format!("{}: start it with `memlab run --offload`, or use --full", NOT_STARTED_FOR_IT));
@@ -74,7 +74,7 @@ fn run(request: Request, timeout: Duration, progress: &'static Progress) {
     let outcome = outcome.unwrap_or_else(|| Err("memlab made a mistake: please report this".into()));
     let phase = if outcome.is_ok() { Phase::Done } else { Phase::Failed };
     progress.set_outcome(outcome);
-    elsewhere::changed();
+    overhead::changed();
     progress.enter(phase);
     if let Some(recorder) = Recorder::current() {
         moved_bytes::record(recorder);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use memlab_sizes::format as size;
 
 use super::copy::{self, Copy};
-use super::mappings::{Stuck, piece_of, piece_of_mut, put, take_away, unmap_all};
+use super::mappings::{MappingError, map_at_all, piece_of, piece_of_mut, unmap_all, unmap_from_all};
 use super::progress::{Failure, Phase, Progress};
 use super::quiesce::quiesce;
 use super::returns::{Return, Window, return_all};
@@ -169,26 +169,26 @@ fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> R
         copy::run(&BTreeMap::from([(contexts::of_device(device), copies)]), &progress.done)
     })();
     // 2. What goes takes its place in host memory.
-    let spots = holdings.spots(split.number, start);
-    let placed = copied.map_err(|code| Stuck { code, adrift: false }).and_then(|()| {
-        take_away(&spots, split.bytes, old)?;
+    let addresses = holdings.addresses(split.number, start);
+    let placed = copied.map_err(|code| MappingError { code, lost_mapping: false }).and_then(|()| {
+        unmap_from_all(&addresses, split.bytes, old)?;
         let gone = || pieces.iter().filter_map(|piece| Some((piece, piece.handle()?)));
         for (done, (piece, handle)) in gone().enumerate() {
-            if let Err(code) = put(&holdings.spots(split.number, piece.offset), piece.bytes, handle) {
+            if let Err(code) = map_at_all(&holdings.addresses(split.number, piece.offset), piece.bytes, handle) {
                 for (piece, _) in gone().take(done) {
-                    unmap_all(&holdings.spots(split.number, piece.offset), piece.bytes);
+                    unmap_all(&holdings.addresses(split.number, piece.offset), piece.bytes);
                 }
-                return Err(Stuck { code, adrift: put(&spots, split.bytes, old).is_err() });
+                return Err(MappingError { code, lost_mapping: map_at_all(&addresses, split.bytes, old).is_err() });
             }
         }
         Ok(())
     });
-    if let Err(stuck) = placed {
+    if let Err(error) = placed {
         pieces.into_iter().for_each(Piece::release);
         if let Some(piece) = piece_of_mut(holdings, split.number, split.index) {
-            piece.adrift = stuck.adrift;
+            piece.lost_mapping = error.lost_mapping;
         }
-        return Err(stuck.code);
+        return Err(error.code);
     }
     calls::release(old);
     let count = pieces.len();

@@ -58,7 +58,7 @@ impl From<&str> for Failure {
     }
 }
 
-/// How an operation goes, for everybody to look at.
+/// How an operation goes.
 pub struct Progress {
     id: u64,
     /// What was asked for, in a word.
@@ -80,7 +80,7 @@ struct Stage {
 }
 
 impl Progress {
-    /// A new one, kept for ever: whoever looks at it needs no lock. It takes a few hundred bytes.
+    /// A new one. It is never freed, so that it can be read without a lock, and takes a few hundred bytes.
     pub fn begin(kind: &'static str) -> &'static Self {
         Box::leak(Box::new(Self {
             id: OPERATIONS.fetch_add(1, Ordering::Relaxed) + 1,
@@ -127,7 +127,7 @@ impl Progress {
         self.enter(Phase::Copying);
     }
 
-    /// What was copied to make room for the rest is nobody's concern at the end.
+    /// Reports the bytes that were asked for as all there was: those copied to make room do not count at the end.
     pub fn settle_at(&self, bytes: u64) {
         self.stage.lock().total = bytes;
         self.done.store(bytes, Ordering::Relaxed);

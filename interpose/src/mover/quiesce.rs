@@ -8,8 +8,8 @@ use crate::background;
 use crate::cuda::calls::{self, Code};
 use crate::vmm::{captures, gate};
 
-/// The closed gate: opens again when dropped, unless it is to stay. After a mistake of memlab's nobody knows what is where:
-/// then the program waits for `restore`, which opens it if nothing is missing.
+/// The closed gate: opens again when dropped, unless it is to stay closed. After a panic of memlab's it stays closed, since
+/// memory may be missing: `restore` opens it if none is.
 pub struct Closed(bool);
 
 impl Closed {
@@ -59,7 +59,7 @@ pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()
     Ok(closed)
 }
 
-/// Waits for all work of these contexts, on a thread of its own, since the driver may never come back: a kernel can wait
+/// Waits for all work of these contexts, on another thread, since the driver may never come back: a kernel can wait
 /// for another process, a callback for a lock.
 fn synchronize(contexts: &[u64], deadline: Instant) -> Result<(), String> {
     static UNDER_WAY: AtomicBool = AtomicBool::new(false);
@@ -79,7 +79,7 @@ fn synchronize(contexts: &[u64], deadline: Instant) -> Result<(), String> {
             calls::synchronize()
         });
         UNDER_WAY.store(false, Ordering::Release);
-        let _ = done.send(result); // Nobody listens after the deadline.
+        let _ = done.send(result); // The receiver is gone after the deadline.
     };
     if let Err(error) = background::spawn("memlab-sync", work) {
         UNDER_WAY.store(false, Ordering::Release);

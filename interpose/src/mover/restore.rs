@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use memlab_sizes::format as size;
 
-use super::mappings::mend;
+use super::mappings::remap_lost;
 use super::progress::{Failure, Phase, Progress};
 use super::quiesce::{Closed, quiesce};
 use super::returns::{Return, return_all};
@@ -57,7 +57,7 @@ fn bring_back(
     if contexts.is_empty() {
         return Err("the program has no CUDA context any more: there is nothing to restore".into());
     }
-    mend(holdings)?;
+    remap_lost(holdings)?;
     let (returns, left) = create_all(holdings, room)?;
     progress.begin_copying(returns.iter().map(|it| it.bytes).sum());
     return_all(holdings, returns, progress).map_err(|code| {

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::copy::{self, Copy};
-use super::mappings::{Stuck, piece_of, piece_of_mut, put, take_away, unmap_all};
+use super::mappings::{MappingError, map_at_all, piece_of, piece_of_mut, unmap_all, unmap_from_all};
 use super::progress::{Phase, Progress};
 use crate::cuda::calls::{self, Code};
 use crate::cuda::types::Access;
 use crate::vmm::arena::ARENA;
 use crate::vmm::contexts;
-use crate::vmm::holdings::{Holdings, Spot};
+use crate::vmm::holdings::{Holdings, MappedAddress};
 use crate::vmm::physical::Place;
 
-/// An address of its own at which memory can be reached before it takes its place, or after it has lost it.
+/// A temporary mapping, through which memory is reached before it is mapped at the program's addresses or after.
 pub(super) struct Window {
     pub address: u64,
     bytes: u64,
@@ -48,7 +48,7 @@ pub(super) struct Return {
     /// On its device; if not, in host memory.
     on_device: bool,
     /// Where the program has it, as far as it is there already.
-    placed: Vec<Spot>,
+    placed: Vec<MappedAddress>,
     /// Where it is written to, and what it is copied from, if not at addresses of the program's.
     windows: Vec<Window>,
 }
@@ -99,9 +99,9 @@ fn place_all(holdings: &Holdings, returns: &mut [Return]) -> Result<BTreeMap<u64
         let list = copies.entry(contexts::of_device(device)).or_default();
         match &piece.place {
             Place::Arena(spans) => {
-                let mut spots = holdings.spots(it.number, piece.offset);
-                put(&spots, it.bytes, it.handle)?;
-                it.placed.append(&mut spots);
+                let mut addresses = holdings.addresses(it.number, piece.offset);
+                map_at_all(&addresses, it.bytes, it.handle)?;
+                it.placed.append(&mut addresses);
                 // The program may have unmapped it meanwhile, or not let the device itself write to it.
                 let to = match holdings.reach(it.number) {
                     Some(at) => at + piece.offset,
@@ -128,16 +128,17 @@ fn settle(holdings: &mut Holdings, mut it: Return) -> Result<(), Code> {
     it.windows.clear();
     let Some(piece) = piece_of(holdings, it.number, it.index) else { return Ok(()) };
     if let Some(old) = piece.handle() {
-        let spots = holdings.spots(it.number, piece.offset);
-        let replaced = take_away(&spots, it.bytes, old).and_then(|()| {
-            put(&spots, it.bytes, it.handle).map_err(|code| Stuck { code, adrift: put(&spots, it.bytes, old).is_err() })
+        let addresses = holdings.addresses(it.number, piece.offset);
+        let replaced = unmap_from_all(&addresses, it.bytes, old).and_then(|()| {
+            map_at_all(&addresses, it.bytes, it.handle)
+                .map_err(|code| MappingError { code, lost_mapping: map_at_all(&addresses, it.bytes, old).is_err() })
         });
-        if let Err(stuck) = replaced {
+        if let Err(error) = replaced {
             if let Some(piece) = piece_of_mut(holdings, it.number, it.index) {
-                piece.adrift = stuck.adrift;
+                piece.lost_mapping = error.lost_mapping;
             }
             it.undo();
-            return Err(stuck.code);
+            return Err(error.code);
         }
     }
     let place = if it.on_device { Place::Device(it.handle) } else { Place::Host(it.handle) };

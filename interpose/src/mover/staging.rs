@@ -1,4 +1,4 @@
-//! What an operation needs before it begins: host memory, and nobody who writes to device memory unseen.
+//! What an operation needs before it begins: host memory, and that device memory is written to by the driver alone.
 
 use super::progress::Failure;
 use crate::cuda::calls;

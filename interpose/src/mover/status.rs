@@ -21,8 +21,7 @@ pub fn status() -> (&'static str, Value) {
     }
     let operation = *progress::current();
     let running = operation.filter(|operation| operation.is_running()).map(|operation| operation.kind);
-    // While bytes are on their way the tables are locked, and nobody is kept waiting for a status. Else it is only for
-    // moments that they are.
+    // While bytes are copied the tables are locked for long, and a status does not wait for that.
     let timeout = if running.is_some() { Duration::ZERO } else { Duration::from_millis(200) };
     let Seen { totals, arena_bytes } = totals::latest(timeout);
     // What the driver holds for the program otherwise: small allocations, stream-ordered ones, arrays, managed memory.

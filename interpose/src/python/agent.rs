@@ -52,7 +52,7 @@ pub unsafe extern "C" fn run(_: *mut c_void) -> c_int {
         (api.PyErr_Fetch)(&mut kind, &mut value, &mut traceback);
         panics::catch(|| untraced(api, || work(api, recorder, interpreter)));
         if kind.is_null() && !(api.PyErr_Occurred)().is_null() {
-            // The agent lets nothing of its own through: a signal handler of the program raised while it ran.
+            // The agent catches all of its own exceptions: a signal handler of the program raised while it ran.
             return -1;
         }
         (api.PyErr_Clear)();
@@ -61,9 +61,11 @@ pub unsafe extern "C" fn run(_: *mut c_void) -> c_int {
     0
 }
 
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Interpreter) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller holds the GIL.
     unsafe {
         let mut agent = running_agent::get();
         if agent.is_null()
@@ -117,11 +119,13 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
 /// Compares a raw walk of this thread's stack with what the C-API says of it. The innermost line is left out: it is
 /// only written back by the interpreter when it calls.
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String> {
     let mut raw = Box::new([RawFrame::EMPTY; MAX_DEPTH]);
     let count = interpreter.walk(interpreter.innermost(), &mut raw, &[]);
-    // SAFETY: the caller's word; every new reference is dropped.
+    // SAFETY: the caller holds the GIL; every new reference is dropped.
     unsafe {
         let mut frame = (api.PyEval_GetFrame)();
         if !frame.is_null() {
@@ -154,9 +158,11 @@ unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String>
 /// The list the agent is given: (layer, parent, module or None, address, generated frame or 0, line, class). A module is
 /// alive for certain if a live frame of some thread calls it; frames stand still while the GIL is held.
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 unsafe fn describe(api: &Api, recorder: &Recorder, interpreter: &Interpreter, unnamed: &[UnnamedLayer]) -> Object {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller holds the GIL.
     unsafe {
         let mut alive = HashSet::new();
         each_stack(api, interpreter, |frames| {
@@ -186,9 +192,11 @@ unsafe fn describe(api: &Api, recorder: &Recorder, interpreter: &Interpreter, un
 
 /// Makes the agent. Null where there is nothing for it to do (no PyTorch yet).
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 unsafe fn start(api: &Api) -> Object {
-    // SAFETY: the caller's word. Objects made here live as long as the process.
+    // SAFETY: the caller holds the GIL. Objects made here live as long as the process.
     unsafe {
         let native = native::module(api);
         let reader = run_sources(api, &[READER_SOURCE], c"memlab_reader");
@@ -206,7 +214,7 @@ unsafe fn start(api: &Api) -> Object {
     }
 }
 
-/// A forked child starts an agent of its own, for a trace of its own.
+/// In a forked child, which starts another agent for its own trace.
 pub fn reset_in_child() {
     running_agent::set(ptr::null_mut());
     program::reset_in_child();

@@ -1,5 +1,5 @@
 //! The Python in this process: whose stacks are read, and in which a small agent names what was seen and says where the
-//! program's code lies.
+//! program's code is.
 
 pub mod agent;
 mod api;

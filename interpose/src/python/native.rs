@@ -17,9 +17,11 @@ use crate::recorder::Recorder;
 
 /// Makes the module. Null where Python has no memory left, say.
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 pub unsafe fn module(api: &Api) -> Object {
-    // SAFETY: the caller's word; the methods are static.
+    // SAFETY: the caller holds the GIL; the methods are static.
     unsafe {
         let native = (api.PyModule_New)(c"memlab_native".as_ptr());
         if native.is_null() {
@@ -34,7 +36,7 @@ pub unsafe fn module(api: &Api) -> Object {
     }
 }
 
-/// A forked child has an agent of its own.
+/// In a forked child, which has another agent.
 pub fn reset_in_child() {
     locks::unlock_in_child(&DEAD);
 }
@@ -91,9 +93,11 @@ macro_rules! native_function {
     };
 }
 
-/// SAFETY: a NUL-terminated string that outlives the call.
+/// # Safety
+///
+/// A NUL-terminated string that outlives the call.
 unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
-    // SAFETY: the caller's word.
+    // SAFETY: not null, so the caller promises a NUL-terminated string.
     if string.is_null() { b"" } else { unsafe { CStr::from_ptr(string) }.to_bytes() }
 }
 
@@ -187,7 +191,7 @@ unsafe extern "C" fn add_step_hook(_: Object, arguments: Object) -> Object {
 /// All objects that the garbage collector knows of a class or of one derived from it, as a list.
 ///
 /// In Python, other threads would run while all objects are held. They may drop what belongs to C++, and PyTorch says on stderr
-/// that somebody holds such a tensor.
+/// that such a tensor is still held.
 unsafe extern "C" fn instances(_: Object, arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     // SAFETY: called by the interpreter, with the GIL, which nothing called here gives away.
@@ -298,7 +302,7 @@ native_function!(warn, c"s", (what: *const c_char = ptr::null()), |recorder| {
 
 native_function!(run_again, c"", (), |recorder| recorder.python.run_again());
 
-native_function!(run_later, c"", (), |recorder| recorder.python.put_off());
+native_function!(run_later, c"", (), |recorder| recorder.python.run_later());
 
 native_function!(await_backward, c"d", (seconds: f64 = 0.0), |recorder| {
     recorder.python.await_backward(recorder.now(), seconds)

@@ -1,4 +1,4 @@
-//! Where the program's code lies, and which of it are cells of a notebook: told by `program.py`, which runs beside the
+//! Where the program's code is, and which of it are cells of a notebook: told by `program.py`, which runs beside the
 //! agent and needs no PyTorch.
 
 use std::ffi::{CStr, CString, c_void};
@@ -15,11 +15,13 @@ const SOURCE: &CStr = source!("program.py");
 /// What `program.py` started (a Python object), once it has.
 static PROGRAM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Says where the program's code lies, the first time, and names the cells met since the last.
+/// Says where the program's code is, the first time, and names the cells met since the last.
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 pub(super) unsafe fn run(api: &Api, recorder: &Recorder) {
-    // SAFETY: the caller's word; every new reference but the program's is dropped.
+    // SAFETY: the caller holds the GIL; every new reference but the program's is dropped.
     unsafe {
         let mut program = PROGRAM.load(Ordering::Acquire);
         if program.is_null() {
@@ -60,7 +62,7 @@ pub(super) unsafe fn run(api: &Api, recorder: &Recorder) {
     }
 }
 
-/// A forked child says it again, in a trace of its own.
+/// In a forked child, which says it again in its own trace.
 pub(super) fn reset_in_child() {
     PROGRAM.store(ptr::null_mut(), Ordering::Release);
 }

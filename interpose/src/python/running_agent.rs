@@ -21,9 +21,11 @@ pub(super) fn set(agent: Object) {
 
 /// Calls a method of the agent's that takes nothing.
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 pub(super) unsafe fn call(api: &Api, agent: Object, method: &CStr) {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller holds the GIL.
     unsafe {
         let method = (api.PyObject_GetAttrString)(agent, method.as_ptr());
         if method.is_null() {
@@ -40,9 +42,11 @@ pub(super) unsafe fn call(api: &Api, agent: Object, method: &CStr) {
 
 /// Runs `work` unseen by debuggers, coverage and torch.compile.
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 pub(super) unsafe fn untraced(api: &Api, work: impl FnOnce()) {
-    // SAFETY: the caller's word; both functions exist from 3.11 on and take the current thread state.
+    // SAFETY: the caller holds the GIL; both functions exist from 3.11 on and take the current thread state.
     unsafe {
         let state_of = symbols::in_process(c"PyThreadState_Get");
         let (enter, leave) =
@@ -81,9 +85,11 @@ pub(super) unsafe fn untraced(api: &Api, work: impl FnOnce()) {
 /// torch.compile would compile the agent's own functions where its frame evaluator is active. Returns the setter and
 /// the callback to put back.
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 unsafe fn pause_dynamo(api: &Api) -> Option<(Object, Object)> {
-    // SAFETY: the caller's word; module and attribute are looked up, and missing in programs that never compile.
+    // SAFETY: the caller holds the GIL; module and attribute are looked up, and missing in programs that never compile.
     unsafe {
         let modules = (api.PyImport_GetModuleDict)();
         let module = (api.PyDict_GetItemString)(modules, c"torch._C._dynamo.eval_frame".as_ptr());

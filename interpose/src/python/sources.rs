@@ -25,9 +25,11 @@ const FILE_INPUT: c_int = 257;
 
 /// What the function `start` of a source makes; null if that is nothing.
 ///
-/// SAFETY: the GIL must be held, and `native` be the module of that name.
+/// # Safety
+///
+/// The GIL must be held, and `native` be the module of that name.
 pub(super) unsafe fn started(api: &Api, source: &CStr, name: &CStr, native: Object) -> Object {
-    // SAFETY: the caller's word. Objects made here live as long as the process.
+    // SAFETY: the caller holds the GIL. Objects made here live as long as the process.
     unsafe {
         let module = run_sources(api, &[GUARDS_SOURCE, source], name);
         if module.is_null() {
@@ -44,9 +46,11 @@ pub(super) unsafe fn started(api: &Api, source: &CStr, name: &CStr, native: Obje
 
 /// Python's `None`, which lives as long as the interpreter: no reference is held.
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 pub(super) unsafe fn none(api: &Api) -> Object {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller holds the GIL.
     unsafe {
         let none = (api.Py_BuildValue)(c"".as_ptr());
         (api.Py_DecRef)(none);
@@ -56,9 +60,11 @@ pub(super) unsafe fn none(api: &Api) -> Object {
 
 /// A module with what the sources define, which the program does not come across. Null where Python refuses.
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 pub(super) unsafe fn run_sources(api: &Api, sources: &[&CStr], name: &CStr) -> Object {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller holds the GIL.
     unsafe {
         let module = (api.PyModule_New)(name.as_ptr());
         if module.is_null() {

@@ -9,10 +9,12 @@ use crate::recorder::Recorder;
 
 /// Shows the frames of each thread that runs Python, the innermost first.
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 pub unsafe fn each_stack(api: &Api, interpreter: &Interpreter, mut look: impl FnMut(&[RawFrame])) {
     let mut raw = Box::new([RawFrame::EMPTY; MAX_DEPTH]);
-    // SAFETY: the caller's word; frames stand still while the GIL is held.
+    // SAFETY: the caller holds the GIL, so frames stand still.
     unsafe {
         let mut thread = (api.PyInterpreterState_ThreadHead)((api.PyInterpreterState_Get)());
         while !thread.is_null() {
@@ -25,10 +27,12 @@ pub unsafe fn each_stack(api: &Api, interpreter: &Interpreter, mut look: impl Fn
 
 /// The list that `look` fills from the frames of each thread that runs Python; empty where they cannot be read.
 ///
-/// SAFETY: called by the interpreter, with the GIL.
+/// # Safety
+///
+/// Called by the interpreter, with the GIL.
 unsafe fn listed(mut look: impl FnMut(&Api, &Interpreter, &[RawFrame], Object)) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
-    // SAFETY: the caller's word.
+    // SAFETY: the caller holds the GIL.
     unsafe {
         let list = (api.PyList_New)(0);
         let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
@@ -41,11 +45,13 @@ unsafe fn listed(mut look: impl FnMut(&Api, &Interpreter, &[RawFrame], Object)) 
 
 /// Appends what a variable holds, if it holds something.
 ///
-/// SAFETY: the GIL must be held, and the frame be one of a thread that runs, of a function known to have an object there.
+/// # Safety
+///
+/// The GIL must be held, and the frame be one of a thread that runs, of a function known to have an object there.
 unsafe fn append_local(api: &Api, interpreter: &Interpreter, raw: &RawFrame, number: usize, list: Object) {
     let value = interpreter.local(raw.frame, number) as Object;
     if !value.is_null() {
-        // SAFETY: the caller's word; the frame keeps it alive.
+        // SAFETY: the caller holds the GIL; the frame keeps the object alive.
         unsafe { (api.PyList_Append)(list, value) };
     }
 }
@@ -61,13 +67,15 @@ pub unsafe extern "C" fn variables(_: Object, _arguments: Object) -> Object {
     }
 }
 
-/// SAFETY: the GIL must be held, and the frame be one of a thread that runs.
+/// # Safety
+///
+/// The GIL must be held, and the frame be one of a thread that runs.
 unsafe fn list_variables(api: &Api, interpreter: &Interpreter, raw: &RawFrame, list: Object) {
     let file = interpreter.file(raw.code);
     if ["/site-packages/", "/dist-packages/", "<memlab agent>"].iter().any(|library| file.contains(library)) {
         return;
     }
-    // SAFETY: the caller's word; a frame keeps its code alive, and the variables that its code names are null or objects.
+    // SAFETY: the caller holds the GIL; a frame keeps its code alive, and the variables that its code names are null or objects.
     unsafe {
         let names = (api.PyObject_GetAttrString)(raw.code.cast_mut().cast(), c"co_varnames".as_ptr());
         if names.is_null() {

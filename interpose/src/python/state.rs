@@ -55,21 +55,21 @@ impl Python {
     pub fn trusted(&self) -> Option<&'static Interpreter> {
         // SAFETY: null, or an interpreter that is never freed.
         match unsafe { self.trusted.load(Ordering::Acquire).as_ref() } {
-            None if !self.candidate.load(Ordering::Relaxed).is_null() => self.try_out(),
+            None if !self.candidate.load(Ordering::Relaxed).is_null() => self.check_stacks(),
             trusted => trusted,
         }
     }
 
     /// Walks the first stack with the kernel checking every address.
     #[cold]
-    fn try_out(&self) -> Option<&'static Interpreter> {
+    fn check_stacks(&self) -> Option<&'static Interpreter> {
         // SAFETY: null, or an interpreter that is never freed.
         let interpreter = unsafe { self.candidate.load(Ordering::Acquire).as_ref() }?;
         let innermost = interpreter.innermost();
         if innermost.is_null() {
             return None; // This thread runs no Python; another one will.
         }
-        let checked = Probe::new().ok_or("no pipe").and_then(|probe| interpreter.walk_warily(innermost, &probe));
+        let checked = Probe::new().ok_or("no pipe").and_then(|probe| interpreter.walk_checked(innermost, &probe));
         self.candidate.store(ptr::null_mut(), Ordering::Release);
         match checked {
             Ok(()) => {
@@ -117,7 +117,7 @@ impl Python {
     }
 
     /// Notes that the agent cannot do something now.
-    pub(super) fn put_off(&self) {
+    pub(super) fn run_later(&self) {
         self.later.store(true, Ordering::Release);
     }
 

@@ -1,6 +1,6 @@
 //! What PyTorch calls after every optimizer's step.
 //!
-//! It is an object of a type of its own, and not a function: debuggers, coverage and profilers are told of calls of Python
+//! It is an object of a special type, and not a function: debuggers, coverage and profilers are told of calls of Python
 //! functions and of built-in ones, but not of this. torch.compile takes it for something that it cannot compile, and
 //! calls it; a Python function it would compile too.
 
@@ -20,7 +20,9 @@ static HOOK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// The hook, made when it is first asked for. Null where Python refuses.
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 pub unsafe fn get(api: &Api) -> Object {
     /// `Py_tp_call`
     const CALL: i32 = 50;
@@ -39,7 +41,7 @@ pub unsafe fn get(api: &Api) -> Object {
         flags: DEFAULT_FLAGS,
         slots: slots.as_mut_ptr(),
     };
-    // SAFETY: the caller's word; Python copies what the spec holds, but for the name, which is static.
+    // SAFETY: the caller holds the GIL; Python copies what the spec holds, but for the name, which is static.
     unsafe {
         let kind = (api.PyType_FromSpec)(&mut spec);
         if kind.is_null() {
@@ -55,10 +57,12 @@ pub unsafe fn get(api: &Api) -> Object {
 /// the dictionary changes meanwhile, so nothing is done while a thread is in there. An empty one is no danger: who goes
 /// through it has come to its end.
 ///
-/// SAFETY: the GIL must be held. It is not given away here.
+/// # Safety
+///
+/// The GIL must be held. It is not given away here.
 pub unsafe fn add(api: &Api, hooks: Object, key: Object, caller: Object) -> bool {
     let Some(interpreter) = Recorder::current().and_then(|recorder| recorder.python.trusted()) else { return false };
-    // SAFETY: the caller's word. Numbers as keys of an OrderedDict run no Python code.
+    // SAFETY: the caller holds the GIL. Numbers as keys of an OrderedDict run no Python code.
     unsafe {
         let hook = get(api);
         if hook.is_null() {
@@ -81,7 +85,7 @@ unsafe extern "C" fn stepped(_hook: Object, arguments: Object, _keywords: Object
     // SAFETY: called by the interpreter, with the GIL and a tuple.
     unsafe {
         let optimizer = (api.PyTuple_GetItem)(arguments, 0);
-        (api.PyErr_Clear)(); // Nobody calls it without arguments.
+        (api.PyErr_Clear)(); // PyTorch calls it with arguments.
         panics::catch(|| after_step(api, optimizer));
         if !(api.PyErr_Occurred)().is_null() {
             return ptr::null_mut(); // A signal handler of the program raised while the agent ran.
@@ -92,7 +96,9 @@ unsafe extern "C" fn stepped(_hook: Object, arguments: Object, _keywords: Object
 
 /// An optimizer has stepped on this thread.
 ///
-/// SAFETY: the GIL must be held.
+/// # Safety
+///
+/// The GIL must be held.
 unsafe fn after_step(api: &Api, optimizer: Object) {
     let Some(recorder) = Recorder::current() else { return };
     recorder.step(Recorder::enter_if_recording().map_or(0, |session| session.thread.id));
@@ -100,7 +106,7 @@ unsafe fn after_step(api: &Api, optimizer: Object) {
     if agent.is_null() || optimizer.is_null() {
         return;
     }
-    // SAFETY: the caller's word; the agent lives for ever.
+    // SAFETY: the caller holds the GIL; the agent lives for ever.
     unsafe {
         untraced(api, || {
             let function = (api.PyObject_GetAttrString)(agent, c"after_step".as_ptr());

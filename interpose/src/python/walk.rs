@@ -54,7 +54,7 @@ pub struct Interpreter {
 
 // SAFETY: the pointers name immortal static objects of libpython.
 unsafe impl Send for Interpreter {}
-// SAFETY: as above; nothing is mutated.
+// SAFETY: nothing is mutated through the pointers.
 unsafe impl Sync for Interpreter {}
 
 /// Why there will be no Python stacks.
@@ -170,18 +170,20 @@ impl Interpreter {
 
     /// Whether the frame runs a Python function, and is not a shim of the interpreter's.
     ///
-    /// SAFETY: `frame` must be a live frame and `code` what [`code_of`](Self::code_of) says of it.
+    /// # Safety
+    ///
+    /// `frame` must be a live frame and `code` what [`code_of`](Self::code_of) says of it.
     unsafe fn runs_python(&self, frame: *const u8, code: *const u8) -> bool {
-        // SAFETY: the caller's word.
+        // SAFETY: a live frame has its owner, and a code object its type, at these offsets.
         unsafe {
             let shim = self.layout.owner.is_some_and(|owner| read::<u8>(frame, owner) >= SHIM_OWNER);
             !shim && !code.is_null() && ptr::eq(read::<*const u8>(code, OBJECT_TYPE), self.code_type)
         }
     }
 
-    /// Walks like [`walk`](Self::walk), but has the kernel vouch for every address first: done once, before the first
+    /// Walks like [`walk`](Self::walk), but has the kernel check every address first: done once, before the first
     /// plain walk, so that a table that does not fit this build is found out without a crash.
-    pub fn walk_warily(&self, innermost: *const u8, probe: &Probe) -> Result<(), &'static str> {
+    pub fn walk_checked(&self, innermost: *const u8, probe: &Probe) -> Result<(), &'static str> {
         let mut frame = innermost;
         for _ in 0..MAX_DEPTH {
             if frame.is_null() {
@@ -196,29 +198,31 @@ impl Interpreter {
                 if !probe.readable(code, self.layout.code_line_table + 8) {
                     return Err("a code object lies outside memory");
                 }
-                // SAFETY: as above.
+                // SAFETY: the kernel has just read these bytes.
                 if unsafe { read::<*const u8>(code, OBJECT_TYPE) } == self.code_type {
-                    // SAFETY: as above.
+                    // SAFETY: the kernel has just read the code object up to its line table.
                     let filename = unsafe { read::<*const u8>(code, self.layout.code_filename) };
                     if !probe.readable(filename, self.layout.ascii_header) {
                         return Err("a file name lies outside memory");
                     }
                 }
             }
-            // SAFETY: as above.
+            // SAFETY: the kernel has just read the frame up to its locals.
             frame = unsafe { read(frame, self.layout.previous) };
         }
         Ok(())
     }
 
-    /// SAFETY: `frame` must be a readable frame.
+    /// # Safety
+    ///
+    /// `frame` must be a readable frame.
     unsafe fn code_of(&self, frame: *const u8) -> *const u8 {
         // 3.14 tags references in the lowest bits; objects are 8-aligned in every version.
-        // SAFETY: the caller's word.
+        // SAFETY: a readable frame has its code at this offset.
         unsafe { (read::<usize>(frame, self.layout.code) & !7) as *const u8 }
     }
 
-    /// What distinguishes the code object now at this address from another one that may come to lie there.
+    /// What distinguishes the code object now at this address from another one that may be there later.
     #[inline]
     pub fn identity(&self, code: *const u8) -> CodeIdentity {
         // SAFETY: `code` was found in a live frame of this thread.
@@ -284,7 +288,7 @@ impl Interpreter {
 
     /// The plain name of the function (`forward`), which is what identifies PyTorch's own.
     pub fn name(&self, code: *const u8) -> String {
-        // SAFETY: as in `file`.
+        // SAFETY: a live code object's names are string objects.
         unsafe { self.string(read(code, self.layout.code_name)) }
     }
 
@@ -300,16 +304,18 @@ impl Interpreter {
                     None => name,
                 }
             }
-            // SAFETY: as in `file`.
+            // SAFETY: a live code object's names are string objects.
             offset => unsafe { self.string(read(raw.code, offset)) },
         }
     }
 
     /// The class whose method a frame runs, told by a first argument called `self` or `cls`.
     ///
-    /// SAFETY: before 3.11, for live frames of this thread.
+    /// # Safety
+    ///
+    /// Before 3.11, for live frames of this thread.
     unsafe fn class_of_method(&self, raw: &RawFrame) -> Option<String> {
-        // SAFETY: the caller's word. Names of variables are a tuple of strings that lives as long as the code; a local
+        // SAFETY: a live frame, before 3.11. Names of variables are a tuple of strings that lives as long as the code; a local
         // is null or an object that the frame holds, and so is what a cell holds.
         unsafe {
             let names: *const u8 = read(raw.code, self.layout.code_variables);
@@ -334,9 +340,11 @@ impl Interpreter {
 
     /// The first argument where a closure of the function uses it too, which moves it into a cell behind the locals.
     ///
-    /// SAFETY: as for [`class_of_method`](Self::class_of_method).
+    /// # Safety
+    ///
+    /// `raw` must be a live frame of this thread, before 3.11.
     unsafe fn first_argument_in_cell(&self, raw: &RawFrame) -> Option<*const u8> {
-        // SAFETY: the caller's word. The array has an entry for each of the code's cells.
+        // SAFETY: a live frame, before 3.11. The array has an entry for each of the code's cells.
         unsafe {
             let arguments: *const u8 = read(raw.code, CODE_CELL_ARGUMENTS);
             if arguments.is_null() {
@@ -354,12 +362,14 @@ impl Interpreter {
         }
     }
 
-    /// SAFETY: `string` must be null or a live `str` object.
+    /// # Safety
+    ///
+    /// `string` must be null or a live `str` object.
     unsafe fn string(&self, string: *const u8) -> String {
         if string.is_null() {
             return "?".into();
         }
-        // SAFETY: the caller's word; the state bits are: interned 2, kind 3, compact 1, ascii 1.
+        // SAFETY: not null, so the caller promises a live string; the state bits are: interned 2, kind 3, compact 1, ascii 1.
         unsafe {
             let length: usize = read(string, STRING_LENGTH);
             let state: u32 = read(string, STRING_STATE);
@@ -384,9 +394,11 @@ impl Interpreter {
 
 /// The name of a class, without its module.
 ///
-/// SAFETY: `class` must be a live type.
+/// # Safety
+///
+/// `class` must be a live type.
 unsafe fn type_name(class: *const u8) -> String {
-    // SAFETY: the caller's word. `tp_name` is NUL-terminated and lives with the type.
+    // SAFETY: a live type. `tp_name` is NUL-terminated and lives with the type.
     let name = unsafe {
         let name: *const c_char = read(class, TYPE_NAME);
         if name.is_null() { c"?" } else { CStr::from_ptr(name) }
@@ -395,10 +407,12 @@ unsafe fn type_name(class: *const u8) -> String {
     name.rsplit('.').next().unwrap_or_default().to_owned()
 }
 
-/// SAFETY: `base + offset` must be readable as a `T`.
+/// # Safety
+///
+/// `base + offset` must be readable as a `T`.
 #[inline]
 unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller promises that a `T` can be read there.
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
 }
 

@@ -138,7 +138,8 @@ pub fn free_deferred() {
     HOLDINGS.lock().deferred.extend(left);
 }
 
-/// A context goes, and what was allocated in it with it. Whoever moves memory uses contexts, so its end is waited for.
+/// Destroys a context by `destroy`, and forgets what was allocated in it. The lock is held meanwhile: operations that move
+/// memory use contexts.
 pub fn destroy_context(context: u64, destroy: impl FnOnce() -> bool) {
     let mut holdings = HOLDINGS.lock();
     if !destroy() {

@@ -120,7 +120,7 @@ impl Arena {
                     }
                 });
                 if let Err(error) = outcome {
-                    next.store(sizes.len(), Ordering::Relaxed); // Nobody starts another.
+                    next.store(sizes.len(), Ordering::Relaxed); // No thread starts another.
                     failure.get_or_insert(error);
                 }
             }
@@ -180,7 +180,7 @@ impl Arena {
 /// Memory of the kernel's, every page of it there: a page that could not be had is an error here, not later.
 fn take_pages(bytes: u64) -> Result<usize, String> {
     let short = |bytes| format!("the system did not give {} of host memory: nothing was moved", size(bytes));
-    // SAFETY: a fresh mapping, which nobody else knows; advice on it, which may be refused.
+    // SAFETY: a fresh mapping, which no other thread knows; advice on it, which may be refused.
     unsafe {
         let address = libc::mmap(
             ptr::null_mut(),
@@ -211,7 +211,7 @@ fn take_pages(bytes: u64) -> Result<usize, String> {
 }
 
 fn give_pages_back(region: &Region) {
-    // SAFETY: mapped in `take_pages`, no longer pinned and in nobody's hands.
+    // SAFETY: mapped in `take_pages`, no longer pinned, and no span of it is taken.
     unsafe { libc::munmap(ptr::with_exposed_provenance_mut(region.address), (region.bytes + GAP) as usize) };
 }
 

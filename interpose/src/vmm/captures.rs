@@ -22,8 +22,8 @@ fn key(stream: u64) -> Key {
     }
 }
 
-/// About to begin; said before, so that whoever closes the gate and finds it empty knows of all. Says whether that is
-/// news: a second beginning fails, and the first goes on.
+/// A capture is about to begin. Noted before the call, so that the thread that closes the gate and finds it empty knows of
+/// all. False if the stream is being captured already: the second call fails, and the first capture goes on.
 pub fn begins(stream: u64) -> bool {
     let context = calls::current_context();
     CAPTURING.lock().get_or_insert_default().try_insert(key(stream), context).is_ok()
@@ -36,7 +36,7 @@ pub fn ended(stream: u64) {
     }
 }
 
-/// Somebody has tried to end it; where that was not for them to do, it goes on.
+/// A call that ends a capture has failed: it may go on.
 pub fn ended_perhaps(stream: u64) {
     let is_known = CAPTURING.lock().as_ref().is_some_and(|capturing| capturing.contains_key(&key(stream)));
     // The driver is not asked about what may be no stream.

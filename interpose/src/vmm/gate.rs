@@ -124,7 +124,7 @@ fn claim() -> &'static Slot {
             found = Some(slot);
             break;
         }
-        // SAFETY: as above.
+        // SAFETY: slots are never freed.
         next = unsafe { slot.next.load(Ordering::Relaxed).as_ref() };
     }
     let slot: &'static Slot = found.unwrap_or_else(|| {
@@ -148,8 +148,8 @@ fn claim() -> &'static Slot {
     slot
 }
 
-/// Lets this thread through from now on, closed or not, and keeps the gate from being found empty: it ends the process,
-/// and nobody could open the gate for it any more.
+/// Lets this thread through from now on, closed or not, and keeps the gate from being found empty: it ends the process, and
+/// no request to open the gate can come any more.
 pub fn let_through() {
     if BUILT.load(Ordering::Relaxed) {
         let slot = own_slot();
@@ -193,7 +193,7 @@ pub fn is_closed() -> bool {
 
 /// Waits until no thread is inside a gated call, for so long at most; says whether that came.
 pub fn wait_until_empty(deadline: Instant) -> bool {
-    let mut patience = Duration::from_micros(20);
+    let mut pause = Duration::from_micros(20);
     loop {
         if is_empty() {
             return true;
@@ -201,8 +201,8 @@ pub fn wait_until_empty(deadline: Instant) -> bool {
         if Instant::now() >= deadline {
             return false;
         }
-        std::thread::sleep(patience);
-        patience = (patience * 2).min(Duration::from_millis(2));
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(2));
     }
 }
 
@@ -213,13 +213,13 @@ fn is_empty() -> bool {
         if slot.inside.load(Ordering::Acquire) != 0 {
             return false;
         }
-        // SAFETY: as above.
+        // SAFETY: slots are never freed.
         next = unsafe { slot.next.load(Ordering::Relaxed).as_ref() };
     }
     true
 }
 
-/// In a forked child nobody is left who would open the gate, and the other threads' slots are nobody's.
+/// In a forked child, where no thread would open the gate, and the other threads' slots are free.
 pub fn reset_in_child() {
     if !BUILT.load(Ordering::Relaxed) {
         return;
@@ -233,7 +233,7 @@ pub fn reset_in_child() {
             slot.inside.store(0, Ordering::Relaxed);
             slot.taken.store(false, Ordering::Relaxed);
         }
-        // SAFETY: as above.
+        // SAFETY: slots are never freed.
         next = unsafe { slot.next.load(Ordering::Relaxed).as_ref() };
     }
     build();
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_inside_while_it_is_closed() {
+    fn no_thread_is_inside_while_it_is_closed() {
         // GIVEN threads that pass the gate all the time, and write down what they see inside
         build();
         static ALONE: AtomicBool = AtomicBool::new(false);
@@ -277,7 +277,7 @@ mod tests {
                 ALONE.store(true, Ordering::SeqCst);
                 let before = ENTRIES.load(Ordering::SeqCst);
                 std::hint::spin_loop();
-                // THEN nobody goes in while it is closed
+                // THEN no thread goes in while it is closed
                 assert_eq!(ENTRIES.load(Ordering::SeqCst), before);
                 ALONE.store(false, Ordering::SeqCst);
                 open();
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn who_ends_the_process_does_not_wait() {
-        // GIVEN a gate that nobody will open
+        // GIVEN a gate that stays closed
         build();
         std::thread::spawn(|| {
             let_through();
@@ -298,10 +298,10 @@ mod tests {
             let depth = unsafe { (*OWN.get()).inside.load(Ordering::Relaxed) };
             assert_eq!(depth, 1);
             drop(enter());
-            // SAFETY: as above.
+            // SAFETY: the slot lives for ever.
             assert_eq!(unsafe { (*OWN.get()).inside.load(Ordering::Relaxed) }, depth);
             // Not to be in the way of other tests.
-            // SAFETY: as above.
+            // SAFETY: the slot lives for ever.
             unsafe { (*OWN.get()).inside.store(0, Ordering::Relaxed) };
         })
         .join()

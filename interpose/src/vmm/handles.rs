@@ -109,7 +109,7 @@ pub fn unmap(address: u64, bytes: u64) -> Option<Result<(), Code>> {
     if ours.iter().any(is_part) {
         return Some(Err(Code::INVALID_VALUE)); // In part, or by the wrong call: the driver refuses it too.
     }
-    // What lies between is the driver's.
+    // What is between them is the driver's.
     let mut next = address;
     for &(at, length) in ours.iter().chain([&(end, 0)]) {
         if at > next

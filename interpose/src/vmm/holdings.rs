@@ -40,8 +40,8 @@ impl Mapping {
     }
 }
 
-/// An address, and who may reach what is mapped there.
-pub struct Spot {
+/// An address, and which devices may reach what is mapped there.
+pub struct MappedAddress {
     pub address: u64,
     pub access: Vec<Access>,
 }
@@ -146,17 +146,17 @@ impl Holdings {
     /// Whether the program cannot run: some of its memory is not mapped.
     pub fn is_waiting(&self) -> bool {
         let mut pieces = self.physicals.values().flat_map(|physical| &physical.pieces);
-        pieces.any(|piece| piece.adrift || matches!(piece.place, Place::Arena(_)))
+        pieces.any(|piece| piece.lost_mapping || matches!(piece.place, Place::Arena(_)))
     }
 
     /// Where a piece belongs, and who may reach it there.
-    pub fn spots(&self, number: u64, offset: u64) -> Vec<Spot> {
+    pub fn addresses(&self, number: u64, offset: u64) -> Vec<MappedAddress> {
         let mapped_at = self.physicals.get(&number).map_or(&[][..], |physical| &physical.mapped_at);
-        let spot = |&at: &u64| {
+        let mapped = |&at: &u64| {
             let access = self.mappings.get(&at)?.access.clone();
-            Some(Spot { address: at + offset, access })
+            Some(MappedAddress { address: at + offset, access })
         };
-        mapped_at.iter().filter_map(spot).collect()
+        mapped_at.iter().filter_map(mapped).collect()
     }
 
     /// Host memory mapped at the program's addresses.

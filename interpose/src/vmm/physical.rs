@@ -23,13 +23,13 @@ pub struct Piece {
     pub offset: u64,
     pub bytes: u64,
     pub place: Place,
-    /// The driver took it from where it was and failed to put it back: the program cannot run until that is done.
-    pub adrift: bool,
+    /// The driver unmapped it and failed to map it again: the program cannot run until that is done.
+    pub lost_mapping: bool,
 }
 
 impl Piece {
     pub fn new(offset: u64, bytes: u64, place: Place) -> Self {
-        Self { offset, bytes, place, adrift: false }
+        Self { offset, bytes, place, lost_mapping: false }
     }
 
     /// The driver's handle, of what is mapped.

@@ -33,12 +33,12 @@ pub fn latest(timeout: Duration) -> Seen {
     *seen
 }
 
-/// Bytes of all devices' that lie in host memory, when it could last be told.
+/// Bytes of all devices' that are in host memory, when it could last be told.
 pub fn host_bytes() -> u64 {
     latest(Duration::ZERO).totals.host_bytes
 }
 
-/// Bytes of a device's that lie in host memory; `None` while they are being moved.
+/// Bytes of a device's that are in host memory; `None` while they are being moved.
 pub fn host_bytes_of(device: i32) -> Option<u64> {
     Some(HOLDINGS.try_lock()?.host_bytes_by_device().get(&device).copied().unwrap_or(0))
 }

@@ -1,11 +1,11 @@
-//! What the process holds on a card that no hook sees byte by byte: contexts and kernels, pools, graphs.
+//! What the process holds on a card beside allocations, pools and graphs: contexts and kernels.
 //!
-//! NVML says what the driver has charged for the process; what hooks have charged and pools have reserved is taken off, and
-//! the rest lies *elsewhere*. It changes rarely (a kernel is loaded, a context made), so the figure is asked for again only
-//! when it is a quarter of a second old, when it may stand in somebody's way, and when the program asks how much is free.
+//! NVML says what the driver accounts to the process; what hooks have charged and pools have reserved is subtracted, and the
+//! rest is *overhead*. It changes rarely (a kernel is loaded, a context made), so the figure is asked for again only when it
+//! is a quarter of a second old, before an allocation is refused, and when the program asks how much is free.
 //! The two sides are compared only while no call is under way that changes them.
 //!
-//! Where NVML does not tell (in a container with process ids of its own, on a part of a card), what lies elsewhere is
+//! Where NVML does not tell (in a container with its own process ids, on a part of a card), the overhead is
 //! estimated: by how much the card got fuller while the primary context was made, and at most by all that is in use on the
 //! card and was not taken by this process through a hook. Both are upper bounds that other processes can only raise, so the
 //! smallest ever seen counts. It does not grow with kernels that are loaded later.
@@ -27,18 +27,18 @@ use crate::vmm::totals;
 /// What was looked up counts for so long.
 const FRESH_MS: u64 = 250;
 
-/// Looks up what lies elsewhere, if what is known of it is old. What pools have reserved is always asked for.
+/// Looks up the overhead, if the known figure is old. What pools have reserved is always asked for.
 pub(super) fn look_up_if_old(device: i32, card: &Card) {
     let known = card.looked_up_ms.load(Ordering::Acquire);
     if known > CHANGED && now_ms().saturating_sub(known) <= FRESH_MS {
         look_up_reserved(device, card);
     } else {
-        // What is known, if old, will do where another thread's long call is in the way.
+        // An old figure will do where another thread's long call is in the way.
         look_up_within(if known > CHANGED { Duration::ZERO } else { LOCK_TIMEOUT }, device, card);
     }
 }
 
-/// Looks up what lies elsewhere, waiting a little for calls that are under way.
+/// Looks up the overhead, waiting a little for calls that are under way.
 pub(super) fn look_up(device: i32, card: &Card) {
     look_up_within(LOCK_TIMEOUT, device, card);
 }
@@ -55,11 +55,11 @@ fn look_up_within(timeout: Duration, device: i32, card: &Card) {
     }
     let charged = card.charged.load(Ordering::Acquire) as i64;
     let accounted = charged.saturating_add(card.reserved.load(Ordering::Acquire) as i64);
-    let elsewhere = match on_card(device) {
+    let overhead = match on_card(device) {
         Some(process) => (process as i64).saturating_sub(accounted),
         None => estimate(device, card, accounted),
     };
-    card.elsewhere.store(elsewhere, Ordering::Release);
+    card.overhead.store(overhead, Ordering::Release);
     card.looked_up_ms.store(if quiet.is_some() { now_ms() } else { OLD }, Ordering::Release);
 }
 
@@ -76,7 +76,7 @@ pub(super) fn make_room(device: i32, card: &Card) {
     look_up(device, card);
 }
 
-/// The process's footprint, for somebody who is not in a call of the program's and leaves the driver alone.
+/// The process's footprint, asked outside of the program's calls and without calling the driver.
 pub(super) fn used_now(device: i32, card: &Card) -> u64 {
     on_card(device).unwrap_or_else(|| card.used())
 }
@@ -87,7 +87,7 @@ fn on_card(device: i32) -> Option<u64> {
     nvml()?.usage(&bus_id, std::process::id())?.process
 }
 
-/// What lies elsewhere, where NVML does not tell. `accounted`: what is charged and reserved.
+/// The overhead, where NVML does not tell. `accounted`: what is charged and reserved.
 fn estimate(device: i32, card: &Card, accounted: i64) -> i64 {
     let Some(bound) = BOUNDS.get(device as usize) else { return 0 };
     // Of what is charged, some may have been moved to host memory. What was spilled is there too, but not charged.
@@ -109,7 +109,7 @@ fn in_use() -> i64 {
     calls::memory_info().map_or(0, |(free, total)| total.saturating_sub(free) as i64)
 }
 
-/// The least that was ever seen to bound what lies elsewhere on each card; the largest number before anybody looked.
+/// The lowest upper bound of each card's overhead that was ever seen; the largest number before the first.
 static BOUNDS: [AtomicI64; DEVICES] = [const { AtomicI64::new(i64::MAX) }; DEVICES];
 
 /// The primary context of a device may be about to be made: tells what is in use on the card before.
@@ -146,7 +146,7 @@ pub fn context_gone() {
 
 fn bus_id(device: i32) -> Option<String> {
     static BUS_IDS: [Mutex<Option<String>>; DEVICES] = [const { Mutex::new(None) }; DEVICES];
-    // Not waited for long: in a forked child nobody may be left to unlock it.
+    // Not waited for long: in a forked child the thread that held it does not exist.
     let mut known = BUS_IDS.get(device as usize)?.try_lock_for(LOCK_TIMEOUT)?;
     if known.is_none() {
         *known = calls::device_bus_id(device).ok();
