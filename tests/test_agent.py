@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from conftest import PROGRAMS
-from twin import Trace
+from trace_reader import Trace
 
 WORKSPACE = 8
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from conftest import PROGRAMS, ROOT, Memlab
-from twin import BACKWARD, Trace
+from trace_reader import BACKWARD, Trace
 
 MODELS = ["mlp", "cnn", "lstm", "attention", "gpt2", "two_devices"]
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from conftest import PROGRAMS, RELEASE
-from twin import Trace
+from trace_reader import Trace
 
 BEFORE = 512
 

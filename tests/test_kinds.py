@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 from conftest import PROGRAMS
-from twin import BACKWARD, FORWARD, OPTIMIZER, Trace
+from trace_reader import BACKWARD, FORWARD, OPTIMIZER, Trace
 
 WORKSPACE, COMMUNICATION, BLOCK = 8, 256, 1024
 MIB = 1 << 20

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from conftest import PROGRAMS
-from twin import BACKWARD, FORWARD, Trace
+from trace_reader import BACKWARD, FORWARD, Trace
 
 CASES = [
     "nesting",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import control
 import pytest
 from conftest import PROGRAMS, RELEASE
-from twin import Trace
+from trace_reader import Trace
 
 MIB = 1 << 20
 CONTEXT = 256 * MIB

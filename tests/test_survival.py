@@ -10,7 +10,7 @@ import time
 
 import pytest
 from conftest import PROGRAMS, ROOT, Memlab
-from twin import Trace
+from trace_reader import Trace
 
 
 def events_of(path):

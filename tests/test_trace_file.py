@@ -8,7 +8,7 @@ import time
 
 import pytest
 from conftest import PROGRAMS
-from twin import Trace
+from trace_reader import Trace
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from conftest import PROGRAMS
-from twin import Trace
+from trace_reader import Trace
 
 KNOWN = range(9, 15)
 

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from harness import PROGRAMS, TESTS, Skip, constant, difference
-from twin import BACKWARD, FORWARD, Trace
+from trace_reader import BACKWARD, FORWARD, Trace
 
 MODELS = constant(TESTS / "test_exact.py", "MODELS")
 LAYERS = constant(TESTS / "test_layers.py", "CASES")

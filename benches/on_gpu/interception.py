@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from harness import LIBRARY, PROGRAMS, RELEASE, Failed, difference
-from twin import Trace
+from trace_reader import Trace
 
 WAYS = ["runtime", "driver", "table"]
 BEFORE = 512  # The flag of a block that existed when memlab was loaded.

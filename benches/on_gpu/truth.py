@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness import PROGRAMS, RELEASE, Failed, Skip, difference
 from interception import WAYS, build_allocations
-from twin import Trace
+from trace_reader import Trace
 
 PROGRAMS_BY_NAME = [*WAYS, "mlp"]
 # Both report these in the same way …

@@ -1,9 +1,9 @@
-//! How long replaying a trace takes, and how much memory.
+//! Measures the time and memory of replaying a trace.
 //!
 //! `replay_bench [EVENTS]` writes a synthetic trace of that many events (10 million by default) to a temporary
-//! file, shaped like training: 3,000 stacks 12 frames deep, 200 layers, 100,000 blocks live, short-lived blocks
-//! in between, steps and tags. It then reads it as `memlab report` does, in a process of its own, and prints the
-//! seconds and the peak resident memory of that.
+//! file, shaped like training: 3,000 stacks 12 frames deep, 200 layers, 100,000 live blocks, short-lived blocks
+//! between them, steps and tags. It then reads the trace like `memlab report`, in a separate process, and prints that
+//! process's time and peak resident memory.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -42,7 +42,7 @@ fn bench(events: u64) -> io::Result<()> {
     write(&path, events)?;
     let bytes = std::fs::metadata(&path)?.len();
     println!("trace: {events} events, {bytes} bytes, {:.1} bytes an event", bytes as f64 / events as f64);
-    // The best of three: the machine has other things to do.
+    // The best of three runs, since other processes run on the machine.
     for _ in 0..3 {
         Command::new(std::env::current_exe()?).arg("--read").arg(&path).status()?;
     }
@@ -50,7 +50,7 @@ fn bench(events: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the trace however the bench ends.
+/// Removes the trace on every exit path.
 struct Remove(PathBuf);
 
 impl Drop for Remove {
@@ -82,21 +82,21 @@ fn read(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The most memory this process ever had resident, by the system's word.
+/// The peak resident memory of this process, from `/proc/self/status`.
 fn peak_rss_kib() -> io::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     Ok(line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0))
 }
 
-/// The processor time of this process: what the replay takes whatever else the machine does.
+/// The processor time of this process, which does not depend on the machine's load.
 fn processor_seconds() -> io::Result<f64> {
     let spent = std::fs::read_to_string("/proc/self/schedstat")?;
     let nanoseconds = spent.split_whitespace().next().and_then(|field| field.parse::<u64>().ok());
     Ok(nanoseconds.unwrap_or(0) as f64 / 1e9)
 }
 
-/// Splitmix64: enough randomness for a bench, the same every time.
+/// Splitmix64: deterministic pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -118,7 +118,7 @@ fn write(path: &Path, events: u64) -> io::Result<()> {
     const SLOT: u64 = 2 << 20;
     let mut random = Random(1);
     let mut time = 1_834_022_117;
-    // Blocks that stay for long, and the free places among them.
+    // Long-lived blocks, and the free slots between them.
     let mut live: Vec<u64> = Vec::with_capacity(LIVE);
     let mut free: Vec<u64> = (0..LIVE as u64 + 64).rev().map(|index| BASE + index * SLOT).collect();
     let mut step = 0;
@@ -137,7 +137,7 @@ fn write(path: &Path, events: u64) -> io::Result<()> {
         let bytes = 512 * (1 + random.below(4_000));
         out.write_all(encode::alloc(&mut buffer, time, thread, 0, address, bytes, stack, layer, phase))?;
         written += 1;
-        // One in three stays; of those that stay, one goes for every one that comes once there are enough.
+        // One block in three is long-lived; once there are enough, each new one replaces another.
         let gone = if random.below(3) > 0 {
             Some(address)
         } else {
@@ -180,7 +180,7 @@ fn write_definitions(out: &mut impl Write, buffer: &mut LineBuffer<4096>) -> io:
     out.write_all(encode::device(buffer, 0, "NVIDIA H200", 150_754_820_096, None))?;
     let mut frames = 0;
     for stack in 1..=STACKS {
-        // Chains of twelve: eight of torch's and four of the user's.
+        // Stacks of twelve frames: eight of torch and four of the user.
         let depth = (stack - 1) % 12;
         let (folder, parent) =
             if depth < 4 { ("/home/ada/gpt", stack - 1) } else { ("/venv/site-packages/torch", stack - 1) };

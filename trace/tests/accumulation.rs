@@ -1,4 +1,4 @@
-//! Memory that piles up: over the steps, at a few of them, and over forward passes without a backward.
+//! Accumulating memory: over the steps, at a few of them, and over forward passes without a backward.
 
 mod common;
 
@@ -19,13 +19,13 @@ const NAMES: &[&str] = &[
     r#"{"layer":1,"parent":0,"type":"Net","name":""}"#,
 ];
 
-/// A training told line by line.
-struct Told {
+/// A training, built line by line.
+struct Training {
     model: Model,
     next: u64,
 }
 
-impl Told {
+impl Training {
     fn new() -> Self {
         Self { model: replay(NAMES), next: 0 }
     }
@@ -34,7 +34,7 @@ impl Told {
         self.model.apply(memlab_trace::decode_line(line.as_bytes()).unwrap());
     }
 
-    /// A block from a stack, in a layer or outside (0), by an operation with these flags.
+    /// Allocates a block from a stack, in a layer or outside (0), in an operation with these flags.
     fn block(&mut self, bytes: u64, stack: u32, layer: u32, flags: u32) -> u64 {
         self.next += 1;
         let address = self.next << 20;
@@ -46,7 +46,7 @@ impl Told {
         self.line(&format!(r#"["f",{},1,0,{address}]"#, self.next));
     }
 
-    /// A batch, a forward from `stack`, and what it keeps.
+    /// A batch, a forward from `stack`, and the block that it keeps.
     fn forward(&mut self, stack: u32, flags: u32) -> u64 {
         let batch = self.block(512, 4, 0, 0);
         let kept = self.block(4096, stack, 1, flags);
@@ -54,7 +54,7 @@ impl Told {
         kept
     }
 
-    /// A step that backward belongs to.
+    /// A step with a backward.
     fn step(&mut self) {
         let kept = self.forward(4, 5);
         let gradient = self.block(512, 4, 1, 2 | 16);
@@ -65,15 +65,15 @@ impl Told {
 }
 
 #[test]
-fn an_evaluation_that_lets_go_at_its_end_piles_up_until_then() {
-    // GIVEN steps, an evaluation that keeps what eight passes made until it returns, and steps again
-    let mut told = Told::new();
-    (0..4).for_each(|_| told.step());
-    let kept: Vec<u64> = (0..8).map(|_| told.forward(3, 5)).collect();
-    kept.into_iter().for_each(|address| told.free(address));
-    (0..4).for_each(|_| told.step());
-    // THEN what was held at the peak is told by its stack, and that backward never came to it
-    let piles = told.model.accumulations(0);
+fn an_evaluation_that_keeps_its_results_accumulates_until_it_returns() {
+    // GIVEN steps, an evaluation that keeps the results of eight passes until it returns, and steps again
+    let mut training = Training::new();
+    (0..4).for_each(|_| training.step());
+    let kept: Vec<u64> = (0..8).map(|_| training.forward(3, 5)).collect();
+    kept.into_iter().for_each(|address| training.free(address));
+    (0..4).for_each(|_| training.step());
+    // THEN the accumulation at the peak has the stack, and the fact that no backward followed
+    let piles = training.model.accumulations(0);
     assert_eq!(piles.len(), 1, "{piles:?}");
     assert_eq!((piles[0].span, piles[0].stacks.len()), (AccumulationSpan::Passes, 1));
     let piled = &piles[0].stacks[0];
@@ -81,62 +81,62 @@ fn an_evaluation_that_lets_go_at_its_end_piles_up_until_then() {
         (piled.stack, piled.bytes, piled.category, piled.makes_graph),
         (3, 8 * 4096, Category::Activation, true)
     );
-    assert!(!told.model.reached_by_backward(0, 1) && told.model.reached_by_backward(0, 4));
+    assert!(!training.model.reached_by_backward(0, 1) && training.model.reached_by_backward(0, 4));
     let callers: Vec<_> =
-        told.model.callers(3).iter().map(|caller| (caller.stack, caller.line.line, caller.is_users)).collect();
+        training.model.callers(3).iter().map(|caller| (caller.stack, caller.line.line, caller.is_users)).collect();
     assert_eq!(callers, [(3, Some(20), true), (2, Some(5), false), (1, Some(10), true)]);
-    // AND a keyframe says the same
+    // AND a keyframe has the same
     let mut keyframe = Vec::new();
-    told.model.write_keyframe(&mut keyframe).unwrap();
+    training.model.write_keyframe(&mut keyframe).unwrap();
     let restored = replay(keyframe.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()));
     assert_eq!(restored.accumulations(0), piles);
 }
 
 #[test]
-fn passes_whose_results_backward_uses_pile_up_nothing() {
+fn passes_before_one_backward_do_not_accumulate() {
     // GIVEN steps that run eight passes before one backward
-    let mut told = Told::new();
+    let mut training = Training::new();
     for _ in 0..4 {
-        let kept: Vec<u64> = (0..8).map(|_| told.forward(3, 5)).collect();
-        let gradient = told.block(512, 3, 1, 2 | 16);
-        kept.into_iter().chain([gradient]).for_each(|address| told.free(address));
-        told.line(r#"["step",9,1,0]"#);
+        let kept: Vec<u64> = (0..8).map(|_| training.forward(3, 5)).collect();
+        let gradient = training.block(512, 3, 1, 2 | 16);
+        kept.into_iter().chain([gradient]).for_each(|address| training.free(address));
+        training.line(r#"["step",9,1,0]"#);
     }
-    assert_eq!(told.model.accumulations(0), []);
+    assert_eq!(training.model.accumulations(0), []);
 }
 
 #[test]
-fn what_grows_at_a_few_steps_grows_at_the_rate_told() {
-    // GIVEN 47 steps, after every tenth of which something more stays
-    let mut told = Told::new();
+fn growth_at_a_few_steps_is_averaged_over_all_steps() {
+    // GIVEN 47 steps, every tenth of which keeps another block
+    let mut training = Training::new();
     for step in 0..47 {
-        told.step();
+        training.step();
         if step % 10 == 5 {
-            told.block(46 << 20, 3, 1, 1);
+            training.block(46 << 20, 3, 1, 1);
         }
     }
-    // THEN the rate is what came together, by the steps in which it did
-    let growth = &told.model.growth(0)[0];
+    // THEN the rate is the growth over those steps divided by their number
+    let growth = &training.model.growth(0)[0];
     assert_eq!((growth.from_step, growth.to_step, growth.to_bytes - growth.from_bytes), (2, 47, 5 * (46 << 20)));
     assert!((growth.bytes_per_step - (5.0 * f64::from(46 << 20) / 45.0)).abs() < 1e-3 && growth.is_steady);
-    assert!(matches!(told.model.accumulations(0)[0].span, AccumulationSpan::Steps { from: 2, .. }));
+    assert!(matches!(training.model.accumulations(0)[0].span, AccumulationSpan::Steps { from: 2, .. }));
 }
 
 #[test]
-fn what_came_at_once_or_goes_up_and_down_is_no_pile() {
-    // GIVEN a block that comes once and stays, and a line that holds now more, now less
-    let mut told = Told::new();
+fn one_time_and_fluctuating_memory_is_not_growth() {
+    // GIVEN a block that is allocated once and stays, and a line whose bytes rise and fall
+    let mut training = Training::new();
     let mut held = 0;
     for step in 0..40_u64 {
-        told.step();
+        training.step();
         if step == 20 {
-            told.block(1 << 20, 3, 1, 1);
+            training.block(1 << 20, 3, 1, 1);
         }
         if held != 0 {
-            told.free(held);
+            training.free(held);
         }
-        held = told.block((1 + step * 7 % 11) << 16, 4, 0, 0);
+        held = training.block((1 + step * 7 % 11) << 16, 4, 0, 0);
     }
-    assert!(told.model.growth(0).iter().all(|growth| !growth.is_steady), "{:?}", told.model.growth(0));
-    assert_eq!(told.model.accumulations(0), []);
+    assert!(training.model.growth(0).iter().all(|growth| !growth.is_steady), "{:?}", training.model.growth(0));
+    assert_eq!(training.model.accumulations(0), []);
 }

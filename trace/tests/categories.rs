@@ -1,4 +1,4 @@
-//! What blocks turn out to be, in small programs whose memory is known.
+//! The categories of blocks in small programs of known memory.
 
 mod common;
 
@@ -6,9 +6,9 @@ use common::{TRAINING, category, layer, line, model_of};
 use memlab_trace::Category;
 
 #[test]
-fn a_training_step_is_told_apart() {
+fn a_training_step_has_every_category() {
     let model = model_of(TRAINING);
-    // The peak is after the gradient was made, with the temporary of backward still there.
+    // The peak is after the gradient was allocated, with backward's temporary still live.
     let peak = 4096 + 1024 + 8192 + 512 + 8192 + 4096;
     let device = model.device(0).unwrap();
     assert_eq!((device.peak_allocated_bytes, device.peak_time, device.peak_step), (peak, 11, 0));
@@ -28,7 +28,7 @@ fn a_training_step_is_told_apart() {
     assert_eq!(fc.live_bytes_at_peak, 4096 + 8192 + 8192 + 4096);
     assert_eq!(fc.live_bytes, 3 * 4096);
 
-    // Torch's own frame and dist-packages are passed over; what backward made counts on its forward line.
+    // Frames in torch and dist-packages are skipped; backward's blocks count on their forward line.
     let forward = line(&model, 12);
     assert_eq!((forward.live_bytes_at_peak, forward.backward_bytes_at_peak), (3 * 8192 - 4096, 8192 + 4096));
     assert_eq!((forward.live_bytes, forward.backward_bytes), (4096, 4096));
@@ -37,7 +37,7 @@ fn a_training_step_is_told_apart() {
 }
 
 #[test]
-fn what_is_pending_is_shown_as_what_it_looks_like() {
+fn pending_blocks_have_a_provisional_category() {
     assert_eq!(category(&model_of(&TRAINING[..7]), Category::Activation), (2048 + 8192, 2048 + 8192));
     assert_eq!(category(&model_of(&TRAINING[..11]), Category::Gradient), (8192 + 4096, 8192 + 4096));
     assert_eq!(category(&model_of(&TRAINING[..15]), Category::Temporary).0, 4096 + 1536);
@@ -58,7 +58,7 @@ fn checkpointing_recomputes_activations_in_backward() {
 }
 
 #[test]
-fn a_flat_block_with_many_tensors_is_what_most_of_it_is() {
+fn a_flat_block_has_the_category_of_most_of_its_bytes() {
     let model = model_of(&[
         r#"["a",1,1,0,1000,10240,1,0,0]"#,
         r#"["tag",2,0,1000,"buffer",1000,3,"running_mean"]"#,
@@ -75,21 +75,21 @@ fn a_flat_block_with_many_tensors_is_what_most_of_it_is() {
 
 #[test]
 fn a_program_that_ends_in_its_first_forward_has_activations() {
-    // GIVEN a layer with a temporary, and two results that live when the trace ends
+    // GIVEN a layer with a temporary, and two results that are live when the trace ends
     let model = model_of(&[
         r#"["a",1,1,0,1000,4096,3,7,5]"#,
         r#"["f",2,1,0,1000]"#,
         r#"["a",3,1,0,2000,1024,3,7,5]"#,
         r#"["a",4,1,0,3000,512,3,7,5]"#,
     ]);
-    // THEN they count in the layer as what they are shown as, and what is gone does not
+    // THEN the layer counts the live results as activations, and not the freed temporary
     assert_eq!(category(&model, Category::Activation).0, 1536);
     assert_eq!(layer(&model, "h.0.mlp.fc").activation_bytes, 1536);
 }
 
 #[test]
-fn what_ranks_exchange_is_no_activation() {
-    // GIVEN a bucket made in forward, parameters gathered there, and a bucket that the gradients lie in
+fn communication_buffers_are_not_activations() {
+    // GIVEN a bucket allocated in forward, parameters gathered there, and a bucket that holds the gradients
     let model = model_of(&[
         r#"["a",1,1,0,1000,4096,3,7,257]"#,
         r#"["a",2,1,0,10000,2048,3,7,257]"#,
@@ -98,7 +98,7 @@ fn what_ranks_exchange_is_no_activation() {
         r#"["tag",5,0,20000,"gradient",1024,3,"h.0.mlp.fc.weight"]"#,
         r#"["step",6,1,0]"#,
     ]);
-    // THEN buckets and copies are communication buffers, whatever lies in them, and gradients are gradients
+    // THEN buckets and copies are communication buffers, whatever they contain, and gradients are gradients
     assert_eq!(category(&model, Category::Communication), (6144, 6144));
     assert_eq!(category(&model, Category::Gradient), (1024, 1024));
     assert_eq!(category(&model, Category::Activation), (0, 0));
@@ -106,8 +106,8 @@ fn what_ranks_exchange_is_no_activation() {
 }
 
 #[test]
-fn what_was_there_before_memlab_has_a_row_of_its_own() {
-    // GIVEN a process that memlab came into: what it found, and a block handed out before it looked
+fn blocks_from_before_memlab_have_their_own_category() {
+    // GIVEN a process that memlab was loaded into: the blocks it found, and one allocated before the search
     let model = model_of(&[
         r#"["a",1,1,0,3000,1024,1,0,0]"#,
         r#"["d+",2,1,0,1000,65536,"device","cudaMalloc","libc10_cuda.so",0,0,640]"#,
@@ -115,11 +115,11 @@ fn what_was_there_before_memlab_has_a_row_of_its_own() {
         r#"["a",4,1,0,3000,1024,0,0,512]"#,
         r#"["a",5,1,0,5000,4096,0,0,512]"#,
         r#"["a",6,1,0,10000,8192,0,0,512]"#,
-        // WHEN a parameter among it is named, and some of it is given back
+        // WHEN a parameter among them is tagged, and another block is freed
         r#"["tag",7,0,5000,"parameter",4000,3,"h.0.mlp.fc.weight"]"#,
         r#"["f",8,1,0,10000]"#,
     ]);
-    // THEN it is what it is as far as that is known, and the rest is of before
+    // THEN the parameter is a parameter, and the rest stays in the category "before memlab"
     assert_eq!(category(&model, Category::BeforeMemlab), (2000, 2000 + 8192));
     assert_eq!(category(&model, Category::Parameter), (4096, 4096));
     assert_eq!(category(&model, Category::Other), (1024, 1024));
@@ -128,31 +128,31 @@ fn what_was_there_before_memlab_has_a_row_of_its_own() {
 }
 
 #[test]
-fn of_what_a_script_without_a_model_makes_nothing_is_known() {
-    // GIVEN a script that adds up tensors, and never calls a module
+fn blocks_of_a_script_without_a_model_are_other() {
+    // GIVEN a script that adds tensors, and never calls a module
     let model = model_of(&[
         r#"["a",1,1,0,1000,4096,1,0,0]"#,
         r#"["a",2,1,0,10000,2048,1,0,0]"#,
         r#"["f",3,1,0,10000]"#,
         r#"["step",4,1,0]"#,
     ]);
-    // THEN they are neither inputs nor anything's temporaries
+    // THEN they are neither inputs nor temporaries
     assert_eq!(category(&model, Category::Other), (4096, 6144));
     assert_eq!(category(&model, Category::Input), (0, 0));
     assert_eq!(category(&model, Category::Temporary), (0, 0));
 }
 
-/// Steps 1 to `steps` of a training with averages of two weights in a list, made by operations that autograd sees and
-/// by some that it does not, a data set on the device, a batch of it that a module is called with, a new batch and a loss that
-/// somebody keeps at every step.
-fn keeping(steps: u64) -> Vec<String> {
+/// Steps 1 to `steps` of a training with averages of two weights in a list, made by operations with and without autograd, a
+/// data set on the device, a batch of it that a module is called with, and at every step a new batch and a loss that is
+/// kept.
+fn training_that_keeps_tensors(steps: u64) -> Vec<String> {
     let mut lines: Vec<String> = [
-        r#"["a",1,1,0,1000,1024,1,0,4]"#, // The averages.
+        r#"["a",1,1,0,1000,1024,1,0,4]"#, // the averages
         r#"["a",2,1,0,3000,1024,1,0,4]"#,
         r#"["a",3,1,0,5000,512,2,0,0]"#,
         r#"["a",4,1,0,6000,512,2,0,0]"#,
-        r#"["a",5,1,0,10000,8192,4,0,0]"#, // The data set.
-        r#"["a",6,1,0,20000,256,5,0,0]"#,  // The batch.
+        r#"["a",5,1,0,10000,8192,4,0,0]"#, // the data set
+        r#"["a",6,1,0,20000,256,5,0,0]"#,  // the batch
         r#"["a",7,1,0,7000,512,3,7,5]"#,
         r#"["tag",8,0,20000,"input",256,3,""]"#,
         r#"["f",9,1,0,7000]"#,
@@ -174,25 +174,25 @@ fn keeping(steps: u64) -> Vec<String> {
 }
 
 #[test]
-fn what_is_kept_for_good_is_no_batch_and_no_graph() {
+fn permanent_blocks_are_neither_inputs_nor_activations() {
     let of = |steps| {
-        let lines = keeping(steps);
+        let lines = training_that_keeps_tensors(steps);
         model_of(&lines.iter().map(String::as_str).collect::<Vec<_>>())
     };
-    // GIVEN too few steps to say
+    // GIVEN too few steps to decide
     let model = of(3);
     assert_eq!(category(&model, Category::Other), (0, 0));
     assert_eq!(category(&model, Category::Input).0, 1024 + 8192 + 256 + 256);
-    // WHEN there were more
+    // WHEN there are more
     let model = of(6);
-    // THEN averages and data are neither inputs nor activations; the batches are inputs, the losses that pile up activations
+    // THEN averages and data are neither inputs nor activations; batches are inputs, accumulating losses are activations
     assert_eq!(category(&model, Category::Other).0, 3072 + 8192);
     assert_eq!(category(&model, Category::Input).0, 256 + 256);
     assert_eq!(category(&model, Category::Activation).0, 6 * 128);
-    // AND so they were at the peak
+    // AND so they are at the peak
     assert_eq!(category(&model, Category::Other).1, 3072 + 8192);
-    // AND what is told later stands
-    let mut lines = keeping(6);
+    // AND later tags take precedence
+    let mut lines = training_that_keeps_tensors(6);
     lines.push(r#"["tag",900,0,1000,"parameter",1024,3,"average"]"#.to_owned());
     lines.push(r#"["tag",901,0,10000,"input",512,3,""]"#.to_owned());
     let model = model_of(&lines.iter().map(String::as_str).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! The format: what `docs/trace-format.md` shows is what is written and read.
+//! The records shown in `docs/trace-format.md` are those that are written and read.
 
 mod common;
 
@@ -16,15 +16,15 @@ fn documented_lines() -> Vec<String> {
 }
 
 #[test]
-fn every_documented_line_parses_and_is_written_the_same() {
-    // GIVEN the lines that the documentation shows
+fn every_documented_line_round_trips() {
+    // GIVEN the lines in the documentation
     let lines = documented_lines();
     assert!(lines.len() >= 19, "{lines:#?}");
     for line in lines {
-        // WHEN each is read
+        // WHEN each is decoded
         let record = decode_line(line.as_bytes()).unwrap_or_else(|error| panic!("{line}: {error}"));
         assert_ne!(record, Record::Unknown, "{line}");
-        // THEN writing it again gives the same line
+        // THEN encoding it again gives the same line
         if !matches!(record, Record::Keyframe(_)) {
             assert_eq!(String::from_utf8(encode_record(&record)).unwrap(), line + "\n");
         }
@@ -32,7 +32,7 @@ fn every_documented_line_parses_and_is_written_the_same() {
 }
 
 #[test]
-fn what_a_newer_writer_adds_is_ignored() {
+fn additions_of_newer_versions_are_ignored() {
     for (newer, known) in [
         (r#"["f",1,2,0,512,"why",[1,{"x":2}]]"#, r#"["f",1,2,0,512]"#),
         (r#"["step",5,1,7,null]"#, r#"["step",5,1,7]"#),
@@ -48,7 +48,7 @@ fn what_a_newer_writer_adds_is_ignored() {
 }
 
 #[test]
-fn white_space_is_json_s() {
+fn json_white_space_is_accepted() {
     let spaced = br#" [ "a" , 1 , 2 , 0 , 512 , 1024 , 5 , 7 , 5 ] "#;
     assert_eq!(decode_line(spaced), decode_line(br#"["a",1,2,0,512,1024,5,7,5]"#));
 }
@@ -86,28 +86,28 @@ fn hostile_numbers_and_shapes_are_errors() {
 }
 
 #[test]
-fn text_that_does_not_fit_is_cut_and_stays_json() {
+fn long_text_is_shortened_and_stays_valid_json() {
     // GIVEN a path far longer than the buffer, with characters of every width and some to escape
     let path = "/home/ada/\"π𝄞\u{1b}[2J\\\n".repeat(200);
     for length in 0..64 {
         let path = &path.as_bytes()[length..];
-        // WHEN it is written into a small buffer, invalid UTF-8 at its start and all
+        // WHEN it is encoded into a small buffer, also with invalid UTF-8 at its start
         let mut buffer = LineBuffer::<256>::new();
         let line = encode::frame(&mut buffer, 4_294_967_295, path, Some(31), path);
-        // THEN the line is whole, within the buffer, and both strings end in an ellipsis
+        // THEN the line is complete and fits, and both strings end in an ellipsis
         let Ok(Record::Frame(frame)) = decode_line(line) else { panic!("{}", String::from_utf8_lossy(line)) };
         assert!(line.ends_with(b"}\n") && line.len() <= 256);
         assert!(frame.file.ends_with('…') && frame.function.ends_with('…'), "{frame:?}");
         assert!(frame.file.len() > 30, "{frame:?}");
         assert!(!line.contains(&0x1b));
     }
-    // AND a buffer too small for any of it gives no line rather than half of one
+    // AND a buffer too small for the record gives no line instead of a part
     assert_eq!(encode::frame(&mut LineBuffer::<16>::new(), 1, "x", None, "y"), b"");
     assert_eq!(encode::alloc(&mut LineBuffer::<16>::new(), 1, 1, 0, 1, 1, 1, 1, 1), b"");
 }
 
 #[test]
-fn a_command_line_of_any_length_leaves_a_whole_header() {
+fn a_command_line_of_any_length_gives_a_complete_header() {
     let mut command = Vec::new();
     for index in 0..5_000 {
         command.extend_from_slice(format!("--option-{index}={}\0", "x".repeat(index % 300)).as_bytes());
@@ -131,7 +131,7 @@ fn a_command_line_of_any_length_leaves_a_whole_header() {
     assert!(read.command.len() > 10 && read.command[0] == "--option-0=");
     assert!(read.directory.len() > 500 && read.directory.ends_with('…'));
     assert_eq!((read.id.as_str(), read.world_size), ("5f3c9a1be07d4c22", Some(u32::MAX)));
-    // The empty command line, and empty arguments, stay what they are.
+    // The empty command line, and empty arguments, are unchanged.
     let header = encode::Header { command: b"", ..header };
     let Ok(Record::Header(read)) = decode_line(encode::header(&mut buffer, &header)) else { panic!() };
     assert!(read.command.is_empty());
@@ -263,7 +263,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn what_is_written_is_read_back(record in record()) {
+    fn records_round_trip(record in record()) {
         let line = encode_record(&record);
         prop_assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
         prop_assert!(serde_json::from_slice::<serde_json::Value>(&line).is_ok());
@@ -286,7 +286,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_make_a_whole_line(text in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn any_bytes_make_a_complete_line(text in prop::collection::vec(any::<u8>(), 0..400)) {
         let mut buffer = LineBuffer::<160>::new();
         let line = encode::warning(&mut buffer, &text);
         prop_assert!(matches!(decode_line(line), Ok(Record::Warning(_))), "{}", String::from_utf8_lossy(line));

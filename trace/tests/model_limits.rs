@@ -1,4 +1,4 @@
-//! What stands between a process and more memory: limits, host memory, other processes, a device too small from the start.
+//! What keeps a process from allocating more: limits, host memory, other processes, a device too small from the start.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::replay;
 
 #[test]
 fn out_of_memory_at_the_first_allocation_shows_its_device() {
-    // GIVEN a card under a limit on which nothing was ever allocated, of which the driver tells only afterwards
+    // GIVEN a limited card without any allocation, whose driver records come after the out-of-memory
     let model = replay([
         r#"{"device":0,"name":"NVIDIA H200","total_bytes":8192}"#,
         r#"{"limit":0,"bytes":2048,"on_limit":"oom"}"#,
@@ -14,21 +14,21 @@ fn out_of_memory_at_the_first_allocation_shows_its_device() {
         r#"{"others":0,"processes":[[77,1024]]}"#,
         r#"["used",9,0,1536,8192,512]"#,
     ]);
-    // THEN the device is there, and the out-of-memory knows what stood in the way
+    // THEN the device is there, and the out-of-memory has the limit and the other processes
     let device = &model.devices()[0];
     assert_eq!((device.total_bytes, device.allocations, device.limit_bytes), (8192, 0, Some(2048)));
     let oom = &model.ooms()[0];
     assert_eq!((oom.requested_bytes, oom.total_bytes, oom.used_bytes), (4096, 8192, 1536));
     assert!(oom.categories.contains(&(memlab_trace::Category::OtherProcesses, 1024)), "{:?}", oom.categories);
     assert_eq!((oom.limit_bytes, &*oom.others), (Some(2048), [(77, 1024)].as_slice()));
-    // AND also where nobody said anything of the device
+    // AND also without any record of the device
     let model = replay([r#"["oom",5,1,2,4096,0,0,0,0]"#]);
     assert_eq!(model.devices().iter().map(|device| device.index).collect::<Vec<_>>(), [2]);
 }
 
 #[test]
-fn what_was_spilled_is_not_in_use_on_the_device() {
-    // GIVEN a peak of which most lay in host memory, by a limit that was lifted later
+fn spilled_memory_is_not_used_on_the_device() {
+    // GIVEN a peak that is mostly in host memory, because of a limit that was removed later
     let model = replay([
         r#"{"limit":0,"bytes":2048,"on_limit":"spill"}"#,
         r#"["d+",1,1,0,4096,4096,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
@@ -44,14 +44,14 @@ fn what_was_spilled_is_not_in_use_on_the_device() {
     assert_eq!((device.host_bytes, device.peak_host_bytes), (0, 3072));
     assert_eq!(model.categories(0).iter().map(|view| view.bytes_at_peak).sum::<u64>(), 4096);
     assert!(device.spills && device.limit_bytes == Some(2048));
-    // AND a limit that is lifted is none any more
+    // AND a removed limit is not shown
     let model =
         replay([r#"{"limit":0,"bytes":2048,"on_limit":"spill"}"#, r#"{"limit":0,"bytes":null,"on_limit":"spill"}"#]);
     assert_eq!(model.device(0).map(|device| (device.limit_bytes, device.spills)), Some((None, false)));
 }
 
 #[test]
-fn other_processes_are_known_by_the_most_they_held() {
+fn other_processes_have_their_maximum() {
     let model = replay([
         r#"{"others":0,"processes":[[77,1024],[78,512]]}"#,
         r#"{"others":0,"processes":[[78,4096]]}"#,

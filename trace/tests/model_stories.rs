@@ -1,4 +1,4 @@
-//! What the model says of small programs whose memory is known.
+//! The model's views of small programs of known memory.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn a_folder_beside_torch_is_not_torch() {
 }
 
 #[test]
-fn categories_sum_to_what_the_device_has_in_use() {
+fn categories_sum_to_the_used_bytes() {
     // GIVEN a segment, a library's own memory, a pinned buffer, another process's memory, and a block
     let events = [
         r#"["d+",1,1,0,4096,20480,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
@@ -23,7 +23,7 @@ fn categories_sum_to_what_the_device_has_in_use() {
         r#"["used",6,0,100000,1048576,40000]"#,
     ];
     let model = model_of(&events);
-    // THEN the first word of the driver explains the rest, also at the peak before it
+    // THEN the first sample of the driver explains the rest, also at an earlier peak
     let device = model.device(0).unwrap();
     assert_eq!((device.used_bytes, device.used_is_known, device.process_is_known), (100_000, true, true));
     assert_eq!(category(&model, Category::Context), (40_000 - 23_480, 40_000 - 23_480));
@@ -36,7 +36,7 @@ fn categories_sum_to_what_the_device_has_in_use() {
     assert_eq!((&*driver[0].library, driver[0].live_bytes, driver.len()), ("libtorch_cuda.so", 7000, 2));
     assert_eq!(model.driver_memory(HOST)[0].live_bytes, 5000);
 
-    // WHERE the driver does not tell processes apart, all that is not ours is context
+    // WHERE the driver does not report processes separately, everything else is context
     let model = model_of(&[&events[..5], &[r#"["used",6,0,100000,1048576,null]"#]].concat());
     assert_eq!(category(&model, Category::OtherProcesses), (0, 0));
     assert_eq!(category(&model, Category::Context).0, 100_000 - 23_480);
@@ -44,7 +44,7 @@ fn categories_sum_to_what_the_device_has_in_use() {
 }
 
 #[test]
-fn without_pytorch_the_peak_is_when_most_is_in_use() {
+fn without_pytorch_the_peak_is_that_of_the_used_bytes() {
     let model = model_of(&[
         r#"["d+",1,1,0,4096,1000,"device","cudaMalloc","saxpy",0,0,0]"#,
         r#"["d+",2,1,0,8192,5000,"async","cudaMallocAsync","saxpy",0,0,0]"#,
@@ -81,7 +81,7 @@ fn segments_show_their_blocks_and_holes() {
     assert!((map.fragmentation_percent - 100.0 * (1.0 - 5120.0 / 11264.0)).abs() < 1e-9);
     let device = model.device(0).unwrap();
     assert_eq!((device.reserved_bytes, device.segments), (10240 + 8192, 3));
-    // WHEN a part in the middle is unmapped, two segments are left
+    // WHEN a range in the middle is unmapped, two segments are left
     let unmapped = [
         r#"["d+",2,1,0,7,16384,"physical","cuMemCreate","libc10_cuda.so",1,0,128]"#,
         r#"["map",3,1,0,500000,16384,7]"#,
@@ -93,7 +93,7 @@ fn segments_show_their_blocks_and_holes() {
 }
 
 #[test]
-fn an_out_of_memory_says_who_asked_and_who_held_what() {
+fn an_out_of_memory_has_the_request_and_the_holders() {
     let oom = [
         r#"["d+",14,1,0,100000,65536,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
         r#"["used",14,0,900000,1048576,500000]"#,
@@ -124,7 +124,7 @@ fn a_thousand_out_of_memory_events_keep_the_first_and_the_last() {
     assert!(!ooms[63].lines.is_empty());
 }
 
-/// Steps in each of which line 31 makes one block that stays and line 12 one that goes.
+/// Steps in each of which line 31 allocates one block that stays and line 12 one that is freed.
 fn leaking(steps: u64) -> Model {
     let mut model = replay(NAMES);
     let mut apply = |line: String| model.apply(memlab_trace::decode_line(line.as_bytes()).unwrap());
@@ -139,7 +139,7 @@ fn leaking(steps: u64) -> Model {
 }
 
 #[test]
-fn what_grows_from_step_to_step_is_found_by_line() {
+fn steady_growth_is_found_by_line() {
     let model = leaking(100);
     let growth = model.growth(0);
     assert_eq!(growth.len(), 1, "{growth:?}");
@@ -151,7 +151,7 @@ fn what_grows_from_step_to_step_is_found_by_line() {
     assert_eq!((step.index, step.steps, step.end_time), (7, 1, 7_000_000));
     assert_eq!((step.peak_allocated_bytes, step.allocated_bytes_at_end), (8 * 1024 + 8192, 8 * 1024));
     assert_eq!(model.device_steps(0), model.steps());
-    // Fewer steps than warm-up takes compare what there is.
+    // With fewer steps than the warm-up, the existing ones are compared.
     assert!(leaking(1).growth(0).is_empty());
     assert_eq!(leaking(2).growth(0)[0].from_step, 1);
 }
@@ -174,7 +174,7 @@ fn steps_and_time_take_bounded_memory() {
 }
 
 #[test]
-fn several_outermost_modules_are_kept_apart() {
+fn several_outermost_modules_are_separate() {
     let model = replay(NAMES.iter().chain(&[
         r#"{"layer":20,"parent":0,"type":"Discriminator","name":""}"#,
         r#"{"layer":21,"parent":20,"type":"Linear","name":"h.0.mlp.fc"}"#,
@@ -188,7 +188,7 @@ fn several_outermost_modules_are_kept_apart() {
 }
 
 #[test]
-fn what_does_not_add_up_is_counted() {
+fn inconsistencies_are_counted() {
     let model = model_of(&[
         r#"["a",1,1,0,4096,512,1,0,0]"#,
         r#"["a",2,1,0,4096,1024,1,0,0]"#,
@@ -204,7 +204,7 @@ fn what_does_not_add_up_is_counted() {
 }
 
 #[test]
-fn how_it_ended_and_what_could_not_be_done_is_kept() {
+fn the_exit_and_the_warnings_are_kept() {
     let model = model_of(&[
         r#"{"warning":"no Python lines"}"#,
         r#"{"warning":"no Python lines"}"#,
@@ -217,7 +217,7 @@ fn how_it_ended_and_what_could_not_be_done_is_kept() {
     assert!(model_of(&[]).end().is_none());
 }
 
-/// A compiled graph called from line 31, whose generated line turns out later to be line 12 of the user's model.
+/// A compiled graph called from line 31, whose generated line is later mapped to line 12 of the user's model.
 fn compiled(named_after: u64) -> Model {
     let mut model = replay(NAMES);
     let mut apply = |line: String| model.apply(memlab_trace::decode_line(line.as_bytes()).unwrap());
@@ -241,12 +241,12 @@ fn compiled(named_after: u64) -> Model {
 }
 
 #[test]
-fn a_frame_that_gets_its_real_line_takes_its_memory_along() {
+fn a_late_line_mapping_moves_the_memory() {
     let expected = compiled(0);
-    // GIVEN a line that is known late, before the first step ended, in the midst or in the last step
+    // GIVEN a line that is mapped late: before the first step ended, in the middle or in the last step
     for named_after in [1, 3, 5] {
         let model = compiled(named_after);
-        // THEN the line that called holds what is its own, and the real line all the rest
+        // THEN the calling line has only its own memory, and the real line has the rest
         let (caller, real) = (line(&model, 31), line(&model, 12));
         assert_eq!((caller.live_bytes, caller.live_bytes_at_peak, caller.allocations), (1024, 1024, 1));
         assert_eq!((real.live_bytes, real.live_bytes_at_peak), (2048, 10240));
@@ -254,14 +254,14 @@ fn a_frame_that_gets_its_real_line_takes_its_memory_along() {
             assert!(view.peak_live_bytes >= view.live_bytes_at_peak, "{view:?}");
         }
         assert_eq!(model.lines(0), expected.lines(0), "named after {named_after}");
-        // AND nothing seems to grow
+        // AND nothing appears to grow
         assert!(model.growth(0).is_empty(), "named after {named_after}: {:?}", model.growth(0));
     }
 }
 
 #[test]
-fn generated_code_is_nobodys_line() {
-    // GIVEN frames of generated code within a user's, and one within nothing
+fn generated_code_counts_at_the_users_line() {
+    // GIVEN frames of generated code below a user's frame, and one without a caller
     let model = model_of(&[
         r#"{"frame":20,"file":"<string>","line":2,"function":"__init__"}"#,
         r#"{"frame":21,"file":"<frozen importlib._bootstrap>","line":3,"function":"_load"}"#,
@@ -273,13 +273,13 @@ fn generated_code_is_nobodys_line() {
         r#"["a",2,1,0,2000,1024,21,0,4]"#,
         r#"["a",3,1,0,3000,2048,22,0,4]"#,
     ]);
-    // THEN the line is the innermost of the user's; without one it is the generated one
+    // THEN the line is the innermost of the user's; without one it is the generated line
     let held: Vec<_> =
         model.lines(0).iter().map(|view| (view.line.as_ref().and_then(|l| l.line), view.live_bytes)).collect();
     assert_eq!(held, [(Some(4), 2048), (Some(3), 1024), (Some(12), 512)]);
 }
 
-/// Blocks of stacks of these frames, outermost first, in which the letters stand for whose code they are.
+/// Blocks from stacks of these frames, outermost first; each letter is the owner of the frame's code.
 fn blocks_of_stacks(stacks: &[&str]) -> Vec<String> {
     let files = [
         ('u', "/home/ada/train.py"),
@@ -307,7 +307,7 @@ fn blocks_of_stacks(stacks: &[&str]) -> Vec<String> {
 
 #[test]
 fn a_stack_is_counted_at_the_best_frame_it_has() {
-    // GIVEN stacks with frames of the user's, of libraries, of PyTorch, of Python and of nobody
+    // GIVEN stacks with frames of the user, of libraries, of PyTorch, of Python and of generated code
     let stacks = ["gut", "gulmt", "lsmt", "sts", "gsg", "gg"];
     let events = blocks_of_stacks(&stacks);
     let (names, events): (Vec<_>, Vec<_>) = events.iter().partition(|line| line.starts_with('{'));
@@ -318,7 +318,7 @@ fn a_stack_is_counted_at_the_best_frame_it_has() {
         first.clone().chain(names.iter().map(|line| (*line).clone())).chain(events.iter().map(|e| (*e).clone()));
     let late = events.iter().map(|e| (*e).clone()).chain(names.iter().map(|line| (*line).clone())).chain(first);
     for model in [replay(early), replay(late)] {
-        // THEN each is counted at the innermost of the best kind, and none at no line
+        // THEN each is counted at the innermost frame of the best kind, and all have a line
         let mut held: Vec<_> = model
             .lines(0)
             .iter()
@@ -330,7 +330,7 @@ fn a_stack_is_counted_at_the_best_frame_it_has() {
             assert!(file.ends_with(expected_file), "{file} is not {expected_file}");
             assert_eq!(*bytes, expected_bytes, "{file}");
         }
-        // AND so does the tree of the user's lines
+        // AND so is it in the tree of the user's lines
         let tree = model.calls(0).in_scope(Scope::Users);
         let none = tree.calls.iter().filter(|call| call.line.is_none()).count();
         assert_eq!((none, tree.roots.len()), (0, expected.len()));
@@ -338,14 +338,14 @@ fn a_stack_is_counted_at_the_best_frame_it_has() {
 }
 
 #[test]
-fn libraries_answer_where_the_users_line_only_calls_them() {
+fn library_lines_are_shown_if_the_users_lines_only_call_them() {
     let file_of = |view: &memlab_trace::LineView| view.line.as_ref().map_or("none", |line| &*line.file).to_owned();
-    // GIVEN a line of the user's that holds most by calling a library, and one that allocates little itself
+    // GIVEN a user's line that holds most memory by calling a library, and one that allocates little itself
     let first = NAMES.iter().map(|line| (*line).to_owned());
     let mut model = replay(first.clone().chain(blocks_of_stacks(&["ut", "sl", "ulmt", "ulmt"])));
-    // WHEN it is left to the model whose lines are told
+    // WHEN the model chooses the lines to show
     model.set_scope(None);
-    // THEN it is the libraries', the innermost, and they sum to the same
+    // THEN it chooses the libraries' innermost lines, which have the same sum
     assert_eq!((model.scope(), model.dominant_library_call(0).is_some()), (Scope::Libraries, true));
     let lines = model.lines(0);
     let held: Vec<_> = lines.iter().map(|view| (file_of(view), view.live_bytes, view.live_bytes_at_peak)).collect();
@@ -356,18 +356,18 @@ fn libraries_answer_where_the_users_line_only_calls_them() {
     let tree = model.calls(0).in_scope(Scope::Libraries);
     assert_eq!(tree.total().live_bytes, 30);
     assert!(tree.calls.iter().all(|call| call.line.is_some()));
-    // WHEN someone wants the user's THEN they are told
+    // WHEN the user's lines are selected THEN they are shown
     model.set_scope(Some(Scope::Users));
     assert_eq!(model.lines(0).len(), 2);
-    // GIVEN a user's line that allocates most itself THEN it stays with the user's
+    // GIVEN a user's line that allocates most itself THEN the model chooses the user's lines
     let mut model = replay(first.chain(blocks_of_stacks(&["ulmt", "ut"])));
     model.set_scope(None);
     assert_eq!((model.scope(), model.dominant_library_call(0)), (Scope::Users, None));
 }
 
 #[test]
-fn an_installed_package_that_is_the_program_is_the_users() {
-    // GIVEN a program in site-packages, which the process says late to be the program
+fn an_installed_program_counts_as_the_users() {
+    // GIVEN a program in site-packages, which the trace identifies late as the program
     let mut lines: Vec<String> = NAMES.iter().map(|line| (*line).to_owned()).collect();
     lines.extend(blocks_of_stacks(&["glmt"]));
     let line_of = |model: &Model| model.lines(0)[0].line.as_ref().map(|line| line.file.to_string());
@@ -380,7 +380,7 @@ fn an_installed_package_that_is_the_program_is_the_users() {
 }
 
 #[test]
-fn an_out_of_memory_before_the_driver_told_anything_says_so() {
+fn an_out_of_memory_before_the_first_sample_is_marked_incomplete() {
     // GIVEN an out-of-memory before the first sample
     let events = [
         r#"["d+",1,1,0,100000,65536,"device","cudaMalloc","libc10_cuda.so",1,0,128]"#,
@@ -389,10 +389,10 @@ fn an_out_of_memory_before_the_driver_told_anything_says_so() {
         r#"["used",4,0,400000,1048576,300000]"#,
         r#"["used",5,0,900000,1048576,300000]"#,
     ];
-    // THEN what is known is this process's, and it is said that it is not all
+    // THEN the used bytes are this process's, and are marked as incomplete
     let oom = &model_of(&events[..3]).ooms()[0];
     assert_eq!((oom.used_bytes, oom.used_is_known), (65536, false));
-    // WHEN the driver's word follows THEN its first one serves, the later ones change nothing
+    // WHEN samples follow THEN the first one is used, and later ones change nothing
     let oom = &model_of(&events).ooms()[0];
     assert_eq!((oom.used_bytes, oom.used_is_known), (400_000, true));
     assert!(oom.categories.contains(&(Category::Context, 300_000 - 65536)), "{:?}", oom.categories);
@@ -406,12 +406,12 @@ fn blocks_of_the_asynchronous_backend_are_blocks() {
 }
 
 #[test]
-fn blocks_that_are_not_cached_are_blocks() {
+fn uncached_blocks_are_blocks() {
     blocks_from_the_driver("device", "cudaMalloc", 1024);
 }
 
 fn blocks_from_the_driver(kind: &str, call: &str, flag: u32) {
-    // GIVEN a program whose allocator takes every block from the driver, and a library that takes memory there too
+    // GIVEN a program whose allocator takes every block from the driver, and a library that also allocates there
     let d = |time: u64, address: u64, bytes: u64, stack: u32, layer: u32, flags: u32| {
         let flags = flags + flag;
         format!(r#"["d+",{time},1,0,{address},{bytes},"{kind}","{call}","libc10_cuda.so",{stack},{layer},{flags}]"#)
@@ -425,7 +425,7 @@ fn blocks_from_the_driver(kind: &str, call: &str, flag: u32) {
         format!(r#"["d-",6,1,0,40000,"{kind}"]"#),
         r#"["d-",7,1,0,90000,"async"]"#.into(),
     ]));
-    // THEN they are allocated, on their lines, in their layers, of their categories; the library's is a library's
+    // THEN they are blocks, with line, layer and category; the library's memory is library memory
     let device = model.device(0).unwrap();
     assert_eq!((device.allocated_bytes, device.reserved_bytes, device.used_bytes), (12_000, 12_000, 12_000));
     assert_eq!((device.peak_allocated_bytes, device.async_allocations, device.live_blocks), (12_600, 3, 2));
@@ -435,7 +435,7 @@ fn blocks_from_the_driver(kind: &str, call: &str, flag: u32) {
     assert_eq!(category(&model, Category::Workspace), (0, 3000));
     assert_eq!((model.anomalies().total(), model.driver_memory(0).len()), (0, 0));
     assert!(model.segments(0).segments.is_empty());
-    // AND a keyframe of it says the same
+    // AND a keyframe has the same
     let mut keyframe = Vec::new();
     model.write_keyframe(&mut keyframe).unwrap();
     let restored = replay(
@@ -448,7 +448,7 @@ fn blocks_from_the_driver(kind: &str, call: &str, flag: u32) {
 }
 
 #[test]
-fn what_is_live_takes_little_of_a_keyframe() {
+fn the_size_of_a_keyframe_is_bounded() {
     // GIVEN 20,000 live blocks, half of them tagged, and thousands of steps
     let mut lines = vec![r#"{"memlab":1,"pid":1,"start_unix_ns":1}"#.to_owned()];
     for block in 0..20_000_u64 {
@@ -467,10 +467,10 @@ fn what_is_live_takes_little_of_a_keyframe() {
         model.write_keyframe(&mut keyframe).unwrap();
         keyframe
     };
-    // THEN its keyframe is no larger than that needs
+    // THEN the size of the keyframe is bounded
     let whole = keyframe(&model).len();
     assert!(whole < 3 << 20, "{whole}");
-    // AND with a shorter history it is smaller, and says the same of now and of the totals
+    // AND with a shorter history it is smaller, with the same present state and totals
     let before = (model.device(0), model.lines(0), model.categories(0));
     while model.shorten_history() {}
     let short = keyframe(&model);

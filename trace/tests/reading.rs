@@ -1,4 +1,4 @@
-//! Reading files: good ones, broken ones, and ones still being written.
+//! Reading complete traces, broken ones, and ones that are still written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -24,7 +24,7 @@ fn error_of(name: &str) -> String {
     error.replace(&format!("{}/", path.parent().unwrap().display()), "")
 }
 
-/// A folder of this test's own, removed at its end.
+/// A folder for one test, removed at its end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -54,7 +54,7 @@ fn alloc(index: u64) -> String {
 }
 
 #[test]
-fn files_that_are_no_traces_say_what_they_are() {
+fn files_that_are_not_traces_are_errors() {
     let not_a_trace =
         "not a memlab trace: give a .jsonl or .jsonl.zst file that `memlab run` or libmemlab.so has written";
     assert_eq!(error_of("not-a-trace.jsonl"), format!("not-a-trace.jsonl: {not_a_trace}"));
@@ -78,14 +78,14 @@ fn files_that_are_no_traces_say_what_they_are() {
 }
 
 #[test]
-fn a_truncated_trace_is_read_up_to_its_last_whole_line() {
+fn a_truncated_trace_is_read_up_to_its_last_complete_line() {
     let loaded = read(&broken("truncated.jsonl")).unwrap();
     assert!(loaded.truncated);
     assert_eq!((loaded.model.events(), loaded.skipped.count), (2, 0));
 }
 
 #[test]
-fn a_last_line_without_its_newline_is_whole() {
+fn a_last_line_without_a_newline_is_complete() {
     let folder = Folder::new("newline");
     let path = folder.file("t.jsonl", (HEADER.to_owned() + &alloc(1) + alloc(2).trim_end()).as_bytes());
     let loaded = read(&path).unwrap();
@@ -94,7 +94,7 @@ fn a_last_line_without_its_newline_is_whole() {
 }
 
 #[test]
-fn garbled_lines_are_passed_over_counted_and_the_first_described() {
+fn garbled_lines_are_skipped_and_counted() {
     let loaded = read(&broken("garbled.jsonl")).unwrap();
     assert!(!loaded.truncated);
     assert_eq!(loaded.model.device(0).unwrap().allocations, 4);
@@ -115,10 +115,10 @@ fn garbled_lines_are_passed_over_counted_and_the_first_described() {
 }
 
 #[test]
-fn what_was_reserved_but_never_written_is_no_damage() {
-    // GIVEN a trace of a process killed amid three appends, with the rest of the file not yet trimmed
+fn unwritten_reservations_are_not_garbled_lines() {
+    // GIVEN a trace of a process killed during three appends, not yet trimmed at its end
     let loaded = read(&broken("nuls.jsonl")).unwrap();
-    // THEN every finished line is there, and nothing counts as garbled
+    // THEN every finished line is read, and nothing counts as garbled
     let model = &loaded.model;
     assert_eq!((loaded.truncated, loaded.skipped.count), (false, 0));
     assert_eq!(model.device(0).unwrap().allocations, 4);
@@ -143,18 +143,18 @@ fn loops_and_numbers_out_of_range_are_harmless() {
 }
 
 #[test]
-fn control_characters_come_through_unharmed_for_the_viewer_to_strip() {
+fn control_characters_are_kept_for_the_viewer_to_strip() {
     let model = read(&broken("hostile-escapes.jsonl")).unwrap().model;
     assert_eq!(&*model.lines(0)[0].line.as_ref().unwrap().file, "/home/ada/\u{1b}]0;pwned\u{7}/x.py");
 }
 
 #[test]
-fn compressed_traces_are_told_by_their_content() {
+fn compressed_traces_are_recognized_by_their_content() {
     let folder = Folder::new("zstd");
     let mut text = HEADER.to_owned();
     (1..200_000).for_each(|index| text += &alloc(index));
     let compressed = zstd::encode_all(text.as_bytes(), 1).unwrap();
-    // GIVEN a compressed trace with a name that does not say so
+    // GIVEN a compressed trace whose name has no .zst
     let path = folder.file("t.jsonl", &compressed);
     let mut seen = Vec::new();
     let loaded = load(&path, &mut |progress| {
@@ -165,7 +165,7 @@ fn compressed_traces_are_told_by_their_content() {
     assert_eq!(loaded.unwrap().model.events(), 199_999);
     assert!(seen.iter().all(|progress| progress.bytes_total == compressed.len() as u64));
     assert_eq!(seen.last().unwrap().bytes_read, compressed.len() as u64);
-    // AND one that was cut is read as far as it goes
+    // AND a truncated one is read up to its end
     let path = folder.file("cut.jsonl.zst", &compressed[..compressed.len() / 2]);
     let loaded = read(&path).unwrap();
     assert!(loaded.truncated && loaded.model.events() > 10_000);
@@ -175,7 +175,7 @@ fn compressed_traces_are_told_by_their_content() {
 }
 
 #[test]
-fn reading_can_be_broken_off() {
+fn reading_can_be_cancelled() {
     let folder = Folder::new("cancel");
     let mut text = HEADER.to_owned();
     (1..200_000).for_each(|index| text += &alloc(index));
@@ -186,21 +186,21 @@ fn reading_can_be_broken_off() {
 }
 
 #[test]
-fn a_line_without_end_is_passed_over() {
+fn an_endless_line_is_skipped() {
     let folder = Folder::new("overlong");
     let long = "x".repeat(40 << 20);
     let path = folder.file("t.jsonl", (HEADER.to_owned() + &alloc(1) + &long + "\n" + &alloc(2)).as_bytes());
     let loaded = read(&path).unwrap();
     assert_eq!((loaded.model.events(), loaded.skipped.count), (2, 1));
     assert_eq!(loaded.skipped.first[0].reason, "the line is too long to be one of a trace");
-    // AND the same when following
+    // AND the same for a follower
     let mut follower = Follower::open(&path).unwrap();
     let mut model = Model::new();
     while follower.poll(&mut model).unwrap().more {}
     assert_eq!(model.events(), 2);
 }
 
-/// A trace being written by this test.
+/// A trace that this test writes to.
 struct Growing {
     file: File,
     path: PathBuf,
@@ -230,7 +230,7 @@ fn a_follower_sees_lines_as_they_are_finished() {
     assert_eq!(follower.poll(&mut model).unwrap().events, 0);
     trace.write(alloc(2)[10..].to_owned() + &alloc(3));
     assert_eq!(follower.poll(&mut model).unwrap().events, 2);
-    // The zeros of a file extended ahead are nothing yet.
+    // The zeros of a file extended ahead are no lines yet.
     trace.write([0; 100_000]);
     let polled = follower.poll(&mut model).unwrap();
     assert_eq!((polled.events, polled.more, polled.restarted), (0, false, false));
@@ -238,7 +238,7 @@ fn a_follower_sees_lines_as_they_are_finished() {
 }
 
 #[test]
-fn a_follower_may_start_before_the_first_line() {
+fn a_follower_can_start_before_the_first_line() {
     let folder = Folder::new("early");
     let path = folder.file("t.jsonl", &[0; 4096]);
     let mut follower = Follower::open(&path).unwrap();
@@ -250,54 +250,54 @@ fn a_follower_may_start_before_the_first_line() {
 }
 
 #[test]
-fn a_follower_waits_for_a_line_being_written_but_not_for_ever() {
+fn a_follower_waits_for_an_unfinished_line_with_a_timeout() {
     let folder = Folder::new("hole");
     let mut trace = Growing::new(&folder);
     let mut follower = Follower::open(&trace.path).unwrap();
     let mut model = Model::new();
-    // GIVEN a line whose writer has not stored its first byte, between two that are finished
+    // GIVEN a line whose first byte is not stored yet, between two that are finished
     let unfinished = "\0".to_owned() + &alloc(2)[1..];
     trace.write(alloc(1) + &unfinished + &alloc(3));
     let start = Instant::now();
     // THEN the follower stops before it
     assert_eq!(follower.poll_at(start, &mut model).unwrap().events, 1);
     assert_eq!(follower.poll_at(start + Duration::from_millis(1900), &mut model).unwrap().events, 0);
-    // WHEN the wait has been long THEN it goes on after it
+    // WHEN the timeout has passed THEN it continues after it
     assert_eq!(follower.poll_at(start + Duration::from_millis(2100), &mut model).unwrap().events, 1);
-    // AND waits anew at the next
+    // AND waits again at the next
     trace.write(unfinished + &alloc(4));
     assert_eq!(follower.poll_at(start + Duration::from_millis(2200), &mut model).unwrap().events, 0);
-    // WHEN the writer is dead THEN there is nothing to wait for
+    // WHEN the writer is dead THEN it does not wait
     follower.set_writer_dead();
     assert_eq!(follower.poll_at(start + Duration::from_millis(2300), &mut model).unwrap().events, 1);
     assert_eq!(follower.skipped().count, 0);
 }
 
 #[test]
-fn a_follower_starts_again_when_the_file_is_replaced_or_cut() {
+fn a_follower_restarts_when_the_file_is_replaced_or_truncated() {
     let folder = Folder::new("replaced");
     let mut trace = Growing::new(&folder);
     trace.write(alloc(1) + &alloc(2) + &alloc(3));
     let mut follower = Follower::open(&trace.path).unwrap();
     let mut model = Model::new();
     assert_eq!(follower.poll(&mut model).unwrap().events, 3);
-    // WHEN another file takes its place
+    // WHEN another file replaces it
     let other = folder.file("other.jsonl", (HEADER.to_owned() + &alloc(1)).as_bytes());
     fs::rename(other, &trace.path).unwrap();
     let polled = follower.poll(&mut model).unwrap();
     assert!(polled.restarted);
     assert_eq!(model.events(), 1);
-    // WHEN it is cut
+    // WHEN it is truncated
     fs::write(&trace.path, HEADER).unwrap();
     assert!(follower.poll(&mut model).unwrap().restarted);
     assert_eq!(model.events(), 0);
-    // WHEN it is gone THEN what it held stays
+    // WHEN it is deleted THEN the model is unchanged
     fs::remove_file(&trace.path).unwrap();
     assert!(!follower.poll(&mut model).unwrap().restarted);
 }
 
 #[test]
-fn a_follower_of_something_else_says_so() {
+fn a_follower_of_a_file_that_is_not_a_trace_fails() {
     let mut model = Model::new();
     for name in ["not-a-trace.jsonl", "newer.jsonl"] {
         let mut follower = Follower::open(&broken(name)).unwrap();
@@ -306,7 +306,7 @@ fn a_follower_of_something_else_says_so() {
     }
 }
 
-/// A trace condensed to a header, a keyframe and a gap up to `gap`, and what came after it.
+/// A trace condensed to a header, a keyframe and a gap up to `gap`, with the lines after it.
 fn condensed(model: &Model, gap: usize, later: &str) -> Vec<u8> {
     let mut file = HEADER.as_bytes().to_vec();
     model.write_keyframe(&mut file).unwrap();
@@ -323,7 +323,7 @@ fn a_condensed_trace_has_a_gap_after_its_keyframe() {
     let first = folder.file("first.jsonl", (HEADER.to_owned() + &alloc(1) + &alloc(2)).as_bytes());
     let before = read(&first).unwrap().model;
     let path = folder.file("t.jsonl", &condensed(&before, 40_000_000, &alloc(3)));
-    // THEN it is read as a whole
+    // THEN it is read completely
     let loaded = read(&path).unwrap();
     assert_eq!((loaded.model.events(), loaded.skipped.count, loaded.truncated), (3, 0, false));
     // AND a follower does not wait at the gap
@@ -331,17 +331,17 @@ fn a_condensed_trace_has_a_gap_after_its_keyframe() {
     let mut model = Model::new();
     while follower.poll(&mut model).unwrap().more {}
     assert_eq!(model.events(), 3);
-    // AND sees what comes next
+    // AND it reads the next line
     OpenOptions::new().append(true).open(&path).unwrap().write_all(alloc(4).as_bytes()).unwrap();
     assert_eq!(follower.poll(&mut model).unwrap().events, 1);
     assert_eq!(model.device(0).unwrap().live_blocks, 4);
 }
 
 #[test]
-fn a_trace_that_was_being_cut_down_goes_on_in_the_file_beside_it() {
+fn an_interrupted_condensation_continues_in_the_file_beside_the_trace() {
     let text = HEADER.to_owned() + &alloc(1) + &alloc(2);
     for stage in 0..3 {
-        // GIVEN a process killed while it cut its trace down: before, amid or after writing the keyframe
+        // GIVEN a process killed while it condensed its trace: before, during or after writing the keyframe
         let folder = Folder::new(&format!("beside-{stage}"));
         let path = folder.file("t.jsonl", text.as_bytes());
         let before = read(&path).unwrap().model;
@@ -352,13 +352,13 @@ fn a_trace_that_was_being_cut_down_goes_on_in_the_file_beside_it() {
             _ => {}
         }
         folder.file("t.jsonl.next", &next);
-        // THEN the whole is what both hold, each event once
+        // THEN the whole trace is the content of both files, each event once
         let loaded = load_whole(&path, &mut |_| ControlFlow::Continue(())).unwrap();
         assert_eq!((loaded.model.events(), loaded.skipped.count, loaded.truncated), (4, 0, false), "stage {stage}");
         assert_eq!(loaded.model.device(0).unwrap().live_blocks, 4);
-        // AND the file alone is what it holds itself
+        // AND the first file alone has only its own events
         assert_eq!(read(&path).unwrap().model.events(), 2);
-        // AND a follower goes on there once the writer is dead
+        // AND a follower continues in the second file once the writer is dead
         let mut follower = Follower::open(&path).unwrap();
         let mut model = Model::new();
         while follower.poll(&mut model).unwrap().more {}
@@ -371,7 +371,7 @@ fn a_trace_that_was_being_cut_down_goes_on_in_the_file_beside_it() {
 }
 
 #[test]
-fn what_another_process_left_beside_a_trace_is_none_of_it() {
+fn files_of_another_process_beside_a_trace_are_ignored() {
     let folder = Folder::new("stale");
     let start = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() + 60_000_000_000;
     let header = format!("{{\"memlab\":1,\"pid\":4242,\"start_unix_ns\":{start}}}\n");
@@ -382,8 +382,8 @@ fn what_another_process_left_beside_a_trace_is_none_of_it() {
 }
 
 #[test]
-fn what_a_user_has_beside_a_trace_is_none_of_it() {
-    // GIVEN a trace, and beside it a text, or a pipe that nobody writes to
+fn files_of_the_user_beside_a_trace_are_ignored() {
+    // GIVEN a trace, and beside it a text file, or a pipe without a writer
     let folder = Folder::new("users");
     let path = folder.file("t.jsonl", (HEADER.to_owned() + &alloc(1)).as_bytes());
     let beside = folder.file("t.jsonl.next", ("notes\n\0".to_owned() + &alloc(2)).as_bytes());
@@ -392,7 +392,7 @@ fn what_a_user_has_beside_a_trace_is_none_of_it() {
             std::fs::remove_file(&beside).unwrap();
             assert!(Command::new("mkfifo").arg(&beside).status().unwrap().success());
         }
-        // THEN the trace is read alone, and nobody waits
+        // THEN the trace is read alone, without waiting
         assert_eq!(load_whole(&path, &mut |_| ControlFlow::Continue(())).unwrap().model.events(), 1, "{kind}");
         let mut follower = Follower::open(&path).unwrap();
         follower.set_writer_dead();
@@ -400,14 +400,14 @@ fn what_a_user_has_beside_a_trace_is_none_of_it() {
         while follower.poll(&mut model).unwrap().more {}
         assert_eq!(model.events(), 1, "{kind}");
     }
-    // AND a pipe is no trace, which is said at once
+    // AND a pipe as a trace is an error at once
     for error in [load_whole(&beside, &mut |_| ControlFlow::Continue(())).err(), Follower::open(&beside).err()] {
         assert!(error.unwrap().to_string().ends_with("it is a pipe: traces are read from files"));
     }
 }
 
 #[test]
-fn a_skip_never_leads_back_or_beyond_reason() {
+fn skips_backwards_or_out_of_range_are_ignored() {
     let folder = Folder::new("skip");
     let text = HEADER.to_owned() + "{\"skip\":3}\n" + &alloc(1) + "{\"skip\":18446744073709551615}\n" + &alloc(2);
     let path = folder.file("t.jsonl", text.as_bytes());
@@ -421,7 +421,7 @@ fn a_skip_never_leads_back_or_beyond_reason() {
 }
 
 #[test]
-fn what_expands_without_end_is_refused() {
+fn compression_bombs_are_refused() {
     let folder = Folder::new("expands");
     let compressed = |name: &str, filler: &[u8], times: usize| {
         let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
@@ -434,11 +434,11 @@ fn what_expands_without_end_is_refused() {
     for (name, filler) in [("lines.zst", b"{}\n".repeat(1 << 18)), ("line.zst", b"x".repeat(3 << 18))] {
         let path = compressed(name, &filler, 200);
         assert!(fs::metadata(&path).unwrap().len() < 100_000);
-        // WHEN read THEN they are refused in words, with a way out
+        // WHEN they are read THEN the error gives the reason and a remedy
         let error = read(&path).err().unwrap().to_string();
         assert!(error.contains("expands to more than 200 times its size") && error.contains("zstd -d"), "{error}");
     }
-    // BUT what is small all the same is read, and so is a trace whose disk space was taken ahead
+    // BUT small files are read, and so is a trace with preallocated disk space
     assert_eq!(read(&compressed("small.zst", &b"{}\n".repeat(1 << 18), 1)).unwrap().model.events(), 1);
     assert_eq!(read(&compressed("ahead.zst", &[0; 1 << 20], 200)).unwrap().model.events(), 1);
 }

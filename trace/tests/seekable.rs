@@ -1,4 +1,4 @@
-//! A trace as it was: whatever moment is sought, in whatever order, the state is that of replaying the beginning.
+//! Seeking in a trace, in any order, gives the state of replaying the events up to that moment.
 
 mod common;
 
@@ -12,7 +12,7 @@ use memlab_trace::{
     EventKind, Extent, Follower, Model, ReadError, Record, SeekOutcome, SeekTarget, SeekableReplay, decode_line,
 };
 
-/// A small generator of pseudo-random numbers, so that a failure can be repeated.
+/// A small generator of reproducible pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// A training of so many events, its lines without newlines: three threads, steps, tags, segments, an out-of-memory.
+/// A training with this many events, as lines without newlines: three threads, steps, tags, segments, an out-of-memory.
 fn training(events: usize) -> Vec<Vec<u8>> {
     let mut random = Random(7);
     let mut lines = vec![encode_record(&Record::Header(Box::new(Header { memlab: 1, pid: 1, ..Header::default() })))];
@@ -96,7 +96,7 @@ struct Trace(PathBuf);
 
 impl Trace {
     fn new(name: &str, lines: &[Vec<u8>]) -> Self {
-        let path = std::env::temp_dir().join(format!("memlab-past-{}-{name}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("memlab-seek-{}-{name}", std::process::id()));
         fs::write(&path, lines.concat()).unwrap();
         Self(path)
     }
@@ -108,7 +108,7 @@ impl Drop for Trace {
     }
 }
 
-/// The state by replaying everything before the first event that is too late.
+/// The state after replaying everything before the first event that is too late.
 fn brute_force(lines: &[Vec<u8>], at: SeekTarget) -> Model {
     let mut model = Model::new();
     for line in lines {
@@ -138,83 +138,83 @@ fn assert_same(found: &Model, expected: &Model, at: SeekTarget) {
     assert_eq!(found.timeline(0), expected.timeline(0), "{at:?}");
 }
 
-fn seek(past: &mut SeekableReplay, at: SeekTarget) -> SeekOutcome {
-    past.seek(at, Extent::WHOLE, &mut |_| ControlFlow::Continue(())).unwrap()
+fn seek(seekable: &mut SeekableReplay, at: SeekTarget) -> SeekOutcome {
+    seekable.seek(at, Extent::WHOLE, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-fn wander(path: &Path, lines: &[Vec<u8>], moments: usize) {
+fn seek_at_random(path: &Path, lines: &[Vec<u8>], moments: usize) {
     let whole = brute_force(lines, SeekTarget::End);
     let mut random = Random(11);
-    let mut past = SeekableReplay::open(path, 0).unwrap();
+    let mut seekable = SeekableReplay::open(path, 0).unwrap();
     for _ in 0..moments {
         let at = match random.below(7) {
             0 => SeekTarget::End,
             1..4 => SeekTarget::Event(random.below(whole.events() + 2)),
             _ => SeekTarget::Time(random.below(whole.time() + 2)),
         };
-        assert_eq!(seek(&mut past, at), SeekOutcome::Found);
-        assert_same(past.model(), &brute_force(lines, at), at);
+        assert_eq!(seek(&mut seekable, at), SeekOutcome::Found);
+        assert_same(seekable.model(), &brute_force(lines, at), at);
     }
 }
 
 #[test]
-fn any_moment_in_any_order() {
+fn seeks_in_any_order_equal_a_replay() {
     // GIVEN a trace long enough for several checkpoints
     let lines = training(600_000);
     let trace = Trace::new("any.jsonl", &lines);
-    // WHEN it is looked at here and there THEN each state is that of the brute-force replay
-    wander(&trace.0, &lines, 24);
+    // WHEN random moments are sought THEN each state is that of the brute-force replay
+    seek_at_random(&trace.0, &lines, 24);
 }
 
 #[test]
-fn compressed_traces_too() {
+fn seeks_work_in_compressed_traces() {
     let lines = training(300_000);
     let trace = Trace::new("any.jsonl.zst", &[zstd::encode_all(&*lines.concat(), 1).unwrap()]);
-    wander(&trace.0, &lines, 12);
+    seek_at_random(&trace.0, &lines, 12);
 }
 
 #[test]
-fn the_peak_is_found_to_the_byte() {
+fn the_peak_is_exact() {
     let lines = training(20_000);
     let trace = Trace::new("peak.jsonl", &lines);
-    let mut past = SeekableReplay::open(&trace.0, 0).unwrap();
-    seek(&mut past, SeekTarget::End);
-    let peak = past.model().device(0).unwrap();
-    seek(&mut past, SeekTarget::Event(peak.peak_event));
-    let then = past.model().device(0).unwrap();
-    assert_eq!((then.allocated_bytes, past.model().time()), (peak.peak_allocated_bytes, peak.peak_time));
+    let mut seekable = SeekableReplay::open(&trace.0, 0).unwrap();
+    seek(&mut seekable, SeekTarget::End);
+    let peak = seekable.model().device(0).unwrap();
+    seek(&mut seekable, SeekTarget::Event(peak.peak_event));
+    let then = seekable.model().device(0).unwrap();
+    assert_eq!((then.allocated_bytes, seekable.model().time()), (peak.peak_allocated_bytes, peak.peak_time));
 }
 
 #[test]
-fn no_further_than_was_replayed() {
-    // GIVEN a trace of which a follower has read the beginning
+fn seeks_end_where_the_follower_is() {
+    // GIVEN a trace whose beginning a follower has read
     let lines = training(50_000);
     let (first, rest) = lines.split_at(20_000);
     let trace = Trace::new("growing.jsonl", first);
     let mut follower = Follower::open(&trace.0).unwrap();
     let mut model = Model::new();
     while follower.poll(&mut model).unwrap().more {}
-    // WHEN more is written, with a hole that may still be filled
+    // WHEN more is written, after a hole that may still be filled
     fs::write(&trace.0, [first.concat(), vec![0; 100], rest.concat()].concat()).unwrap();
-    let mut past = SeekableReplay::open(&trace.0, 0).unwrap();
-    past.seek(SeekTarget::End, follower.extent(), &mut |_| ControlFlow::Continue(())).unwrap();
-    // THEN the past goes as far as the follower has come
-    assert_same(past.model(), &model, SeekTarget::End);
-    // AND further when that goes on
+    let mut seekable = SeekableReplay::open(&trace.0, 0).unwrap();
+    seekable.seek(SeekTarget::End, follower.extent(), &mut |_| ControlFlow::Continue(())).unwrap();
+    // THEN the replay ends where the follower has stopped
+    assert_same(seekable.model(), &model, SeekTarget::End);
+    // AND continues when the follower does
     follower.set_writer_dead();
     while follower.poll(&mut model).unwrap().more {}
-    past.seek(SeekTarget::End, follower.extent(), &mut |_| ControlFlow::Continue(())).unwrap();
-    assert_same(past.model(), &brute_force(&lines, SeekTarget::End), SeekTarget::End);
+    seekable.seek(SeekTarget::End, follower.extent(), &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_same(seekable.model(), &brute_force(&lines, SeekTarget::End), SeekTarget::End);
 }
 
 #[test]
-fn names_given_later_serve_the_past() {
+fn later_names_can_be_adopted() {
     let lines = training(100_000);
     let trace = Trace::new("names.jsonl", &lines);
     let whole = brute_force(&lines, SeekTarget::End);
-    let mut past = SeekableReplay::open(&trace.0, 0).unwrap();
-    seek(&mut past, SeekTarget::Event(3_000));
-    let mut then = past.into_replay().model;
+    let mut seekable = SeekableReplay::open(&trace.0, 0).unwrap();
+    seek(&mut seekable, SeekTarget::Event(3_000));
+    let mut then = seekable.into_replay().model;
     assert_ne!(then.layer_name(3), whole.layer_name(3));
     then.adopt_names(&whole);
     assert_eq!(then.layer_name(3), whole.layer_name(3));
@@ -224,57 +224,58 @@ fn names_given_later_serve_the_past() {
 fn the_latest_events_come_with_the_state() {
     let lines = training(5_000);
     let trace = Trace::new("tail.jsonl", &lines);
-    let mut past = SeekableReplay::open(&trace.0, 100).unwrap();
-    seek(&mut past, SeekTarget::Event(3_000));
-    let events: Vec<_> = past.replay().events().collect();
+    let mut seekable = SeekableReplay::open(&trace.0, 100).unwrap();
+    seek(&mut seekable, SeekTarget::Event(3_000));
+    let events: Vec<_> = seekable.replay().events().collect();
     // THEN they are the last hundred up to the moment, in order
     assert_eq!(events.len(), 100);
     assert!(events.is_sorted_by_key(|event| event.number));
     assert!(events.last().unwrap().number <= 3_000);
-    // AND what was freed says how large it had been and who had asked for it
+    // AND a free has the size and the stack of its block
     let freed = events.iter().filter(|event| event.kind == EventKind::Free);
     assert!(freed.clone().count() > 10);
     assert!(freed.clone().all(|event| event.bytes >= 512 && event.category.is_some()));
 }
 
 #[test]
-fn a_place_noted_by_a_follower_is_where_the_way_begins() {
-    // GIVEN a follower that read a long trace, and places noted on its way
+fn a_seek_starts_at_a_position_noted_by_a_follower() {
+    // GIVEN a follower that has read a long trace, and positions noted on its way
     let lines = training(600_000);
     let trace = Trace::new("noted.jsonl", &lines);
     let (mut follower, mut model) = (Follower::open(&trace.0).unwrap(), Model::new());
-    let mut past = SeekableReplay::open(&trace.0, 0).unwrap();
+    let mut seekable = SeekableReplay::open(&trace.0, 0).unwrap();
     while follower.poll(&mut model).unwrap().more {
-        past.add_checkpoint(&follower.position(), &model);
+        seekable.add_checkpoint(&follower.position(), &model);
     }
-    // WHEN a moment near the end is sought, the first of all
+    // WHEN a moment near the end is the first to be sought
     let at = SeekTarget::Event(model.events() - 10);
     let mut read = Vec::new();
-    past.seek(at, Extent::WHOLE, &mut |progress| {
-        read.push(progress.bytes_read);
-        ControlFlow::Continue(())
-    })
-    .unwrap();
-    // THEN it is found from the last of those places on
-    assert_same(past.model(), &brute_force(&lines, at), at);
+    seekable
+        .seek(at, Extent::WHOLE, &mut |progress| {
+            read.push(progress.bytes_read);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    // THEN the replay starts at the last of those positions
+    assert_same(seekable.model(), &brute_force(&lines, at), at);
     assert!(read[0] > fs::metadata(&trace.0).unwrap().len() / 2, "{:?}", &read[..2]);
 }
 
 #[test]
-fn a_search_can_be_broken_off() {
+fn a_seek_can_be_cancelled() {
     let lines = training(200_000);
     let trace = Trace::new("cancel.jsonl", &lines);
-    let mut past = SeekableReplay::open(&trace.0, 0).unwrap();
-    let sought = past.seek(SeekTarget::End, Extent::WHOLE, &mut |_| ControlFlow::Break(())).unwrap();
+    let mut seekable = SeekableReplay::open(&trace.0, 0).unwrap();
+    let sought = seekable.seek(SeekTarget::End, Extent::WHOLE, &mut |_| ControlFlow::Break(())).unwrap();
     assert_eq!(sought, SeekOutcome::Cancelled);
-    // AND goes on from there
-    assert_eq!(seek(&mut past, SeekTarget::End), SeekOutcome::Found);
-    assert_same(past.model(), &brute_force(&lines, SeekTarget::End), SeekTarget::End);
+    // AND continues from there
+    assert_eq!(seek(&mut seekable, SeekTarget::End), SeekOutcome::Found);
+    assert_same(seekable.model(), &brute_force(&lines, SeekTarget::End), SeekTarget::End);
 }
 
 #[test]
-fn what_was_cut_away_is_said() {
-    // GIVEN a trace cut down to a keyframe
+fn moments_before_the_keyframe_are_not_kept() {
+    // GIVEN a trace condensed to a keyframe
     let lines = training(20_000);
     let before = brute_force(&lines, SeekTarget::Event(10_000));
     let mut cut = vec![lines[0].clone()];
@@ -283,19 +284,19 @@ fn what_was_cut_away_is_said() {
     cut.push(keyframe);
     cut.extend_from_slice(&lines[10_500..]);
     let trace = Trace::new("cut.jsonl", &cut);
-    let mut past = SeekableReplay::open(&trace.0, 0).unwrap();
-    // WHEN a moment is sought that it no longer has THEN that is said, and the earliest state shown
-    assert_eq!(seek(&mut past, SeekTarget::Event(5_000)), SeekOutcome::NotKept);
-    assert_eq!(past.model().events(), before.events());
-    assert_eq!(seek(&mut past, SeekTarget::End), SeekOutcome::Found);
+    let mut seekable = SeekableReplay::open(&trace.0, 0).unwrap();
+    // WHEN a moment before the keyframe is sought THEN the outcome says so, with the earliest state
+    assert_eq!(seek(&mut seekable, SeekTarget::Event(5_000)), SeekOutcome::NotKept);
+    assert_eq!(seekable.model().events(), before.events());
+    assert_eq!(seek(&mut seekable, SeekTarget::End), SeekOutcome::Found);
 }
 
 #[test]
-fn files_that_are_no_traces() {
+fn files_that_are_not_traces() {
     let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/broken");
     let open = |name: &str| {
-        let mut past = SeekableReplay::open(&broken.join(name), 0)?;
-        past.seek(SeekTarget::End, Extent::WHOLE, &mut |_| ControlFlow::Continue(()))
+        let mut seekable = SeekableReplay::open(&broken.join(name), 0)?;
+        seekable.seek(SeekTarget::End, Extent::WHOLE, &mut |_| ControlFlow::Continue(()))
     };
     assert!(matches!(open("not-a-trace.jsonl"), Err(ReadError::NotATrace { .. })));
     assert!(matches!(open("empty.jsonl"), Err(ReadError::Empty { .. })));

@@ -1,4 +1,4 @@
-//! What single blocks turn out to be sums to what the model says of its peak, and the moment is the one asked for.
+//! The categories of single blocks sum to the model's own figures at the peak, and the moment is the requested one.
 
 mod common;
 
@@ -7,8 +7,8 @@ use std::path::Path;
 
 use memlab_trace::{Category, Model, ResolvedSnapshot, SeekTarget, SnapshotReplay, load_whole, read_whole};
 
-/// A step of a training: parameters that are tagged late, an activation, scratch that is given back within forward,
-/// gradients, state made in the optimizer and tagged after it.
+/// A training step: parameters that are tagged late, an activation, scratch that is freed within forward,
+/// gradients, state allocated in the optimizer and tagged after it.
 const TRAINING: &str = r#"{"memlab":1,"pid":1}
 {"device":0,"name":"NVIDIA H200","total_bytes":1000000}
 {"frame":1,"file":"/gpt/train.py","line":3,"function":"main"}
@@ -33,11 +33,11 @@ const TRAINING: &str = r#"{"memlab":1,"pid":1}
 ["end",150,0,null]
 "#;
 
-fn see(path: &Path, at: SeekTarget) -> ResolvedSnapshot {
-    let mut nobody = ();
-    let mut hindsight = SnapshotReplay::new(at, &mut nobody);
-    read_whole(path, &mut hindsight, &mut |_| ControlFlow::Continue(())).unwrap();
-    hindsight.finish()
+fn resolve(path: &Path, at: SeekTarget) -> ResolvedSnapshot {
+    let mut observer = ();
+    let mut replay = SnapshotReplay::new(at, &mut observer);
+    read_whole(path, &mut replay, &mut |_| ControlFlow::Continue(())).unwrap();
+    replay.finish()
 }
 
 fn trace(text: &str) -> tempfile::NamedTempFile {
@@ -46,27 +46,27 @@ fn trace(text: &str) -> tempfile::NamedTempFile {
     file
 }
 
-fn categories(seen: &ResolvedSnapshot) -> Vec<(Category, u64)> {
-    seen.categories(0).into_iter().filter(|(_, bytes)| *bytes > 0).collect()
+fn categories(snapshot: &ResolvedSnapshot) -> Vec<(Category, u64)> {
+    snapshot.categories(0).into_iter().filter(|(_, bytes)| *bytes > 0).collect()
 }
 
 #[test]
-fn blocks_are_what_they_turned_out_to_be() {
+fn blocks_have_their_final_category() {
     let file = trace(TRAINING);
-    // GIVEN the moment within forward before anything was tagged or given back
-    let seen = see(file.path(), SeekTarget::Time(30));
-    // THEN the model of then takes the parameter for an input and the scratch for an activation
-    let then: Vec<_> = seen.model.blocks(0).iter().map(|block| block.category).collect();
+    // GIVEN a moment within forward before any tag or free
+    let snapshot = resolve(file.path(), SeekTarget::Time(30));
+    // THEN the model at that moment has the parameter as an input and the scratch as an activation
+    let then: Vec<_> = snapshot.model.blocks(0).iter().map(|block| block.category).collect();
     assert_eq!(then, [Category::Input, Category::Activation, Category::Activation]);
-    // AND hindsight does not
-    let now: Vec<_> = seen.blocks.iter().map(|(_, block)| block.category).collect();
+    // AND the resolved snapshot has the final categories
+    let now: Vec<_> = snapshot.blocks.iter().map(|(_, block)| block.category).collect();
     assert_eq!(now, [Category::Parameter, Category::Activation, Category::Temporary]);
-    // AND the owner is known, with the name that came last
-    assert_eq!(seen.final_model.layer_of(&seen.blocks[0].1).name.as_deref(), Some("h.0"));
-    assert_eq!(seen.final_model.layer_of(&seen.blocks[1].1).name.as_deref(), Some(""));
-    // AND the driver's first word on the context serves for then
+    // AND the owner is known, with its latest name
+    assert_eq!(snapshot.final_model.layer_of(&snapshot.blocks[0].1).name.as_deref(), Some("h.0"));
+    assert_eq!(snapshot.final_model.layer_of(&snapshot.blocks[1].1).name.as_deref(), Some(""));
+    // AND the driver's first sample gives the context at that moment
     assert_eq!(
-        categories(&seen),
+        categories(&snapshot),
         [
             (Category::Parameter, 1024),
             (Category::Activation, 2048),
@@ -76,54 +76,54 @@ fn blocks_are_what_they_turned_out_to_be() {
             (Category::OtherProcesses, 100_000),
         ]
     );
-    assert_eq!(seen.used_bytes(0), 500_000);
+    assert_eq!(snapshot.used_bytes(0), 500_000);
 }
 
 #[test]
-fn at_the_peak_they_sum_to_the_models_own_figures() {
+fn categories_at_the_peak_sum_to_the_models_figures() {
     let file = trace(TRAINING);
     let whole = load_whole(file.path(), &mut |_| ControlFlow::Continue(())).unwrap().model;
     let device = whole.device(0).unwrap();
     assert_eq!((device.peak_allocated_bytes, device.peak_event), (6656, 10));
-    let seen = see(file.path(), SeekTarget::Event(device.peak_event));
-    assert!(seen.is_available);
-    assert_eq!(seen.model.time(), 90);
+    let snapshot = resolve(file.path(), SeekTarget::Event(device.peak_event));
+    assert!(snapshot.is_available);
+    assert_eq!(snapshot.model.time(), 90);
     let peak = whole.categories(0).map(|view| (view.category, view.bytes_at_peak));
-    assert_eq!(seen.categories(0), peak);
-    let optimizer = seen.blocks.iter().map(|(_, block)| (block.address, block.category)).collect::<Vec<_>>();
+    assert_eq!(snapshot.categories(0), peak);
+    let optimizer = snapshot.blocks.iter().map(|(_, block)| (block.address, block.category)).collect::<Vec<_>>();
     assert_eq!(optimizer[2..], [(20480, Category::OptimizerState), (28672, Category::Temporary)]);
 }
 
 #[test]
-fn steps_and_out_of_memory_say_which_event_they_were() {
+fn steps_and_out_of_memory_events_resolve_to_their_event() {
     let text = format!("{TRAINING}[\"oom\",160,1,0,9000,5120,65536,1,1]\n");
     let whole: Model = load_whole(trace(&text).path(), &mut |_| ControlFlow::Continue(())).unwrap().model;
     assert_eq!((whole.steps()[0].end_event, whole.ooms()[0].event), (12, 17));
-    let seen = see(trace(&text).path(), SeekTarget::Event(12));
-    assert_eq!((seen.model.steps_ended(), seen.model.events()), (1, 12));
+    let snapshot = resolve(trace(&text).path(), SeekTarget::Event(12));
+    assert_eq!((snapshot.model.steps_ended(), snapshot.model.events()), (1, 12));
 }
 
 #[test]
-fn what_was_condensed_away_is_not_there() {
+fn condensed_moments_are_not_available() {
     // GIVEN a trace that begins with a keyframe of its whole beginning
     let model = load_whole(trace(TRAINING).path(), &mut |_| ControlFlow::Continue(())).unwrap().model;
     let mut condensed = b"{\"memlab\":1,\"pid\":1}\n".to_vec();
     model.write_keyframe(&mut condensed).unwrap();
     let text = String::from_utf8(condensed).unwrap() + "[\"a\",200,1,0,40960,512,1,0,0]\n";
     let file = trace(&text);
-    // THEN the peak is not to be had, and the earliest there is comes instead
-    let seen = see(file.path(), SeekTarget::Event(10));
-    assert!(!seen.is_available);
-    assert_eq!((seen.model.time(), seen.blocks.len()), (150, 2));
-    assert!(see(file.path(), SeekTarget::Time(200)).is_available);
+    // THEN the moment is not available, and the earliest state is returned instead
+    let snapshot = resolve(file.path(), SeekTarget::Event(10));
+    assert!(!snapshot.is_available);
+    assert_eq!((snapshot.model.time(), snapshot.blocks.len()), (150, 2));
+    assert!(resolve(file.path(), SeekTarget::Time(200)).is_available);
 }
 
 #[test]
-fn the_sums_agree_for_a_hostile_trace_too() {
-    // GIVEN lost frees, unknown frees, a lost step, and blocks out of any segment
+fn the_sums_agree_for_an_inconsistent_trace() {
+    // GIVEN lost frees, unknown frees, a lost step, and blocks outside any segment
     let text = TRAINING.replace("[\"f\",70,1,0,8192]\n", "[\"a\",71,1,0,16384,512,1,1,1]\n[\"f\",72,1,0,999]\n");
     let file = trace(&text);
     let whole = load_whole(file.path(), &mut |_| ControlFlow::Continue(())).unwrap().model;
-    let seen = see(file.path(), SeekTarget::Event(whole.device(0).unwrap().peak_event));
-    assert_eq!(seen.categories(0), whole.categories(0).map(|view| (view.category, view.bytes_at_peak)));
+    let snapshot = resolve(file.path(), SeekTarget::Event(whole.device(0).unwrap().peak_event));
+    assert_eq!(snapshot.categories(0), whole.categories(0).map(|view| (view.category, view.bytes_at_peak)));
 }

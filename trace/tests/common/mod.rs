@@ -1,11 +1,11 @@
-//! What several tests need.
+//! Helpers of several tests.
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::{Category, LayerView, LineView, Model, Record, Scope, decode_line};
 
-/// The line of a record, by the encoder.
+/// The encoded line of a record.
 pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
     let b = &mut LineBuffer::<8192>::new();
     let line: &[u8] = match record {
@@ -95,7 +95,7 @@ pub fn replay<L: AsRef<[u8]>>(lines: impl IntoIterator<Item = L>) -> Model {
     model
 }
 
-/// All that a model shows, to compare two.
+/// All views of a model as text, to compare two models.
 pub fn all_views(model: &Model) -> String {
     let mut text = format!(
         "{:?} {:?} {} {} {} {:?}\n{:?}\n{:?}\n{:?}\n",
@@ -129,7 +129,7 @@ pub fn all_views(model: &Model) -> String {
     text
 }
 
-/// The names of a small training.
+/// The definitions of a small training.
 pub const NAMES: &[&str] = &[
     r#"{"memlab":1,"version":"0.1.0","pid":4242,"command":["python","train.py"],"directory":"/home/ada/gpt"}"#,
     r#"{"device":0,"name":"NVIDIA H200","total_bytes":1048576,"bus_id":"0000:1B:00.0"}"#,
@@ -153,26 +153,26 @@ pub fn model_of(events: &[&str]) -> Model {
     replay(NAMES.iter().chain(events))
 }
 
-/// What a category takes, now and at the peak.
+/// The bytes of a category, now and at the peak.
 pub fn category(model: &Model, category: Category) -> (u64, u64) {
     let view = model.categories(0)[category as usize];
     assert_eq!(view.category, category);
     (view.bytes, view.bytes_at_peak)
 }
 
-/// The row of the line of this number.
+/// The view of a line by its number.
 pub fn line(model: &Model, number: u32) -> LineView {
     let lines = model.lines(0);
     lines.into_iter().find(|view| view.line.as_ref().is_some_and(|line| line.line == Some(number))).unwrap()
 }
 
-/// The row of a layer.
+/// The view of a layer.
 pub fn layer(model: &Model, name: &str) -> LayerView {
     model.layers(0).into_iter().find(|view| view.name.as_deref() == Some(name)).unwrap()
 }
 
 /// One step of training: a weight moved and tagged, a batch, a forward with one temporary and one kept result,
-/// a loss, a backward with one temporary and the weight's gradient, an optimizer that makes its state.
+/// a loss, a backward with one temporary and the weight's gradient, and an optimizer that creates its state.
 pub const TRAINING: &[&str] = &[
     r#"["a",1,1,0,1000,4096,1,0,64]"#,
     r#"["tag",2,0,1000,"parameter",4000,3,"h.0.mlp.fc.weight"]"#,

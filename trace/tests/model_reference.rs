@@ -1,7 +1,7 @@
-//! The model against its slow twin, on random programs.
+//! The model against a slow reference implementation, on random programs.
 
 mod common;
-mod twin;
+mod reference;
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use common::{all_views, encode_record};
 use memlab_trace::record::*;
 use memlab_trace::{Category, Model, Record, Scope, decode_line};
 use proptest::prelude::*;
-use twin::{DRIVER_KIND, Event, Twin};
+use reference::{DRIVER_KIND, Event, Reference};
 
-/// Stacks 1 and 2 lead to line 10 (2 by way of torch), 3 to line 20, 4 to PyTorch's line 5, 5 and 6 are a loop, which has none.
+/// Stacks 1 and 2 lead to line 10 (2 through torch), 3 to line 20, 4 to PyTorch's line 5; 5 and 6 are a loop without a line.
 const NAMES: &[&str] = &[
     r#"{"memlab":1,"version":"0.1.0","pid":1}"#,
     r#"{"software":"torch","version":"2.15.0","root":"/opt/torch/"}"#,
@@ -126,20 +126,20 @@ fn lines_of(events: &[Event]) -> Vec<Vec<u8>> {
     names.chain(events).collect()
 }
 
-fn check(model: &Model, twin: &Twin, events: usize) -> Result<(), TestCaseError> {
+fn check(model: &Model, reference: &Reference, events: usize) -> Result<(), TestCaseError> {
     for device in 0..2 {
         let Some(view) = model.device(device) else { continue };
-        let peak = twin.peak(device);
+        let peak = reference.peak(device);
         let last = events.checked_sub(1);
-        prop_assert_eq!(view.allocated_bytes, last.map_or(0, |at| twin.allocated(device, at)));
-        prop_assert_eq!(view.peak_allocated_bytes, peak.map_or(0, |at| twin.allocated(device, at)));
+        prop_assert_eq!(view.allocated_bytes, last.map_or(0, |at| reference.allocated(device, at)));
+        prop_assert_eq!(view.peak_allocated_bytes, peak.map_or(0, |at| reference.allocated(device, at)));
         if let Some(peak) = peak {
             prop_assert_eq!(view.peak_time, peak as u64 * 1000);
         }
 
         // Categories, now and at the peak, and their sum.
         let categories = model.categories(device);
-        let [now, at_peak] = twin.by_category(device);
+        let [now, at_peak] = reference.by_category(device);
         let driver_own = |category| matches!(category, Category::Cached | Category::Context | Category::OtherProcesses);
         let libraries: u64 = model.driver_memory(device).iter().map(|held| held.live_bytes).sum();
         for view in categories.iter().filter(|view| !driver_own(view.category)) {
@@ -159,8 +159,8 @@ fn check(model: &Model, twin: &Twin, events: usize) -> Result<(), TestCaseError>
         for (scope, line_of) in
             [(Scope::Users, line_of as fn(u32) -> u32), (Scope::Libraries, line_with_libraries as fn(u32) -> u32)]
         {
-            let [now, at_peak, most] = twin.by_line(device, line_of);
-            let [backward_now, backward_at_peak] = twin.backward_by_line(device, line_of);
+            let [now, at_peak, most] = reference.by_line(device, line_of);
+            let [backward_now, backward_at_peak] = reference.backward_by_line(device, line_of);
             let lines = model.lines_in(device, scope);
             let by = |value: fn(&memlab_trace::LineView) -> u64| -> BTreeMap<u32, u64> {
                 let number = |view: &memlab_trace::LineView| view.line.as_ref().and_then(|line| line.line).unwrap_or(0);
@@ -174,7 +174,7 @@ fn check(model: &Model, twin: &Twin, events: usize) -> Result<(), TestCaseError>
         }
 
         // Stacks.
-        let [now, at_peak] = twin.by_stack(device);
+        let [now, at_peak] = reference.by_stack(device);
         let by = |value: fn(&memlab_trace::StackView) -> u64| -> BTreeMap<u32, u64> {
             let stacks = model.stacks(device);
             stacks.iter().map(|view| (view.stack, value(view))).filter(|(_, bytes)| *bytes > 0).collect()
@@ -182,9 +182,9 @@ fn check(model: &Model, twin: &Twin, events: usize) -> Result<(), TestCaseError>
         prop_assert_eq!(by(|view| view.live_bytes), now);
         prop_assert_eq!(by(|view| view.live_bytes_at_peak), at_peak);
 
-        check_layers(model, twin, device)?;
+        check_layers(model, reference, device)?;
 
-        // Segments hold what blocks they hold, and the rest is free.
+        // Segments contain their blocks, and the rest is free.
         let map = model.segments(device);
         for segment in &map.segments {
             let mut at = segment.address;
@@ -198,7 +198,7 @@ fn check(model: &Model, twin: &Twin, events: usize) -> Result<(), TestCaseError>
     Ok(())
 }
 
-fn check_layers(model: &Model, twin: &Twin, device: i32) -> Result<(), TestCaseError> {
+fn check_layers(model: &Model, reference: &Reference, device: i32) -> Result<(), TestCaseError> {
     let layers = model.layers(device);
     let by = |value: fn(&memlab_trace::LayerView) -> u64| -> BTreeMap<(u32, Option<String>), u64> {
         let rows = layers.iter().map(|view| ((view.root, view.name.as_deref().map(str::to_owned)), value(view)));
@@ -207,7 +207,7 @@ fn check_layers(model: &Model, twin: &Twin, device: i32) -> Result<(), TestCaseE
     let owned = |rows: BTreeMap<(u32, Option<&str>), u64>| -> BTreeMap<(u32, Option<String>), u64> {
         rows.into_iter().map(|((root, name), bytes)| ((root, name.map(str::to_owned)), bytes)).collect()
     };
-    let [now, at_peak] = twin.by_layer(device, layer_row);
+    let [now, at_peak] = reference.by_layer(device, layer_row);
     prop_assert_eq!(by(|view| view.live_bytes), owned(now));
     prop_assert_eq!(by(|view| view.live_bytes_at_peak), owned(at_peak));
 
@@ -215,12 +215,18 @@ fn check_layers(model: &Model, twin: &Twin, device: i32) -> Result<(), TestCaseE
         let rows = (0..5).map(|layer| (layer_row(layer), value(layer))).filter(|(_, bytes)| *bytes > 0);
         owned(rows.collect())
     };
-    prop_assert_eq!(by(|view| view.forward_bytes), asked(&|layer| twin.allocated_in(device, Phase::Forward, layer)));
-    prop_assert_eq!(by(|view| view.backward_bytes), asked(&|layer| twin.allocated_in(device, Phase::Backward, layer)));
-    prop_assert_eq!(by(|view| view.activation_bytes), asked(&|layer| twin.most_activation(device, layer)));
+    prop_assert_eq!(
+        by(|view| view.forward_bytes),
+        asked(&|layer| reference.allocated_in(device, Phase::Forward, layer))
+    );
+    prop_assert_eq!(
+        by(|view| view.backward_bytes),
+        asked(&|layer| reference.allocated_in(device, Phase::Backward, layer))
+    );
+    prop_assert_eq!(by(|view| view.activation_bytes), asked(&|layer| reference.most_activation(device, layer)));
 
     let tagged = |category| {
-        let rows = twin.most_tagged(device, category).into_iter();
+        let rows = reference.most_tagged(device, category).into_iter();
         owned(rows.map(|((root, name), bytes)| ((root, Some(name)), bytes)).collect())
     };
     prop_assert_eq!(by(|view| view.parameter_bytes), tagged(TagCategory::Parameter));
@@ -234,20 +240,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn the_model_agrees_with_its_twin(events in prop::collection::vec(event(), 0..80)) {
+    fn the_model_agrees_with_the_reference(events in prop::collection::vec(event(), 0..80)) {
         let model = common::replay(lines_of(&events));
-        check(&model, &Twin::new(&events), events.len())?;
+        check(&model, &Reference::new(&events), events.len())?;
     }
 
     #[test]
-    fn names_that_come_late_change_nothing(events in prop::collection::vec(event(), 0..60)) {
-        // GIVEN a trace whose names all come at its end
+    fn late_definitions_change_nothing(events in prop::collection::vec(event(), 0..60)) {
+        // GIVEN a trace whose definitions are all at its end
         let lines = lines_of(&events);
         let (names, events) = lines.split_at(NAMES.len());
         let (header, names) = names.split_at(1);
         let late = common::replay(header.iter().chain(events).chain(names));
         let early = common::replay(&lines);
-        // THEN what is shown is the same, but for the most a line held at once, which is near
+        // THEN the views are the same, except for the peak of each line, which is close
         for device in 0..2 {
             let without_peaks = |model: &Model, scope| {
                 let mut lines = model.lines_in(device, scope);
@@ -265,32 +271,32 @@ proptest! {
     }
 
     #[test]
-    fn a_keyframe_stands_for_all_before_it(
+    fn a_keyframe_replaces_the_lines_before_it(
         events in prop::collection::vec(event(), 0..80),
         cut in any::<prop::sample::Index>(),
         names in 0..NAMES.len(),
     ) {
-        // GIVEN a trace, some of whose names come late, and a place in it
+        // GIVEN a trace with some late definitions, and a position in it
         let mut lines = lines_of(&events);
         let late: Vec<_> = lines.drain(1 + names..NAMES.len().max(1 + names)).collect();
         let half = lines.len() / 2;
         lines.splice(half..half, late);
         let cut = 1 + cut.index(lines.len());
         let before = common::replay(&lines[..cut]);
-        // WHEN what comes before that place is replaced by a keyframe
+        // WHEN the lines before that position are replaced by a keyframe
         let mut keyframe = Vec::new();
         before.write_keyframe(&mut keyframe).unwrap();
         let keyframe: Vec<Vec<u8>> = keyframe.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
         let short = common::replay(lines[..1].iter().chain(&keyframe).chain(&lines[cut..]));
-        // THEN it replays to the same
+        // THEN it replays to the same views
         prop_assert_eq!(all_views(&short), all_views(&common::replay(&lines)));
-        // AND a keyframe of that says the same again
+        // AND a keyframe of that replays to the same views again
         let restored = common::replay(lines[..1].iter().chain(&keyframe));
         prop_assert_eq!(all_views(&restored), all_views(&before));
     }
 
     #[test]
-    fn damaged_keyframes_do_no_harm(
+    fn damaged_keyframes_are_harmless(
         events in prop::collection::vec(event(), 0..40),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u64>()), 1..12),
     ) {
@@ -298,7 +304,7 @@ proptest! {
         let mut keyframe = Vec::new();
         common::replay(&lines).write_keyframe(&mut keyframe).unwrap();
         let mut damaged: Vec<String> = String::from_utf8(keyframe).unwrap().lines().map(str::to_owned).collect();
-        // GIVEN a keyframe in which some numbers are any numbers, and some lines come twice or not at all
+        // GIVEN a keyframe with random numbers in some places, and some lines repeated or missing
         for (line, place, value) in damage {
             let at = line.index(damaged.len());
             let starts: Vec<usize> = damaged[at].match_indices(':').map(|(at, _)| at + 1).collect();
@@ -311,14 +317,14 @@ proptest! {
                 _ => {}
             }
         }
-        // WHEN it is replayed, and all its events once more
+        // WHEN it is replayed, and then all events once more
         let mut model = Model::new();
         for line in damaged.iter().map(String::as_bytes).chain(lines.iter().map(Vec::as_slice)) {
             if let Ok(record) = decode_line(line) {
                 model.apply(record);
             }
         }
-        // THEN looking at it is safe
+        // THEN the views can be computed without a panic
         let _ = all_views(&model);
         let _ = model.write_keyframe(&mut std::io::sink());
     }

@@ -1,14 +1,14 @@
-//! The model's slow twin: works everything out from the whole list of events, looking forward as it likes.
+//! A slow reference implementation of the model: computes everything from the whole list of events, with lookahead.
 //!
-//! It shares no code and no idea with the model: it finds when each block lived, what each turned out to be, and
-//! then adds up, for every moment anew.
+//! It shares no code with the model: it finds the lifetime and the category of each block, and then computes the sums for
+//! every moment from scratch.
 
 use std::collections::BTreeMap;
 
 use memlab_trace::Category;
 use memlab_trace::record::{DriverKind, Flags, Phase, TagCategory};
 
-/// What the twin understands.
+/// The events that the reference supports.
 #[derive(Clone, Debug)]
 pub enum Event {
     Alloc { thread: u32, device: i32, address: u64, bytes: u64, stack: u32, layer: u32, flags: u32 },
@@ -28,22 +28,22 @@ struct Block {
     born: usize,
     /// The event that ended it; the list's length if none did.
     died: usize,
-    /// The moment it was decided what it is; not before `died` if never.
+    /// The event at which its category was decided; not before `died` if never.
     decided: usize,
     device: i32,
     bytes: u64,
     stack: u32,
     layer: u32,
     phase: Phase,
-    /// Made outside of everything.
+    /// Allocated outside of modules, optimizers and backward.
     is_scripts: bool,
-    /// What it is by the rules, tags apart.
+    /// Its category by the rules, without tags.
     kind: Category,
-    /// When it was found to be kept for good.
+    /// The event at which it was found to be permanent.
     kept: Option<usize>,
-    /// Whether a module was called with it while it was nothing else.
+    /// Whether a module was called with it while it had no other category.
     is_input: bool,
-    /// Tags of what belongs to layers: when, where, what.
+    /// Tags of tensors that belong to layers: when, where, what.
     tags: Vec<(usize, u64, TagCategory, u64, u32, &'static str)>,
 }
 
@@ -61,30 +61,30 @@ pub fn rounded(bytes: u64) -> u64 {
     bytes.div_ceil(512) * 512
 }
 
-/// Everything, worked out.
-pub struct Twin {
+/// The events with all blocks resolved.
+pub struct Reference {
     events: Vec<Event>,
     blocks: Vec<Block>,
 }
 
-impl Twin {
+impl Reference {
     pub fn new(events: &[Event]) -> Self {
-        let mut twin = Self { events: events.to_vec(), blocks: Vec::new() };
+        let mut reference = Self { events: events.to_vec(), blocks: Vec::new() };
         for (born, event) in events.iter().enumerate() {
             if let Event::Alloc { .. } = event {
-                let block = twin.life(born);
-                twin.blocks.push(block);
+                let block = reference.life(born);
+                reference.blocks.push(block);
             }
         }
-        twin.find_what_is_kept();
-        for index in 0..twin.blocks.len() {
-            twin.blocks[index].is_input = twin.is_told_input(&twin.blocks[index], events.len());
+        reference.find_permanent_blocks();
+        for index in 0..reference.blocks.len() {
+            reference.blocks[index].is_input = reference.is_tagged_input(&reference.blocks[index], events.len());
         }
-        twin
+        reference
     }
 
-    /// Whether a thread enters forward with event `at`: by an allocation there, if it was elsewhere before. It leaves forward
-    /// with one elsewhere, with its step, and whenever there is backward.
+    /// Whether a thread enters forward with event `at`: by an allocation in forward after one elsewhere. It leaves forward with
+    /// an allocation elsewhere, with its step, and whenever there is backward.
     fn enters_forward(&self, at: usize) -> bool {
         let Event::Alloc { thread, layer, flags, .. } = self.events[at] else { return false };
         let was_there = self.events[..at].iter().rev().find_map(|event| match *event {
@@ -102,9 +102,9 @@ impl Twin {
         (0..until).filter(|at| self.enters_forward(*at)).count()
     }
 
-    /// Looks, whenever two steps and two passes have been since the last look, for places all of whose blocks were there
-    /// then and still are.
-    fn find_what_is_kept(&mut self) {
+    /// Whenever two steps and two passes have occurred since the last check, finds places all of whose blocks existed
+    /// at the last check and still do.
+    fn find_permanent_blocks(&mut self) {
         let (mut steps, mut last, mut looked) = (0, (0, 0), 0);
         let mut examined = vec![false; self.blocks.len()];
         for at in 0..self.events.len() {
@@ -131,7 +131,7 @@ impl Twin {
                     && block.decided <= at
                     && block.died > at
                     && !is_tagged
-                    && !self.is_told_input(block, at)
+                    && !self.is_tagged_input(block, at)
             };
             let old: Vec<usize> = (0..self.blocks.len()).filter(is_old).collect();
             for index in &old {
@@ -147,10 +147,10 @@ impl Twin {
         }
     }
 
-    /// Whether, before event `until`, a module was called with a block of the script's.
-    fn is_told_input(&self, block: &Block, until: usize) -> bool {
+    /// Whether, before event `until`, a module was called with a block that the script allocated.
+    fn is_tagged_input(&self, block: &Block, until: usize) -> bool {
         let Event::Alloc { address, .. } = self.events[block.born] else { panic!() };
-        let is_told = |at: &usize| {
+        let is_input_tag = |at: &usize| {
             let is_tagged = block.tags.iter().any(|(tagged, ..)| tagged < at);
             let is_scripts = block.is_scripts || block.kept.is_some_and(|kept| kept < *at);
             let Event::Tag { device, address: inside, category: TagCategory::Input, .. } = self.events[*at] else {
@@ -159,7 +159,7 @@ impl Twin {
             let is_inside = device == block.device && inside >= address && inside - address < block.bytes;
             is_inside && is_scripts && !is_tagged
         };
-        (block.born..block.died.min(until)).any(|at| is_told(&at))
+        (block.born..block.died.min(until)).any(|at| is_input_tag(&at))
     }
 
     fn life(&self, born: usize) -> Block {
@@ -184,7 +184,7 @@ impl Twin {
         let is_known = flags & (Flags::WORKSPACE | Flags::MOVED_MODULE) != 0;
         let is_scripts = own == Phase::Other && !is_known;
         let seen_forward = self.passes(born) > 0;
-        // When it is decided, if it lives so long, and what it is then, and what it looks like before.
+        // The event of the decision if it survives until then, the category then, and the one before.
         let (decided, survivor) = if flags & Flags::WORKSPACE != 0 {
             (Some(born), Category::Workspace)
         } else if flags & Flags::MOVED_MODULE != 0 {
@@ -220,7 +220,7 @@ impl Twin {
             }
         };
         let decided = decided.unwrap_or(usize::MAX);
-        // An allocation first decides what was pending, then takes over an address.
+        // An allocation first decides pending blocks, then replaces a block at its address.
         let died_by_alloc = matches!(self.events.get(died), Some(Event::Alloc { .. }));
         let kind = if decided < died || decided == died && died_by_alloc {
             survivor
@@ -257,7 +257,7 @@ impl Twin {
         }
     }
 
-    /// The blocks of a device that live after event `at`.
+    /// The blocks of a device that are live after event `at`.
     fn live(&self, device: i32, at: usize) -> impl Iterator<Item = &Block> {
         self.blocks.iter().filter(move |block| block.device == device && block.born <= at && block.died > at)
     }
@@ -266,13 +266,13 @@ impl Twin {
         self.live(device, at).map(|block| block.bytes).sum()
     }
 
-    /// The first event after which most was allocated, if anything ever was.
+    /// The first event after which the allocated bytes are at their maximum, if there is one.
     pub fn peak(&self, device: i32) -> Option<usize> {
         let most = (0..self.events.len()).map(|at| self.allocated(device, at)).max().filter(|most| *most > 0)?;
         (0..self.events.len()).find(|at| self.allocated(device, *at) == most)
     }
 
-    /// What is live now (or at the peak), by any key.
+    /// Live bytes now (or at the peak), by any key.
     fn sums<K: Ord>(&self, device: i32, at: Option<usize>, key: impl Fn(&Block) -> K) -> BTreeMap<K, u64> {
         let mut sums = BTreeMap::new();
         if let Some(at) = at {
@@ -296,7 +296,7 @@ impl Twin {
         [self.last(), self.peak(device)].map(|at| self.sums(device, at, |block| block.stack))
     }
 
-    /// By any grouping of stacks, only what was allocated in backward.
+    /// By any grouping of stacks, only blocks allocated in backward.
     pub fn backward_by_line(&self, device: i32, line: impl Fn(u32) -> u32) -> [BTreeMap<u32, u64>; 2] {
         [self.last(), self.peak(device)].map(|at| {
             let mut sums = self.sums(device, at, |block| (block.phase == Phase::Backward, line(block.stack)));
@@ -305,7 +305,7 @@ impl Twin {
         })
     }
 
-    /// By any grouping of stacks: live now, at the peak, and the most ever at once.
+    /// By any grouping of stacks: live now, at the peak, and the maximum at any time.
     pub fn by_line(&self, device: i32, line: impl Fn(u32) -> u32) -> [BTreeMap<u32, u64>; 3] {
         let key = |block: &Block| line(block.stack);
         let mut most = BTreeMap::new();
@@ -318,7 +318,7 @@ impl Twin {
         [self.sums(device, self.last(), key), self.sums(device, self.peak(device), key), most]
     }
 
-    /// By row of the layers: (root, name), or the layer that asked by `named`.
+    /// By layer view: (root, name), or that of the allocating layer by `named`.
     pub fn by_layer(
         &self,
         device: i32,
@@ -338,9 +338,9 @@ impl Twin {
         mine.map(|block| block.bytes).sum()
     }
 
-    /// The most that decided activations of a layer id took at once.
+    /// The maximum bytes of decided activations of a layer id.
     pub fn most_activation(&self, device: i32, layer: u32) -> u64 {
-        // Within one event, blocks are decided before any is gone or comes.
+        // Within one event, blocks are decided before any is freed or allocated.
         let after_deciding = |at: usize, block: &&Block| block.decided <= at && block.died >= at && block.born < at;
         let after = |at: usize, block: &&Block| block.decided <= at && block.died > at && block.born <= at;
         let is_activation = |block: &&Block, at: usize, before_the_look: bool| {
@@ -359,14 +359,14 @@ impl Twin {
             let before = if deciding { sum(at, &after_deciding, true) } else { 0 };
             before.max(sum(at, &after, false))
         });
-        // What is still pending at the end counts as what it is shown as.
+        // Blocks still pending at the end count in their provisional category.
         let alive = |block: &&Block| block.died == self.events.len();
         let at_end = self.events.len();
         let mine = self.blocks.iter().filter(alive).filter(|block| is_activation(block, at_end, false));
         moments.max().unwrap_or(0).max(mine.map(|block| block.bytes).sum())
     }
 
-    /// The most that tagged tensors of a category took at once, by root and layer name.
+    /// The maximum bytes of tagged tensors of a category, by root and layer name.
     pub fn most_tagged(&self, device: i32, category: TagCategory) -> BTreeMap<(u32, &'static str), u64> {
         let mut most = BTreeMap::new();
         for at in 0..self.events.len() {
@@ -405,7 +405,7 @@ impl Block {
         tensors.into_values().collect()
     }
 
-    /// What it turned out to be: what most of its tagged bytes are, else what it was used as, else what the rules say.
+    /// Its final category: that of most of its tagged bytes, else by its use, else by the rules.
     fn category(&self) -> Category {
         let mut bytes = [0; 4];
         for (category, size, ..) in self.tensors(usize::MAX) {
@@ -421,8 +421,8 @@ impl Block {
         }
     }
 
-    /// Who owns it by its tags: the layer of its largest tensor. Ties and tensors that were tagged again go by
-    /// the order of tags, as the model documents it.
+    /// Its owner by tags: the layer of its largest tensor. The order of tags decides between ties and tensors that were tagged
+    /// again, as the model documents.
     fn owner(&self) -> Option<(u32, &'static str)> {
         let mut largest: Option<(u64, u64, u32, &'static str)> = None;
         let mut known = BTreeMap::new();
