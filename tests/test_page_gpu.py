@@ -60,7 +60,7 @@ def test_share_of_the_card(memlab):
     # GIVEN a process that PyTorch allows 448 MiB of the card, a model of 512 MiB, and a larger budget
     (found,) = lines(memlab.python(PROGRAMS / "paged.py", "share", preload=False, env=environment()))
     # THEN the plan stays within the process's share, and uses it
-    assert 100 << 20 < found["resident"] < found["reserved"] <= found["allowed"]
+    assert 64 << 20 < found["resident"] < found["reserved"] <= found["allowed"]
     # AND the memory of the measurement is freed before the final memory is allocated
     assert len(found["cleared"]) == 2 and max(found["cleared"]) < 32 << 20
 

@@ -1,6 +1,6 @@
 """A second, simple reader of traces, without the optimizations of the `trace` crate.
 
-It recomputes everything from the events up to a moment; tests compare both readers to PyTorch.
+It recomputes everything from the events up to a time; tests compare both readers to PyTorch.
 """
 
 import json
@@ -25,7 +25,7 @@ class Block:
 
 
 @dataclass
-class Moment:
+class LiveMemory:
     """The live memory at some time."""
 
     blocks: dict = field(default_factory=dict)
@@ -63,24 +63,24 @@ class Trace:
     def at(self, unix_ns=None):
         """The live memory at that time (without one, at the end)."""
         until = float("inf") if unix_ns is None else unix_ns - self.header["start_unix_ns"]
-        moment = Moment()
+        live = LiveMemory()
         for event in self.events:
             if event[1] > until:
                 break
             match event:
                 case ["a", _, _, device, address, size, stack, layer, flags, *_]:
-                    assert (device, address) not in moment.blocks, "allocated twice"
-                    moment.blocks[device, address] = Block(device, size, stack, layer, flags)
-                    moment.total[device] += size
-                    moment.peak[device] = max(moment.peak[device], moment.total[device])
+                    assert (device, address) not in live.blocks, "allocated twice"
+                    live.blocks[device, address] = Block(device, size, stack, layer, flags)
+                    live.total[device] += size
+                    live.peak[device] = max(live.peak[device], live.total[device])
                 case ["f", _, _, device, address, *_]:
-                    moment.total[device] -= moment.blocks.pop((device, address)).bytes
+                    live.total[device] -= live.blocks.pop((device, address)).bytes
                 case ["d+", _, _, device, address, size, kind, _, _, _, _, flags, *_]:
                     if flags & SEGMENT:
-                        moment.segments[kind, address] = (device, size)
+                        live.segments[kind, address] = (device, size)
                 case ["d-", _, _, _, address, kind, *_]:
-                    moment.segments.pop((kind, address), None)
-        return moment
+                    live.segments.pop((kind, address), None)
+        return live
 
     def stack(self, stack):
         """Frames of a stack, innermost first."""

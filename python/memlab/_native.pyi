@@ -6,7 +6,7 @@ legacy default stream; ignored on the host backend).
 
 from typing import TypedDict, final, type_check_only
 
-__all__ = ["Arena", "Pipeline", "Session", "checkpoint_tensors", "plan", "simulate"]
+__all__ = ["Arena", "Pipeline", "Session", "checkpoint_tensors", "format_size", "parse_size", "plan", "simulate"]
 
 @final
 class Arena:
