@@ -1,4 +1,4 @@
-//! On the host, with real bytes: whatever order the points come in, a held unit's bytes are those of the arena.
+//! Real bytes on the host: in any order of points, a held unit has the bytes of the arena.
 
 mod common;
 
@@ -11,10 +11,10 @@ use proptest::prelude::*;
 
 const STREAM: Stream = Stream(0);
 
-/// A pipeline, and what its unit's bytes have to be.
+/// A pipeline, and the expected bytes of its units.
 struct Fixture {
     model: Model,
-    /// Goes before the memory that it writes to.
+    /// Dropped before the memory that it writes to.
     pipeline: Pipeline,
     arena: Arc<Arena>,
     device: DeviceMemory,
@@ -30,7 +30,7 @@ impl Fixture {
             model.bytes.iter().enumerate().map(|(unit, &bytes)| vec![unit as u8 + 1; bytes as usize]).collect();
         let fixture = Self { model: model.clone(), arena, device, pipeline, weights };
         (0..fixture.weights.len()).for_each(|unit| fixture.fill(unit));
-        // SAFETY: the memory goes after the pipeline.
+        // SAFETY: the memory is dropped after the pipeline.
         unsafe { fixture.pipeline.configure(model.configuration(fixture.device.address()), STREAM) }.unwrap();
         fixture
     }
@@ -38,7 +38,7 @@ impl Fixture {
     fn fill(&self, unit: usize) {
         let weights = &self.weights[unit];
         let offset = self.model.arena_offset(unit as u32);
-        // SAFETY: the vector lives and nobody writes to it.
+        // SAFETY: the vector outlives the call and is not written to.
         unsafe { self.arena.fill(offset, weights.as_ptr() as u64, weights.len() as u64) }.unwrap();
     }
 
@@ -49,12 +49,12 @@ impl Fixture {
     }
 }
 
-/// What a thread does.
+/// An action of a thread.
 #[derive(Clone, Debug)]
 enum Action {
     /// The next point in order.
     Next,
-    /// Any point, or what the schedule lacks.
+    /// Any point, or a key outside the schedule.
     Jump(usize),
     Fallback(usize),
     Leave,
@@ -77,15 +77,15 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(action, 1..60)
 }
 
-/// The rules once more, as plainly as can be: which point a key means, and what that changes.
+/// A plain reference implementation of the rules: the point of a key, and the units that change.
 #[derive(Default)]
-struct Twin {
+struct Reference {
     position: Option<usize>,
     held: Vec<u32>,
     out_of_order: u64,
 }
 
-impl Twin {
+impl Reference {
     fn enter(&mut self, model: &Model, key: i64) -> (Vec<u32>, Vec<u32>) {
         let points = model.points.len();
         let begin = self.position.map_or(0, |position| position + 1);
@@ -114,16 +114,16 @@ fn sorted(mut units: Vec<u32>) -> Vec<u32> {
 
 fn perform(fixture: &mut Fixture, session: &mut Session, actions: &[Action]) {
     let model = fixture.model.clone();
-    let mut twin = Twin::default();
+    let mut reference = Reference::default();
     let mut stream = STREAM;
     for action in actions {
         let key = match action {
-            Action::Next => Some(model.keys[twin.position.map_or(0, |point| (point + 1) % model.keys.len())]),
+            Action::Next => Some(model.keys[reference.position.map_or(0, |point| (point + 1) % model.keys.len())]),
             Action::Jump(point) => Some(model.keys[point % model.keys.len()]),
             Action::Fallback(unit) => Some(1000 + (unit % model.bytes.len()) as i64),
             Action::Leave => {
-                assert_eq!(sorted(leave(session, stream).unwrap()), sorted(std::mem::take(&mut twin.held)));
-                twin.position = None;
+                assert_eq!(sorted(leave(session, stream).unwrap()), sorted(std::mem::take(&mut reference.held)));
+                reference.position = None;
                 None
             }
             Action::Edit(unit) => {
@@ -133,7 +133,7 @@ fn perform(fixture: &mut Fixture, session: &mut Session, actions: &[Action]) {
                 fixture.pipeline.reload(unit as u32, stream).unwrap();
                 None
             }
-            // Only between forwards: what is held then would stay stale.
+            // Only between forwards: units held at this time would stay stale.
             Action::Invalidate => {
                 fixture.pipeline.invalidate();
                 None
@@ -144,26 +144,26 @@ fn perform(fixture: &mut Fixture, session: &mut Session, actions: &[Action]) {
             }
         };
         if let Some(key) = key {
-            let expected = twin.enter(&model, key);
+            let expected = reference.enter(&model, key);
             let (released, acquired) = enter(session, key, stream).unwrap().unwrap_or_default();
             assert_eq!((sorted(released), acquired), (sorted(expected.0), expected.1));
         }
-        twin.held.iter().for_each(|&unit| fixture.assert_is_there(unit));
+        reference.held.iter().for_each(|&unit| fixture.assert_is_there(unit));
     }
-    assert_eq!(fixture.pipeline.counters().out_of_order, twin.out_of_order);
+    assert_eq!(fixture.pipeline.counters().out_of_order, reference.out_of_order);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn what_is_held_is_right_in_any_order(model in models(), actions in actions()) {
-        // GIVEN any model, WHEN a thread goes through it in any order, edits weights and breaks off forwards, THEN after each step
-        // what it holds has the arena's bytes, and it was told exactly what changed.
+    fn held_units_are_right_in_any_order(model in models(), actions in actions()) {
+        // GIVEN any model, WHEN a thread enters points in any order, edits weights and aborts forwards, THEN after each step
+        // the held units have the arena's bytes, and the reported changes are exact.
         let mut fixture = Fixture::new(&model);
         let mut session = fixture.pipeline.session();
         perform(&mut fixture, &mut session, &actions);
-        // AND a forward in order then is right.
+        // AND a forward in order is right after that.
         leave(&mut session, STREAM).unwrap();
         for (&key, units) in model.keys.iter().zip(&model.points) {
             let target = units.clone();
@@ -176,7 +176,7 @@ proptest! {
     }
 }
 
-/// Six layers of which one stays, in a ring for two.
+/// Six layers, one of them resident, in a ring for two.
 fn six_layers() -> Model {
     Model {
         bytes: vec![128; 6],
@@ -190,13 +190,13 @@ fn six_layers() -> Model {
 }
 
 #[test]
-fn a_forward_after_an_exception_is_right() {
-    // GIVEN a forward that breaks off in the middle
+fn a_forward_after_an_aborted_one_is_right() {
+    // GIVEN a forward that is aborted in the middle
     let fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
     (0..3).for_each(|key| drop(enter(&mut session, key, STREAM).unwrap()));
     assert_eq!(leave(&mut session, STREAM).unwrap(), [2]);
-    // WHEN the next one runs, THEN each layer finds its weights, none on demand that was to be expected.
+    // WHEN the next one runs, THEN each layer finds its weights, and expected ones are not loaded on demand.
     for key in 0..6 {
         enter(&mut session, key, STREAM).unwrap();
         fixture.assert_is_there(key as u32);
@@ -209,8 +209,8 @@ fn a_forward_after_an_exception_is_right() {
 }
 
 #[test]
-fn edited_weights_are_copied_where_they_are() {
-    // GIVEN one layer that stays, one that is in the ring, and one that is nowhere
+fn edited_weights_are_copied_again() {
+    // GIVEN one resident layer, one in the ring, and one that is not loaded
     let mut fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
     enter(&mut session, 0, STREAM).unwrap();
@@ -229,14 +229,14 @@ fn edited_weights_are_copied_where_they_are() {
         enter(&mut session, key, STREAM).unwrap();
         fixture.assert_is_there(key as u32);
     }
-    // AND a unit that there is not is refused.
+    // AND a unit that does not exist is refused.
     let error = fixture.pipeline.reload(6, STREAM).unwrap_err().to_string();
     assert_eq!(error, "there is no unit 6, only 6");
 }
 
 #[test]
 fn a_model_that_fits_is_never_copied() {
-    // GIVEN layers that all stay, WHEN forwards run, THEN nothing is copied.
+    // GIVEN layers that are all resident, WHEN forwards run, THEN nothing is copied.
     let mut model = six_layers();
     model.places = vec![None; 6];
     let fixture = Fixture::new(&model);
@@ -253,44 +253,44 @@ fn a_model_that_fits_is_never_copied() {
 }
 
 #[test]
-fn configuring_again_begins_anew() {
+fn a_pipeline_can_be_configured_again() {
     // GIVEN a pipeline in use
     let fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
     enter(&mut session, 0, STREAM).unwrap();
-    // WHEN it is configured while a forward is under way, THEN it refuses
+    // WHEN it is configured during a forward, THEN it refuses
     let mut model = six_layers();
     model.points.reverse();
-    // SAFETY: the memory goes after the pipeline.
+    // SAFETY: the memory is dropped after the pipeline.
     let configure = || unsafe { fixture.pipeline.configure(model.configuration(fixture.device.address()), STREAM) };
     assert!(configure().unwrap_err().to_string().contains("under way"));
-    // WHEN none is, THEN the old session goes on with the new schedule.
+    // WHEN there is none, THEN the old session continues with the new schedule.
     leave(&mut session, STREAM).unwrap();
     configure().unwrap();
     for key in 0..6 {
         assert_eq!(enter(&mut session, key, STREAM).unwrap().unwrap().1, [5 - key as u32]);
         fixture.assert_is_there(5 - key as u32);
     }
-    // WHEN a session is dropped in the middle, THEN it holds nothing any more.
+    // WHEN a session is dropped in the middle, THEN it releases its units.
     drop(session);
     configure().unwrap();
 }
 
 #[test]
-fn what_is_not_configured_says_so() {
-    // GIVEN a pipeline without a configuration, WHEN a forward begins, THEN the error says what is missing.
+fn a_pipeline_without_a_configuration_is_an_error() {
+    // GIVEN a pipeline without a configuration, WHEN a forward starts, THEN the error says so.
     let arena = Arc::new(Arena::new(64).unwrap());
     let pipeline = Pipeline::new(arena, None, None).unwrap();
     let mut session = pipeline.session();
     assert!(enter(&mut session, 0, STREAM).unwrap_err().to_string().contains("nothing is configured"));
-    // WHEN the pipeline is gone, THEN likewise.
+    // AND likewise when the pipeline was dropped.
     drop(pipeline);
     assert!(enter(&mut session, 0, STREAM).is_err());
 }
 
 #[test]
 fn compute_is_measured_per_point() {
-    // GIVEN a timed forward that computes at two points and leaves out the others
+    // GIVEN a timed forward that computes at two points and skips the others
     let fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
     fixture.pipeline.timed(true);
@@ -306,8 +306,8 @@ fn compute_is_measured_per_point() {
 }
 
 #[test]
-fn coming_to_a_point_again_is_part_of_it() {
-    // GIVEN a timed forward that comes to one point three times in a row, as with a batch in pieces
+fn entering_a_point_again_adds_to_its_time() {
+    // GIVEN a timed forward that enters one point three times in a row, as with a split batch
     let fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
     fixture.pipeline.timed(true);
@@ -316,20 +316,20 @@ fn coming_to_a_point_again_is_part_of_it() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     leave(&mut session, STREAM).unwrap();
-    // THEN all of it is that point's time, and nothing was out of order
+    // THEN all of it is that point's time, and nothing is out of order
     let ms: Vec<u64> = fixture.pipeline.timings().unwrap().iter().map(|ns| ns / 1_000_000).collect();
     assert!(ms[1] >= 15, "{ms:?}");
     assert_eq!(fixture.pipeline.counters().out_of_order, 0);
 }
 
 #[test]
-fn a_pace_is_kept() {
+fn copies_can_be_throttled() {
     // GIVEN copies at 100 MB/s, WHEN the bandwidth is measured, THEN it is that.
     let arena = Arc::new(Arena::new(1 << 20).unwrap());
     let device = DeviceMemory::new(None, 1 << 20).unwrap();
     let pipeline = Pipeline::new(arena, None, Some(100e6)).unwrap();
-    // SAFETY: the memory goes after the pipeline.
+    // SAFETY: the memory is dropped after the pipeline.
     let measured = unsafe { pipeline.bandwidth(device.address(), 1 << 20, STREAM) }.unwrap();
-    // Less only where the machine has no time for the thread.
+    // Lower only if the machine does not schedule the thread.
     assert!((50e6..101e6).contains(&measured), "{measured}");
 }

@@ -1,4 +1,4 @@
-//! Checkpoints: what is right is found, what is hostile or damaged is refused in words.
+//! Checkpoints: valid ones are read; invalid or damaged ones are refused with a reason.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use memlab_loader::Error;
 use memlab_loader::checkpoint::{Part, Tensor, read_parts, tensors};
 use proptest::prelude::*;
 
-/// A file with this header and so many bytes of data.
+/// A file with this header and this many bytes of data.
 fn write(path: &Path, header: &str, data: usize) {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());
@@ -32,12 +32,12 @@ fn refused(path: &Path) -> String {
 }
 
 fn read(parts: &[Part], memory: &mut [u8]) -> Result<(), Error> {
-    // SAFETY: the memory is this test's alone.
+    // SAFETY: only this test uses the memory.
     unsafe { read_parts(parts, memory.as_mut_ptr(), memory.len() as u64) }
 }
 
 #[test]
-fn a_files_tensors_lie_where_the_header_says() {
+fn tensors_have_the_offsets_of_the_header() {
     // GIVEN a file with two tensors, the second first in the header, an empty one, and metadata
     let folder = folder();
     let path = folder.path().join("model.safetensors");
@@ -45,10 +45,10 @@ fn a_files_tensors_lie_where_the_header_says() {
         [entry("b", "F32", "[2]", 6, 14), entry("a", "BF16", "[3,1]", 0, 6), entry("none", "I8", "[0]", 14, 14)];
     let header = format!(r#"{{"__metadata__":{{"format":"pt"}},{}}}"#, entries.join(","));
     write(&path, &header, 14);
-    // WHEN it is looked at by itself and by its folder
+    // WHEN it is opened by its path and by its folder
     let found = tensors(&path).unwrap();
     assert_eq!(found, tensors(folder.path()).unwrap());
-    // THEN the tensors come in the file's order, with their places
+    // THEN the tensors are in the file's order, with their offsets
     let data = 8 + header.len() as u64;
     let tensor = |name: &str, dtype: &str, shape: &[usize], offset, bytes| Tensor {
         name: name.to_string(),
@@ -76,13 +76,13 @@ fn sharded(folder: &Path) -> PathBuf {
 
 #[test]
 fn an_index_gathers_its_files() {
-    // GIVEN a checkpoint in two files, also linked to from a cache's folder as the hub's client does
+    // GIVEN a checkpoint in two files, also linked from a cache folder as the hub's client does
     let (blobs, cache) = (folder(), folder());
     let index = sharded(blobs.path());
     for name in ["model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"] {
         symlink(blobs.path().join(name), cache.path().join(name)).unwrap();
     }
-    // WHEN it is named by its index, by its folder, by the folder of links
+    // WHEN it is opened by its index, by its folder, and by the folder of links
     for path in [index.as_path(), blobs.path(), cache.path()] {
         // THEN all tensors are found, file by file
         let names: Vec<String> = tensors(path).unwrap().into_iter().map(|tensor| tensor.name).collect();
@@ -91,12 +91,12 @@ fn an_index_gathers_its_files() {
 }
 
 #[test]
-fn an_index_that_does_not_fit_its_files_is_refused() {
+fn an_index_that_does_not_match_its_files_is_refused() {
     let folder = folder();
     let index = sharded(folder.path());
     let outside = folder.path().parent().unwrap().join("model-1.safetensors");
     for (map, word) in [
-        // GIVEN an index that names a tensor which is not there,
+        // GIVEN an index that names a missing tensor,
         (r#"{"third":"model-1.safetensors"}"#.to_string(), "says that third is in model-1.safetensors"),
         // files outside of its folder,
         (r#"{"first":"../model-1.safetensors"}"#.to_string(), "files of its own folder only"),
@@ -119,32 +119,32 @@ fn an_index_that_does_not_fit_its_files_is_refused() {
 
 #[test]
 fn a_folder_must_hold_one_checkpoint() {
-    // GIVEN a folder without one WHEN it is named THEN that is said
+    // GIVEN a folder without a checkpoint WHEN it is opened THEN the error says so
     let folder = folder();
     assert!(refused(folder.path()).contains("holds no *.safetensors"));
-    // GIVEN two of equal standing THEN they are named
+    // GIVEN two equal candidates THEN the error names them
     for name in ["a.safetensors", "b.safetensors"] {
         write(&folder.path().join(name), "{}", 0);
     }
     assert!(refused(folder.path()).contains("a.safetensors, b.safetensors"));
-    // GIVEN one that is named as the default THEN it is that one
+    // GIVEN one with the default name THEN it is used
     write(&folder.path().join("model.safetensors"), &format!("{{{}}}", entry("x", "U8", "[1]", 0, 1)), 1);
     assert_eq!(tensors(folder.path()).unwrap().len(), 1);
 }
 
 #[test]
-fn hostile_headers_are_refused_in_words() {
+fn invalid_headers_are_refused_with_a_reason() {
     let folder = folder();
     let path = folder.path().join("hostile.safetensors");
     let whole = usize::MAX;
     for (header, data, word) in [
-        // GIVEN headers that are no JSON, or not of the format,
+        // GIVEN headers that are not JSON, or not of the format,
         ("{".to_string(), 0, "cannot be right"),
         ("[]".to_string(), 0, "cannot be right"),
         (format!("{{{}}}", entry("a", "F7", "[1]", 0, 1)), 1, "F7"),
         (format!("{{{}}}", entry("a", "U8", "[-1]", 0, 1)), 1, "cannot be right"),
         ("[".repeat(1_000_000), 0, "cannot be right"),
-        // whose shapes do not fit the bytes, overflow, leave holes or overlap,
+        // whose shapes do not match the bytes, overflow, leave holes or overlap,
         (format!("{{{}}}", entry("a", "F32", "[2]", 0, 4)), 4, "cannot be right"),
         (format!("{{{}}}", entry("a", "F32", &format!("[{whole},{whole}]"), 0, 4)), 4, "cannot be right"),
         (format!("{{{}}}", entry("a", "U8", "[4]", 4, 8)), 8, "cannot be right"),
@@ -156,11 +156,11 @@ fn hostile_headers_are_refused_in_words() {
         (format!("{{{}}}", entry("a", "U8", &format!("[{}]", whole / 16), 0, whole / 16)), 4, "its header says"),
     ] {
         write(&path, &header, data);
-        // WHEN it is read THEN the error names the file and says why
+        // WHEN it is read THEN the error has the file and the reason
         let text = refused(&path);
         assert!(text.contains(word) && text.contains("hostile.safetensors"), "{text}");
     }
-    // GIVEN files that are too short for what they begin with, or claim a header of any size
+    // GIVEN files that are too short for their length field, or claim a header of any size
     for (bytes, word) in [
         (vec![], "has 0 bytes"),
         (vec![1, 2, 3], "has 3 bytes"),
@@ -175,14 +175,14 @@ fn hostile_headers_are_refused_in_words() {
 }
 
 #[test]
-fn what_is_no_file_is_not_waited_for() {
-    // GIVEN a pipe that nobody writes to
+fn pipes_are_refused_without_waiting() {
+    // GIVEN a pipe without a writer
     let folder = folder();
     let path = folder.path().join("pipe.safetensors");
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: a name that ends in NUL.
+    // SAFETY: the name is NUL-terminated.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    // WHEN it is read THEN it is refused, not waited for
+    // WHEN it is read THEN it is refused without waiting
     assert!(refused(&path).contains("no regular file"));
     let part = Part { path, file_offset: 0, offset: 0, bytes: 1 };
     assert!(read(&[part], &mut [0]).unwrap_err().to_string().contains("no regular file"));
@@ -190,15 +190,15 @@ fn what_is_no_file_is_not_waited_for() {
 
 proptest! {
     #[test]
-    fn no_header_brings_it_down(bytes in prop::collection::vec(any::<u8>(), 0..200), length in 0u64..200, json in any::<bool>()) {
-        // GIVEN a file of arbitrary bytes behind a plausible length
+    fn any_header_is_handled(bytes in prop::collection::vec(any::<u8>(), 0..200), length in 0u64..200, json in any::<bool>()) {
+        // GIVEN a file of arbitrary bytes after a plausible length
         let folder = folder();
         let path = folder.path().join("any.safetensors");
         let mut file = length.to_le_bytes().to_vec();
         let body = br#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}1234"#;
         file.extend(if json { body.iter().zip(bytes.iter().chain(&[0; 200])).map(|(a, b)| if b % 16 == 1 { *b } else { *a }).collect() } else { bytes });
         fs::write(&path, file).unwrap();
-        // WHEN it is read THEN there is an answer, and what it finds lies in the file
+        // WHEN it is read THEN the call returns, and all tensors are inside the file
         if let Ok(found) = tensors(&path) {
             let size = fs::metadata(&path).unwrap().len();
             prop_assert!(found.iter().all(|tensor| tensor.offset + tensor.bytes <= size));
@@ -206,7 +206,7 @@ proptest! {
     }
 
     #[test]
-    fn parts_come_to_where_they_belong(sizes in prop::collection::vec(0usize..5000, 1..20), gap in 0usize..9, shift in 0usize..50) {
+    fn parts_are_read_to_their_offsets(sizes in prop::collection::vec(0usize..5000, 1..20), gap in 0usize..9, shift in 0usize..50) {
         // GIVEN parts of two files, in any order, with gaps between them
         let folder = folder();
         let paths = [folder.path().join("one"), folder.path().join("two")];
@@ -228,7 +228,7 @@ proptest! {
         // WHEN they are read
         let mut memory = vec![0xee; 120_000];
         read(&parts, &mut memory).unwrap();
-        // THEN each byte is where it belongs, and no other is touched
+        // THEN each byte is in its place, and no other is changed
         prop_assert!(memory == expected);
     }
 }
@@ -240,7 +240,7 @@ fn a_large_part_is_read_in_pieces() {
     let path = folder.path().join("large");
     let content: Vec<u8> = (0..(40u32 << 20) + 77).map(|i| (i ^ i >> 11) as u8).collect();
     fs::write(&path, &content).unwrap();
-    // WHEN it is read from byte 5 on
+    // WHEN it is read to byte 5
     let mut memory = vec![0; content.len()];
     let bytes = content.len() as u64 - 5;
     read(&[Part { path, file_offset: 5, offset: 5, bytes }], &mut memory).unwrap();
@@ -257,21 +257,21 @@ fn parts_that_cannot_be_read_are_an_error() {
     let part = |file_offset, offset, bytes| Part { path: path.clone(), file_offset, offset, bytes };
     let mut memory = [0; 200];
     for (parts, word) in [
-        // WHEN more of it is asked for than it has,
+        // WHEN more is requested than the file has,
         (vec![part(0, 0, 10), part(50, 10, 51)], "short.safetensors"),
         (vec![part(u64::MAX, 0, 10)], "cut short"),
-        // more than the destination takes,
+        // more than the destination holds,
         (vec![part(0, 150, 51)], "do not fit"),
         (vec![part(0, u64::MAX, 2)], "do not fit"),
-        // two parts go to one place,
+        // two parts have one destination,
         (vec![part(0, 0, 10), part(50, 9, 10)], "same place"),
-        // or a file is not there
+        // or a file is missing
         (vec![Part { path: folder.path().join("gone"), ..part(0, 0, 1) }], "gone"),
     ] {
         // THEN the error says so
         let text = read(&parts, &mut memory).unwrap_err().to_string();
         assert!(text.contains(word), "{text}");
     }
-    // and nothing was written to
+    // and nothing was written
     assert_eq!(memory, [0; 200]);
 }

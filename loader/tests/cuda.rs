@@ -1,7 +1,7 @@
-//! The CUDA backend, on the simulated GPU. Its copies are real and its events are checked, but all work is done when it is
-//! submitted: that the events keep the order is what `threads.rs` and `schedule.rs` show.
+//! The CUDA backend on the simulated GPU. Its copies are real and its events are checked, but all work is done when it is
+//! submitted: the order that events enforce is tested in `threads.rs` and `schedule.rs`.
 //!
-//! The stories marked as ignored are told in processes of their own, which have the simulated driver.
+//! The scenarios marked as ignored run in separate processes with the simulated driver.
 
 mod common;
 
@@ -12,10 +12,10 @@ use common::{enter, leave};
 use memlab_loader::cuda_driver::Device;
 use memlab_loader::{Arena, ByteRange, DeviceMemory, Pipeline, Stream, WeightRange};
 
-/// Runs one of the stories below on simulated cards; `variables` tell them what to do wrong.
-fn tell(story: &str, variables: &[(&str, &str)]) -> String {
+/// Runs one of the scenarios below on simulated cards, with these environment variables.
+fn run_scenario(scenario: &str, variables: &[(&str, &str)]) -> String {
     let mut command = simgpu_tests::simgpu();
-    command.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", "--nocapture", story]);
+    command.arg(std::env::current_exe().unwrap()).args(["--ignored", "--exact", "--nocapture", scenario]);
     let out = simgpu_tests::succeed(command.envs(variables.iter().copied()));
     assert!(out.contains("1 passed"), "{out}");
     out
@@ -23,37 +23,37 @@ fn tell(story: &str, variables: &[(&str, &str)]) -> String {
 
 #[test]
 fn forwards() {
-    tell("story_of_forwards", &[]);
+    run_scenario("scenario_forwards", &[]);
 }
 
 #[test]
 fn an_arena_pinned_in_chunks() {
-    tell("story_of_an_arena_pinned_in_chunks", &[]);
+    run_scenario("scenario_an_arena_pinned_in_chunks", &[]);
 }
 
 #[test]
 fn pinning_refused() {
-    tell("story_of_pinning_refused", &[("SIMGPU_FAIL", "cuMemHostRegister_v2:2@2+")]);
+    run_scenario("scenario_pinning_refused", &[("SIMGPU_FAIL", "cuMemHostRegister_v2:2@2+")]);
 }
 
 #[test]
 fn a_call_that_fails() {
-    tell("story_of_a_call_that_fails", &[("SIMGPU_FAIL", "cuMemcpyHtoDAsync:719@6")]);
+    run_scenario("scenario_a_call_that_fails", &[("SIMGPU_FAIL", "cuMemcpyHtoDAsync:719@6")]);
 }
 
 #[test]
 fn a_thread_that_has_another_context() {
-    tell("story_of_a_thread_that_has_another_context", &[]);
+    run_scenario("scenario_a_thread_that_has_another_context", &[]);
 }
 
 #[test]
 fn a_captured_forward() {
-    tell("story_of_a_captured_forward", &[]);
+    run_scenario("scenario_a_captured_forward", &[]);
 }
 
 #[test]
-fn no_driver_is_said() {
-    // GIVEN no driver at all, WHEN a device is asked for, THEN the error says that; WHEN pinning is tried, THEN the refusal does.
+fn a_missing_driver_is_reported() {
+    // GIVEN no driver, WHEN a device is opened, THEN the error says so; WHEN memory is pinned, THEN the failure does.
     if let Err(error) = Device::open(0) {
         assert!(error.to_string().contains("libcuda.so.1"), "{error}");
         let arena = Arena::new(4096).unwrap();
@@ -61,7 +61,7 @@ fn no_driver_is_said() {
     }
 }
 
-/// Six layers of which one stays, in a ring for two.
+/// Six layers, one of them resident, in a ring for two.
 fn six_layers(bytes: u64) -> Model {
     Model {
         bytes: vec![bytes; 6],
@@ -87,12 +87,12 @@ impl Fixture {
         let device = DeviceMemory::new(Some(0), model.device_bytes()).unwrap();
         for (unit, &bytes) in model.bytes.iter().enumerate() {
             let weights = vec![unit as u8 + 1; bytes as usize];
-            // SAFETY: the vector lives and nobody writes to it.
+            // SAFETY: the vector outlives the call and is not written to.
             unsafe { arena.fill(model.arena_offset(unit as u32), weights.as_ptr() as u64, bytes) }.unwrap();
         }
         arena.pin(0);
         let pipeline = Pipeline::new(Arc::clone(&arena), Some(0), None).unwrap();
-        // SAFETY: the memory goes after the pipeline.
+        // SAFETY: the memory is dropped after the pipeline.
         unsafe { pipeline.configure(model.configuration(device.address()), Stream(0)) }.unwrap();
         Self { pipeline, arena, device, model }
     }
@@ -114,12 +114,12 @@ impl Fixture {
 }
 
 #[test]
-#[ignore = "told by `forwards`"]
-fn story_of_forwards() {
+#[ignore = "run by `forwards`"]
+fn scenario_forwards() {
     // GIVEN a model on the device, and a thread without a context
     let fixture = Fixture::new(six_layers(4096));
     assert!(fixture.arena.is_pinned());
-    // WHEN forwards run on the default stream and on one of the program's, THEN each layer finds its weights
+    // WHEN forwards run on the default stream and on one of the program, THEN each layer finds its weights
     let device = Device::open(0).unwrap();
     let own = {
         let _current = device.make_current().unwrap();
@@ -130,11 +130,11 @@ fn story_of_forwards() {
     }
     let counters = fixture.pipeline.counters();
     assert_eq!((counters.forwards, counters.on_demand, counters.out_of_order, counters.waits), (3, 0, 0, 0));
-    // AND figures can be measured.
+    // AND bandwidth and times can be measured.
     fixture.pipeline.timed(true);
     fixture.forward(own);
     assert!(fixture.pipeline.timings().unwrap().iter().all(|&ns| ns > 0));
-    // SAFETY: the memory is the fixture's.
+    // SAFETY: the memory belongs to the fixture.
     let bandwidth = unsafe { fixture.pipeline.bandwidth(fixture.device.address(), 8192, own) }.unwrap();
     assert!(bandwidth > 0.0);
     fixture.forward(own);
@@ -142,18 +142,18 @@ fn story_of_forwards() {
 }
 
 #[test]
-#[ignore = "told by `an_arena_pinned_in_chunks`"]
-fn story_of_an_arena_pinned_in_chunks() {
-    // GIVEN an arena of more than one chunk, and a unit that lies across the border between two
+#[ignore = "run by `an_arena_pinned_in_chunks`"]
+fn scenario_an_arena_pinned_in_chunks() {
+    // GIVEN an arena of more than one chunk, and a unit across the border between two
     let chunk = memlab_loader::arena::CHUNK;
     let arena = Arc::new(Arena::new(chunk + (1 << 20)).unwrap());
     let weights = vec![9u8; 4096];
-    // SAFETY: the vector lives and nobody writes to it.
+    // SAFETY: the vector outlives the call and is not written to.
     unsafe { arena.fill(chunk - 2048, weights.as_ptr() as u64, 4096) }.unwrap();
     assert!(!arena.is_pinned() && arena.pin_failure().is_none());
-    // WHEN it is pinned, THEN all of it is, however often that is asked
+    // WHEN it is pinned, THEN all of it is, also when pinned again
     assert!(arena.pin(0) && arena.pin(0) && arena.is_pinned());
-    // AND the unit gets there, in copies that stay inside the chunks.
+    // AND the unit is loaded, in copies that stay inside the chunks.
     let device = DeviceMemory::new(Some(0), 4096).unwrap();
     let pipeline = Pipeline::new(Arc::clone(&arena), Some(0), None).unwrap();
     let configuration = memlab_loader::Configuration {
@@ -161,12 +161,12 @@ fn story_of_an_arena_pinned_in_chunks() {
         placements: vec![None],
         ..Default::default()
     };
-    // SAFETY: the memory goes after the pipeline.
+    // SAFETY: the memory is dropped after the pipeline.
     unsafe { pipeline.configure(configuration, Stream(0)) }.unwrap();
     let mut bytes = vec![0; 4096];
     device.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, weights);
-    // WHEN it is ordinary memory again, THEN also for forked children, and it can be pinned once more.
+    // WHEN it is unpinned, THEN forked children inherit it, and it can be pinned again.
     drop(pipeline);
     assert!(!is_inherited(arena.address()));
     arena.unpin();
@@ -191,15 +191,15 @@ fn is_inherited(address: u64) -> bool {
 }
 
 #[test]
-#[ignore = "told by `pinning_refused`"]
-fn story_of_pinning_refused() {
-    // GIVEN a system that pins one chunk and no second, WHEN an arena of two is pinned, THEN the refusal says what that means
+#[ignore = "run by `pinning_refused`"]
+fn scenario_pinning_refused() {
+    // GIVEN a system that pins one chunk and fails at the second, WHEN an arena of two is pinned, THEN the failure has a remedy
     let large = Arena::new(memlab_loader::arena::CHUNK + (1 << 20)).unwrap();
     assert!(!large.pin(0) && !large.is_pinned());
     let refused = large.pin_failure().unwrap();
     assert!(refused.contains("the system pins no more than") && refused.contains("ulimit -l"), "{refused}");
     assert!(refused.contains("cuMemHostRegister_v2 failed with CUDA_ERROR_OUT_OF_MEMORY"), "{refused}");
-    // WHEN a model lies in one that is not pinned at all, THEN its forwards are right all the same.
+    // WHEN a model is in an arena without any pinned memory, THEN its forwards are right.
     let fixture = Fixture::new(six_layers(4096));
     assert!(fixture.arena.pin_failure().unwrap().contains("no more than 0 bytes"));
     assert!(fixture.pipeline.session().may_stall());
@@ -208,13 +208,13 @@ fn story_of_pinning_refused() {
 }
 
 #[test]
-#[ignore = "told by `a_call_that_fails`"]
-fn story_of_a_call_that_fails() {
-    // GIVEN a driver of which the sixth copy fails
+#[ignore = "run by `a_call_that_fails`"]
+fn scenario_a_call_that_fails() {
+    // GIVEN a driver whose sixth copy fails
     let fixture = Fixture::new(six_layers(4096));
     let mut session = fixture.pipeline.session();
     let failed = (0..6).find_map(|key| enter(&mut session, key, Stream(0)).err()).unwrap().to_string();
-    // WHEN a forward comes to it, THEN the error names the call, its error, and what was being done
+    // WHEN a forward reaches it, THEN the error has the call, its error, and the operation
     assert!(
         failed.starts_with("cuMemcpyHtoDAsync_v2 failed with CUDA_ERROR_LAUNCH_FAILED, while copying 4.0 KiB"),
         "{failed}"
@@ -226,12 +226,12 @@ fn story_of_a_call_that_fails() {
 }
 
 #[test]
-#[ignore = "told by `a_thread_that_has_another_context`"]
-fn story_of_a_thread_that_has_another_context() {
-    // GIVEN a thread on which no context is current, and one on which it is
+#[ignore = "run by `a_thread_that_has_another_context`"]
+fn scenario_a_thread_that_has_another_context() {
+    // GIVEN a thread without a current context, and one in which it is current
     let fixture = Fixture::new(six_layers(4096));
     let device = Device::open(0).unwrap();
-    // WHEN forwards run on each, THEN afterwards it is with them as it was before.
+    // WHEN forwards run on each, THEN the current context is unchanged afterwards.
     fixture.forward(Stream(0));
     assert!(device.push().unwrap(), "no context was current before, and none is now");
     fixture.forward(Stream(0));
@@ -239,9 +239,9 @@ fn story_of_a_thread_that_has_another_context() {
     device.pop();
 }
 
-/// A function of the driver that only a program that captures needs.
+/// A driver function that only this test's captures need.
 fn driver_function(name: &std::ffi::CStr) -> *mut std::ffi::c_void {
-    // SAFETY: opens what is open already, and looks up a name.
+    // SAFETY: opens a loaded library, and looks up a name.
     let function = unsafe { libc::dlsym(libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
     assert!(!function.is_null(), "{name:?}");
     function
@@ -251,10 +251,10 @@ type BeginCapture = unsafe extern "C" fn(stream: u64, mode: i32) -> i32;
 type EndCapture = unsafe extern "C" fn(stream: u64, graph: *mut u64) -> i32;
 type GraphNodes = unsafe extern "C" fn(graph: u64, nodes: *mut u64, count: *mut usize) -> i32;
 
-/// How many nodes the graph has that this captures in the strictest mode.
+/// The number of nodes in the graph of this work, captured in the strictest mode.
 fn capture(stream: Stream, work: impl FnOnce()) -> usize {
     let (mut graph, mut nodes) = (0, 0);
-    // SAFETY: signatures as in cuda.h; what is written to lives here.
+    // SAFETY: signatures as in cuda.h; the results are written to locals.
     unsafe {
         let begin: BeginCapture = std::mem::transmute(driver_function(c"cuStreamBeginCapture_v2"));
         let end: EndCapture = std::mem::transmute(driver_function(c"cuStreamEndCapture"));
@@ -268,8 +268,8 @@ fn capture(stream: Stream, work: impl FnOnce()) -> usize {
 }
 
 #[test]
-#[ignore = "told by `a_captured_forward`"]
-fn story_of_a_captured_forward() {
+#[ignore = "run by `a_captured_forward`"]
+fn scenario_a_captured_forward() {
     // GIVEN a model that has run
     let fixture = Fixture::new(six_layers(4096));
     let device = Device::open(0).unwrap();
@@ -277,7 +277,7 @@ fn story_of_a_captured_forward() {
     let stream = Stream(device.create_stream().unwrap());
     fixture.forward(stream);
     let before = fixture.pipeline.counters();
-    // WHEN forwards are captured, THEN nothing forbidden is done, all is joined, and each has one copy per streamed unit
+    // WHEN forwards are captured, THEN no call is forbidden, all streams are joined, and each has one copy per streamed unit
     let mut session = fixture.pipeline.session();
     let mut forward = || {
         (0..6).for_each(|key| drop(enter(&mut session, key, stream).unwrap()));
@@ -286,7 +286,7 @@ fn story_of_a_captured_forward() {
     assert_eq!(capture(stream, &mut forward), 5);
     assert_eq!(capture(stream, || (0..2).for_each(|_| forward())), 10);
     assert_eq!(fixture.pipeline.counters(), before);
-    // AND forwards that are not captured are right again.
+    // AND forwards without a capture are right again.
     fixture.forward(stream);
     fixture.forward(Stream(0));
     assert_eq!(fixture.pipeline.counters().on_demand, 0);

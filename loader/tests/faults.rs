@@ -1,4 +1,4 @@
-//! Calls of the device that fail: an error in words, nothing held, and the next forward is right.
+//! Failing device calls: an error with the reason, no units held, and the next forward is right.
 
 mod common;
 
@@ -12,16 +12,16 @@ use memlab_loader::backend::Host;
 use memlab_loader::{Arena, Backend, DeviceMemory, Error, Event, Pipeline, Result, Stream, Transfer};
 use proptest::prelude::*;
 
-/// The host, of which one call fails.
+/// The host backend with one failing call.
 struct Faulty {
     host: Host,
-    /// Calls until then; below zero: never.
-    left: AtomicI64,
+    /// Calls until the failure; negative: never.
+    remaining: AtomicI64,
 }
 
 impl Faulty {
-    fn may(&self, call: &str) -> Result<()> {
-        match self.left.fetch_sub(1, Ordering::Relaxed) {
+    fn check(&self, call: &str) -> Result<()> {
+        match self.remaining.fetch_sub(1, Ordering::Relaxed) {
             0 => Err(Error::Failed(format!("{call} failed with A_FAULT"))),
             _ => Ok(()),
         }
@@ -38,7 +38,7 @@ impl Backend for Faulty {
     }
 
     fn create_event(&self, timed: bool) -> Result<Event> {
-        self.may("create_event")?;
+        self.check("create_event")?;
         self.host.create_event(timed)
     }
 
@@ -47,23 +47,23 @@ impl Backend for Faulty {
     }
 
     fn record(&self, event: Event, stream: Stream) -> Result<()> {
-        self.may("record")?;
+        self.check("record")?;
         self.host.record(event, stream)
     }
 
     fn wait(&self, stream: Stream, event: Event) -> Result<bool> {
-        self.may("wait")?;
+        self.check("wait")?;
         self.host.wait(stream, event)
     }
 
     fn block(&self, event: Event, longest: Duration) -> Result<bool> {
-        self.may("block")?;
+        self.check("block")?;
         self.host.block(event, longest)
     }
 
     unsafe fn copy(&self, transfer: &Transfer, stream: Stream) -> Result<()> {
-        self.may("copy")?;
-        // SAFETY: the caller's promise.
+        self.check("copy")?;
+        // SAFETY: the caller's guarantees are passed on unchanged.
         unsafe { self.host.copy(transfer, stream) }
     }
 
@@ -81,20 +81,20 @@ proptest! {
 
     #[test]
     fn a_forward_after_a_failed_call_is_right(model in models(), fault in 0i64..200) {
-        // GIVEN a device of which some call will fail
-        let backend = Arc::new(Faulty { host: Host::new(None).unwrap(), left: AtomicI64::new(-1) });
+        // GIVEN a device with one failing call
+        let backend = Arc::new(Faulty { host: Host::new(None).unwrap(), remaining: AtomicI64::new(-1) });
         let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
         let device = DeviceMemory::new(None, model.device_bytes()).unwrap();
         for (unit, &bytes) in model.bytes.iter().enumerate() {
             let weights = vec![unit as u8 + 1; bytes as usize];
-            // SAFETY: the vector lives and nobody writes to it.
+            // SAFETY: the vector outlives the call and is not written to.
             unsafe { arena.fill(model.arena_offset(unit as u32), weights.as_ptr() as u64, bytes) }.unwrap();
         }
         let pipeline = Pipeline::with_backend(arena, backend.clone()).unwrap();
-        // SAFETY: the memory goes after the pipeline.
+        // SAFETY: the memory is dropped after the pipeline.
         unsafe { pipeline.configure(model.configuration(device.address()), Stream(0)) }.unwrap();
-        backend.left.store(fault, Ordering::Relaxed);
-        // WHEN forwards run, each until its end or an error, which names the call
+        backend.remaining.store(fault, Ordering::Relaxed);
+        // WHEN forwards run, each to its end or to an error, which names the call
         let mut session = pipeline.session();
         let mut held: Vec<u32> = Vec::new();
         for _ in 0..6 {
@@ -112,14 +112,14 @@ proptest! {
                         break;
                     }
                 }
-                // THEN what is held is right all the time
+                // THEN the held units are right at all times
                 for &unit in &held {
                     let mut bytes = vec![0; model.bytes[unit as usize] as usize];
                     device.read(model.device_offset(unit), &mut bytes).unwrap();
                     assert!(bytes.iter().all(|&byte| byte == unit as u8 + 1), "unit {unit} of {model:?}");
                 }
             }
-            // AND whatever the caller was told it held is released.
+            // AND all units that were reported as held are released.
             match leave(&mut session, Stream(0)) {
                 Ok(mut released) => {
                     released.sort_unstable();

@@ -1,4 +1,4 @@
-//! Forwards captured into graphs, on clocks: a replay finds its weights whatever came before, and what comes after it does too.
+//! Forwards captured into graphs, on clocks: a replay finds its weights after any other work, and so does the work after it.
 
 mod common;
 
@@ -26,12 +26,12 @@ impl Fixture {
         let clock = Arc::new(Clock::default());
         let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
         let pipeline = Pipeline::with_backend(Arc::clone(&arena), clock.clone()).unwrap();
-        // SAFETY: clocks write nowhere.
+        // SAFETY: clocks do not write.
         unsafe { pipeline.configure(model.configuration(DEVICE), STREAM) }.unwrap();
         Self { model: model.clone(), clock, arena, pipeline }
     }
 
-    /// Comes to these units, by the key that means just them, and computes with them.
+    /// Enters these units by their key, and computes with them.
     fn layer(&self, session: &mut Session, point: usize, stream: Stream) -> Result<()> {
         enter(session, point as i64, stream)?;
         let range = |&unit: &u32| {
@@ -49,12 +49,12 @@ impl Fixture {
     }
 }
 
-/// What a program does with graphs.
+/// An action of a program with graphs.
 #[derive(Clone, Debug)]
 enum Action {
-    /// A forward up to a point, from where it goes on at another.
+    /// A forward up to a point, continued at another.
     Forward(usize, usize),
-    /// The same, captured, so many in one graph.
+    /// The same, captured: this many in one graph.
     Capture(usize, usize, usize),
     Replay(usize),
     Edit(usize),
@@ -76,8 +76,8 @@ proptest! {
 
     #[test]
     fn replays_find_their_weights(mut model in models(), actions in actions()) {
-        // GIVEN a program that captures forwards, in order or not, some broken off, WHEN it replays them between others, THEN every
-        // reader finds its weights, and no capture is left unjoined.
+        // GIVEN a program that captures forwards, in order or not, some aborted, WHEN it replays them between others, THEN every
+        // reader finds its weights, and all captures are joined.
         model.keys = (0..model.points.len() as i64).collect();
         let fixture = Fixture::new(&model);
         let mut session = fixture.pipeline.session();
@@ -103,7 +103,7 @@ proptest! {
     }
 }
 
-/// Six layers of which one stays, in a ring for two.
+/// Six layers, one of them resident, in a ring for two.
 fn six_layers() -> Model {
     Model {
         bytes: vec![100; 6],
@@ -118,7 +118,7 @@ fn six_layers() -> Model {
 
 #[test]
 fn a_capture_holds_each_streamed_unit_once() {
-    // GIVEN a model that has run, so that the begin of the next forward is on its way
+    // GIVEN a model that has run, so that the start of the next forward is being loaded
     let fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
     fixture.forward(&mut session, 0..6, STREAM);
@@ -128,24 +128,24 @@ fn a_capture_holds_each_streamed_unit_once() {
     fixture.forward(&mut session, 0..6, STREAM);
     let graph = fixture.clock.end_capture(STREAM).unwrap();
     assert_eq!(fixture.clock.copies().len(), before);
-    // AND each replay copies the five units of the ring, and none for the next forward, for which there would be room
+    // AND each replay copies the five units of the ring, and none for the next forward, although there is room
     fixture.clock.replay(&graph, STREAM);
     assert_eq!(fixture.clock.copies().len(), before + 5);
-    // AND so does a forward from here on.
+    // AND so does a forward after that.
     fixture.forward(&mut session, 0..6, STREAM);
     assert_eq!(fixture.clock.copies().len(), before + 10);
     fixture.clock.assert_all_reads_right();
 }
 
 #[test]
-fn a_capture_that_fails_does_no_harm() {
-    // GIVEN a capture that breaks in the middle of a forward
+fn a_failed_capture_has_no_side_effects() {
+    // GIVEN a capture that is invalidated in the middle of a forward
     let fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
     fixture.clock.begin_capture(STREAM);
     (0..3).for_each(|point| fixture.layer(&mut session, point, STREAM).unwrap());
     fixture.clock.break_capture(STREAM);
-    // WHEN the forward goes on, THEN the error says so, and leaving releases what was held
+    // WHEN the forward continues, THEN the error says so, and leaving releases the held units
     let error = enter(&mut session, 3, STREAM).unwrap_err().to_string();
     assert!(error.contains("capture under way on this stream has failed"), "{error}");
     assert_eq!(leave(&mut session, STREAM).unwrap(), [2]);
@@ -160,8 +160,8 @@ fn a_capture_that_fails_does_no_harm() {
 }
 
 #[test]
-fn an_exception_in_a_capture_leaves_it_whole() {
-    // GIVEN a captured forward that an exception ends, WHEN it is left, THEN the capture can be ended and replayed.
+fn an_exception_in_a_capture_keeps_it_valid() {
+    // GIVEN a captured forward that an exception ends, WHEN the session leaves it, THEN the capture can be ended and replayed.
     let fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
     fixture.clock.begin_capture(STREAM);
@@ -173,14 +173,14 @@ fn an_exception_in_a_capture_leaves_it_whole() {
 }
 
 #[test]
-fn what_was_held_before_a_capture_stays_held() {
-    // GIVEN a forward in the middle of which a part is captured
+fn units_held_before_a_capture_stay_held() {
+    // GIVEN a forward, part of which is captured
     let fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
     fixture.layer(&mut session, 0, STREAM).unwrap();
     fixture.clock.begin_capture(OTHER);
     fixture.layer(&mut session, 1, OTHER).unwrap();
-    // WHEN the capture is left, THEN only its units are released; WHEN the forward is, THEN the others are.
+    // WHEN the session leaves the capture, THEN only its units are released; WHEN it leaves the forward, THEN the others are.
     assert_eq!(leave(&mut session, OTHER).unwrap(), [1]);
     let graph = fixture.clock.end_capture(OTHER).unwrap();
     assert_eq!(leave(&mut session, STREAM).unwrap(), [0]);

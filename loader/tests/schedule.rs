@@ -1,4 +1,4 @@
-//! The order and timing of copies, on clocks instead of a device: exactly what theory says.
+//! The order and timing of copies, on clocks instead of a device: exactly those of the theory.
 
 mod common;
 
@@ -11,28 +11,28 @@ use memlab_loader::{Arena, Pipeline, Stream};
 use proptest::prelude::*;
 
 const READER: Stream = Stream(1);
-/// Where the clocks' device memory is said to be.
+/// The address of the clocks' device memory.
 const DEVICE: u64 = 1 << 40;
 
 fn pipeline(model: &Model) -> (Arc<Clock>, Arc<Arena>, Pipeline) {
     let clock = Arc::new(Clock::default());
     let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
     let pipeline = Pipeline::with_backend(Arc::clone(&arena), clock.clone()).unwrap();
-    // SAFETY: clocks write nowhere.
+    // SAFETY: clocks do not write.
     unsafe { pipeline.configure(model.configuration(DEVICE), READER) }.unwrap();
     (clock, arena, pipeline)
 }
 
-/// What happened on the clocks.
+/// The result of a run on the clocks.
 struct Run {
-    /// When the compute of each point began and ended, from the configuration on.
+    /// When the compute of each point started and ended, since the configuration.
     times: Vec<(u64, u64)>,
     /// Units of the ring, in the order in which they were copied.
     copied: Vec<u32>,
     clock: Arc<Clock>,
 }
 
-/// Runs whole forwards.
+/// Runs complete forwards.
 fn run(model: &Model, forwards: usize) -> Run {
     let (clock, arena, pipeline) = pipeline(model);
     let residents: u64 = (0..model.bytes.len()).filter(|&u| model.places[u].is_none()).map(|u| model.bytes[u]).sum();
@@ -61,8 +61,8 @@ fn run(model: &Model, forwards: usize) -> Run {
     Run { times, copied, clock }
 }
 
-/// `end_copy(j) = max(end_copy(j-1), slot_free(j)) + b_j/BW; start(j) = max(end(j-1), end_copy(j))`, where nothing is copied that is
-/// still there, and a place is free when the last compute on what lies in it has ended.
+/// `end_copy(j) = max(end_copy(j-1), slot_free(j)) + b_j/BW; start(j) = max(end(j-1), end_copy(j))`, where units that are
+/// still loaded are not copied, and a place is free when the last compute on its units has ended.
 fn recurrence(model: &Model, forwards: usize) -> (Vec<(u64, u64)>, Vec<u32>) {
     let units = model.bytes.len();
     let mut loaded: Vec<bool> = model.places.iter().map(Option::is_none).collect();
@@ -102,19 +102,19 @@ proptest! {
     fn times_are_those_of_the_recurrence(model in models_in_order()) {
         // GIVEN any model, WHEN forwards run in order
         let run = run(&model, 4);
-        // THEN each point's compute begins and ends exactly when the recurrence says
+        // THEN each point's compute starts and ends exactly as the recurrence says
         let (times, copied) = recurrence(&model, 4);
         prop_assert_eq!(&run.times, &times);
-        // AND copies come in its order, none without need; beyond it only what the next forward needs first
+        // AND copies are in its order, none unnecessary; beyond them only the first units of the next forward
         let (_, more) = recurrence(&model, 6);
         prop_assert!(run.copied.starts_with(&copied));
         prop_assert!(more.starts_with(&run.copied));
-        // AND no reader ever met other bytes than its own.
+        // AND each reader saw only its own bytes.
         run.clock.assert_all_reads_right();
     }
 }
 
-/// `layers` of equal size, all but the `residents` streamed through two slots, each computing `compute` for a copy of 1000.
+/// `layers` of equal size, all but the `residents` streamed through two slots, each computing `compute` per copy of 1000.
 fn layers(layers: u32, residents: impl Fn(u32) -> bool, compute: u64) -> Model {
     let mut slot = 0;
     let place = |layer| {
@@ -134,7 +134,7 @@ fn layers(layers: u32, residents: impl Fn(u32) -> bool, compute: u64) -> Model {
     }
 }
 
-/// How long a forward takes once they are all alike, in copies.
+/// The steady-state time of a forward, in copies.
 fn steady(model: &Model) -> f64 {
     let times = run(model, 6).times;
     let points = model.points.len();
@@ -142,21 +142,21 @@ fn steady(model: &Model) -> f64 {
 }
 
 #[test]
-fn a_forward_takes_what_the_reference_says() {
-    // GIVEN 32 equal layers and two slots, WHEN the residents are spread evenly, THEN a forward takes as long as the table of the
-    // reference says.
+fn the_time_of_a_forward_is_that_of_the_reference_table() {
+    // GIVEN 32 equal layers and two slots, WHEN the residents are spread evenly, THEN a forward takes as long as in the table
+    // of the reference.
     assert_eq!(steady(&layers(32, |layer| layer % 4 != 3, 250)), 8.0);
     assert_eq!(steady(&layers(32, |layer| layer % 2 != 1, 500)), 16.0);
     assert_eq!(steady(&layers(32, |layer| layer % 4 == 3, 750)), 26.0);
     assert_eq!(steady(&layers(32, |_| false, 1000)), 32.0);
-    // WHEN they lead, THEN it takes longer, as it does in the table.
+    // WHEN the residents lead, THEN it takes longer, as in the table.
     assert_eq!(steady(&layers(32, |layer| layer < 24, 250)), 12.5);
     assert_eq!(steady(&layers(32, |layer| layer < 16, 500)), 23.0);
     assert_eq!(steady(&layers(32, |layer| layer < 8, 750)), 29.5);
 }
 
 #[test]
-fn the_end_of_a_forward_loads_the_begin_of_the_next() {
+fn the_end_of_a_forward_loads_the_start_of_the_next() {
     // GIVEN four layers in two slots, WHEN one forward has ended
     let model = layers(4, |_| false, 1000);
     let (clock, _arena, pipeline) = pipeline(&model);
@@ -172,8 +172,8 @@ fn the_end_of_a_forward_loads_the_begin_of_the_next() {
 }
 
 #[test]
-fn a_limit_on_looking_ahead_is_kept() {
-    // GIVEN eight layers that would all fit, WHEN at most two may be ahead
+fn the_lookahead_is_limited() {
+    // GIVEN eight layers that would all fit, WHEN the lookahead is two
     let mut model = layers(8, |_| false, 1000);
     model.ring_bytes = 8000;
     model.places = (0..8).map(|layer| Some(layer * 1000)).collect();
@@ -185,10 +185,10 @@ fn a_limit_on_looking_ahead_is_kept() {
     assert_eq!(clock.copies().len(), 3);
     enter(&mut session, 1, READER).unwrap();
     assert_eq!(clock.copies().len(), 4);
-    // WHEN none may be, THEN only what is needed is loaded.
+    // WHEN it is zero, THEN only required units are loaded.
     model.lookahead = Some(0);
     leave(&mut session, READER).unwrap();
-    // SAFETY: clocks write nowhere.
+    // SAFETY: clocks do not write.
     unsafe { pipeline.configure(model.configuration(DEVICE), READER) }.unwrap();
     let before = clock.copies().len();
     enter(&mut session, 0, READER).unwrap();
@@ -197,8 +197,8 @@ fn a_limit_on_looking_ahead_is_kept() {
 }
 
 #[test]
-fn what_was_evicted_out_of_order_is_loaded_ahead_again() {
-    // GIVEN nine layers in a ring for three, of which the first is in use and the next two are loaded ahead
+fn units_evicted_out_of_order_are_loaded_ahead_again() {
+    // GIVEN nine layers in a ring for three, the first in use and the next two loaded ahead
     let mut model = layers(9, |_| false, 1000);
     (model.ring_bytes, model.places) = (3000, (0..9).map(|layer| Some(layer % 3 * 1000)).collect());
     let (_clock, _arena, pipeline) = pipeline(&model);
@@ -207,15 +207,15 @@ fn what_was_evicted_out_of_order_is_loaded_ahead_again() {
     leave(&mut session, READER).unwrap();
     let on_demand = || pipeline.counters().on_demand;
     enter(&mut session, 0, READER).unwrap();
-    // WHEN another layer takes the place of one of them, THEN it is on demand, and the one it evicted is not afterwards
+    // WHEN another layer evicts one of them, THEN it is loaded on demand, and the evicted one is loaded ahead again
     enter(&mut session, 1008, READER).unwrap();
     assert_eq!(on_demand(), 1);
     (1..4).for_each(|key| drop(enter(&mut session, key, READER).unwrap()));
     assert_eq!(on_demand(), 1);
-    // WHEN a point is left out, THEN what comes next is loaded ahead
+    // WHEN a point is skipped, THEN the next ones are loaded ahead
     (5..8).for_each(|key| drop(enter(&mut session, key, READER).unwrap()));
     assert_eq!(on_demand(), 1);
-    // WHEN all in the ring is declared stale, THEN only the next layer is on demand, and none of the next forward.
+    // WHEN the whole ring is invalidated, THEN only the next layer is on demand, and none of the next forward.
     pipeline.invalidate();
     enter(&mut session, 8, READER).unwrap();
     leave(&mut session, READER).unwrap();
@@ -224,8 +224,8 @@ fn what_was_evicted_out_of_order_is_loaded_ahead_again() {
 }
 
 #[test]
-fn what_another_thread_evicted_is_loaded_ahead_again() {
-    // GIVEN a thread in a layer that stays, for which three more are loaded ahead, and a fifth in the place of the third
+fn units_evicted_by_another_thread_are_loaded_ahead_again() {
+    // GIVEN a thread in a resident layer, for which three more are loaded ahead, and a fifth in the place of the third
     let mut model = layers(5, |_| false, 1000);
     (model.ring_bytes, model.places) = (3000, vec![None, Some(0), Some(1000), Some(2000), Some(1000)]);
     let (_clock, _arena, pipeline) = pipeline(&model);
@@ -233,7 +233,7 @@ fn what_another_thread_evicted_is_loaded_ahead_again() {
     enter(&mut session, 0, READER).unwrap();
     leave(&mut session, READER).unwrap();
     enter(&mut session, 0, READER).unwrap();
-    // WHEN another thread, at the fourth, has had the fifth loaded ahead, THEN the first thread finds the third all the same.
+    // WHEN another thread, at the fourth, has loaded the fifth ahead, THEN the first thread still finds the third.
     enter(&mut other, 3, READER).unwrap();
     enter(&mut session, 1, READER).unwrap();
     enter(&mut session, 2, READER).unwrap();

@@ -1,4 +1,4 @@
-//! Several threads in one ring: what one holds is never overwritten, and none waits for ever.
+//! Several threads in one ring: held units are never overwritten, and no thread waits forever.
 
 mod common;
 
@@ -12,7 +12,7 @@ use common::{enter, leave};
 use memlab_loader::{Arena, DeviceMemory, Error, Pipeline, Stream};
 use proptest::prelude::*;
 
-/// Numbers that are random enough.
+/// A small pseudo-random generator (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -24,7 +24,7 @@ impl Random {
     }
 }
 
-/// Fails when the work takes so long that something must be stuck.
+/// Fails when the work takes so long that the threads must be deadlocked.
 fn in_time(work: impl FnOnce() + Send + 'static) {
     let (ended, end) = mpsc::channel();
     let worker = std::thread::spawn(move || {
@@ -32,23 +32,23 @@ fn in_time(work: impl FnOnce() + Send + 'static) {
         let _ = ended.send(());
     });
     match end.recv_timeout(Duration::from_secs(60)) {
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the threads wait for each other"),
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the threads are deadlocked"),
         _ => worker.join().unwrap(),
     }
 }
 
-/// Each thread runs forwards, some broken off, some out of order, and looks at what it holds at the begin and the end of its
-/// compute. How many waits for others there were.
+/// Each thread runs forwards, some aborted, some out of order, and checks its held units at the start and the end of its
+/// compute. Returns the number of waits for other threads.
 fn run_on_host(model: &Model, threads: u64, forwards: u64) -> u64 {
     let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
     let device = DeviceMemory::new(None, model.device_bytes()).unwrap();
     for (unit, &bytes) in model.bytes.iter().enumerate() {
         let weights = vec![unit as u8 + 1; bytes as usize];
-        // SAFETY: the vector lives and nobody writes to it.
+        // SAFETY: the vector outlives the call and is not written to.
         unsafe { arena.fill(model.arena_offset(unit as u32), weights.as_ptr() as u64, bytes) }.unwrap();
     }
     let pipeline = Pipeline::new(arena, None, None).unwrap();
-    // SAFETY: the memory goes after the pipeline.
+    // SAFETY: the memory is dropped after the pipeline.
     unsafe { pipeline.configure(model.configuration(device.address()), Stream(0)) }.unwrap();
     let is_there = |unit: u32| {
         let mut bytes = vec![0; model.bytes[unit as usize] as usize];
@@ -70,7 +70,7 @@ fn run_on_host(model: &Model, threads: u64, forwards: u64) -> u64 {
                             _ => key,
                         };
                         if let Some((released, acquired)) = enter(&mut session, key, Stream(thread)).unwrap() {
-                            // Also when what was kept had to be given up while the thread waited.
+                            // Also if kept units had to be released while the thread waited.
                             assert!(released.iter().all(|unit| held.contains(unit)));
                             assert!(acquired.iter().all(|unit| !held.contains(unit)));
                             held.retain(|unit| !released.contains(unit));
@@ -94,7 +94,7 @@ fn run_on_host(model: &Model, threads: u64, forwards: u64) -> u64 {
     pipeline.counters().waits
 }
 
-/// Layers of two units each, of which neighbours share one, in a ring that holds three units at a time.
+/// Layers of two units each, of which neighbours share one, in a ring for three units.
 fn sharing_layers() -> Model {
     Model {
         bytes: vec![64; 9],
@@ -108,16 +108,16 @@ fn sharing_layers() -> Model {
 }
 
 #[test]
-fn two_threads_and_eight() {
-    // GIVEN a ring so small that threads are in each other's way, WHEN two or eight run forwards, THEN each finds its own weights at
-    // any time, and all come to an end.
+fn two_and_eight_threads_share_a_ring() {
+    // GIVEN a ring so small that threads block each other, WHEN two or eight run forwards, THEN each finds its own weights
+    // at all times, and all finish.
     for threads in [2, 8] {
         in_time(move || assert!(run_on_host(&sharing_layers(), threads, 300) > 0));
     }
 }
 
 #[test]
-fn a_wait_can_be_given_up() {
+fn a_wait_can_be_cancelled() {
     // GIVEN a ring for one layer, which a thread holds
     let mut model = sharing_layers();
     (model.ring_bytes, model.places) = (64, vec![Some(0); 9]);
@@ -125,13 +125,13 @@ fn a_wait_can_be_given_up() {
     let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
     let device = DeviceMemory::new(None, model.device_bytes()).unwrap();
     let pipeline = Pipeline::new(arena, None, None).unwrap();
-    // SAFETY: the memory goes after the pipeline.
+    // SAFETY: the memory is dropped after the pipeline.
     unsafe { pipeline.configure(model.configuration(device.address()), Stream(0)) }.unwrap();
     let (mut first, mut second) = (pipeline.session(), pipeline.session());
     enter(&mut first, 0, Stream(0)).unwrap();
-    // WHEN another waits for it and then does not want to, THEN it holds nothing and nobody waits for it
+    // WHEN another waits for it and cancels, THEN it holds nothing and no thread waits for it
     let mut asked = 0;
-    let given_up = second.enter(1, Stream(1), &mut |wait| {
+    let cancelled = second.enter(1, Stream(1), &mut |wait| {
         while !wait() {
             asked += 1;
             if asked == 2 {
@@ -140,21 +140,21 @@ fn a_wait_can_be_given_up() {
         }
         Ok(())
     });
-    assert_eq!(given_up.unwrap_err().to_string(), "no longer");
+    assert_eq!(cancelled.unwrap_err().to_string(), "no longer");
     assert!(leave(&mut second, Stream(1)).unwrap().is_empty());
-    // AND both can go on.
+    // AND both can continue.
     leave(&mut first, Stream(0)).unwrap();
     for session in [&mut second, &mut first] {
         enter(session, 1, Stream(0)).unwrap();
         leave(session, Stream(0)).unwrap();
     }
-    // WHEN the pipeline is gone while one waits, THEN that is what it is told.
+    // WHEN the pipeline is dropped while one waits, THEN the wait fails with that error.
     enter(&mut first, 0, Stream(0)).unwrap();
     let waiting = std::thread::spawn(move || enter(&mut second, 1, Stream(1)).unwrap_err().to_string());
     std::thread::sleep(Duration::from_millis(50));
     drop(pipeline);
     assert!(waiting.join().unwrap().contains("closed"));
-    // AND who held something is rid of it.
+    // AND held units are released.
     assert!(leave(&mut first, Stream(0)).unwrap().is_empty());
 }
 
@@ -162,7 +162,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn no_threads_wait_for_each_other_for_ever(model in models(), threads in 2u64..6) {
+    fn threads_do_not_deadlock(model in models(), threads in 2u64..6) {
         in_time(move || {
             run_on_host(&model, threads, 20);
         });
@@ -170,8 +170,8 @@ proptest! {
 
     #[test]
     fn streams_of_several_threads_are_ordered(model in models(), threads in 2u64..6) {
-        // GIVEN a device that is ahead of nobody and behind all, and a stream per thread, WHEN they run forwards, THEN by the events
-        // alone no copy comes while somebody reads what it overwrites, and each reader meets its own bytes.
+        // GIVEN a device that can be arbitrarily late, and a stream per thread, WHEN they run forwards, THEN by the events alone
+        // no copy overwrites what is being read, and each reader sees its own bytes.
         in_time(move || run_on_clocks(&model, threads));
     }
 }
@@ -182,7 +182,7 @@ fn run_on_clocks(model: &Model, threads: u64) {
     let clock = Arc::new(Clock::default());
     let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
     let pipeline = Pipeline::with_backend(Arc::clone(&arena), clock.clone()).unwrap();
-    // SAFETY: clocks write nowhere.
+    // SAFETY: clocks do not write.
     unsafe { pipeline.configure(model.configuration(DEVICE), Stream(0)) }.unwrap();
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -197,7 +197,7 @@ fn run_on_clocks(model: &Model, threads: u64) {
                             stream = Stream(stream.0 ^ 1);
                         }
                         if model.keys[..point].contains(&key) || random.below(10) == 0 {
-                            continue; // Which of two points of one key comes, is not the question here.
+                            continue; // Either of two points with one key is right here.
                         }
                         enter(&mut session, key, stream).unwrap();
                         let range = |&unit: &u32| {

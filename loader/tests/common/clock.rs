@@ -1,7 +1,7 @@
-//! A device whose streams are clocks: a copy takes a nanosecond a byte, and nothing takes the test any time.
+//! A device whose streams are clocks: a copy takes a nanosecond per byte of simulated time, and no real time.
 //!
-//! It copies nothing, but remembers when each copy wrote where, so that a test can tell what a reader would have read. Streams can
-//! be captured into graphs, by CUDA's rules, and graphs replayed.
+//! It copies nothing, but records when each copy wrote where, so that a test can tell what a reader would have read. Streams
+//! can be captured into graphs by CUDA's rules, and graphs can be replayed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub struct Clock(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    /// When the host stopped waiting the last time: nothing submitted since began before that.
+    /// The end of the host's last wait: work submitted after it starts no earlier.
     host: u64,
     streams: HashMap<u64, u64>,
     events: HashMap<u64, u64>,
@@ -34,21 +34,21 @@ enum Work {
     Compute(u64, Vec<(u64, u64, u64)>),
 }
 
-/// What was captured, in order.
+/// The captured work, in order.
 #[derive(Clone, Debug)]
 pub struct Graph {
     origin: u64,
     work: Vec<(u64, Work)>,
 }
 
-/// A capture under way.
+/// A capture in progress.
 struct Capture {
     id: u64,
     graph: Graph,
     is_broken: bool,
-    /// Streams drawn in, and how much of the work that ends their part the origin waits for.
+    /// Streams in the capture, and how much of the work that ends their part the origin waits for.
     members: HashMap<u64, usize>,
-    /// Where events were recorded: stream and place in the work.
+    /// Where events were recorded: stream and index in the work.
     events: HashMap<u64, (u64, usize)>,
 }
 
@@ -57,7 +57,7 @@ impl Capture {
         self.members.contains_key(&stream)
     }
 
-    /// Whether the stream did something after what others wait for.
+    /// Whether the stream has work after what others wait for.
     fn is_unjoined(&self, stream: u64, joined: usize) -> bool {
         let last = self.graph.work.iter().rposition(|(on, work)| *on == stream && !matches!(work, Work::Record(_)));
         stream != self.graph.origin && last.is_some_and(|last| last >= joined)
@@ -76,7 +76,7 @@ pub struct Copied {
     pub end: u64,
 }
 
-/// A stream read `bytes` at device address `at`, which were to be those at `of` in the arena.
+/// A stream read `bytes` at device address `at`, which must be those at `of` in the arena.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
     pub at: u64,
@@ -86,11 +86,11 @@ pub struct Read {
     pub end: u64,
 }
 
-/// The first stream for copies; others than those are readers'.
+/// The first copy stream; lower numbers are readers.
 const FIRST_COPIES: u64 = 1 << 32;
 
 impl Inner {
-    /// Lets the stream be busy for so long.
+    /// Makes the stream busy for `ns`.
     fn advance(&mut self, stream: u64, ns: u64) -> (u64, u64) {
         let time = self.streams.entry(stream).or_default();
         let begin = (*time).max(self.host);
@@ -100,7 +100,7 @@ impl Inner {
 }
 
 impl Clock {
-    /// Computes for so long on `stream`, reading ranges (device address, arena address, bytes); when that began and ended.
+    /// Computes for `ns` on `stream`, reading ranges (device address, arena address, bytes); returns start and end.
     pub fn compute(&self, stream: Stream, ns: u64, ranges: &[(u64, u64, u64)]) -> (u64, u64) {
         let mut inner = self.0.lock();
         if let Some(capture) = inner.captures.iter_mut().find(|capture| capture.has(stream.0)) {
@@ -125,13 +125,13 @@ impl Clock {
         });
     }
 
-    /// As a call that a capture forbids does.
+    /// Like a call that a capture forbids.
     pub fn break_capture(&self, stream: Stream) {
         let mut inner = self.0.lock();
         inner.captures.iter_mut().find(|capture| capture.has(stream.0)).unwrap().is_broken = true;
     }
 
-    /// An error when it is broken or a stream was not joined.
+    /// An error if the capture is invalid or a stream was not joined.
     pub fn end_capture(&self, stream: Stream) -> Result<Graph> {
         let mut inner = self.0.lock();
         let index = inner.captures.iter().position(|capture| capture.graph.origin == stream.0).unwrap();
@@ -175,7 +175,7 @@ impl Clock {
         self.0.lock().copies.clone()
     }
 
-    /// Panics if a read met other bytes than it should have, or bytes that were being written.
+    /// Panics if a read saw wrong bytes, or bytes that were being written.
     pub fn assert_all_reads_right(&self) {
         let inner = self.0.lock();
         for read in &inner.reads {

@@ -1,4 +1,4 @@
-//! What the tests of the pipeline share.
+//! Helpers for the tests of the pipeline.
 #![allow(dead_code)]
 
 pub mod clock;
@@ -7,7 +7,7 @@ pub mod model;
 use memlab_loader::pipeline::no_lock_held;
 use memlab_loader::{Result, Session, Stream};
 
-/// Enters where waiting is allowed anyway; what was released and acquired.
+/// Enters with no lock held; returns the released and the acquired units.
 pub fn enter(session: &mut Session, key: i64, stream: Stream) -> Result<Option<(Vec<u32>, Vec<u32>)>> {
     let change = session.enter(key, stream, &mut no_lock_held)?;
     Ok(change.map(|change| (change.released.to_vec(), change.acquired.to_vec())))

@@ -1,16 +1,16 @@
-//! Random models: units, where they lie, and in which order they are needed.
+//! Random models: units, their places, and the order in which they are needed.
 
 use memlab_loader::{ByteRange, Configuration, WeightRange};
 use proptest::prelude::*;
 
 pub const GRAIN: u64 = 64;
 
-/// A model that a pipeline can be configured with.
+/// A model to configure a pipeline with.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Bytes per unit.
     pub bytes: Vec<u64>,
-    /// Offset in the ring, or `None` for what stays.
+    /// Offset in the ring, or `None` for a resident unit.
     pub places: Vec<Option<u64>>,
     pub ring_bytes: u64,
     /// Units per point; the key of a point is that of its index here.
@@ -30,7 +30,7 @@ impl Model {
         self.bytes[..unit as usize].iter().sum()
     }
 
-    /// Where the unit lies on the device: the ring first, what stays behind it.
+    /// The unit's offset on the device: the ring first, then the resident units.
     pub fn device_offset(&self, unit: u32) -> u64 {
         self.places[unit as usize].unwrap_or_else(|| self.ring_bytes + self.arena_offset(unit))
     }
@@ -69,13 +69,13 @@ impl Model {
         }
     }
 
-    /// One key per unit that the schedule does not have.
+    /// One key per unit, outside the schedule.
     pub fn fallback(&self) -> Vec<(i64, Vec<u32>)> {
         (0..self.bytes.len() as u32).map(|unit| (1000 + i64::from(unit), vec![unit])).collect()
     }
 }
 
-/// Units of a few sizes anywhere in a ring that holds at least the largest, and points that need up to three which lie apart.
+/// Units of a few sizes anywhere in a ring that holds at least the largest, and points that need up to three disjoint ones.
 pub fn models() -> impl Strategy<Value = Model> {
     (1usize..9, 0u64..12).prop_flat_map(|(count, spare)| {
         let bytes = prop::collection::vec((1u64..6).prop_map(|grains| grains * GRAIN), count);
@@ -110,7 +110,7 @@ pub fn models() -> impl Strategy<Value = Model> {
     })
 }
 
-/// The same, with a key of its own for each point, as a forward in order needs it.
+/// The same with unique keys, as required for forwards in order.
 pub fn models_in_order() -> impl Strategy<Value = Model> {
     models().prop_map(|mut model| {
         model.keys = (0..model.points.len() as i64).collect();

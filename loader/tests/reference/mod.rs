@@ -1,26 +1,26 @@
-//! The pipeline's rules, played one nanosecond after another on a ring of bytes: slow, and written from the rules alone.
+//! A simulation of the pipeline's rules, nanosecond by nanosecond on a ring of bytes: slow, and written from the rules alone.
 
 use memlab_loader::ByteRange;
 use memlab_loader::plan::{Bus, Point, PointTime};
 
-/// Small times, so that a forward has few nanoseconds: 512 bytes take 4.
+/// Short times, so that a forward has few nanoseconds: 512 bytes take 4.
 pub const BUS: Bus = Bus { bytes_per_second: 128e9, copy_overhead_ns: 0 };
 const BLOCK: u64 = 512;
 
-struct Twin<'a> {
+struct Reference<'a> {
     points: &'a [Point],
     placements: &'a [Option<ByteRange>],
-    /// Who is in each block of the ring.
+    /// The unit in each block of the ring.
     ring: Vec<Option<usize>>,
-    /// The copy under way, and when it ends.
+    /// The copy in progress, and its end.
     copying: Option<(usize, u64)>,
     /// The forward and the point that is computed or waited for.
     at: (usize, usize),
-    /// When its compute ends, once it has started.
+    /// The end of its compute, once it has started.
     computing: Option<u64>,
 }
 
-/// When each point's compute started and ended in the last two forwards of so many, from the end of the forward before.
+/// When each point's compute started and ended in the last two of `forwards`, since the end of the forward before.
 pub fn last_forwards(
     unit_bytes: &[u64],
     points: &[Point],
@@ -30,12 +30,12 @@ pub fn last_forwards(
 ) -> [Vec<PointTime>; 2] {
     let blocks = placements.iter().flatten().map(|placement| placement.end().div_ceil(BLOCK)).max().unwrap_or(0);
     let ring = vec![None; blocks as usize];
-    let mut twin = Twin { points, placements, ring, copying: None, at: (0, 0), computing: None };
+    let mut reference = Reference { points, placements, ring, copying: None, at: (0, 0), computing: None };
     let mut times = vec![Vec::new(); forwards];
     let mut now = 0;
-    while twin.at.0 < forwards {
-        // What ends at this time lets other things begin, and what takes no time ends at once.
-        while twin.step(now, unit_bytes, bus, &mut times) {}
+    while reference.at.0 < forwards {
+        // An end at this time lets other work start, and work of no duration ends at once.
+        while reference.step(now, unit_bytes, bus, &mut times) {}
         now += 1;
     }
     let relative = |forward: usize| {
@@ -47,7 +47,7 @@ pub fn last_forwards(
     [relative(forwards - 2), relative(forwards - 1)]
 }
 
-impl Twin<'_> {
+impl Reference<'_> {
     fn step(&mut self, now: u64, unit_bytes: &[u64], bus: &Bus, times: &mut [Vec<PointTime>]) -> bool {
         if let Some((unit, _)) = self.copying.filter(|&(_, end)| end <= now) {
             let blocks = self.blocks(unit);
@@ -91,7 +91,7 @@ impl Twin<'_> {
         whole && self.copying.is_none_or(|(copied, _)| copied != unit)
     }
 
-    /// In the order of need: the first unit that is not there, unless it overwrites what is needed sooner.
+    /// In the order of need: the first unit that is not loaded, unless it overwrites a unit that is needed sooner.
     fn next_copy(&self) -> Option<usize> {
         let mut sooner = vec![false; self.ring.len()];
         for ahead in 0..=self.points.len() {
