@@ -34,7 +34,7 @@ def test_invalid_models(given):
 
 def test_parts_and_other_models():
     model = paged(mlp())
-    with pytest.raises(TypeError, match=r"unpage takes a model.*a plan: give the model that it is of"):
+    with pytest.raises(TypeError, match=r"unpage takes a model.*a plan: give the model that it belongs to"):
         memlab.unpage(model.memlab)
     for other in (model[0], nn.Sequential(model)):
         with pytest.raises(RuntimeError, match=r"is a part of a paged.*give the model that was paged"):

@@ -1,4 +1,4 @@
-"""`python -m memlab`: the `memlab` command of this environment, also where its folder of programs is not in PATH."""
+"""`python -m memlab`: the `memlab` command of this environment, even if its `bin` folder is not in PATH."""
 
 from memlab._command import main
 

@@ -31,7 +31,7 @@ def _advice(given: Any) -> str:
         made = issubclass(given, nn.Module)
         return f"the class {given.__name__}" + (f": give a model made of it, {given.__name__}(…)" if made else "")
     if isinstance(given, Plan):
-        return "a plan: give the model that it is of"
+        return "a plan: give the model that it belongs to"
     if isinstance(given, (str, os.PathLike)):
         return f"{given!r}: memlab.load(path, model) reads weights from files"
     if isinstance(given, dict):

@@ -1,6 +1,6 @@
-"""The `memlab` command of an installed package: the program that lies in the package takes this process's place.
+"""The `memlab` command of an installed package: this process becomes the program in the package's `bin` folder.
 
-It lies in a folder with `libmemlab.so`, beside which it looks for that library.
+The program expects `libmemlab.so` in the same folder.
 """
 
 import os
@@ -11,13 +11,13 @@ from typing import NoReturn
 
 PROGRAM = Path(__file__).resolve().parent / "bin" / "memlab"
 
-# What CPython ignores from its start on. An ignored signal stays so through exec, and memlab would hand it down to the
-# programs it starts, which would no longer end as they do without it.
+# CPython ignores these signals. They would stay ignored through exec, also in the programs that memlab starts, which would
+# then not end as they do without memlab.
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def main() -> NoReturn:
-    """Becomes `memlab`, with this process's arguments; ends it, where that is not possible, with words and 127 or 126."""
+    """Becomes `memlab` with the same arguments, or exits with the reason and 127 (not found) or 126 (not startable)."""
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
     try:

@@ -1,7 +1,7 @@
 """The Rust part: host memory for weights, the pipeline that copies them, the planner, and checkpoints.
 
-Addresses are of memory that the caller keeps alive. Sizes are bytes, times nanoseconds, streams CUDA's handles (0: the
-legacy default stream; ignored on the host backend).
+Addresses are of memory that the caller keeps alive. Sizes are in bytes, times in nanoseconds. Streams are CUDA handles (0:
+the legacy default stream); the host backend ignores them.
 """
 
 from typing import TypedDict, final, type_check_only
@@ -10,12 +10,12 @@ __all__ = ["Arena", "Pipeline", "Session", "checkpoint_tensors", "format_size", 
 
 @final
 class Arena:
-    """Host memory that holds all weights. It is given back when this object and every `Pipeline` on it are gone."""
+    """Host memory that holds all weights. It is freed with this object and the last `Pipeline` that uses it."""
 
     def __new__(cls, nbytes: int, borders: list[int] | None = None) -> Arena:
-        """Reserves addresses; memory is taken as it is written. MemoryError, in words, when the system refuses.
+        """Reserves addresses; memory is allocated when it is written. Raises MemoryError with the system's reason.
 
-        It is pinned piece by piece; `borders` (multiples of 4096) says where pieces end, None for every GiB.
+        The arena is pinned in pieces; `borders` (multiples of 4096) are their ends, None for one every GiB.
         """
 
     @property
@@ -26,29 +26,29 @@ class Arena:
     def pinned(self) -> bool: ...
     @property
     def refused(self) -> str | None:
-        """Why the system refused to pin, in words."""
+        """Why the system refused to pin."""
 
     def fill(self, offset: int, address: int, nbytes: int) -> None:
         """Copies host memory into the arena, with several threads and without the GIL."""
 
     def read(self, parts: list[tuple[str, int, int, int]]) -> None:
-        """Reads parts of files: (path, offset in the file, offset in the arena, bytes). OSError names the file."""
+        """Reads parts of files: (path, offset in the file, offset in the arena, bytes). Raises OSError with the file."""
 
     def unpin(self) -> None:
-        """Makes it ordinary memory again; no copy may be under way."""
+        """Makes it pageable again. No copy may be under way."""
 
     def pin(self, device: int) -> bool:
-        """Registers the arena with CUDA, so that copies run beside the program. A refusal is no error: see `refused`."""
+        """Registers the arena with CUDA, so that copies are asynchronous. Returns whether it did; `refused` says why not."""
 
 @final
 class Pipeline:
     """Copies units of an arena to the device ahead of their use."""
 
     def __new__(cls, arena: Arena, device: int | None, bytes_per_second: float | None = None) -> Pipeline:
-        """`device` None: the host backend, whose copies `bytes_per_second` paces."""
+        """`device`: a CUDA ordinal, or None for the host backend, whose copies are paced at `bytes_per_second`."""
 
     def bandwidth(self, address: int, nbytes: int, stream: int) -> float:
-        """Bytes per second of copies from the arena to `address`, measured; waits for the device."""
+        """The measured bytes per second of copies from the arena to `address`. Waits for the device."""
 
     def configure(
         self,
@@ -59,7 +59,7 @@ class Pipeline:
         lookahead: int | None,
         stream: int,
     ) -> None:
-        """Starts anew with these units, once `stream` is done with the device memory, and loads the resident ones.
+        """Replaces all units, once `stream` is done with the device memory, and loads the resident ones.
 
         units: per unit its ranges (offset in the arena, address on the device, bytes).
         places: per unit its place in the ring (offset, bytes), or None: resident.
@@ -69,13 +69,13 @@ class Pipeline:
         """
 
     def session(self) -> Session:
-        """What a thread tells the pipeline through. One for each thread."""
+        """A thread's connection to the pipeline. Each thread needs one."""
 
     def reload(self, unit: int, stream: int) -> None:
-        """Copies a unit whose weights were edited again, after its readers; `stream` waits for the copy."""
+        """Copies an edited unit once more, after its readers. `stream` waits for the copy."""
 
     def invalidate(self) -> None:
-        """Nothing in the ring is valid any more: all is loaded again when it is needed."""
+        """Marks all units in the ring as stale: each is loaded again when it is needed."""
 
     def timed(self, on: bool) -> None:
         """Whether to measure what each point of the schedule computes."""
@@ -91,7 +91,7 @@ class Pipeline:
 
 @final
 class Session:
-    """A thread's way through the schedule."""
+    """A thread's position in the schedule."""
 
     def enter(self, key: int, stream: int) -> tuple[list[int], list[int]] | None:
         """The thread reached a point: (units released, units acquired), or None where nothing changes.
@@ -100,11 +100,11 @@ class Session:
         """
 
     def leave(self, stream: int) -> list[int]:
-        """The outermost forward ended, also by an exception: releases all units and says which."""
+        """The outermost forward ended, also by an exception: releases all units and returns them."""
 
 @type_check_only
 class Plan(TypedDict):
-    """What the planner found. The name is this file's own: at run time it is a dict."""
+    """What the planner found. At run time it is a dict, without this name."""
 
     resident: list[bool]
     places: list[tuple[int, int] | None]
@@ -118,7 +118,7 @@ class Plan(TypedDict):
 def checkpoint_tensors(path: str) -> list[tuple[str, str, str, list[int], int, int]]:
     """The tensors of a .safetensors file, of a sharded index, or of a folder that holds one of them.
 
-    Each: (name, file, dtype as safetensors spells it, shape, offset in the file, bytes). ValueError or OSError, in words.
+    Each: (name, file, dtype as safetensors spells it, shape, offset in the file, bytes). Raises ValueError or OSError.
     """
 
 def plan(
@@ -137,12 +137,12 @@ def plan(
     unit_bytes: bytes per unit, multiples of 512.
     schedule: per point the units needed and the nanoseconds of compute; 0: unknown.
     resident: the units that must stay on the device.
-    budget: the most device memory for weights; None: as little as still hides the transfer.
+    budget: the most device memory for weights; None: as little as still hides the copies.
     minimum: the smallest ring that loads one unit while another is used.
-    capacity: what the device can give at most.
-    together: sets of units that may be needed at the same time although no point of the schedule says so.
+    capacity: the device memory that is available.
+    together: sets of units that may be needed at the same time, without a point that needs them all.
 
-    ValueError when the budget is too small for one of the points; it says how much is needed.
+    Raises ValueError if the budget is too small for one of the points; it says how much is needed.
     """
 
 def simulate(
@@ -152,7 +152,7 @@ def simulate(
     bytes_per_second: float,
     copy_overhead_ns: int,
 ) -> list[tuple[int, int]]:
-    """When each point's compute begins and ends, once forwards repeat themselves."""
+    """When the compute of each point begins and ends, once forwards have become periodic."""
 
 def parse_size(text: str) -> int:
     """Bytes of a size with its unit, as ``8GiB`` or ``8GB``. ``ValueError`` says what to write instead."""

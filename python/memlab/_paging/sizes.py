@@ -20,5 +20,5 @@ def readable(nbytes: float) -> str:
 
 
 def milliseconds(nanoseconds: float) -> str:
-    """``12.3 ms``."""
+    """``12.34 ms``."""
     return f"{nanoseconds / 1e6:.2f} ms"
