@@ -6,6 +6,13 @@
 //!
 //! Nothing here links to CUPTI. [`Cupti`] opens the program's library, if there is one, and holds a pointer to each function
 //! that it exports: CUDA 12 and 13 ship different CUPTI versions.
+//!
+//! # Layers
+//!
+//! ```text
+//! loader      opens the library that the program has
+//! bindings    NVIDIA's declarations
+//! ```
 
 // The names are those of C.
 #[expect(non_camel_case_types, non_snake_case, non_upper_case_globals)]

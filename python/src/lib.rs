@@ -1,4 +1,12 @@
 //! `memlab._native`: the loader, for Python. Says in Python what `memlab-loader` says in Rust, and nothing else.
+//!
+//! # Layers
+//!
+//! ```text
+//! checkpoint, pipeline, plan, sizes    one file for each part of the loader
+//! arena
+//! error
+//! ```
 
 mod arena;
 mod checkpoint;

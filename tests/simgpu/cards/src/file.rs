@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::environment::size_from;
-use crate::{MAGIC, MAX_DEVICES, Table};
+use crate::table::{MAGIC, MAX_DEVICES, Table};
 
 const DEFAULT_MEMORY: u64 = 8 << 30;
 

@@ -4,11 +4,8 @@
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::code::Code;
+use crate::code::{Answer, Code};
 use crate::fail;
-
-/// What the body of an entry point returns.
-pub type Answer = Result<(), Code>;
 
 /// One exported function, as collected by the linker in the section `simgpu_api`.
 #[repr(C)]

@@ -1,24 +1,13 @@
 //! CUDA arrays as plain pitched memory.
 
+use crate::allocation::{allocate, release};
 use crate::api::{answer, api};
 use crate::capture;
 use crate::code::Code;
 use crate::fail::count_allocation;
-use crate::memory::{allocate, release};
+use crate::objects::{Array, Shape};
 use crate::space::Kind;
 use crate::state::{State, state};
-
-/// `CUDA_ARRAY3D_DESCRIPTOR` (40 bytes).
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Shape {
-    width: u64,
-    height: u64,
-    depth: u64,
-    format: u32,
-    channels: u32,
-    flags: u32,
-}
 
 /// `CUDA_ARRAY_DESCRIPTOR` (24 bytes).
 #[repr(C)]
@@ -31,12 +20,6 @@ pub struct Shape2d {
 }
 
 const _: () = assert!(size_of::<Shape>() == 40 && size_of::<Shape2d>() == 24);
-
-/// An array and the memory behind it.
-pub struct Array {
-    shape: Shape,
-    base: u64,
-}
 
 impl Shape {
     /// Bytes of one element: `CU_AD_FORMAT_*` 8-bit (1, 8), 16-bit (2, 9, 0x10), 32-bit (3, 0xa, 0x20).

@@ -4,42 +4,12 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::api::{Answer, answer, answer_if_asked, api};
-use crate::code::Code;
-use crate::graph::{self, Graph};
+use crate::api::{answer, answer_if_asked, api};
+use crate::code::{Answer, Code};
+use crate::graph_parts;
+use crate::objects::{Capture, Graph, Work};
 use crate::state::{State, state};
-use crate::stream;
-
-/// The kind of a node (`CUgraphNodeType` in cuda.h).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Work(pub i32);
-
-impl Work {
-    pub const KERNEL: Work = Work(0);
-    pub const MEMCPY: Work = Work(1);
-    pub const MEMSET: Work = Work(2);
-    pub const HOST: Work = Work(3);
-    pub const GRAPH: Work = Work(4);
-    pub const EMPTY: Work = Work(5);
-    pub const EVENT_WAIT: Work = Work(6);
-    pub const EVENT_RECORD: Work = Work(7);
-    pub const MEMORY_ALLOCATION: Work = Work(10);
-    pub const MEMORY_FREE: Work = Work(11);
-    pub const MEMORY_OPERATION: Work = Work(12);
-}
-
-/// A capture in progress.
-pub struct Capture {
-    pub graph: usize,
-    mode: i32,
-    thread: u64,
-    origin: usize,
-    invalid: bool,
-    /// The other streams in the capture; true while one has work that the origin does not wait for.
-    forked: HashMap<usize, bool>,
-    /// Nodes that the next node will depend on; `cuStreamGetCaptureInfo` returns a pointer to them.
-    pub last: Vec<usize>,
-}
+use crate::stream_handle;
 
 // CUstreamCaptureMode
 const RELAXED: i32 = 2;
@@ -87,8 +57,9 @@ pub fn submit(state: &mut State, stream: usize, work: Work) -> Result<bool, Code
     if state.captures.is_empty() {
         return Ok(true);
     }
-    if stream::is_legacy(stream) {
-        let blocking = |origin: &usize| state.streams.get(origin).is_some_and(|s| s.flags & stream::NON_BLOCKING == 0);
+    if stream_handle::is_legacy(stream) {
+        let blocking =
+            |origin: &usize| state.streams.get(origin).is_some_and(|s| s.flags & stream_handle::NON_BLOCKING == 0);
         let implicit = state.captures.values().any(|capture| blocking(&capture.origin));
         return if implicit { Err(Code::STREAM_CAPTURE_IMPLICIT) } else { Ok(true) };
     }
@@ -103,7 +74,7 @@ pub fn add(state: &mut State, stream: usize, work: Work) -> Result<Option<usize>
         *unjoined = true;
     }
     let (graph, dependencies) = (capture.graph, capture.last.clone());
-    let node = graph::add_node(state, graph, work, dependencies)?;
+    let node = graph_parts::add_node(state, graph, work, dependencies)?;
     if let Some(capture) = state.captures.get_mut(&handle) {
         capture.last = vec![node];
     }
@@ -142,7 +113,7 @@ pub fn forbid_unsafe(state: &mut State) -> Answer {
 pub fn join(state: &mut State, handle: usize, from: usize, stream: usize) -> Answer {
     match find(state, stream) {
         Some(other) if other != handle => return Err(Code::STREAM_CAPTURE_MERGE),
-        None if stream::is_legacy(stream) => return Err(Code::STREAM_CAPTURE_IMPLICIT),
+        None if stream_handle::is_legacy(stream) => return Err(Code::STREAM_CAPTURE_IMPLICIT),
         _ => {}
     }
     let capture = state.captures.get_mut(&handle).ok_or(Code::CAPTURED_EVENT)?;
@@ -156,8 +127,8 @@ pub fn join(state: &mut State, handle: usize, from: usize, stream: usize) -> Ans
 }
 
 fn begin(state: &mut State, stream: usize, mode: i32, graph: usize) -> Answer {
-    stream::check(state, stream)?;
-    if stream::is_legacy(stream) {
+    stream_handle::check(state, stream)?;
+    if stream_handle::is_legacy(stream) {
         return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
     }
     if !(0..=2).contains(&mode) {
@@ -183,7 +154,7 @@ fn new_graph(state: &mut State) -> usize {
 
 /// Status, id, graph and last nodes of a stream's capture.
 fn info(state: &State, stream: usize) -> Result<(i32, u64, usize, &[usize]), Code> {
-    stream::check(state, stream)?;
+    stream_handle::check(state, stream)?;
     let Some(handle) = find(state, stream) else { return Ok((NONE, 0, 0, &[])) };
     let capture = &state.captures[&handle];
     let status = if capture.invalid { INVALIDATED } else { ACTIVE };
@@ -222,7 +193,7 @@ api! {
 
     fn cuStreamEndCapture | cuStreamEndCapture_ptsz (stream: usize, graph: *mut usize) {
         let mut state = state()?;
-        stream::check(&state, stream)?;
+        stream_handle::check(&state, stream)?;
         let handle = find(&state, stream).ok_or(Code::ILLEGAL_STATE)?;
         let capture = &state.captures[&handle];
         if capture.origin != stream {
@@ -288,13 +259,13 @@ api! {
     fn cuStreamUpdateCaptureDependencies | cuStreamUpdateCaptureDependencies_ptsz (
         stream: usize, dependencies: *const usize, count: usize, flags: u32,
     ) {
-        update_dependencies(stream, graph::handles(dependencies, count), flags)?;
+        update_dependencies(stream, graph_parts::handles(dependencies, count), flags)?;
     }
 
     fn cuStreamUpdateCaptureDependencies_v2 | cuStreamUpdateCaptureDependencies_v2_ptsz (
         stream: usize, dependencies: *const usize, _edges: *const u8, count: usize, flags: u32,
     ) {
-        update_dependencies(stream, graph::handles(dependencies, count), flags)?;
+        update_dependencies(stream, graph_parts::handles(dependencies, count), flags)?;
     }
 }
 

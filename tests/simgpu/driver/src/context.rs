@@ -1,62 +1,14 @@
 //! Contexts: one primary context per device, others, and the stack of each thread.
 
-use std::cell::RefCell;
-
-use crate::api::{Answer, answer, answer_if_asked, api};
-use crate::code::Code;
+use crate::api::{answer, answer_if_asked, api};
+use crate::code::{Answer, Code};
+use crate::current::{current, current_device, current_handle, on_stack};
+use crate::objects::Context;
 use crate::state::{State, state};
-
-/// A context, primary or not.
-pub struct Context {
-    pub device: usize,
-    pub flags: u32,
-    pub id: u64,
-    pub primary: bool,
-    limits: [u64; 8],
-    /// Bytes charged to the card.
-    charged: u64,
-}
-
-/// A device's primary context.
-#[derive(Default)]
-pub struct Primary {
-    /// 0 while it is not active.
-    handle: usize,
-    retained: u32,
-    flags: u32,
-}
-
-thread_local! {
-    /// The calling thread's contexts, the current one last.
-    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
 
 /// The bytes a context takes: `SIMGPU_CONTEXT`, or 256 MiB.
 fn context_bytes() -> u64 {
     simgpu_cards::size_from("SIMGPU_CONTEXT", 256 << 20)
-}
-
-fn on_stack<R>(body: impl FnOnce(&mut Vec<usize>) -> R) -> Result<R, Code> {
-    STACK.try_with(|stack| body(&mut stack.borrow_mut())).map_err(|_| Code::INVALID_CONTEXT)
-}
-
-fn current_handle() -> usize {
-    on_stack(|stack| stack.last().copied()).ok().flatten().unwrap_or(0)
-}
-
-/// The current context's handle; `CUDA_ERROR_INVALID_CONTEXT` without one.
-pub fn current(state: &State) -> Result<usize, Code> {
-    match current_handle() {
-        0 => Err(Code::INVALID_CONTEXT),
-        handle if state.contexts.contains_key(&handle) => Ok(handle),
-        _ => Err(Code::CONTEXT_IS_DESTROYED),
-    }
-}
-
-/// The current context's handle and device.
-pub fn current_device(state: &State) -> Result<(usize, usize), Code> {
-    let context = current(state)?;
-    Ok((context, state.contexts[&context].device))
 }
 
 fn make(state: &mut State, device: usize, flags: u32, primary: bool) -> Result<usize, Code> {
@@ -72,7 +24,7 @@ fn make(state: &mut State, device: usize, flags: u32, primary: bool) -> Result<u
 /// Destroys a context with its memory, streams and events.
 fn end(state: &mut State, handle: usize) {
     let Some(context) = state.contexts.remove(&handle) else { return };
-    crate::memory::free_all_of(state, handle);
+    crate::allocation::free_all_of(state, handle);
     state.streams.retain(|_, stream| stream.context != handle);
     state.events.retain(|_, event| event.context != handle);
     state.peers.retain(|(from, to)| *from != handle && *to != handle);

@@ -1,13 +1,14 @@
 //! Copying and filling memory, at the time of the call.
 
-use crate::api::{Answer, api};
+use crate::api::api;
 use crate::arrays;
-use crate::capture::{self, Work};
-use crate::code::Code;
-use crate::context::current;
+use crate::capture;
+use crate::code::{Answer, Code};
+use crate::current::current;
+use crate::objects::Work;
 use crate::pages;
 use crate::state::{State, state};
-use crate::stream;
+use crate::stream_handle;
 
 /// How a call relates to streams.
 #[derive(Clone, Copy)]
@@ -39,7 +40,7 @@ fn accept(state: &mut State, order: Order, work: Work) -> Result<bool, Code> {
             capture::submit(state, 0, work)
         }
         Order::Stream(stream) => {
-            stream::check(state, stream)?;
+            stream_handle::check(state, stream)?;
             capture::submit(state, stream, work)
         }
     }

@@ -2,8 +2,8 @@
 
 use std::ffi::{CStr, c_char};
 
-use crate::api::{Answer, answer, answer_if_asked, api};
-use crate::code::Code;
+use crate::api::{answer, answer_if_asked, api};
+use crate::code::{Answer, Code};
 use crate::state::{State, initialise, state};
 
 /// What `cuDriverGetVersion` returns: new enough for every runtime of CUDA 12 and 13.

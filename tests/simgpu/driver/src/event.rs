@@ -2,22 +2,14 @@
 
 use std::time::Instant;
 
-use crate::api::{Answer, answer, api};
+use crate::api::{answer, api};
 use crate::capture;
-use crate::code::Code;
-use crate::context::current;
+use crate::code::{Answer, Code};
+use crate::current::current;
 use crate::fail::hang_synchronise;
+use crate::objects::{Event, Work};
 use crate::state::{State, state};
-use crate::stream;
-
-/// An event.
-pub struct Event {
-    pub context: usize,
-    flags: u32,
-    recorded: Option<Instant>,
-    /// The capture and stream it was last recorded in, if that was a capture.
-    captured: Option<(usize, usize)>,
-}
+use crate::stream_handle;
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: u32 = 2;
@@ -52,13 +44,13 @@ pub fn wait(state: &mut State, stream: usize, event: usize) -> Answer {
 
 fn record(event: usize, stream: usize, external: bool) -> Answer {
     let mut state = state()?;
-    stream::check(&state, stream)?;
+    stream_handle::check(&state, stream)?;
     if !state.events.contains_key(&event) {
         return Err(Code::INVALID_HANDLE);
     }
     let capturing = capture::of(&state, stream)?;
     if let (Some(_), true) = (capturing, external) {
-        return capture::submit(&mut state, stream, capture::Work::EVENT_RECORD).map(|_| ());
+        return capture::submit(&mut state, stream, Work::EVENT_RECORD).map(|_| ());
     }
     let event = state.events.get_mut(&event).ok_or(Code::INVALID_HANDLE)?;
     event.captured = capturing.map(|capture| (capture, stream));
@@ -97,7 +89,7 @@ api! {
             return Err(Code::CAPTURED_EVENT);
         }
         hang_synchronise();
-        crate::pool::trim_to_threshold(&mut *state()?);
+        crate::allocation::trim_to_threshold(&mut *state()?);
     }
 
     fn cuEventElapsedTime | cuEventElapsedTime_v2 (milliseconds: *mut f32, start: usize, end: usize) {

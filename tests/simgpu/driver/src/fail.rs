@@ -4,8 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::api::Answer;
-use crate::code::Code;
+use crate::code::{Answer, Code};
 
 /// One element of `SIMGPU_FAIL`: `cuName:code`, `cuName:code@n` or `cuName:code@n+`.
 struct Failure {

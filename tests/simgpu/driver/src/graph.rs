@@ -3,125 +3,19 @@
 //! A launch executes only memory nodes. Graph memory follows the documentation: a node's address is fixed when the node is
 //! added, its memory is charged to the card at launch, and stays reserved after a free until `cuDeviceGraphMemTrim`.
 
-use std::collections::HashSet;
-
-use crate::api::{Answer, answer, api};
-use crate::capture::{self, Work};
-use crate::code::Code;
-use crate::context::current;
-use crate::memory::{allocate_on, rounded};
-use crate::pages;
-use crate::space::Kind;
-use crate::state::{State, state};
-use crate::stream;
-use crate::userobject::{self, References};
-
-/// A graph.
-#[derive(Default)]
-pub struct Graph {
-    pub nodes: Vec<usize>,
-    pub objects: References,
-}
-
-/// A node of a graph.
-pub struct Node {
-    pub graph: usize,
-    pub work: Work,
-    pub dependencies: Vec<usize>,
-    /// The address a memory node allocates or frees.
-    pub memory: u64,
-}
-
-/// A graph ready to launch: the operations of its memory nodes, in order.
-pub struct Executable {
-    pub flags: u64,
-    pub memory: Vec<(Work, u64)>,
-    objects: References,
-}
+use crate::api::{answer, api};
+use crate::capture;
+use crate::code::{Answer, Code};
+use crate::current::current;
+use crate::graph_parts::{add_node, allocate_block, free_block, handles, set_allocation, set_free};
+use crate::objects::Work;
+use crate::objects::{Executable, Graph, Node};
+use crate::state::state;
+use crate::stream_handle;
+use crate::userobject;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
 const AUTO_FREE_ON_LAUNCH: u64 = 1;
-
-/// A device's memory for graphs.
-#[derive(Default)]
-pub struct GraphMemory {
-    live: HashSet<u64>,
-    used: u64,
-    used_high: u64,
-    /// Bytes charged to the card.
-    reserved: u64,
-    reserved_high: u64,
-}
-
-/// The handles of a C array.
-///
-/// # Safety
-/// `first` is null or points to `count` handles.
-pub unsafe fn handles(first: *const usize, count: usize) -> Vec<usize> {
-    if first.is_null() {
-        return Vec::new();
-    }
-    // SAFETY: the caller vouches for `count` handles.
-    unsafe { std::slice::from_raw_parts(first, count).to_vec() }
-}
-
-/// Adds a node to a graph.
-pub fn add_node(state: &mut State, graph: usize, work: Work, dependencies: Vec<usize>) -> Result<usize, Code> {
-    if !state.graphs.contains_key(&graph) {
-        return Err(Code::INVALID_VALUE);
-    }
-    let handle = state.new_handle();
-    state.nodes.insert(handle, Node { graph, work, dependencies, memory: 0 });
-    state.graphs.get_mut(&graph).ok_or(Code::INVALID_VALUE)?.nodes.push(handle);
-    Ok(handle)
-}
-
-/// Makes a node allocate `size` bytes on `device`, and returns the address.
-pub fn set_allocation(state: &mut State, node: usize, size: u64, device: usize) -> Result<u64, Code> {
-    let address = allocate_on(state, size, Kind::Graph, 0, device, false)?;
-    state.nodes.get_mut(&node).ok_or(Code::INVALID_VALUE)?.memory = address;
-    Ok(address)
-}
-
-/// Makes a node free `address`, which a node must have allocated.
-pub fn set_free(state: &mut State, node: usize, address: u64) -> Answer {
-    if state.space.get(address).is_none_or(|block| block.kind != Kind::Graph) {
-        return Err(Code::INVALID_VALUE);
-    }
-    state.nodes.get_mut(&node).ok_or(Code::INVALID_VALUE)?.memory = address;
-    Ok(())
-}
-
-/// `cuMemFree` or `cuMemFreeAsync` of memory that a launched graph left allocated.
-pub fn free_block(state: &mut State, address: u64) -> Answer {
-    let block = *state.space.get(address).ok_or(Code::INVALID_VALUE)?;
-    let memory = &mut state.graph_memory[block.device];
-    if !memory.live.remove(&address) {
-        return Err(Code::INVALID_VALUE);
-    }
-    memory.used -= rounded(block.size);
-    // SAFETY: the block is mapped memory of this driver that the program has freed.
-    unsafe { pages::zero(block.base, block.mapped) };
-    Ok(())
-}
-
-fn allocate_block(state: &mut State, address: u64) -> Answer {
-    let block = *state.space.get(address).ok_or(Code::INVALID_VALUE)?;
-    let memory = &state.graph_memory[block.device];
-    if memory.live.contains(&address) {
-        return Err(Code::INVALID_VALUE);
-    }
-    let used = memory.used + rounded(block.size);
-    let missing = used.saturating_sub(memory.reserved);
-    state.charge(block.device, missing)?;
-    let memory = &mut state.graph_memory[block.device];
-    memory.live.insert(address);
-    memory.used = used;
-    memory.used_high = memory.used_high.max(used);
-    memory.reserved += missing;
-    memory.reserved_high = memory.reserved_high.max(memory.reserved);
-    Ok(())
-}
 
 fn instantiate(to: *mut usize, graph: usize, flags: u64) -> Answer {
     let mut state = state()?;
@@ -140,7 +34,7 @@ fn instantiate(to: *mut usize, graph: usize, flags: u64) -> Answer {
 
 fn launch(executable: usize, stream: usize) -> Answer {
     let mut state = state()?;
-    stream::check(&state, stream)?;
+    stream_handle::check(&state, stream)?;
     let known = state.executables.get(&executable).ok_or(Code::INVALID_VALUE)?;
     let (actions, auto_free) = (known.memory.clone(), known.flags & AUTO_FREE_ON_LAUNCH != 0);
     if !capture::submit(&mut state, stream, Work::GRAPH)? {
@@ -229,7 +123,7 @@ api! {
 
     fn cuGraphUpload | cuGraphUpload_ptsz (executable: usize, stream: usize) {
         let state = state()?;
-        stream::check(&state, stream)?;
+        stream_handle::check(&state, stream)?;
         state.executables.get(&executable).ok_or(Code::INVALID_VALUE)?;
     }
 

@@ -1,9 +1,9 @@
 //! Page-locked host memory: allocated by the driver, or the program's own and registered.
 
-use crate::api::{Answer, answer, api};
+use crate::api::{answer, api};
 use crate::capture;
-use crate::code::Code;
-use crate::context::current_device;
+use crate::code::{Answer, Code};
+use crate::current::current_device;
 use crate::pages::{self, PAGE};
 use crate::space::{Block, Kind};
 use crate::state::{State, state};

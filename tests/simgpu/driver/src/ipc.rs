@@ -3,17 +3,20 @@
 //! A block is private until it is first exported; then its bytes move into a memfd, mapped over the same addresses. The handle
 //! names the process and its descriptor of that file. The memory stays charged to the exporter.
 
+use std::ffi::CStr;
 use std::fs::OpenOptions;
 use std::os::fd::IntoRawFd;
 
-use crate::api::{Answer, answer, api};
-use crate::code::Code;
-use crate::context::current_device;
+use crate::api::{answer, api};
+use crate::code::{Answer, Code};
+use crate::current::current_device;
 use crate::event;
 use crate::pages::{self, PAGE};
 use crate::space::{Block, Kind};
 use crate::state::{State, state};
-use crate::vmm::SHARED_NAME;
+
+/// The file name of exported `cuMemAlloc` memory.
+const SHARED_NAME: &CStr = c"simgpu:ipc";
 
 /// The contents of the 64 bytes of a `CUipcMemHandle` or `CUipcEventHandle`.
 #[repr(C)]
@@ -119,7 +122,7 @@ fn close(state: &mut State, address: u64) -> Answer {
     if block.references == 0
         && let Some(block) = state.space.remove(address)
     {
-        crate::memory::release(state, block);
+        crate::allocation::release(state, block);
     }
     Ok(())
 }

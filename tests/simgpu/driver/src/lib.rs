@@ -2,22 +2,46 @@
 //!
 //! Memory, copies, fills, address ranges, captures and errors behave as NVIDIA documents; kernels do nothing. All work is done
 //! when the call that submits it returns. The exported names are the ABI names of the real driver.
+//!
+//! # Layers
+//!
+//! ```text
+//! ipc, copy, proc_address, error_names   entry points
+//! stream, memory, pool, graph, node, context, module, arrays, vmm, host, pointer, device
+//! event, userobject
+//! capture         stream capture
+//! graph_parts     nodes of graphs, and their memory
+//! stream_handle   what a stream handle names
+//! allocation      blocks of device memory
+//! current         the thread's context
+//! state           everything, behind one lock
+//! objects         what handles name
+//! api             the macro of the entry points
+//! fail            injected failures
+//! space, pages    blocks by address; mapped memory
+//! code            error codes
+//! ```
 
+mod allocation;
 mod api;
 mod arrays;
 mod capture;
 mod code;
 mod context;
 mod copy;
+mod current;
 mod device;
+mod error_names;
 mod event;
 mod fail;
 mod graph;
+mod graph_parts;
 mod host;
 mod ipc;
 mod memory;
 mod module;
 mod node;
+mod objects;
 mod pages;
 mod pointer;
 mod pool;
@@ -25,5 +49,6 @@ mod proc_address;
 mod space;
 mod state;
 mod stream;
+mod stream_handle;
 mod userobject;
 mod vmm;

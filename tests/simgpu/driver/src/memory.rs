@@ -1,77 +1,13 @@
 //! Device memory of `cuMemAlloc`.
-//!
-//! The card is charged the size rounded up: to 2 MiB from 1 MiB on, to 512 bytes below. (The real driver cuts small blocks out
-//! of 2 MiB ones.)
 
-use crate::api::{Answer, answer, answer_if_asked, api};
+use crate::allocation::{allocate, release};
+use crate::api::{answer, answer_if_asked, api};
 use crate::capture;
-use crate::code::Code;
-use crate::context::{current, current_device};
+use crate::code::{Answer, Code};
+use crate::current::{current, current_device};
 use crate::fail::count_allocation;
-use crate::pages::{self, GRANULE, PAGE};
-use crate::space::{Block, Kind};
-use crate::state::{State, state};
-
-/// The bytes that a block of `size` is charged.
-pub fn rounded(size: u64) -> u64 {
-    let step = if size >= GRANULE / 2 { GRANULE } else { 512 };
-    size.max(1).next_multiple_of(step)
-}
-
-/// Allocates zeroed device memory in the current context and charges it to the card.
-pub fn allocate(state: &mut State, size: u64, kind: Kind) -> Result<u64, Code> {
-    let (context, device) = current_device(state)?;
-    allocate_on(state, size, kind, context, device, true)
-}
-
-/// Allocates zeroed device memory and charges it to the card.
-pub fn allocate_on(
-    state: &mut State,
-    size: u64,
-    kind: Kind,
-    context: usize,
-    device: usize,
-    charge: bool,
-) -> Result<u64, Code> {
-    if size == 0 || size > 1 << 46 {
-        return Err(if size == 0 { Code::INVALID_VALUE } else { Code::OUT_OF_MEMORY });
-    }
-    let charged = if charge { rounded(size) } else { 0 };
-    if charge {
-        state.charge(device, charged)?;
-    }
-    let alignment = if size >= GRANULE / 2 { GRANULE } else { PAGE };
-    let mapped = rounded(size).next_multiple_of(PAGE);
-    let Some(base) = pages::map(mapped, alignment) else {
-        state.cards.give_back(device, charged);
-        return Err(Code::OUT_OF_MEMORY);
-    };
-    state.space.insert(Block { context, charged, ..Block::new(base, size, mapped, kind, device) });
-    Ok(base)
-}
-
-/// Unmaps a block and credits the card.
-pub fn release(state: &mut State, block: Block) {
-    pages::unmap(block.base, block.mapped);
-    if let Some(file) = block.file {
-        pages::close(file);
-    }
-    state.cards.give_back(block.device, block.charged);
-}
-
-/// Frees the memory of a context that ends.
-pub fn free_all_of(state: &mut State, context: usize) {
-    let left = |block: &&Block| block.context == context && !matches!(block.kind, Kind::Mapped { .. });
-    let bases: Vec<u64> = state.space.all().filter(left).map(|block| block.base).collect();
-    for base in bases {
-        let Some(block) = state.space.remove(base) else { continue };
-        match block.kind {
-            Kind::Registered(_) => {}
-            Kind::Pool(pool) => crate::pool::forget(state, pool, &block),
-            _ => release(state, block),
-        }
-    }
-}
+use crate::space::Kind;
+use crate::state::state;
 
 fn free(address: u64) -> Answer {
     if address == 0 {
@@ -87,8 +23,8 @@ fn free(address: u64) -> Answer {
             release(&mut state, block);
             Ok(())
         }
-        Kind::Pool(_) => crate::pool::free(&mut state, address),
-        Kind::Graph => crate::graph::free_block(&mut state, address),
+        Kind::Pool(_) => crate::allocation::return_to_pool(&mut state, address),
+        Kind::Graph => crate::graph_parts::free_block(&mut state, address),
         _ => Err(Code::INVALID_VALUE),
     }
 }

@@ -1,31 +1,17 @@
 //! Modules, libraries, functions and launches. No code is read and no kernel runs: every requested name exists.
 
-use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, c_char};
 
-use crate::api::{Answer, answer, answer_if_asked, api};
-use crate::capture::{self, Work};
-use crate::code::Code;
-use crate::context::current_device;
-use crate::memory::allocate_on;
+use crate::allocation::allocate_on;
+use crate::api::{answer, answer_if_asked, api};
+use crate::capture;
+use crate::code::{Answer, Code};
+use crate::current::current_device;
+use crate::objects::Work;
+use crate::objects::{Function, Library};
 use crate::space::Kind;
 use crate::state::{State, state};
-use crate::stream;
-
-/// A module or library.
-#[derive(Default)]
-pub struct Library {
-    functions: HashMap<CString, usize>,
-    /// Variables, per device, created at the first request.
-    globals: HashMap<(CString, usize), u64>,
-}
-
-/// A function or kernel.
-pub struct Function {
-    library: usize,
-    name: CString,
-    attributes: [i32; 16],
-}
+use crate::stream_handle;
 
 /// The size of a module's variable is unknown, so each gets this much address space, committed where touched.
 const GLOBAL_BYTES: u64 = 16 << 20;
@@ -52,7 +38,7 @@ fn unload(library: usize) -> Answer {
     }
     for address in library.globals.values() {
         if let Some(block) = state.space.remove(*address) {
-            crate::memory::release(&mut state, block);
+            crate::allocation::release(&mut state, block);
         }
     }
     Ok(())
@@ -124,7 +110,7 @@ fn set_attribute(state: &mut State, function: usize, attribute: i32, value: i32)
 /// Launches a kernel: a no-op, or a node when the stream captures.
 fn launch(function: usize, block: [u32; 3], stream: usize) -> Answer {
     let mut state = state()?;
-    stream::check(&state, stream)?;
+    stream_handle::check(&state, stream)?;
     if !state.functions.contains_key(&function) {
         return Err(Code::INVALID_HANDLE);
     }

@@ -1,9 +1,9 @@
 //! Adding nodes to graphs, and queries about their nodes.
 
-use crate::api::{Answer, answer, answer_if_asked, api};
-use crate::capture::Work;
-use crate::code::Code;
-use crate::graph::{add_node, handles, set_allocation, set_free};
+use crate::api::{answer, answer_if_asked, api};
+use crate::code::{Answer, Code};
+use crate::graph_parts::{add_node, handles, set_allocation, set_free};
+use crate::objects::Work;
 use crate::state::state;
 
 /// # Safety

@@ -1,7 +1,7 @@
 //! Pointer attributes.
 
-use crate::api::{Answer, answer, api};
-use crate::code::Code;
+use crate::api::{answer, api};
+use crate::code::{Answer, Code};
 use crate::space::{Block, Kind};
 use crate::state::{State, state};
 

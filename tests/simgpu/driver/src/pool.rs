@@ -1,64 +1,18 @@
 //! Stream-ordered memory: pools cache freed blocks until a synchronisation trims them to the release threshold.
 
-use crate::api::{Answer, answer, answer_if_asked, api};
-use crate::capture::{self, Work};
-use crate::code::Code;
-use crate::context::current_device;
+use crate::allocation::trim;
+use crate::allocation::{allocate_on, release, return_to_pool, rounded};
+use crate::api::{answer, answer_if_asked, api};
+use crate::capture;
+use crate::code::{Answer, Code};
+use crate::current::current_device;
 use crate::fail::count_allocation;
-use crate::graph;
-use crate::memory::{allocate_on, release, rounded};
-use crate::pages;
+use crate::graph_parts;
+use crate::objects::Pool;
+use crate::objects::Work;
 use crate::space::{Block, Kind};
 use crate::state::{State, state};
-use crate::stream;
-
-/// A pool of device memory.
-pub struct Pool {
-    device: usize,
-    is_default: bool,
-    /// Freed blocks that are still charged to the card.
-    cached: Vec<Block>,
-    used: u64,
-    used_high: u64,
-    reserved: u64,
-    reserved_high: u64,
-    threshold: u64,
-    max_size: u64,
-    handle_types: i32,
-    reuse: [i32; 3],
-    destroyed: bool,
-    current: bool,
-}
-
-fn new(state: &mut State, device: usize, is_default: bool, max_size: u64, handle_types: i32) -> usize {
-    let handle = state.new_handle();
-    state.pools.insert(
-        handle,
-        Pool {
-            device,
-            is_default,
-            cached: Vec::new(),
-            used: 0,
-            used_high: 0,
-            reserved: 0,
-            reserved_high: 0,
-            threshold: 0,
-            max_size,
-            handle_types,
-            reuse: [1; 3],
-            destroyed: false,
-            current: is_default,
-        },
-    );
-    handle
-}
-
-/// Makes each device's default pool.
-pub fn make_defaults(state: &mut State) {
-    for device in 0..state.cards.devices() {
-        new(state, device, true, 0, 0);
-    }
-}
+use crate::stream_handle;
 
 fn find(state: &State, device: usize, wanted: impl Fn(&Pool) -> bool) -> Result<usize, Code> {
     let fits = |pool: &Pool| pool.device == device && wanted(pool);
@@ -97,71 +51,9 @@ fn allocate(state: &mut State, handle: usize, size: u64, context: usize) -> Resu
     Ok(base)
 }
 
-/// Returns a block to its pool.
-pub fn free(state: &mut State, address: u64) -> Answer {
-    let block = state.space.remove(address).ok_or(Code::INVALID_VALUE)?;
-    let Kind::Pool(handle) = block.kind else { return Err(Code::INVALID_VALUE) };
-    // SAFETY: the block is mapped memory of this driver that the program has freed.
-    unsafe { pages::zero(block.base, block.mapped) };
-    if let Some(pool) = state.pools.get_mut(&handle) {
-        pool.used -= block.charged;
-        pool.cached.push(block);
-        if pool.destroyed {
-            trim(state, handle, 0);
-            if state.pools[&handle].used == 0 {
-                state.pools.remove(&handle);
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Removes a block whose context ended from its pool.
-pub fn forget(state: &mut State, handle: usize, block: &Block) {
-    if let Some(pool) = state.pools.get_mut(&handle) {
-        pool.used -= block.charged;
-        pool.reserved -= block.charged;
-    }
-    release(state, *block);
-}
-
-/// Releases cached blocks to the card until at most `keep` bytes are reserved.
-fn trim(state: &mut State, handle: usize, keep: u64) {
-    while let Some(pool) = state.pools.get_mut(&handle) {
-        if pool.reserved <= keep {
-            break;
-        }
-        let Some(block) = pool.cached.pop() else { break };
-        pool.reserved -= block.charged;
-        release(state, block);
-    }
-}
-
-/// At a synchronisation: trims every pool to its release threshold.
-pub fn trim_to_threshold(state: &mut State) {
-    let over: Vec<(usize, u64)> = state
-        .pools
-        .iter()
-        .filter(|(_, pool)| !pool.cached.is_empty() && pool.reserved > pool.threshold)
-        .map(|(handle, pool)| (*handle, pool.threshold))
-        .collect();
-    for (handle, threshold) in over {
-        trim(state, handle, threshold);
-    }
-}
-
-/// Releases all cached memory of a device, before an allocation fails.
-pub fn trim_all(state: &mut State, device: usize) {
-    let own: Vec<usize> =
-        state.pools.iter().filter(|(_, pool)| pool.device == device).map(|(handle, _)| *handle).collect();
-    for handle in own {
-        trim(state, handle, 0);
-    }
-}
-
 fn allocate_async(to: *mut u64, size: usize, pool: Option<usize>, stream: usize) -> Answer {
     let mut state = state()?;
-    stream::check(&state, stream)?;
+    stream_handle::check(&state, stream)?;
     if to.is_null() {
         return Err(Code::INVALID_VALUE);
     }
@@ -176,7 +68,7 @@ fn allocate_async(to: *mut u64, size: usize, pool: Option<usize>, stream: usize)
     };
     let device = get(&mut state, pool)?.device;
     let address = match capture::add(&mut state, stream, Work::MEMORY_ALLOCATION)? {
-        Some(node) => graph::set_allocation(&mut state, node, size as u64, device)?,
+        Some(node) => graph_parts::set_allocation(&mut state, node, size as u64, device)?,
         None => allocate(&mut state, pool, size as u64, context)?,
     };
     // SAFETY: not null, and the caller of the entry point vouches for the rest.
@@ -188,18 +80,18 @@ fn free_async(address: u64, stream: usize) -> Answer {
         return Ok(());
     }
     let mut state = state()?;
-    stream::check(&state, stream)?;
+    stream_handle::check(&state, stream)?;
     let kind = state.space.get(address).ok_or(Code::INVALID_VALUE)?.kind;
     if capture::of(&state, stream)?.is_some() {
         if kind != Kind::Graph {
             return Err(Code::INVALID_VALUE); // a captured free must be of memory the graph allocates
         }
         let node = capture::add(&mut state, stream, Work::MEMORY_FREE)?.ok_or(Code::UNKNOWN)?;
-        return graph::set_free(&mut state, node, address);
+        return graph_parts::set_free(&mut state, node, address);
     }
     match kind {
-        Kind::Pool(_) => free(&mut state, address),
-        Kind::Graph => graph::free_block(&mut state, address),
+        Kind::Pool(_) => return_to_pool(&mut state, address),
+        Kind::Graph => graph_parts::free_block(&mut state, address),
         Kind::Device | Kind::Managed => {
             let block = state.space.remove(address).ok_or(Code::INVALID_VALUE)?;
             release(&mut state, block);
@@ -244,7 +136,8 @@ api! {
             return Err(Code::INVALID_VALUE);
         }
         let device = location(&state, properties.add(8).cast())?;
-        let handle = new(&mut state, device, false, max_size, handle_types);
+        let handle = state.new_handle();
+        state.pools.insert(handle, Pool::new(device, false, max_size, handle_types));
         answer(pool, handle)?;
     }
 

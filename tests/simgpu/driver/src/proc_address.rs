@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
-use crate::api::{Answer, answer, answer_if_asked, api, entries};
-use crate::code::Code;
+use crate::api::{answer, answer_if_asked, api, entries};
+use crate::code::{Answer, Code};
 
 /// One line per plain name: the name, then for each ABI version of it the CUDA version that introduced it and its ABI name,
 /// oldest first. Sources: cudaTypedefs.h (`PFN_name_v<version>`) and the renaming macros in cuda.h.

@@ -7,18 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use simgpu_cards::Cards;
 
-use crate::api::Answer;
-use crate::arrays::Array;
-use crate::capture::Capture;
-use crate::code::Code;
-use crate::context::{Context, Primary};
-use crate::event::Event;
-use crate::graph::{Executable, Graph, GraphMemory, Node};
-use crate::module::Library;
-use crate::pool::Pool;
+use crate::code::{Answer, Code};
+use crate::objects::{
+    Array, Capture, Context, Event, Executable, Function, Graph, GraphMemory, Library, Node, Pool, Primary, Stream,
+    Virtual,
+};
 use crate::space::Space;
-use crate::stream::Stream;
-use crate::vmm::Virtual;
 
 /// The state from `cuInit` to the end of the process.
 pub struct State {
@@ -39,7 +33,7 @@ pub struct State {
     pub mipmaps: HashMap<usize, Vec<usize>>,
     pub libraries: HashMap<usize, Library>,
     /// Function and kernel handles, with their library and name.
-    pub functions: HashMap<usize, crate::module::Function>,
+    pub functions: HashMap<usize, Function>,
     /// Enabled peer access: (from context, to context).
     pub peers: std::collections::HashSet<(usize, usize)>,
     next: usize,
@@ -119,7 +113,10 @@ pub fn initialise() -> Answer {
         peers: std::collections::HashSet::new(),
         next: 0x0051_4700_0000_0000 >> 8,
     });
-    crate::pool::make_defaults(&mut state);
+    for device in 0..devices {
+        let handle = state.new_handle();
+        state.pools.insert(handle, Pool::new(device, true, 0, 0));
+    }
     *guard = Some(state);
     Ok(())
 }
@@ -134,14 +131,5 @@ impl State {
     /// Checks a device ordinal.
     pub fn device(&self, ordinal: i32) -> Result<usize, Code> {
         usize::try_from(ordinal).ok().filter(|device| *device < self.cards.devices()).ok_or(Code::INVALID_DEVICE)
-    }
-
-    /// Charges device memory to the card. Pools release cached memory first if too little is free.
-    pub fn charge(&mut self, device: usize, bytes: u64) -> Answer {
-        if self.cards.take(device, bytes) {
-            return Ok(());
-        }
-        crate::pool::trim_all(self, device);
-        if self.cards.take(device, bytes) { Ok(()) } else { Err(Code::OUT_OF_MEMORY) }
     }
 }

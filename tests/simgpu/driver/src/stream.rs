@@ -2,36 +2,16 @@
 
 use std::ffi::c_void;
 
-use crate::api::{Answer, answer, answer_if_asked, api};
-use crate::capture::{self, Work};
-use crate::code::Code;
-use crate::context::{current, current_device};
+use crate::api::{answer, answer_if_asked, api};
+use crate::capture;
+use crate::code::{Answer, Code};
+use crate::current::{current, current_device};
 use crate::event;
 use crate::fail::hang_synchronise;
-use crate::state::{State, state};
-
-/// A stream other than the default ones.
-pub struct Stream {
-    pub context: usize,
-    pub flags: u32,
-    priority: i32,
-}
-
-/// `CU_STREAM_NON_BLOCKING`.
-pub const NON_BLOCKING: u32 = 1;
-
-/// Whether a handle is the legacy default stream.
-pub fn is_legacy(stream: usize) -> bool {
-    matches!(stream, 0 | 1)
-}
-
-/// Checks that a handle is a stream: a default one (0, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`) or an existing one.
-pub fn check(state: &State, stream: usize) -> Answer {
-    if stream <= 2 {
-        return current(state).map(|_| ());
-    }
-    state.streams.get(&stream).map(|_| ()).ok_or(Code::INVALID_HANDLE)
-}
+use crate::objects::Stream;
+use crate::objects::Work;
+use crate::state::state;
+use crate::stream_handle::{NON_BLOCKING, check};
 
 fn create(to: *mut usize, flags: u32, priority: i32) -> Answer {
     let mut state = state()?;
@@ -61,7 +41,7 @@ fn synchronise(stream: Option<usize>) -> Answer {
         capture::forbid_unsafe(&mut state)?;
     }
     hang_synchronise();
-    crate::pool::trim_to_threshold(&mut *state()?);
+    crate::allocation::trim_to_threshold(&mut *state()?);
     Ok(())
 }
 

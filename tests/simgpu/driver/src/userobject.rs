@@ -6,10 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::api::{answer, api};
 use crate::code::Code;
+use crate::objects::References;
 use crate::state::state;
-
-/// References held by a graph: object and count.
-pub type References = Vec<(usize, u32)>;
 
 struct Object {
     data: usize,

@@ -3,34 +3,15 @@
 //! Physical memory is a memfd; mapping it is `mmap` with `MAP_FIXED`, without access until `cuMemSetAccess`. The same bytes can
 //! be mapped at two addresses, unmapped, mapped elsewhere and passed to another process, and unmapped addresses fault.
 
-use std::collections::HashMap;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 
-use crate::api::{Answer, answer, api};
-use crate::code::Code;
+use crate::api::{answer, api};
+use crate::code::{Answer, Code};
 use crate::fail::count_allocation;
+use crate::objects::{Location, Physical, Properties};
 use crate::pages::{self, GRANULE, PAGE};
 use crate::space::{Block, Kind};
 use crate::state::{State, state};
-
-/// `CUmemLocation`: 1 a device, 2 the host, 3 a NUMA node, 4 the current one.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Location {
-    pub kind: i32,
-    pub id: i32,
-}
-
-/// `CUmemAllocationProp` (32 bytes).
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Properties {
-    kind: i32,
-    handle_types: i32,
-    location: Location,
-    win32: usize,
-    flags: u64,
-}
 
 /// `CUmemAccessDesc` (12 bytes): flags 0 none, 1 read, 3 read and write.
 #[repr(C)]
@@ -41,24 +22,6 @@ pub struct Access {
 }
 
 const _: () = assert!(size_of::<Properties>() == 32 && size_of::<Access>() == 12);
-
-/// Physical memory.
-struct Physical {
-    size: u64,
-    properties: Properties,
-    file: i32,
-    /// The charged device, if it is device memory that this process created.
-    charged: Option<usize>,
-    /// Handles not yet released; mappings keep the memory alive after that.
-    references: u32,
-    mappings: u32,
-}
-
-/// All physical memory, by handle.
-#[derive(Default)]
-pub struct Virtual {
-    physical: HashMap<usize, Physical>,
-}
 
 const POSIX_FILE_DESCRIPTOR: i32 = 1;
 const PINNED: i32 = 1;
@@ -370,6 +333,3 @@ api! {
         answer(granularity, GRANULE as usize)?;
     }
 }
-
-/// The file name of exported `cuMemAlloc` memory.
-pub const SHARED_NAME: &CStr = c"simgpu:ipc";

@@ -1,7 +1,8 @@
 //! cuBLAS handles and their settings.
 
+use crate::api::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api};
+use crate::device_memory;
 use crate::table::Table;
-use crate::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api, device_memory};
 
 /// The settings and memory of a handle.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Compute routines of cuBLAS and cuBLASLt: no-ops.
 
-use crate::nothing;
+use crate::api::nothing;
 
 nothing! {
     cublasAsumEx cublasAxpyEx cublasCaxpy_v2 cublasCcopy_v2 cublasCdgmm cublasCdotc_v2

@@ -1,8 +1,8 @@
 //! cuBLASLt: descriptors, and a heuristic that returns one algorithm without a workspace.
 
+use crate::api::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api};
 use crate::cublas::VERSION;
 use crate::table::new_handle;
-use crate::{CUBLAS_INVALID_VALUE, SUCCESS, answer, api};
 
 /// `cublasLtMatmulHeuristicResult_t` (96 bytes).
 #[repr(C)]

@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_char};
 use std::sync::LazyLock;
 
+use crate::api::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
 use crate::table::{Table, new_handle};
-use crate::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
 
 /// The version if the program has loaded cuDNN 8, as torch up to 2.3 does: torch requires the major version that it was
 /// compiled with. Encoded as major * 1000 + minor * 100 + patch.

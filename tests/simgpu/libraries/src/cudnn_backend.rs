@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
+use crate::api::{CUDNN_BAD_PARAM, SUCCESS, answer, api};
 use crate::cudnn::WORKSPACE;
 use crate::table::Table;
-use crate::{CUDNN_BAD_PARAM, SUCCESS, answer, api};
 
 /// A descriptor: attributes by name, each with its element count and bytes.
 #[derive(Clone, Default)]

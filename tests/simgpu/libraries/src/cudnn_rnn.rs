@@ -1,8 +1,8 @@
 //! cuDNN's recurrent networks: the layout of the weights, which torch relies on, and the sizes of workspace and reserve.
 
+use crate::api::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
 use crate::cudnn::{SHAPES, Shape, element_bytes};
 use crate::table::Table;
-use crate::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
 
 /// An RNN descriptor.
 #[derive(Clone, Copy, Default)]

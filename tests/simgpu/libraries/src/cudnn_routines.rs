@@ -1,6 +1,6 @@
 //! Compute routines of cuDNN, and setters of values that are never read: no-ops.
 
-use crate::nothing;
+use crate::api::nothing;
 
 nothing! {
     cudnnActivationBackward cudnnActivationForward cudnnAddTensor cudnnBatchNormalizationBackward

@@ -4,8 +4,9 @@
 use std::cell::RefCell;
 use std::ffi::c_char;
 
+use crate::api::{SUCCESS, answer, api, nothing};
+use crate::device_memory;
 use crate::table::{Table, new_handle};
-use crate::{SUCCESS, answer, api, device_memory, nothing};
 
 /// A communicator.
 #[derive(Clone, Copy)]

@@ -3,26 +3,8 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::driver::Driver;
-
-/// A `cudaError_t` other than success. Since CUDA 10.1 it has the number of the corresponding `CUresult`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Error(pub i32);
-
-impl Error {
-    pub const INVALID_VALUE: Error = Error(1);
-    pub const INVALID_SYMBOL: Error = Error(13);
-    pub const INSUFFICIENT_DRIVER: Error = Error(35);
-    pub const INVALID_DEVICE_FUNCTION: Error = Error(98);
-    pub const INVALID_DEVICE: Error = Error(101);
-    pub const SYMBOL_NOT_FOUND: Error = Error(500);
-    pub const NOT_READY: Error = Error(600);
-    pub const NOT_SUPPORTED: Error = Error(801);
-    pub const UNKNOWN: Error = Error(999);
-}
-
-/// What the body of an entry point returns.
-pub type Answer = Result<(), Error>;
+use crate::code::{Answer, Error};
+use crate::driver_calls::Driver;
 
 thread_local! {
     /// What `cudaGetLastError` returns.
@@ -64,7 +46,7 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, clippy::too_many_arguments)]
         unsafe extern "C" fn $name($($arg: $type),*) -> i32 {
-            $crate::api::$how($crate::driver::$table, |$cu| {
+            $crate::api::$how($crate::driver_calls::$table, |$cu| {
                 // SAFETY: the caller vouches for its pointers, as the CUDA documentation asks of it.
                 #[allow(unused_unsafe, unreachable_code)]
                 unsafe { $body; Ok(()) }
@@ -97,7 +79,7 @@ pub fn fail(error: Error) -> i32 {
 /// Like [`plain`], with the thread's context made current first.
 pub fn bound(table: fn() -> Result<&'static Driver, Error>, body: impl FnOnce(&'static Driver) -> Answer) -> i32 {
     plain(table, |driver| {
-        crate::device::make_current(driver)?;
+        crate::current::make_current(driver)?;
         body(driver)
     })
 }

@@ -1,7 +1,8 @@
 //! Arrays, and 2D and 3D copies as the driver's 3D copy.
 
-use crate::api::{Answer, Error, answer, api};
-use crate::driver::Driver;
+use crate::api::{answer, api};
+use crate::code::{Answer, Error};
+use crate::driver_calls::Driver;
 use crate::memory::{Extent, Pitched};
 
 /// `cudaChannelFormatDesc`: bits of each channel and their kind (0 signed, 1 unsigned, 2 float).

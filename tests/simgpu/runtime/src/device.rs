@@ -1,69 +1,17 @@
-//! Devices, and the context of each thread.
+//! Devices.
 
-use std::cell::Cell;
 use std::ffi::c_char;
-use std::sync::{Mutex, PoisonError};
 
-use crate::api::{Answer, Error, answer, api, api_without_context};
-use crate::driver::{Driver, is_12, version};
-
-thread_local! {
-    /// The thread's device (`cudaSetDevice`).
-    static DEVICE: Cell<i32> = const { Cell::new(0) };
-    /// Whether the thread's context has been made current.
-    static BOUND: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Primary contexts this runtime has retained, by device.
-static CONTEXTS: Mutex<Vec<(i32, usize)>> = Mutex::new(Vec::new());
-
-/// A device's primary context, retained on first use.
-pub fn context(cu: &Driver, device: i32) -> Result<usize, Error> {
-    let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, context)) = contexts.iter().find(|(known, _)| *known == device) {
-        return Ok(*context);
-    }
-    let mut context = 0;
-    // SAFETY: the answer goes to a local.
-    unsafe { cu.cuDevicePrimaryCtxRetain(&mut context, device) }?;
-    contexts.push((device, context));
-    Ok(context)
-}
-
-/// Makes the context of the thread's device current, unless the program made one current itself.
-pub fn make_current(cu: &Driver) -> Answer {
-    if BOUND.with(Cell::get) {
-        return Ok(());
-    }
-    let mut current = 0;
-    // SAFETY: the answer goes to a local.
-    unsafe { cu.cuCtxGetCurrent(&mut current) }?;
-    if current == 0 {
-        set(cu, DEVICE.with(Cell::get))?;
-    }
-    BOUND.with(|bound| bound.set(true));
-    Ok(())
-}
-
-fn set(cu: &Driver, device: i32) -> Answer {
-    let context = context(cu, device)?;
-    // SAFETY: the context is retained.
-    unsafe { cu.cuCtxSetCurrent(context) }?;
-    DEVICE.with(|own| own.set(device));
-    BOUND.with(|bound| bound.set(true));
-    Ok(())
-}
+use crate::api::{answer, api, api_without_context};
+use crate::code::{Answer, Error};
+use crate::current::{context, current, forget, set};
+use crate::driver_calls::{Driver, is_12, version};
 
 fn count(cu: &Driver) -> Result<i32, Error> {
     let mut count = 0;
     // SAFETY: the answer goes to a local.
     unsafe { cu.cuDeviceGetCount(&mut count) }?;
     Ok(count)
-}
-
-/// The thread's device.
-pub fn current() -> i32 {
-    DEVICE.with(Cell::get)
 }
 
 /// Writes a C struct field by field, with C's alignment.
@@ -253,10 +201,9 @@ api_without_context! {
 
     fn cudaDeviceReset(cu) {
         let device = current();
-        CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| *known != device);
         cu.cuDevicePrimaryCtxReset(device)?;
         cu.cuCtxSetCurrent(0)?;
-        BOUND.with(|bound| bound.set(false));
+        forget(device);
         crate::kernel::forget_libraries();
     }
 

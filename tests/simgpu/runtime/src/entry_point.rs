@@ -2,8 +2,9 @@
 
 use std::ffi::{c_char, c_void};
 
-use crate::api::{Answer, Error, answer, api_without_context};
-use crate::driver::{entry_point, version};
+use crate::api::{answer, api_without_context};
+use crate::code::{Answer, Error};
+use crate::driver_calls::{entry_point, version};
 
 /// # Safety
 /// `name` is a NUL-terminated string or null; the other pointers are null or have room for their answers.

@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use crate::api::{answer, api, api_without_context};
-use crate::driver::is_12;
+use crate::driver_calls::is_12;
 use crate::memory::own_context;
 
 api! {

@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_void};
 use std::sync::{PoisonError, RwLock};
 
-use crate::api::{Answer, Error, answer, api, api_without_context};
-use crate::device::current;
-use crate::driver::Driver;
+use crate::api::{answer, api, api_without_context};
+use crate::code::{Answer, Error};
+use crate::current::current;
+use crate::driver_calls::Driver;
 
 /// `dim3`.
 #[repr(C)]

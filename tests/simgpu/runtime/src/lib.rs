@@ -2,11 +2,25 @@
 //!
 //! It has no memory logic: every function calls the driver, which it finds as the real runtime does. Like the real one, it
 //! stores the thread's device, the primary contexts, the registered kernels and the last error.
+//!
+//! # Layers
+//!
+//! ```text
+//! arrays, device, entry_point, error, graph, stream, thread_exit, unsupported
+//! kernel          modules, symbols and launches
+//! memory          allocations and copies
+//! api             the macros of the entry points
+//! current         the thread's device and context
+//! driver_calls    the driver's functions
+//! code            error codes
+//! ```
 
 mod api;
 mod arrays;
+mod code;
+mod current;
 mod device;
-mod driver;
+mod driver_calls;
 mod entry_point;
 mod error;
 mod graph;

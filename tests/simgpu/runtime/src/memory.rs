@@ -1,8 +1,9 @@
 //! Allocating, freeing, copying and filling memory: each function is one call of the driver.
 
-use crate::api::{Answer, Error, answer, api, api_without_context};
-use crate::device::{context, current};
-use crate::driver::{Driver, IpcHandle, is_12};
+use crate::api::{answer, api, api_without_context};
+use crate::code::{Answer, Error};
+use crate::current::{context, current};
+use crate::driver_calls::{Driver, IpcHandle, is_12};
 
 /// `cudaMemcpyKind`.
 const HOST_TO_DEVICE: i32 = 1;

@@ -1,7 +1,7 @@
 //! Streams, events and captures: each function is one call of the driver.
 
 use crate::api::{api, api_without_context};
-use crate::driver::{IpcHandle, is_12};
+use crate::driver_calls::{IpcHandle, is_12};
 
 api! {
     fn cudaStreamCreate(cu; stream: *mut usize) {

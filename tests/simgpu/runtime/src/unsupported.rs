@@ -7,7 +7,7 @@ macro_rules! unsupported {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         extern "C" fn $name() -> i32 {
-            $crate::api::fail($crate::api::Error::NOT_SUPPORTED)
+            $crate::api::fail($crate::code::Error::NOT_SUPPORTED)
         }
     )*};
 }

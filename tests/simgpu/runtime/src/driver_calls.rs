@@ -4,7 +4,7 @@
 use std::ffi::{CString, c_char, c_void};
 use std::sync::OnceLock;
 
-use crate::api::{Answer, Error};
+use crate::code::{Answer, Error};
 
 /// The simulated runtime version: that of the libcudart that the program also loaded, CUDA 13 if none.
 pub fn version() -> i32 {
