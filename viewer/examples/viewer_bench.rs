@@ -1,10 +1,10 @@
-//! How much the dashboard costs, and how soon it answers.
+//! Measures the dashboard's processor time, its latency, and how long it takes to open a large trace.
 //!
-//! `viewer_bench [SECONDS]` (0: the second part alone) follows a made-up process that has a million blocks alive and writes 50,000 events a second,
-//! and prints, for each screen, which share of a core the dashboard takes, and how long after a key press its answer is
-//! on the terminal. It then opens a finished trace of 1 GB, with 20,000 blocks alive, at its peak and prints how long that
-//! takes and how much memory.
-//! `viewer_bench --write FILE` only writes that trace, for others to open.
+//! `viewer_bench [SECONDS]` follows a simulated process with a million live blocks and 50,000 events a second, and prints for
+//! each screen the dashboard's share of a core and the time from a key press to the answer on the terminal. It then opens a
+//! finished trace of 1 GB, with 20,000 live blocks, at its peak and prints the time and the memory. With 0 seconds it only
+//! does the second part.
+//! `viewer_bench --write FILE` only writes that trace.
 //!
 //! The dashboard is the release build of this workspace, on a pseudo-terminal of 200 by 60.
 
@@ -21,7 +21,7 @@ use memlab_trace::record::DriverKind;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
 const LIVE: u64 = 1_000_000;
-/// Of the finished trace: as many as the training of a model of some 500 layers.
+/// In the finished trace: as many as in the training of a model of about 500 layers.
 const LIVE_OF_FINISHED: u64 = 20_000;
 const EVENTS_PER_SECOND: u64 = 50_000;
 const BLOCK: u64 = 4096;
@@ -29,7 +29,7 @@ const STACKS: u32 = 3_000;
 const LAYERS: u32 = 200;
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 const SEGMENT: u64 = 20 << 20;
-/// Keys of screens, and words that each shows when it is there.
+/// Keys of the screens, and a text that each shows when it is complete.
 const SCREENS: [(&str, &str); 7] = [
     ("1", "Device memory"),
     ("2", "allocs/s"),
@@ -55,12 +55,12 @@ fn main() -> io::Result<()> {
     outcome
 }
 
-/// A trace being made up.
+/// Writes a synthetic trace.
 struct Writer<W: Write> {
     out: W,
     started: Instant,
     next: u64,
-    /// Where live blocks are, as a ring: the oldest is freed first.
+    /// Addresses of the live blocks, as a ring: the oldest is freed first.
     ring: Vec<u64>,
 }
 
@@ -89,7 +89,7 @@ impl<W: Write> Writer<W> {
                 encode::frame(&mut LineBuffer::<512>::new(), id, file.as_bytes(), Some(id % 900), function.as_bytes())
                     .to_vec();
             out.write_all(&line)?;
-            // Chains of twelve: how deep a model's forward is.
+            // Chains of twelve: the depth of a model's forward.
             let parent = if id % 12 == 1 { 0 } else { id - 1 };
             out.write_all(encode::stack(&mut LineBuffer::<128>::new(), id, parent, id))?;
         }
@@ -140,7 +140,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Gives a block back and takes one in its place; now and then a step ends.
+    /// Frees a block and allocates another; a step ends at intervals.
     fn churn(&mut self) -> io::Result<()> {
         let time = self.started.elapsed().as_nanos() as u64;
         let slot = (self.next.wrapping_mul(7919) % self.ring.len() as u64) as usize;
@@ -153,7 +153,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// The dashboard on a terminal.
+/// The dashboard on a pseudo-terminal.
 struct Dashboard {
     child: Box<dyn Child + Send + Sync>,
     keys: Box<dyn Write + Send>,
@@ -200,7 +200,7 @@ impl Dashboard {
         self.keys.flush()
     }
 
-    /// How long until the screen shows it.
+    /// Waits until the screen matches; returns the time.
     fn wait(&self, what: &str, shows: impl Fn(&str) -> bool) -> io::Result<Duration> {
         let started = Instant::now();
         while !shows(&self.text()) {
@@ -217,12 +217,12 @@ impl Dashboard {
         std::fs::read_to_string(format!("/proc/{pid}/{file}"))
     }
 
-    /// Processor time so far, in seconds.
+    /// Processor time used, in seconds.
     fn cpu(&self) -> io::Result<f64> {
         let stat = self.proc("stat")?;
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
         let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
-        // SAFETY: a plain query.
+        // SAFETY: queries a constant.
         let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
         Ok((ticks(11) + ticks(12)) / per_second)
     }
@@ -302,7 +302,7 @@ fn live(folder: &Path, seconds: u64) -> io::Result<()> {
     producer.join().map_err(|_| failed("the writer failed"))?
 }
 
-/// Writes the finished trace; its size in bytes.
+/// Writes the finished trace; returns its size in bytes.
 fn write_finished(path: &Path) -> io::Result<u64> {
     let mut writer = Writer::begin(BufWriter::new(File::create(path)?), LIVE_OF_FINISHED)?;
     while std::fs::metadata(path)?.len() < 1_000_000_000 {

@@ -1,4 +1,4 @@
-//! `memlab offload --full` and `memlab restore` with a made-up CUDA driver.
+//! `memlab offload --full` and `memlab restore` with a fake CUDA driver.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::process::{Movable, Runtime};
 use serde_json::json;
 use tempfile::TempDir;
 
-/// A folder with a driver in it.
+/// A folder with a fake driver.
 struct Driver {
     folder: TempDir,
 }
@@ -30,7 +30,7 @@ impl Driver {
         std::fs::write(self.folder.path().join(name), number.to_string()).expect("written");
     }
 
-    /// Lets the next calls of a function fail.
+    /// Makes the next calls of a function fail.
     fn fail(&self, call: &str, times: u32, code: u32) {
         self.put(&format!("fail-{call}"), times);
         self.put(&format!("code-{call}"), code);
@@ -40,7 +40,7 @@ impl Driver {
         std::fs::read_to_string(self.folder.path().join("state")).unwrap_or_else(|_| "0".to_owned())
     }
 
-    /// The calls so far.
+    /// The calls made so far.
     fn calls(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log"))
             .unwrap_or_default()
@@ -59,20 +59,20 @@ impl Driver {
 
 #[test]
 fn a_process_without_memlab_is_checkpointed_and_restored() {
-    // GIVEN a process that memlab knows nothing of
+    // GIVEN a process without memlab
     let (driver, runtime) = (Driver::new(&[]), Runtime::new());
     let pid = std::process::id();
-    // WHEN offloaded THEN the driver is told to lock and checkpoint it
+    // WHEN it is offloaded THEN the driver locks and checkpoints it
     let (code, out, err) = driver.memlab(&runtime, &format!("offload {pid} --full --timeout 2s"));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.starts_with(&format!("checkpointed process {pid} in ")), "{out}");
     assert!(out.contains(&format!("`memlab restore {pid}` brings it back")), "{out}");
     assert_eq!((driver.calls().as_str(), driver.state().as_str()), ("timeout 2000, reserved 0 lock checkpoint", "2"));
-    // AND a second time is refused
+    // AND a second offload is refused
     let (code, _, err) = driver.memlab(&runtime, &format!("offload {pid} --full"));
     assert_eq!(code, Some(1));
     assert!(err.contains("is checkpointed already"), "{err}");
-    // WHEN restored THEN it is restored and let go on
+    // WHEN it is restored THEN the driver restores and unlocks it
     let (code, out, err) = driver.memlab(&runtime, &format!("restore {pid} --json"));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert_eq!(serde_json::from_str::<serde_json::Value>(&out).expect("JSON")["state"], "running");
@@ -87,19 +87,19 @@ fn a_process_without_memlab_is_checkpointed_and_restored() {
 }
 
 #[test]
-fn a_process_that_memlab_cannot_move_is_left_to_the_driver() {
+fn a_process_that_memlab_cannot_move_is_checkpointed_by_the_driver() {
     // GIVEN a traced process started without --offload
     let (driver, runtime) = (Driver::new(&[]), Runtime::new());
     let why_not = Some("it was started without --offload".to_owned());
     let requests = Movable { why_not, ..Movable::new(4_000_201) }.listen(&runtime);
-    // WHEN offloaded THEN the driver does it, which is said, and the process hears of it
+    // WHEN it is offloaded THEN the driver does it, memlab says so, and the process is notified
     let (code, out, err) = driver.memlab(&runtime, "offload 4000201");
     assert_eq!(code, Some(0), "{err}");
     assert!(err.contains("started without --offload: using the CUDA driver's checkpoint"), "{err}");
     assert!(out.starts_with("checkpointed train.py (PID 4000201) in "), "{out}");
     let (_, out, _) = driver.memlab(&runtime, "ps");
     assert!(out.lines().any(|line| line.contains("4000201") && line.contains("checkpointed")), "{out}");
-    // AND it is restored in the same way
+    // AND it is restored the same way
     assert_eq!(driver.memlab(&runtime, "restore 4000201").0, Some(0));
     let checkpointed = |value: bool| json!({ "command": "checkpointed", "value": value });
     assert_eq!(requests.all(), [checkpointed(true), checkpointed(false)]);
@@ -109,22 +109,22 @@ fn a_process_that_memlab_cannot_move_is_left_to_the_driver() {
 }
 
 #[test]
-fn a_checkpoint_that_fails_lets_the_program_go_on() {
+fn a_failed_checkpoint_lets_the_program_continue() {
     let (driver, runtime) = (Driver::new(&[]), Runtime::new());
     let line = format!("offload {} --full", std::process::id());
-    // GIVEN a driver that cannot checkpoint this process THEN it is unlocked, and the reason said
+    // GIVEN a driver that cannot checkpoint this process THEN it is unlocked, and the reason is printed
     driver.fail("checkpoint", 1, 801);
     let (code, out, err) = driver.memlab(&runtime, &line);
     assert_eq!((code, out.as_str(), driver.state().as_str()), (Some(1), "", "0"));
     assert!(driver.calls().ends_with("lock checkpoint unlock"), "{}", driver.calls());
     assert!(err.contains("operation not supported (CUDA_ERROR_NOT_SUPPORTED); it goes on as before"), "{err}");
     assert!(err.contains("memlab run --offload"), "{err}");
-    // AND one that cannot be locked is left alone
+    // AND a process that cannot be locked is left unchanged
     driver.fail("lock", 1, 1);
     let (code, _, err) = driver.memlab(&runtime, &line);
     assert_eq!((code, driver.calls().ends_with("lock")), (Some(1), true));
     assert!(err.contains("--timeout") && !err.contains('\u{1b}'), "{err}");
-    // AND that it stays locked is said, and put right by restore
+    // AND a process that stays locked is reported, and restore unlocks it
     driver.fail("checkpoint", 1, 1);
     driver.fail("unlock", 1, 1);
     let (_, _, err) = driver.memlab(&runtime, &line);
@@ -134,7 +134,7 @@ fn a_checkpoint_that_fails_lets_the_program_go_on() {
 }
 
 #[test]
-fn a_full_device_is_waited_for() {
+fn restore_waits_for_a_full_device() {
     let (driver, runtime) = (Driver::new(&[]), Runtime::new());
     let pid = std::process::id();
     driver.put("state", 2);
@@ -145,7 +145,7 @@ fn a_full_device_is_waited_for() {
     let (code, out, err) = driver.memlab(&runtime, &format!("restore {pid} --wait"));
     assert_eq!((code, driver.state().as_str()), (Some(0), "0"), "{err}");
     assert!(out.starts_with("restored") && err.matches("trying again").count() == 1, "{out}{err}");
-    // AND what is lost is said to be
+    // AND a lost process is reported
     driver.put("state", 3);
     let (code, _, err) = driver.memlab(&runtime, &format!("restore {pid} --wait"));
     assert_eq!(code, Some(1));
@@ -153,7 +153,7 @@ fn a_full_device_is_waited_for() {
 }
 
 #[test]
-fn a_driver_without_checkpoints_says_what_works_without() {
+fn an_old_driver_is_reported_with_an_alternative() {
     let (driver, runtime) = (Driver::new(&["-DOLD"]), Runtime::new());
     let (code, _, err) = driver.memlab(&runtime, &format!("offload {} --full", std::process::id()));
     assert_eq!(code, Some(1));

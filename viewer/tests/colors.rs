@@ -1,4 +1,4 @@
-//! `memlab report` in colour: on a terminal, and nowhere else.
+//! Colours of `memlab report`: on a terminal only.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::trained;
 
 const REPORT: &[&str] = &["report", "{}/run.jsonl"];
 
-/// All that the report of a run that died of an out-of-memory sends to a terminal.
+/// The bytes that the report of a run that ended with an out-of-memory writes to a terminal.
 fn sent(arguments: &[&str]) -> String {
     let mut story = trained(4);
     story.out_of_memory(0);
@@ -23,26 +23,26 @@ fn sent(arguments: &[&str]) -> String {
 
 #[test]
 fn a_report_has_colour_on_a_terminal() {
-    // GIVEN a terminal WHEN a report is printed THEN titles stand out, and what failed more so
+    // GIVEN a terminal WHEN a report is printed THEN titles are bold, and errors are bold and red
     let text = sent(REPORT);
     assert!(text.contains("\u{1b}[1;31m! Out of memory\u{1b}[0m"), "{text:?}");
     assert!(text.contains("\u{1b}[1mLines that held most\u{1b}[0m"), "{text:?}");
     // AND every colour ends on its line
     assert!(text.lines().all(|line| line.matches("\u{1b}[").count() % 2 == 0), "{text:?}");
-    // AND the words are those of a pipe of that width
+    // AND the text is that of a pipe of the same width
     let plain = sent(&["sh", "-c", "NO_COLOR=1 exec \"$0\" report {}/run.jsonl", env!("CARGO_BIN_EXE_memlab")]);
     assert!(!plain.contains('\u{1b}') && plain.contains("! Out of memory"), "{plain:?}");
     let mut without = text;
     for code in ["[1;31m", "[1;33m", "[1m", "[2m", "[0m"] {
         without = without.replace(&format!("\u{1b}{code}"), "");
     }
-    // The folder of each has a name of its own.
+    // The folders have different names.
     let until = |text: &str| text.split("About the trace").next().map(str::to_owned);
     assert_eq!(until(&without), until(&plain));
 }
 
 #[test]
-fn a_report_into_a_pipe_has_none() {
+fn a_report_into_a_pipe_has_no_colour() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("run.jsonl"), trained(4).text).expect("written");
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_memlab"));

@@ -1,4 +1,4 @@
-//! The command as scripts use it: exit codes, signals, input and output, errors, `ps`.
+//! The command in scripts: exit codes, signals, input and output, errors, `ps`.
 
 mod common;
 
@@ -14,7 +14,7 @@ use common::child::{LIMIT, alone, output, output_within, start};
 use common::trained;
 use tempfile::TempDir;
 
-/// `memlab` in a folder of its own, with a library that does no harm.
+/// `memlab` in a separate folder, with a harmless library to preload.
 fn memlab(folder: &TempDir, arguments: &[&str]) -> Command {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has it");
     let library = maps.split_whitespace().find(|word| word.contains("/libc.so") || word.contains("/libc-"));
@@ -39,7 +39,7 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A shell script's lines that write a trace as libmemlab.so would: `$trace` is its path.
+/// Shell lines that write a trace as libmemlab.so would: `$trace` is its path.
 const TRACED: &str = r#"
 trace=$(echo "$MEMLAB_OUTPUT" | sed "s/%n/sh/; s/%p/$$/; s/%r/0/")
 {
@@ -53,7 +53,7 @@ trace=$(echo "$MEMLAB_OUTPUT" | sed "s/%n/sh/; s/%p/$$/; s/%r/0/")
 "#;
 
 #[test]
-fn the_exit_code_is_the_programs() {
+fn the_exit_code_is_that_of_the_program() {
     let folder = folder();
     for code in [0, 7, 255] {
         assert_eq!(run(&folder, &format!("exit {code}")).status.code(), Some(code));
@@ -71,7 +71,7 @@ fn a_signal_that_ends_the_program_ends_memlab() {
 
 #[test]
 fn input_and_output_are_left_alone() {
-    // GIVEN a program that copies its input, and says something on standard error
+    // GIVEN a program that copies its input, and writes to standard error
     let folder = folder();
     let mut command = memlab(&folder, &["run", "--", "sh", "-c", "cat; echo oops >&2"]);
     let (mut child, _watchdog) = start(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()));
@@ -114,9 +114,9 @@ fn signals_are_passed_on() {
         let mut output = BufReader::new(child.stdout.take().expect("piped")).lines();
         assert_eq!(output.next().expect("a line").expect("text"), "ready");
         // WHEN memlab gets a signal
-        // SAFETY: a signal to our own child, which was not waited for.
+        // SAFETY: a signal to a child of this test that was not waited for.
         unsafe { libc::kill(child.id() as i32, signal) };
-        // THEN the program does, once
+        // THEN the program gets it once
         let rest: Vec<String> = output.map(|line| line.expect("text")).collect();
         assert_eq!(rest, [format!("got {name}")]);
         assert_eq!(child.wait().expect("it ends").code(), Some(5));
@@ -124,7 +124,7 @@ fn signals_are_passed_on() {
 }
 
 #[test]
-fn what_the_tests_own_starter_ignores_does_not_matter() {
+fn ignored_signals_of_the_parent_do_not_matter() {
     // GIVEN tests of signals that are started as by nohup, or in the background of a shell
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' INT QUIT HUP; exec \"$@\"", "sh"]).arg(std::env::current_exe().expect("it runs"));
@@ -136,21 +136,21 @@ fn what_the_tests_own_starter_ignores_does_not_matter() {
 }
 
 #[test]
-fn a_stopped_program_stops_memlab_and_both_go_on() {
+fn a_stopped_program_stops_memlab_and_both_continue() {
     let folder = folder();
     let (mut child, _watchdog) = start(&mut memlab(&folder, &["run", "--", "sh", "-c", "kill -STOP $$; exit 4"]));
     let pid = child.id() as i32;
     let mut status = 0;
-    // SAFETY: waits for our own child; the status outlives the call.
+    // SAFETY: waits for a child of this test; the status outlives the call.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) }, pid);
     assert!(libc::WIFSTOPPED(status), "{status:#x}");
-    // SAFETY: a signal to our own child, which was not waited for to its end.
+    // SAFETY: a signal to a child of this test that has not ended.
     unsafe { libc::kill(pid, libc::SIGCONT) };
     assert_eq!(child.wait().expect("it ends").code(), Some(4));
 }
 
 #[test]
-fn the_summary_says_what_held_the_peak() {
+fn the_summary_has_the_peak_and_its_line() {
     let folder = folder();
     let output = run(&folder, &format!("{TRACED} echo '[\"end\",3000000,0,null]' >> \"$trace\""));
     let text = errors(&output);
@@ -160,12 +160,12 @@ fn the_summary_says_what_held_the_peak() {
 }
 
 #[test]
-fn a_killed_programs_trace_tells_the_signal() {
-    // GIVEN a traced program whose file was extended ahead when it was killed
+fn the_trace_of_a_killed_program_has_the_signal() {
+    // GIVEN a traced program that was killed with a preallocated trace file
     let folder = folder();
     let output = run(&folder, &format!("{TRACED} head -c 100000 /dev/zero >> \"$trace\"; kill -9 $$"));
     assert_eq!(output.status.signal(), Some(9));
-    // THEN the trace ends with the signal, and the summary says it
+    // THEN the trace ends with the signal, and the summary has it
     let text = errors(&output);
     assert!(text.contains("killed by SIGKILL"), "{text}");
     let trace = std::fs::read_dir(folder.path()).expect("readable").next().expect("a trace").expect("readable").path();
@@ -174,7 +174,7 @@ fn a_killed_programs_trace_tells_the_signal() {
 }
 
 #[test]
-fn traces_of_children_are_summed_up_too() {
+fn traces_of_children_are_in_the_summary() {
     let folder = folder();
     let script = TRACED.replace('\'', r"'\''");
     let output = run(&folder, &format!("sh -c '{script}' & sh -c '{script}' & wait"));
@@ -183,15 +183,15 @@ fn traces_of_children_are_summed_up_too() {
 }
 
 #[test]
-fn a_program_that_was_not_traced_is_not_said_to_have_used_nothing() {
+fn an_untraced_program_is_not_reported_as_unused() {
     let folder = folder();
     let output = output(memlab(&folder, &["run", "--", "true"]).env("MEMLAB", "0"));
     assert_eq!(errors(&output), "memlab: true: exit code 0; MEMLAB=0 switches memlab off, so there is no trace\n");
 }
 
 #[test]
-fn a_trace_that_was_cut_gets_its_end_and_the_summary_the_exit_code() {
-    // GIVEN a program whose trace simply stops, as on a full disk, and that ends normally a while later
+fn a_cut_trace_gets_an_end_and_the_summary_the_exit_code() {
+    // GIVEN a program whose trace stops early, as on a full disk, and that ends normally later
     let folder = folder();
     let output = run(&folder, &format!("{TRACED} sleep 1; exit 7"));
     assert_eq!(output.status.code(), Some(7));
@@ -205,18 +205,18 @@ fn a_trace_that_was_cut_gets_its_end_and_the_summary_the_exit_code() {
 }
 
 #[test]
-fn several_traces_are_named_and_reported_together() {
+fn several_traces_are_reported_together() {
     // GIVEN a job of two processes
     let folder = folder();
     let script = TRACED.replace('\'', r"'\''");
     let text = errors(&run(&folder, &format!("sh -c '{script}' & sh -c '{script}' & wait")));
-    // THEN the summary's hint names both, and works as it is
+    // THEN the summary's hint names both, and can be run as printed
     let hint = text.lines().find_map(|line| line.strip_prefix("  what held it: memlab ")).expect("a hint");
     let arguments: Vec<&str> = hint.split(' ').collect();
     assert_eq!(arguments.len(), 3, "{hint}");
     let reports = output(&mut memlab(&folder, &arguments));
     assert_eq!(String::from_utf8_lossy(&reports.stdout).matches("memlab report: train.py").count(), 2);
-    // AND as JSON they are an array; one alone is itself
+    // AND as JSON they are an array; a single one is an object
     let json = |arguments: &[&str]| -> serde_json::Value {
         serde_json::from_slice(&output(&mut memlab(&folder, arguments)).stdout).expect("JSON")
     };
@@ -228,7 +228,7 @@ fn several_traces_are_named_and_reported_together() {
 }
 
 #[test]
-fn a_program_without_pytorch_is_summed_up_by_what_it_used() {
+fn a_program_without_pytorch_is_summarized_by_its_used_memory() {
     let folder = folder();
     let script = TRACED.replace("libc10_cuda.so\",1,0,128", "saxpy\",0,0,0");
     let script = script.lines().filter(|line| !line.contains("[\"a\"")).collect::<Vec<_>>().join("\n");
@@ -236,7 +236,7 @@ fn a_program_without_pytorch_is_summed_up_by_what_it_used() {
     assert!(text.contains("peak 3.00 GiB used of 141 GiB after 1 ms") && !text.contains("allocated"), "{text}");
 }
 
-/// What memlab says and how it exits.
+/// The exit code and the error message of memlab.
 fn refusal(folder: &TempDir, arguments: &[&str]) -> (i32, String) {
     let output = output(&mut memlab(folder, arguments));
     assert_eq!(output.stdout, b"", "errors go to standard error");
@@ -245,7 +245,7 @@ fn refusal(folder: &TempDir, arguments: &[&str]) -> (i32, String) {
 }
 
 #[test]
-fn runs_that_cannot_be_are_refused_before_they_start() {
+fn impossible_runs_are_refused_before_they_start() {
     let folder = folder();
     std::fs::write(folder.path().join("train.py"), "").expect("written");
     for (arguments, code, words) in [
@@ -266,7 +266,7 @@ fn runs_that_cannot_be_are_refused_before_they_start() {
         let (exit, text) = refusal(&folder, arguments);
         assert_eq!(exit, code, "{arguments:?}: {text}");
         assert!(text.contains(words), "{arguments:?}: {text}");
-        assert!(text.matches("No such file").count() <= 1, "said twice: {text}");
+        assert!(text.matches("No such file").count() <= 1, "printed twice: {text}");
     }
     let output = output(memlab(&folder, &["run", "--", "true"]).env("MEMLAB_LIB", "/no/lib.so"));
     assert_eq!(output.status.code(), Some(2));
@@ -274,7 +274,7 @@ fn runs_that_cannot_be_are_refused_before_they_start() {
 }
 
 #[test]
-fn files_that_are_no_traces_are_refused() {
+fn files_that_are_not_traces_are_refused() {
     let folder = folder();
     for (name, content, words) in [
         ("text.jsonl", "hello\nworld\n", "not a memlab trace"),
@@ -289,14 +289,14 @@ fn files_that_are_no_traces_are_refused() {
 }
 
 #[test]
-fn damaged_traces_are_shown_as_far_as_they_go() {
-    // GIVEN a trace with garbled lines, cut in the middle of its last
+fn damaged_traces_are_shown_up_to_the_damage() {
+    // GIVEN a trace with garbled lines, truncated in the middle of its last
     let folder = folder();
     let mut text = trained(2).text;
     text.insert_str(text.find("[\"a\"").expect("an event"), "garbage\n[\"a\",x]\n");
     text.truncate(text.len() - 9);
     std::fs::write(folder.path().join("t.jsonl"), text).expect("written");
-    // WHEN shown THEN what is readable is there, and what is not is counted
+    // WHEN it is shown THEN the readable part is there, and the rest is counted
     let output = output(&mut memlab(&folder, &["view", "--once", "--size", "100x30", "t.jsonl"]));
     let screen = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(screen.contains("2 unreadable lines skipped") && screen.contains("train.py"), "{screen}");
@@ -344,9 +344,9 @@ fn answer(socket: &Path, reply: String) {
 }
 
 #[test]
-fn ps_lists_what_answers_and_clears_away_what_is_dead() {
-    // GIVEN a process that answers, two that are dead, of one of which a child has the socket, one that is busy, and one that
-    // talks nonsense
+fn ps_lists_processes_that_answer_and_removes_dead_sockets() {
+    // GIVEN a process that answers, two dead ones, one of whose sockets a child holds, one that is busy, and one that sends
+    // invalid replies
     let folder = folder();
     let trace = folder.path().join("t.jsonl");
     std::fs::write(&trace, trained(2).text).expect("written");
@@ -365,7 +365,7 @@ fn ps_lists_what_answers_and_clears_away_what_is_dead() {
     let _silent = UnixListener::bind(socket(busy)).expect("bound");
     answer(&socket(4_000_004), "nonsense\n".into());
     answer(&socket(4_000_005), "{\"ok\":false,\"error\":\"busy\"}\n".into());
-    // WHEN asked
+    // WHEN ps runs
     let started = Instant::now();
     let ps = |arguments: &[&str]| {
         let output = output(memlab(&folder, arguments).env("XDG_RUNTIME_DIR", runtime.path()));
@@ -373,22 +373,22 @@ fn ps_lists_what_answers_and_clears_away_what_is_dead() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let text = ps(&["ps"]);
-    // THEN it does not wait long, the first is told with its memory, and nothing steers the terminal
+    // THEN it does not wait long, the first process has its memory, and no control characters are printed
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     let row = text.lines().find(|line| line.contains("4000001")).unwrap_or_else(|| panic!("{text}"));
     assert!(row.contains("cuda:0") && row.contains("18.1 GiB") && row.contains("30.0 GiB"), "{text}");
     assert!(!text.contains('\x1b') && !text.contains("4000002"), "{text}");
     assert!(text.contains("does not answer") && text.contains("4000004"), "{text}");
-    // AND the dead ones' sockets are gone, the others' are not
+    // AND the sockets of dead processes are removed, the others are kept
     assert!(!socket(4_000_002).exists() && !socket(4_000_003).exists() && socket(busy).exists());
-    // AND it is said of each that is of no use why, and what to do
+    // AND every process that does not answer has a reason and a remedy
     assert!(
         text.contains(&format!("process {busy} does not answer: it is busy, or hangs: look again later")),
         "{text}"
     );
     assert!(text.contains("\nprocess 4000004 cannot be asked: "), "{text}");
     assert!(text.ends_with("\nprocess 4000005 refuses: busy\n"), "{text}");
-    // WHEN asked for JSON THEN it is
+    // WHEN JSON is requested THEN the output is JSON
     let json: serde_json::Value = serde_json::from_str(&ps(&["ps", "--json"])).expect("JSON");
     let processes = json["processes"].as_array().expect("a list");
     let process = processes.iter().find(|process| process["pid"] == 4_000_001).expect("the process");

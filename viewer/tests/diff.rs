@@ -1,4 +1,4 @@
-//! `memlab diff`: what changed between hand-made runs, as a person and as a script read it.
+//! `memlab diff` between synthetic runs, as text and as JSON.
 
 mod common;
 
@@ -33,11 +33,11 @@ fn error(folder: &TempDir, arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// One line of the user's code: file, number, function, MiB held.
+/// A line of the user's code: file, number, function, MiB held.
 type Row<'a> = (&'a str, u32, &'a str, u64);
 
-/// A run in `directory` in which each line asks for one block in a layer of its own, one step after each, and all but the
-/// first are given back at the end.
+/// A run in `directory` in which each line allocates one block in its own layer, one step after each, and all but the
+/// first are freed at the end.
 fn run(folder: &TempDir, name: &str, directory: &str, rows: &[Row<'_>]) {
     let mut trace = format!(
         r#"{{"memlab":1,"pid":1,"command":["python","train.py"],"directory":"{directory}"}}
@@ -188,9 +188,9 @@ fn lines_of_two_checkouts_are_the_same_lines() {
 }
 
 #[test]
-fn a_line_that_moved_is_found_where_there_is_no_doubt() {
+fn a_moved_line_is_matched_if_it_is_unambiguous() {
     let folder = tempfile::tempdir().unwrap();
-    // GIVEN a comment above f, and g with two lines of which none is where it was
+    // GIVEN a comment above f, and g with two lines that both moved
     run(
         &folder,
         "a.jsonl",
@@ -214,7 +214,7 @@ fn a_line_that_moved_is_found_where_there_is_no_doubt() {
             ("/gpt/a.py", 31, "h", 1),
         ],
     );
-    // THEN f is the same, g's lines are not guessed at, and what is new in h is new
+    // THEN f is the same, g's lines are not matched, and the new line in h is new
     let value = json(&folder, &["a.jsonl", "b.jsonl"]);
     let lines: Vec<String> = value["lines"]
         .as_array()
@@ -251,7 +251,7 @@ fn a_line_that_moved_is_found_where_there_is_no_doubt() {
 }
 
 #[test]
-fn a_line_that_holds_nothing_any_more_did_not_move() {
+fn a_line_that_holds_nothing_is_not_matched_as_moved() {
     let folder = tempfile::tempdir().unwrap();
     // GIVEN a line that holds nothing at the end of the second run, and a new one beside it
     run(&folder, "a.jsonl", "/gpt", &[("/gpt/a.py", 10, "f", 10)]);
@@ -262,9 +262,9 @@ fn a_line_that_holds_nothing_any_more_did_not_move() {
 }
 
 #[test]
-fn several_models_are_told_apart() {
+fn several_models_are_separate() {
     let folder = tempfile::tempdir().unwrap();
-    // GIVEN two models of one class, known by other numbers in the other run, where another model comes first
+    // GIVEN two models of one class, with different numbers in the other run, which has another model first
     let trace = |roots: &str, layers: [u32; 2]| {
         format!(
             "{{\"memlab\":1,\"pid\":1}}\n{roots}[\"a\",1,1,0,4096,1048576,0,{},1]\n[\"a\",2,1,0,8388608,4194304,0,{},1]\n",
@@ -280,7 +280,7 @@ fn several_models_are_told_apart() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_said() {
+fn impossible_comparisons_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     run(&folder, "a.jsonl", "/gpt", &[("/gpt/t.py", 1, "main", 10)]);
     for (arguments, message) in [
@@ -300,7 +300,7 @@ fn what_cannot_be_compared_is_said() {
 }
 
 #[test]
-fn no_name_steers_the_terminal() {
+fn names_cannot_control_the_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let hostile = r"/gpt/\u001b[2J\u202e\n.py";
     run(&folder, "a.jsonl", r"/gpt", &[(hostile, 1, r"f\u0007", 10)]);
@@ -316,7 +316,7 @@ fn no_name_steers_the_terminal() {
 }
 
 #[test]
-fn a_condensed_trace_still_has_its_peak() {
+fn a_condensed_trace_has_its_peak() {
     let folder = tempfile::tempdir().unwrap();
     run(&folder, "a.jsonl", "/gpt", &[("/gpt/t.py", 1, "main", 10), ("/gpt/t.py", 2, "f", 100)]);
     condense(&folder, "a.jsonl", "c.jsonl");
@@ -330,7 +330,7 @@ fn a_condensed_trace_still_has_its_peak() {
     );
 }
 
-/// Has a trace begin with a keyframe of its whole.
+/// Makes a trace begin with a keyframe of its whole content.
 fn condense(folder: &TempDir, from: &str, to: &str) {
     let from: &Path = &folder.path().join(from);
     let model = memlab_trace::load_whole(from, &mut |_| std::ops::ControlFlow::Continue(())).unwrap().model;

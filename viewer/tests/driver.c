@@ -1,5 +1,5 @@
-/* A CUDA driver that knows nothing but checkpoints. In the folder $FAKE_CUDA: `state`, the state of the process; `log`, the calls;
-   `fail-NAME`, as many bytes as the next calls of NAME are to fail; `code-NAME`, with what. -DOLD: one without checkpoints. */
+/* A fake CUDA driver with only the checkpoint functions. Files in $FAKE_CUDA: `state`, the state of the process; `log`, the calls;
+   `fail-NAME`, the number of calls of NAME that fail; `code-NAME`, their error code. -DOLD: a driver without checkpoints. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static void note(const char *line) {
     fclose(file);
 }
 
-/* What a call of this name returns. */
+/* The return code of a call of this name. */
 static int result(const char *call) {
     char fail[64], code[64];
     snprintf(fail, sizeof fail, "fail-%s", call);

@@ -1,5 +1,5 @@
-//! `memlab export`: moments, devices, files and errors, on hand-made traces. What real programs leave, and what the readers
-//! of each format say of it, is in `tests/test_export.py`.
+//! `memlab export`: moments, devices, files and errors, on synthetic traces. Traces of real programs, and the readers of each
+//! format, are in `tests/test_export.py`.
 
 mod common;
 
@@ -63,12 +63,12 @@ fn json(folder: &TempDir, arguments: &[&str]) -> Value {
 #[test]
 fn everything_at_the_peak_as_json() {
     let value = json(&folder(), &[]);
-    // GIVEN the peak of the device that had the highest
+    // GIVEN the peak of the device with the highest
     assert_eq!(
         value["moment"],
         serde_json::json!({"at": "peak", "time_ns": 4_000_000_000_u64, "events": 8, "steps_ended": 1})
     );
-    // THEN blocks are what they turned out to be, with names that came later
+    // THEN blocks have their final category, with later names
     let segment = &value["segments"][0];
     assert_eq!((&segment["address"], &segment["free_bytes"]), (&65536.into(), &(2_097_152 - 6144).into()));
     assert_eq!(
@@ -82,7 +82,7 @@ fn everything_at_the_peak_as_json() {
     assert_eq!(value["stacks"], serde_json::json!([[0, 1]]));
     assert_eq!(value["frames"][1], serde_json::json!({"file": "/gpt/train.py", "line": 3, "function": "main"}));
     assert_eq!(value["stray_blocks"][0]["stack"], Value::Null);
-    // AND the sums are there, the context too, which the driver told only later
+    // AND the sums are there, including the context, which the driver reported later
     let categories: Vec<String> = value["categories"]
         .as_array()
         .unwrap()
@@ -173,7 +173,7 @@ fn stacks_as_a_flamegraph() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    // At the peak of the device that has the highest, at another moment, and on another device.
+    // At the peak of the device with the highest, at another moment, and on another device.
     let at_peak = picture(&[]);
     assert!(at_peak.starts_with("<?xml") && at_peak.contains("train.py: cuda:1 allocated at the peak"));
     assert!(at_peak.contains("linear") && at_peak.contains("6.00 KiB"), "{at_peak}");
@@ -187,7 +187,7 @@ fn stacks_as_a_flamegraph() {
 }
 
 #[test]
-fn files_are_written_and_said() {
+fn written_files_are_reported() {
     let folder = folder();
     for format in ["json", "csv", "flamegraph", "speedscope", "perfetto", "memory_viz"] {
         let output = export(&folder, &["a.jsonl", "--format", format, "-o", "out"]);
@@ -195,7 +195,7 @@ fn files_are_written_and_said() {
         let said = String::from_utf8(output.stderr).unwrap();
         let moment = if format == "perfetto" { "the end, after 9.00 s" } else { "the peak, after 4.00 s" };
         assert_eq!(said, format!("memlab: {moment} → out\n"));
-        // AND standard output is the same bytes
+        // AND standard output has the same bytes
         let piped = export(&folder, &["a.jsonl", "--format", format, "-o", "-"]);
         assert_eq!((fs::read(folder.path().join("out")).unwrap(), piped.stderr.len()), (piped.stdout, 0), "{format}");
     }
@@ -203,7 +203,7 @@ fn files_are_written_and_said() {
 }
 
 #[test]
-fn what_cannot_be_exported_is_said() {
+fn impossible_exports_are_reported() {
     let folder = folder();
     fs::write(folder.path().join("empty.jsonl"), "{\"memlab\":1,\"pid\":1}\n").unwrap();
     fs::write(folder.path().join("out"), "old").unwrap();
@@ -228,13 +228,13 @@ fn what_cannot_be_exported_is_said() {
     let output = export(&folder, &["a.jsonl", "--format", "json", "-o", "no/such/folder"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().starts_with("memlab: no/such/folder: cannot be written: "));
-    // AND nothing was touched
+    // AND no file was changed
     assert_eq!(fs::read_to_string(folder.path().join("out")).unwrap(), "old");
     assert_eq!(fs::read_to_string(folder.path().join("a.jsonl")).unwrap(), TRACE);
 }
 
 #[test]
-fn a_moment_that_was_condensed_away_is_not_made_up() {
+fn condensed_moments_are_refused() {
     let folder = folder();
     let path = folder.path().join("c.jsonl");
     let model = load_whole(&folder.path().join("a.jsonl"), &mut |_| ControlFlow::Continue(())).unwrap().model;
@@ -251,7 +251,7 @@ fn a_moment_that_was_condensed_away_is_not_made_up() {
     );
     assert!(export(&folder, &["c.jsonl", "--format", "json", "-o", "-", "--at", "end"]).status.success());
     assert!(export(&folder, &["c.jsonl", "--format", "perfetto", "-o", "-"]).status.success());
-    // AND what the model knows of the peak by itself is still there
+    // AND the model's own figures of the peak are still exported
     for (format, total) in [("flamegraph", "6.00 KiB"), ("speedscope", "\"endValue\":6144")] {
         let output = export(&folder, &["c.jsonl", "--format", format, "-o", "-"]);
         assert!(String::from_utf8(output.stdout).unwrap().contains(total), "{format}");
@@ -259,7 +259,7 @@ fn a_moment_that_was_condensed_away_is_not_made_up() {
 }
 
 #[test]
-fn the_oldest_events_of_a_snapshot_are_left_out_with_a_word() {
+fn omitted_events_of_a_snapshot_are_reported() {
     let folder = folder();
     let output = export(&folder, &["a.jsonl", "--format", "memory_viz", "-o", "out", "--at", "end", "--events", "3"]);
     assert_eq!(
@@ -270,7 +270,7 @@ fn the_oldest_events_of_a_snapshot_are_left_out_with_a_word() {
 }
 
 #[test]
-fn single_blocks_sum_to_the_models_own_figures_at_the_peak_and_at_the_end() {
+fn exported_blocks_sum_to_the_models_figures() {
     let folder = folder();
     let path = folder.path().join("a.jsonl");
     let model: Model = load_whole(&path, &mut |_| ControlFlow::Continue(())).unwrap().model;
@@ -283,8 +283,8 @@ fn single_blocks_sum_to_the_models_own_figures_at_the_peak_and_at_the_end() {
 }
 
 #[test]
-fn no_name_steers_the_terminal_or_breaks_a_format() {
-    // GIVEN names with control characters, quotes, separators, and what a spreadsheet would take for a formula
+fn names_cannot_control_the_terminal_or_break_a_format() {
+    // GIVEN names with control characters, quotes, separators, and a spreadsheet formula
     let folder = folder();
     let hostile = r#"=cmd|'x'!A0\u001b]0;\u0007\u202e\",\r\n;"#;
     let trace = TRACE
@@ -304,8 +304,8 @@ fn no_name_steers_the_terminal_or_breaks_a_format() {
 }
 
 #[test]
-fn stacks_too_deep_to_be_true_are_cut() {
-    // GIVEN a trace of a hundred blocks, each asked for five thousand calls deep, with a long name for every call
+fn overlong_stacks_are_cut() {
+    // GIVEN a trace of a hundred blocks, each allocated five thousand calls deep, with a long name for every call
     let folder = tempfile::tempdir().unwrap();
     let mut lines: Vec<String> = TRACE.lines().take(2).map(str::to_owned).collect();
     let name = "f".repeat(200);
@@ -314,10 +314,10 @@ fn stacks_too_deep_to_be_true_are_cut() {
     lines.extend((1..=100).map(|block| format!(r#"["a",{block},1,0,{},1024,5000,0,0]"#, block * 1024)));
     fs::write(folder.path().join("deep.jsonl"), lines.join("\n") + "\n").unwrap();
     for format in ["csv", "json", "speedscope", "flamegraph", "memory_viz", "perfetto"] {
-        // WHEN exported
+        // WHEN it is exported
         let output = export(&folder, &["deep.jsonl", "--format", format, "-o", "out"]);
         assert!(output.status.success());
-        // THEN the file stays in bounds, and it is said why
+        // THEN the file size is bounded, and a note gives the reason
         let size = fs::metadata(folder.path().join("out")).unwrap().len();
         assert!(size < 5_000_000, "{format}: {size} bytes");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,4 +1,4 @@
-//! Traces that are followed while they grow, and what is said of their writers.
+//! Following traces while they grow, and the state of their writers.
 
 mod common;
 
@@ -13,7 +13,7 @@ use memlab_viewer::clock::now_unix_ns;
 use memlab_viewer::feed::{Feed, Followed, Source};
 use memlab_viewer::snapshot::{ProcessSnapshot, State};
 
-/// A story written by this very process, so that its writer lives.
+/// A trace with this process as its writer, which is alive.
 fn own(steps: u64) -> Story {
     let mut story = trained(steps);
     let start = format!("\"start_unix_ns\":{}", common::START);
@@ -29,7 +29,7 @@ fn append(path: &Path, text: &str) {
     file.write_all(text.as_bytes()).expect("written");
 }
 
-/// Waits for a snapshot of one process that is as wanted.
+/// Waits for a snapshot with one process that matches.
 fn wait(feed: &Feed, wanted: impl Fn(&ProcessSnapshot) -> bool) -> ProcessSnapshot {
     let started = Instant::now();
     let mut last = None;
@@ -55,17 +55,17 @@ fn a_growing_trace_is_followed_to_its_end() {
     append(&path, &text[..cut]);
     let feed = Feed::start(Source::Traces(vec![Followed::open(&path).expect("a trace")]));
     let before = wait(&feed, |process| process.state == State::Recording && process.events_read > 0);
-    // WHEN it writes on THEN the snapshots follow
+    // WHEN it continues to write THEN the snapshots follow
     append(&path, &text[cut..]);
     let after = wait(&feed, |process| process.steps_ended == 3);
     assert!(after.events_read > before.events_read);
-    // WHEN it ends THEN that is told
+    // WHEN it ends THEN the state is that of the end
     append(&path, "[\"end\",99000000000,3,null]\n");
     wait(&feed, |process| process.state == State::Ended { code: Some(3), signal: None });
 }
 
 #[test]
-fn traces_that_appear_are_found_once_they_have_a_beginning() {
+fn new_traces_are_found_once_they_have_a_header() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let paths = [folder.path().join("a.jsonl"), folder.path().join("b.jsonl")];
     append(&paths[0], "");
@@ -83,20 +83,20 @@ fn traces_that_appear_are_found_once_they_have_a_beginning() {
 }
 
 #[test]
-fn a_writer_that_is_gone_was_killed() {
-    // GIVEN a trace without an end, from a process that is long gone
+fn a_dead_writer_is_shown_as_killed() {
+    // GIVEN a trace without an end, from a process that ended long ago
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("t.jsonl");
     append(&path, &own(1).text.replace(&format!("\"pid\":{}", std::process::id()), "\"pid\":4194304"));
     let feed = Feed::start(Source::Traces(vec![Followed::open(&path).expect("a trace")]));
-    // THEN it is shown as it was, and as killed
+    // THEN it is shown with its last state, and as killed
     let process = wait(&feed, |process| process.state == State::Killed);
     assert_eq!(process.steps_ended, 1);
 }
 
 #[test]
-fn compressed_traces_are_read_as_a_whole() {
-    // `Followed` asks for one by its content, whatever its name is.
+fn compressed_traces_are_read_completely() {
+    // `Followed` recognizes a compressed trace by its content, not by its name.
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("t.jsonl.zst");
     std::fs::write(&path, COMPRESSED).expect("written");
@@ -109,7 +109,7 @@ fn compressed_traces_are_read_as_a_whole() {
 const COMPRESSED: &[u8] = b"\x28\xb5\x2f\xfd\x20\x15\xa9\x00\x00{\"memlab\":1,\"pid\":7}\n";
 
 #[test]
-fn what_is_no_trace_is_refused_at_once() {
+fn files_that_are_not_traces_are_refused_at_once() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("t.jsonl");
     append(&path, "");

@@ -1,4 +1,4 @@
-//! `memlab report --html`: that the page is whole, adds up, stays small, and takes nothing from a trace for markup.
+//! The page of `memlab report --html`: it is complete, adds up, stays small, and escapes all names.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn page(text: &str) -> String {
     page_of(&read(text))
 }
 
-/// The names of all elements in their order, and what stands between them. Fails on markup that does not nest.
+/// The names of all elements in their order, and the text between them. Fails on markup that is not nested properly.
 fn parse(page: &str) -> (Vec<String>, String) {
     let mut open: Vec<String> = Vec::new();
     let (mut names, mut text) = (Vec::new(), String::new());
@@ -54,7 +54,7 @@ fn parse(page: &str) -> (Vec<String>, String) {
     (names, text)
 }
 
-/// The numbers that `attribute` has in the lines that contain `within`.
+/// The values of `attribute` in the lines that contain `within`.
 fn numbers(page: &str, within: &str, attribute: &str) -> Vec<u64> {
     let start = format!(" {attribute}=\"");
     let lines = page.lines().filter(|line| line.contains(within));
@@ -62,13 +62,13 @@ fn numbers(page: &str, within: &str, attribute: &str) -> Vec<u64> {
     values.map(|rest| rest.split('"').next().unwrap().parse().unwrap()).collect()
 }
 
-/// What lies between two texts.
+/// The text between two texts.
 fn between<'p>(page: &'p str, from: &str, to: &str) -> &'p str {
     let (_, after) = page.split_once(from).unwrap_or_else(|| panic!("no {from}"));
     after.split_once(to).unwrap_or_else(|| panic!("no {to}")).0
 }
 
-/// A run that ends out of memory.
+/// A run that ends with an out-of-memory.
 fn dying() -> String {
     let mut story = trained(6);
     story.out_of_memory(0);
@@ -77,7 +77,7 @@ fn dying() -> String {
 }
 
 #[test]
-fn a_page_has_everything_and_fetches_nothing() {
+fn a_page_is_complete_and_fetches_nothing() {
     let page = page(&dying());
     let (_, text) = parse(&page);
     for said in [
@@ -97,35 +97,35 @@ fn a_page_has_everything_and_fetches_nothing() {
     ] {
         assert!(text.contains(said), "{said}");
     }
-    // THEN nothing names another place but the names of XML's vocabularies
+    // THEN it has no URLs but the names of XML namespaces
     let bare = page.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xhtml", "");
     for elsewhere in ["http:", "https:", "//cdn", " src=", "@import", "url("] {
         assert!(!bare.contains(elsewhere), "{elsewhere}");
     }
-    // AND only its own script may run
+    // AND only its own script can run
     let nonce = between(&page, "script-src 'nonce-", "'");
     assert!(nonce.len() == 32 && page.contains(&format!("<script nonce=\"{nonce}\">")));
     assert_eq!(page.matches("<script").count(), 1);
 }
 
 #[test]
-fn what_is_shown_adds_up() {
+fn the_figures_add_up() {
     let loaded = read(&dying());
     let device = loaded.model.device(0).unwrap();
     let page = page_of(&loaded);
-    // The parts of the bar are the whole device.
+    // The parts of the bar sum to the device.
     for when in ["at the peak", "at the end"] {
         let parts = numbers(&page, &format!("<span class=\"when\">{when}</span>"), "data-b");
         assert!(parts.len() > 4 && parts.iter().sum::<u64>() == device.total_bytes, "{when}: {parts:?}");
     }
-    // Lines, the outermost layers and what is outside them, and the outermost calls: all that was allocated.
+    // Lines, the outermost layers and the memory outside them, and the outermost calls each sum to the allocated bytes.
     let lines = between(&page, "<h3>Lines that held most</h3>", "</table>");
     let held: u64 = lines.lines().filter_map(|row| numbers(row, "<tr><td", "data-v").first().copied()).sum();
     assert_eq!(held, device.peak_allocated_bytes);
     let outermost: u64 = numbers(&page, " data-d=\"0\" data-b", "data-b").iter().sum();
-    // Twice more by the two flamegraphs, whose first frame stands for all.
+    // Twice more in the two flamegraphs, whose first frame is the total.
     assert_eq!(outermost, 3 * device.peak_allocated_bytes);
-    // A branch of the tree is the sum of what it shows.
+    // A branch of the tree is the sum of its children.
     let tree = between(&page, "<div class=\"tree\">", "every layer by itself");
     let of_depth = |depth: &str| numbers(tree, &format!(" data-d=\"{depth}\""), "data-b");
     assert_eq!(of_depth("1").iter().sum::<u64>(), of_depth("0")[0], "{tree}");
@@ -133,26 +133,28 @@ fn what_is_shown_adds_up() {
 
 #[test]
 fn names_stay_text() {
-    // GIVEN the same run twice: with harmless names, and with names made to break out of wherever they are put
-    let evils = [
+    // GIVEN the same run twice: with harmless names, and with names that try to break out of their context
+    let hostile_names = [
         "</script><script>alert(1)</script>",
         "\\\"><img src=x onerror=alert(1)>",
         "'-->]]><svg onload=alert(1)>",
         "</title></style></textarea>&lt;b&gt;",
         "\\u001b[2J\\u202e\\u0000",
     ];
-    let run = |evil: &str| {
+    let run = |hostile: &str| {
         let mut story = Story::begin(4242, None);
-        story.text =
-            story.text.replace("\"python\",\"train.py\"", &format!("\"python\",\"{evil}\"")).replace("gpu1", evil);
-        story.line(&format!(r#"{{"device":0,"name":"{evil}","total_bytes":{}}}"#, 8 * GIB));
-        story.line(&format!(r#"{{"software":"{evil}","version":"{evil}","root":""}}"#));
-        story.line(&format!(r#"{{"frame":90,"file":"/{evil}","line":7,"function":"{evil}"}}"#));
+        story.text = story
+            .text
+            .replace("\"python\",\"train.py\"", &format!("\"python\",\"{hostile}\""))
+            .replace("gpu1", hostile);
+        story.line(&format!(r#"{{"device":0,"name":"{hostile}","total_bytes":{}}}"#, 8 * GIB));
+        story.line(&format!(r#"{{"software":"{hostile}","version":"{hostile}","root":""}}"#));
+        story.line(&format!(r#"{{"frame":90,"file":"/{hostile}","line":7,"function":"{hostile}"}}"#));
         story.line(r#"{"stack":90,"parent":1,"frame":90}"#);
-        story.line(&format!(r#"{{"layer":90,"parent":1,"type":"{evil}","name":"{evil}"}}"#));
-        story.line(&format!(r#"{{"warning":"{evil}"}}"#));
-        story.line(&format!(r#"["d+",5,1,0,64,{MIB},"device","{evil}","{evil}",90,0,0]"#));
-        story.line(&format!(r#"["tag",5,0,4096,"parameter",64,1,"{evil}"]"#));
+        story.line(&format!(r#"{{"layer":90,"parent":1,"type":"{hostile}","name":"{hostile}"}}"#));
+        story.line(&format!(r#"{{"warning":"{hostile}"}}"#));
+        story.line(&format!(r#"["d+",5,1,0,64,{MIB},"device","{hostile}","{hostile}",90,0,0]"#));
+        story.line(&format!(r#"["tag",5,0,4096,"parameter",64,1,"{hostile}"]"#));
         story.alloc(0, 64 * MIB, 90, 90, 5);
         story.line(&format!(r#"["oom",9,1,0,{GIB},{MIB},{MIB},90,90]"#));
         for step in 0..3 {
@@ -163,11 +165,11 @@ fn names_stay_text() {
         page(&story.text)
     };
     let (elements, _) = parse(&run("harmless"));
-    for evil in evils {
-        let page = run(evil);
-        // THEN the page is made of the same elements
-        assert_eq!(parse(&page).0, elements, "{evil}");
-        // AND nothing in it steers a terminal or turns text around
+    for hostile in hostile_names {
+        let page = run(hostile);
+        // THEN the page has the same elements
+        assert_eq!(parse(&page).0, elements, "{hostile}");
+        // AND it has no control characters or direction overrides
         let unsafe_ones: Vec<char> =
             page.chars().filter(|c| *c != '\n' && memlab_viewer::text::is_unsafe(*c)).collect();
         assert!(unsafe_ones.is_empty(), "{unsafe_ones:?}");
@@ -175,7 +177,7 @@ fn names_stay_text() {
 }
 
 #[test]
-fn hostile_traces_are_pages_too() {
+fn hostile_traces_give_valid_pages() {
     parse(&page(&common::hostile().text));
     for broken in ["hostile-loops", "hostile-escapes", "garbled", "nuls", "truncated"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../trace/tests/broken/{broken}.jsonl"));
@@ -188,7 +190,7 @@ fn hostile_traces_are_pages_too() {
 
 #[test]
 fn a_big_run_stays_small() {
-    // GIVEN two devices, 4000 lines below one another and side by side, 4000 nested layers, 20,000 steps
+    // GIVEN two devices, 4000 nested and 4000 adjacent lines, 4000 nested layers, 20,000 steps
     let mut story = Story::begin(4242, None);
     let long = "x".repeat(500);
     for device in 0..2 {
@@ -209,12 +211,12 @@ fn a_big_run_stays_small() {
     // WHEN the page is written
     let page = page(&story.text);
     parse(&page);
-    // THEN it is one that can be mailed, and says what it left out
+    // THEN it is small enough to mail, and says what it left out
     assert!(page.len() < 5_000_000, "{}", page.len());
     for left_out in ["more rows with", "left out: see --json", "calls are too small to draw", "smaller layers"] {
         assert!(page.contains(left_out), "{left_out}");
     }
-    // AND the tree still has everything
+    // AND the tree is still complete
     let device = read(&story.text).model.device(0).unwrap();
     let tree = between(&page, "<div class=\"tree\">", "every layer by itself");
     assert_eq!(numbers(tree, " data-d=\"0\"", "data-b").iter().sum::<u64>(), device.peak_allocated_bytes);
@@ -230,7 +232,7 @@ fn every_device_has_its_section() {
         assert!(page.contains(&format!("<section class=\"device\" id=\"device-{device}\">")));
     }
     assert!(page.contains("the fullest of 2 devices"));
-    // Several hundred, as only a hostile trace has, are cut short.
+    // Hundreds of devices, as in a hostile trace, are cut.
     let many: String = (0..200).fold(String::from("{\"memlab\":1,\"pid\":7}\n"), |text, device| {
         text + &format!("[\"a\",1,1,{device},4096,4096,0,0,0]\n")
     });
@@ -243,7 +245,7 @@ fn memlab(folder: &Path, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_command_writes_one_page_and_never_over_a_trace() {
+fn the_command_writes_one_page_and_replaces_no_trace() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     for name in ["a.jsonl", "b.jsonl", "odd"] {
@@ -253,18 +255,18 @@ fn the_command_writes_one_page_and_never_over_a_trace() {
         let output = memlab(folder, arguments);
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    // The page goes to where it is wanted, and nothing else is printed.
+    // The page is written to the given file, and nothing is printed.
     assert_eq!(says(&["report", "a.jsonl", "--html", "a.html"]), (Some(0), String::new()));
     parse(&std::fs::read_to_string(folder.join("a.html")).unwrap());
     let output = memlab(folder, &["report", "a.jsonl", "--html", "-"]);
     parse(&String::from_utf8(output.stdout).unwrap());
-    // Two traces are no page.
+    // Two traces are refused.
     let (code, errors) = says(&["report", "a.jsonl", "b.jsonl", "--html", "a.html"]);
     assert!(code == Some(2) && errors.contains("one page for one trace, and 2 were given"), "{errors}");
-    // Nor is there one in JSON.
+    // So is JSON.
     let (code, errors) = says(&["report", "a.jsonl", "--html", "a.html", "--json"]);
     assert!(code == Some(2) && errors.contains("cannot be used with"), "{errors}");
-    // A trace in the place of the page is left as it is.
+    // A trace at the page's path is not replaced.
     for over in [["report", "--html", "a.jsonl", "b.jsonl"], ["report", "--html", "odd", "odd"]] {
         let (code, errors) = says(&over);
         assert!(
@@ -278,8 +280,8 @@ fn the_command_writes_one_page_and_never_over_a_trace() {
 }
 
 #[test]
-fn a_moment_has_a_page_of_its_own_that_adds_up() {
-    // GIVEN a run that ends out of memory
+fn the_page_of_a_moment_adds_up() {
+    // GIVEN a run that ends with an out-of-memory
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     std::fs::write(folder.join("a.jsonl"), dying()).unwrap();
@@ -296,7 +298,7 @@ fn a_moment_has_a_page_of_its_own_that_adds_up() {
     ] {
         // WHEN the page of a moment is written
         let page = page(&["a.jsonl", "--at", at]);
-        // THEN it says which, and what is not on it
+        // THEN it names the moment and the parts that are omitted
         let (_, text) = parse(&page);
         assert!(text.contains(when), "{at}: {text}");
         assert!(text.contains("are of the whole run, and on its page"), "{at}");
@@ -304,7 +306,7 @@ fn a_moment_has_a_page_of_its_own_that_adds_up() {
             assert!(!text.contains(whole), "{at}: {whole}");
         }
         assert_eq!(text.contains("What to do next"), at == "oom", "{at}");
-        // AND lines, layers, calls and categories are the moment's, as an export says
+        // AND lines, layers, calls and categories are those of the moment, as in an export
         let json = memlab(folder, &["export", "--format", "json", "-o", "-", "--at", at, "a.jsonl"]).stdout;
         let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
         let device = &json["devices"][0];
@@ -316,7 +318,7 @@ fn a_moment_has_a_page_of_its_own_that_adds_up() {
         let bar = numbers(&page, "<span class=\"when\">then</span>", "data-b");
         assert_eq!(bar.iter().sum::<u64>(), total, "{at}");
     }
-    // AND a moment may stand after the name of the file
+    // AND the moment can follow the file name
     let parts = |page: &str| between(page, "<main>", "</main>").to_owned();
     assert_eq!(parts(&page(&["a.jsonl@step:2"])), parts(&page(&["a.jsonl", "--at", "step:2"])));
     let refused = memlab(folder, &["report", "a.jsonl@step:99", "--html", "a.html"]);

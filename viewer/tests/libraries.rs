@@ -1,4 +1,4 @@
-//! Whose lines are told: a program whose own line only calls a library that trains, leaks and runs out of memory.
+//! The scope of lines: a program whose own line only calls a library that trains, leaks and runs out of memory.
 
 mod common;
 
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
 
-/// What trains: `train.py:7` calls `trainer.py:50`, which keeps a loss of 8 MiB with every step, and `model.py:90` below it.
+/// `train.py:7` calls `trainer.py:50`, which keeps a loss of 8 MiB in every step, and `model.py:90` below it.
 const NAMES: &str = r#"{"memlab":1,"version":"0.1.0","id":"5f3c","pid":4242,"start_unix_ns":1795163951000000000,"command":["python","train.py"],"directory":"/job","host":"gpu1"}
 {"device":0,"name":"NVIDIA H200","total_bytes":1073741824}
 {"software":"torch","version":"2.15.0","root":"/venv/lib/python3.11/site-packages/torch"}
@@ -54,17 +54,17 @@ fn memlab(folder: &TempDir, arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The part of a text from one line to another, its white space joined.
+/// The part of a text between two texts, with white space collapsed.
 fn part(text: &str, from: &str, to: &str) -> String {
     let part = text.split_once(from).unwrap_or_else(|| panic!("{from}: {text}")).1;
     part.split_once(to).map_or(part, |(part, _)| part).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
-fn findings_and_errors_name_the_lines_that_are_shown() {
+fn findings_and_errors_name_the_shown_lines() {
     // GIVEN a run whose own line only calls a library
     let folder = folder();
-    // WHEN it is reported on THEN what is found is told by the library's lines, and by the line that called it
+    // WHEN it is reported THEN findings name the library's lines, and the line that called them
     let report = memlab(&folder, "report a.jsonl");
     let found = part(&report, "What to look at", "=== Device");
     assert!(found.contains("hub/model.py:90 Block.forward asked for 700 MiB"), "{found}");
@@ -80,11 +80,11 @@ fn findings_and_errors_name_the_lines_that_are_shown() {
     let page = memlab(&folder, "report a.jsonl --html -");
     let verdict = part(&page, "what to look at", "</section>");
     assert!(verdict.contains("hub/model.py:90") && verdict.contains("hub/trainer.py:50"), "{verdict}");
-    // AND where the user's lines are wanted, they are named throughout
+    // AND if the user's lines are requested, they are named everywhere
     let users = memlab(&folder, "report --libraries=never a.jsonl");
     assert!(!users.contains("hub/") && users.contains("train.py:7 main asked for 700 MiB"), "{users}");
     assert!(users.contains("train.py:7 main holds 8.00 MiB more"), "{users}");
-    // AND JSON has both of an error
+    // AND JSON has both for an error
     let json: Value = serde_json::from_str(&memlab(&folder, "report --json a.jsonl")).unwrap();
     let oom = &json["ooms"][0];
     assert_eq!((&oom["line"], &oom["library_line"]["line"]), (&7.into(), &90.into()));
@@ -94,20 +94,20 @@ fn findings_and_errors_name_the_lines_that_are_shown() {
 }
 
 #[test]
-fn a_moment_an_export_and_a_comparison_tell_the_same_lines_as_the_report() {
+fn moments_exports_and_comparisons_show_the_lines_of_the_report() {
     let folder = folder();
-    let both = |command: &str, is_told: &str, is_not: &str| {
-        for (option, told, not) in
-            [("", is_told, is_not), ("--libraries", is_told, is_not), ("--libraries=never", is_not, is_told)]
+    let both = |command: &str, library: &str, user: &str| {
+        for (option, expected, unexpected) in
+            [("", library, user), ("--libraries", library, user), ("--libraries=never", user, library)]
         {
             let text = memlab(&folder, &format!("{command} {option}"));
-            assert!(text.contains(told) && !text.contains(not), "{command} {option}: {text}");
+            assert!(text.contains(expected) && !text.contains(unexpected), "{command} {option}: {text}");
         }
     };
     both("report a.jsonl@step:3", "hub/trainer.py:50  Trainer.train", "train.py:7  main");
     both("export a.jsonl --format csv -o -", "hub/trainer.py,50,", "/job/train.py,7,");
     both("diff a.jsonl@step:3 a.jsonl@step:9", "hub/trainer.py:50", "train.py:7");
-    // AND JSON has both, and which of them it is
+    // AND JSON has both, and says which are shown
     for (command, shown) in [
         ("export a.jsonl --format json -o -", "library_lines"),
         ("diff --json a.jsonl@step:3 a.jsonl@step:9", "library_lines"),

@@ -1,4 +1,4 @@
-//! Moments of the past, trees, filters and the mouse: what a person does with the dashboard, on traces in files.
+//! Moments of the past, trees, filters and the mouse in the dashboard, on traces in files.
 
 mod common;
 
@@ -50,7 +50,7 @@ fn draw_at(app: &mut App, (columns, rows): (u16, u16)) -> Vec<String> {
     memlab_viewer::export::text_picture(&buffer).lines().map(str::to_owned).collect()
 }
 
-/// Where words are on the screen: column and row.
+/// The position of a text on the screen: column and row.
 fn find(screen: &[String], words: &str) -> (u16, u16) {
     let row = screen.iter().position(|line| line.contains(words));
     let row = row.unwrap_or_else(|| panic!("no {words:?} on\n{}", screen.join("\n")));
@@ -66,7 +66,7 @@ fn click(app: &mut App, place: (u16, u16)) {
     mouse(app, MouseEventKind::Down(MouseButton::Left), place);
 }
 
-/// What the tables say: allocated, the sum of the lines, of the layers, and of the categories.
+/// The sums of the tables: allocated, lines, layers and categories.
 fn sums(app: &App) -> [u64; 4] {
     let device = app.context.device().expect("there is one");
     let lines = device.lines.iter().map(|row| row.own.live_bytes).sum();
@@ -84,19 +84,19 @@ fn every_screen_shows_the_moment_of_the_cursor() {
     let [at_end, ..] = sums(&app);
     let steps = app.context.device().expect("there is one").steps.clone();
     let peak = app.context.device().expect("there is one").totals.peak_allocated_bytes;
-    // WHEN the cursor goes to the end of a step
+    // WHEN the cursor moves to the end of a step
     press(&mut app, "tstep 1\n");
     assert!(app.is_seeking());
     opened.show(&mut app);
-    // THEN what is allocated is what that step kept, and lines, layers and categories sum to it
+    // THEN the allocated bytes are those at the end of that step, and lines, layers and categories sum to them
     let [allocated, lines, layers, categories] = sums(&app);
     assert_eq!([allocated, lines, layers], [steps[1].allocated_bytes_at_end; 3]);
     assert_eq!(categories, app.context.device().expect("there is one").totals.used_bytes);
     assert_eq!(app.context.cursor_time(), Some(steps[1].end_time));
-    // AND what concerns the whole run stays
+    // AND figures of the whole run are unchanged
     assert_eq!(app.context.device().expect("there is one").totals.peak_allocated_bytes, peak);
     assert_eq!(app.context.device().expect("there is one").steps, steps);
-    // WHEN it goes a step on, and back THEN so it is there
+    // WHEN it moves a step forward and back THEN the same is shown
     press(&mut app, "n");
     opened.show(&mut app);
     assert_eq!(sums(&app)[0], steps[2].allocated_bytes_at_end);
@@ -104,15 +104,15 @@ fn every_screen_shows_the_moment_of_the_cursor() {
     opened.show(&mut app);
     assert_eq!(sums(&app)[0], steps[0].allocated_bytes_at_end);
     assert!(draw(&mut app)[1].contains(" at "), "{:?}", draw(&mut app)[1]);
-    // WHEN it is left THEN the end is shown again
+    // WHEN the moment is left THEN the end is shown again
     press(&mut app, "⎋");
     opened.show(&mut app);
     assert_eq!((app.context.moment, sums(&app)[0]), (ShownMoment::Now, at_end));
 }
 
 #[test]
-fn the_memory_map_at_the_peak_holds_what_was_allocated_then() {
-    // GIVEN a run whose addresses, which are never used twice here, all lie in its segment
+fn the_memory_map_at_the_peak_has_the_blocks_of_the_peak() {
+    // GIVEN a run whose addresses, each used only once here, are all in its segment
     let mut story = ended(4);
     story.text = story.text.replace(&(30 * GIB).to_string(), &(300 * GIB).to_string());
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
@@ -131,7 +131,7 @@ fn the_memory_map_at_the_peak_holds_what_was_allocated_then() {
 }
 
 #[test]
-fn a_moment_can_be_typed_and_what_is_wrong_is_said() {
+fn a_moment_can_be_typed_and_errors_are_reported() {
     let story = ended(4);
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
@@ -145,7 +145,7 @@ fn a_moment_can_be_typed_and_what_is_wrong_is_said() {
     press(&mut app, "⎋tnoon\n");
     let error = app.prompt.as_ref().and_then(|prompt| prompt.error.clone()).expect("noon is no moment");
     assert!(error.contains("12.5s"), "{error}");
-    // AND nothing is sought beyond the run
+    // AND moments after the end of the run are refused
     press(&mut app, "⎋t99:00\n");
     let error = app.prompt.as_ref().and_then(|prompt| prompt.error.clone()).expect("the run is shorter");
     assert!(error.contains("later than the end"), "{error}");
@@ -154,7 +154,7 @@ fn a_moment_can_be_typed_and_what_is_wrong_is_said() {
 }
 
 #[test]
-fn arrows_move_by_columns_of_the_chart_and_the_mouse_goes_where_it_points() {
+fn arrows_move_by_columns_and_clicks_set_the_moment() {
     let story = ended(4);
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
@@ -165,7 +165,7 @@ fn arrows_move_by_columns_of_the_chart_and_the_mouse_goes_where_it_points() {
     let first = app.context.cursor_time().expect("there is a cursor");
     press(&mut app, "←←→");
     assert_eq!(app.context.cursor_time(), Some(first - width));
-    // WHEN somebody clicks into the chart, and drags
+    // WHEN the mouse clicks into the chart, and drags
     click(&mut app, (scale.left + 30, 10));
     let clicked = app.context.cursor_time().expect("there is a cursor");
     mouse(&mut app, MouseEventKind::Drag(MouseButton::Left), (scale.left + 40, 10));
@@ -182,7 +182,7 @@ fn arrows_move_by_columns_of_the_chart_and_the_mouse_goes_where_it_points() {
 }
 
 #[test]
-fn the_chart_zooms_in_around_the_moment_shown() {
+fn the_chart_zooms_around_the_moment_shown() {
     let story = ended(4);
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
@@ -195,19 +195,19 @@ fn the_chart_zooms_in_around_the_moment_shown() {
         assert!(screen.len() == 40);
         (scale.time_at(scale.left), scale.time_at(last))
     };
-    // GIVEN the peak WHEN it is looked at more closely
+    // GIVEN the peak WHEN the chart zooms in
     press(&mut app, "p++");
     let (from, to) = span(&mut app);
     // THEN a quarter of the run is shown, with the peak in it
     assert!(from < peak && peak < to && (to - from) / 1000 <= end / 4000 + 1, "{from} {peak} {to} of {end}");
-    // AND a click in it does not move it, and a cursor that leaves it draws it along
+    // AND a click in it does not scroll it, and a cursor that leaves it does
     click(&mut app, (60, 10));
     assert_eq!(span(&mut app), (from, to));
     press(&mut app, "t0.1s\n");
     opened.show(&mut app);
     let (from, to) = span(&mut app);
     assert!(from <= 100_000_000 && 100_000_000 <= to && to < peak, "{from} {to}");
-    // WHEN it is left THEN all is shown again
+    // WHEN it zooms out THEN the whole run is shown again
     press(&mut app, "--");
     assert_eq!(app.context.chart_span(), None);
     press(&mut app, "+++0");
@@ -215,7 +215,7 @@ fn the_chart_zooms_in_around_the_moment_shown() {
 }
 
 #[test]
-fn the_mouse_chooses_tabs_rows_and_headings() {
+fn the_mouse_selects_tabs_rows_and_headings() {
     let story = ended(3);
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
@@ -228,10 +228,10 @@ fn the_mouse_chooses_tabs_rows_and_headings() {
     click(&mut app, place);
     let row = app.lines.table.selected;
     assert!(app.lines.items(&app.context)[row].line().is_some_and(|line| line.line == Some(74)));
-    // WHEN the row is clicked again THEN its source is asked for
+    // WHEN the row is clicked again THEN its source is shown
     click(&mut app, place);
     assert!(matches!(&app.overlay, Some(Overlay::Source(source)) if source.line.line == Some(74)));
-    // AND a click beside what lies over the screen takes it away
+    // AND a click outside the overlay closes it
     draw(&mut app);
     click(&mut app, (0, 0));
     assert_eq!(app.overlay, None);
@@ -251,7 +251,7 @@ fn the_mouse_chooses_tabs_rows_and_headings() {
 }
 
 #[test]
-fn a_line_opens_to_its_callers_and_the_tree_to_what_it_called() {
+fn lines_open_to_callers_and_the_tree_to_callees() {
     // GIVEN a line that two lines called
     let mut story = Story::begin(4242, None);
     story.device(0, 8 << 30);
@@ -270,19 +270,19 @@ fn a_line_opens_to_its_callers_and_the_tree_to_what_it_called() {
         app.lines.items(&app.context).iter().map(row).collect()
     };
     assert_eq!(shown(&app), [(0, 74, 8)]);
-    // WHEN it is opened THEN each caller has its part
+    // WHEN it is opened THEN each caller has its share
     press(&mut app, "l");
     assert_eq!(shown(&app), [(0, 74, 8), (1, 88, 5), (1, 12, 3)]);
     press(&mut app, "jh");
     assert_eq!(app.lines.table.selected, 0);
     press(&mut app, "h");
     assert_eq!(shown(&app).len(), 1);
-    // WHEN the call tree is shown THEN it goes from the outermost call down, with all below
+    // WHEN the call tree is shown THEN it goes from the outermost call to the innermost
     press(&mut app, "c");
     let tree = shown(&app);
     assert_eq!(tree[0], (0, 12, 8));
     assert!(tree.contains(&(1, 74, 3)), "{tree:?}");
-    // AND a filter keeps what leads to what it finds
+    // AND a filter keeps the callers of matching lines
     press(&mut app, "/line:88\n");
     assert!(shown(&app).iter().any(|row| row.1 == 88) && shown(&app)[0].1 == 12, "{:?}", shown(&app));
     assert!(!shown(&app).contains(&(1, 74, 3)));
@@ -317,7 +317,7 @@ fn calls_have_the_figures_of_lines() {
         rows.iter().map(|(line, blocks, growth)| (*line, *blocks, (*growth).to_owned())).collect()
     };
     assert_eq!(figures(&app), rows(&[(140, 6, "+4.00 MiB"), (74, 12, "+2.00 MiB")]));
-    // WHEN the call tree is shown THEN calls have blocks, and the growth of the lines below them where it is theirs alone
+    // WHEN the call tree is shown THEN calls have blocks, and the growth of their lines if no other call shares them
     press(&mut app, "c");
     let expected = [(12, 18, "+6.00 MiB"), (140, 6, "+4.00 MiB"), (74, 6, ""), (88, 6, ""), (74, 6, "")];
     assert_eq!(figures(&app), rows(&expected));
@@ -360,7 +360,7 @@ fn filters_find_lines_by_layer_and_category_and_layers_by_line() {
     }
     assert_eq!(found(Screen::Layers, "line:model.py:58 layer:h.2"), ["h.2.attn"]);
     assert_eq!(found(Screen::Layers, "function:MLP.forward !layer:h.0"), ["h.1.mlp", "h.2.mlp", "h.3.mlp"]);
-    // WHEN a category is asked for that is none THEN those there are are named
+    // WHEN an unknown category is entered THEN the error lists the known ones
     let error = app.context.set_filter("category:weights").expect("there is none");
     assert!(error.contains("optimizer_state, buffer"), "{error}");
     press(&mut app, "⎋/category:");
@@ -376,7 +376,7 @@ fn the_moment_shown_is_always_in_the_header() {
     for (keys, words) in [("p", "at the peak"), ("t2.5s\n", "at 2.50 s"), ("tstep 1\n", "at ")] {
         press(&mut app, keys);
         for columns in [60, 80, 100, 120, 200] {
-            // Also while it is looked up.
+            // Also while it is loading.
             let screen = draw_at(&mut app, (columns, 24));
             assert!(screen[..2].iter().any(|row| row.contains(words)), "{columns}: {}", screen[..2].join("\n"));
         }
@@ -386,20 +386,20 @@ fn the_moment_shown_is_always_in_the_header() {
 }
 
 #[test]
-fn the_tree_of_modules_opens_and_sums_up() {
+fn the_tree_of_modules_opens_and_adds_up() {
     let story = trained(2);
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     app.screen = Screen::Layers;
     opened.show(&mut app);
     let names =
         |app: &App| app.layers.items(&app.context).iter().map(|item| item.name().to_owned()).collect::<Vec<_>>();
-    // GIVEN the outermost module open, and what is in it closed over all inside
+    // GIVEN the outermost module open, and its children closed
     assert_eq!(names(&app), ["(outermost)", "h", "(outside any layer)"]);
     let closed = app.layers.items(&app.context)[1].figures().live_bytes;
     press(&mut app, "jl");
     assert_eq!(app.layers.items(&app.context).len(), 7);
     press(&mut app, "z");
-    // THEN all open, each with its own, they sum to what the closed one showed
+    // THEN after opening all, their own bytes sum to the closed one's
     let own: u64 = app
         .layers
         .items(&app.context)
@@ -410,7 +410,7 @@ fn the_tree_of_modules_opens_and_sums_up() {
     assert_eq!(own, closed);
     let all: u64 = app.layers.items(&app.context).iter().map(|item| item.figures().live_bytes).sum();
     assert_eq!(all, sums(&app)[0]);
-    // AND with what is inside, the outermost holds all its modules do
+    // AND with nested bytes included, the outermost has the sum of its modules
     press(&mut app, "i");
     let outermost = app
         .layers
@@ -429,7 +429,7 @@ fn the_tree_of_modules_opens_and_sums_up() {
 
 #[test]
 fn several_ranks_show_the_same_moment() {
-    // GIVEN two ranks, the second begun a second later
+    // GIVEN two ranks, the second started a second later
     let mut first = Story::begin(4242, Some((0, 2)));
     first.train(0, 3);
     let mut second = Story::begin(4243, Some((1, 2)));
@@ -437,10 +437,10 @@ fn several_ranks_show_the_same_moment() {
     second.text = second.text.replace(&START.to_string(), &(START + 1_000_000_000).to_string());
     let (mut opened, mut app) = (Opened::new(&[&first, &second]), app());
     opened.show(&mut app);
-    // WHEN the cursor is put on the first
+    // WHEN the cursor is set on the first
     press(&mut app, "t2.5s\n");
     opened.show(&mut app);
-    // THEN the second shows the same moment of its own time
+    // THEN the second shows the same moment in its own time
     let [first, second] = &app.context.snapshot.processes[..] else { panic!("two processes") };
     let time = |process: &memlab_viewer::snapshot::ProcessSnapshot| process.shown_at.expect("a moment").time;
     assert!(time(first) <= 2_500_000_000 && time(first) > 2_200_000_000);
@@ -448,7 +448,7 @@ fn several_ranks_show_the_same_moment() {
 }
 
 #[test]
-fn a_paused_display_still_answers_the_cursor() {
+fn a_paused_display_follows_the_cursor() {
     let story = ended(4);
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
@@ -459,8 +459,8 @@ fn a_paused_display_still_answers_the_cursor() {
 }
 
 #[test]
-fn a_paused_display_looks_up_what_another_screen_needs() {
-    // GIVEN a display that is paused at the end of the second step, while the run goes on
+fn a_paused_display_loads_the_data_of_other_screens() {
+    // GIVEN a display that is paused at the end of the second step, while the run continues
     let mut story = trained(2);
     story.text = story.text.replace(&(30 * GIB).to_string(), &(300 * GIB).to_string());
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
@@ -471,21 +471,21 @@ fn a_paused_display_looks_up_what_another_screen_needs() {
     opened.rewrite(&[&story]);
     opened.show(&mut app);
     assert_eq!(sums(&app)[0], allocated);
-    // WHEN the memory map is shown THEN it is that of the moment the display stands at
+    // WHEN the memory map is shown THEN it is that of the paused moment
     press(&mut app, "4");
     opened.show(&mut app);
     let map = app.context.segment_map().expect("it was looked up");
     let blocks: u64 = map.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.bytes).sum();
     assert_eq!((blocks, sums(&app)[0]), (allocated, allocated));
-    // AND when the display goes on, the new block is there
+    // AND when the display continues, the new block is there
     press(&mut app, " ");
     opened.show(&mut app);
     assert_eq!(sums(&app)[0], allocated + 5 * GIB);
 }
 
 #[test]
-fn times_that_are_out_of_order_do_not_move_a_moment() {
-    // GIVEN a thread whose allocation is later by its clock than the end of the step that follows in the trace
+fn unordered_times_do_not_move_a_moment() {
+    // GIVEN a thread whose allocation has a later time than the end of the step that follows it in the trace
     let mut story = Story::begin(4242, None);
     story.device(0, 8 << 30);
     story.line(r#"["a",1000000,1,0,4096,1048576,1,0,0]"#);
@@ -496,7 +496,7 @@ fn times_that_are_out_of_order_do_not_move_a_moment() {
     story.line(r#"["step",4000000,1,1]"#);
     let (mut opened, mut app) = (Opened::new(&[&story]), app());
     opened.show(&mut app);
-    // WHEN the step's end is shown THEN it is that of the table of steps
+    // WHEN the step's end is shown THEN its figures are those of the table of steps
     press(&mut app, "tstep 0\n");
     opened.show(&mut app);
     let kept = app.context.device().expect("there is one").steps[0].allocated_bytes_at_end;
@@ -527,7 +527,7 @@ fn the_source_is_shown_with_bytes_in_its_margin() {
     let screen = draw(&mut app);
     let (_, row) = find(&screen, "line_88 = 88");
     assert!(screen[usize::from(row)].contains("GiB"), "{}", screen.join("\n"));
-    // WHEN the file is edited THEN that is said, and what the trace has of it is shown
+    // WHEN the file is edited THEN the view says so, and shows the lines in the trace
     press(&mut app, "⎋");
     story.line(&format!(r#"{{"source":"{}","line":88,"text":"loss.backward()"}}"#, script.to_string_lossy()));
     std::fs::write(&script, "# nothing is where it was\n".repeat(90)).expect("written");
@@ -545,7 +545,7 @@ fn the_source_is_shown_with_bytes_in_its_margin() {
         screen.contains("88  loss.backward()") && screen.contains("these are the lines that the trace has"),
         "{screen}"
     );
-    // AND a file that is not there, or none, is said
+    // AND a missing file, or a line without one, is reported
     press(&mut app, "⎋/model.py:74\n\n");
     assert!(draw(&mut app).join("\n").contains("not on this machine"));
 }

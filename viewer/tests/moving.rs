@@ -1,4 +1,4 @@
-//! `memlab offload`, `restore`, `limit` and `ps` on processes that are made up.
+//! `memlab offload`, `restore`, `limit` and `ps` on fake processes.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn memlab(runtime: &Runtime, line: &str) -> (Option<i32>, String, String) {
     ended(&output(&mut runtime.memlab(&line.split_whitespace().collect::<Vec<_>>())))
 }
 
-/// What `memlab ps` says of the process; others of this user may run, too.
+/// The state of the process in `memlab ps`; other processes of this user may run, too.
 fn state_in_ps(runtime: &Runtime) -> String {
     let (_, out, _) = memlab(runtime, "ps --json");
     let json: Value = serde_json::from_str(&out).expect("JSON");
@@ -33,11 +33,11 @@ fn state_in_ps(runtime: &Runtime) -> String {
 }
 
 #[test]
-fn all_goes_to_the_host_and_back() {
+fn everything_is_offloaded_and_restored() {
     // GIVEN a process with 4 GiB
     let runtime = Runtime::new();
     let requests = Movable::new(PID).listen(&runtime);
-    // WHEN offloaded THEN it is said how much, how fast, and what stays
+    // WHEN it is offloaded THEN the output has the amount, the speed, and the part that stays
     let (code, out, err) = memlab(&runtime, &format!("offload {PID} --timeout 5s"));
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     assert_eq!(
@@ -46,10 +46,10 @@ fn all_goes_to_the_host_and_back() {
     );
     // AND ps shows it
     assert_eq!(state_in_ps(&runtime), "offloaded 4.00 GiB");
-    // WHEN restored THEN that is said
+    // WHEN it is restored THEN the output says so
     let (code, out, _) = memlab(&runtime, &format!("restore {PID} --free-host"));
     assert_eq!((code, out.as_str()), (Some(0), "restored 4.00 GiB in 0.21 s (21.5 GB/s)\n"));
-    // AND what was asked is what is documented
+    // AND the requests are the documented ones
     assert_eq!(
         requests.all(),
         [
@@ -61,7 +61,7 @@ fn all_goes_to_the_host_and_back() {
 }
 
 #[test]
-fn the_outcome_is_there_for_scripts() {
+fn the_outcome_is_available_as_json() {
     let runtime = Runtime::new();
     let _requests = Movable { note: Some("2 ranges were left".into()), ..Movable::new(PID) }.listen(&runtime);
     let (code, out, err) = memlab(&runtime, &format!("offload {PID} --json"));
@@ -70,7 +70,7 @@ fn the_outcome_is_there_for_scripts() {
     assert_eq!(json["operation"]["phase"], "done");
     assert_eq!(json["operation"]["note"], "2 ranges were left");
     assert_eq!((&json["move"]["host_bytes"], &json["pid"]), (&json!(4 * GIB), &json!(PID)));
-    // AND ps has it all
+    // AND ps has the same
     let json: Value = serde_json::from_str(&memlab(&runtime, "ps --json").1).expect("JSON");
     let processes = json["processes"].as_array().expect("a list");
     let process = processes.iter().find(|process| process["pid"] == PID).expect("the process");
@@ -79,7 +79,7 @@ fn the_outcome_is_there_for_scripts() {
 }
 
 #[test]
-fn a_failure_says_why_and_leaves_everything_as_it_was() {
+fn a_failure_has_a_reason_and_changes_nothing() {
     let runtime = Runtime::new();
     let failures = vec![("64 GiB of host memory are needed and 3 are free\u{1b}[2J: free some".to_owned(), false)];
     let _requests = Movable { failures, ..Movable::new(PID) }.listen(&runtime);
@@ -107,7 +107,7 @@ fn a_refusal_is_passed_on() {
 
 #[test]
 fn ctrl_c_detaches_and_the_operation_completes() {
-    // GIVEN an operation that takes its time
+    // GIVEN a slow operation
     let runtime = Runtime::new();
     let process = Movable::new(PID);
     let go_on = process.go_on.clone();
@@ -119,10 +119,10 @@ fn ctrl_c_detaches_and_the_operation_completes() {
         std::thread::sleep(Duration::from_millis(10));
     }
     // WHEN Ctrl-C is pressed
-    // SAFETY: a signal to our own child, which was not waited for.
+    // SAFETY: a signal to a child of this test that was not waited for.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let (code, out, err) = ended(&child.wait_with_output().expect("it ends"));
-    // THEN memlab says that the operation goes on, and it does
+    // THEN memlab says that the operation continues, and it does
     assert_eq!((code, out.as_str()), (Some(130), ""));
     assert!(err.contains("detached: the operation goes on in train.py"), "{err}");
     assert_eq!(state_in_ps(&runtime), "offloading 33 %");
@@ -134,7 +134,7 @@ fn ctrl_c_detaches_and_the_operation_completes() {
 }
 
 #[test]
-fn restore_waits_for_room_if_it_may() {
+fn restore_waits_for_room_on_request() {
     // GIVEN a device that is full twice
     let full = || vec![("cuda:0 lacks 2 GiB: free some".to_owned(), true); 2];
     let offloaded = |failures| Movable {
@@ -146,7 +146,7 @@ fn restore_waits_for_room_if_it_may() {
     };
     let runtime = Runtime::new();
     let requests = offloaded(full()).listen(&runtime);
-    // WHEN restored THEN that fails; with --wait it is said once, and tried until there is room
+    // WHEN it is restored THEN that fails; with --wait the reason is printed once, and it is repeated until there is room
     let (code, _, err) = memlab(&runtime, &format!("restore {PID}"));
     assert_eq!(code, Some(1));
     assert!(err.contains("lacks 2 GiB") && !err.contains("trying again"), "{err}");
@@ -155,7 +155,7 @@ fn restore_waits_for_room_if_it_may() {
     assert_eq!(serde_json::from_str::<Value>(&out).expect("one JSON")["operation"]["phase"], "done");
     assert_eq!((err.matches("lacks 2 GiB").count(), err.matches("trying again").count()), (1, 1), "{err}");
     assert_eq!(requests.count("restore"), 3);
-    // AND another failure is not tried again
+    // AND another failure is not repeated
     let runtime = Runtime::new();
     let requests = offloaded(vec![("the copy failed".into(), false)]).listen(&runtime);
     assert_eq!(memlab(&runtime, &format!("restore {PID} --wait")).0, Some(1));
@@ -172,7 +172,7 @@ fn ctrl_c_ends_waiting_for_room() {
     while requests.count("restore") < 2 {
         std::thread::sleep(Duration::from_millis(10));
     }
-    // SAFETY: a signal to our own child, which was not waited for.
+    // SAFETY: a signal to a child of this test that was not waited for.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
     let (code, _, err) = ended(&child.wait_with_output().expect("it ends"));
     assert_eq!(code, Some(130));
@@ -180,7 +180,7 @@ fn ctrl_c_ends_waiting_for_room() {
 }
 
 #[test]
-fn limits_are_set_shown_and_lifted() {
+fn limits_are_set_shown_and_removed() {
     let runtime = Runtime::new();
     let requests = Movable::new(PID).listen(&runtime);
     let (code, out, _) = memlab(&runtime, &format!("limit {PID}"));
@@ -212,8 +212,8 @@ fn limits_are_set_shown_and_lifted() {
 }
 
 #[test]
-fn an_older_memlab_is_told_from_this_one() {
-    // GIVEN a process whose status has no word of moving
+fn an_older_memlab_is_recognized() {
+    // GIVEN a process whose status has no `move`
     let runtime = Runtime::new();
     let status = json!({ "ok": true, "pid": PID, "trace": "/t.jsonl", "command": ["a"], "state": "recording" });
     runtime.listen(PID, move |_| status.to_string());
@@ -226,7 +226,7 @@ fn an_older_memlab_is_told_from_this_one() {
 }
 
 #[test]
-fn who_cannot_be_asked_is_said() {
+fn unreachable_processes_are_reported() {
     let runtime = Runtime::new();
     for command in ["offload 4194304", "restore 4194304", "limit 4194304"] {
         let (code, _, err) = memlab(&runtime, command);
@@ -238,7 +238,7 @@ fn who_cannot_be_asked_is_said() {
 }
 
 #[test]
-fn hostile_replies_do_no_harm() {
+fn hostile_replies_are_harmless() {
     let status = |moving: Value| json!({ "ok": true, "pid": PID, "trace": "/\u{1b}[2J", "command": ["\u{1b}]0;x\u{7}"], "state": "\u{1b}[31m", "move": moving });
     let huge = json!({
         "enabled": true, "state": "offloading", "device_bytes": u64::MAX, "host_bytes": u64::MAX, "fixed_bytes": u64::MAX,
@@ -269,7 +269,7 @@ fn hostile_replies_do_no_harm() {
         replies.push(status(moving).to_string());
     }
     for reply in replies {
-        // GIVEN a process that answers with this whatever it is asked, and starts operation 7
+        // GIVEN a process that answers every request with this, and starts operation 7
         let runtime = Runtime::new();
         let answer = reply.clone();
         runtime.listen(PID, move |request| match request["command"].as_str() {
@@ -277,7 +277,7 @@ fn hostile_replies_do_no_harm() {
             _ => "{\"ok\":true,\"operation\":7}".to_owned(),
         });
         for line in [format!("offload {PID}"), format!("restore {PID}"), format!("limit {PID}"), "ps".to_owned()] {
-            // WHEN it is asked THEN memlab ends, without a panic, and nothing steers the terminal
+            // WHEN it is asked THEN memlab ends without a panic, and prints no control characters
             let (code, out, err) = memlab(&runtime, &line);
             let short: String = reply.chars().take(200).collect();
             assert!(matches!(code, Some(0..=2)), "{line}: {short}: {code:?} {err}");
@@ -287,7 +287,7 @@ fn hostile_replies_do_no_harm() {
 }
 
 #[test]
-fn a_process_that_ends_meanwhile_is_said_to() {
+fn a_process_that_ends_during_an_operation_is_reported() {
     let runtime = Runtime::new();
     let socket = runtime.socket(PID);
     let mut process = Movable::new(PID);
@@ -307,7 +307,7 @@ fn a_process_that_ends_meanwhile_is_said_to() {
 }
 
 #[test]
-fn ps_says_where_memory_is() {
+fn ps_shows_where_memory_is() {
     // GIVEN processes in every state
     let runtime = Runtime::new();
     for (index, (state, words)) in
@@ -324,14 +324,14 @@ fn ps_says_where_memory_is() {
 }
 
 #[test]
-fn parts_are_moved_by_category_and_layer() {
+fn categories_and_layers_can_be_moved() {
     // GIVEN a process with a trace: parameters of 6 GiB from the start of a segment, activations' workspaces, state
     let runtime = Runtime::new();
     let trace = runtime.path().join("run.jsonl");
     std::fs::write(&trace, trained(2).text).expect("written");
     let note = Some("1 range is not memlab's to move: it stayed\u{1b}[2J".to_owned());
     let requests = Movable { trace, note, device_bytes: 30 * GIB, ..Movable::new(PID) }.listen(&runtime);
-    // WHEN parameters of one layer are wanted THEN their pages are asked for, and it is said what went
+    // WHEN parameters of one layer are selected THEN their pages are requested, and the output says what was moved
     let (code, out, err) = memlab(&runtime, &format!("offload {PID} --category parameter --layer h.1.mlp"));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert_eq!(
@@ -345,7 +345,7 @@ fn parts_are_moved_by_category_and_layer() {
     let (_, out, _) = memlab(&runtime, &format!("offload {PID} --layer h.2 --category optimizer-state --json"));
     let json: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(json["selection"]["bytes"], json["operations"][0]["done_bytes"]);
-    // AND what there is none of, or no such thing, is said
+    // AND selections that match nothing, or are invalid, are reported
     for (line, code, words) in [
         ("--layer h.99", 1, "nothing that PyTorch's allocator holds is layer h.99"),
         ("--category weights", 2, "write one of parameter, gradient"),
@@ -361,7 +361,7 @@ fn parts_are_moved_by_category_and_layer() {
 
 #[test]
 fn many_ranges_take_several_requests() {
-    // GIVEN every other page of 100,000 wanted
+    // GIVEN a selection of every other page of 100,000
     let runtime = Runtime::new();
     let trace = runtime.path().join("run.jsonl");
     let mut story = Story::begin(PID, None);
@@ -375,7 +375,7 @@ fn many_ranges_take_several_requests() {
     }
     std::fs::write(&trace, text).expect("written");
     let requests = Movable { trace, steps: 1, device_bytes: u64::MAX, ..Movable::new(PID) }.listen(&runtime);
-    // WHEN moved THEN no request is too long, none is sent before the last is done, and all is asked for
+    // WHEN it is moved THEN no request is too long, each is sent after the last is done, and all pages are requested
     let (code, out, err) = memlab(&runtime, &format!("offload {PID} --category parameter"));
     assert_eq!(code, Some(0), "{err}");
     assert_eq!(out, "moved 97.7 GiB (97.7 GiB of parameter)\n");
@@ -385,7 +385,7 @@ fn many_ranges_take_several_requests() {
 }
 
 #[test]
-fn parts_need_a_process_that_memlab_can_move() {
+fn moving_parts_requires_offload() {
     let runtime = Runtime::new();
     let why_not = Some("it was started without --offload".to_owned());
     let requests = Movable { why_not, ..Movable::new(PID) }.listen(&runtime);

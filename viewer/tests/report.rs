@@ -1,4 +1,4 @@
-//! `memlab report`: what it says of a run that leaks and dies of it, as text and as JSON.
+//! `memlab report` of a run that leaks until it is out of memory, as text and as JSON.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,12 +11,12 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// A training run of a small GPT, as its trace.
+/// The trace of a training of a small GPT.
 struct Training {
     text: String,
     time: u64,
     next: u64,
-    /// Addresses given back, by size.
+    /// Freed addresses, by size.
     free: HashMap<u64, Vec<u64>>,
     sizes: HashMap<u64, u64>,
 }
@@ -160,17 +160,17 @@ fn snapshot(name: &str, text: &str) {
 }
 
 #[test]
-fn an_out_of_memory_is_told_first_with_what_to_do() {
+fn an_out_of_memory_comes_first_with_a_remedy() {
     snapshot("leak-text", &text_of(&leaking(), 110));
 }
 
 #[test]
-fn the_json_says_the_same() {
+fn the_json_has_the_same_figures() {
     snapshot("leak-json", &json_of(&leaking()));
 }
 
 #[test]
-fn a_healthy_run_has_nothing_to_complain_of() {
+fn a_healthy_run_has_no_findings() {
     let trace = Training::new().run(5, false) + "[\"end\",2000000000,0,null]\n";
     let text = text_of(&read("healthy.jsonl", &trace), 110);
     assert!(text.contains("Growth between steps: no line held more after step 4 than after warm-up"), "{text}");
@@ -194,7 +194,7 @@ fn lines_layers_and_categories_sum() {
     );
     assert_eq!(sum("categories", "bytes_at_peak"), of_device("used_bytes_at_peak"));
     assert_eq!(sum("categories", "bytes_at_end"), of_device("used_bytes"));
-    // The keys that scripts were promised.
+    // The documented keys of the JSON.
     for (rows, keys) in [
         (
             "devices",
@@ -221,18 +221,18 @@ fn lines_layers_and_categories_sum() {
     for key in ["pid", "command", "rank", "exit"] {
         assert!(report["process"].get(key).is_some(), "process.{key}");
     }
-    // Relative files are made absolute by the program's directory.
+    // Relative files are made absolute with the program's directory.
     let files: Vec<&str> = report["lines"].as_array().unwrap().iter().filter_map(|row| row["file"].as_str()).collect();
     assert!(files.iter().all(|file| file.starts_with('/')), "{files:?}");
 }
 
 #[test]
-fn nothing_in_a_trace_steers_the_terminal() {
-    // GIVEN a trace whose every name holds escape codes
+fn a_trace_cannot_control_the_terminal() {
+    // GIVEN a trace with escape codes in every name
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/broken/hostile-escapes.jsonl");
     let loaded = load(&path, &mut |_| std::ops::ControlFlow::Continue(())).unwrap();
     let hostile = (PathBuf::from("a\u{1b}[2Jb.jsonl"), loaded);
-    // THEN neither report holds a control character but line ends
+    // THEN neither report has control characters except line ends
     for report in [text_of(&hostile, 110), json_of(&hostile)] {
         let unsafe_ones: Vec<char> = report
             .chars()
@@ -240,7 +240,7 @@ fn nothing_in_a_trace_steers_the_terminal() {
             .collect();
         assert!(unsafe_ones.is_empty(), "{unsafe_ones:?}\n{report}");
     }
-    // AND the JSON still means what the trace said
+    // AND the JSON decodes to the names in the trace
     let report: Value = serde_json::from_str(&json_of(&hostile)).unwrap();
     assert_eq!(report["lines"][0]["function"], "\u{1b}[31mf\u{9b}2J\u{202e}");
 }
@@ -256,7 +256,7 @@ fn every_line_fits_the_width() {
 }
 
 #[test]
-fn a_trace_without_a_device_or_a_step_is_a_report_too() {
+fn a_trace_without_a_device_or_a_step_has_a_report() {
     let (path, loaded) = read("bare.jsonl", "{\"memlab\":1,\"pid\":7}\n");
     let bare = (path, loaded);
     let text = text_of(&bare, 110);
@@ -267,7 +267,7 @@ fn a_trace_without_a_device_or_a_step_is_a_report_too() {
 }
 
 #[test]
-fn a_process_without_pytorch_is_told_by_who_took_the_memory() {
+fn a_process_without_pytorch_is_reported_by_caller() {
     let trace = format!(
         "{{\"memlab\":1,\"pid\":7,\"command\":[\"./saxpy\"]}}\n{{\"device\":0,\"name\":\"NVIDIA H200\",\"total_bytes\":4294967296}}\n\
          [\"d+\",1000,1,0,4096,{},\"device\",\"cudaMalloc\",\"saxpy\",0,0,0]\n[\"end\",2000,0,null]\n",
@@ -279,14 +279,14 @@ fn a_process_without_pytorch_is_told_by_who_took_the_memory() {
 }
 
 #[test]
-fn a_program_without_steps_hears_nothing_of_them() {
+fn a_report_without_steps_does_not_mention_them() {
     let trace = "{\"memlab\":1,\"pid\":7}\n[\"a\",1000,1,0,4096,1048576,0,0,0]\n[\"end\",2000,0,null]\n";
     let text = text_of(&read("infer.jsonl", trace), 110);
     assert!(text.contains("Peak: 1.00 MiB allocated") && !text.contains("optimizer step"), "{text}");
 }
 
 #[test]
-fn an_out_of_memory_before_the_first_sample_says_what_is_known() {
+fn an_out_of_memory_before_the_first_sample_has_the_known_figures() {
     let trace = format!(
         "{{\"memlab\":1,\"pid\":7}}\n{{\"device\":0,\"name\":\"H200\",\"total_bytes\":4294967296}}\n\
          [\"d+\",1,1,0,4096,{},\"device\",\"cudaMalloc\",\"libc10_cuda.so\",0,0,128]\n[\"a\",2,1,0,4096,{0},0,0,0]\n\

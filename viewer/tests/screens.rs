@@ -1,4 +1,4 @@
-//! What the dashboard looks like: snapshots of the screen in every state, at three sizes.
+//! The dashboard's screens: snapshots in every state, at three sizes.
 
 mod common;
 
@@ -70,7 +70,7 @@ fn draw(app: &mut App, (columns, rows): (u16, u16)) -> Terminal<TestBackend> {
     terminal
 }
 
-/// Compares the screen at all three sizes with what it was.
+/// Compares the screen at all three sizes with its snapshots.
 fn assert_looks(name: &str, mut make: impl FnMut((u16, u16)) -> App) {
     insta::with_settings!({ snapshot_path => "screens", prepend_module_to_snapshot => false, omit_expression => true }, {
         for size in SIZES {
@@ -106,7 +106,7 @@ fn paused_at_the_peak() {
         // GIVEN a run that is paused and shown at its peak
         let mut app = live(6);
         press(&mut app, " p");
-        // WHEN more happens THEN the screen stands still
+        // WHEN more events come THEN the screen does not change
         app.on_snapshot(Arc::new(snapshot(vec![trained(12).process(State::Recording)])));
         app.on_tick(START + 99_000_000_000);
         app
@@ -143,25 +143,25 @@ fn two_devices_and_two_ranks() {
         let mut second = Story::begin(4243, Some((1, 2)));
         second.train(0, 3);
         let mut app = app_on(vec![first.process(State::Recording), second.process(State::Recording)], 20);
-        // WHEN the next device is asked for twice THEN the second rank's is shown
+        // WHEN the next device is selected twice THEN the second rank's is shown
         press(&mut app, "dd");
         app
     });
 }
 
 #[test]
-fn an_end_with_nothing_left_shows_the_peak() {
+fn an_end_without_memory_shows_the_peak() {
     // GIVEN a run on the screen that holds memory
     let mut story = trained(3);
     let mut app = app_on(vec![story.process(State::Recording)], 5);
     assert_eq!(app.context.moment, ShownMoment::Now);
-    // WHEN it gives all back and ends THEN the peak is shown
+    // WHEN it frees everything and ends THEN the peak is shown
     story.free_all();
     story.end("0", "null");
     let ended = || Arc::new(snapshot(vec![story.process(State::Ended { code: Some(0), signal: None })]));
     app.on_snapshot(ended());
     assert_eq!(app.context.moment, ShownMoment::Peak);
-    // AND who asks for the end sees the end
+    // AND `p` shows the end
     press(&mut app, "p");
     app.on_snapshot(ended());
     assert_eq!(app.context.moment, ShownMoment::Now);
@@ -196,17 +196,17 @@ fn output_of_the_program() {
 }
 
 #[test]
-fn help_and_the_question_before_leaving() {
+fn help_and_the_leave_question() {
     assert_looks("help", |_| {
         let mut app = live(2);
         press(&mut app, "?");
         app
     });
-    // On a small screen the rest of them is scrolled to.
+    // On a small screen the rest of it is reached by scrolling.
     assert_looks("help-end", |size| {
         let mut app = live(2);
         press(&mut app, "?");
-        // How far it goes is known once it is drawn.
+        // The scroll range is known once it is drawn.
         draw(&mut app, size);
         press(&mut app, "G");
         app
@@ -218,8 +218,8 @@ fn help_and_the_question_before_leaving() {
     });
 }
 
-/// A dashboard that was told where the memory of its process is.
-fn told(mut app: App, moving: MoveStatus) -> App {
+/// A dashboard with this status of its process's memory.
+fn with_move_status(mut app: App, moving: MoveStatus) -> App {
     let about = MemoryLocation { moving: Some(moving), ..MemoryLocation::default() };
     app.on_mover_update(MoverUpdate { known: HashMap::from([(4242, about)]), outcomes: Vec::new() });
     app
@@ -246,8 +246,8 @@ fn offloaded() -> MoveStatus {
     MoveStatus { state: MoveState::Offloaded, host_bytes: 4 * GIB, device_bytes: 0, ..resident() }
 }
 
-/// An operation beyond reason.
-fn evil() -> Operation {
+/// An operation with out-of-range values.
+fn hostile_operation() -> Operation {
     Operation {
         done_bytes: u64::MAX,
         total_bytes: 1,
@@ -260,19 +260,19 @@ fn evil() -> Operation {
 #[test]
 fn memory_is_moved_from_the_dashboard() {
     assert_looks("move-question", |_| {
-        let mut app = told(live(2), resident());
+        let mut app = with_move_status(live(2), resident());
         press(&mut app, "o");
         app
     });
-    assert_looks("move-progress", |_| told(live(2), offloading()));
-    assert_looks("move-offloaded", |_| told(live(2), offloaded()));
+    assert_looks("move-progress", |_| with_move_status(live(2), offloading()));
+    assert_looks("move-offloaded", |_| with_move_status(live(2), offloaded()));
     assert_looks("move-processes", |_| {
-        let mut app = told(live(2), offloaded());
+        let mut app = with_move_status(live(2), offloaded());
         press(&mut app, "7");
         app
     });
     assert_looks("move-failed", |_| {
-        let mut app = told(live(2), resident());
+        let mut app = with_move_status(live(2), resident());
         let error = "train.py (PID 4242): offloading failed: 141 GiB of host memory are needed and 12 GiB are free: free some, \
                      or offload parts with `memlab offload --category`";
         app.on_mover_update(MoverUpdate { known: HashMap::new(), outcomes: vec![Err(error.to_owned())] });
@@ -280,20 +280,20 @@ fn memory_is_moved_from_the_dashboard() {
     });
 }
 
-/// What a key asks for.
+/// The request that a key causes.
 fn asked(app: &mut App, key: char) -> Option<Request> {
     app.on_key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE))
 }
 
 #[test]
-fn offloading_is_asked_about_and_restoring_is_not() {
-    // GIVEN a process with its memory on the device WHEN o is pressed THEN a question comes, and n ends it
-    let mut app = told(live(2), resident());
+fn offloading_requires_confirmation_and_restoring_does_not() {
+    // GIVEN a process with its memory on the device WHEN o is pressed THEN there is a question, and n closes it
+    let mut app = with_move_status(live(2), resident());
     assert_eq!(asked(&mut app, 'o'), None);
     assert!(matches!(app.overlay, Some(Overlay::Offload(_))));
     assert_eq!(asked(&mut app, 'n'), None);
     assert_eq!(app.overlay, None);
-    // WHEN it is answered with yes THEN that is ordered, once
+    // WHEN it is answered with yes THEN one request is sent
     asked(&mut app, 'o');
     assert_eq!(asked(&mut app, 'x'), None);
     let Some(Request::Move(order)) = asked(&mut app, 'y') else { panic!() };
@@ -306,8 +306,8 @@ fn offloading_is_asked_about_and_restoring_is_not() {
         "{:?}",
         app.context.notice
     );
-    // WHEN it moves THEN neither is possible
-    let mut app = told(app, offloading());
+    // WHEN memory is moving THEN neither is possible
+    let mut app = with_move_status(app, offloading());
     for key in ['o', 'r'] {
         assert_eq!(asked(&mut app, key), None);
         assert!(
@@ -317,19 +317,21 @@ fn offloading_is_asked_about_and_restoring_is_not() {
         );
     }
     // WHEN it is offloaded THEN r restores it
-    let mut app = told(app, offloaded());
+    let mut app = with_move_status(app, offloaded());
     let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!() };
     assert_eq!((order.kind, order.by_driver), (OperationKind::Restore, false));
-    // AND what the driver has, the driver brings back
-    let mut app = told(app, MoveStatus { state: MoveState::Checkpointed, ..MoveStatus::default() });
+    // AND a checkpoint of the driver is restored by the driver
+    let mut app = with_move_status(app, MoveStatus { state: MoveState::Checkpointed, ..MoveStatus::default() });
     let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!() };
     assert!(order.by_driver);
 }
 
 #[test]
-fn a_process_that_memlab_cannot_move_is_left_to_the_driver() {
-    let mut app =
-        told(live(2), MoveStatus { why_not: Some("started without --offload".into()), ..MoveStatus::default() });
+fn a_process_that_memlab_cannot_move_is_checkpointed_by_the_driver() {
+    let mut app = with_move_status(
+        live(2),
+        MoveStatus { why_not: Some("started without --offload".into()), ..MoveStatus::default() },
+    );
     asked(&mut app, 'o');
     let text = format!("{:?}", draw(&mut app, (120, 40)).backend());
     assert!(text.contains("with the CUDA driver (--full)?"), "{text}");
@@ -338,8 +340,8 @@ fn a_process_that_memlab_cannot_move_is_left_to_the_driver() {
 }
 
 #[test]
-fn what_cannot_be_moved_says_why() {
-    // GIVEN a program that has ended, as in `memlab view` WHEN keys ask to move it THEN that is said
+fn impossible_moves_are_explained() {
+    // GIVEN a program that has ended, as in `memlab view` WHEN keys request a move THEN a notice says so
     let mut story = trained(2);
     story.end("0", "null");
     let mut app = app_on(vec![story.process(State::Ended { code: Some(0), signal: None })], 5);
@@ -347,9 +349,9 @@ fn what_cannot_be_moved_says_why() {
         assert_eq!(asked(&mut app, key), None);
         assert_eq!(app.context.notice.as_deref(), Some("train.py (PID 4242) has ended: it has no GPU memory any more"));
     }
-    // AND nobody is asked where its memory is
+    // AND its status is not queried
     assert_eq!(app.watched(), []);
-    // GIVEN one that has not answered, one that cannot, and none at all
+    // GIVEN one that has not answered, one that cannot be moved, and no process
     let mut app = live(2);
     assert_eq!(app.watched()[0].trace_id, "5f3c9a1be07d4c22");
     asked(&mut app, 'o');
@@ -364,7 +366,7 @@ fn what_cannot_be_moved_says_why() {
 }
 
 #[test]
-fn on_the_processes_the_keys_move_the_one_under_the_cursor() {
+fn on_the_processes_screen_keys_move_the_selected_process() {
     let mut second = Story::begin(4243, Some((1, 2)));
     second.train(0, 1);
     let mut app = app_on(vec![trained(1).process(State::Recording), second.process(State::Recording)], 20);
@@ -388,7 +390,7 @@ fn without_colours_and_without_unicode() {
     };
     assert_looks("mono", |_| mono(true));
     assert_looks("ascii", |_| mono(false));
-    // AND nothing on it is more than ASCII
+    // AND the screen has only ASCII characters
     let terminal = draw(&mut mono(false), (120, 40));
     let beyond: Vec<_> = terminal.backend().buffer().content.iter().filter(|cell| !cell.symbol().is_ascii()).collect();
     assert!(beyond.is_empty(), "{beyond:?}");
@@ -413,23 +415,26 @@ fn assert_harmless(buffer: &Buffer) {
 }
 
 #[test]
-fn hostile_names_stay_on_the_screen() {
-    // GIVEN a trace full of escape codes, loops and numbers beyond reason
+fn hostile_names_cannot_control_the_terminal() {
+    // GIVEN a trace with escape codes, loops and out-of-range numbers
     for screen in Screen::ALL {
         let mut app = app_on(vec![hostile().process_in(State::Recording, screen.detail())], 5);
         app.screen = screen;
-        // WHEN shown at any size THEN no cell holds anything a terminal obeys
+        // WHEN it is shown at any size THEN no cell has a control character
         for size in SIZES {
             assert_harmless(draw(&mut app, size).backend().buffer());
         }
     }
 }
 
-/// All states, for the tests that only want them drawn.
+/// A dashboard in each state.
 fn any_app(state: usize) -> App {
     match state {
         0 => app_on(Vec::new(), 0),
-        1 => told(with_output(live(3), (80, 24)), MoveStatus { operation: Some(evil()), ..offloading() }),
+        1 => with_move_status(
+            with_output(live(3), (80, 24)),
+            MoveStatus { operation: Some(hostile_operation()), ..offloading() },
+        ),
         2 => app_on(vec![hostile().process(State::Recording)], 5),
         3 => {
             let mut story = trained(1);
@@ -441,7 +446,7 @@ fn any_app(state: usize) -> App {
 }
 
 #[test]
-fn small_screens_bring_nothing_down() {
+fn small_screens_do_not_panic() {
     for state in 0..5 {
         let mut app = any_app(state);
         for screen in Screen::ALL {
@@ -464,7 +469,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn any_size_and_any_keys_bring_nothing_down(
+    fn any_size_and_any_keys_do_not_panic(
         state in 0usize..5,
         keys in "[ 12345678pswuTdDhjklgGS/?xqicezmMnNOtf+ory\t\n]{0,16}",
         columns in 1u16..320,
@@ -480,14 +485,14 @@ proptest! {
 
 #[test]
 fn categories_are_stacked_over_time() {
-    // Letters, so that what is stacked on what can be read here.
+    // Letters make the order of the stack readable in the snapshot.
     assert_looks("categories", |_| {
         let mut app = live(6);
         app.context.theme = Theme::new(Palette::Mono, Depth::Ansi, true);
         press(&mut app, "c");
         app
     });
-    // AND in colours each has its own, from the ground up
+    // AND in colour each category has its own, from bottom to top
     let mut app = live(6);
     press(&mut app, "c");
     let terminal = draw(&mut app, (120, 40));
@@ -500,8 +505,8 @@ fn categories_are_stacked_over_time() {
 }
 
 #[test]
-fn the_smallest_screens_cut_no_figure() {
-    // GIVEN memory whose axis needs labels of every width, and a device nearly full
+fn small_screens_cut_no_figure() {
+    // GIVEN memory whose axis needs labels of every width, and a device that is nearly full
     for (used, total, labels) in
         [(600, 141 * 1024, ["512 MiB"]), (81_101, 81_101, ["79.2 GiB"]), (1300, 8192, ["1 GiB"])]
     {

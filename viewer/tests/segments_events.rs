@@ -1,4 +1,4 @@
-//! The memory map and the events: what they look like, and what keys, the mouse and new data do to them.
+//! The memory map and the events: snapshots, and the effects of keys, the mouse and new data.
 
 mod common;
 
@@ -28,19 +28,19 @@ const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
 const BASE: u64 = 0x7f00_0000_0000;
 const KIB: u64 = 1024;
 
-/// A program with small segments, a large one with holes, and one that is wholly free.
+/// A program with small segments, a large one with holes, and a completely free one.
 fn mapped() -> Story {
     let mut story = Story::begin(4242, None);
     story.line(r#"{"thread":1,"name":"python"}"#);
     story.device(0, 141 * GIB);
-    let mut told = Told { story, time: 0, address: BASE };
+    let mut builder = MapBuilder { story, time: 0, address: BASE };
     for layer in [11, 12, 21] {
-        let at = told.segment(2 * MIB);
+        let at = builder.segment(2 * MIB);
         for block in 0..6 {
-            told.block(at + block * 300 * KIB, 200 * KIB, 3, layer, 5);
+            builder.block(at + block * 300 * KIB, 200 * KIB, 3, layer, 5);
         }
     }
-    let large = told.segment(1536 * MIB);
+    let large = builder.segment(1536 * MIB);
     let mut at = large;
     for (bytes, stack, layer, flags) in [
         (256 * MIB, 1, 0, 64),
@@ -51,24 +51,24 @@ fn mapped() -> Story {
         (100 * MIB, 3, 21, 5),
         (200 * MIB, 4, 22, 18),
     ] {
-        told.block(at, bytes, stack, layer, flags);
+        builder.block(at, bytes, stack, layer, flags);
         at += bytes;
     }
-    told.free(large + 448 * MIB);
-    told.free(large + 844 * MIB + 4 * KIB);
-    let twenty = told.segment(20 * MIB);
-    told.block(twenty + 12 * MIB, 8 * MIB, 5, 0, 3);
-    told.segment(64 * MIB);
-    told.story
+    builder.free(large + 448 * MIB);
+    builder.free(large + 844 * MIB + 4 * KIB);
+    let twenty = builder.segment(20 * MIB);
+    builder.block(twenty + 12 * MIB, 8 * MIB, 5, 0, 3);
+    builder.segment(64 * MIB);
+    builder.story
 }
 
-struct Told {
+struct MapBuilder {
     story: Story,
     time: u64,
     address: u64,
 }
 
-impl Told {
+impl MapBuilder {
     fn pass(&mut self) -> u64 {
         self.time += 12_345_678;
         self.time
@@ -93,7 +93,7 @@ impl Told {
     }
 }
 
-/// A program that takes and gives back: events of every kind.
+/// A program that allocates and frees: events of every kind.
 fn eventful() -> Story {
     let mut story = mapped();
     let time = 700_000_000;
@@ -125,7 +125,7 @@ fn on_events(story: &Story, state: State) -> App {
     app
 }
 
-/// A dashboard on a map made up, without a trace.
+/// A dashboard on a synthetic map, without a trace.
 fn on_map(map: Option<SegmentMap>) -> App {
     let totals = DeviceView { name: "NVIDIA H200".into(), ..DeviceView::default() };
     let device = DeviceSnapshot { totals, segments: map.map(Arc::new), ..DeviceSnapshot::default() };
@@ -211,7 +211,7 @@ fn assert_looks_at(name: &str, sizes: &[(u16, u16)], mut make: impl FnMut() -> A
 const ENDED: State = State::Ended { code: Some(0), signal: None };
 
 #[test]
-fn the_map_of_a_program_that_runs() {
+fn the_map_of_a_running_program() {
     assert_looks("segments-live", || {
         let mut app = on_segments(&mapped(), State::Recording);
         press(&mut app, "jjjlll");
@@ -229,14 +229,14 @@ fn the_map_at_the_end_with_the_cursor_on_a_hole() {
 }
 
 #[test]
-fn blocks_that_pass_the_filter_stand_out() {
+fn blocks_that_match_the_filter_are_highlighted() {
     assert_looks("segments-filtered", || {
         let mut app = on_segments(&mapped(), ENDED);
         press(&mut app, "/layer:h.0.mlp");
         press(&mut app, "\nl");
         app
     });
-    // AND the steps from block to block are those from one that passes to the next
+    // AND the cursor moves from each matching block to the next
     let mut app = on_segments(&mapped(), ENDED);
     app.context.set_filter("size>150MiB");
     let mut seen = Vec::new();
@@ -263,7 +263,7 @@ fn the_map_without_colours_and_without_unicode() {
 }
 
 #[test]
-fn where_there_is_no_map_the_reason_is_said() {
+fn a_missing_map_has_a_reason() {
     let size = [(80, 24)];
     assert_looks_at("segments-coming", &size, || on_map(None));
     assert_looks_at("segments-empty", &size, || on_map(Some(SegmentMap::default())));
@@ -311,7 +311,7 @@ fn keys_move_over_the_map() {
     assert_eq!(here(&app), (5, false, 64 * KIB));
     press(&mut app, "g");
     assert_eq!(here(&app), (0, true, 200));
-    // f goes from hole to hole as they lie, and begins anew
+    // f goes from hole to hole by address, and starts again after the last
     let map = app.context.segment_map().expect("it is there").clone();
     let holes = |segment| pieces(segment).filter(|piece| piece.block.is_none()).map(|piece| piece.address);
     let holes: Vec<u64> = map.segments.iter().flat_map(holes).collect();
@@ -327,7 +327,7 @@ fn keys_move_over_the_map() {
     assert_eq!(here(&app), (3, false, 100 * KIB));
     press(&mut app, "F");
     assert_eq!(here(&app), (3, false, 96 * KIB));
-    // Enter shows the source of a block, and says that nobody asked for a hole
+    // Enter shows the source of a block, and a notice for a hole
     press(&mut app, "\n");
     assert_eq!((app.context.notice.is_some(), &app.overlay), (true, &None));
     press(&mut app, "l\n");
@@ -335,13 +335,13 @@ fn keys_move_over_the_map() {
 }
 
 #[test]
-fn pages_go_over_what_is_longer_than_a_page() {
-    // GIVEN a segment that takes many pages when seen from near, most of it one block
+fn paging_moves_within_a_long_segment() {
+    // GIVEN a segment of many pages at the largest zoom, most of it one block
     let mut app = on_map(Some(map_of(&[vec![(MIB, false), (GIB, false), (MIB, false)], vec![(MIB, false)]])));
     screen(&mut app);
     press(&mut app, &"+".repeat(30));
     screen(&mut app);
-    // WHEN paged THEN the end is reached, and from there the beginning
+    // WHEN paging THEN the end is reached, and from there the start
     let mut presses = 0;
     while app.segments.selected_segment(&app.context).expect("a segment").0 == 0 && presses < 200 {
         press(&mut app, "⇟");
@@ -357,7 +357,7 @@ fn pages_go_over_what_is_longer_than_a_page() {
 }
 
 #[test]
-fn the_mouse_finds_what_is_drawn() {
+fn the_mouse_selects_pieces() {
     let mut app = on_segments(&mapped(), ENDED);
     let picture = screen(&mut app);
     let row = picture.lines().position(|line| line.contains("300 MiB")).expect("a label") as u16;
@@ -378,7 +378,7 @@ fn the_cursor_stays_when_the_map_changes() {
     let mut app = on_segments(&mapped(), State::Recording);
     press(&mut app, "jjjll");
     let address = app.segments.selected_piece(&app.context).expect("a piece").address;
-    // WHEN it and the one before it are given back THEN the cursor is on the hole they leave
+    // WHEN it and the one before it are freed THEN the cursor is on the resulting hole
     let mut later = mapped();
     later.line(&format!(r#"["f",900000000,1,0,{}]"#, address - 192 * MIB));
     let process = later.process_in(State::Recording, Detail::Segments);
@@ -389,8 +389,8 @@ fn the_cursor_stays_when_the_map_changes() {
 }
 
 #[test]
-fn the_map_shows_the_moment_chosen() {
-    // GIVEN a program that has given everything back
+fn the_map_shows_the_selected_moment() {
+    // GIVEN a program that has freed everything
     let mut story = mapped();
     story.free_all();
     story.end("0", "null");
@@ -402,14 +402,14 @@ fn the_map_shows_the_moment_chosen() {
     assert_eq!(app.context.moment, ShownMoment::Peak);
     let picture = screen(&mut app);
     assert!(picture.contains("Memory map at the peak") && picture.contains("256 MiB"), "{picture}");
-    // AND at the end it is without
+    // AND at the end it has none
     press(&mut app, "p");
     opened.show(&mut app);
     assert!(screen(&mut app).contains("0 B in 0 blocks"));
 }
 
 #[test]
-fn events_of_a_program_that_runs() {
+fn events_of_a_running_program() {
     assert_looks("events-live", || {
         let mut app = on_events(&eventful(), State::Recording);
         press(&mut app, "jj");
@@ -438,7 +438,7 @@ fn events_without_colours_and_without_unicode() {
 }
 
 #[test]
-fn where_there_are_no_events_the_reason_is_said() {
+fn missing_events_have_a_reason() {
     let mut app = on_map(None);
     app.screen = Screen::Events;
     assert!(screen(&mut app).contains("looking it up"));
@@ -449,7 +449,7 @@ fn where_there_are_no_events_the_reason_is_said() {
     });
 }
 
-/// More of the same: `count` blocks of a KiB more each.
+/// The same with `count` more blocks, each a KiB larger.
 fn with_more(count: u64) -> Story {
     let mut story = eventful();
     for index in 0..count {
@@ -490,15 +490,15 @@ fn the_newest_event_is_on_top_until_the_cursor_leaves_it() {
     let before = row_of(&mut app, &words);
     send(&mut app, &with_more(300));
     assert_eq!((selected_number(&mut app), row_of(&mut app, &words)), (first + 1, before));
-    // AND moves from there, also if events have come that were not drawn yet
+    // AND it moves from there, also if new events have not been drawn yet
     send(&mut app, &with_more(500));
     press(&mut app, "k");
     assert_eq!(selected_number(&mut app), first + 2);
-    // AND sorted otherwise it is still the same event
+    // AND after sorting it is still on the same event
     press(&mut app, "S");
     assert_eq!(selected_number(&mut app), first + 2);
     press(&mut app, "S");
-    // WHEN it goes back to the top THEN it follows again
+    // WHEN it moves back to the top THEN it follows again
     press(&mut app, "g");
     send(&mut app, &with_more(600));
     assert_eq!(selected_number(&mut app), first + 595);
@@ -510,7 +510,7 @@ fn enter_goes_to_the_moment_of_the_event_under_the_cursor() {
     press(&mut app, "jjjj");
     let number = selected_number(&mut app);
     let time = app.events.items(&app.context)[app.events.table.selected].event.time;
-    // GIVEN events that came since it was drawn WHEN Enter is pressed THEN the moment is that of what was seen
+    // GIVEN events that came since the last drawing WHEN Enter is pressed THEN the moment is that of the event on the screen
     send(&mut app, &with_more(40));
     press(&mut app, "\n");
     assert_eq!((app.context.moment, app.context.cursor_time()), (ShownMoment::Then, Some(time)));
@@ -518,7 +518,7 @@ fn enter_goes_to_the_moment_of_the_event_under_the_cursor() {
 }
 
 #[test]
-fn an_event_that_is_no_longer_kept_leaves_the_cursor_on_the_oldest() {
+fn the_cursor_moves_to_the_oldest_event_when_its_event_is_dropped() {
     let mut app = on_events(&with_more(5), State::Recording);
     press(&mut app, "jjjj");
     let number = selected_number(&mut app);
@@ -531,7 +531,7 @@ fn an_event_that_is_no_longer_kept_leaves_the_cursor_on_the_oldest() {
 }
 
 #[test]
-fn hostile_names_and_numbers_stay_on_the_screen() {
+fn hostile_names_and_numbers_cannot_control_the_terminal() {
     for (screen, detail) in [(Screen::Segments, Detail::Segments), (Screen::Events, Detail::Events)] {
         let mut story = hostile();
         let max = u64::MAX;
@@ -567,7 +567,7 @@ fn any_app(state: usize) -> App {
 }
 
 #[test]
-fn small_screens_bring_nothing_down() {
+fn small_screens_do_not_panic() {
     for state in 0..6 {
         let mut app = any_app(state);
         for screen in [Screen::Segments, Screen::Events] {
@@ -585,7 +585,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn any_size_and_any_keys_bring_nothing_down(
+    fn any_size_and_any_keys_do_not_panic(
         state in 0usize..6,
         keys in "[46hjklfsSguGTpd+=0\n⇟⇞ -]{0,14}",
         filter in prop_oneof![Just(""), Just("size>1MiB"), Just("layer:h.0"), Just("!alloc"), Just("nothing")],
@@ -601,7 +601,7 @@ proptest! {
     }
 
     #[test]
-    fn the_figures_shown_are_the_models(
+    fn the_shown_figures_are_those_of_the_model(
         segments in proptest::collection::vec(
             proptest::collection::vec((1u64..4000, any::<bool>()), 1..8), 1..40),
         keys in "[hjklfs]{0,6}",
@@ -613,7 +613,7 @@ proptest! {
         let mut app = on_map(Some(map.clone()));
         app.context.units = Units::Bytes;
         press(&mut app, &keys);
-        // WHEN drawn THEN what is said of it is what the model says
+        // WHEN it is drawn THEN the figures are those of the model
         let picture = screen(&mut app);
         let blocks: usize = map.segments.iter().map(|segment| segment.blocks.len()).sum();
         let plural = |count: usize, word: &str| format!("{} {word}{}", grouped(count as u64), if count == 1 { "" } else { "s" });
@@ -628,11 +628,11 @@ proptest! {
         for fact in facts {
             prop_assert!(picture.contains(&fact), "no {fact:?} on\n{picture}");
         }
-        // AND the pieces one can go to sum to the segments
+        // AND the pieces that the cursor can reach sum to the segments
         for segment in &map.segments {
             prop_assert_eq!(pieces(segment).map(|piece| piece.bytes).sum::<u64>(), segment.bytes);
         }
-        // AND the margin's sizes sum to what is reserved
+        // AND the margin's sizes sum to the reserved bytes
         let rows: u64 = app.segments.drawn().parts.iter().filter(|(stretch, _)| stretch.from == 0)
             .map(|(stretch, _)| app.segments.in_order(&app.context)[stretch.segment].bytes).sum();
         if app.segments.drawn().layout.rows() <= app.segments.page {

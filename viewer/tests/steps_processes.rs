@@ -1,4 +1,4 @@
-//! The steps, the processes, and what of both is on the overview.
+//! The screens of steps and of processes, and their parts on the overview.
 
 mod common;
 
@@ -26,7 +26,7 @@ fn app() -> App {
     App::new(Theme::new(Palette::Dark, Depth::True, true), "waiting")
 }
 
-/// A dashboard on traces in files, which gets what it asks for.
+/// A dashboard on traces in files, with answers to its queries.
 fn opened(screen: Screen, stories: &[&Story]) -> (App, Opened) {
     let mut app = app();
     app.screen = screen;
@@ -36,7 +36,7 @@ fn opened(screen: Screen, stories: &[&Story]) -> (App, Opened) {
     (app, opened)
 }
 
-/// A dashboard on these processes as they are, a minute after their start.
+/// A dashboard on these snapshots of processes, a minute after their start.
 fn app_on(screen: Screen, processes: Vec<ProcessSnapshot>) -> App {
     let mut app = app();
     app.screen = screen;
@@ -45,12 +45,12 @@ fn app_on(screen: Screen, processes: Vec<ProcessSnapshot>) -> App {
     app
 }
 
-/// A run of which every step leaves something behind that `data/loader.py` asked for, each more than the last one.
+/// A run in which every step leaves memory from `data/loader.py`, each more than the one before.
 fn leaking(steps: u64) -> Story {
     leaving(steps, |index| (index + 1) * 16 * MIB)
 }
 
-/// A run of which every step leaves so many bytes behind.
+/// A run in which every step leaves this many bytes.
 fn leaving(steps: u64, left: impl Fn(u64) -> u64) -> Story {
     let mut story = trained(steps);
     let mut text = String::new();
@@ -69,7 +69,7 @@ fn leaving(steps: u64, left: impl Fn(u64) -> u64) -> Story {
     story
 }
 
-/// A line of the trace before the end of a step.
+/// Inserts a line into the trace before the end of a step.
 fn before_step(story: &mut Story, step: u64, line: impl Fn(&str) -> String) {
     let ends = story.text.lines().find(|line| line.starts_with("[\"step\"") && line.ends_with(&format!(",{step}]")));
     let ends = ends.expect("the step").to_owned();
@@ -102,14 +102,14 @@ fn screen(app: &mut App, size: (u16, u16)) -> Vec<String> {
     (0..size.1).map(row).collect()
 }
 
-/// Where a text begins on the screen.
+/// The position of a text on the screen.
 fn find(rows: &[String], wanted: &str) -> (u16, u16) {
     let hit = rows.iter().enumerate().find_map(|(y, row)| Some((row[..row.find(wanted)?].chars().count(), y)));
     let (x, y) = hit.unwrap_or_else(|| panic!("{wanted:?} is not in\n{}", rows.join("\n")));
     (x as u16, y as u16)
 }
 
-/// Compares the screen at all three sizes with what it was.
+/// Compares the screen at all three sizes with its snapshots.
 fn assert_looks(name: &str, app: &mut App) {
     insta::with_settings!({ snapshot_path => "screens", prepend_module_to_snapshot => false, omit_expression => true }, {
         for size in SIZES {
@@ -133,10 +133,10 @@ fn steps_of_a_live_run() {
 }
 
 #[test]
-fn growth_keeps_its_colour_as_a_leak_gets_larger() {
+fn growth_keeps_its_colour_as_a_leak_grows() {
     // GIVEN a leak of the same size after every step
     let (mut app, _files) = opened(Screen::Steps, &[&leaving(40, |_| 96 * MIB)]);
-    // THEN each step's growth looks the same, also where it is small beside what is kept by then
+    // THEN each step's growth looks the same, also when it is small compared to the total
     let rows = screen(&mut app, (120, 40));
     let (x, y) = find(&rows, "+96.0 MiB");
     let terminal = draw(&mut app, (120, 40));
@@ -145,14 +145,14 @@ fn growth_keeps_its_colour_as_a_leak_gets_larger() {
 }
 
 #[test]
-fn steps_before_the_comparison_has_come() {
+fn steps_before_the_comparison_is_loaded() {
     let ended = State::Ended { code: Some(0), signal: None };
     assert_looks("steps-ended", &mut app_on(Screen::Steps, vec![leaking(6).process(ended)]));
 }
 
 #[test]
 fn two_marked_steps_are_compared() {
-    // GIVEN steps of which two are marked, the later one first
+    // GIVEN two marked steps, the later one first
     let (mut app, mut files) = opened(Screen::Steps, &[&leaking(12)]);
     press(&mut app, "jmjjjjm");
     files.show(&mut app);
@@ -178,8 +178,8 @@ fn the_first_step_is_compared_with_the_start() {
 }
 
 #[test]
-fn an_out_of_memory_stands_at_its_step() {
-    // GIVEN one that was survived in step 2, and one that ended the run in a step without an end
+fn an_out_of_memory_is_shown_at_its_step() {
+    // GIVEN one that was caught in step 2, and one that ended the run in a step without an end
     let mut story = trained(4);
     before_step(&mut story, 2, |time| format!(r#"["oom",{time},1,0,{},{},{},4,22]"#, 130 * GIB, 29 * GIB, 30 * GIB));
     story.out_of_memory(0);
@@ -209,11 +209,11 @@ fn steps_without_colours_and_without_unicode() {
 }
 
 #[test]
-fn what_changed_sums_to_what_the_model_says() {
+fn changes_sum_to_the_models_figures() {
     // GIVEN a run that leaks
     let (mut app, mut files) = opened(Screen::Steps, &[&leaking(9)]);
     for row in 0..9 {
-        // WHEN two neighbouring steps are compared
+        // WHEN two consecutive steps are compared
         app.screen = Screen::Steps;
         app.steps.table.selected = row;
         draw(&mut app, (120, 40));
@@ -222,11 +222,11 @@ fn what_changed_sums_to_what_the_model_says() {
         let comparison = app.steps.comparison(&app.context).expect("it came");
         let changes = Changes::between(&comparison.before, &comparison.after);
         let (lines, layers, categories) = (total(&changes.lines), total(&changes.layers), total(&changes.categories));
-        // THEN lines and layers sum to what was allocated at the ends of the steps
+        // THEN lines and layers sum to the allocated bytes at the ends of the steps
         let allocated = (before.map_or(0, |before| before.allocated_bytes_at_end), after.allocated_bytes_at_end);
         assert_eq!((lines.before, lines.after), allocated);
         assert_eq!((layers.before, layers.after), allocated);
-        // AND categories to what was in use, as the overview has it at that moment
+        // AND categories to the used bytes, as on the overview at that moment
         app.context.go_to_time(after.end_time);
         app.screen = Screen::Overview;
         files.show(&mut app);
@@ -237,7 +237,7 @@ fn what_changed_sums_to_what_the_model_says() {
 }
 
 #[test]
-fn the_cursor_stays_on_its_step_while_others_come() {
+fn the_cursor_stays_on_its_step_while_others_end() {
     let at = |steps: u64| {
         Arc::new(Snapshot { processes: vec![trained(steps).process(State::Recording)], ..Snapshot::default() })
     };
@@ -258,7 +258,7 @@ fn the_cursor_stays_on_its_step_while_others_come() {
     app.on_snapshot(at(20));
     assert_eq!(app.steps.compared_steps(&app.context).map(|(_, after)| after.index), Some(4), "before it is drawn");
     assert_eq!(selected(&mut app), Some(4));
-    // AND when they are sorted otherwise
+    // AND when they are sorted by another column
     press(&mut app, "S");
     assert_eq!(selected(&mut app), Some(4));
     press(&mut app, "j");
@@ -274,19 +274,19 @@ fn enter_goes_to_the_end_of_the_step() {
 }
 
 #[test]
-fn what_was_compared_stays_until_the_next_has_come() {
+fn a_comparison_stays_until_the_next_is_loaded() {
     // GIVEN a comparison on the screen
     let mut other = Story::begin(4243, None);
     other.train(0, 3);
     let (mut app, mut files) = opened(Screen::Steps, &[&leaking(6), &other]);
     find(&screen(&mut app, (120, 40)), "What grew: step 4 → step 5");
-    // WHEN the cursor moves THEN it stays under its own title, and the screen says what is to come
+    // WHEN the cursor moves THEN it stays under its own title, and the screen says that the next is loading
     press(&mut app, "jj");
     let rows = screen(&mut app, (120, 40));
     find(&rows, "What grew: step 4 → step 5");
     find(&rows, "looking up step 3");
     find(&rows, "18.3 GiB → 18.4 GiB  By line");
-    // AND then it is the next one
+    // AND then the next one is shown
     files.show(&mut app);
     let rows = screen(&mut app, (120, 40));
     find(&rows, "What grew: step 2 → step 3");
@@ -298,8 +298,8 @@ fn what_was_compared_stays_until_the_next_has_come() {
 }
 
 #[test]
-fn a_comparison_comes_while_paused() {
-    // GIVEN a paused dashboard WHEN another step is chosen THEN what grew is looked up all the same
+fn comparisons_load_while_paused() {
+    // GIVEN a paused dashboard WHEN another step is selected THEN its growth is still looked up
     let (mut app, mut files) = opened(Screen::Steps, &[&leaking(6)]);
     press(&mut app, " jj");
     assert!(app.awaits_comparison() && app.steps.comparison(&app.context).is_none());
@@ -307,7 +307,7 @@ fn a_comparison_comes_while_paused() {
     assert!(app.context.paused && !app.awaits_comparison() && app.steps.comparison(&app.context).is_some());
 }
 
-/// Eight ranks on two hosts, unevenly filled; one lags, one was killed, one has a child, one cannot write all.
+/// Eight ranks on two hosts, unevenly filled; one lags, one was killed, one has a child, one cannot write its whole trace.
 fn eight_ranks() -> Vec<ProcessSnapshot> {
     let mut processes = Vec::new();
     for rank in 0..8 {
@@ -350,11 +350,11 @@ fn eight_ranks_and_a_child() {
     let mut app = app_on(Screen::Processes, eight_ranks());
     press(&mut app, "jj");
     assert_looks("processes", &mut app);
-    // THEN the child stands below its parent, though it began after the last rank
+    // THEN the child is below its parent, although it started after the last rank
     let items = app.processes.items(&app.context);
     let pids: Vec<_> = items.iter().map(|item| (item.pid, item.depth)).take(4).collect();
     assert_eq!(pids, [(5000, 0), (5001, 0), (6001, 1), (5002, 0)]);
-    // AND the rank that went wrong says so in full
+    // AND the failed rank shows its complete reason
     press(&mut app, "G");
     assert_looks("processes-failed", &mut app);
     // AND Enter shows it
@@ -378,7 +378,7 @@ fn ranks_side_by_side_on_the_overview() {
         click(&mut app, x + 3, y);
         assert_eq!(app.context.process().and_then(|process| process.header.rank), Some(1), "{size:?}");
     }
-    // AND the one shown is always among those seen
+    // AND the selected one is always visible
     for target in 0..9 {
         app.context.set_target(target);
         let name = app
@@ -396,7 +396,7 @@ fn ranks_side_by_side_on_the_overview() {
 }
 
 #[test]
-fn a_step_on_the_overview_is_a_moment() {
+fn clicking_a_step_on_the_overview_selects_its_end() {
     // GIVEN many steps in two columns each
     let (mut app, mut files) = opened(Screen::Overview, &[&leaking(150)]);
     let rows = screen(&mut app, (120, 40));
@@ -410,7 +410,7 @@ fn a_step_on_the_overview_is_a_moment() {
 }
 
 #[test]
-fn a_program_without_pytorch_has_a_peak_of_use() {
+fn a_program_without_pytorch_has_a_peak_of_used_memory() {
     let mut story = Story::begin(4242, None);
     story.device(0, 141 * GIB);
     story.line(r#"["d+",5000000,1,0,4096,1073741824,"device","cudaMalloc","main",1,0,0]"#);
@@ -420,7 +420,7 @@ fn a_program_without_pytorch_has_a_peak_of_use() {
     find(&rows, "peak 2.00 GiB used at");
 }
 
-/// All states, for the tests that only want them drawn.
+/// A dashboard in each state.
 fn any_app(state: usize) -> App {
     match state {
         0 => app_on(Screen::Steps, Vec::new()),
@@ -439,7 +439,7 @@ fn assert_harmless(buffer: &Buffer) {
 }
 
 #[test]
-fn small_screens_bring_nothing_down() {
+fn small_screens_do_not_panic() {
     for state in 0..6 {
         let mut app = any_app(state);
         for screen in [Screen::Overview, Screen::Steps, Screen::Processes] {
@@ -459,7 +459,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_size_and_any_keys_bring_nothing_down(
+    fn any_size_and_any_keys_do_not_panic(
         state in 0usize..6,
         first in "[157]",
         keys in "[157pnNOwsSTudDhjkgGmM ]{0,14}",

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::child::{Watchdog, start, usual_signals};
 use common::process::{Movable, Runtime};
-use common::session::{PATIENCE, Session, harmless_library};
+use common::session::{SCREEN_TIMEOUT, Session, harmless_library};
 use common::{Story, trained};
 
 fn finished() -> Story {
@@ -17,11 +17,11 @@ fn finished() -> Story {
 }
 
 #[test]
-fn keys_are_answered() {
+fn keys_change_the_screen() {
     // GIVEN a finished run on the screen
     let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
     session.wait_for("Device memory");
-    // WHEN keys are pressed THEN the screen follows, soon
+    // WHEN keys are pressed THEN the screen follows within two seconds
     session.press("2");
     let answered = session.wait_for("allocs/s");
     assert!(answered < Duration::from_secs(2), "{answered:?}");
@@ -37,25 +37,25 @@ fn keys_are_answered() {
     session.wait_for("the next screen, that screen");
     session.press("x");
     session.wait_until("no help", |text| !text.contains("the next screen, that screen"));
-    // WHEN it is left THEN the terminal is as it was
+    // WHEN it quits THEN the terminal is restored
     session.press("q");
     let (code, restored, _) = session.end();
     assert_eq!((code, restored), (0, true));
 }
 
 #[test]
-fn the_mouse_chooses_and_the_time_cursor_moves() {
+fn the_mouse_selects_and_the_time_cursor_moves() {
     // GIVEN a finished run on the screen
     let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
     session.wait_for("Device memory");
-    // WHEN a tab is clicked, as terminals tell it
+    // WHEN a tab is clicked, as an SGR mouse report
     session.press("\x1b[<0;19;2M\x1b[<0;19;2m");
     session.wait_for("allocs/s");
-    // AND the strip at the bottom THEN the moment is shown, and found
+    // AND the strip at the bottom THEN the moment is shown and loaded
     session.press("\x1b[<0;60;39M\x1b[<0;60;39m");
     session.wait_for(" then");
     session.wait_until("the moment found", |text| text.contains(" at 2.") && !text.contains("looking it up"));
-    // WHEN a step is typed, and the next is asked for
+    // WHEN a step is typed, and the next is selected
     session.press("tstep 2\r");
     session.wait_for("after step 2");
     session.press("n");
@@ -66,14 +66,14 @@ fn the_mouse_chooses_and_the_time_cursor_moves() {
     let raw = session.raw.clone();
     let (code, restored, _) = session.end();
     assert_eq!((code, restored), (0, true));
-    // AND the mouse is the terminal's again
+    // AND mouse reporting is off again
     let raw = raw.lock().expect("no panic").clone();
     let last = |needle: &[u8]| raw.windows(needle.len()).rposition(|window| window == needle);
     assert!(last(b"\x1b[?1000l") > last(b"\x1b[?1000h") && last(b"\x1b[?1000h").is_some());
 }
 
 #[test]
-fn what_is_on_the_screen_is_written_to_files() {
+fn the_screen_can_be_exported_to_files() {
     let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
     session.wait_for("Device memory");
     session.press("2");
@@ -94,7 +94,7 @@ fn what_is_on_the_screen_is_written_to_files() {
         serde_json::from_str(&std::fs::read_to_string(folder.join("memlab-lines-4242.json")).expect("written"))
             .expect("JSON");
     let svg = std::fs::read_to_string(folder.join("memlab-lines-4242.svg")).expect("written");
-    // THEN sizes are bytes, and both tell the same
+    // THEN sizes are bytes, and both have the same rows
     assert!(csv.starts_with("now,at peak,"), "{csv}");
     assert_eq!(csv.lines().count() - 1, json.as_array().expect("rows").len());
     let sum: u64 = json.as_array().expect("rows").iter().filter_map(|row| row["live_bytes_at_peak"].as_u64()).sum();
@@ -106,14 +106,14 @@ fn what_is_on_the_screen_is_written_to_files() {
 }
 
 #[test]
-fn a_stopped_view_gives_the_terminal_back_and_comes_again() {
+fn a_stopped_view_restores_the_terminal_and_can_continue() {
     let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
     session.wait_for("Device memory");
     // WHEN Ctrl-Z is pressed THEN the normal screen is back
     session.press("\x1a");
     session.wait_until("the normal screen", |text| !text.contains("Device memory"));
     assert!(!session.screen.lock().expect("no panic").screen().hide_cursor());
-    // AND when it goes on, so does the dashboard
+    // AND when it continues, so does the dashboard
     session.signal(libc::SIGCONT);
     session.wait_for("Device memory");
     session.press("q");
@@ -121,7 +121,7 @@ fn a_stopped_view_gives_the_terminal_back_and_comes_again() {
 }
 
 #[test]
-fn preferences_come_from_the_file_and_what_is_wrong_with_it_is_said() {
+fn preferences_are_read_and_errors_are_reported() {
     let story = finished();
     let mut session = Session::start_with(&["view", "{}/run.jsonl"], &story, |folder| {
         std::fs::create_dir(folder.join("memlab")).expect("made");
@@ -134,11 +134,11 @@ fn preferences_come_from_the_file_and_what_is_wrong_with_it_is_said() {
     let raw = session.raw.clone();
     assert_eq!(session.end().0, 0);
     let raw = raw.lock().expect("no panic").clone();
-    assert!(!raw.windows(8).any(|window| window == b"\x1b[?1000h"), "the mouse stays the terminal's");
+    assert!(!raw.windows(8).any(|window| window == b"\x1b[?1000h"), "mouse reporting stays off");
 }
 
 #[test]
-fn the_screen_follows_its_size() {
+fn the_screen_follows_the_terminals_size() {
     let mut session = Session::start(&["view", "{}/run.jsonl"], &finished());
     session.wait_for("Device memory");
     // WHEN the terminal shrinks to nothing and grows again
@@ -149,29 +149,29 @@ fn the_screen_follows_its_size() {
     session.resize(1, 1);
     std::thread::sleep(Duration::from_millis(150));
     session.resize(160, 50);
-    // THEN the whole dashboard is there again
+    // THEN the whole dashboard is shown again
     session.wait_for("optimizer state");
     session.press("q");
     assert_eq!(session.end().0, 0);
 }
 
-/// What the next test runs on a terminal of its own.
+/// The program of the next test, which runs it on a separate terminal.
 #[test]
 #[ignore = "takes the terminal, and panics"]
-fn takes_the_terminal_and_panics() {
+fn sets_up_the_terminal_and_panics() {
     let _terminal = memlab_viewer::terminal::Taken::new(true).expect("there is a terminal");
     panic!("a bug");
 }
 
 #[test]
-fn a_panic_gives_the_terminal_back() {
-    // GIVEN a program that has taken the terminal as the dashboard does, and has a bug
+fn a_panic_restores_the_terminal() {
+    // GIVEN a program that has set up the terminal like the dashboard, and panics
     let itself = std::env::current_exe().expect("this test");
-    let arguments = ["takes_the_terminal_and_panics", "--exact", "--ignored", "--nocapture"];
+    let arguments = ["sets_up_the_terminal_and_panics", "--exact", "--ignored", "--nocapture"];
     let session = Session::start_program(&itself, &arguments, &finished(), |_| ());
     let raw = session.raw.clone();
     let (code, restored, text) = session.end();
-    // THEN the terminal is as it was, and says what happened
+    // THEN the terminal is restored, and shows the message
     assert!(restored && code != 0 && text.contains("a bug"), "{text}");
     let raw = raw.lock().expect("no panic").clone();
     let last = |needle: &[u8]| raw.windows(needle.len()).rposition(|window| window == needle);
@@ -187,7 +187,7 @@ fn several_views_on_one_program() {
     let before = std::fs::read(&path).expect("there");
     let arguments = ["view", path.to_str().expect("a plain name")];
     let mut views = [(); 2].map(|()| Session::start(&arguments, &finished()));
-    // WHEN they are used differently THEN each shows its own, and the trace is as it was
+    // WHEN they are used differently THEN each shows its own screen, and the trace is unchanged
     views[0].press("2");
     views[1].press("5");
     views[0].wait_for("allocs/s");
@@ -200,7 +200,7 @@ fn several_views_on_one_program() {
 }
 
 #[test]
-fn a_termination_gives_the_terminal_back() {
+fn a_termination_restores_the_terminal() {
     let session = Session::start(&["view", "{}/run.jsonl"], &finished());
     session.wait_for("Device memory");
     session.signal(libc::SIGTERM);
@@ -208,16 +208,16 @@ fn a_termination_gives_the_terminal_back() {
     assert!(restored);
 }
 
-/// Starts memlab on a terminal whose other side is returned: nobody else holds it.
+/// Starts memlab on a terminal and returns the only descriptor of its other side.
 fn start_on(folder: &std::path::Path, arguments: &[&str]) -> (std::process::Child, Watchdog, std::fs::File) {
     use std::os::fd::{FromRawFd, OwnedFd};
     use std::os::unix::process::CommandExt;
     let (mut master, mut slave) = (-1, -1);
     let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the descriptors and the size outlive the call; name and settings are left to the system.
+    // SAFETY: the descriptors and the size outlive the call; null means default name and settings.
     let opened = unsafe { libc::openpty(&mut master, &mut slave, std::ptr::null_mut(), std::ptr::null_mut(), &size) };
     assert_eq!(opened, 0);
-    // SAFETY: both were just made and belong to nobody else; the flag is set on our own.
+    // SAFETY: both were just opened and have no other owner; the flag is set on our own.
     let (master, slave) = unsafe {
         libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
         (std::fs::File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
@@ -238,7 +238,7 @@ fn start_on(folder: &std::path::Path, arguments: &[&str]) -> (std::process::Chil
 }
 
 #[test]
-fn a_terminal_that_is_gone_ends_the_view() {
+fn a_closed_terminal_ends_the_view() {
     // GIVEN a view, and a live program, each on a terminal
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join("run.jsonl"), finished().text).expect("written");
@@ -254,9 +254,9 @@ fn a_terminal_that_is_gone_ends_the_view() {
         drop(master);
         let started = Instant::now();
         while child.try_wait().expect("the child can be waited for").is_none() {
-            if started.elapsed() > PATIENCE {
+            if started.elapsed() > SCREEN_TIMEOUT {
                 let _ = child.kill();
-                panic!("{arguments:?} goes on without a terminal");
+                panic!("{arguments:?} continues without a terminal");
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -272,14 +272,14 @@ fn ctrl_c_leaves_a_view() {
     assert_eq!((code, restored), (0, true));
 }
 
-/// The trace of a run that goes on, in this process.
+/// The trace of a live run whose writer is this process.
 fn of_this_process() -> Story {
     let mut story = trained(4);
     story.text = story.text.replace("\"pid\":4242", &format!("\"pid\":{}", std::process::id()));
     story
 }
 
-/// Writes a trace beside the sockets of processes.
+/// Writes a trace into the runtime folder.
 fn written(story: &Story, runtime: &Runtime) -> std::path::PathBuf {
     let trace = runtime.path().join("live.jsonl");
     std::fs::write(&trace, &story.text).expect("written");
@@ -288,7 +288,7 @@ fn written(story: &Story, runtime: &Runtime) -> std::path::PathBuf {
 
 #[test]
 fn memory_is_offloaded_and_restored_under_the_dashboard() {
-    // GIVEN a program that runs, by its trace and by its socket, and takes its time to be moved
+    // GIVEN a running program with a trace and a socket, whose memory moves slowly
     let pid = std::process::id();
     let story = of_this_process();
     let runtime = Runtime::new();
@@ -299,7 +299,7 @@ fn memory_is_offloaded_and_restored_under_the_dashboard() {
     let requests = process.listen(&runtime);
     let mut session = Session::start_in(&runtime, &["top", &pid.to_string()], &story);
     session.wait_for("Device memory");
-    // WHEN it is asked to be offloaded THEN there is a question
+    // WHEN it is to be offloaded THEN there is a question
     session.wait_until("an answer of the process", |_| requests.count("status") > 2);
     session.press("o");
     session.wait_for(&format!("offload 4.00 GiB of train.py (PID {pid}) to host memory?"));
@@ -309,19 +309,19 @@ fn memory_is_offloaded_and_restored_under_the_dashboard() {
     session.press("o");
     session.wait_for("to host memory?");
     session.press("y");
-    // AND it goes on while the screen is used
+    // AND the operation continues while the screen is used
     session.wait_for("33 %  1.33 of 4.00 GiB");
     session.press("2");
     session.wait_for("allocs/s");
     session.wait_for("offloading 33 %");
-    // WHEN it is done THEN that is said, and every screen shows it
+    // WHEN it is done THEN a notice says so, and every screen shows it
     go_on.store(true, std::sync::atomic::Ordering::Relaxed);
     session.wait_for("offloaded 4.00 GiB in 0.21 s (21.5 GB/s)");
     for key in ["1", "3", "4", "5", "6", "7"] {
         session.press(key);
         session.wait_for("OFFLOADED 4.00 GiB – r restores");
     }
-    // WHEN it is restored THEN so it is
+    // WHEN it is restored THEN the same
     session.press("r");
     session.wait_for("restored 4.00 GiB");
     session.wait_until("no word of it", |text| !text.contains("OFFLOADED"));
@@ -332,13 +332,13 @@ fn memory_is_offloaded_and_restored_under_the_dashboard() {
 
 #[test]
 fn top_waits_for_a_process() {
-    // GIVEN a process that is not traced (any that is would do if none were named, also one of another test)
+    // GIVEN a process that is not traced (without a name, any traced process would match, also one of another test)
     let pid = std::process::id();
     let story = of_this_process();
     let runtime = Runtime::new();
     let mut session = Session::start_in(&runtime, &["top", "--wait", &pid.to_string()], &story);
     session.wait_for("waiting for");
-    // WHEN it is THEN it is shown
+    // WHEN it is traced THEN it is shown
     let trace = written(&story, &runtime);
     let _requests = Movable { trace, ..Movable::new(pid) }.listen(&runtime);
     session.wait_for("Device memory");
@@ -347,7 +347,7 @@ fn top_waits_for_a_process() {
 }
 
 #[test]
-fn what_fails_under_the_dashboard_is_said_in_full() {
+fn failures_in_the_dashboard_are_shown_in_full() {
     let pid = std::process::id();
     let story = of_this_process();
     let runtime = Runtime::new();
@@ -368,7 +368,7 @@ fn what_fails_under_the_dashboard_is_said_in_full() {
     let raw = session.raw.clone();
     assert_eq!(session.end().0, 0);
     let raw = raw.lock().expect("no panic").clone();
-    assert!(!raw.windows(4).any(|window| window == b"\x1b]0;"), "nothing steers the terminal");
+    assert!(!raw.windows(4).any(|window| window == b"\x1b]0;"), "no control characters are written");
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn a_program_that_has_ended_is_not_moved() {
 }
 
 #[test]
-fn a_kill_ends_it_without_delay() {
+fn a_kill_ends_the_view_without_delay() {
     let session = Session::start(&["view", "{}/run.jsonl"], &finished());
     session.wait_for("Device memory");
     session.signal(libc::SIGKILL);
@@ -391,8 +391,8 @@ fn a_kill_ends_it_without_delay() {
 }
 
 #[test]
-fn nothing_hostile_reaches_the_terminal() {
-    // GIVEN a trace whose names hold escape codes that set the title and clear the screen
+fn control_characters_do_not_reach_the_terminal() {
+    // GIVEN a trace with escape codes in its names that set the title and clear the screen
     let mut session = Session::start(&["view", "{}/run.jsonl"], &common::hostile());
     session.wait_for("Lines");
     session.press("2");
@@ -400,7 +400,7 @@ fn nothing_hostile_reaches_the_terminal() {
     session.press("q");
     let raw = session.raw.clone();
     session.end();
-    // THEN none of them was sent
+    // THEN none of them is written to the terminal
     let raw = raw.lock().expect("no panic").clone();
     let contains = |needle: &[u8]| raw.windows(needle.len()).any(|window| window == needle);
     assert!(!contains(b"owned\x07") && !contains(b"\x1b]0;") && !contains("\u{202e}".as_bytes()));
@@ -422,7 +422,7 @@ fn a_live_program_is_watched_to_its_end() {
     session.wait_for("exit code 7");
     session.wait_for("last");
     session.press("q");
-    // AND then its last words are on the normal screen, and its exit code is ours
+    // AND then its last output is on the normal screen, and its exit code is memlab's
     let (code, restored, text) = session.end();
     assert_eq!((code, restored), (7, true));
     assert!(text.contains("first") && text.contains("last") && text.contains("allocated no CUDA memory"), "{text}");
@@ -438,7 +438,7 @@ fn leaving_a_live_program_asks_first_and_can_detach() {
     session.wait_until("no question", |text| !text.contains("still running"));
     session.press("q");
     session.wait_for("still running");
-    // WHEN detached THEN the program goes on, on this terminal
+    // WHEN it is detached THEN the program continues on this terminal
     session.press("d");
     session.wait_until("the normal screen", |text| !text.contains("memlab") && text.contains("first"));
     std::fs::write(session.folder.path().join("go"), "").expect("written");
@@ -490,22 +490,22 @@ fn a_termination_is_passed_on_to_a_live_program() {
     assert!(text.contains("asked to end"), "{text}");
 }
 
-/// Asks for a line and tells it, twice: under the dashboard, and after a detach.
+/// Reads a line and prints it, twice: under the dashboard, and after a detach.
 const ASKS: &str = "printf 'first? '; read a; echo \"got <$a>\"; printf 'second? '; read b; echo \"then <$b>\"; exit 5";
 
 #[test]
-fn what_is_typed_reaches_a_live_program_in_the_pane_and_after_a_detach() {
+fn input_reaches_a_live_program_in_the_pane_and_after_a_detach() {
     let mut session = Session::start(&["run", "--live", "--", "sh", "-c", ASKS], &finished());
     session.press("8");
     session.wait_for("first?");
-    // WHEN Enter is pressed on its screen THEN keys go to the program, also those that mean something to memlab
+    // WHEN Enter is pressed on its screen THEN keys go to the program, also those with a meaning in memlab
     session.press("\r");
     session.wait_for("typing to the program");
     session.press("quit 1\x7f2\r");
     session.wait_for("got <quit 2>");
     session.press("\x1b");
     session.wait_until("memlab's keys", |text| !text.contains("typing to the program"));
-    // AND after a detach what is typed on the terminal does
+    // AND after a detach it gets what is typed on the terminal
     session.press("q");
     session.wait_for("still running");
     session.press("d");
@@ -514,12 +514,12 @@ fn what_is_typed_reaches_a_live_program_in_the_pane_and_after_a_detach() {
     let (code, restored, text) = session.end();
     assert_eq!((code, restored), (5, true));
     assert!(text.contains("then <and this>"), "{text}");
-    // Its own terminal echoes, ours does not a second time.
+    // The program's terminal echoes; ours must not echo again.
     assert_eq!(text.matches("and this").count(), 2, "{text}");
 }
 
 #[test]
-fn a_program_that_reads_a_pipe_is_not_typed_to() {
+fn a_program_that_reads_a_pipe_gets_no_keys() {
     let program = "memlab=$0; echo from a pipe | \"$memlab\" run --live -- sh -c 'read a; echo \"got <$a>\"; while [ ! -e go ]; do sleep 0.05; done'";
     let mut session =
         Session::start_program("/bin/sh".as_ref(), &["-c", program, env!("CARGO_BIN_EXE_memlab")], &finished(), |_| ());

@@ -1,4 +1,4 @@
-//! Processes that tests start: alike wherever the tests run, and never for longer than a while.
+//! Child processes of tests: independent of how the tests were started, and with a time limit.
 
 use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
@@ -6,18 +6,18 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-/// No process of a test lives longer.
+/// The longest life of a child process.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// Gives what this process starts the usual handling of signals, whatever the one who started the tests ignores
-/// (`nohup`, a shell's background job).
+/// Resets the signal handling of a child to the defaults, whatever the parent of the tests ignores (`nohup`, a shell's
+/// background job).
 ///
 /// # Errors
 ///
-/// What the system says.
+/// Those of the system calls.
 pub fn usual_signals() -> io::Result<()> {
     let mut none = std::mem::MaybeUninit::uninit();
-    // SAFETY: plain, async-signal-safe system calls on this process; the set is initialised by sigemptyset.
+    // SAFETY: async-signal-safe system calls on this process; the set is initialised by sigemptyset.
     unsafe {
         for signal in (1..32).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal)) {
             if libc::signal(signal, libc::SIG_DFL) == libc::SIG_ERR {
@@ -32,7 +32,7 @@ pub fn usual_signals() -> io::Result<()> {
     }
 }
 
-/// Has a command start without input, without a terminal, in a session of its own, with the usual signals.
+/// Makes a command start without input, without a terminal, in a new session, with default signal handling.
 pub fn alone(command: &mut Command) {
     command.stdin(Stdio::null());
     // SAFETY: between fork and exec only async-signal-safe calls are made.
@@ -44,14 +44,14 @@ pub fn alone(command: &mut Command) {
     }
 }
 
-/// Kills a process that leads a group, and the group, if it is still watched after a while, or when the test fails.
+/// Kills a process group and its leader if it still runs at the limit, or when the test fails.
 pub struct Watchdog {
     group: i32,
     _until: Sender<()>,
 }
 
 fn kill_group(group: i32) {
-    // SAFETY: a signal to a group that a child of this test leads.
+    // SAFETY: a signal to a group whose leader is a child of this test.
     unsafe { libc::kill(-group, libc::SIGKILL) };
 }
 
@@ -76,7 +76,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Starts a command; the watchdog is to be kept as long as the child is used.
+/// Starts a command; keep the watchdog as long as the child is used.
 pub fn start(command: &mut Command) -> (Child, Watchdog) {
     start_for(command, LIMIT)
 }
@@ -92,8 +92,7 @@ pub fn output(command: &mut Command) -> Output {
     output_within(command, LIMIT)
 }
 
-/// Runs a command to its end, which must come soon enough. What it leaves behind may hold its output open: that is not
-/// waited for.
+/// Runs a command to its end, within the limit. Its descendants may keep its output open; they are not waited for.
 pub fn output_within(command: &mut Command, limit: Duration) -> Output {
     let mut files = [(); 2].map(|()| tempfile::tempfile().expect("a temporary file"));
     let [stdout, stderr] = files.each_ref().map(|file| file.try_clone().expect("copied"));

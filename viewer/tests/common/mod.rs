@@ -1,5 +1,5 @@
-//! A training run made up line by line, as libmemlab.so would have written it.
-#![allow(dead_code, reason = "each test uses its part of it")]
+//! A synthetic trace of a training run, as libmemlab.so would have written it.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 pub mod child;
 pub mod process;
@@ -16,7 +16,7 @@ use memlab_viewer::snapshot::{ProcessSnapshot, State};
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
-/// When every made-up run begins.
+/// The start time of every synthetic run.
 pub const START: u64 = 1_795_163_951_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 
@@ -27,7 +27,7 @@ const OPTIMIZER: u32 = 3;
 const MOVED: u32 = 64;
 const SEGMENT: u32 = 128;
 
-/// A trace being told.
+/// A trace, built event by event.
 pub struct Story {
     pub text: String,
     time: u64,
@@ -35,7 +35,7 @@ pub struct Story {
 }
 
 impl Story {
-    /// A process that begins, with its code and its model of four blocks.
+    /// The start of a process, with its code and its model of four blocks.
     pub fn begin(pid: u32, rank: Option<(u32, u32)>) -> Self {
         let mut story = Self { text: String::new(), time: 0, next: 0x7f00_0000_0000 };
         let (rank, world) =
@@ -115,7 +115,7 @@ impl Story {
         self.line(&format!(r#"["tag",{time},{device},{address},"{category}",{bytes},1,"{name}"]"#));
     }
 
-    /// Trains a GPT on one device: parameters are moved, then `steps` steps.
+    /// Trains a GPT on one device: moves the parameters, then runs `steps` steps.
     pub fn train(&mut self, device: i32, steps: u64) {
         let total = 141 * GIB;
         self.device(device, total);
@@ -181,7 +181,7 @@ impl Story {
         self.pass(50);
     }
 
-    /// Gives back every block that is still there.
+    /// Frees every live block.
     pub fn free_all(&mut self) {
         let address =
             |line: &str| line.split(',').nth(4).and_then(|address| address.trim_end_matches(']').parse::<u64>().ok());
@@ -209,12 +209,12 @@ impl Story {
         self.time / SECOND
     }
 
-    /// What a viewer makes of it.
+    /// The viewer's snapshot of the trace.
     pub fn process(&self, state: State) -> ProcessSnapshot {
         self.process_in(state, Detail::None)
     }
 
-    /// The same with what a screen needs in detail.
+    /// The same with the details that a screen needs.
     pub fn process_in(&self, state: State, detail: Detail) -> ProcessSnapshot {
         let mut replay = Replay::with_history(5_000);
         for line in self.text.lines() {
@@ -225,7 +225,7 @@ impl Story {
     }
 }
 
-/// Traces in files, and a dashboard on them that gets what it asks for, at once.
+/// Traces in files, and answers to a dashboard's queries about them.
 pub struct Opened {
     _folder: tempfile::TempDir,
     followed: Vec<Followed>,
@@ -245,7 +245,7 @@ impl Opened {
         Self { _folder: folder, followed }
     }
 
-    /// The stories went on: what was added is written and read.
+    /// Writes and reads the events that were added to the stories.
     pub fn rewrite(&mut self, stories: &[&Story]) {
         for (followed, story) in std::iter::zip(&mut self.followed, stories) {
             std::fs::write(followed.path(), &story.text).expect("written");
@@ -253,10 +253,10 @@ impl Opened {
         }
     }
 
-    /// Gives the dashboard what it wants to know, until it wants nothing else.
+    /// Answers the dashboard's queries until there are no more.
     pub fn show(&mut self, app: &mut App) {
         for _ in 0..3 {
-            let snapshot = look(&mut self.followed, &app.query(), None, &|| false).expect("nobody cancels");
+            let snapshot = look(&mut self.followed, &app.query(), None, &|| false).expect("is not cancelled");
             app.on_snapshot(snapshot.into());
         }
         assert!(!app.is_seeking());
@@ -270,16 +270,20 @@ pub fn trained(steps: u64) -> Story {
     story
 }
 
-/// A trace whose names are out to harm.
+/// A trace with hostile names.
 pub fn hostile() -> Story {
     let mut story = Story::begin(4242, None);
-    let evil = r"\u001b[2J\u001b]0;owned\u0007\u202eabc\r\n\u009b31m";
-    story.line(&format!(r#"{{"frame":20,"file":"/{evil}.py","line":4294967295,"function":"{evil}"}}"#));
+    let hostile_operation = r"\u001b[2J\u001b]0;owned\u0007\u202eabc\r\n\u009b31m";
+    story.line(&format!(
+        r#"{{"frame":20,"file":"/{hostile_operation}.py","line":4294967295,"function":"{hostile_operation}"}}"#
+    ));
     story.line(r#"{"stack":20,"parent":21,"frame":20}"#);
     story.line(r#"{"stack":21,"parent":20,"frame":20}"#);
-    story.line(&format!(r#"{{"layer":30,"parent":30,"type":"{evil}","name":"{evil}"}}"#));
-    story.line(&format!(r#"{{"warning":"{evil}"}}"#));
-    story.line(&format!(r#"{{"device":3,"name":"{evil}","total_bytes":18446744073709551615,"bus_id":null}}"#));
+    story.line(&format!(r#"{{"layer":30,"parent":30,"type":"{hostile_operation}","name":"{hostile_operation}"}}"#));
+    story.line(&format!(r#"{{"warning":"{hostile_operation}"}}"#));
+    story.line(&format!(
+        r#"{{"device":3,"name":"{hostile_operation}","total_bytes":18446744073709551615,"bus_id":null}}"#
+    ));
     let max = u64::MAX;
     story.line(&format!(r#"["a",{max},1,3,4096,{},20,30,5]"#, max / 4));
     story.line(&format!(r#"["a",5,1,3,8192,{},20,30,5]"#, max / 4));
@@ -289,7 +293,7 @@ pub fn hostile() -> Story {
     story
 }
 
-/// Text for a message about what differs.
+/// Text with line numbers, for failure messages.
 pub fn numbered(text: &str) -> String {
     let mut numbered = String::new();
     for (number, line) in text.lines().enumerate() {

@@ -1,4 +1,4 @@
-//! A process that speaks `docs/control.md` on its socket, made up.
+//! A fake process that implements `docs/control.md` on its socket.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::GIB;
 use super::child::alone;
 
-/// The folder in which processes listen.
+/// The folder with the sockets of processes.
 pub struct Runtime {
     folder: TempDir,
 }
@@ -36,7 +36,7 @@ impl Runtime {
         self.path().join("memlab").join(format!("{pid}.sock"))
     }
 
-    /// `memlab` that looks here.
+    /// `memlab` with this folder as the runtime folder.
     pub fn memlab(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_memlab"));
         command.args(arguments).current_dir(self.path()).env("XDG_RUNTIME_DIR", self.path());
@@ -47,7 +47,7 @@ impl Runtime {
         command
     }
 
-    /// Answers each request of a process as `reply` has it; returns all requests so far.
+    /// Answers the requests to a process with `reply`; returns the list that collects them.
     pub fn listen(&self, pid: u32, mut reply: impl FnMut(&Value) -> String + Send + 'static) -> Requests {
         let listener = UnixListener::bind(self.socket(pid)).expect("bound");
         let requests = Requests::default();
@@ -66,7 +66,7 @@ impl Runtime {
     }
 }
 
-/// What a process was asked, but for its status.
+/// The requests to a process, without `status`.
 #[derive(Clone, Default)]
 pub struct Requests(Arc<Mutex<Vec<Value>>>);
 
@@ -91,9 +91,9 @@ pub struct Movable {
     pub host_bytes: u64,
     /// How often it is asked before an operation is done.
     pub steps: u64,
-    /// While false, operations stand still after the first step.
+    /// While false, operations stop after the first step.
     pub go_on: Arc<AtomicBool>,
-    /// How the next operations fail: the error, and whether it is worth another attempt.
+    /// The failures of the next operations: the error, and whether the operation can be repeated.
     pub failures: Vec<(String, bool)>,
     pub note: Option<String>,
     pub refusal: Option<String>,

@@ -12,9 +12,9 @@ use super::Story;
 use super::child::{LIMIT, Watchdog};
 use super::process::Runtime;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const SCREEN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A terminal with memlab in it.
+/// A terminal that runs memlab.
 pub struct Session {
     pub child: Box<dyn Child + Send + Sync>,
     pub master: Box<dyn MasterPty + Send>,
@@ -39,13 +39,13 @@ impl Session {
         Self::start_with(arguments, story, |_| ())
     }
 
-    /// The same where processes listen in `runtime`.
+    /// The same with the sockets of `runtime`.
     pub fn start_in(runtime: &Runtime, arguments: &[&str], story: &Story) -> Self {
         let folder = runtime.path();
         Self::start_inner(env!("CARGO_BIN_EXE_memlab").as_ref(), arguments, story, |_| (), Some(folder))
     }
 
-    /// The same, in a folder that is prepared; it is also where preferences are looked for.
+    /// The same in a folder that `prepare` fills; preferences are read from it too.
     pub fn start_with(arguments: &[&str], story: &Story, prepare: impl Fn(&std::path::Path)) -> Self {
         Self::start_program(env!("CARGO_BIN_EXE_memlab").as_ref(), arguments, story, prepare)
     }
@@ -99,7 +99,7 @@ impl Session {
                 copy.lock().expect("no panic").extend_from_slice(&buffer[..length]);
             }
         });
-        // portable_pty starts it as the leader of a session, with the usual signals.
+        // portable_pty starts it as the leader of a session, with default signal handling.
         let watchdog = Watchdog::on(child.process_id().expect("it runs"), LIMIT);
         Self { child, master: pty.master, writer, screen, raw, folder, _watchdog: watchdog }
     }
@@ -116,7 +116,7 @@ impl Session {
     pub fn wait_until(&self, what: &str, is: impl Fn(&str) -> bool) -> Duration {
         let started = Instant::now();
         while !is(&self.text()) {
-            assert!(started.elapsed() < PATIENCE, "no {what:?} on\n{}", super::numbered(&self.text()));
+            assert!(started.elapsed() < SCREEN_TIMEOUT, "no {what:?} on\n{}", super::numbered(&self.text()));
             std::thread::sleep(Duration::from_millis(5));
         }
         started.elapsed()
@@ -134,18 +134,18 @@ impl Session {
 
     pub fn signal(&self, signal: i32) {
         let pid = self.child.process_id().expect("it runs") as i32;
-        // SAFETY: a signal to our own child, which was not waited for.
+        // SAFETY: a signal to a child of this test that was not waited for.
         unsafe { libc::kill(pid, signal) };
     }
 
-    /// Waits for the end: the exit code, and whether the terminal is as it was.
+    /// Waits for the end; returns the exit code, whether the terminal was restored, and the text.
     pub fn end(mut self) -> (u32, bool, String) {
         let started = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("the child can be waited for") {
                 break status;
             }
-            assert!(started.elapsed() < PATIENCE, "still running:\n{}", self.text());
+            assert!(started.elapsed() < SCREEN_TIMEOUT, "still running:\n{}", self.text());
             std::thread::sleep(Duration::from_millis(10));
         };
         std::thread::sleep(Duration::from_millis(100));
@@ -156,7 +156,7 @@ impl Session {
     }
 }
 
-/// A library that does no harm when preloaded: the C library this test runs on.
+/// A library that is harmless when preloaded: the C library of this test.
 pub fn harmless_library() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has it");
     let library = maps.split_whitespace().find(|word| word.contains("/libc.so") || word.contains("/libc-"));
