@@ -18,7 +18,7 @@
 //! config, moment, snapshot                       preferences; moments by name; what screens show, as plain values
 //! offload::checkpoint, offload::operation, offload::selection
 //! offload::control                               the socket of a traced process
-//! filter, findings, json, program_screen, progress, save, screen, terminal, theme, trace_files
+//! filter, findings, input, json, program_screen, progress, save, screen, terminal, theme, trace_files
 //! category, clock, error, format, holdings, offload::cuda_driver, query, signals, source_file, text
 //! ```
 
@@ -37,6 +37,7 @@ pub mod filter;
 pub mod findings;
 pub mod format;
 pub mod holdings;
+pub mod input;
 pub mod json;
 pub mod moment;
 pub mod offload;

@@ -2,9 +2,9 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{RecvTimeoutError, bounded};
 use memlab_trace::Progress;
 
 use crate::format;
@@ -44,7 +44,7 @@ pub fn said<T>(what: &str, work: impl FnOnce() -> T) -> T {
 
 /// The same, said to `out` after a while.
 fn said_to<T>(mut out: impl Write + Send, silence: Duration, what: &str, work: impl FnOnce() -> T) -> T {
-    let (done, over) = mpsc::channel::<()>();
+    let (done, over) = bounded::<()>(0);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             if over.recv_timeout(silence) == Err(RecvTimeoutError::Timeout) {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     /// Tells of every flush.
-    struct Out(Vec<u8>, mpsc::Sender<String>);
+    struct Out(Vec<u8>, crossbeam_channel::Sender<String>);
 
     impl Write for Out {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -82,13 +82,13 @@ mod tests {
     #[test]
     fn what_takes_long_says_what_it_is_about_and_takes_it_away() {
         // GIVEN work that ends when something was said of it
-        let (said, heard) = mpsc::channel();
+        let (said, heard) = crossbeam_channel::unbounded();
         let words = said_to(Out(Vec::new(), said), Duration::ZERO, "writing the page", || heard.recv());
         // THEN it was, and the line is empty again
         assert_eq!(words.unwrap(), "\r\u{1b}[Kwriting the page…");
         assert_eq!(heard.recv().unwrap(), "\r\u{1b}[Kwriting the page…\r\u{1b}[K");
         // AND what is soon done says nothing
-        let (said, heard) = mpsc::channel();
+        let (said, heard) = crossbeam_channel::unbounded();
         said_to(Out(Vec::new(), said), Duration::from_secs(600), "writing the page", || ());
         assert!(heard.recv().is_err());
     }

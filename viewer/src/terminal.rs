@@ -1,4 +1,5 @@
-//! The terminal, taken and given back. However the view ends (key, signal, panic), the terminal is as it was.
+//! The terminal, in raw mode and on the alternate screen while the dashboard runs. It is restored however the dashboard ends:
+//! by a key, a signal or a panic.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Once;
@@ -12,15 +13,17 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use signal_hook::consts::SIGSTOP;
+use signal_hook::low_level::raise;
 
 use crate::error::bad_input;
 
-static TAKEN: AtomicBool = AtomicBool::new(false);
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// The terminal while the dashboard has it.
-pub struct Taken {
+/// The terminal in raw mode, restored when dropped.
+pub struct TerminalGuard {
     terminal: Terminal<CrosstermBackend<io::BufWriter<io::Stdout>>>,
-    takes_mouse: bool,
+    uses_mouse: bool,
 }
 
 /// Checks that there is a terminal to draw on.
@@ -35,25 +38,25 @@ pub fn check(instead: &str) -> anyhow::Result<()> {
     Err(bad_input(format!("the dashboard needs a terminal, and standard output is none: {instead}")))
 }
 
-impl Taken {
-    /// Switches to the alternate screen, in raw mode; the mouse is the terminal's unless `takes_mouse`.
+impl TerminalGuard {
+    /// Switches to the alternate screen, in raw mode; the mouse is the terminal's unless `uses_mouse`.
     ///
     /// # Errors
     ///
     /// If the terminal refuses.
-    pub fn new(takes_mouse: bool) -> io::Result<Self> {
+    pub fn new(uses_mouse: bool) -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let default = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |panic| {
-                give_back();
+                restore();
                 default(panic);
             }));
         });
-        enter(takes_mouse)?;
+        enter(uses_mouse)?;
         let backend = CrosstermBackend::new(io::BufWriter::with_capacity(1 << 16, io::stdout()));
-        let terminal = Terminal::new(backend).inspect_err(|_| give_back())?;
-        Ok(Self { terminal, takes_mouse })
+        let terminal = Terminal::new(backend).inspect_err(|_| restore())?;
+        Ok(Self { terminal, uses_mouse })
     }
 
     /// Draws a frame; only what changed is sent.
@@ -92,31 +95,30 @@ impl Taken {
     ///
     /// If the terminal is gone.
     pub fn suspend(&mut self) -> io::Result<()> {
-        give_back();
-        // SAFETY: sends a signal to this very process.
-        unsafe { libc::raise(libc::SIGSTOP) };
-        enter(self.takes_mouse)?;
+        restore();
+        raise(SIGSTOP)?;
+        enter(self.uses_mouse)?;
         self.clear()
     }
 }
 
-impl Drop for Taken {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
-fn enter(takes_mouse: bool) -> io::Result<()> {
+fn enter(uses_mouse: bool) -> io::Result<()> {
     enable_raw_mode()?;
-    TAKEN.store(true, Ordering::SeqCst);
+    IS_TAKEN.store(true, Ordering::SeqCst);
     let entered = execute!(io::stdout(), EnterAlternateScreen, Hide);
-    let entered = if takes_mouse { entered.and_then(|()| execute!(io::stdout(), EnableMouseCapture)) } else { entered };
-    entered.inspect_err(|_| give_back())
+    let entered = if uses_mouse { entered.and_then(|()| execute!(io::stdout(), EnableMouseCapture)) } else { entered };
+    entered.inspect_err(|_| restore())
 }
 
 /// Undoes [`enter`]; harmless when there is nothing to undo. A terminal that is gone cannot be helped.
-fn give_back() {
-    if TAKEN.swap(false, Ordering::SeqCst) {
+fn restore() {
+    if IS_TAKEN.swap(false, Ordering::SeqCst) {
         let _ = execute!(io::stdout(), DisableMouseCapture, LeaveAlternateScreen, Show);
         let _ = io::stdout().flush();
         let _ = disable_raw_mode();

@@ -34,7 +34,7 @@ fn wait(feed: &Feed, wanted: impl Fn(&ProcessSnapshot) -> bool) -> ProcessSnapsh
     let started = Instant::now();
     let mut last = None;
     loop {
-        if let Some(snapshot) = feed.take() {
+        if let Some(snapshot) = feed.snapshots().try_recv().ok() {
             last = snapshot.processes.first().cloned();
             if let Some(process) = last.clone().filter(|process| wanted(process)) {
                 return process;
@@ -72,11 +72,11 @@ fn new_traces_are_found_once_they_have_a_header() {
     let found = paths.to_vec();
     let feed = Feed::start(Source::Appearing(Box::new(move || found.clone())));
     std::thread::sleep(Duration::from_millis(300));
-    assert!(feed.take().is_none_or(|snapshot| snapshot.processes.is_empty()));
+    assert!(feed.snapshots().try_recv().ok().is_none_or(|snapshot| snapshot.processes.is_empty()));
     append(&paths[0], &own(1).text);
     append(&paths[1], &own(1).text.replace("\"rank\":null", "\"rank\":0"));
     let started = Instant::now();
-    while feed.take().is_none_or(|snapshot| snapshot.processes.len() < 2) {
+    while feed.snapshots().try_recv().ok().is_none_or(|snapshot| snapshot.processes.len() < 2) {
         assert!(started.elapsed() < Duration::from_secs(20));
         std::thread::sleep(Duration::from_millis(5));
     }

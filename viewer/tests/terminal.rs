@@ -159,7 +159,7 @@ fn the_screen_follows_the_terminals_size() {
 #[test]
 #[ignore = "takes the terminal, and panics"]
 fn sets_up_the_terminal_and_panics() {
-    let _terminal = memlab_viewer::terminal::Taken::new(true).expect("there is a terminal");
+    let _terminal = memlab_viewer::terminal::TerminalGuard::new(true).expect("there is a terminal");
     panic!("a bug");
 }
 

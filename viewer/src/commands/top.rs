@@ -35,11 +35,11 @@ pub fn run(pid: Option<u32>, wait: bool, theme: Option<Palette>) -> anyhow::Resu
     for status in &statuses {
         followed.push(Followed::open(&status.trace)?);
     }
-    let feed = Feed::start(Source::Traces(followed));
+    let mut feed = Feed::start(Source::Traces(followed));
     let config = Config::read_or_say();
     let mut app = App::new(config.theme(theme), "opening the trace…");
     app.configure(&config);
-    session::run(&mut app, &feed, None)?;
+    session::run(&mut app, &mut feed, None)?;
     Ok(())
 }
 

@@ -54,10 +54,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         return picture(followed, options);
     }
     terminal::check("add --once for one picture as text, or use `memlab report FILE`")?;
-    let feed = Feed::start(Source::Traces(followed));
+    let mut feed = Feed::start(Source::Traces(followed));
     let config = Config::read_or_say();
     let mut app = app(&config, config.theme(options.theme), options)?;
-    session::run(&mut app, &feed, None)?;
+    session::run(&mut app, &mut feed, None)?;
     Ok(())
 }
 

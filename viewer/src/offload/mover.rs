@@ -1,11 +1,13 @@
-//! The background thread that asks the processes shown where their memory is, and has it moved. The screen never waits for a
-//! process: it leaves orders here and takes what is known.
+//! The background thread that asks the processes shown where their memory is, and moves it. The screen never waits for a
+//! process: it sends orders and receives updates.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 use crate::offload::checkpoint::{self, Target};
 use crate::offload::control::{MoveStatus, Offload, OperationKind, Process, Status, Unreachable};
@@ -69,69 +71,75 @@ pub struct MoverUpdate {
     pub outcomes: Vec<Result<String, String>>,
 }
 
+/// What the thread is to do.
+enum Command {
+    /// Ask these processes from now on.
+    Watch(Vec<WatchedProcess>),
+    /// Move the memory of a process.
+    Move(MoveOrder),
+}
+
 /// The thread; it ends when this is dropped.
 pub struct Mover {
-    shared: Arc<Shared>,
+    /// Dropped to stop the thread.
+    commands: Option<Sender<Command>>,
+    watched: Vec<WatchedProcess>,
+    updates: Receiver<MoverUpdate>,
+    driver_works: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Default)]
-struct Shared {
-    watched: Mutex<Vec<WatchedProcess>>,
-    orders: Mutex<Vec<MoveOrder>>,
-    /// News that nobody has taken yet.
-    news: Mutex<Option<MoverUpdate>>,
-    driver_works: AtomicBool,
-    stop: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Mover {
-    /// Begins; nobody is asked before [`Mover::watch`] says whom.
+    /// Starts the thread, which asks no process before [`Mover::watch`].
     pub fn start() -> Self {
-        let shared = Arc::new(Shared::default());
-        let theirs = shared.clone();
-        let work = move || Worker { shared: theirs, ..Worker::default() }.run();
-        let thread = std::thread::Builder::new().name("memlab-mover".into()).spawn(work);
-        Self { shared, thread: thread.ok() }
+        let (commands, new_commands) = unbounded();
+        let (news, updates) = unbounded();
+        let driver_works = Arc::new(AtomicBool::new(false));
+        let worker = Worker {
+            commands: new_commands,
+            news,
+            driver_works: driver_works.clone(),
+            watched: Vec::new(),
+            followed: HashMap::new(),
+            by_driver: Vec::new(),
+            outcomes: Vec::new(),
+            changed: false,
+        };
+        let thread = std::thread::Builder::new().name("memlab-mover".into()).spawn(move || worker.run());
+        Self { commands: Some(commands), watched: Vec::new(), updates, driver_works, thread: thread.ok() }
     }
 
-    /// Says whom to ask.
-    pub fn watch(&self, watched: Vec<WatchedProcess>) {
-        let mut known = lock(&self.shared.watched);
-        if *known != watched {
-            *known = watched;
-            self.wake();
+    /// Sets which processes to ask.
+    pub fn watch(&mut self, watched: Vec<WatchedProcess>) {
+        if self.watched != watched {
+            self.watched.clone_from(&watched);
+            self.send(Command::Watch(watched));
         }
     }
 
-    /// Has something done.
+    /// Moves the memory of a process.
     pub fn order(&self, order: MoveOrder) {
-        lock(&self.shared.orders).push(order);
-        self.wake();
+        self.send(Command::Move(order));
     }
 
-    /// What is new since this was last called.
-    pub fn take(&self) -> Option<MoverUpdate> {
-        lock(&self.shared.news).take()
+    /// What is new.
+    pub fn updates(&self) -> &Receiver<MoverUpdate> {
+        &self.updates
     }
 
-    fn wake(&self) {
-        if let Some(thread) = &self.thread {
-            thread.thread().unpark();
+    fn send(&self, command: Command) {
+        if let Some(commands) = &self.commands {
+            // Without the thread, which its panic hook reports, nothing moves.
+            let _ = commands.send(command);
         }
     }
 }
 
 impl Drop for Mover {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.wake();
-        if self.shared.driver_works.load(Ordering::Relaxed) {
-            // Left half way, the program would stay locked.
+        drop(self.commands.take());
+        if self.driver_works.load(Ordering::Relaxed) {
+            // Interrupted, the driver would leave the program locked.
             eprintln!("memlab: waiting for the CUDA driver to be done…");
         }
         if let Some(thread) = self.thread.take() {
@@ -143,7 +151,7 @@ impl Drop for Mover {
 
 /// One process as it is followed.
 #[derive(Default)]
-struct Followed {
+struct FollowedProcess {
     process: Option<Process>,
     asked: Option<Instant>,
     is_silent: bool,
@@ -159,10 +167,12 @@ struct ByDriver {
     thread: JoinHandle<Result<String, String>>,
 }
 
-#[derive(Default)]
 struct Worker {
-    shared: Arc<Shared>,
-    followed: HashMap<WatchedProcess, Followed>,
+    commands: Receiver<Command>,
+    news: Sender<MoverUpdate>,
+    driver_works: Arc<AtomicBool>,
+    watched: Vec<WatchedProcess>,
+    followed: HashMap<WatchedProcess, FollowedProcess>,
     by_driver: Vec<ByDriver>,
     outcomes: Vec<Result<String, String>>,
     changed: bool,
@@ -170,37 +180,46 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) {
-        while !self.shared.stop.load(Ordering::Relaxed) {
-            let watched = lock(&self.shared.watched).clone();
-            let kept: HashSet<&WatchedProcess> = watched.iter().collect();
-            // What was begun is followed to its end, whatever is shown meanwhile.
-            self.followed.retain(|of, followed| kept.contains(of) || followed.ours.is_some());
-            for of in watched {
-                self.followed.entry(of).or_default();
+        let mut pause = Duration::ZERO;
+        loop {
+            match self.commands.recv_timeout(pause) {
+                Ok(command) => self.take(command),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
             }
-            let orders = std::mem::take(&mut *lock(&self.shared.orders));
-            for order in orders {
-                self.carry_out(order);
+            while let Ok(command) = self.commands.try_recv() {
+                self.take(command);
+            }
+            // An operation that was started here is followed to its end, whatever is shown meanwhile.
+            let kept: HashSet<&WatchedProcess> = self.watched.iter().collect();
+            self.followed.retain(|of, followed| kept.contains(of) || followed.ours.is_some());
+            for of in &self.watched {
+                self.followed.entry(of.clone()).or_default();
             }
             self.look_at_driver();
             self.ask();
             if std::mem::take(&mut self.changed) || !self.outcomes.is_empty() {
-                self.tell();
+                self.publish();
             }
             let busy = !self.by_driver.is_empty() || self.followed.values().any(|followed| followed.about.is_busy());
-            std::thread::park_timeout(if busy { ASK_BUSY } else { ASK });
+            pause = if busy { ASK_BUSY } else { ASK };
         }
         for by_driver in self.by_driver {
             let _ = by_driver.thread.join();
         }
     }
 
-    fn tell(&mut self) {
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Watch(watched) => self.watched = watched,
+            Command::Move(order) => self.carry_out(order),
+        }
+    }
+
+    fn publish(&mut self) {
         let known = self.followed.iter().map(|(of, followed)| (of.pid, followed.about.clone())).collect();
-        let mut news = lock(&self.shared.news);
-        let mut outcomes = news.take().map(|moves| moves.outcomes).unwrap_or_default();
-        outcomes.append(&mut self.outcomes);
-        *news = Some(MoverUpdate { known, outcomes });
+        // The dashboard may be gone.
+        let _ = self.news.send(MoverUpdate { known, outcomes: std::mem::take(&mut self.outcomes) });
     }
 
     fn carry_out(&mut self, order: MoveOrder) {
@@ -237,7 +256,7 @@ impl Worker {
             Ok(thread) => {
                 self.followed.entry(of.clone()).or_default().about.by_driver = Some(kind);
                 self.by_driver.push(ByDriver { of, thread });
-                self.shared.driver_works.store(true, Ordering::Relaxed);
+                self.driver_works.store(true, Ordering::Relaxed);
                 self.changed = true;
             }
             Err(error) => self.outcomes.push(Err(format!("no thread for it: {error}"))),
@@ -247,7 +266,7 @@ impl Worker {
     fn look_at_driver(&mut self) {
         let (over, running) = std::mem::take(&mut self.by_driver).into_iter().partition(|one| one.thread.is_finished());
         self.by_driver = running;
-        self.shared.driver_works.store(!self.by_driver.is_empty(), Ordering::Relaxed);
+        self.driver_works.store(!self.by_driver.is_empty(), Ordering::Relaxed);
         for ByDriver { of, thread } in over {
             let followed = self.followed.entry(of).or_default();
             (followed.about.by_driver, followed.asked) = (None, None);
@@ -272,7 +291,7 @@ impl Worker {
     }
 }
 
-impl Followed {
+impl FollowedProcess {
     fn is_due(&self) -> bool {
         let pause = match (self.is_silent, self.about.is_busy() || self.ours.is_some()) {
             (true, _) => LEAVE_ALONE,

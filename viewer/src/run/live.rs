@@ -31,13 +31,13 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Optio
         PtyProgram::start(command, pane_rows, pane_columns).map_err(|error| cannot_start(command, &error))?;
     lock(finder).adopt(program.pid());
     let found = finder.clone();
-    let feed = Feed::start(Source::Appearing(Box::new(move || {
+    let mut feed = Feed::start(Source::Appearing(Box::new(move || {
         lock(&found).scan().iter().map(|found| found.path.clone()).collect()
     })));
     let mut app = App::new(config.theme(theme), "waiting for the program to use CUDA…").with_program(program.screen());
     app.configure(&config);
     app.output.takes_keys = program.takes_input();
-    let left = session::run(&mut app, &feed, Some(&mut program));
+    let left = session::run(&mut app, &mut feed, Some(&mut program));
     drop(feed);
     program.pass_on(LAST_ROWS);
     match left {

@@ -2,9 +2,10 @@
 
 use std::cmp::Ordering;
 
+use signal_hook::low_level::signal_name;
+
 use super::item::ProcessItem;
 use crate::format::Units;
-use crate::signals;
 use crate::snapshot::State;
 use crate::widgets::columns::{Column, bytes_text};
 
@@ -130,7 +131,7 @@ impl Column for ProcessColumn {
 fn state_word(state: State) -> String {
     match state {
         State::Ended { signal: Some(signal), .. } => {
-            signals::name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
+            signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
         }
         state => state.short(),
     }

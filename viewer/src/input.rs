@@ -1,0 +1,136 @@
+//! The background thread that reads keys and the mouse from the terminal.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, PipeReader, PipeWriter};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossterm::event::{self, Event};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// The thread; it ends when this is dropped.
+pub struct Input {
+    events: Receiver<io::Result<Event>>,
+    /// Dropped to stop the thread.
+    stop: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Input {
+    /// Begins to read.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no pipe or thread left.
+    pub fn start() -> io::Result<Self> {
+        let (stopped, stop) = io::pipe()?;
+        let (sender, events) = unbounded();
+        let reader = Reader { terminal: Terminal::open(), stopped, events: sender };
+        let thread = std::thread::Builder::new().name("memlab-input".into()).spawn(move || reader.run())?;
+        Ok(Self { events, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Keys and the mouse. Disconnected once the terminal is gone.
+    pub fn events(&self) -> &Receiver<io::Result<Event>> {
+        &self.events
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by its hook.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The terminal that keys come from: standard input, or, as for crossterm, the controlling terminal if that is none.
+struct Terminal(Option<File>);
+
+impl Terminal {
+    fn open() -> Self {
+        Self(if io::stdin().is_terminal() { None } else { File::open("/dev/tty").ok() })
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_ref().map_or(rustix::stdio::stdin(), AsFd::as_fd)
+    }
+
+    /// Whether it was closed. crossterm is not asked: it never returns once the terminal is gone.
+    fn is_gone(&self) -> bool {
+        let mut polled = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec::default())).is_ok() && has_ended(polled[0].revents())
+    }
+}
+
+fn has_ended(events: PollFlags) -> bool {
+    events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+}
+
+struct Reader {
+    terminal: Terminal,
+    stopped: PipeReader,
+    events: Sender<io::Result<Event>>,
+}
+
+/// How often crossterm is asked while no key comes. It reports a terminal's new size first and then misses a key that came at
+/// the same time, until the next key.
+const RESIZE_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// How long to wait when the terminal has a key that crossterm misses.
+const MISSED_KEY: Duration = Duration::from_millis(10);
+
+/// What ended a wait.
+enum Wake {
+    Key,
+    Timeout,
+    /// The thread is to end, or the terminal is gone.
+    End,
+}
+
+impl Reader {
+    fn run(self) {
+        loop {
+            let wake = self.wait();
+            if matches!(wake, Wake::End) {
+                return;
+            }
+            let mut read = false;
+            while !self.terminal.is_gone() {
+                match event::poll(Duration::ZERO).and_then(|is_there| is_there.then(event::read).transpose()) {
+                    Ok(None) => break,
+                    Ok(Some(event)) => {
+                        read = true;
+                        if self.events.send(Ok(event)).is_err() {
+                            return;
+                        }
+                    }
+                    Err(error) => {
+                        let _ = self.events.send(Err(error));
+                        return;
+                    }
+                }
+            }
+            if matches!(wake, Wake::Key) && !read {
+                std::thread::sleep(MISSED_KEY);
+            }
+        }
+    }
+
+    fn wait(&self) -> Wake {
+        loop {
+            let terminal = PollFd::from_borrowed_fd(self.terminal.fd(), PollFlags::IN);
+            let mut polled = [terminal, PollFd::new(&self.stopped, PollFlags::IN)];
+            match poll(&mut polled, Some(&RESIZE_INTERVAL)) {
+                Err(Errno::INTR) => {}
+                Ok(0) => return Wake::Timeout,
+                Ok(_) if polled[1].revents().is_empty() && !has_ended(polled[0].revents()) => return Wake::Key,
+                Ok(_) | Err(_) => return Wake::End,
+            }
+        }
+    }
+}
