@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 
 use memlab_trace::Sources;
+use rustix::fs::OFlags;
 
 /// No source file worth showing is larger.
 const LARGEST: u64 = 4 << 20;
@@ -88,7 +89,7 @@ fn is_same(now: &str, recorded: &str) -> bool {
 /// size are read, and none that would keep the reader waiting. The files of /proc and /sys are ordinary to look at, but
 /// empty.
 fn read(file: &str) -> Result<(Vec<String>, u64), String> {
-    let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file);
+    let open = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(file);
     let open = open.map_err(|_| "not on this machine, or no longer there".to_owned())?;
     let found = open.metadata().ok().filter(|found| found.is_file() && (1..=LARGEST).contains(&found.len()));
     let Some(found) = found else { return Err("no source file".to_owned()) };

@@ -34,7 +34,7 @@ fn wait(feed: &Feed, wanted: impl Fn(&ProcessSnapshot) -> bool) -> ProcessSnapsh
     let started = Instant::now();
     let mut last = None;
     loop {
-        if let Some(snapshot) = feed.snapshots().try_recv().ok() {
+        if let Ok(snapshot) = feed.snapshots().try_recv() {
             last = snapshot.processes.first().cloned();
             if let Some(process) = last.clone().filter(|process| wanted(process)) {
                 return process;

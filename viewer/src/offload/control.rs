@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -115,8 +116,7 @@ fn socket_folders() -> Vec<PathBuf> {
 
 /// The user this is.
 pub fn own_uid() -> u32 {
-    // SAFETY: cannot fail and touches no memory.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 /// Whether a folder is this user's and no other's.
@@ -381,32 +381,12 @@ fn exchange(socket: &Path, request: &str) -> io::Result<String> {
     Ok(reply)
 }
 
-/// Connects without ever waiting: a full queue of a stopped process would otherwise block.
+/// Connects without waiting: with a stopped process, whose queue is full, it would block.
 fn connect(socket: &Path) -> io::Result<UnixStream> {
-    use std::os::fd::{FromRawFd, OwnedFd};
-    use std::os::unix::ffi::OsStrExt;
-    // SAFETY: an all-zero sockaddr_un is a valid value of it.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let path = socket.as_os_str().as_bytes();
-    if path.len() >= address.sun_path.len() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket's path is too long"));
-    }
-    for (target, byte) in address.sun_path.iter_mut().zip(path) {
-        *target = *byte as libc::c_char;
-    }
-    // SAFETY: no pointers are passed.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was just made and belongs to nobody else.
-    let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    let length = std::mem::size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: the address is initialised and as long as said.
-    if unsafe { libc::connect(fd, (&raw const address).cast(), length) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let address = SocketAddrUnix::new(socket)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = UnixStream::from(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?);
+    rustix::net::connect(&stream, &address)?;
     stream.set_nonblocking(false)?;
     Ok(stream)
 }

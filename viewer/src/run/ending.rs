@@ -9,6 +9,10 @@ use memlab_trace::encode::{self, LineBuffer};
 use memlab_trace::open_file_no_follow;
 use memlab_trace::record::Header;
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
 use super::launch::Ended;
 use crate::clock::now_unix_ns;
 
@@ -24,8 +28,8 @@ pub fn is_ended(path: &Path) -> io::Result<bool> {
 /// Says in the trace how its process ended, unless the trace says so itself. The process must be dead: what it reserved
 /// but did not write is cut off the end.
 pub fn append_end(path: &Path, header: &Header, ended: Ended) -> io::Result<bool> {
-    let careful = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).write(true).custom_flags(careful).open(path)?;
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path)?;
     let end = written(&file)?;
     if end == 0 || says_end(&file, end)? {
         return Ok(false);
@@ -45,21 +49,16 @@ pub fn append_end(path: &Path, header: &Header, ended: Ended) -> io::Result<bool
     }
     tail.extend_from_slice(line);
     if end + tail.len() as u64 > largest_file() {
-        return Err(io::Error::from_raw_os_error(libc::EFBIG)); // Half a line would be worse than none.
+        return Err(Errno::FBIG.into()); // Half a line would be worse than none.
     }
     file.write_all_at(&tail, end)?;
     file.set_len(end + tail.len() as u64)?;
     Ok(true)
 }
 
-/// How large this process may make a file. To ask the kernel for more would bring a deadly signal.
+/// How large this process may make a file: a write beyond it would raise SIGXFSZ.
 fn largest_file() -> u64 {
-    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel fills the structure.
-    match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limits) } {
-        0 => limits.rlim_cur, // RLIM_INFINITY is the largest value.
-        _ => u64::MAX,
-    }
+    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 
 /// Where the NULs at the end begin.

@@ -1,12 +1,16 @@
-//! Our terminal after a detach: what is typed goes on to the program, whose own terminal echoes and edits it.
+//! This terminal after a detach: what is typed goes on to the program, whose own terminal echoes and edits it.
 
 use std::io::IsTerminal;
-use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// The terminal, given back as it was when dropped.
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::getpgrp;
+use rustix::stdio::stdin;
+use rustix::termios::{InputModes, LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
+
+/// The terminal, restored when dropped.
 pub struct Keyboard {
-    before: libc::termios,
+    before: Termios,
     is_open: bool,
 }
 
@@ -16,44 +20,36 @@ impl Keyboard {
         if !std::io::stdin().is_terminal() {
             return None;
         }
-        let mut before = MaybeUninit::uninit();
-        // SAFETY: on success the settings are filled in.
-        let before = unsafe {
-            if libc::tcgetattr(libc::STDIN_FILENO, before.as_mut_ptr()) != 0 {
-                return None;
-            }
-            before.assume_init()
-        };
-        let keyboard = Self { before, is_open: true };
+        let keyboard = Self { before: tcgetattr(stdin()).ok()?, is_open: true };
         keyboard.apply();
         Some(keyboard)
     }
 
-    /// Takes the terminal again, which a shell may have set otherwise while this process was stopped.
+    /// Takes the terminal again: a shell may have changed it while this process was stopped.
     pub fn apply(&self) {
-        let mut settings = self.before;
-        settings.c_lflag &= !(libc::ICANON | libc::ECHO | libc::IEXTEN);
-        settings.c_iflag &= !libc::ICRNL;
+        let mut settings = self.before.clone();
+        settings.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN);
+        settings.input_modes.remove(InputModes::ICRNL);
         set(&settings);
     }
 
-    /// What was typed within this time.
-    pub fn read(&mut self, patience: Duration) -> Vec<u8> {
+    /// What is typed within this time.
+    pub fn read(&mut self, time: Duration) -> Vec<u8> {
         if !self.is_open {
-            std::thread::sleep(patience);
+            std::thread::sleep(time);
             return Vec::new();
         }
-        let mut watched = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, which outlives the call.
-        if unsafe { libc::poll(&mut watched, 1, patience.as_millis() as i32) } <= 0 {
+        let terminal = stdin();
+        let mut polled = [PollFd::from_borrowed_fd(terminal, PollFlags::IN)];
+        let timeout = Timespec::try_from(time).ok();
+        if !poll(&mut polled, timeout.as_ref()).is_ok_and(|count| count > 0) {
             return Vec::new();
         }
         let mut bytes = vec![0; 4096];
-        // SAFETY: the bytes outlive the call, and there are as many.
-        let length = unsafe { libc::read(libc::STDIN_FILENO, bytes.as_mut_ptr().cast(), bytes.len()) };
+        let length = rustix::io::read(terminal, &mut bytes).unwrap_or(0);
         // Nothing, where something was announced: the terminal is gone.
         self.is_open = length > 0;
-        bytes.truncate(usize::try_from(length).unwrap_or(0));
+        bytes.truncate(length);
         bytes
     }
 }
@@ -64,14 +60,14 @@ impl Drop for Keyboard {
     }
 }
 
-/// A background process that changed the settings of its terminal would be stopped: not while they are set here.
-fn set(settings: &libc::termios) {
-    // SAFETY: the settings outlive the call; the signal's disposition is put back.
-    unsafe {
-        let before = libc::signal(libc::SIGTTOU, libc::SIG_IGN);
-        if libc::tcgetpgrp(libc::STDIN_FILENO) == libc::getpgrp() {
-            libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, settings);
-        }
-        libc::signal(libc::SIGTTOU, before);
+/// Changes the terminal's settings, unless this process is in the background: it would be stopped (SIGTTOU).
+fn set(settings: &Termios) {
+    // SAFETY: SIG_IGN runs no code, and the disposition of the signal is put back below.
+    let before = unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
+    if tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp()) {
+        // A terminal that is gone cannot be set.
+        let _ = tcsetattr(stdin(), OptionalActions::Now, settings);
     }
+    // SAFETY: `before` is the disposition that the first call returned.
+    unsafe { libc::signal(libc::SIGTTOU, before) };
 }

@@ -4,9 +4,15 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, setrlimit, waitpid};
+use signal_hook::consts::{
+    SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
+};
+use signal_hook::low_level::raise;
 
 use super::traces::TraceFinder;
 use crate::error::CannotStart;
@@ -25,7 +31,7 @@ impl Ended {
     pub fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self::Code(code),
-            (None, signal) => Self::Signal(signal.unwrap_or(libc::SIGKILL)),
+            (None, signal) => Self::Signal(signal.unwrap_or(SIGKILL)),
         }
     }
 
@@ -44,11 +50,10 @@ impl Ended {
             Self::Code(code) => std::process::exit(code),
             Self::Signal(signal) => signal,
         };
-        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
         let mut set = MaybeUninit::uninit();
         // SAFETY: plain system calls on this process; the set is initialised by sigemptyset before it is used.
         unsafe {
-            libc::setrlimit(libc::RLIMIT_CORE, &no_core);
             libc::signal(signal, libc::SIG_DFL);
             libc::sigemptyset(set.as_mut_ptr());
             libc::sigaddset(set.as_mut_ptr(), signal);
@@ -60,20 +65,10 @@ impl Ended {
 }
 
 /// What is passed on to the program.
-const FORWARDED: [i32; 9] = [
-    libc::SIGINT,
-    libc::SIGTERM,
-    libc::SIGHUP,
-    libc::SIGQUIT,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGTSTP,
-    libc::SIGCONT,
-    libc::SIGWINCH,
-];
+const FORWARDED: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH];
 
 /// How often new traces are looked for: while their writers live they are easily told from others'.
-const LOOK: Duration = Duration::from_millis(400);
+const LOOK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Runs `command` in the foreground until it ends.
 pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>) -> anyhow::Result<Ended> {
@@ -88,22 +83,22 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>) -> anyhow::R
         });
     }
     let child = command.spawn().map_err(|error| cannot_start(command, &error))?;
-    let pid = child.id() as libc::pid_t;
+    let pid = Pid::from_child(&child);
     lock(finder).adopt(child.id());
     let looking = Looking::start(finder.clone());
     let ended = loop {
         let (signal, from_terminal) = signals.next();
         match signal {
-            libc::SIGCHLD => {
+            SIGCHLD => {
                 if let Some(ended) = wait(pid) {
                     break ended;
                 }
             }
             // The terminal sent it to the program as well: it is in the same process group.
             _ if from_terminal => {}
-            // SAFETY: the child was not waited for yet, so the number is still its own.
+            // SAFETY: sends a signal to the child, which was not waited for: no other process has its number.
             signal => unsafe {
-                libc::kill(pid, signal);
+                libc::kill(pid.as_raw_nonzero().get(), signal);
             },
         }
     };
@@ -123,24 +118,17 @@ pub fn lock(finder: &Mutex<TraceFinder>) -> std::sync::MutexGuard<'_, TraceFinde
     finder.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What became of the child: `None` if it lives. When it stopped, this process stops too, so that the shell sees the
-/// job stopped, and wakes the child when it goes on.
-fn wait(pid: libc::pid_t) -> Option<Ended> {
+/// How the child ended: `None` if it lives. When it stopped, this process stops too, so that the shell sees the job stopped,
+/// and wakes the child when it goes on.
+fn wait(pid: Pid) -> Option<Ended> {
     loop {
-        let mut status = 0;
-        // SAFETY: the status outlives the call.
-        let waited = unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG | libc::WUNTRACED) };
-        if waited != pid {
-            return None;
+        let (_, status) = waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED).ok()??;
+        if !status.stopped() {
+            return Some(Ended::of(ExitStatus::from_raw(status.as_raw())));
         }
-        if !libc::WIFSTOPPED(status) {
-            return Some(Ended::of(ExitStatus::from_raw(status)));
-        }
-        // SAFETY: signals to this process and to its child, which was not waited for yet.
-        unsafe {
-            libc::raise(libc::SIGSTOP);
-            libc::kill(pid, libc::SIGCONT);
-        }
+        // That fails only for a number that is no signal.
+        let _ = raise(SIGSTOP);
+        let _ = kill_process(pid, Signal::CONT);
     }
 }
 
@@ -156,7 +144,7 @@ impl WaitingSignals {
         // SAFETY: sigemptyset initialises the one set, sigprocmask, which cannot fail here, the other.
         unsafe {
             libc::sigemptyset(waiting.as_mut_ptr());
-            for signal in FORWARDED.iter().chain(&[libc::SIGCHLD]) {
+            for signal in FORWARDED.iter().chain(&[SIGCHLD]) {
                 libc::sigaddset(waiting.as_mut_ptr(), *signal);
             }
             libc::sigprocmask(libc::SIG_BLOCK, waiting.as_ptr(), before.as_mut_ptr());
@@ -180,33 +168,32 @@ impl WaitingSignals {
     }
 }
 
-/// A thread that looks for new traces now and then.
+/// A thread that looks for new traces now and then; it ends when this is dropped.
 struct Looking {
-    stop: Arc<AtomicBool>,
+    /// Dropped to stop the thread.
+    stop: Option<Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Looking {
     fn start(finder: Arc<Mutex<TraceFinder>>) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let asked = stop.clone();
-        let look = move || {
-            while !asked.load(Ordering::Relaxed) {
-                lock(&finder).scan();
-                std::thread::park_timeout(LOOK);
+        let (stop, stopped) = bounded::<()>(0);
+        let look = move || loop {
+            lock(&finder).scan();
+            if stopped.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Disconnected) {
+                return;
             }
         };
         // Without it traces are still found at the end.
         let thread = std::thread::Builder::new().name("memlab-traces".into()).spawn(look).ok();
-        Self { stop, thread }
+        Self { stop: Some(stop), thread }
     }
 }
 
 impl Drop for Looking {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
             let _ = thread.join();
         }
     }

@@ -1,12 +1,12 @@
 //! Where traces go: the pattern given to the program, and the files that can come of it.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use memlab_trace::{open_file_no_follow, read_header};
 use regex::Regex;
+use rustix::fs::Access;
 
 use crate::error::bad_input;
 
@@ -120,10 +120,8 @@ impl Output {
             }
             Err(error) => return Err(bad_input(format!("{who}: {folder} cannot be used: {error}"))),
         }
-        let path = std::ffi::CString::new(self.folder.as_os_str().as_bytes()).unwrap_or_default();
-        // SAFETY: the path is a C string that outlives the call.
-        if unsafe { libc::access(path.as_ptr(), libc::W_OK | libc::X_OK) } != 0 {
-            let error = std::io::Error::last_os_error();
+        if let Err(error) = rustix::fs::access(&self.folder, Access::WRITE_OK | Access::EXEC_OK) {
+            let error = std::io::Error::from(error);
             return Err(bad_input(format!(
                 "{who}: traces cannot be written to {folder} ({error}): choose another place with -o"
             )));

@@ -95,8 +95,7 @@ pub fn why_untraced(program: &OsStr) -> Option<&'static str> {
     }
     let file = file_of(program)?;
     let found = std::fs::metadata(&file).ok()?;
-    // SAFETY: these calls cannot fail and touch no memory.
-    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     if takes_rights(found.mode(), (found.uid(), found.gid()), (user, group)) {
         return Some("it runs with another user's rights (setuid), and the system lets nothing be preloaded there");
     }

@@ -1,14 +1,20 @@
-//! A pseudo-terminal for the program, so that under the dashboard it prints as it would on a terminal.
+//! A pseudo-terminal for the program: under the dashboard it prints as on a terminal.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{ioctl_tiocsctty, setsid};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::stdio::stdout;
+use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::launch::Ended;
 use crate::program_screen::ProgramScreen;
@@ -29,27 +35,19 @@ pub struct PtyProgram {
     typed: VecDeque<u8>,
 }
 
-fn size(rows: u16, columns: u16) -> libc::winsize {
-    libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+fn size(rows: u16, columns: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
+/// A new pseudo-terminal: the side of this process, and that of the program.
 fn open(rows: u16, columns: u16) -> io::Result<(OwnedFd, OwnedFd)> {
-    let (mut master, mut slave) = (-1, -1);
-    let size = size(rows, columns);
-    // SAFETY: the descriptors and the size outlive the call; name and settings are left to the system.
-    let result = unsafe {
-        libc::openpty(&mut master, &mut slave, std::ptr::null_mut(), std::ptr::null_mut(), &raw const size as *mut _)
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: both were just made and belong to nobody else.
-    let (master, slave) = unsafe { (OwnedFd::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
-    // SAFETY: sets a flag of our own descriptor: the program must not hold the master's side.
-    if unsafe { libc::fcntl(master.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((master, slave))
+    // The program must not inherit the side of this process.
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    grantpt(&ours)?;
+    unlockpt(&ours)?;
+    let theirs = ioctl_tiocgptpeer(&ours, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    tcsetwinsize(&ours, size(rows, columns))?;
+    Ok((ours, theirs))
 }
 
 impl PtyProgram {
@@ -60,14 +58,12 @@ impl PtyProgram {
         let has_input = !io::stdin().is_terminal();
         command.stdout(slave.try_clone()?).stderr(slave.try_clone()?);
         command.stdin(if has_input { Stdio::inherit() } else { slave.try_clone()?.into() });
-        // SAFETY: between fork and exec only async-signal-safe calls are made: setsid and ioctl. Descriptor 1 is the
-        // terminal by then.
+        // SAFETY: between fork and exec only two system calls are made, setsid and ioctl, which are async-signal-safe.
+        // Standard output is the new terminal by then.
         unsafe {
             command.pre_exec(|| {
-                if libc::setsid() < 0 || libc::ioctl(1, libc::TIOCSCTTY, 0) < 0 {
-                    return Err(io::Error::last_os_error());
-                }
-                Ok(())
+                setsid()?;
+                Ok(ioctl_tiocsctty(stdout())?)
             });
         }
         let child = command.spawn()?;
@@ -106,10 +102,8 @@ impl PtyProgram {
     pub fn pass_typed(&mut self) {
         while !self.typed.is_empty() && can_take(&self.master) {
             let (front, _) = self.typed.as_slices();
-            // SAFETY: the bytes outlive the call. What a terminal takes of so few at once does not block.
-            let written =
-                unsafe { libc::write(self.master.as_raw_fd(), front.as_ptr().cast(), front.len().min(AT_ONCE)) };
-            match usize::try_from(written) {
+            // What a terminal takes of so few bytes at once does not block.
+            match rustix::io::write(&self.master, &front[..front.len().min(AT_ONCE)]) {
                 Ok(written @ 1..) => drop(self.typed.drain(..written)),
                 _ => return,
             }
@@ -140,14 +134,17 @@ impl PtyProgram {
         {
             self.ended = Some(Ended::of(status));
             // What it printed last is still on its way; children of it may hold the terminal open for longer.
-            let patience = Instant::now() + Duration::from_millis(300);
-            while self.reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < patience {
+            let deadline = Instant::now() + LAST_OUTPUT_TIMEOUT;
+            while self.reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
         self.ended
     }
 }
+
+/// How long to wait for the last output of a program that has ended.
+const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Bytes passed on at once: terminals take more than that when they take any.
 const AT_ONCE: usize = 256;
@@ -157,9 +154,8 @@ const MOST_TYPED: usize = 1 << 16;
 
 /// Whether a terminal's other side takes more.
 fn can_take(master: &OwnedFd) -> bool {
-    let mut watched = libc::pollfd { fd: master.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one entry, which outlives the call.
-    unsafe { libc::poll(&mut watched, 1, 0) == 1 && watched.revents & libc::POLLOUT != 0 }
+    let mut polled = [PollFd::new(master, PollFlags::OUT)];
+    poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().contains(PollFlags::OUT)
 }
 
 impl Program for PtyProgram {
@@ -177,15 +173,15 @@ impl Program for PtyProgram {
 
     fn signal(&self, signal: i32) {
         if self.ended.is_none() {
-            // SAFETY: the child leads a process group of its own and was not waited for, so the number is still its.
+            // SAFETY: sends a signal to the group that the child leads. The child was not waited for, so that no other process
+            // has its number.
             unsafe { libc::kill(-(self.child.id() as libc::pid_t), signal) };
         }
     }
 
     fn resize(&self, rows: u16, columns: u16) {
-        let size = size(rows, columns);
-        // SAFETY: the size outlives the call. That it is refused is no matter: output then wraps elsewhere.
-        unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+        // If it is refused, output wraps elsewhere.
+        let _ = tcsetwinsize(&self.master, size(rows, columns));
     }
 }
 
@@ -206,7 +202,7 @@ fn read(mut source: File, screen: &Mutex<ProgramScreen>, passing: &AtomicBool) {
             continue;
         }
         drop(screen);
-        // A terminal that is gone must not stop the program: its output is then read and dropped.
+        // A terminal that is gone must not stop the program: its output is still read.
         let mut stdout = io::stdout().lock();
         let _ = stdout.write_all(&buffer[..length]).and_then(|()| stdout.flush());
     }

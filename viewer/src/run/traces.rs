@@ -5,14 +5,14 @@
 //! shown to be its parent.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::CString;
 use std::fs::Metadata;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use memlab_trace::record::Header;
 use memlab_trace::{open_file_no_follow, read_header};
+
+use rustix::fs::statvfs;
 
 use super::output::Output;
 use crate::clock::now_unix_ns;
@@ -69,12 +69,7 @@ impl TraceFinder {
 
     /// Whether there is no room left for a trace where it was to be written.
     pub fn is_disk_full(&self) -> bool {
-        let Ok(folder) = CString::new(self.output.folder().as_os_str().as_bytes()) else { return false };
-        // SAFETY: zeros are a valid statvfs, which the kernel fills; the path outlives the call.
-        unsafe {
-            let mut found: libc::statvfs = std::mem::zeroed();
-            libc::statvfs(folder.as_ptr(), &mut found) == 0 && found.f_bavail.saturating_mul(found.f_frsize) < 1 << 16
-        }
+        statvfs(self.output.folder()).is_ok_and(|found| found.f_bavail.saturating_mul(found.f_frsize) < 1 << 16)
     }
 
     /// Looks again; all traces found so far, in order of rank and start.
@@ -100,7 +95,9 @@ impl TraceFinder {
             // Anything may have such a name: a pipe is not waited for, and a link is not followed.
             let path = entry.path();
             let is_candidate = |found: &Metadata| {
-                found.is_file() && (!is_shared || found.uid() == own_user()) && self.is_new(&path, found)
+                found.is_file()
+                    && (!is_shared || found.uid() == rustix::process::geteuid().as_raw())
+                    && self.is_new(&path, found)
             };
             if !entry.metadata().is_ok_and(|found| is_candidate(&found)) {
                 continue;
@@ -139,11 +136,6 @@ impl TraceFinder {
             self.strangers.insert(path, header.id);
         }
     }
-}
-
-fn own_user() -> u32 {
-    // SAFETY: cannot fail.
-    unsafe { libc::geteuid() }
 }
 
 /// A process, its parent, and so on, as far as they still live.
