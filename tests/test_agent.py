@@ -89,10 +89,10 @@ def test_the_agent_is_invisible_to_the_program(memlab, what):
     # AND layers and tensors have their names, since the postponed work is done later
     trace = Trace(run.trace)
     assert {None} != {layer["name"] for layer in trace.layers.values()} >= {"", {"odd": "parts.0"}.get(what, "1.1")}
-    wanted = {"odd": {"inner.weight", "parts.0.bias", "talking", "wrapped"}}.get(
+    expected = {"odd": {"inner.weight", "parts.0.bias", "talking", "wrapped"}}.get(
         what, {"0.weight", "1.1.running_mean", "2.bias"}
     )
-    assert {event[7] for event in trace.events if event[0] == "tag"} >= wanted
+    assert {event[7] for event in trace.events if event[0] == "tag"} >= expected
 
 
 OWN = f"{['a', 'b'] * 4} [0, 1]\n"

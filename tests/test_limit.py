@@ -78,7 +78,7 @@ def test_out_of_memory_at_the_same_allocation(memlab, settings):
 
 
 @pytest.mark.parametrize("settings", [NATIVE, EXPANDABLE])
-def test_the_allocators_own_retry(memlab, settings):
+def test_the_allocator_retries_at_the_limit(memlab, settings):
     # GIVEN a program whose cache is full of blocks of the wrong size
     alone = lines(on_a_small_card(memlab, "fragments", size="768MiB", env=allocator(settings)))
     run = limited(memlab, "fragments", limit="768MiB", env=allocator(settings))
@@ -114,7 +114,7 @@ def test_every_kind_of_memory(memlab):
 
 
 @pytest.mark.parametrize("on_limit", ["oom", "spill"])
-def test_threads_at_the_border(memlab, on_limit):
+def test_threads_at_the_limit(memlab, on_limit):
     # GIVEN a program whose threads allocate and free at the same time, more than there is
     program = memlab.folder / "limited"
     subprocess.run(

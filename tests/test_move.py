@@ -221,7 +221,7 @@ print("done")
 """
 
 
-def test_from_inside(memlab):
+def test_the_c_interface(memlab):
     # GIVEN a program that calls the C functions of include/memlab.h THEN they work as documented
     run = memlab.python("-c", IN_PROCESS, env={"MEMLAB_OFFLOAD": "1"})
     assert (run.code, run.output, run.errors) == (0, "done\n", "")

@@ -132,7 +132,7 @@ def test_without_offload_memory_comes_from_the_driver(memlab):
         assert program.do("cu.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_uint64(PAGE))") == OUT_OF_MEMORY
 
 
-def test_a_host_callback_that_waits(memlab):
+def test_a_blocking_host_callback(memlab):
     with Console(memlab) as program:
         # GIVEN a callback in a stream that waits for another thread of the program
         program.do(

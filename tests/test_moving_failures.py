@@ -125,7 +125,7 @@ def test_a_failed_restore_can_be_repeated(memlab, function, nth):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_byte_is_lost_whatever_fails(memlab, seed):
+def test_no_byte_is_lost_in_random_failures(memlab, seed):
     # GIVEN a driver whose functions fail occasionally, once memory of all kinds is allocated
     dice = random.Random(seed)
     functions = ["cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemAddressReserve", "cuMemHostRegister"]

@@ -42,8 +42,8 @@ def test_zoo(name, way):
         options["budget"] = between(copy.deepcopy(twin), inputs)
     assert paged(model, **options) is model
     # THEN its results are the same: traced, timed, and afterwards
-    for one, wanted in zip(inputs, expected, strict=True):
-        assert same(call(model, one), wanted)
+    for one, result in zip(inputs, expected, strict=True):
+        assert same(call(model, one), result)
     assert memlab.plan_of(model).stage == "settled"
     # AND all of it is paged, trainable or frozen
     assert memlab.plan_of(model).kept.keys() <= {SMALL_BUFFERS, WRITTEN}
@@ -179,7 +179,7 @@ def test_layers_called_by_themselves():
             assert same(call(model, (x,)), call(twin, (x,)))
 
 
-def test_hooks_see_what_they_saw():
+def test_hooks_see_the_same_values():
     # GIVEN hooks of every kind that read inputs, results and weights
     def with_hooks(model):
         seen = []
@@ -227,9 +227,9 @@ def test_threads():
 
     def work(seed):
         x = torch.randn(3, 64, generator=torch.Generator().manual_seed(seed))
-        wanted = call(twin, (x,))
+        expected = call(twin, (x,))
         for _ in range(60):
-            if not torch.equal(call(model, (x,)), wanted):
+            if not torch.equal(call(model, (x,)), expected):
                 wrong.append(seed)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]

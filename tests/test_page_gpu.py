@@ -49,8 +49,8 @@ def test_trained_weights_are_on_the_gpu(memlab):
     run = memlab.python(PROGRAMS / "paged.py", "trained", preload=False, env=environment() | {"PYTHONWARNINGS": "always"})
     (found,) = lines(run)
     # THEN all of it is paged first, and then the trained weights are on the GPU for the optimizer, contiguous
-    wanted = {"paged": ["cpu"], "trained": ["cuda"], "base": ["cpu"], "copied": ["cpu"], "back": ["cpu"]}
-    assert found["where"] == wanted
+    expected = {"paged": ["cpu"], "trained": ["cuda"], "base": ["cpu"], "copied": ["cpu"], "back": ["cpu"]}
+    assert found["where"] == expected
     assert "contiguous chunk" not in run.errors
     # AND in copies of it tied weights are one tensor
     assert found["tied"]

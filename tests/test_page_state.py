@@ -19,7 +19,7 @@ def test_copies_and_pickles_are_ordinary_models(tmp_path):
     model = paged(mlp(), budget="min", max_layer_size=1)
     model.note = "kept"
     for stage in range(4):
-        wanted = call(model, (x,))
+        expected = call(model, (x,))
         torch.save(model, tmp_path / "model.pt")
         copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), copy.copy(model)]
         copies.append(torch.load(tmp_path / "model.pt", weights_only=False))
@@ -29,7 +29,7 @@ def test_copies_and_pickles_are_ordinary_models(tmp_path):
             if index != 2:
                 assert "memlab" not in vars(one) and "forward" not in vars(one[0]) and "_apply" not in vars(one)
                 assert type(one[0]._parameters) is dict
-                assert same(call(one, (x,)), wanted), stage
+                assert same(call(one, (x,)), expected), stage
         # AND saving one layer saves only that layer
         saved = io.BytesIO()
         torch.save(model[0].state_dict(), saved)
@@ -56,20 +56,20 @@ def test_round_trip_of_state():
     # GIVEN two models of different weights
     one, other = mlp(), mlp()
     x = torch.randn(3, 64)
-    wanted = call(other, (x,))
+    expected = call(other, (x,))
     model = paged(one, budget="min", on_change="upload")
     for _ in range(3):
         call(model, (x,))
     # WHEN the paged one loads the other's state, THEN it computes the same as the other
     model.load_state_dict(other.state_dict())
-    assert same(call(model, (x,)), wanted)
+    assert same(call(model, (x,)), expected)
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True))
 
 
 def test_state_during_a_forward():
     # GIVEN hooks and a thread that save and copy the model while it runs
     twin, model = pair(mlp())
-    wanted = twin.state_dict()
+    expected = twin.state_dict()
     seen = []
 
     def save(module, args):
@@ -92,7 +92,7 @@ def test_state_during_a_forward():
     thread.join()
     # THEN each copy is complete
     assert len(seen) > 60
-    assert all(torch.equal(state[key], wanted[key]) for state in seen for key in wanted)
+    assert all(torch.equal(state[key], expected[key]) for state in seen for key in expected)
 
 
 @pytest.mark.parametrize("before", range(3))
@@ -114,7 +114,7 @@ def test_a_forked_child():
     model = paged(mlp(), budget="min")
     x = (torch.randn(2, 64),)
     for _ in range(3):
-        wanted = call(model, x)
+        expected = call(model, x)
     child = os.fork()
     if child == 0:
         # GIVEN a child without its parent's threads, THEN the error says so, and it can continue unpaged
@@ -124,8 +124,8 @@ def test_a_forked_child():
                 call(model, x)
             except RuntimeError as error:
                 code = 0 if "forked" in str(error) else 2
-            code = code or (0 if torch.equal(call(memlab.unpage(model), x), wanted) else 3)
+            code = code or (0 if torch.equal(call(memlab.unpage(model), x), expected) else 3)
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert torch.equal(call(model, x), wanted)
+    assert torch.equal(call(model, x), expected)

@@ -109,7 +109,7 @@ def test_forked_children_are_silent(memlab, workers):
     assert memlab.report(run.trace)["process"]["exit"] == 0
 
 
-def test_spawned_children_have_their_own(memlab):
+def test_spawned_children_have_their_own_traces(memlab):
     run = memlab.python(PROGRAMS / "endings.py", "spawn")
     assert run.code == 0, run.errors
     reports = [memlab.report(trace) for trace in run.traces]

@@ -47,7 +47,7 @@ def test_two_processes_with_one_name(memlab, program):
     assert pairs_in(files[0]) == later.output == "7 pairs\n"
 
 
-def test_exec_keeps_what_came_before(memlab, program):
+def test_exec_keeps_the_first_trace(memlab, program):
     # GIVEN a program that uses the card and execs another that does, with the same pid
     run = memlab.run(program, "exec")
     assert (run.code, run.output, run.errors) == (0, "10 pairs\n", "")

@@ -306,7 +306,7 @@ fn blocks_of_stacks(stacks: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_stack_is_counted_at_the_best_frame_it_has() {
+fn a_stack_counts_at_its_best_frame() {
     // GIVEN stacks with frames of the user, of libraries, of PyTorch, of Python and of generated code
     let stacks = ["gut", "gulmt", "lsmt", "sts", "gsg", "gg"];
     let events = blocks_of_stacks(&stacks);

@@ -221,7 +221,7 @@ fn later_names_can_be_adopted() {
 }
 
 #[test]
-fn the_latest_events_come_with_the_state() {
+fn a_seek_returns_the_latest_events() {
     let lines = training(5_000);
     let trace = Trace::new("tail.jsonl", &lines);
     let mut seekable = SeekableReplay::open(&trace.0, 100).unwrap();

@@ -70,7 +70,7 @@ fn a_signal_that_ends_the_program_ends_memlab() {
 }
 
 #[test]
-fn input_and_output_are_left_alone() {
+fn input_and_output_are_unchanged() {
     // GIVEN a program that copies its input, and writes to standard error
     let folder = folder();
     let mut command = memlab(&folder, &["run", "--", "sh", "-c", "cat; echo oops >&2"]);
@@ -289,7 +289,7 @@ fn files_that_are_not_traces_are_refused() {
 }
 
 #[test]
-fn damaged_traces_are_shown_up_to_the_damage() {
+fn damaged_traces_are_shown_without_the_damaged_lines() {
     // GIVEN a trace with garbled lines, truncated in the middle of its last
     let folder = folder();
     let mut text = trained(2).text;

@@ -132,7 +132,7 @@ fn the_figures_add_up() {
 }
 
 #[test]
-fn names_stay_text() {
+fn names_are_escaped() {
     // GIVEN the same run twice: with harmless names, and with names that try to break out of their context
     let hostile_names = [
         "</script><script>alert(1)</script>",
@@ -189,7 +189,7 @@ fn hostile_traces_give_valid_pages() {
 }
 
 #[test]
-fn a_big_run_stays_small() {
+fn the_page_of_a_big_run_is_small() {
     // GIVEN two devices, 4000 nested and 4000 adjacent lines, 4000 nested layers, 20,000 steps
     let mut story = Story::begin(4242, None);
     let long = "x".repeat(500);

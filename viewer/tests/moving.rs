@@ -163,7 +163,7 @@ fn restore_waits_for_room_on_request() {
 }
 
 #[test]
-fn ctrl_c_ends_waiting_for_room() {
+fn ctrl_c_cancels_waiting_for_room() {
     let runtime = Runtime::new();
     let failures = vec![("full".to_owned(), true); 1000];
     let requests = Movable { failures, state: "offloaded".into(), ..Movable::new(PID) }.listen(&runtime);
