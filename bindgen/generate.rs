@@ -2,8 +2,8 @@
 //!
 //!     generate-bindings HEADERS OUT.rs
 //!
-//! HEADERS is the folder with `cupti.h`, the CUDA runtime's headers and `crt/`. Only the declarations listed here are kept,
-//! without comments: the license of NVIDIA's headers does not allow copying them.
+//! HEADERS is the folder with `cupti.h`, the CUDA runtime's headers and `crt/`. Only the declarations listed here are
+//! kept, without comments: the license of NVIDIA's headers does not allow copying them.
 
 use std::error::Error;
 use std::process::Command;

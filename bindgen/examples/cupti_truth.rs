@@ -1,19 +1,20 @@
-//! libcupti_truth.so: writes the allocations and frees of a program as CUPTI reports them, to compare with memlab's trace
-//! of the same program on a real GPU: see `benches/on_gpu.sh`.
+//! libcupti_truth.so: writes the allocations and frees of a program as CUPTI reports them, to compare with memlab's
+//! trace of the same program on a real GPU: see `benches/on_gpu.sh`.
 //!
 //!     CUDA_INJECTION64_PATH=libcupti_truth.so CUPTI_TRUTH_OUTPUT=truth.txt python train.py
 //!     LD_PRELOAD=libcupti_truth.so CUPTI_TRUTH_OUTPUT=truth.txt python train.py
 //!
-//! Either way NVIDIA's driver calls `InitializeInjection` in `cuInit`; without a driver, or without `CUPTI_TRUTH_OUTPUT`,
-//! nothing happens. `CUPTI_TRUTH_LIBRARY` sets the libcupti to load; the default is the one that the linker finds. The file:
+//! Either way NVIDIA's driver calls `InitializeInjection` in `cuInit`; without a driver, or without
+//! `CUPTI_TRUTH_OUTPUT`, nothing happens. `CUPTI_TRUTH_LIBRARY` sets the libcupti to load; the default is the one that
+//! the linker finds. The file:
 //!
 //!     cupti 130401
 //!     alloc device 140213447884800 20971520 0 1763633391000000000
 //!     free device 140213447884800 20971520 0 1763633392000000000
 //!     end 0
 //!
-//! The columns are operation, kind, address, bytes, device and time; `end` has the number of records that CUPTI dropped.
-//! Without an `end` the program did not exit normally. `failed …` gives the reason for a missing recording.
+//! The columns are operation, kind, address, bytes, device and time; `end` has the number of records that CUPTI
+//! dropped. Without an `end` the program did not exit normally. `failed …` gives the reason for a missing recording.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::File;
@@ -41,8 +42,8 @@ struct Observer {
 
 static OBSERVER: OnceLock<Option<Observer>> = OnceLock::new();
 
-/// Called by the driver in `cuInit`, in the calling thread. Always returns nonzero (success): a failed recording must not
-/// stop the program.
+/// Called by the driver in `cuInit`, in the calling thread. Always returns nonzero (success): a failed recording must
+/// not stop the program.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
     OBSERVER.get_or_init(|| {
@@ -144,8 +145,8 @@ extern "C" fn constructor() {
     if std::env::var_os("CUPTI_TRUTH_OUTPUT").is_none() {
         return;
     }
-    // SAFETY: if preloaded, this runs before any other thread; if injected, the variable is set and not changed. `dladdr`
-    // only reads, and its path belongs to the linker and stays valid.
+    // SAFETY: if preloaded, this runs before any other thread; if injected, the variable is set and not changed.
+    // `dladdr` only reads, and its path belongs to the linker and stays valid.
     unsafe {
         if libc::getenv(INJECTION.as_ptr()).is_null() {
             let mut library = libc::Dl_info {

@@ -4,8 +4,8 @@
 //! activity records of memory and of memory pools, versions and error texts. The license of the headers does not allow
 //! copying them: they are only downloaded to generate from.
 //!
-//! Nothing here links to CUPTI. [`Cupti`] opens the program's library, if there is one, and holds a pointer to each function
-//! that it exports: CUDA 12 and 13 ship different CUPTI versions.
+//! Nothing here links to CUPTI. [`Cupti`] opens the program's library, if there is one, and holds a pointer to each
+//! function that it exports: CUDA 12 and 13 ship different CUPTI versions.
 //!
 //! # Layers
 //!

@@ -24,8 +24,8 @@ macro_rules! table {
         /// A loaded CUPTI: its functions by their C names, `None` where this library does not have one.
         ///
         /// The library is never unloaded: it can call back at any time, from its own threads. Without NVIDIA's driver
-        /// its functions must not be called: in CUDA 13.2 the first call, of any function, then recurses until the stack
-        /// overflows. The methods check for the driver; callers through a pointer must do so themselves.
+        /// its functions must not be called: in CUDA 13.2 the first call, of any function, then recurses until the
+        /// stack overflows. The methods check for the driver; callers through a pointer must do so themselves.
         #[expect(non_snake_case, reason = "the names are CUPTI's")]
         pub struct Cupti {
             name: OsString,
@@ -48,8 +48,8 @@ macro_rules! table {
                                 Err(_) => unreachable!(),
                             }
                         };
-                        // SAFETY: the caller vouches for the handle; a symbol of this name has this signature, and null is
-                        // `None`.
+                        // SAFETY: the caller vouches for the handle; a symbol of this name has this signature, and null
+                        // is `None`.
                         unsafe {
                             transmute::<*mut c_void, Option<unsafe extern "C" fn($($parameter),*) -> CUptiResult>>(
                                 libc::dlsym(handle, NAME.as_ptr()),
@@ -138,12 +138,13 @@ impl Cupti {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
-    /// Registers the callbacks that provide buffers for records and receive full ones. Call it before the first `enable`.
+    /// Registers the callbacks that provide buffers for records and receive full ones. Call it before the first
+    /// `enable`.
     ///
     /// # Safety
     ///
-    /// CUPTI calls them from its own threads, also at process exit. `request` must provide memory aligned to 8 bytes that
-    /// stays valid until `complete` receives it.
+    /// CUPTI calls them from its own threads, also at process exit. `request` must provide memory aligned to 8 bytes
+    /// that stays valid until `complete` receives it.
     pub unsafe fn register_buffers(
         &self,
         request: CUpti_BuffersCallbackRequestFunc,
@@ -167,8 +168,8 @@ impl Cupti {
         self.call("cuptiActivityDisable", self.cuptiActivityDisable, |function| unsafe { function(kind) })
     }
 
-    /// Makes CUPTI deliver its buffers; with `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED` also those with unfinished records. Returns
-    /// after the callback has received all of them. Must not be called from that callback.
+    /// Makes CUPTI deliver its buffers; with `CUPTI_ACTIVITY_FLAG_FLUSH_FORCED` also those with unfinished records.
+    /// Returns after the callback has received all of them. Must not be called from that callback.
     pub fn flush(&self, flag: bindings::CUpti_ActivityFlag) -> Result<(), CallError> {
         // SAFETY: takes a number.
         self.call("cuptiActivityFlushAll", self.cuptiActivityFlushAll, |function| unsafe { function(flag.0) })
@@ -183,7 +184,8 @@ impl Cupti {
         let next = self.cuptiActivityGetNextRecord;
         let mut record = ptr::null_mut();
         std::iter::from_fn(move || {
-            // SAFETY: the caller vouches for the buffer, which comes from a working CUPTI; `record` is null or the previous record.
+            // SAFETY: the caller vouches for the buffer, which comes from a working CUPTI; `record` is null or the
+            // previous record.
             let result = unsafe { next?(buffer, valid_bytes, &mut record) };
             (result == CUptiResult::CUPTI_SUCCESS).then_some(record.cast_const())
         })

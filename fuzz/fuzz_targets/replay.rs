@@ -1,5 +1,5 @@
-//! Decodes any bytes as a trace: the decoder and the model must not panic or hang, the views must add up, and a keyframe of
-//! the model must replay to the same views.
+//! Decodes any bytes as a trace: the decoder and the model must not panic or hang, the views must add up, and a
+//! keyframe of the model must replay to the same views.
 //!
 //! Run `cargo +nightly fuzz run replay` from the repository's root, with `trace/tests/broken` as the first corpus.
 

@@ -158,8 +158,8 @@ proptest! {
 
     #[test]
     fn held_units_are_right_in_any_order(model in models(), actions in actions()) {
-        // GIVEN any model, WHEN a thread enters points in any order, edits weights and aborts forwards, THEN after each step
-        // the held units have the arena's bytes, and the reported changes are exact.
+        // GIVEN any model, WHEN a thread enters points in any order, edits weights and aborts forwards, THEN after each
+        // step the held units have the arena's bytes, and the reported changes are exact.
         let mut fixture = Fixture::new(&model);
         let mut session = fixture.pipeline.session();
         perform(&mut fixture, &mut session, &actions);

@@ -1,5 +1,5 @@
-//! The CUDA backend on the simulated GPU. Its copies are real and its events are checked, but all work is done when it is
-//! submitted: the order that events enforce is tested in `threads.rs` and `schedule.rs`.
+//! The CUDA backend on the simulated GPU. Its copies are real and its events are checked, but all work is done when it
+//! is submitted: the order that events enforce is tested in `threads.rs` and `schedule.rs`.
 //!
 //! The scenarios marked as ignored run in separate processes with the simulated driver.
 
@@ -193,7 +193,8 @@ fn is_inherited(address: u64) -> bool {
 #[test]
 #[ignore = "run by `pinning_refused`"]
 fn scenario_pinning_refused() {
-    // GIVEN a system that pins one chunk and fails at the second, WHEN an arena of two is pinned, THEN the failure has a remedy
+    // GIVEN a system that pins one chunk and fails at the second, WHEN an arena of two is pinned, THEN the failure has
+    // a remedy
     let large = Arena::new(memlab_loader::arena::CHUNK + (1 << 20)).unwrap();
     assert!(!large.pin(0) && !large.is_pinned());
     let refused = large.pin_failure().unwrap();
@@ -277,7 +278,8 @@ fn scenario_a_captured_forward() {
     let stream = Stream(device.create_stream().unwrap());
     fixture.forward(stream);
     let before = fixture.pipeline.counters();
-    // WHEN forwards are captured, THEN no call is forbidden, all streams are joined, and each has one copy per streamed unit
+    // WHEN forwards are captured, THEN no call is forbidden, all streams are joined, and each has one copy per streamed
+    // unit
     let mut session = fixture.pipeline.session();
     let mut forward = || {
         (0..6).for_each(|key| drop(enter(&mut session, key, stream).unwrap()));

@@ -1,4 +1,5 @@
-//! Forwards captured into graphs, on clocks: a replay finds its weights after any other work, and so does the work after it.
+//! Forwards captured into graphs, on clocks: a replay finds its weights after any other work, and so does the work
+//! after it.
 
 mod common;
 
@@ -76,8 +77,8 @@ proptest! {
 
     #[test]
     fn replays_find_their_weights(mut model in models(), actions in actions()) {
-        // GIVEN a program that captures forwards, in order or not, some aborted, WHEN it replays them between others, THEN every
-        // reader finds its weights, and all captures are joined.
+        // GIVEN a program that captures forwards, in order or not, some aborted, WHEN it replays them between others,
+        // THEN every reader finds its weights, and all captures are joined.
         model.keys = (0..model.points.len() as i64).collect();
         let fixture = Fixture::new(&model);
         let mut session = fixture.pipeline.session();
@@ -161,7 +162,8 @@ fn a_failed_capture_has_no_side_effects() {
 
 #[test]
 fn an_exception_in_a_capture_keeps_it_valid() {
-    // GIVEN a captured forward that an exception ends, WHEN the session leaves it, THEN the capture can be ended and replayed.
+    // GIVEN a captured forward that an exception ends, WHEN the session leaves it, THEN the capture can be ended and
+    // replayed.
     let fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
     fixture.clock.begin_capture(STREAM);
@@ -180,7 +182,8 @@ fn units_held_before_a_capture_stay_held() {
     fixture.layer(&mut session, 0, STREAM).unwrap();
     fixture.clock.begin_capture(OTHER);
     fixture.layer(&mut session, 1, OTHER).unwrap();
-    // WHEN the session leaves the capture, THEN only its units are released; WHEN it leaves the forward, THEN the others are.
+    // WHEN the session leaves the capture, THEN only its units are released; WHEN it leaves the forward, THEN the
+    // others are.
     assert_eq!(leave(&mut session, OTHER).unwrap(), [1]);
     let graph = fixture.clock.end_capture(OTHER).unwrap();
     assert_eq!(leave(&mut session, STREAM).unwrap(), [0]);

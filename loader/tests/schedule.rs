@@ -61,8 +61,8 @@ fn run(model: &Model, forwards: usize) -> Run {
     Run { times, copied, clock }
 }
 
-/// `end_copy(j) = max(end_copy(j-1), slot_free(j)) + b_j/BW; start(j) = max(end(j-1), end_copy(j))`, where units that are
-/// still loaded are not copied, and a place is free when the last compute on its units has ended.
+/// `end_copy(j) = max(end_copy(j-1), slot_free(j)) + b_j/BW; start(j) = max(end(j-1), end_copy(j))`, where units that
+/// are still loaded are not copied, and a place is free when the last compute on its units has ended.
 fn recurrence(model: &Model, forwards: usize) -> (Vec<(u64, u64)>, Vec<u32>) {
     let units = model.bytes.len();
     let mut loaded: Vec<bool> = model.places.iter().map(Option::is_none).collect();
@@ -114,7 +114,8 @@ proptest! {
     }
 }
 
-/// `layers` of equal size, all but the `residents` streamed through two slots, each computing `compute` per copy of 1000.
+/// `layers` of equal size, all but the `residents` streamed through two slots, each computing `compute` per copy of
+/// 1000.
 fn layers(layers: u32, residents: impl Fn(u32) -> bool, compute: u64) -> Model {
     let mut slot = 0;
     let place = |layer| {
@@ -143,8 +144,8 @@ fn steady(model: &Model) -> f64 {
 
 #[test]
 fn the_time_of_a_forward_is_that_of_the_reference_table() {
-    // GIVEN 32 equal layers and two slots, WHEN the residents are spread evenly, THEN a forward takes as long as in the table
-    // of the reference.
+    // GIVEN 32 equal layers and two slots, WHEN the residents are spread evenly, THEN a forward takes as long as in the
+    // table of the reference.
     assert_eq!(steady(&layers(32, |layer| layer % 4 != 3, 250)), 8.0);
     assert_eq!(steady(&layers(32, |layer| layer % 2 != 1, 500)), 16.0);
     assert_eq!(steady(&layers(32, |layer| layer % 4 == 3, 750)), 26.0);

@@ -37,8 +37,8 @@ fn in_time(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Each thread runs forwards, some aborted, some out of order, and checks its held units at the start and the end of its
-/// compute. Returns the number of waits for other threads.
+/// Each thread runs forwards, some aborted, some out of order, and checks its held units at the start and the end of
+/// its compute. Returns the number of waits for other threads.
 fn run_on_host(model: &Model, threads: u64, forwards: u64) -> u64 {
     let arena = Arc::new(Arena::new(model.arena_bytes()).unwrap());
     let device = DeviceMemory::new(None, model.device_bytes()).unwrap();
@@ -109,8 +109,8 @@ fn sharing_layers() -> Model {
 
 #[test]
 fn two_and_eight_threads_share_a_ring() {
-    // GIVEN a ring so small that threads block each other, WHEN two or eight run forwards, THEN each finds its own weights
-    // at all times, and all finish.
+    // GIVEN a ring so small that threads block each other, WHEN two or eight run forwards, THEN each finds its own
+    // weights at all times, and all finish.
     for threads in [2, 8] {
         in_time(move || assert!(run_on_host(&sharing_layers(), threads, 300) > 0));
     }
@@ -170,8 +170,8 @@ proptest! {
 
     #[test]
     fn streams_of_several_threads_are_ordered(model in models(), threads in 2u64..6) {
-        // GIVEN a device that can be arbitrarily late, and a stream per thread, WHEN they run forwards, THEN by the events alone
-        // no copy overwrites what is being read, and each reader sees its own bytes.
+        // GIVEN a device that can be arbitrarily late, and a stream per thread, WHEN they run forwards, THEN by the
+        // events alone no copy overwrites what is being read, and each reader sees its own bytes.
         in_time(move || run_on_clocks(&model, threads));
     }
 }

@@ -142,9 +142,9 @@ fn blocks_of_a_script_without_a_model_are_other() {
     assert_eq!(category(&model, Category::Temporary), (0, 0));
 }
 
-/// Steps 1 to `steps` of a training with averages of two weights in a list, made by operations with and without autograd, a
-/// data set on the device, a batch of it that a module is called with, and at every step a new batch and a loss that is
-/// kept.
+/// Steps 1 to `steps` of a training with averages of two weights in a list, made by operations with and without
+/// autograd, a data set on the device, a batch of it that a module is called with, and at every step a new batch and a
+/// loss that is kept.
 fn training_that_keeps_tensors(steps: u64) -> Vec<String> {
     let mut lines: Vec<String> = [
         r#"["a",1,1,0,1000,1024,1,0,4]"#, // the averages
@@ -185,7 +185,8 @@ fn permanent_blocks_are_neither_inputs_nor_activations() {
     assert_eq!(category(&model, Category::Input).0, 1024 + 8192 + 256 + 256);
     // WHEN there are more
     let model = of(6);
-    // THEN averages and data are neither inputs nor activations; batches are inputs, accumulating losses are activations
+    // THEN averages and data are neither inputs nor activations; batches are inputs, accumulating losses are
+    // activations
     assert_eq!(category(&model, Category::Other).0, 3072 + 8192);
     assert_eq!(category(&model, Category::Input).0, 256 + 256);
     assert_eq!(category(&model, Category::Activation).0, 6 * 128);

@@ -11,7 +11,8 @@ use memlab_trace::{Category, Model, Record, Scope, decode_line};
 use proptest::prelude::*;
 use reference::{DRIVER_KIND, Event, Reference};
 
-/// Stacks 1 and 2 lead to line 10 (2 through torch), 3 to line 20, 4 to PyTorch's line 5; 5 and 6 are a loop without a line.
+/// Stacks 1 and 2 lead to line 10 (2 through torch), 3 to line 20, 4 to PyTorch's line 5; 5 and 6 are a loop without a
+/// line.
 const NAMES: &[&str] = &[
     r#"{"memlab":1,"version":"0.1.0","pid":1}"#,
     r#"{"software":"torch","version":"2.15.0","root":"/opt/torch/"}"#,

@@ -1,10 +1,9 @@
 //! Measures the dashboard's processor time, its latency, and how long it takes to open a large trace.
 //!
-//! `viewer_bench [SECONDS]` follows a simulated process with a million live blocks and 50,000 events a second, and prints for
-//! each screen the dashboard's share of a core and the time from a key press to the answer on the terminal. It then opens a
-//! finished trace of 1 GB, with 20,000 live blocks, at its peak and prints the time and the memory. With 0 seconds it only
-//! does the second part.
-//! `viewer_bench --write FILE` only writes that trace.
+//! `viewer_bench [SECONDS]` follows a simulated process with a million live blocks and 50,000 events a second, and
+//! prints for each screen the dashboard's share of a core and the time from a key press to the answer on the terminal.
+//! It then opens a finished trace of 1 GB, with 20,000 live blocks, at its peak and prints the time and the memory.
+//! With 0 seconds it only does the second part. `viewer_bench --write FILE` only writes that trace.
 //!
 //! The dashboard is the release build of this workspace, on a pseudo-terminal of 200 by 60.
 

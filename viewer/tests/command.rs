@@ -345,8 +345,8 @@ fn answer(socket: &Path, reply: String) {
 
 #[test]
 fn ps_lists_processes_that_answer_and_removes_dead_sockets() {
-    // GIVEN a process that answers, two dead ones, one of whose sockets a child holds, one that is busy, and one that sends
-    // invalid replies
+    // GIVEN a process that answers, two dead ones, one of whose sockets a child holds, one that is busy, and one that
+    // sends invalid replies
     let folder = folder();
     let trace = folder.path().join("t.jsonl");
     std::fs::write(&trace, trained(2).text).expect("written");

@@ -146,7 +146,8 @@ fn restore_waits_for_room_on_request() {
     };
     let runtime = Runtime::new();
     let requests = offloaded(full()).listen(&runtime);
-    // WHEN it is restored THEN that fails; with --wait the reason is printed once, and it is repeated until there is room
+    // WHEN it is restored THEN that fails; with --wait the reason is printed once, and it is repeated until there is
+    // room
     let (code, _, err) = memlab(&runtime, &format!("restore {PID}"));
     assert_eq!(code, Some(1));
     assert!(err.contains("lacks 2 GiB") && !err.contains("trying again"), "{err}");

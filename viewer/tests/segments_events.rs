@@ -510,7 +510,8 @@ fn enter_goes_to_the_moment_of_the_event_under_the_cursor() {
     press(&mut app, "jjjj");
     let number = selected_number(&mut app);
     let time = app.events.items(&app.context)[app.events.table.selected].event.time;
-    // GIVEN events that came since the last drawing WHEN Enter is pressed THEN the moment is that of the event on the screen
+    // GIVEN events that came since the last drawing WHEN Enter is pressed THEN the moment is that of the event on the
+    // screen
     send(&mut app, &with_more(40));
     press(&mut app, "\n");
     assert_eq!((app.context.moment, app.context.cursor_time()), (ShownMoment::Then, Some(time)));

@@ -1,7 +1,7 @@
 //! A device whose streams are clocks: a copy takes a nanosecond per byte of simulated time, and no real time.
 //!
-//! It copies nothing, but records when each copy wrote where, so that a test can tell what a reader would have read. Streams
-//! can be captured into graphs by CUDA's rules, and graphs can be replayed.
+//! It copies nothing, but records when each copy wrote where, so that a test can tell what a reader would have read.
+//! Streams can be captured into graphs by CUDA's rules, and graphs can be replayed.
 
 use std::collections::HashMap;
 use std::time::Duration;

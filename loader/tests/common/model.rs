@@ -75,7 +75,8 @@ impl Model {
     }
 }
 
-/// Units of a few sizes anywhere in a ring that holds at least the largest, and points that need up to three disjoint ones.
+/// Units of a few sizes anywhere in a ring that holds at least the largest, and points that need up to three disjoint
+/// ones.
 pub fn models() -> impl Strategy<Value = Model> {
     (1usize..9, 0u64..12).prop_flat_map(|(count, spare)| {
         let bytes = prop::collection::vec((1u64..6).prop_map(|grains| grains * GRAIN), count);

@@ -1,4 +1,5 @@
-//! A simulation of the pipeline's rules, nanosecond by nanosecond on a ring of bytes: slow, and written from the rules alone.
+//! A simulation of the pipeline's rules, nanosecond by nanosecond on a ring of bytes: slow, and written from the rules
+//! alone.
 
 use memlab_loader::ByteRange;
 use memlab_loader::plan::{Bus, Point, PointTime};

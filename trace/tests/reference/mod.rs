@@ -1,7 +1,7 @@
 //! A slow reference implementation of the model: computes everything from the whole list of events, with lookahead.
 //!
-//! It shares no code with the model: it finds the lifetime and the category of each block, and then computes the sums for
-//! every moment from scratch.
+//! It shares no code with the model: it finds the lifetime and the category of each block, and then computes the sums
+//! for every moment from scratch.
 
 use std::collections::BTreeMap;
 
@@ -83,8 +83,8 @@ impl Reference {
         reference
     }
 
-    /// Whether a thread enters forward with event `at`: by an allocation in forward after one elsewhere. It leaves forward with
-    /// an allocation elsewhere, with its step, and whenever there is backward.
+    /// Whether a thread enters forward with event `at`: by an allocation in forward after one elsewhere. It leaves
+    /// forward with an allocation elsewhere, with its step, and whenever there is backward.
     fn enters_forward(&self, at: usize) -> bool {
         let Event::Alloc { thread, layer, flags, .. } = self.events[at] else { return false };
         let was_there = self.events[..at].iter().rev().find_map(|event| match *event {
@@ -421,8 +421,8 @@ impl Block {
         }
     }
 
-    /// Its owner by tags: the layer of its largest tensor. The order of tags decides between ties and tensors that were tagged
-    /// again, as the model documents.
+    /// Its owner by tags: the layer of its largest tensor. The order of tags decides between ties and tensors that were
+    /// tagged again, as the model documents.
     fn owner(&self) -> Option<(u32, &'static str)> {
         let mut largest: Option<(u64, u64, u32, &'static str)> = None;
         let mut known = BTreeMap::new();

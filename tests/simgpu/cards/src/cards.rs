@@ -20,8 +20,8 @@ unsafe impl Send for Cards {}
 unsafe impl Sync for Cards {}
 
 impl Cards {
-    /// Opens the cards that `SIMGPU_CARDS` names. The first process creates them: `SIMGPU_DEVICES` (default 1) devices of
-    /// `SIMGPU_MEMORY` (default 8GiB) bytes. The cards are private to the process if the file cannot be used.
+    /// Opens the cards that `SIMGPU_CARDS` names. The first process creates them: `SIMGPU_DEVICES` (default 1) devices
+    /// of `SIMGPU_MEMORY` (default 8GiB) bytes. The cards are private to the process if the file cannot be used.
     pub fn open() -> Cards {
         let table = std::env::var_os("SIMGPU_CARDS")
             .and_then(|path| file::open_shared(path.as_ref()))

@@ -1,8 +1,8 @@
 //! Creating, opening and removing the card file.
 //!
-//! A process that has the file open holds a shared `flock` on it, which the kernel drops when the process dies. A file that
-//! can be locked exclusively is therefore unused: the last process to exit removes it, and the first process of another
-//! invocation removes the files that killed processes left behind.
+//! A process that has the file open holds a shared `flock` on it, which the kernel drops when the process dies. A file
+//! that can be locked exclusively is therefore unused: the last process to exit removes it, and the first process of
+//! another invocation removes the files that killed processes left behind.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};

@@ -1,7 +1,7 @@
 //! Distinguishes a living process from a dead one whose pid was reused.
 
-/// When `pid` started, in clock ticks since boot (field 22 of `/proc/pid/stat`, see proc(5)); None when there is no such
-/// process or it is a zombie.
+/// When `pid` started, in clock ticks since boot (field 22 of `/proc/pid/stat`, see proc(5)); None when there is no
+/// such process or it is a zombie.
 pub fn start_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command name may hold spaces and parentheses: fields are counted after the last one.

@@ -1,7 +1,7 @@
 //! Device memory: blocks, what they are charged, and the freed blocks that pools keep.
 //!
-//! The card is charged the size rounded up: to 2 MiB from 1 MiB on, to 512 bytes below. (The real driver cuts small blocks out
-//! of 2 MiB ones.)
+//! The card is charged the size rounded up: to 2 MiB from 1 MiB on, to 512 bytes below. (The real driver cuts small
+//! blocks out of 2 MiB ones.)
 
 use crate::code::{Answer, Code};
 use crate::current::current_device;

@@ -51,8 +51,8 @@ pub fn of(state: &State, stream: usize) -> Result<Option<usize>, Code> {
     }
 }
 
-/// Submits work to a stream: true if the caller must execute it now, false if it became a node. Work on the legacy stream
-/// fails while a stream that synchronises with it captures.
+/// Submits work to a stream: true if the caller must execute it now, false if it became a node. Work on the legacy
+/// stream fails while a stream that synchronises with it captures.
 pub fn submit(state: &mut State, stream: usize, work: Work) -> Result<bool, Code> {
     if state.captures.is_empty() {
         return Ok(true);
@@ -90,8 +90,8 @@ pub fn refuse(state: &mut State, stream: usize) -> Answer {
     Err(Code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Fails a potentially unsafe call (`cudaMalloc`, a synchronisation …) if a capture in progress forbids it to this thread,
-/// by the rules of `cudaThreadExchangeStreamCaptureMode`.
+/// Fails a potentially unsafe call (`cudaMalloc`, a synchronisation …) if a capture in progress forbids it to this
+/// thread, by the rules of `cudaThreadExchangeStreamCaptureMode`.
 pub fn forbid_unsafe(state: &mut State) -> Answer {
     let mode = MODE.with(Cell::get);
     if state.captures.is_empty() || mode == RELAXED {

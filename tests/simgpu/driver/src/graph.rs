@@ -1,7 +1,7 @@
 //! Graphs: nodes with a kind and dependencies, and memory nodes that hold memory.
 //!
-//! A launch executes only memory nodes. Graph memory follows the documentation: a node's address is fixed when the node is
-//! added, its memory is charged to the card at launch, and stays reserved after a free until `cuDeviceGraphMemTrim`.
+//! A launch executes only memory nodes. Graph memory follows the documentation: a node's address is fixed when the node
+//! is added, its memory is charged to the card at launch, and stays reserved after a free until `cuDeviceGraphMemTrim`.
 
 use crate::api::{answer, api};
 use crate::capture;
@@ -169,8 +169,8 @@ api! {
         current(&state)?;
         crate::fail::count_allocation()?;
         let handle = add_node(&mut state, graph, Work::MEMORY_ALLOCATION, handles(dependencies, count))?;
-        // CUDA_MEM_ALLOC_NODE_PARAMS: pool properties (88 bytes, the location's device at 12), access descriptors (at 88,
-        // 96), size (at 104), address (at 112).
+        // CUDA_MEM_ALLOC_NODE_PARAMS: pool properties (88 bytes, the location's device at 12), access descriptors (at
+        // 88, 96), size (at 104), address (at 112).
         let device = params.add(12).cast::<i32>().read();
         let device = state.device(device)?;
         let size = params.add(104).cast::<u64>().read();

@@ -1,7 +1,7 @@
 //! What graphs consist of: nodes, and the memory of memory nodes.
 //!
-//! Graph memory follows the documentation: a node's address is fixed when the node is added, its memory is charged to the card
-//! at launch, and stays reserved after a free until `cuDeviceGraphMemTrim`.
+//! Graph memory follows the documentation: a node's address is fixed when the node is added, its memory is charged to
+//! the card at launch, and stays reserved after a free until `cuDeviceGraphMemTrim`.
 
 use crate::allocation::{allocate_on, rounded};
 use crate::code::{Answer, Code};

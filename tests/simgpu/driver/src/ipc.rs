@@ -1,7 +1,7 @@
 //! Sharing `cuMemAlloc` memory and events with another process.
 //!
-//! A block is private until it is first exported; then its bytes move into a memfd, mapped over the same addresses. The handle
-//! names the process and its descriptor of that file. The memory stays charged to the exporter.
+//! A block is private until it is first exported; then its bytes move into a memfd, mapped over the same addresses. The
+//! handle names the process and its descriptor of that file. The memory stays charged to the exporter.
 
 use std::ffi::CStr;
 use std::fs::OpenOptions;

@@ -1,7 +1,7 @@
 //! The simulated libcuda.so.1: a driver whose cards are entries in a file and whose device memory is host memory.
 //!
-//! Memory, copies, fills, address ranges, captures and errors behave as NVIDIA documents; kernels do nothing. All work is done
-//! when the call that submits it returns. The exported names are the ABI names of the real driver.
+//! Memory, copies, fills, address ranges, captures and errors behave as NVIDIA documents; kernels do nothing. All work
+//! is done when the call that submits it returns. The exported names are the ABI names of the real driver.
 //!
 //! # Layers
 //!

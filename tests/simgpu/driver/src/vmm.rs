@@ -1,7 +1,8 @@
 //! Virtual memory management: address ranges reserved separately from the physical memory mapped into them.
 //!
-//! Physical memory is a memfd; mapping it is `mmap` with `MAP_FIXED`, without access until `cuMemSetAccess`. The same bytes can
-//! be mapped at two addresses, unmapped, mapped elsewhere and passed to another process, and unmapped addresses fault.
+//! Physical memory is a memfd; mapping it is `mmap` with `MAP_FIXED`, without access until `cuMemSetAccess`. The same
+//! bytes can be mapped at two addresses, unmapped, mapped elsewhere and passed to another process, and unmapped
+//! addresses fault.
 
 use std::ffi::CString;
 

@@ -1,5 +1,5 @@
-//! cuDNN's backend (graph) API: descriptors that store their attributes, and a heuristic that returns one engine for every
-//! operation graph.
+//! cuDNN's backend (graph) API: descriptors that store their attributes, and a heuristic that returns one engine for
+//! every operation graph.
 
 use std::collections::HashMap;
 

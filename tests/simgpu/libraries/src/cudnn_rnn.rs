@@ -1,4 +1,5 @@
-//! cuDNN's recurrent networks: the layout of the weights, which torch relies on, and the sizes of workspace and reserve.
+//! cuDNN's recurrent networks: the layout of the weights, which torch relies on, and the sizes of workspace and
+//! reserve.
 
 use crate::api::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
 use crate::cudnn::{SHAPES, Shape, element_bytes};
@@ -65,8 +66,8 @@ impl Network {
         self.all_matrices() + self.layers * self.directions * self.bias()
     }
 
-    /// Matrix number `which` of a pseudo-layer: the gates' input matrices, their recurrent ones, the projection. All matrices
-    /// come before all biases.
+    /// Matrix number `which` of a pseudo-layer: the gates' input matrices, their recurrent ones, the projection. All
+    /// matrices come before all biases.
     fn matrix(&self, pseudo_layer: usize, which: usize) -> Option<Matrix> {
         let start: usize = (0..pseudo_layer).map(|before| self.matrices(before)).sum();
         let columns = self.columns(pseudo_layer);
@@ -106,8 +107,8 @@ fn network(descriptor: usize) -> Option<Network> {
     NETWORKS.get(descriptor, |network| *network)
 }
 
-/// The call with which torch up to 2.3 starts a recurrent network. It fails: the calls after it belong to an interface that
-/// is not simulated, and would reach the real library with descriptors of this one.
+/// The call with which torch up to 2.3 starts a recurrent network. It fails: the calls after it belong to an interface
+/// that is not simulated, and would reach the real library with descriptors of this one.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn cudnnSetRNNDescriptor_v6() -> i32 {

@@ -1,5 +1,5 @@
-//! The libraries' own device memory, allocated as in the real libraries: by a statically linked runtime that asks the driver
-//! through `cuGetProcAddress`. Only interposers of the driver see it.
+//! The libraries' own device memory, allocated as in the real libraries: by a statically linked runtime that asks the
+//! driver through `cuGetProcAddress`. Only interposers of the driver see it.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -38,7 +38,8 @@ pub fn allocate(bytes: usize) -> Option<u64> {
 /// Frees memory of [`allocate`].
 pub fn free(address: u64) {
     if let Some(free) = function(c"cuMemFree") {
-        // SAFETY: the type is that of cuMemFree_v2 in cuda.h. A destroyed context has freed the memory already: the error is ignored.
+        // SAFETY: the type is that of cuMemFree_v2 in cuda.h. A destroyed context has freed the memory already: the
+        // error is ignored.
         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u64) -> i32>(free)(address) };
     }
 }

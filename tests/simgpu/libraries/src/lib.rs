@@ -1,5 +1,5 @@
-//! Simulated cuBLAS, cuBLASLt, cuDNN and NCCL: compute routines are no-ops; queries that programs size their allocations by
-//! return plausible values.
+//! Simulated cuBLAS, cuBLASLt, cuDNN and NCCL: compute routines are no-ops; queries that programs size their
+//! allocations by return plausible values.
 //!
 //! # Layers
 //!

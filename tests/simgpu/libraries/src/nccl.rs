@@ -1,5 +1,5 @@
-//! Simulated NCCL: communicators that allocate device memory, and collectives that assume the same data on every rank. No
-//! rank waits for another.
+//! Simulated NCCL: communicators that allocate device memory, and collectives that assume the same data on every rank.
+//! No rank waits for another.
 
 use std::cell::RefCell;
 use std::ffi::c_char;
@@ -106,8 +106,8 @@ struct Broadcast {
 }
 
 thread_local! {
-    /// The thread's depth of open groups, and the broadcasts in them: torch gathers lists of tensors with one broadcast from
-    /// every rank.
+    /// The thread's depth of open groups, and the broadcasts in them: torch gathers lists of tensors with one broadcast
+    /// from every rank.
     static GROUP: RefCell<(u32, Vec<Broadcast>)> = const { RefCell::new((0, Vec::new())) };
 }
 

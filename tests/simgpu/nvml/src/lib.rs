@@ -1,4 +1,5 @@
-//! Simulated libnvidia-ml.so.1: the memory of the cards and the processes that hold it, from the card file of the driver.
+//! Simulated libnvidia-ml.so.1: the memory of the cards and the processes that hold it, from the card file of the
+//! driver.
 
 use std::ffi::{CStr, c_char};
 use std::sync::OnceLock;

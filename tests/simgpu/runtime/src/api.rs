@@ -16,9 +16,9 @@ pub fn last_error(forget: bool) -> i32 {
     LAST.try_with(|last| if forget { last.replace(0) } else { last.get() }).unwrap_or(0)
 }
 
-/// Exports runtime functions. The first argument names the driver in the body. A second name after `|` is the variant for the
-/// per-thread default stream and calls the driver's functions of that variant. The context is made current first; functions
-/// that must not create one are in `api_without_context!`.
+/// Exports runtime functions. The first argument names the driver in the body. A second name after `|` is the variant
+/// for the per-thread default stream and calls the driver's functions of that variant. The context is made current
+/// first; functions that must not create one are in `api_without_context!`.
 macro_rules! api {
     ($(fn $name:ident $(| $also:ident)* ($cu:ident $(; $($args:tt)*)?) $body:block)*) => {$(
         $crate::api::export_all!(bound [$name $($also)*] $cu ($($($args)*)?) $body);

@@ -57,8 +57,8 @@ pub fn entry_point(name: *const c_char, version: i32, flags: u64) -> Result<Resu
     Ok(if code == 0 && !function.is_null() { Ok(function) } else { Err(status) })
 }
 
-/// Declares the driver functions that the runtime uses: a table of addresses, and one method for each. Where the function of
-/// the runtime's own version has another signature, `@` names the version to ask for.
+/// Declares the driver functions that the runtime uses: a table of addresses, and one method for each. Where the
+/// function of the runtime's own version has another signature, `@` names the version to ask for.
 macro_rules! driver_functions {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $(@ $version:literal)?;)*) => {
         /// The driver's functions.
@@ -114,7 +114,8 @@ pub fn legacy() -> Result<&'static Driver, Error> {
     table(&LOADED, 0)
 }
 
-/// The driver, with functions that take stream 0 to be the thread's own (`CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`).
+/// The driver, with functions that take stream 0 to be the thread's own
+/// (`CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`).
 pub fn per_thread() -> Result<&'static Driver, Error> {
     static LOADED: OnceLock<Result<Driver, Error>> = OnceLock::new();
     table(&LOADED, 2)

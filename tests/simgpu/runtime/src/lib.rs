@@ -1,7 +1,7 @@
 //! Simulated libcudart of CUDA 12 and CUDA 13: the union of the names that programs import from either.
 //!
-//! It has no memory logic: every function calls the driver, which it finds as the real runtime does. Like the real one, it
-//! stores the thread's device, the primary contexts, the registered kernels and the last error.
+//! It has no memory logic: every function calls the driver, which it finds as the real runtime does. Like the real one,
+//! it stores the thread's device, the primary contexts, the registered kernels and the last error.
 //!
 //! # Layers
 //!

@@ -1,9 +1,10 @@
-//! Replaces `pthread_exit`, with which CPython before 3.14 ends a thread that requests the GIL during interpreter shutdown.
+//! Replaces `pthread_exit`, with which CPython before 3.14 ends a thread that requests the GIL during interpreter
+//! shutdown.
 //!
-//! PyTorch does not support that: when backward has returned, an autograd thread can still be about to destroy its state. It
-//! requests the GIL for the Python objects in it, is unwound in a destructor, and C++ calls `std::terminate`. A program that
-//! ends right after backward then sometimes aborts with SIGABRT, more often on a busy machine. CPython 3.14 blocks such
-//! threads until the process ends, and so does this function.
+//! PyTorch does not support that: when backward has returned, an autograd thread can still be about to destroy its
+//! state. It requests the GIL for the Python objects in it, is unwound in a destructor, and C++ calls `std::terminate`.
+//! A program that ends right after backward then sometimes aborts with SIGABRT, more often on a busy machine. CPython
+//! 3.14 blocks such threads until the process ends, and so does this function.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
