@@ -1,4 +1,4 @@
-//! The commands that look at traced processes and their traces: one file each.
+//! The commands, one file each: arguments and what they do.
 
 pub mod config;
 pub mod diff;
@@ -6,6 +6,7 @@ pub mod export;
 pub mod limit;
 pub mod offload;
 pub mod ps;
+pub mod report;
 pub mod restore;
 pub mod top;
 pub mod view;

@@ -15,7 +15,7 @@
 //! context, diff, report                          what screens share; what is printed
 //! export, feed, request, trace_moment            formats of other programs; the thread that follows traces
 //! offload                                        moving GPU memory to the host: the thread of the dashboard
-//! config, moment, snapshot                       preferences; moments by name; what screens show, as plain values
+//! arguments, config, moment, snapshot            arguments of several commands; preferences; moments by name; what screens show, as plain values
 //! offload::checkpoint, offload::operation, offload::selection
 //! offload::control                               the socket of a traced process
 //! filter, findings, input, json, program_screen, progress, save, screen, terminal, theme, trace_files
@@ -23,6 +23,7 @@
 //! ```
 
 pub mod app;
+pub mod arguments;
 pub mod category;
 pub mod cli;
 pub mod clock;

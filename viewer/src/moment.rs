@@ -14,7 +14,7 @@ use crate::{format, progress};
 
 /// A moment of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Moment {
+pub enum NamedMoment {
     /// When most was allocated.
     #[default]
     Peak,
@@ -31,7 +31,7 @@ pub enum Moment {
 /// How moments are written, for those who wrote one wrong.
 const FORMS: &str = "a moment is peak, end, oom, oom:2, step:12 or a time: 12.5s, 850ms, 1m30s, 1:30";
 
-impl FromStr for Moment {
+impl FromStr for NamedMoment {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -57,7 +57,7 @@ impl FromStr for Moment {
     }
 }
 
-impl fmt::Display for Moment {
+impl fmt::Display for NamedMoment {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Peak => formatter.write_str("the peak"),
@@ -70,7 +70,7 @@ impl fmt::Display for Moment {
     }
 }
 
-impl Moment {
+impl NamedMoment {
     /// As it is typed.
     pub fn typed(self) -> String {
         match self {
@@ -84,16 +84,16 @@ impl Moment {
 }
 
 /// A run as it was at a moment.
-pub struct Looked {
+pub struct LoadedMoment {
     /// The state then, and what became of it.
     pub seen: ResolvedSnapshot,
     /// What was met while reading.
     pub through: ReadSummary,
     /// The moment asked for.
-    pub moment: Moment,
+    pub moment: NamedMoment,
 }
 
-impl Looked {
+impl LoadedMoment {
     /// Chooses whose lines are told, as [`Model::choose`] does: by the whole run, so that all its moments are told alike.
     pub fn choose(&mut self, scope: Option<Scope>) {
         self.seen.final_model.set_scope(scope);
@@ -110,13 +110,13 @@ impl Looked {
 /// If the file cannot be read as a trace, has no such device or moment, or no longer has it.
 pub fn load_at(
     path: &Path,
-    moment: Moment,
+    moment: NamedMoment,
     device: Option<i32>,
     observer: &mut dyn Observer,
-) -> anyhow::Result<Looked> {
+) -> anyhow::Result<LoadedMoment> {
     let at = match moment {
-        Moment::End => SeekTarget::End,
-        Moment::Time(time) => SeekTarget::Time(time),
+        NamedMoment::End => SeekTarget::End,
+        NamedMoment::Time(time) => SeekTarget::Time(time),
         // Where these are, only the whole trace tells.
         _ => {
             let loaded = progress::shown(|progress| load_whole(path, progress))?;
@@ -137,7 +137,7 @@ pub fn load_at(
             if steps > 0 { format!(" (step {})", steps - 1) } else { String::new() },
         )));
     }
-    Ok(Looked { seen, through, moment })
+    Ok(LoadedMoment { seen, through, moment })
 }
 
 /// The device asked for, else the one with the highest peak.
@@ -164,25 +164,25 @@ pub fn device_of(path: &Path, model: &Model, device: Option<i32>) -> anyhow::Res
 /// # Errors
 ///
 /// If it is not there.
-pub fn find(path: &Path, model: &Model, moment: Moment, device: Option<i32>) -> anyhow::Result<SeekTarget> {
+pub fn find(path: &Path, model: &Model, moment: NamedMoment, device: Option<i32>) -> anyhow::Result<SeekTarget> {
     let fail = |message: String| Err(bad_input(format!("{}: {message}", path.display())));
     // That there is such a device is to be known whatever the moment.
     let peaked = match (moment, device) {
-        (Moment::Peak, _) | (_, Some(_)) => Some(device_of(path, model, device)?),
+        (NamedMoment::Peak, _) | (_, Some(_)) => Some(device_of(path, model, device)?),
         _ => None,
     };
     Ok(match moment {
-        Moment::Peak => peaked.map_or(SeekTarget::End, |view| SeekTarget::event(view.peak_event, view.peak_time)),
-        Moment::End => SeekTarget::End,
-        Moment::Time(time) if time > model.time() => {
+        NamedMoment::Peak => peaked.map_or(SeekTarget::End, |view| SeekTarget::event(view.peak_event, view.peak_time)),
+        NamedMoment::End => SeekTarget::End,
+        NamedMoment::Time(time) if time > model.time() => {
             return fail(format!("{moment} is later than the end of the trace, {}", format::duration(model.time())));
         }
-        Moment::Time(time) => SeekTarget::Time(time),
-        Moment::Oom(number) => match oom(&model.ooms(), model.oom_count(), number) {
+        NamedMoment::Time(time) => SeekTarget::Time(time),
+        NamedMoment::Oom(number) => match oom(&model.ooms(), model.oom_count(), number) {
             Ok(oom) => SeekTarget::event(oom.event, oom.time),
             Err(message) => return fail(message),
         },
-        Moment::Step(index) => match step(model.steps(), index) {
+        NamedMoment::Step(index) => match step(model.steps(), index) {
             Ok(step) => SeekTarget::event(step.end_event, step.end_time),
             Err(message) => return fail(message),
         },
@@ -240,12 +240,12 @@ mod tests {
 
     #[test]
     fn moments_are_parsed() {
-        let parse = |text: &str| text.parse::<Moment>().ok();
+        let parse = |text: &str| text.parse::<NamedMoment>().ok();
         assert_eq!(
             ["peak", "end", " oom ", "oom:2"].map(parse),
-            [Some(Moment::Peak), Some(Moment::End), Some(Moment::Oom(1)), Some(Moment::Oom(2))]
+            [Some(NamedMoment::Peak), Some(NamedMoment::End), Some(NamedMoment::Oom(1)), Some(NamedMoment::Oom(2))]
         );
-        assert_eq!([parse("step:0"), parse("step:12")], [Some(Moment::Step(0)), Some(Moment::Step(12))]);
+        assert_eq!([parse("step:0"), parse("step:12")], [Some(NamedMoment::Step(0)), Some(NamedMoment::Step(12))]);
         let times = ["12.5s", "850ms", "1m30s", "1:30", "1m 05s", "1.06 s", "2h 05m", "1:00:00.5", "15 µs", "0s"];
         assert_eq!(
             times.map(|text| parse(text).map(|moment| format!("{moment:?}"))),
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn what_is_no_moment_is_refused_with_what_is() {
-        let error = |text: &str| text.parse::<Moment>().unwrap_err();
+        let error = |text: &str| text.parse::<NamedMoment>().unwrap_err();
         for text in ["", "Peak", "s", "1.2.3s", "-1s", "1e3s", "infs", "1:2:3:4", ":", "1:"] {
             assert_eq!(error(text), FORMS, "{text}");
         }
@@ -278,7 +278,13 @@ mod tests {
 
     #[test]
     fn what_is_typed_is_parsed_again() {
-        for moment in [Moment::Peak, Moment::End, Moment::Oom(3), Moment::Step(7), Moment::Time(1_500_000_000)] {
+        for moment in [
+            NamedMoment::Peak,
+            NamedMoment::End,
+            NamedMoment::Oom(3),
+            NamedMoment::Step(7),
+            NamedMoment::Time(1_500_000_000),
+        ] {
             assert_eq!(moment.typed().parse(), Ok(moment));
         }
     }

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::bad_input;
-use crate::moment::Moment;
+use crate::moment::NamedMoment;
 
 /// A trace and a moment of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct TraceMoment {
     /// The trace.
     pub path: PathBuf,
     /// The moment.
-    pub moment: Moment,
+    pub moment: NamedMoment,
 }
 
 impl TraceMoment {
@@ -22,7 +22,7 @@ impl TraceMoment {
     /// # Errors
     ///
     /// If what follows the `@` is no moment.
-    pub fn parse(argument: &Path, moment: Moment) -> anyhow::Result<Self> {
+    pub fn parse(argument: &Path, moment: NamedMoment) -> anyhow::Result<Self> {
         let whole = Self { path: argument.to_owned(), moment };
         if argument.exists() {
             return Ok(whole);
@@ -50,10 +50,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &[u8]| folder.path().join(OsStr::from_bytes(name));
         std::fs::write(at(b"\xff.jsonl"), "").unwrap();
-        let parse = |name: &[u8]| TraceMoment::parse(&at(name), Moment::Peak);
+        let parse = |name: &[u8]| TraceMoment::parse(&at(name), NamedMoment::Peak);
         // THEN a moment after it is one, and what is none is refused
         let named = parse(b"\xff.jsonl@step:3").unwrap();
-        assert_eq!((named.path, named.moment), (at(b"\xff.jsonl"), Moment::Step(3)));
+        assert_eq!((named.path, named.moment), (at(b"\xff.jsonl"), NamedMoment::Step(3)));
         assert!(parse(b"\xff.jsonl@then").is_err());
         // AND what follows an @ in a name that is not there, or is no text, is part of the name
         for name in [b"a@then".as_slice(), b"\xff.jsonl@\xff"] {

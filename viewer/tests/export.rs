@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use common::child::{alone, output};
 use memlab_trace::{Model, load_whole};
 use memlab_viewer::holdings::Holdings;
-use memlab_viewer::moment::{Moment, load_at};
+use memlab_viewer::moment::{NamedMoment, load_at};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -275,9 +275,9 @@ fn exported_blocks_sum_to_the_models_figures() {
     let path = folder.path().join("a.jsonl");
     let model: Model = load_whole(&path, &mut |_| ControlFlow::Continue(())).unwrap().model;
     for device in model.devices() {
-        let looked = load_at(&path, Moment::Peak, Some(device.index), &mut ()).unwrap();
+        let looked = load_at(&path, NamedMoment::Peak, Some(device.index), &mut ()).unwrap();
         assert_eq!(Holdings::at_moment(&looked.seen, device.index), Holdings::at_peak(&model, &device));
-        let looked = load_at(&path, Moment::End, Some(device.index), &mut ()).unwrap();
+        let looked = load_at(&path, NamedMoment::End, Some(device.index), &mut ()).unwrap();
         assert_eq!(Holdings::at_moment(&looked.seen, device.index), Holdings::now(&model, &device));
     }
 }

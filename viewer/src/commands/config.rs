@@ -2,16 +2,29 @@
 
 use std::io::Write;
 
+use clap::Args;
+
 use crate::config::Config;
 use crate::error::bad_input;
+
+/// What to print.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Options {
+    /// Print the preferences in force, in the form of the file (default).
+    #[arg(long)]
+    print: bool,
+    /// Print where the file is, or would be.
+    #[arg(long, conflicts_with = "print")]
+    path: bool,
+}
 
 /// Prints the preferences in force, or where their file is.
 ///
 /// # Errors
 ///
 /// If the file is wrong, or there is nowhere to look for one.
-pub fn run(path: bool) -> anyhow::Result<()> {
-    let text = if path {
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let text = if options.path {
         let path = Config::path().ok_or_else(|| bad_input("neither HOME nor XDG_CONFIG_HOME names a folder"))?;
         format!("{}\n", path.display())
     } else {

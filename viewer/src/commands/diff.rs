@@ -3,28 +3,51 @@
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
-use memlab_trace::Scope;
+use clap::Args;
 
+use crate::arguments::Libraries;
 use crate::diff::{Difference, Side, write_json, write_text};
-use crate::moment::Moment;
+use crate::moment::NamedMoment;
 use crate::text::Style;
 use crate::trace_moment::TraceMoment;
 
+/// After the options in the help.
+pub const HELP: &str = "\
+Examples:
+  memlab diff before.jsonl after.jsonl
+  memlab diff run.jsonl@step:3 run.jsonl@step:10
+  memlab diff --at end --json a.jsonl b.jsonl
+
+A and B are traces. To compare another moment than that of --at, add it after an @:
+  peak           when most memory was allocated
+  end            the end of the run
+  oom, oom:2     the first out-of-memory error, the second
+  step:12        the end of optimizer step 12; step:0 is the first
+  12.5s, 850ms, 1m30s, 1:30
+                 a time since the start of the trace";
+
 /// What to compare.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// The trace before, with a moment after an `@` or not.
-    pub before: PathBuf,
-    /// The trace after, likewise.
-    pub after: PathBuf,
-    /// As JSON.
-    pub json: bool,
-    /// The moment of traces without one.
-    pub at: Moment,
-    /// The device; else in each the one with the highest peak.
-    pub device: Option<i32>,
-    /// Whose lines are shown; `None`: libraries' where the user's only call them.
-    pub scope: Option<Scope>,
+    /// The first trace.
+    #[arg(value_name = "A[@MOMENT]")]
+    before: PathBuf,
+    /// The second trace.
+    #[arg(value_name = "B[@MOMENT]")]
+    after: PathBuf,
+    /// Print JSON for scripts.
+    #[arg(long)]
+    json: bool,
+    /// The moment to compare.
+    #[arg(long, value_name = "MOMENT", default_value = "peak")]
+    at: NamedMoment,
+    /// Compare this device [default: in each trace the one with the highest peak].
+    #[arg(long, value_name = "N")]
+    device: Option<i32>,
+    /// Show lines of libraries too: of each stack the innermost line of your code or of a library [default: where your lines
+    /// only call libraries].
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    libraries: Option<Libraries>,
 }
 
 /// Compares.
@@ -37,7 +60,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let [before, after] = named;
     let (before, after) = (before?, after?);
     let (before, after) = (Side::load(before, options.device)?, Side::load(after, options.device)?);
-    let difference = Difference::new(before, after, options.scope);
+    let difference = Difference::new(before, after, Libraries::scope(options.libraries));
     let mut out = BufWriter::new(io::stdout().lock());
     if options.json {
         write_json(&mut out, &difference)?;

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
-use memlab_trace::{Observer, Scope, load_whole};
+use clap::{Args, ValueEnum};
+use memlab_trace::{Observer, load_whole};
+
+use crate::arguments::Libraries;
 
 use crate::export::flamegraph::{Measure, flamegraph};
 use crate::export::{csv, json, memory_viz, perfetto, speedscope};
-use crate::moment::{Moment, device_of, load_at};
+use crate::moment::{NamedMoment, device_of, load_at};
 use crate::report::deep_stacks;
 use crate::save::Destination;
 use crate::text::{clean, short_command};
@@ -17,15 +19,15 @@ use crate::{format, progress};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Format {
-    /// Everything at the moment, for scripts
+    /// All that is known of the moment, for scripts
     Json,
     /// The live blocks, one a row, for spreadsheets
     Csv,
-    /// Live bytes by stack, as a picture to open in a browser
+    /// Live bytes by stack, as a picture for a browser
     Flamegraph,
-    /// The same for speedscope.app
+    /// Live bytes by stack, for speedscope.app
     Speedscope,
-    /// The run up to the moment over time, for ui.perfetto.dev
+    /// Memory over time up to the moment, for ui.perfetto.dev
     Perfetto,
     /// A snapshot for PyTorch's own viewer, pytorch.org/memory_viz
     MemoryViz,
@@ -39,22 +41,30 @@ impl Format {
 }
 
 /// What to export, and where to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// The trace.
-    pub file: PathBuf,
-    /// As what.
-    pub format: Format,
-    /// Where to; `-`: standard output.
-    pub output: PathBuf,
-    /// Of which moment; `None`: what suits the format.
-    pub at: Option<Moment>,
-    /// Of which device alone.
-    pub device: Option<i32>,
-    /// Whose lines are told, in formats that name one line; `None`: libraries' where the user's only call them.
-    pub scope: Option<Scope>,
-    /// How many events of the past a snapshot has.
-    pub events: usize,
+    /// The trace (.jsonl or .jsonl.zst).
+    file: PathBuf,
+    /// The format.
+    #[arg(long, value_enum)]
+    format: Format,
+    /// The file to write [-: standard output].
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    /// The moment [default: peak; with perfetto: end].
+    #[arg(long, value_name = "MOMENT")]
+    at: Option<NamedMoment>,
+    /// Export one device, at its own peak [default: all devices at the highest peak of any; flamegraph: the device with that
+    /// peak; speedscope: each at its own peak].
+    #[arg(long, value_name = "N")]
+    device: Option<i32>,
+    /// memory_viz: how many of the latest events to write.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    events: usize,
+    /// csv, json, perfetto: name lines of libraries too, the innermost line of your code or of a library [default: where your
+    /// lines only call libraries].
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
+    libraries: Option<Libraries>,
 }
 
 /// Exports.
@@ -67,10 +77,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let destination = Destination::of(&options.output);
     destination.check(file, format.is_text())?;
     // A run over time is rather wanted whole.
-    let moment = options.at.unwrap_or(if *format == Format::Perfetto { Moment::End } else { Moment::Peak });
+    let moment = options.at.unwrap_or(if *format == Format::Perfetto { NamedMoment::End } else { NamedMoment::Peak });
     let load = |observer: &mut dyn Observer| {
         let mut looked = load_at(file, moment, *device, observer)?;
-        looked.choose(options.scope);
+        looked.choose(Libraries::scope(options.libraries));
         anyhow::Ok(looked)
     };
     let mut notes = Vec::new();
@@ -90,7 +100,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
         Format::Flamegraph | Format::Speedscope => {
             // What stacks held at the peak the model knows by itself, also when the trace no longer has that moment.
-            let model = if moment == Moment::Peak {
+            let model = if moment == NamedMoment::Peak {
                 progress::shown(|progress| load_whole(file, progress))?.model
             } else {
                 load(&mut ())?.seen.model
@@ -99,14 +109,14 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             if *format == Format::Speedscope {
                 destination.write(|out| speedscope::write(out, &model, moment, *device))?;
             } else {
-                let measure = if moment == Moment::Peak { Measure::AtPeak } else { Measure::Live };
+                let measure = if moment == NamedMoment::Peak { Measure::AtPeak } else { Measure::Live };
                 let command = model.header().map(|header| short_command(&header.command)).unwrap_or_default();
                 let title = format!("{command}: cuda:{} allocated at {moment}", view.index);
                 let picture = flamegraph(&model.calls(view.index), measure, &title);
                 destination.write(|out| out.write_all(picture.as_bytes()))?;
             }
             deep = deep_stacks(&model);
-            if moment == Moment::Peak { view.peak_time } else { model.time() }
+            if moment == NamedMoment::Peak { view.peak_time } else { model.time() }
         }
         Format::Perfetto => {
             let mut course = perfetto::Course::default();

@@ -3,6 +3,9 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use clap::Args;
+
+use crate::arguments::size;
 use crate::error::bad_input;
 use crate::format::{self, Units};
 use crate::offload::control::{Limit, LimitStatus, OnLimit, Process, Status};
@@ -27,25 +30,19 @@ impl std::str::FromStr for Size {
     }
 }
 
-/// A size above 0.
-///
-/// # Errors
-///
-/// What to write instead.
-pub fn size(text: &str) -> Result<u64, String> {
-    match memlab_sizes::parse(text) {
-        Ok(0) => Err(format!("{text:?}: no program runs without memory: give it some, as in 8GiB")),
-        size => size.map_err(|error| error.to_string()),
-    }
-}
-
-/// The argument of `memlab run --limit`, `8GiB` or `0:8GiB,1:4GiB`: passed to the library as it is, once it is known to be right.
-///
-/// # Errors
-///
-/// What to write instead.
-pub fn checked_limits(text: &str) -> Result<String, String> {
-    memlab_sizes::parse_limits(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
+/// The process, and its limit.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Options {
+    /// The process.
+    pid: u32,
+    /// The most GPU memory it may have [8GiB], or off; without it, the limits are shown.
+    size: Option<Size>,
+    /// Limit this device only [default: all devices].
+    #[arg(long, value_name = "N")]
+    device: Option<u32>,
+    /// What happens at the limit: allocations fail, or use host memory, which kernels reach slowly.
+    #[arg(long, value_enum, requires = "size", value_name = "WHAT")]
+    on_limit: Option<OnLimit>,
 }
 
 /// Sets the limit of a process, or shows its limits.
@@ -53,7 +50,8 @@ pub fn checked_limits(text: &str) -> Result<String, String> {
 /// # Errors
 ///
 /// If the process cannot be reached, or refuses.
-pub fn run(pid: u32, size: Option<Size>, device: Option<u32>, on_limit: Option<OnLimit>) -> anyhow::Result<()> {
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let Options { pid, size, device, on_limit } = *options;
     let silent = "wait until it goes on";
     let (process, mut status) = Process::find(pid).map_err(|error| error.into_error(pid, silent))?;
     let who = status.who();
@@ -100,6 +98,7 @@ fn table(status: &Status, device: Option<u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::checked_limits;
 
     #[test]
     fn limits_are_checked_before_anything_starts() {

@@ -3,8 +3,13 @@
 use std::io::Write;
 use std::time::Duration;
 
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+use memlab_trace::Category;
 use serde_json::json;
 
+use crate::arguments::parse_timeout;
+use crate::category::{category_list, parse_category};
 use crate::clock::now_unix_ns;
 use crate::error::{bad_input, interrupted};
 use crate::format::{self, Units};
@@ -15,19 +20,60 @@ use crate::offload::selection::Criteria;
 use crate::offload::selection::pages::Pages;
 use crate::text::clean;
 
+/// After the options in the help.
+pub const HELP: &str = "\
+Start the program with `memlab run --offload`. For any other CUDA program, memlab uses the CUDA driver's checkpoint (driver \
+570 or newer), as with --full. Ctrl-C leaves the operation to complete in the program.
+
+With --category, --layer or --idle, memlab moves the memory that meets all of them, and the program continues: kernels then \
+reach that memory over the bus, which is slow. Memory moves in whole pages of 2 MiB. A page moves if at least half of its live \
+bytes are selected.
+
+memlab does not see which memory kernels touch, so it infers what is idle: memory allocated before that time, of layers (or of \
+lines, outside layers) that have allocated nothing since. Optimizer state and gradients are not idle if a step has ended since.
+
+Examples:
+  memlab offload 4242                                  all memory; the program waits
+  memlab offload 4242 --category optimizer_state       the optimizer's memory, between its steps
+  memlab offload 4242 --layer encoder --layer embed    two parts of a model
+  memlab offload 4242 --idle 1m                        memory that seems unused";
+
 /// What to offload, and how.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Args)]
 pub struct Options {
     /// The process.
-    pub pid: u32,
-    /// How long it may take to begin.
-    pub timeout: Duration,
-    /// With the CUDA driver's checkpoint.
-    pub full: bool,
-    /// Which parts of it; empty: all.
-    pub criteria: Criteria,
-    /// As JSON.
-    pub json: bool,
+    pid: u32,
+    /// How long to wait until the program reaches a point where it can stop.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
+    timeout: Duration,
+    /// Move all memory and the CUDA context with the CUDA driver's checkpoint; works with any CUDA program.
+    #[arg(long, conflicts_with_all = ["category", "layer", "idle"])]
+    full: bool,
+    #[arg(long, value_name = "NAME", value_parser = parse_category, help = category_help())]
+    category: Vec<Category>,
+    /// Move only memory of this layer and the layers inside it; repeat the option for more layers.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    layer: Vec<String>,
+    /// Move only memory that has been idle for this long, as far as memlab can infer.
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout)]
+    idle: Option<Duration>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn category_help() -> String {
+    format!("Move only memory of this category; repeat the option for more categories [{}]", category_list())
+}
+
+impl Options {
+    fn criteria(&self) -> Criteria {
+        Criteria {
+            categories: self.category.clone(),
+            layers: self.layer.clone(),
+            idle_ns: self.idle.map(|idle| idle.as_nanos() as u64),
+        }
+    }
 }
 
 /// Offloads it.
@@ -46,8 +92,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     })?;
     let who = status.who();
     let moving = status.moving.as_ref().ok_or_else(|| too_old(&who))?;
-    if !options.criteria.is_empty() {
-        return parts(options, &process, &status, moving);
+    let criteria = options.criteria();
+    if !criteria.is_empty() {
+        return parts(options, &criteria, &process, &status, moving);
     }
     if !moving.enabled {
         eprintln!("memlab: {who}: {}: using the CUDA driver's checkpoint, as with --full", why_not(moving));
@@ -69,8 +116,14 @@ const RANGES_AT_ONCE: usize = 20_000;
 const _: () = assert!(RANGES_AT_ONCE * 44 + 200 < LONGEST_REQUEST);
 
 /// Moves what meets the criteria; the program goes on.
-fn parts(options: &Options, process: &Process, status: &Status, moving: &MoveStatus) -> anyhow::Result<()> {
-    let (who, what) = (status.who(), options.criteria.describe());
+fn parts(
+    options: &Options,
+    criteria: &Criteria,
+    process: &Process,
+    status: &Status,
+    moving: &MoveStatus,
+) -> anyhow::Result<()> {
+    let (who, what) = (status.who(), criteria.describe());
     if !moving.enabled {
         return Err(bad_input(format!(
             "{who}: {}: the CUDA driver's checkpoint moves all or nothing, so leave {what} away, or start the program with \
@@ -78,7 +131,7 @@ fn parts(options: &Options, process: &Process, status: &Status, moving: &MoveSta
             why_not(moving)
         )));
     }
-    let pages = options.criteria.pages(&status.trace, moving.page_bytes, now_unix_ns())?;
+    let pages = criteria.pages(&status.trace, moving.page_bytes, now_unix_ns())?;
     if pages.ranges.is_empty() {
         let found = match pages.wanted_bytes {
             0 => format!("nothing that PyTorch's allocator holds is {what}"),

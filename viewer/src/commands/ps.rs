@@ -4,6 +4,7 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use memlab_trace::load;
 use serde::Serialize;
 
@@ -39,15 +40,23 @@ struct DeviceRow {
     reserved_bytes: u64,
 }
 
+/// How to print them.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Options {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
 /// Prints them.
 ///
 /// # Errors
 ///
 /// If standard output does not take it.
-pub fn run(json: bool) -> anyhow::Result<()> {
+pub fn run(options: &Options) -> anyhow::Result<()> {
     let rows: Vec<ProcessRow> = control::discover().into_iter().map(|(pid, answer)| row(pid, answer)).collect();
     let mut output = std::io::stdout().lock();
-    if json {
+    if options.json {
         serde_json::to_writer_pretty(&mut output, &serde_json::json!({ "processes": rows }))?;
         writeln!(output)?;
     } else if rows.is_empty() {

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use serde_json::json;
 
 use super::offload::{Failed, finish, say, say_note, target, too_old, why_not};
+use crate::arguments::parse_timeout;
 use crate::error::{bad_input, interrupted};
 use crate::offload::checkpoint::{self, Failure, Target};
 use crate::offload::control::{MoveState, Process, Status};
@@ -12,21 +14,25 @@ use crate::offload::cuda_driver::DriverState;
 use crate::offload::operation::{self, Interruption};
 
 /// How often a full device is tried again.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What to restore, and how.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Args)]
 pub struct Options {
     /// The process.
-    pub pid: u32,
-    /// How long it may take to begin.
-    pub timeout: Duration,
-    /// Try again while the device is full.
-    pub wait: bool,
-    /// Give the pinned host memory back to the system.
-    pub free_host: bool,
-    /// As JSON.
-    pub json: bool,
+    pid: u32,
+    /// How long to wait until the program reaches a point where it can stop.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_timeout)]
+    timeout: Duration,
+    /// Try again until the device has room.
+    #[arg(long)]
+    wait: bool,
+    /// Give the pinned host memory back to the system; the next offload then takes longer.
+    #[arg(long)]
+    free_host: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Restores it.
@@ -150,7 +156,7 @@ impl RetryWhenFull {
             eprintln!("memlab: trying again until there is room; Ctrl-C gives up");
             self.said = true;
         }
-        interruption.sleep(AGAIN);
+        interruption.sleep(RETRY_INTERVAL);
         if interruption.has_come() {
             return Err(interrupted("no longer waiting for room on the device: the memory stays in host memory"));
         }

@@ -3,24 +3,38 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use clap::Args;
+
 use crate::app::App;
+use crate::arguments::Look;
 use crate::config::Config;
 use crate::error::bad_input;
 use crate::feed::{Feed, Followed, Source};
 use crate::offload::control::{self, Status};
-use crate::theme::Palette;
 use crate::{session, terminal, text};
 
-/// How often is looked whether there is a process.
-const PAUSE: Duration = Duration::from_millis(250);
+/// How often to look for a process.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Shows the process `pid`, or the only one there is, or all ranks of the only job there is; with `wait`, as soon as there is
-/// one.
+/// The process to show.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Options {
+    /// The process [default: the only traced process, or all ranks of the only job].
+    pid: Option<u32>,
+    /// Wait until there is a process.
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    look: Look,
+}
+
+/// Shows the dashboard on the process.
 ///
 /// # Errors
 ///
 /// If there is no such process, or several to choose from.
-pub fn run(pid: Option<u32>, wait: bool, theme: Option<Palette>) -> anyhow::Result<()> {
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let Options { pid, wait, look } = *options;
     let hint = "use `memlab ps` for a table, or `memlab view FILE --once` for one picture as text";
     if wait {
         terminal::check(hint)?;
@@ -37,7 +51,7 @@ pub fn run(pid: Option<u32>, wait: bool, theme: Option<Palette>) -> anyhow::Resu
     }
     let mut feed = Feed::start(Source::Traces(followed));
     let config = Config::read_or_say();
-    let mut app = App::new(config.theme(theme), "opening the trace…");
+    let mut app = App::new(config.theme(look.theme), "opening the trace…");
     app.configure(&config);
     session::run(&mut app, &mut feed, None)?;
     Ok(())
@@ -65,7 +79,7 @@ fn wait_for(pid: Option<u32>) {
             let whom = pid.map_or_else(|| "a traced process".to_owned(), |pid| format!("process {pid} to use CUDA"));
             eprintln!("memlab: waiting for {whom} (Ctrl-C ends it)");
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(LOOK_INTERVAL);
     }
 }
 

@@ -3,10 +3,13 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use clap::Args;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use crate::app::{App, draw};
+use crate::arguments::Look;
+use crate::category::category_list;
 use crate::clock::now_unix_ns;
 use crate::config::Config;
 use crate::error::bad_input;
@@ -18,25 +21,62 @@ use crate::screen::Screen;
 use crate::theme::{Depth, Palette, Theme};
 use crate::{progress, session, terminal, trace_files};
 
+/// After the options in the help: what `/` and `--filter` understand.
+pub fn help() -> String {
+    format!(
+        "\
+A row passes a filter if it meets every condition:
+  attn                its name contains the word, in upper or lower case
+  /h\\.[0-3]\\./         its name matches the regular expression
+  size>1MiB           it holds more: > >= < <= =
+  layer:h.3           it belongs to the layer, or to one inside it
+  category:activation it holds memory of the category
+  line:model.py, function:forward, class:Linear, kind:free, phase:backward, device:1
+                      that text of it contains the word; a layer has the lines that allocated its memory
+  !word, !layer:h.3   it does not meet the condition
+
+Categories:
+  {}",
+        category_list()
+    )
+}
+
 /// What to show, and how.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// The traces: the ranks of a job go into one view.
-    pub files: Vec<PathBuf>,
-    /// Print one picture and end.
-    pub once: bool,
-    /// Write one picture as SVG and end.
-    pub svg: Option<PathBuf>,
-    /// The picture's columns and rows.
-    pub size: Option<(u16, u16)>,
-    /// The screen to begin with.
-    pub screen: Option<Screen>,
-    /// The moment to show, as it is typed in the dashboard.
-    pub at: Option<String>,
-    /// Which rows to show, as it is typed in the dashboard.
-    pub filter: Option<String>,
-    /// Colours.
-    pub theme: Option<Palette>,
+    /// Traces; several, such as the ranks of a job, share one dashboard. A folder means the newest trace in it, with the other
+    /// ranks of its job [default: this folder].
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print one screen as text and exit.
+    #[arg(long)]
+    once: bool,
+    /// The size of that screen [default: the terminal's, else 120x40].
+    #[arg(long, value_name = "COLUMNSxROWS", value_parser = parse_size)]
+    size: Option<(u16, u16)>,
+    /// The first screen to show.
+    #[arg(long, value_enum)]
+    screen: Option<Screen>,
+    /// The moment to show: 12.5s, 1:30, step:12, peak, oom, end.
+    #[arg(long, value_name = "MOMENT")]
+    at: Option<String>,
+    /// Show only lines, layers, blocks and events that pass this filter, as `/` does in the dashboard.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Write one screen as an SVG picture and exit.
+    #[arg(long, value_name = "FILE", hide = true)]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    look: Look,
+}
+
+fn parse_size(text: &str) -> Result<(u16, u16), String> {
+    let (columns, rows) = text.split_once(['x', 'X']).ok_or("write columns and rows: 120x40")?;
+    let parse = |number: &str| number.parse().ok().filter(|number| (1..=1000).contains(number));
+    match (parse(columns), parse(rows)) {
+        (Some(columns), Some(rows)) => Ok((columns, rows)),
+        _ => Err("columns and rows are numbers from 1 to 1000: 120x40".to_owned()),
+    }
 }
 
 /// Shows them.
@@ -56,7 +96,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     terminal::check("add --once for one picture as text, or use `memlab report FILE`")?;
     let mut feed = Feed::start(Source::Traces(followed));
     let config = Config::read_or_say();
-    let mut app = app(&config, config.theme(options.theme), options)?;
+    let mut app = app(&config, config.theme(options.look.theme), options)?;
     session::run(&mut app, &mut feed, None)?;
     Ok(())
 }
@@ -99,7 +139,7 @@ fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()>
     });
     // A text has no colours, and looks the same whoever prints it.
     let theme = match &options.svg {
-        Some(_) => Theme::new(options.theme.unwrap_or_default(), Depth::True, true),
+        Some(_) => Theme::new(options.look.theme.unwrap_or_default(), Depth::True, true),
         None => Theme::detect(Some(Palette::Mono), None),
     };
     let mut app = app(&Config::default(), theme, options)?;
@@ -124,5 +164,16 @@ fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()>
             destination.write(|out| out.write_all(svg::picture(&buffer, &app.context.theme).as_bytes()))
         }
         None => Ok(std::io::stdout().lock().write_all(text_picture(&buffer).as_bytes())?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_columns_and_rows() {
+        assert_eq!(parse_size("120x40"), Ok((120, 40)));
+        assert!(parse_size("0x5").is_err() && parse_size("12").is_err() && parse_size("axb").is_err());
     }
 }

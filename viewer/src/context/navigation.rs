@@ -4,7 +4,7 @@ use memlab_trace::SeekTarget;
 
 use super::moment::{ChartWindow, ShownMoment};
 use super::shared::Context;
-use crate::moment::Moment;
+use crate::moment::NamedMoment;
 use crate::query::Cursor;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot};
 use crate::{format, moment};
@@ -147,7 +147,7 @@ impl Context {
     /// What is wrong with it, for the user.
     pub fn go_to(&mut self, text: &str) -> Result<(), String> {
         let moment = match text.trim().to_lowercase() {
-            text if text == "now" => Moment::End,
+            text if text == "now" => NamedMoment::End,
             text if text == "oom" => return self.go_to_next_oom(),
             // As one types in a hurry: `step 12` for `step:12`, `12.5` for `12.5s`.
             text if text.starts_with("step ") => text.replacen("step ", "step:", 1).parse()?,
@@ -155,11 +155,11 @@ impl Context {
             text => text.parse()?,
         };
         match moment {
-            Moment::Peak => self.show(ShownMoment::Peak),
-            Moment::End => self.show(ShownMoment::Now),
-            Moment::Oom(number) => self.go_to_oom(number)?,
-            Moment::Step(number) => self.go_to_step(number)?,
-            Moment::Time(time) => {
+            NamedMoment::Peak => self.show(ShownMoment::Peak),
+            NamedMoment::End => self.show(ShownMoment::Now),
+            NamedMoment::Oom(number) => self.go_to_oom(number)?,
+            NamedMoment::Step(number) => self.go_to_step(number)?,
+            NamedMoment::Time(time) => {
                 let end = self.process().map_or(0, |process| process.until(self.now_unix_ns));
                 if time > end {
                     return Err(format!("{moment} is later than the end, {}", format::duration(end)));

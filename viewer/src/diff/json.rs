@@ -13,10 +13,10 @@ use crate::json::write_pretty;
 
 #[derive(Serialize)]
 struct Diff {
-    before: Moment,
-    after: Moment,
-    totals: Vec<Row>,
-    categories: Vec<Row>,
+    before: MomentJson,
+    after: MomentJson,
+    totals: Vec<ChangeJson>,
+    categories: Vec<ChangeJson>,
     lines: Vec<LineRow>,
     /// The same memory by the innermost lines of the user's and of libraries.
     library_lines: Vec<LineRow>,
@@ -26,7 +26,7 @@ struct Diff {
 }
 
 #[derive(Serialize)]
-struct Moment {
+struct MomentJson {
     path: String,
     /// As it is typed: `peak`, `end`, `oom:1`, `step:12`, `12.5s`.
     at: String,
@@ -40,7 +40,7 @@ struct Moment {
 
 /// A sum of what is allocated, reserved or used, or a category.
 #[derive(Serialize)]
-struct Row {
+struct ChangeJson {
     name: &'static str,
     #[serde(flatten)]
     bytes: Bytes,
@@ -84,7 +84,7 @@ struct LayerRow {
 ///
 /// What `out` says.
 pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<()> {
-    let row = |name: &'static str, change: Change| Row { name, bytes: change.into() };
+    let row = |name: &'static str, change: Change| ChangeJson { name, bytes: change.into() };
     let lines = |lines: &[LineChange]| lines.iter().map(|line| line_row(line, difference)).collect();
     let diff = Diff {
         before: moment(&difference.before),
@@ -109,8 +109,8 @@ pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<(
     write_pretty(out, &diff)
 }
 
-fn moment(side: &Side) -> Moment {
-    Moment {
+fn moment(side: &Side) -> MomentJson {
+    MomentJson {
         path: side.named.path.display().to_string(),
         at: side.named.moment.typed(),
         time_ns: side.time,

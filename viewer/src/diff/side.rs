@@ -5,7 +5,7 @@ use std::sync::Arc;
 use memlab_trace::{DeviceView, Line, Model, Scope, load_whole};
 
 use crate::holdings::Holdings;
-use crate::moment::{Moment, device_of, load_at};
+use crate::moment::{NamedMoment, device_of, load_at};
 use crate::progress;
 use crate::trace_moment::TraceMoment;
 
@@ -44,7 +44,7 @@ impl Side {
     /// If the trace cannot be read, or has no such moment or device.
     pub fn load(named: TraceMoment, device: Option<i32>) -> anyhow::Result<Self> {
         let TraceMoment { path, moment } = &named;
-        if !matches!(moment, Moment::Peak | Moment::End) {
+        if !matches!(moment, NamedMoment::Peak | NamedMoment::End) {
             let looked = load_at(path, *moment, device, &mut ())?;
             let seen = &looked.seen;
             let device = device_of(path, &seen.final_model, device)?;
@@ -56,7 +56,7 @@ impl Side {
         let model = progress::shown(|progress| load_whole(path, progress))?.model;
         let device = device_of(path, &model, device)?;
         let (time, steps_ended, held) = match moment {
-            Moment::Peak => (device.peak_time, device.peak_step, Holdings::at_peak(&model, &device)),
+            NamedMoment::Peak => (device.peak_time, device.peak_step, Holdings::at_peak(&model, &device)),
             _ => (model.time(), model.steps_ended(), Holdings::now(&model, &device)),
         };
         Ok(Self::new(named, &model, device, time, steps_ended, held))

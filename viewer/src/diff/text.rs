@@ -11,7 +11,7 @@ use super::lines::{LineChange, Match};
 use super::side::Side;
 use crate::category::category_names;
 use crate::format::{self, Units};
-use crate::moment::Moment;
+use crate::moment::NamedMoment;
 use crate::text::{Style, clean, fit_end, short_command, width};
 
 /// How many rows a table has.
@@ -64,7 +64,7 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
 fn side_lines(side: &Side) -> [String; 2] {
     // The end of a step is named so already.
     let steps = match (side.steps_ended, side.named.moment) {
-        (0, _) | (_, Moment::Step(_)) => String::new(),
+        (0, _) | (_, NamedMoment::Step(_)) => String::new(),
         (steps, _) => format!(", {}", format::step_reached(steps)),
     };
     let device = &side.device;

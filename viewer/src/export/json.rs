@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::holdings::{HeldLine, Holdings};
 use crate::json::parts::{Place, Places, Process, StepRow, Trace, steps, text};
 use crate::json::write_compact;
-use crate::moment::Looked;
+use crate::moment::LoadedMoment;
 
 #[derive(Serialize)]
 struct Export {
@@ -141,7 +141,7 @@ struct DriverRow {
 /// # Errors
 ///
 /// What `out` says.
-pub fn write(out: &mut dyn Write, path: &Path, looked: &Looked, device: Option<i32>) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, path: &Path, looked: &LoadedMoment, device: Option<i32>) -> io::Result<()> {
     let ResolvedSnapshot { model: moment, final_model: whole, .. } = &looked.seen;
     let places = Places::of_run(whole);
     let indexes: Vec<i32> = moment.devices().iter().map(|view| view.index).collect();

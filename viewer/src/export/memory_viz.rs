@@ -15,7 +15,7 @@ use memlab_trace::{BlockView, Line, Model, ResolvedSnapshot, Segment};
 pub use events::Events;
 
 use super::pickle::{Memo, Pickler};
-use crate::moment::Looked;
+use crate::moment::LoadedMoment;
 use crate::text::clean;
 use events::{Action, Event};
 
@@ -29,7 +29,7 @@ const LARGEST_SMALL: u64 = 1 << 20;
 /// # Errors
 ///
 /// What `out` says.
-pub fn write(out: &mut dyn Write, looked: &Looked, events: &Events, device: Option<i32>) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, looked: &LoadedMoment, events: &Events, device: Option<i32>) -> io::Result<()> {
     let seen = &looked.seen;
     let indexes: Vec<i32> = seen.model.devices().iter().map(|view| view.index).collect();
     let wanted = |index: i32| device.is_none_or(|device| device == index);

@@ -18,7 +18,7 @@ use prost::Message;
 pub use course::Course;
 
 use crate::format::{self, Units};
-use crate::moment::Looked;
+use crate::moment::LoadedMoment;
 use crate::text::{clean, place, short_command};
 use messages::{
     CounterDescriptor, DebugAnnotation, EventType, ProcessDescriptor, SequenceFlags, ThreadDescriptor, TracePacket,
@@ -30,7 +30,7 @@ use messages::{
 /// # Errors
 ///
 /// What `out` says.
-pub fn write(out: &mut dyn Write, looked: &Looked, course: &Course, device: Option<i32>) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, looked: &LoadedMoment, course: &Course, device: Option<i32>) -> io::Result<()> {
     let whole = &looked.seen.final_model;
     let header = whole.header().cloned().unwrap_or_default();
     let mut packets =
@@ -66,7 +66,7 @@ fn process_track(uuid: u64, header: &Header) -> TrackDescriptor {
     TrackDescriptor { uuid: Some(uuid), process: Some(process), ..TrackDescriptor::default() }
 }
 
-fn steps(packets: &mut Packets<'_>, looked: &Looked, header: &Header, process: u64) -> io::Result<()> {
+fn steps(packets: &mut Packets<'_>, looked: &LoadedMoment, header: &Header, process: u64) -> io::Result<()> {
     let moment = &looked.seen.model;
     if moment.steps().is_empty() {
         return Ok(());
@@ -162,7 +162,7 @@ fn counters(
 /// The peak and the out-of-memory events of a device.
 fn instants(
     packets: &mut Packets<'_>,
-    looked: &Looked,
+    looked: &LoadedMoment,
     view: &DeviceView,
     header: &Header,
     process: u64,

@@ -9,7 +9,7 @@ use memlab_trace::{Line, Model, StackView};
 use serde::Serialize;
 
 use crate::json::write_compact;
-use crate::moment::Moment;
+use crate::moment::NamedMoment;
 use crate::text::{clean, short_command, short_path};
 
 #[derive(Serialize)]
@@ -59,14 +59,14 @@ struct Profile {
 /// # Errors
 ///
 /// What `out` says.
-pub fn write(out: &mut dyn Write, model: &Model, moment: Moment, device: Option<i32>) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, model: &Model, moment: NamedMoment, device: Option<i32>) -> io::Result<()> {
     let header = model.header().cloned().unwrap_or_default();
     let mut frames = Frames { directory: &header.directory, shared: Shared::default(), known: HashMap::new() };
     let mut profiles = Vec::new();
     let mut active = (0, 0);
     for view in model.devices().into_iter().filter(|view| device.is_none_or(|device| device == view.index)) {
         let bytes = |stack: &StackView| match moment {
-            Moment::Peak => stack.live_bytes_at_peak,
+            NamedMoment::Peak => stack.live_bytes_at_peak,
             _ => stack.live_bytes,
         };
         let mut held: Vec<(Vec<usize>, u64)> = model

@@ -12,7 +12,7 @@ use super::table::Table;
 use super::text::{device_title, process, write_parts};
 use crate::format::{self, Units};
 use crate::holdings::Holdings;
-use crate::moment::{Looked, Moment};
+use crate::moment::{LoadedMoment, NamedMoment};
 use crate::text::{Style, clean};
 
 /// How many lines and layers are shown.
@@ -27,13 +27,13 @@ fn size(bytes: u64) -> String {
 /// # Errors
 ///
 /// What `out` says.
-pub fn write_text_at(out: &mut impl Write, path: &Path, looked: &Looked, style: Style) -> io::Result<()> {
+pub fn write_text_at(out: &mut impl Write, path: &Path, looked: &LoadedMoment, style: Style) -> io::Result<()> {
     let ResolvedSnapshot { model: moment, final_model: whole, .. } = &looked.seen;
     let names = Names::new(whole);
     let mut parts = vec![process(whole)];
     // The end of a step is named so already.
     let reached = match (looked.moment, whole.steps_ended()) {
-        (Moment::Step(_), _) | (_, 0) => String::new(),
+        (NamedMoment::Step(_), _) | (_, 0) => String::new(),
         _ => format!(", {}", format::step_reached(moment.steps_ended())),
     };
     parts.push(vec![
@@ -65,7 +65,7 @@ pub fn write_text_at(out: &mut impl Write, path: &Path, looked: &Looked, style: 
     write_parts(out, parts, style)
 }
 
-fn memory(looked: &Looked, device: &DeviceView, held: &Holdings, columns: usize) -> Vec<String> {
+fn memory(looked: &LoadedMoment, device: &DeviceView, held: &Holdings, columns: usize) -> Vec<String> {
     let host_bytes = looked.seen.host_bytes(device.index);
     let mut lines = vec![format!(
         "{} allocated, {} reserved and {} in use",

@@ -5,10 +5,10 @@ use std::cmp::Ordering;
 use crate::context::ShownMoment;
 use crate::format::{self, Units};
 
-/// A column of a table whose rows are [`Column::Row`]s.
+/// A column of a table whose rows are [`Column::Item`]s.
 pub trait Column: Copy + PartialEq + 'static {
     /// A row.
-    type Row;
+    type Item;
     /// All of them, as they are shown from left to right.
     const ALL: &'static [Self];
     /// Its heading.
@@ -18,11 +18,11 @@ pub trait Column: Copy + PartialEq + 'static {
     /// The width of the table from which there is room for it.
     fn shown_from(self) -> u16;
     /// What a row is sorted by; `None`: by its name.
-    fn figure(self, row: &Self::Row) -> Option<f64>;
+    fn figure(self, row: &Self::Item) -> Option<f64>;
     /// The name of a row, for sorting by it and between equals.
-    fn compare_names(a: &Self::Row, b: &Self::Row) -> Ordering;
+    fn compare_names(a: &Self::Item, b: &Self::Item) -> Ordering;
     /// The figure as it is shown.
-    fn text(self, row: &Self::Row, units: Units) -> String;
+    fn text(self, row: &Self::Item, units: Units) -> String;
     /// The column that tells what is held at a moment, if the table has one.
     fn of_moment(_moment: ShownMoment) -> Option<Self> {
         None
@@ -56,7 +56,7 @@ impl<C: Column> TableState<C> {
     }
 
     /// Which of two rows comes first.
-    pub fn compare(&self, a: &C::Row, b: &C::Row, moment: ShownMoment) -> Ordering {
+    pub fn compare(&self, a: &C::Item, b: &C::Item, moment: ShownMoment) -> Ordering {
         let names = C::compare_names(a, b);
         let order = match (self.sort.figure(a), self.sort.figure(b)) {
             (Some(a), Some(b)) => b.total_cmp(&a),

@@ -8,15 +8,15 @@ use crate::format::Units;
 
 /// All columns, sizes in bytes; then the name and the columns `more`.
 pub fn rows_of<C: Column>(
-    rows: &[C::Row],
+    rows: &[C::Item],
     more: &[&str],
-    named: impl Fn(&C::Row) -> (Option<String>, Vec<Value>),
+    named: impl Fn(&C::Item) -> (Option<String>, Vec<Value>),
 ) -> Rows {
     let figures = || C::ALL.iter().filter(|column| column.columns() > 0);
     let name =
         C::ALL.iter().find(|column| column.columns() == 0).map(|column| column.title()).filter(|name| !name.is_empty());
     let titles = figures().map(|column| column.title()).chain(name).chain(more.iter().copied());
-    let row = |row: &C::Row| {
+    let row = |row: &C::Item| {
         let value = |column: &C| match column.figure(row) {
             Some(figure) if figure.fract() == 0.0 && figure.abs() < 9e15 => json!(figure as i64),
             Some(figure) => json!(figure),

@@ -53,8 +53,8 @@ pub fn draw<C: Column>(
     area: Rect,
     look: &Look<'_, C>,
     state: &mut TableState<C>,
-    rows: &[C::Row],
-    label: impl Fn(&C::Row) -> Label,
+    rows: &[C::Item],
+    label: impl Fn(&C::Item) -> Label,
 ) {
     if area.height == 0 || area.width < 12 {
         return;

@@ -17,7 +17,7 @@ use crate::export::flamegraph::Measure;
 use crate::findings::Words;
 use crate::format;
 use crate::holdings::Holdings;
-use crate::moment::{Looked, Moment};
+use crate::moment::{LoadedMoment, NamedMoment};
 use crate::text::{markup, short_command};
 
 /// Writes what was held at a moment as an HTML page.
@@ -25,11 +25,11 @@ use crate::text::{markup, short_command};
 /// # Errors
 ///
 /// What `out` says.
-pub fn write_html_at(out: &mut impl io::Write, path: &Path, looked: &Looked) -> io::Result<()> {
+pub fn write_html_at(out: &mut impl io::Write, path: &Path, looked: &LoadedMoment) -> io::Result<()> {
     out.write_all(page(path, looked).as_bytes())
 }
 
-fn page(path: &Path, looked: &Looked) -> String {
+fn page(path: &Path, looked: &LoadedMoment) -> String {
     let ResolvedSnapshot { model: moment, final_model: whole, .. } = &looked.seen;
     let names = Names::new(whole);
     let command = whole.header().map_or_else(String::new, |header| short_command(&header.command));
@@ -64,21 +64,21 @@ fn page(path: &Path, looked: &Looked) -> String {
 }
 
 /// `at the end of step 3, after 2.10 s`.
-fn when(looked: &Looked) -> String {
+fn when(looked: &LoadedMoment) -> String {
     let ResolvedSnapshot { model: moment, final_model: whole, .. } = &looked.seen;
     let mut when = match looked.moment {
-        Moment::Time(_) => format!("after {}", format::duration(moment.time())),
+        NamedMoment::Time(_) => format!("after {}", format::duration(moment.time())),
         named => format!("at {named}, after {}", format::duration(moment.time())),
     };
     // The end of a step is named so already.
-    if !matches!(looked.moment, Moment::Step(_)) && whole.steps_ended() > 0 {
+    if !matches!(looked.moment, NamedMoment::Step(_)) && whole.steps_ended() > 0 {
         when = format!("{when}, {}", format::step_reached(moment.steps_ended()));
     }
     when
 }
 
 /// Which moment this is, what was held then, and what is on another page.
-fn summary(names: &Names<'_>, looked: &Looked, devices: &[(DeviceView, Holdings)]) -> String {
+fn summary(names: &Names<'_>, looked: &LoadedMoment, devices: &[(DeviceView, Holdings)]) -> String {
     let mut when = when(looked);
     if let Some(first) = when.get_mut(..1) {
         first.make_ascii_uppercase();
@@ -128,13 +128,13 @@ fn said(names: &Names<'_>, words: Words, device: &DeviceView, held: &Holdings, d
     }
 }
 
-fn section(names: &Names<'_>, looked: &Looked, device: &DeviceView, held: &Holdings, devices: usize) -> String {
+fn section(names: &Names<'_>, looked: &LoadedMoment, device: &DeviceView, held: &Holdings, devices: usize) -> String {
     let (seen, index) = (&looked.seen, device.index);
     let away = seen.host_bytes(index);
     let time = seen.model.time();
     let mut section = device::head(device);
     section += &tiles(device, held, away);
-    if matches!(looked.moment, Moment::Oom(_)) {
+    if matches!(looked.moment, NamedMoment::Oom(_)) {
         section += &ooms::at(names, device, time);
     }
     let mark = timeline::Mark { time, text: format!("{} allocated {}", size(held.allocated_bytes), when(looked)) };

@@ -12,7 +12,7 @@ use crate::format;
 use crate::text::markup;
 
 /// One moment: what every category held, what was free, and what they sum to.
-struct Moment {
+struct MomentMemory {
     held: Vec<(Category, u64)>,
     /// What of it lies in host memory.
     away: u64,
@@ -20,7 +20,7 @@ struct Moment {
     whole: u64,
 }
 
-impl Moment {
+impl MomentMemory {
     fn new(device: &DeviceView, views: &[CategoryView], away: u64, bytes: impl Fn(&CategoryView) -> u64) -> Self {
         let held: Vec<(Category, u64)> = views.iter().map(|view| (view.category, bytes(view))).collect();
         let used = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes)).saturating_sub(away);
@@ -40,7 +40,7 @@ impl Moment {
 pub(super) fn figure_at(device: &DeviceView, held: &[(Category, u64)], away: u64) -> String {
     let used = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes)).saturating_sub(away);
     let whole = device.total_bytes.max(used);
-    let then = Moment { held: held.to_vec(), away, free: whole - used, whole };
+    let then = MomentMemory { held: held.to_vec(), away, free: whole - used, whole };
     let name = |category: Category| named(device, category);
     let mut figure = String::from("<h3>Where the memory was</h3>\n<figure class=\"memory\">\n");
     figure += &bar("then", &then, name);
@@ -87,8 +87,8 @@ fn swatch(category: Category) -> String {
 /// The bars at the peak and at the end, with the figures below.
 pub(super) fn figure(names: &Names<'_>, device: &DeviceView) -> String {
     let views = names.model.categories(device.index);
-    let peak = Moment::new(device, &views, device.host_bytes_at_peak, |view| view.bytes_at_peak);
-    let end = Moment::new(device, &views, device.host_bytes, |view| view.bytes);
+    let peak = MomentMemory::new(device, &views, device.host_bytes_at_peak, |view| view.bytes_at_peak);
+    let end = MomentMemory::new(device, &views, device.host_bytes, |view| view.bytes);
     let name = |category: Category| named(device, category);
     let mut figure = String::from("<h3>Where the memory was</h3>\n<figure class=\"memory\">\n");
     figure += &bar("at the peak", &peak, name);
@@ -137,7 +137,7 @@ pub(super) fn figure(names: &Names<'_>, device: &DeviceView) -> String {
     figure
 }
 
-fn bar(when: &str, moment: &Moment, name: impl Fn(Category) -> &'static str) -> String {
+fn bar(when: &str, moment: &MomentMemory, name: impl Fn(Category) -> &'static str) -> String {
     let held: Vec<_> = moment.held.iter().filter(|(_, bytes)| *bytes > 0).collect();
     let mut said: Vec<String> =
         held.iter().map(|(category, bytes)| format!("{} {}", name(*category), size(*bytes))).collect();

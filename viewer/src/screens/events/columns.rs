@@ -32,7 +32,7 @@ pub enum EventColumn {
 }
 
 impl Column for EventColumn {
-    type Row = EventItem;
+    type Item = EventItem;
 
     const ALL: &'static [Self] = &[
         Self::Number,

@@ -31,7 +31,7 @@ pub enum LayerColumn {
 }
 
 impl Column for LayerColumn {
-    type Row = LayerItem;
+    type Item = LayerItem;
 
     const ALL: &'static [Self] = &[
         Self::Now,

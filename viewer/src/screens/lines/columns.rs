@@ -33,7 +33,7 @@ pub enum LineColumn {
 }
 
 impl Column for LineColumn {
-    type Row = LineItem;
+    type Item = LineItem;
 
     const ALL: &'static [Self] = &[
         Self::Now,

@@ -37,7 +37,7 @@ pub enum ProcessColumn {
 }
 
 impl Column for ProcessColumn {
-    type Row = ProcessItem;
+    type Item = ProcessItem;
 
     const ALL: &'static [Self] = &[
         Self::Process,

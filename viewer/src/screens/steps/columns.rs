@@ -26,7 +26,7 @@ pub enum StepColumn {
 }
 
 impl Column for StepColumn {
-    type Row = StepItem;
+    type Item = StepItem;
 
     const ALL: &'static [Self] =
         &[Self::Step, Self::End, Self::Duration, Self::Peak, Self::Kept, Self::Growth, Self::Name];

@@ -1,0 +1,113 @@
+//! The options of `memlab run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::arguments::{Look, checked_limits, size};
+use crate::offload::control::OnLimit;
+
+/// After the options in the help.
+pub const HELP: &str = "\
+Examples:
+  memlab run -- python train.py --epochs 3
+  memlab run -o traces/ -- torchrun --nproc_per_node 8 train.py
+  memlab run -o 'run-%r.jsonl' --live -- python train.py
+
+In FILE, %p is the process number, %r the rank, %n the program's name, %h the host.
+
+With --live the program gets its own terminal, as large as the Output screen. Press Enter on that screen to type to the program \
+(input(), breakpoint()), Esc to return to memlab. Press q, then d, to give the program the whole terminal. The program has no mouse, \
+pictures or clipboard there, and Ctrl-Z does not stop it. Without --live it uses the terminal of memlab.
+
+memlab exits with the exit code of the program; if a signal ended the program, the same signal ends memlab.
+127: there is no such program; 126: it cannot be executed; 2: memlab cannot do what was asked.";
+
+/// What to run, and how.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// The trace [default: $MEMLAB_OUTPUT, else memlab-%n-%p.jsonl]. In a folder, it gets that name.
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// Replace an existing trace of that name.
+    #[arg(long)]
+    pub(super) force: bool,
+    /// Show the dashboard while the program runs. Its Output screen shows what the program prints.
+    #[arg(long, overrides_with = "no_live")]
+    pub(super) live: bool,
+    /// Leave the terminal to the program (default).
+    #[arg(long)]
+    no_live: bool,
+    /// Let memlab place the program's GPU memory, so that you can offload and restore it.
+    #[arg(long)]
+    offload: bool,
+    /// The most GPU memory the program may have, of each device or by device [8GiB; 0:8GiB,1:4GiB].
+    #[arg(long, value_name = "SIZE", value_parser = checked_limits)]
+    limit: Option<String>,
+    /// What happens at the limit: allocations fail, or use host memory, which kernels reach slowly.
+    #[arg(long, value_enum, requires = "limit", value_name = "WHAT")]
+    on_limit: Option<OnLimit>,
+    /// The most host memory for offloaded memory.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    host_max: Option<u64>,
+    #[command(flatten)]
+    pub(super) look: Look,
+    /// The program and its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
+    pub(super) command: Vec<OsString>,
+}
+
+impl Options {
+    /// The settings for the library, by the names of its variables.
+    pub(super) fn settings(&self) -> Vec<(&'static str, String)> {
+        let offload = self.offload.then(|| ("MEMLAB_OFFLOAD", "1".to_owned()));
+        let limit = self.limit.clone().map(|limit| ("MEMLAB_LIMIT", limit));
+        let on_limit = self.on_limit.map(|on_limit| ("MEMLAB_ON_LIMIT", on_limit.as_str().to_owned()));
+        let host_max = self.host_max.map(|bytes| ("MEMLAB_HOST_MAX", format!("{bytes}B")));
+        [offload, limit, on_limit, host_max].into_iter().flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Run {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn run(options: &str) -> Result<Options, clap::Error> {
+        Run::try_parse_from(format!("run {options}").split_whitespace()).map(|run| run.options)
+    }
+
+    #[test]
+    fn options_after_the_command_are_the_commands() {
+        let options = run("-o x -- python -o y --live").unwrap();
+        assert_eq!((options.command.len(), options.live), (4, false));
+        assert!(run("").is_err());
+    }
+
+    #[test]
+    fn options_that_move_and_limit_memory_become_settings_of_the_library() {
+        let settings = |options: &str| run(&format!("{options} -- python")).map(|options| options.settings());
+        assert_eq!(settings("").unwrap(), []);
+        assert_eq!(
+            settings("--offload --limit 0:8GiB,1:4GiB --on-limit spill --host-max 64GiB").unwrap(),
+            [
+                ("MEMLAB_OFFLOAD", "1".to_owned()),
+                ("MEMLAB_LIMIT", "0:8GiB,1:4GiB".to_owned()),
+                ("MEMLAB_ON_LIMIT", "spill".to_owned()),
+                ("MEMLAB_HOST_MAX", format!("{}B", 64_u64 << 30)),
+            ]
+        );
+        let error = settings("--limit much").unwrap_err().to_string();
+        assert!(error.contains("not a size"), "{error}");
+        assert!(settings("--on-limit oom").is_err(), "it needs --limit");
+        assert!(settings("--limit 1GiB --on-limit unknown").is_err());
+    }
+}

@@ -1,0 +1,55 @@
+//! Prepares the program's environment, runs it and sums its traces up.
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use super::launch::Ended;
+use super::options::Options;
+use super::output::Output;
+use super::traces::TraceFinder;
+use super::{launch, live, preload, summary};
+use crate::clock::now_unix_ns;
+use crate::error::bad_input;
+use crate::{terminal, text};
+
+/// Runs the program; returns how it ended.
+///
+/// # Errors
+///
+/// If it cannot be started.
+pub fn run(options: &Options) -> anyhow::Result<Ended> {
+    let Some((program, arguments)) = options.command.split_first() else {
+        return Err(bad_input("no command given: write it after `--`, as in `memlab run -- python train.py`"));
+    };
+    let library = preload::find_library()?;
+    let preload = preload::ld_preload(&library, std::env::var_os("LD_PRELOAD"))?;
+    let output = Output::choose(options.output.as_deref(), std::env::var_os("MEMLAB_OUTPUT"), options.force)?;
+    preload::check_program(program)?;
+    if options.live {
+        terminal::check("leave --live away, or watch from another terminal with `memlab top`")?;
+    }
+    let mut command = Command::new(program);
+    command.args(arguments).env("MEMLAB_OUTPUT", output.pattern());
+    // Programs with the same MEMLAB_RUN do not replace each other's traces. A run within a run belongs to it, unless -o names
+    // another file.
+    if options.output.is_some() || std::env::var_os("MEMLAB_RUN").is_none() {
+        command.env("MEMLAB_RUN", now_unix_ns().to_string());
+    }
+    if preload::refuses_library(program) {
+        eprintln!(
+            "memlab: {}: is linked with musl and would not start with memlab's library: it runs without",
+            text::clean(&program.to_string_lossy())
+        );
+    } else {
+        command.env("LD_PRELOAD", preload);
+    }
+    command.envs(options.settings());
+    let finder = Arc::new(Mutex::new(TraceFinder::new(&output)));
+    let ended = if options.live {
+        live::run(&mut command, &finder, options.look.theme)?
+    } else {
+        launch::run(&mut command, &finder)?
+    };
+    summary::finish(&finder, &options.command, ended);
+    Ok(ended)
+}
