@@ -1,4 +1,4 @@
-//! The host memory that holds all weights, in one piece, in the order in which they are used.
+//! The host memory that holds all weights, in one piece, in the order of use.
 
 mod mapping;
 mod pinning;

@@ -1,4 +1,4 @@
-//! What moves the bytes and keeps the order: a CUDA device, a thread of the host, or a test's clock.
+//! Backends: a CUDA device, a thread of the host, or a test's clock.
 
 pub mod cuda;
 pub mod host;

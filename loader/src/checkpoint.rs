@@ -1,7 +1,6 @@
-//! Checkpoints in the safetensors format: which tensor lies where in which file, and reading many parts at once.
+//! Checkpoints in the safetensors format: the tensors in their files, and reading many of them at once.
 //!
-//! Nothing that a file says is trusted: what a header promises is compared with the file's size before it is believed, and
-//! an index may only name files of its own folder.
+//! Files are not trusted: a header is checked against the size of its file, and an index may only name files in its own folder.
 
 mod file;
 mod read;
@@ -26,23 +25,23 @@ pub struct Tensor {
     pub name: String,
     /// The file it is in.
     pub path: PathBuf,
-    /// As the format spells it: "BF16".
+    /// As written in the format: "BF16".
     pub dtype: String,
     /// Its dimensions.
     pub shape: Vec<usize>,
-    /// Of its first byte in the file.
+    /// The offset of its first byte in the file.
     pub offset: u64,
     /// Its size.
     pub bytes: u64,
 }
 
-/// The format's own limit.
+/// The limit of the format.
 const LARGEST_HEADER: u64 = 100_000_000;
 const SUFFIX: &str = ".safetensors";
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
-/// All tensors of a checkpoint, in the order in which they lie in its files: a `.safetensors` file, an index of several
-/// (`.safetensors.index.json`), or a folder that holds either.
+/// All tensors of a checkpoint, by file and offset. `path`: a `.safetensors` file, an index of several
+/// (`.safetensors.index.json`), or a folder with either.
 ///
 /// # Errors
 ///
@@ -60,7 +59,7 @@ fn names_index(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// The checkpoint of a folder: its index, else its one file; of several the one that is named as the default is.
+/// The checkpoint of a folder: its index, else its one file; of several the one with the default name.
 fn in_folder(folder: &Path) -> Result<PathBuf> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(|error| unreadable(folder, error))? {
@@ -166,7 +165,7 @@ fn of_file(path: &Path) -> Result<Vec<Tensor>> {
             path: path.to_owned(),
             dtype: format!("{:?}", info.dtype),
             shape: info.shape.clone(),
-            // The header's were found to follow one another up to the file's end.
+            // `Metadata` checked that the tensors follow each other up to the end of the file.
             offset: data + info.data_offsets.0 as u64,
             bytes: (info.data_offsets.1 - info.data_offsets.0) as u64,
         })

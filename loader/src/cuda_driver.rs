@@ -14,7 +14,7 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CU
 
 use crate::error::{Error, Result, size};
 
-/// A result of the driver; plain, since a newer driver may know more of them than an enumeration.
+/// A result of the driver. Not an enum, since newer drivers may return other values.
 type Code = c_int;
 
 macro_rules! functions {
@@ -29,13 +29,13 @@ macro_rules! functions {
                 let library = open_library()?;
                 Ok(Self { $($field: {
                     let address = find(library, $name)?;
-                    // SAFETY: the signature is that of cuda.h for this name.
+                    // SAFETY: the type is that of this function in cuda.h.
                     unsafe { mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> Code>(address) }
                 },)* })
             }
         }
 
-        /// What errors call them.
+        /// The names of the functions, for errors.
         #[allow(non_upper_case_globals, dead_code)]
         mod names {
             $(pub const $field: &std::ffi::CStr = $name;)*
@@ -74,7 +74,7 @@ functions! {
 }
 
 fn open_library() -> std::result::Result<*mut c_void, String> {
-    // SAFETY: opens, or finds, the driver under the name under which everybody does; its initialisers are the driver's own.
+    // SAFETY: a NUL-terminated name; the initialisers that run are those of the CUDA driver.
     let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
     if library.is_null() {
         return Err("there is no CUDA driver here (libcuda.so.1 was not found)".into());
@@ -83,7 +83,7 @@ fn open_library() -> std::result::Result<*mut c_void, String> {
 }
 
 fn find(library: *mut c_void, name: &CStr) -> std::result::Result<*mut c_void, String> {
-    // SAFETY: an open library, which is never closed, and a string that ends.
+    // SAFETY: `library` is open and never closed, and `name` is NUL-terminated.
     let address = unsafe { libc::dlsym(library, name.as_ptr()) };
     if address.is_null() {
         return Err(format!("the CUDA driver has no {}: install a newer driver", name.to_string_lossy()));
@@ -95,7 +95,7 @@ fn functions() -> Result<&'static Functions> {
     static FUNCTIONS: OnceLock<std::result::Result<Functions, String>> = OnceLock::new();
     let load = || {
         let functions = Functions::load()?;
-        // SAFETY: may be called any number of times.
+        // SAFETY: cuInit has no preconditions and may be called repeatedly.
         match unsafe { (functions.init)(0) } {
             0 => Ok(functions),
             code => Err(text(&functions, names::init, code)),
@@ -121,7 +121,7 @@ fn text(functions: &Functions, call: &CStr, code: Code) -> String {
 macro_rules! call {
     ($functions:expr, $function:ident($($arg:expr),*)) => {{
         let functions: &Functions = $functions;
-        // SAFETY: the signature is that of cuda.h; the driver checks handles, and what it writes to lives in the caller's frame.
+        // SAFETY: the types are those of cuda.h, the driver checks handles, and it writes only to locals of the caller.
         match unsafe { (functions.$function)($($arg),*) } {
             0 => Ok(()),
             code => Err(Error::Failed(text(functions, names::$function, code))),
@@ -136,9 +136,9 @@ pub struct Device {
     context: CUcontext,
 }
 
-// SAFETY: a context's handle may be used by all threads.
+// SAFETY: the driver allows every thread to use a context handle.
 unsafe impl Send for Device {}
-// SAFETY: as above; the driver locks.
+// SAFETY: the driver synchronizes calls of several threads on one context.
 unsafe impl Sync for Device {}
 
 impl Device {
@@ -156,7 +156,7 @@ impl Device {
         Ok(Arc::new(Self { functions, ordinal, context }))
     }
 
-    /// Makes its context current on this thread unless it is; says whether [`pop`](Self::pop) has to undo it.
+    /// Makes the context current on this thread unless it is; returns whether [`pop`](Self::pop) has to undo that.
     pub fn push(&self) -> Result<bool> {
         let mut current = ptr::null_mut();
         call!(self.functions, current(&mut current))?;
@@ -173,12 +173,12 @@ impl Device {
         let _ = call!(self.functions, pop(&mut popped));
     }
 
-    /// Its context is current on this thread until the answer is dropped.
+    /// Makes the context current on this thread until the result is dropped.
     pub fn make_current(&self) -> Result<Current<'_>> {
         Ok(Current(self.push()?.then_some(self)))
     }
 
-    /// Pins host memory for all contexts. All of these calls want the context current.
+    /// Pins host memory for all contexts.
     pub fn pin(&self, address: u64, bytes: usize) -> Result<()> {
         const PORTABLE_DEVICEMAP: c_uint = 1 | 2;
         call!(self.functions, pin(address as *mut c_void, bytes, PORTABLE_DEVICEMAP))
@@ -189,7 +189,7 @@ impl Device {
         let _ = call!(self.functions, unpin(address as *mut c_void));
     }
 
-    /// A stream that waits for no other, ahead of them where the device can choose.
+    /// Creates a stream that does not synchronize with the default stream, with the highest priority.
     pub fn create_stream(&self) -> Result<u64> {
         const NON_BLOCKING: c_uint = 1;
         let (mut least, mut greatest) = (0, 0);
@@ -246,7 +246,7 @@ impl Device {
 
     /// Status (`CUstreamCaptureStatus`) and number of the capture that a stream is in.
     pub fn capture_of(&self, stream: u64) -> Result<(c_int, u64)> {
-        // The legacy stream cannot be captured, and asking about it while another is, is an error.
+        // The legacy stream cannot be captured, and the query fails while another stream is.
         if matches!(stream, 0 | 1) {
             return Ok((0, 0));
         }
@@ -256,7 +256,7 @@ impl Device {
         Ok((status, id))
     }
 
-    /// Sets what captures forbid this thread, and says what that was.
+    /// Sets which calls captures forbid to this thread; returns the mode before.
     pub fn exchange_capture_mode(&self, mut mode: c_int) -> Result<c_int> {
         call!(self.functions, capture_mode(&mut mode))?;
         Ok(mode)
@@ -298,7 +298,7 @@ impl Drop for Device {
     }
 }
 
-/// What [`Device::make_current`] undoes when dropped.
+/// Undoes [`Device::make_current`] when dropped.
 pub struct Current<'a>(Option<&'a Device>);
 
 impl Drop for Current<'_> {

@@ -1,4 +1,4 @@
-//! What can go wrong, in words: what happened, to what, and what to do next.
+//! Errors: what happened, to what, and what to do next.
 
 use std::path::PathBuf;
 use std::{fmt, io};
@@ -9,9 +9,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Why a call failed. The text is for the user.
 #[derive(Debug)]
 pub enum Error {
-    /// An argument that cannot be right.
+    /// An invalid argument.
     Invalid(String),
-    /// The system has no more memory to give.
+    /// Out of memory.
     Memory(String),
     /// A file that could not be read.
     File {
@@ -20,12 +20,12 @@ pub enum Error {
         /// What the system says.
         error: io::Error,
     },
-    /// A call of the driver or of the system that failed, or a state in which the call cannot be served.
+    /// A call of the driver or the system that failed, or a state in which the call is impossible.
     Failed(String),
 }
 
 impl Error {
-    /// Adds what was being done to the failure of a call.
+    /// Adds the operation to the text of a failed call.
     pub fn while_doing(self, what: impl FnOnce() -> String) -> Self {
         match self {
             Self::Failed(text) => Self::Failed(format!("{text}, while {}", what())),
@@ -45,7 +45,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Bytes for people: "1.5 GiB".
+/// A size as text: "1.5 GiB".
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {

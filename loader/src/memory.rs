@@ -1,4 +1,4 @@
-//! Device memory of the loader's own, for who has no other library that gives some.
+//! Device memory for programs without another allocator.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::arena::Arena;
 use crate::cuda_driver::Device;
 use crate::error::{Error, Result};
 
-/// Memory on a CUDA device, or with no device on the host, until dropped.
+/// Memory on a CUDA device, or without a device on the host, until dropped.
 pub struct DeviceMemory(Kind);
 
 enum Kind {
@@ -46,7 +46,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Reads from `offset` on. What writes there must have ended.
+    /// Reads from `offset` on. Writes to the range must be done.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl DeviceMemory {
             }
             Kind::Host(memory) => {
                 let from = memory.at(offset, bytes)?;
-                // SAFETY: inside the mapping; a buffer of the caller's cannot overlap it.
+                // SAFETY: `at` checked that the range is inside the mapping, and `to` is a distinct buffer of the same length.
                 unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
                 Ok(())
             }

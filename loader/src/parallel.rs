@@ -1,4 +1,4 @@
-//! Jobs shared out among a few threads.
+//! Jobs distributed over a few threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,17 +8,17 @@ use parking_lot::Mutex;
 
 use crate::error::Result;
 
-/// How many threads of this process can run at once.
+/// The number of threads that can run at once.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Cuts `bytes` into pieces.
+/// Divides `bytes` into pieces.
 pub fn pieces(bytes: u64, piece: u64) -> impl Iterator<Item = Range<u64>> {
     (0..bytes.div_ceil(piece)).map(move |i| i * piece..bytes.min((i + 1) * piece))
 }
 
-/// Does `count` jobs on at most so many threads, this one among them; the first error ends it.
+/// Runs `count` jobs on at most `threads` threads, including this one. The first error ends it.
 pub fn in_parallel(threads: usize, count: usize, job: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
     let work = || {

@@ -1,9 +1,9 @@
 //! The pipeline: copies weights to the device in the order of the forward pass, ahead of the compute.
 //!
-//! The forward is a circular schedule of points, each with the units that have to be there until the next. A unit either stays
-//! on the device, or has one place in the ring, so that its address never changes; loading it evicts whatever overlaps that
-//! place. A thread that comes to a point lets go of what it no longer needs, takes what it does, and has copies queued for what
-//! comes after, round into the next forward. Streams wait for each other by events; the host waits for nothing.
+//! The forward is a circular schedule of points, each with the units that must be on the device until the next one. A unit
+//! either stays on the device, or has one placement in the ring, so that its address never changes; loading it evicts the units
+//! that overlap it. A thread that reaches a point releases the units it no longer needs, acquires the ones it does, and queues
+//! copies for the points after it, including those of the next forward. Events order the streams; the host does not wait.
 
 mod capture;
 mod configuration;
@@ -34,13 +34,13 @@ use crate::range::ByteRange;
 use layout::Layout;
 use shared::{Shared, State};
 
-/// See the module.
+/// Copies weights to a device; see the module.
 pub struct Pipeline {
     shared: Arc<Shared>,
 }
 
 impl Pipeline {
-    /// On a CUDA device, or with `None` on the host, where copies may be given a pace.
+    /// A pipeline to a CUDA device, or with `None` on the host, where the speed of copies may be set.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl Pipeline {
         }
     }
 
-    /// With a backend of the caller's.
+    /// A pipeline with another backend.
     ///
     /// # Errors
     ///
@@ -67,17 +67,17 @@ impl Pipeline {
         Ok(Self { shared: Arc::new(Shared::new(arena, Arc::clone(&backend), stalls)?) })
     }
 
-    /// Begins anew with this configuration: waits for the copies of the one before, and for `stream`, on which the memory may be in
-    /// use, then copies the units that stay. No forward may be under cursor.
+    /// Configures the pipeline again: waits for earlier copies, and for `stream`, which may be using the memory, then copies
+    /// the units that stay. No forward may be in progress.
     ///
     /// # Errors
     ///
-    /// If the configuration contradicts itself or the arena, a forward is under way, or a copy fails.
+    /// If the configuration contradicts itself or the arena, a forward is in progress, or a copy fails.
     ///
     /// # Safety
     ///
-    /// The device addresses are valid for as many bytes, and used for nothing else, until the next configuration or the
-    /// pipeline's end, and the placements are where they say.
+    /// The device addresses are valid for their lengths, and used for nothing else, until the next configuration or the end of
+    /// the pipeline, and they agree with the placements.
     pub unsafe fn configure(&self, configuration: Configuration, stream: Stream) -> Result<()> {
         let Shared { backend, arena, .. } = &*self.shared;
         let layout = Layout::new(arena, configuration)?;
@@ -103,15 +103,15 @@ impl Pipeline {
         Ok(())
     }
 
-    /// For one thread.
+    /// A session for one thread.
     pub fn session(&self) -> Session {
         let mut state = self.shared.state.lock();
         state.sessions += 1;
         Session::new(Arc::clone(&self.shared), state.sessions)
     }
 
-    /// The bytes of a unit were changed in the arena: if it is on the device it is copied again, after those that read it now,
-    /// and `stream` goes on with the new bytes.
+    /// The bytes of a unit were changed in the arena: if it is on the device, it is copied again after work that reads it now.
+    /// Work queued on `stream` from here on sees the new bytes.
     ///
     /// # Errors
     ///
@@ -136,12 +136,12 @@ impl Pipeline {
         })
     }
 
-    /// What is in the ring is stale: it is copied again when it is needed.
+    /// All units in the ring are stale: they are copied again when they are needed.
     pub fn invalidate(&self) {
         self.shared.state.lock().ring.invalidate();
     }
 
-    /// Bytes per second of copies from the arena to `address`, the median of a few; what was there is overwritten.
+    /// Measures bytes per second of copies from the arena to `address`: the median of a few. The bytes there are overwritten.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl Pipeline {
     ///
     /// # Safety
     ///
-    /// The address is valid for so many bytes, and nobody but `stream` uses them.
+    /// The address is valid for `bytes`, and only `stream` uses them.
     pub unsafe fn bandwidth(&self, address: u64, bytes: u64, stream: Stream) -> Result<f64> {
         const LONGEST: Duration = Duration::from_millis(50);
         const MOST: usize = 9;
@@ -169,7 +169,8 @@ impl Pipeline {
         let measure = || {
             backend.record(begin, copies)?;
             for transfer in &transfers {
-                // SAFETY: inside the arena, and what the caller vouches for; the copy has ended when this returns.
+                // SAFETY: the source is inside the arena, the caller promises the target, and the copy is done when this
+                // returns.
                 unsafe { backend.copy(transfer, copies) }?;
             }
             backend.record(end, copies)?;
@@ -192,12 +193,12 @@ impl Pipeline {
         Ok(bytes as f64 / (measured[measured.len() / 2].max(1) as f64 * 1e-9))
     }
 
-    /// Whether forwards that begin from now on are timed.
+    /// Sets whether forwards that begin from now on are timed.
     pub fn timed(&self, on: bool) {
         self.shared.state.lock().timed = on;
     }
 
-    /// Nanoseconds of compute per point of the last timed forward, 0 for points it did not come to. Waits for its end.
+    /// Nanoseconds of compute per point of the last timed forward, 0 for points it did not reach. Waits for its end.
     ///
     /// # Errors
     ///
@@ -232,7 +233,7 @@ impl Pipeline {
 }
 
 impl Drop for Pipeline {
-    /// No copy writes to the device's memory after this, whatever sessions are left.
+    /// No copy writes to the device's memory after this, even if sessions remain.
     fn drop(&mut self) {
         self.shared.close();
     }

@@ -1,9 +1,8 @@
-//! Which weights stay on the GPU, and where in the ring the others go, so that a forward takes the least time that the
-//! memory allows.
+//! Plans which weights stay on the device, and where in the ring the others go, for the fastest forward that the memory allows.
 //!
-//! The limit is `max(compute, streamed bytes / bus bandwidth)`. Reaching it is a matter of which units stay: evenly spread
-//! over the forward's time, the bus is never idle and the compute never waits; the same bytes as a leading part leave the
-//! bus idle at first and the compute waiting after. [`simulate`] predicts a layout's time, [`solve`] searches.
+//! No forward is faster than `max(compute, streamed bytes / bus bandwidth)`. Which units stay decides how close it comes: if
+//! they are spread evenly over the forward, the bus is never idle and the compute never waits; if they are the first ones, the
+//! bus is idle first and the compute waits later. [`simulate()`] predicts the time of a layout, [`Search`] searches for one.
 
 mod candidates;
 mod evaluate;
@@ -24,7 +23,7 @@ pub use problem::{Bus, Goal, Point, Problem};
 pub use simulate::{PointTime, Program, SteadyState};
 pub use solve::Search;
 
-/// Chooses what stays on the device and where the rest goes. `capacity`: bytes that the device can give at most.
+/// Chooses which units stay on the device and where the others go. `capacity`: the most bytes that the device can give.
 ///
 /// # Errors
 ///
@@ -44,10 +43,10 @@ pub fn plan(problem: &Problem, goal: Goal, capacity: u64) -> Result<Plan, PlanEr
         }
         Goal::HideTransfers if !unknown => search.smallest_that_hides(capacity),
         Goal::Smallest if !unknown => Search::new(&problem.balanced()).fastest_in_the_least(capacity),
-        // As long as nothing is known about the compute there is no saying what hides.
+        // Without known compute, it cannot be told what hides copies.
         Goal::HideTransfers | Goal::Smallest => search.least(capacity),
     };
-    // Too little for loading ahead, or units that are hard to place: the smallest layout fits.
+    // If there is too little memory for loading ahead, or units are hard to place, the smallest layout fits.
     let choice = choice.unwrap_or_else(|| search.smallest());
     Ok(search.plan_of(&choice))
 }

@@ -1,8 +1,7 @@
 //! The decoder: one line in, one record out.
 //!
-//! Events come by the million and are made of integers, so they are read by hand; definitions, and events that
-//! carry strings which need it, go through `serde_json`. A line that is not as the format says gives an error and
-//! nothing else: no input panics.
+//! There are millions of events, made of integers, so these are parsed by hand. Definitions, and events that carry strings, go
+//! through `serde_json`. A malformed line gives an error: no input panics.
 
 mod elements;
 mod error;
@@ -22,7 +21,7 @@ use numbers::Numbers;
 
 /// Reads one line, with or without its newline.
 ///
-/// Records of a kind this version does not know come as [`Record::Unknown`].
+/// Unknown records are returned as [`Record::Unknown`].
 ///
 /// # Errors
 ///
@@ -123,7 +122,7 @@ fn decode_event(line: &[u8]) -> Result<Record<'_>, DecodeError> {
     Ok(record)
 }
 
-/// An event with strings or nulls, or with white space in odd places.
+/// An event with strings or nulls, or with unusual white space.
 fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, DecodeError> {
     let mut elements = Elements::parse(line)?;
     let record = match tag {
@@ -149,7 +148,7 @@ fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, Deco
         }),
         b"tag" => {
             let (time, device, address) = (elements.number()?, elements.number()?, elements.number()?);
-            // A category of a newer version means nothing here.
+            // A category of a newer version is unknown.
             let Some(category) = tag_category(&elements.text()?) else { return Ok(Record::Unknown) };
             let (bytes, root, name) = (elements.number()?, elements.number()?, elements.text()?);
             Record::Tag(Tag { time, device, address, category, bytes, root, name })
@@ -185,7 +184,7 @@ fn tag_category(name: &str) -> Option<TagCategory> {
     [Parameter, Gradient, OptimizerState, Buffer, Input].into_iter().find(|category| category.as_str() == name)
 }
 
-/// A definition: an object whose first key says what it defines.
+/// A definition: an object. Its first key says what it defines.
 fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
     #[derive(Deserialize)]
     struct Warning {

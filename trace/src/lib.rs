@@ -77,7 +77,8 @@
 //! model::device_views, model::long_lived  figures of one device; blocks kept over many steps
 //! model::device                           one device: blocks, books, driver memory
 //! model::passes                           accumulation over forward passes
-//! model::growth, model::blocks, model::driver_memory, model::tags, model::timeline, model::category_timeline, model::steps
+//! model::growth, model::driver_memory     which lines grow over steps; memory taken from the driver
+//! model::blocks, model::tags, model::timeline, model::category_timeline, model::steps, model::device_totals
 //! model::ledger                           the books: bytes by stack, layer and category, now and at the peak
 //! model::line_book                        bytes by line
 //! model::cell, model::symbols             the smallest sums; names of stacks, lines and layers

@@ -14,6 +14,7 @@ mod category_timeline;
 mod cell;
 mod code_origin;
 mod device;
+mod device_totals;
 mod device_views;
 mod driver_memory;
 mod growth;

@@ -17,19 +17,19 @@ pub const FORMAT: u32 = 1;
 /// One line of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record<'a> {
-    /// The first line: which process this is.
+    /// The first line: the process.
     Header(Box<Header>),
-    /// A device, when its first byte is allocated.
+    /// A device, at its first allocation.
     Device(Device),
-    /// The process's limit on a device.
+    /// The limit of the process on a device.
     Limit(Limit),
-    /// What other processes hold of a device.
+    /// What other processes hold on a device.
     Others(Others),
     /// A thread that appears in events.
     Thread(Thread),
     /// Software found in the process.
     Software(Software),
-    /// Where code lies whose owner its place does not tell.
+    /// A file or folder of code that its path does not classify.
     CodeRoot(CodeRoot),
     /// A Python frame.
     Frame(Frame<'a>),
@@ -43,15 +43,15 @@ pub enum Record<'a> {
     Warning(String),
     /// Nothing follows up to this byte of the trace: `{"skip":536870912}`.
     Skip(u64),
-    /// Part of the state of the process at an earlier moment.
+    /// Part of the state at an earlier moment, as JSON that [`Model::apply`](crate::Model::apply) parses.
     Keyframe(Text<'a>),
-    /// A block handed out by PyTorch's caching allocator.
+    /// PyTorch's caching allocator allocated a block.
     Alloc(Alloc),
-    /// A block given back to it.
+    /// A block was freed.
     Free(Free),
     /// Memory taken from the driver.
     DriverAlloc(DriverAlloc<'a>),
-    /// Memory given back to the driver.
+    /// Driver memory was freed.
     DriverFree(DriverFree),
     /// Physical memory mapped.
     Map(Map),
@@ -59,24 +59,24 @@ pub enum Record<'a> {
     Unmap(Unmap),
     /// Out of memory.
     Oom(Oom),
-    /// What a tensor is.
+    /// The category of a tensor.
     Tag(Tag<'a>),
     /// An optimizer step ended.
     Step(Step),
-    /// The whole device's use.
+    /// The use of the whole device.
     Used(Used),
-    /// Memory left the device or came back.
+    /// Memory moved between the device and the host.
     Moved(Moved),
     /// Events are missing.
     Lost(Lost),
     /// The process ended.
     End(End),
-    /// A record this version does not know: written by a newer memlab of the same format, to be ignored.
+    /// An unknown record of a newer memlab with the same format. It is ignored.
     Unknown,
 }
 
 impl Record<'_> {
-    /// When it happened, in nanoseconds since the trace's start; `None`: it is no event.
+    /// Nanoseconds since the start of the trace; `None`: not an event.
     #[inline]
     pub fn time(&self) -> Option<u64> {
         match self {

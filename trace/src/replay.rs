@@ -1,4 +1,4 @@
-//! The latest events of a trace, for showing them one by one.
+//! The state of a trace with its latest events, to show them one by one.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -8,28 +8,28 @@ use crate::model::{Category, Model};
 use crate::record::{DriverKind, Flags, Phase, Record};
 use crate::sink::Sink;
 
-/// What kind of event it was.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// PyTorch's allocator handed out a block.
+    /// PyTorch's allocator allocated a block.
     Alloc,
-    /// A block was given back to it.
+    /// A block was freed.
     Free,
-    /// Memory was taken from the driver; whether it became a segment of PyTorch's allocator.
+    /// Memory was taken from the driver, for a segment of PyTorch's allocator if true.
     DriverAlloc(DriverKind, bool),
-    /// Memory was given back to the driver.
+    /// Driver memory was freed.
     DriverFree(DriverKind),
     /// Physical memory was mapped.
     Map,
     /// Physical memory was unmapped.
     Unmap,
-    /// PyTorch was out of memory: `bytes` is what was asked for.
+    /// PyTorch was out of memory: `bytes` were requested.
     Oom,
     /// An optimizer step ended: `address` is its number.
     Step,
-    /// The driver told the whole device's use, in `bytes`.
+    /// The use of the whole device was sampled: `bytes`.
     Used,
-    /// `bytes` of the device's memory lie in host memory from then on.
+    /// `bytes` of the device's memory are in host memory from now on.
     Moved,
     /// The process ended.
     End,
@@ -38,7 +38,7 @@ pub enum EventKind {
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventView {
-    /// Which event of the trace it is, from 1.
+    /// The number of the event in the trace, from 1.
     pub number: u64,
     /// Nanoseconds since the trace's start.
     pub time: u64,
@@ -48,23 +48,23 @@ pub struct EventView {
     pub device: i32,
     /// The thread; 0: none.
     pub thread: u32,
-    /// Where; of a step: its number.
+    /// The address; of a step: its number.
     pub address: u64,
-    /// How much; 0 where it is not known.
+    /// Bytes; 0 where not known.
     pub bytes: u64,
-    /// The stack that asked, of a free: that had asked for the block; 0: none.
+    /// The stack of the allocation, also of a free; 0: none.
     pub stack: u32,
-    /// The layer that asked, of a free: that had asked; 0: none.
+    /// The layer of the allocation, also of a free; 0: none.
     pub layer: u32,
-    /// The phase of what asked.
+    /// The phase of the allocation.
     pub phase: Phase,
-    /// What a freed block had been used for.
+    /// The category of a freed block.
     pub category: Option<Category>,
     /// The CUDA function called.
     pub call: Option<Arc<str>>,
 }
 
-/// A model, and the latest of the events that made it.
+/// A model, and the latest events applied to it.
 #[derive(Clone, Default)]
 pub struct Replay {
     /// The state.
@@ -74,12 +74,12 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Nothing yet; the latest `history_length` events will be kept.
+    /// An empty state that keeps the latest `history_length` events.
     pub fn with_history(history_length: usize) -> Self {
         Self { model: Model::new(), history: VecDeque::new(), history_length }
     }
 
-    /// A model without the events that made it; the latest `history_length` to come will be kept.
+    /// A state without its past events, which keeps the latest `history_length` events from now on.
     pub fn from_model(model: Model, history_length: usize) -> Self {
         Self { model, history: VecDeque::new(), history_length }
     }
@@ -89,14 +89,14 @@ impl Replay {
         self.history.iter()
     }
 
-    /// Keeps as many from now on.
+    /// Changes the number of events kept.
     pub fn set_history_length(&mut self, history_length: usize) {
         self.history_length = history_length;
         let surplus = self.history.len().saturating_sub(history_length);
         self.history.drain(..surplus);
     }
 
-    /// How many events are kept.
+    /// The number of events kept.
     pub(crate) fn history_length(&self) -> usize {
         self.history_length
     }
@@ -187,7 +187,7 @@ impl Replay {
             Record::Used(e) => EventView { kind: EventKind::Used, device: e.device, bytes: e.used, ..none },
             Record::Moved(e) => EventView { kind: EventKind::Moved, device: e.device, bytes: e.bytes, ..none },
             Record::End(_) => none,
-            // Tags come by the hundred and say what blocks are, not what happened.
+            // Tags are left out: there are hundreds, and they say what blocks are, not what happened.
             _ => return None,
         })
     }
@@ -196,7 +196,7 @@ impl Replay {
 impl Sink for Replay {
     #[inline]
     fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
-        // Before the model forgets what the event takes away.
+        // Before the model forgets what the event frees.
         let event = if self.history_length > 0 { self.view(&record) } else { None };
         self.model.apply(record);
         if let Some(mut event) = event {

@@ -3,24 +3,24 @@
 use crate::model::Model;
 use crate::record::Record;
 
-/// A moment of a trace.
+/// A moment of a trace to stop at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTarget {
-    /// Before the first event later than this: nanoseconds since the trace's start.
+    /// Before the first event after this time: nanoseconds since the start of the trace.
     Time(u64),
-    /// After so many events.
+    /// After this number of events.
     Event(u64),
-    /// After all there is.
+    /// At the end.
     End,
 }
 
 impl SeekTarget {
-    /// After the event of this number, which happened at `time`; by the time alone where the number is not known (0).
+    /// After the event with this number, which happened at `time`. Without a number (0), the time decides.
     pub fn event(number: u64, time: u64) -> Self {
         if number > 0 { Self::Event(number) } else { Self::Time(time) }
     }
 
-    /// Whether a state is no later than this.
+    /// Whether a state is at or before this moment.
     pub fn is_ahead_of(self, model: &Model) -> bool {
         match self {
             Self::Time(time) => model.time() <= time,
@@ -29,7 +29,7 @@ impl SeekTarget {
         }
     }
 
-    /// Whether a record is an event after this, when it comes in a state to which it was not added yet.
+    /// Whether this moment is before a record that is not yet applied to the model.
     #[inline]
     pub fn is_before(self, record: &Record<'_>, model: &Model) -> bool {
         record.time().is_some_and(|time| match self {

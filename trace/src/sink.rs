@@ -5,15 +5,15 @@ use std::ops::ControlFlow;
 use crate::model::Model;
 use crate::record::Record;
 
-/// Takes the records of a trace, one after the other.
+/// Takes the records of a trace one by one.
 pub trait Sink {
-    /// Takes the next record. `Break`: it wants neither this one nor what follows.
+    /// Takes the next record. `Break` refuses it, and all after it.
     fn take(&mut self, record: Record<'_>) -> ControlFlow<()>;
 
-    /// The state by what was taken.
+    /// The state after the records taken so far.
     fn model(&self) -> &Model;
 
-    /// The trace begins anew: forgets what was taken.
+    /// Forgets all records: the trace starts again.
     fn restart(&mut self);
 }
 

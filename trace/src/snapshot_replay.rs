@@ -1,7 +1,7 @@
-//! A moment of a trace, with what only became known later: what its blocks turned out to be, and what things are called.
+//! A moment of a trace with what is known only later: the final categories of its blocks, and names.
 //!
-//! Whether a block is temporary is known when it is given back, whether it is a parameter when a tag says so. The model
-//! puts its figures at the peak right as it learns; this does the same for single blocks, at any moment.
+//! A block turns out to be temporary when it is freed, and a parameter when it is tagged. The model corrects its sums at the
+//! peak as it learns; this does the same for single blocks, at any moment.
 
 use std::ops::ControlFlow;
 
@@ -12,19 +12,19 @@ use crate::record::Record;
 use crate::seek_target::SeekTarget;
 use crate::sink::Sink;
 
-/// Looks on while a trace is replayed up to a moment.
+/// Observes a replay up to a moment.
 pub trait Observer {
-    /// A record is about to be added to the state.
+    /// Before a record is applied.
     fn before(&mut self, _record: &Record<'_>, _model: &Model) {}
 
-    /// It was added.
+    /// After it was applied.
     fn after(&mut self, _model: &Model) {}
 }
 
-/// Nobody looks on.
+/// No observer.
 impl Observer for () {}
 
-/// Replays a trace to its end and remembers one moment of it.
+/// Replays a trace to its end and keeps a snapshot of one moment.
 pub struct SnapshotReplay<'o> {
     at: SeekTarget,
     observer: &'o mut dyn Observer,
@@ -35,34 +35,33 @@ pub struct SnapshotReplay<'o> {
 struct Reached {
     moment: Model,
     blocks: Vec<(i32, BlockView)>,
-    /// The blocks, by device and address, that are still what they were.
+    /// Blocks of undecided category, by device and address.
     undecided: HashMap<(i32, u64), usize>,
-    /// Devices of which the driver has told nothing yet.
+    /// Devices without a sample of their use so far.
     unsampled: Vec<i32>,
     outside: Vec<(i32, Category, u64)>,
 }
 
-/// A moment of a trace, seen from its end.
+/// A moment of a trace, resolved with what was known at its end.
 pub struct ResolvedSnapshot {
-    /// The state at the moment, as it was known then.
+    /// The state at the moment, as known then.
     pub model: Model,
-    /// The state at the end: what things are called.
+    /// The state at the end, with the names of everything.
     pub final_model: Model,
-    /// The live blocks of the moment with their devices, in order of device and address; category and owner are what they
-    /// turned out to be.
+    /// The live blocks of the moment with their devices, by device and address, with final category and owner.
     pub blocks: Vec<(i32, BlockView)>,
-    /// Whether the trace still has the moment; otherwise `moment` is the earliest it has.
+    /// Whether the trace still has the moment; otherwise `model` is the earliest state it has.
     pub is_available: bool,
     outside: Vec<(i32, Category, u64)>,
 }
 
 impl<'o> SnapshotReplay<'o> {
-    /// Will remember the moment `at`.
+    /// Will keep the moment `at`.
     pub fn new(at: SeekTarget, observer: &'o mut dyn Observer) -> Self {
         Self { at, observer, model: Model::new(), reached: None }
     }
 
-    /// What there is to see, after all is replayed.
+    /// The snapshot, after the whole trace was replayed.
     pub fn finish(mut self) -> ResolvedSnapshot {
         let mut reached = match self.reached.take() {
             Some(reached) => reached,
@@ -101,14 +100,14 @@ impl Reached {
         }
     }
 
-    /// A record comes that may end a block of the moment.
+    /// Decides the category of a block that the next record may free.
     #[inline]
     fn watch(&mut self, record: &Record<'_>, model: &Model) {
         let (device, address) = match record {
             Record::Free(event) => (event.device, event.address),
-            // Where the free was lost.
+            // Its free was lost.
             Record::Alloc(event) => (event.device, event.address),
-            // Those that are blocks by themselves.
+            // Blocks allocated straight from the driver.
             Record::DriverAlloc(event) => (event.device, event.address),
             Record::DriverFree(event) => (event.device, event.address),
             _ => return,
@@ -118,7 +117,7 @@ impl Reached {
         }
     }
 
-    /// The driver told something: its first word on a device also serves for what was before.
+    /// The first sample of a device also applies to the moment before it.
     fn sampled(&mut self, model: &Model) {
         let outside = &mut self.outside;
         self.unsampled.retain(|device| {
@@ -167,10 +166,11 @@ impl Sink for SnapshotReplay<'_> {
 }
 
 impl ResolvedSnapshot {
-    /// What every category held on a device at the moment, in the order of [`Category::ALL`]. They sum to what was in use, and in host memory.
+    /// What every category held on a device at the moment, in the order of [`Category::ALL`]. The sum is the use of the device
+    /// plus what was in host memory.
     pub fn categories(&self, device: i32) -> [(Category, u64); Category::COUNT] {
         let mut held = self.model.categories(device).map(|view| (view.category, view.bytes));
-        // What blocks held by what was known then, and by what they turned out to be.
+        // Replaces the categories known then by the final ones.
         for block in self.model.blocks(device) {
             held[block.category as usize].1 = held[block.category as usize].1.saturating_sub(block.bytes);
         }
@@ -183,13 +183,13 @@ impl ResolvedSnapshot {
         held
     }
 
-    /// The whole device's use at the moment: the sum of its categories, without what of it lay in host memory.
+    /// The use of the whole device at the moment: the sum of its categories, without what was in host memory.
     pub fn used_bytes(&self, device: i32) -> u64 {
         let sum = self.categories(device).iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
         sum.saturating_sub(self.host_bytes(device))
     }
 
-    /// What of the process's memory of a device lay in host memory at the moment.
+    /// Bytes of the process's device memory that were in host memory at the moment.
     pub fn host_bytes(&self, device: i32) -> u64 {
         self.model.device(device).map_or(0, |view| view.host_bytes)
     }

@@ -1,4 +1,4 @@
-//! The host memory in which all weights lie, in one piece, in the order in which they are used.
+//! One mapping of host memory, and the chunks in which it is pinned.
 
 use std::ops::Range;
 use std::ptr;
@@ -11,16 +11,16 @@ use crate::cuda_driver::Device;
 use crate::error::{Error, Result, size};
 use crate::parallel::{cores, in_parallel, pieces};
 
-/// Pinned in pieces of about so much: larger ones are refused by some systems. Copies never cross a border between two.
+/// The size of a chunk that is pinned at once: some systems refuse larger ones. Copies never cross a border between two chunks.
 pub const CHUNK: u64 = 1 << 30;
 
-/// Borders lie between pages: a page can be pinned once only.
+/// Borders are multiples of the page size: a page can only be pinned once.
 const PAGE: u64 = 4096;
 
-/// One anonymous mapping. Pages come when they are written to.
+/// One anonymous mapping. Pages are committed when they are first written.
 ///
-/// Its bytes are shared with the pipeline's copies and with whoever was told the address, so they are reached by address
-/// only; who writes to it while a copy of the same bytes is under way has to have them copied again.
+/// The pipeline's copies, and code that has the address, access the same bytes, so they are reached by address only. Code that
+/// writes to bytes while they are being copied must have them copied again.
 pub struct Arena {
     pub(super) address: usize,
     pub(super) bytes: u64,
@@ -41,8 +41,8 @@ impl Arena {
         Ok(Self { address, bytes, chunks, pinned: Mutex::default() })
     }
 
-    /// The same with the borders between pinned chunks where the caller wants them, at multiples of 4096: a copy that somebody
-    /// else makes across one is refused by the driver, so they best lie between tensors.
+    /// The same with borders between pinned chunks at given offsets, multiples of 4096. The driver refuses other copies across
+    /// a border, so borders should be between tensors.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl Arena {
         Ok(Self { address: reserve(bytes)?, bytes, chunks, pinned: Mutex::default() })
     }
 
-    /// Where it begins.
+    /// The address of its first byte.
     pub fn address(&self) -> u64 {
         self.address as u64
     }
@@ -73,7 +73,7 @@ impl Arena {
         self.bytes
     }
 
-    /// Where the pinned chunk around `offset` ends.
+    /// The end of the pinned chunk around `offset`.
     pub(crate) fn chunk_end(&self, offset: u64) -> u64 {
         let after = self.chunks.partition_point(|chunk| chunk.end <= offset);
         self.chunks.get(after).map_or(self.bytes, |chunk| chunk.end)
@@ -84,7 +84,7 @@ impl Arena {
         self.pinned.lock().is_all
     }
 
-    /// Why not all of it could be pinned, if that was tried.
+    /// Why the last attempt could not pin all of it.
     pub fn pin_failure(&self) -> Option<String> {
         self.pinned.lock().failure.clone()
     }
@@ -97,7 +97,7 @@ impl Arena {
     ///
     /// # Safety
     ///
-    /// `from` is readable for `bytes`, and none of them are written to meanwhile.
+    /// `from` is readable for `bytes`, and none of them are written meanwhile.
     pub unsafe fn fill(&self, offset: u64, from: u64, bytes: u64) -> Result<()> {
         let to = self.at(offset, bytes)?.expose_provenance();
         let pieces: Vec<_> = pieces(bytes, PIECE).collect();
@@ -105,23 +105,24 @@ impl Arena {
             let Range { start, end } = pieces[index].clone();
             let source = ptr::with_exposed_provenance::<u8>((from + start) as usize);
             let target = ptr::with_exposed_provenance_mut::<u8>(to + start as usize);
-            // SAFETY: the target is inside the mapping, the caller vouches for the source, and pieces do not overlap.
+            // SAFETY: `at` checked that the target is inside the mapping, the caller promises a readable source, and pieces do
+            // not overlap.
             unsafe { ptr::copy(source, target, (end - start) as usize) };
             Ok(())
         })
     }
 
-    /// Reads parts of files to where they belong, on several threads.
+    /// Reads parts of files to their offsets, on several threads.
     ///
     /// # Errors
     ///
     /// If a part does not fit, two overlap, or a file cannot be read or is too short.
     pub fn read(&self, parts: &[Part]) -> Result<()> {
-        // SAFETY: the mapping, which the caller fills and does not use meanwhile.
+        // SAFETY: the destination is this mapping; the caller fills it and does not use it meanwhile.
         unsafe { read_parts(parts, self.at(0, 0)?, self.bytes) }
     }
 
-    /// The place of `bytes` at `offset`; an error in words when they are not inside.
+    /// The address of `bytes` at `offset`; an error where they are not inside.
     pub(crate) fn at(&self, offset: u64, bytes: u64) -> Result<*mut u8> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(ptr::with_exposed_provenance_mut(self.address + offset as usize)),
@@ -132,7 +133,7 @@ impl Arena {
         }
     }
 
-    /// What the system gave, in whole pages.
+    /// The length of the mapping.
     pub(super) fn length(&self) -> usize {
         (self.bytes as usize).max(1)
     }
@@ -141,18 +142,18 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         self.unpin();
-        // SAFETY: mapped in `new`; whoever copies from it holds an Arc to it.
+        // SAFETY: mapped in `reserve`; everything that copies from it holds an Arc to it.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.address), self.length()) };
     }
 }
 
-/// A fresh mapping of so much, without memory behind it yet.
+/// A new mapping of `bytes`, not yet backed by memory.
 fn reserve(bytes: u64) -> Result<usize> {
     let refused = |why: String| {
         Error::Memory(format!("the system gave no address space for an arena of {} ({why})", size(bytes)))
     };
     let length = usize::try_from(bytes).map_err(|_| refused("more than an address can say".into()))?.max(1);
-    // SAFETY: a fresh mapping, which nobody else knows; advice on it, which may be refused.
+    // SAFETY: a new anonymous mapping aliases nothing; the advice changes no byte of it, and may be refused.
     unsafe {
         let address = libc::mmap(
             ptr::null_mut(),
@@ -170,7 +171,7 @@ fn reserve(bytes: u64) -> Result<usize> {
     }
 }
 
-/// What one thread does at a time: large enough to pay for itself, small enough to share out evenly.
+/// Bytes that a thread copies at a time: enough to pay for itself, small enough to balance.
 const PIECE: u64 = 8 << 20;
 
 /// A few threads saturate the memory of one socket.

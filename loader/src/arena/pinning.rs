@@ -11,7 +11,7 @@ use crate::error::size;
 use crate::parallel::in_parallel;
 
 impl Arena {
-    /// Pins all of it for all devices, in chunks; says whether that went. A refusal is no error: what stays pageable is
+    /// Pins all of it for all devices, in chunks; returns whether that succeeded. A refusal is not an error: pageable memory is
     /// copied more slowly, and [`pin_failure`](Self::pin_failure) says why.
     pub fn pin(&self, device: i32) -> bool {
         let mut pinned = self.pinned.lock();
@@ -29,7 +29,7 @@ impl Arena {
         let missing: Vec<_> =
             self.chunks.iter().filter(|chunk| !chunk.is_empty() && !pinned.chunks.contains(&chunk.start)).collect();
         let done = Mutex::new(Vec::new());
-        // Most of the time goes into handing out and zeroing pages, which several threads can do at once.
+        // Most of the time goes into committing and zeroing pages, which several threads can do at once.
         let outcome = in_parallel(threads(), missing.len(), |index| {
             let chunk = missing[index];
             let address = self.address + chunk.start as usize;
@@ -43,7 +43,8 @@ impl Arena {
         pinned.chunks.extend(done.into_inner());
         pinned.device = Some(device);
         if !pinned.chunks.is_empty() {
-            // Pages shared with a forked child would be copied on the next write, and the device would go on reading the old.
+            // Pages shared with a forked child would be replaced on the next write, and the device would still read the old
+            // ones.
             self.advise(libc::MADV_DONTFORK);
         }
         match outcome {
@@ -60,7 +61,7 @@ impl Arena {
         }
     }
 
-    /// Ordinary memory again. No copy may be under way.
+    /// Makes it pageable again. No copy may be in progress.
     pub fn unpin(&self) {
         let pinned = &mut *self.pinned.lock();
         pinned.is_all = false;
@@ -73,13 +74,13 @@ impl Arena {
     }
 
     fn advise(&self, advice: libc::c_int) {
-        // SAFETY: advice on a mapping of our own, which changes no byte of it.
+        // SAFETY: the range is this arena's mapping, and the advice changes no byte of it.
         unsafe { libc::madvise(ptr::with_exposed_provenance_mut(self.address), self.length(), advice) };
     }
 }
 
-/// Has the kernel hand out the pages; where it does not know how to do that at once, pinning does.
+/// Has the kernel commit the pages at once. Where it does not support that, pinning commits them.
 fn populate(address: usize, bytes: usize) {
-    // SAFETY: advice on a mapping of our own.
+    // SAFETY: the range is inside the arena's mapping, and the advice changes no byte of it.
     unsafe { libc::madvise(ptr::with_exposed_provenance_mut(address), bytes, libc::MADV_POPULATE_WRITE) };
 }

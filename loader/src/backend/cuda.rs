@@ -1,4 +1,4 @@
-//! A CUDA device: its copy engine works while its multiprocessors do, and events keep the order.
+//! A CUDA device. Its copy engine works in parallel with compute; events order the two.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl Backend for Cuda {
 
     unsafe fn copy(&self, transfer: &Transfer, stream: Stream) -> Result<()> {
         let &Transfer { from, to, bytes } = transfer;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that both ranges stay valid until the copy is done.
         unsafe { self.device.copy_to_device(to, from, bytes, stream.0) }
             .map_err(|error| error.while_doing(|| format!("copying {} to device address {to:#x}", size(bytes))))
     }
@@ -89,7 +89,7 @@ impl Backend for Cuda {
     }
 
     fn relax_captures(&self) -> RelaxedCaptures<'_> {
-        // Where the driver refuses, what follows says so.
+        // If the driver refuses, the calls that need this report it.
         let before = self.device.exchange_capture_mode(Device::RELAXED);
         RelaxedCaptures::until_dropped(move || {
             if let Ok(before) = before {

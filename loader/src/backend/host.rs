@@ -1,7 +1,7 @@
-//! Device memory that is host memory: a thread copies, at a given pace if one is given. For tests, and for machines without
-//! a device; the pipeline in front of it is the same.
+//! Host memory in the place of device memory: a thread copies, at a given speed if one is set. For tests, and for machines
+//! without a device. The pipeline in front of it is the same.
 //!
-//! Compute happens on the calling threads, which therefore wait for copies themselves.
+//! Compute happens on the calling threads, so these wait for copies themselves.
 
 use std::collections::VecDeque;
 use std::ptr;
@@ -19,28 +19,28 @@ use crate::error::{Error, Result};
 pub struct Host {
     queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// A forked child has no copying thread.
+    /// The process that has the copying thread: a forked child has none.
     process: u32,
 }
 
-/// All streams of copies are one.
+/// The only stream of copies.
 const COPIES: Stream = Stream(u64::MAX);
 
 #[derive(Default)]
 struct Queue {
     jobs: Mutex<Jobs>,
-    /// Something to do.
+    /// There is a job.
     filled: Condvar,
-    /// Something done, and somebody waits for that.
+    /// A job is done that a thread waits for.
     advanced: Condvar,
-    /// Jobs done since the beginning.
+    /// Jobs done so far.
     completed: AtomicU64,
 }
 
 #[derive(Default)]
 struct Jobs {
     waiting: VecDeque<Job>,
-    /// Jobs queued since the beginning.
+    /// Jobs queued so far.
     submitted: u64,
     events: Vec<Mark>,
     free: Vec<u64>,
@@ -61,13 +61,13 @@ enum Job {
 #[derive(Clone, Copy, Default)]
 struct Mark {
     timed: bool,
-    /// Set when so many jobs are done.
+    /// The number of jobs done after which the event is set.
     after: u64,
     at: Option<Instant>,
 }
 
 impl Host {
-    /// With `bytes_per_second`, no copy is faster than that.
+    /// Starts the thread. With `bytes_per_second`, no copy is faster than that.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl Host {
         Ok(Self { queue, thread: Mutex::new(Some(thread)), process: std::process::id() })
     }
 
-    /// Ends the thread after the copy that it is doing.
+    /// Stops the thread after its current copy.
     fn stop(&self) {
         if std::process::id() != self.process {
             return;
@@ -101,9 +101,9 @@ impl Host {
         }
     }
 
-    /// Waits until so many jobs are done, or for so long; says whether they are.
+    /// Waits until `after` jobs are done, at most `longest`; whether they are.
     fn wait_for(&self, after: u64, longest: Duration) -> Result<bool> {
-        // Most waits are for a copy about to end, and going to sleep takes longer than that.
+        // Most waits are for a copy that is about to end, and sleeping takes longer than that.
         for _ in 0..SPINS {
             if self.queue.completed.load(Ordering::Acquire) >= after {
                 return Ok(true);
@@ -163,7 +163,7 @@ impl Backend for Host {
     }
 
     fn destroy_event(&self, event: Event) {
-        // In a forked child the lock may be held by a thread that is not there.
+        // In a forked child the lock may be held by a thread that does not exist there.
         if std::process::id() == self.process {
             self.queue.jobs.lock().free.push(event.0);
         }
@@ -174,7 +174,7 @@ impl Backend for Host {
         let index = event.0 as usize;
         let timed = jobs.events[index].timed;
         if stream != COPIES {
-            // What the thread has computed is computed.
+            // The calling thread's compute is already done.
             jobs.events[index] = Mark { timed, after: 0, at: timed.then(Instant::now) };
             return Ok(());
         }
@@ -186,7 +186,7 @@ impl Backend for Host {
     }
 
     fn wait(&self, stream: Stream, event: Event) -> Result<bool> {
-        // Copies wait for nothing: marks of threads are set already, and those of copies come in order.
+        // Copies need not wait: events of threads are set already, and those of copies are in order.
         if stream == COPIES {
             return Ok(true);
         }
@@ -243,14 +243,14 @@ impl Queue {
 struct Copier {
     queue: Arc<Queue>,
     pace: Option<f64>,
-    /// When a bus of that pace would have ended the last copy.
+    /// When a bus of that speed would have finished the last copy.
     free_at: Option<Instant>,
 }
 
 impl Copier {
     fn run(mut self) {
-        // Else the kernel lets a thread sleep 50 µs longer than it asked for.
-        // SAFETY: sets a number of this thread.
+        // By default the kernel may delay wake-ups by 50 µs.
+        // SAFETY: PR_SET_TIMERSLACK takes a number and changes only the timers of this thread.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000) };
         let queue = Arc::clone(&self.queue);
         let mut jobs = queue.jobs.lock();
@@ -269,13 +269,14 @@ impl Copier {
                 queue.advanced.notify_all();
             }
         }
-        // What is left will never be done.
+        // The remaining jobs will not be done.
         queue.advanced.notify_all();
     }
 
     fn copy(&mut self, transfer: &Transfer, queued: Instant) {
         let (from, to) = (transfer.from as usize, transfer.to as usize);
-        // SAFETY: who called `Backend::copy` vouches for both ranges.
+        // SAFETY: the caller of `Backend::copy` promises that both ranges are valid until the copy is done, and a copy to the
+        // device does not overlap its source.
         unsafe {
             ptr::copy_nonoverlapping(
                 ptr::with_exposed_provenance::<u8>(from),
@@ -284,7 +285,7 @@ impl Copier {
             );
         }
         let Some(pace) = self.pace else { return };
-        // From when it could have begun, not from when this thread woke up: late by microseconds again and again adds up.
+        // Counted from when it could have started, not from when this thread woke up: delays of microseconds would add up.
         let begun = self.free_at.map_or(queued, |free| free.max(queued));
         let end = begun + Duration::from_secs_f64(transfer.bytes as f64 / pace);
         let now = Instant::now();
@@ -292,7 +293,7 @@ impl Copier {
             let mut jobs = self.queue.jobs.lock();
             while !jobs.stop && !self.queue.filled.wait_until(&mut jobs, end).timed_out() {}
         }
-        // A host that copies more slowly than the pace must not make up for it afterwards.
+        // A copy that was slower than the set speed is not made up for later.
         self.free_at = Some(end.max(now.checked_sub(CATCH_UP).unwrap_or(now)));
     }
 }

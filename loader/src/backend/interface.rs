@@ -1,4 +1,4 @@
-//! What a backend does: copies, and their order.
+//! The interface of a backend: copies, and their order.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::error::Result;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Stream(pub u64);
 
-/// A mark that is set in one stream and waited for in another.
+/// An event that is recorded in one stream and waited for in another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Event(pub u64);
 
@@ -23,20 +23,20 @@ pub struct Transfer {
     pub bytes: u64,
 }
 
-/// What becomes of work that is queued on a stream.
+/// The capture state of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CaptureStatus {
-    /// It is done.
+    /// Work is executed.
     None,
-    /// It becomes a part of a graph; captures are numbered.
+    /// Work becomes part of a graph; the number of the capture.
     Active(u64),
-    /// It was to become one, but the capture has failed and waits for its end.
+    /// The capture has failed and must be ended.
     Broken,
 }
 
-/// Copies and order. No call but [`synchronize`](Self::synchronize) and [`block`](Self::block) makes the host wait.
+/// Copies and their order. No call but [`synchronize`](Self::synchronize) and [`block`](Self::block) blocks the host.
 pub trait Backend: Send + Sync {
-    /// Makes the device current for this thread; says whether [`deactivate`](Self::deactivate) has to undo it.
+    /// Makes the device current on this thread; returns whether [`deactivate`](Self::deactivate) has to undo that.
     ///
     /// # Errors
     ///
@@ -48,17 +48,17 @@ pub trait Backend: Send + Sync {
     /// Undoes [`activate`](Self::activate).
     fn deactivate(&self) {}
 
-    /// A stream for copies, which are done one after another.
+    /// Creates a stream for copies, which execute one after another.
     ///
     /// # Errors
     ///
     /// If the device makes no stream.
     fn create_stream(&self) -> Result<Stream>;
 
-    /// Ends it; no copy of it is under way afterwards, and what had not begun may be left undone.
+    /// Destroys a stream. No copy is in progress afterwards; copies that had not started may be dropped.
     fn destroy_stream(&self, stream: Stream);
 
-    /// An event; `timed` when [`elapsed_ns`](Self::elapsed_ns) is to be asked.
+    /// Creates an event; `timed` if [`elapsed_ns`](Self::elapsed_ns) will be called for it.
     ///
     /// # Errors
     ///
@@ -67,26 +67,26 @@ pub trait Backend: Send + Sync {
     /// Frees an event.
     fn destroy_event(&self, event: Event);
 
-    /// Sets the mark after all that was queued on the stream so far.
+    /// Records an event after all work queued on the stream so far.
     ///
     /// # Errors
     ///
     /// If the device refuses.
     fn record(&self, event: Event, stream: Stream) -> Result<()>;
 
-    /// Has what is queued on the stream from here on wait for the mark as it is now. False when the stream is the calling thread
-    /// itself, which then has to call [`block`](Self::block).
+    /// Makes work queued on the stream from now on wait for the event as last recorded. False if the stream is the calling
+    /// thread, which then has to call [`block`](Self::block).
     ///
     /// # Errors
     ///
     /// If the device refuses.
     fn wait(&self, stream: Stream, event: Event) -> Result<bool>;
 
-    /// Waits on the host, for so long at most; says whether the mark was set.
+    /// Blocks the host until the event, at most `longest`; returns whether the event happened.
     ///
     /// # Errors
     ///
-    /// If the device, or work before the mark, has failed.
+    /// If the device, or work before the event, has failed.
     fn block(&self, event: Event, longest: Duration) -> Result<bool>;
 
     /// Queues a copy.
@@ -97,24 +97,24 @@ pub trait Backend: Send + Sync {
     ///
     /// # Safety
     ///
-    /// Both ranges stay valid until the copy is done, and who uses the target has ordered itself by events.
+    /// Both ranges stay valid until the copy is done, and users of the target are ordered by events.
     unsafe fn copy(&self, transfer: &Transfer, stream: Stream) -> Result<()>;
 
-    /// Waits on the host for all that is queued.
+    /// Blocks the host until all work on a stream is done.
     ///
     /// # Errors
     ///
     /// If the device, or work on the stream, has failed.
     fn synchronize(&self, stream: Stream) -> Result<()>;
 
-    /// Nanoseconds between two timed marks; waits for the second.
+    /// Nanoseconds between two timed events; waits for the second.
     ///
     /// # Errors
     ///
-    /// If one of the marks was never set, or the device has failed.
+    /// If one of the events was never recorded, or the device has failed.
     fn elapsed_ns(&self, from: Event, to: Event) -> Result<u64>;
 
-    /// Whether work queued on the stream is captured into a graph instead of being done.
+    /// Whether work queued on the stream is captured into a graph.
     ///
     /// # Errors
     ///
@@ -123,13 +123,13 @@ pub trait Backend: Send + Sync {
         Ok(CaptureStatus::None)
     }
 
-    /// Lets this thread do, until dropped, what a capture under way forbids.
+    /// Allows this thread, until the result is dropped, calls that a capture in progress forbids.
     fn relax_captures(&self) -> RelaxedCaptures<'_> {
         RelaxedCaptures(None)
     }
 }
 
-/// What [`Backend::relax_captures`] undoes when dropped.
+/// Undoes [`Backend::relax_captures`] when dropped.
 pub struct RelaxedCaptures<'a>(Option<Box<dyn FnOnce() + 'a>>);
 
 impl<'a> RelaxedCaptures<'a> {
@@ -147,7 +147,7 @@ impl Drop for RelaxedCaptures<'_> {
     }
 }
 
-/// The device is current for this thread while it lives.
+/// Keeps the device current on this thread.
 pub(crate) struct Active<'a>(Option<&'a dyn Backend>);
 
 impl<'a> Active<'a> {

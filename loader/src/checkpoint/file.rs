@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// A regular file and its size: a pipe would be waited for without end, a device has none.
+/// A regular file and its size. A pipe would block, and a device has no size.
 pub(super) fn open(path: &Path) -> Result<(File, u64)> {
     let status = fs::metadata(path).map_err(|error| unreadable(path, error))?;
     if !status.is_file() {
@@ -20,7 +20,7 @@ pub(super) fn open(path: &Path) -> Result<(File, u64)> {
     Ok((file, bytes))
 }
 
-/// So many bytes, of which the caller knows that the file has them.
+/// Reads `bytes`, which the caller has checked that the file has.
 pub(super) fn exactly(file: &mut File, path: &Path, bytes: u64) -> Result<Vec<u8>> {
     let mut buffer = Vec::new();
     file.take(bytes).read_to_end(&mut buffer).map_err(|error| unreadable(path, error))?;

@@ -1,4 +1,4 @@
-//! Parts of files to memory, on several threads.
+//! Reading parts of files to memory, on several threads.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,22 +10,22 @@ use super::file::open;
 use crate::error::{Error, Result};
 use crate::parallel::{cores, in_parallel, pieces};
 
-/// Bytes of a file, and where they go.
+/// A range of a file, and its destination.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// The file.
     pub path: PathBuf,
     /// The offset of the first byte in the file.
     pub file_offset: u64,
-    /// From the beginning of the destination.
+    /// The offset of the first byte in the destination.
     pub offset: u64,
     /// Bytes.
     pub bytes: u64,
 }
 
-/// Read by one thread in one call: long enough for a disk, short enough to share out.
+/// Bytes that a thread reads in one call: long enough for a disk, short enough to balance.
 const CHUNK: u64 = 16 << 20;
-/// A disk is fastest with several requests waiting, also where there are few cores.
+/// A disk is fastest with several requests waiting, even on a machine with few cores.
 const LEAST_THREADS: usize = 8;
 const MOST_THREADS: usize = 16;
 
@@ -37,8 +37,7 @@ struct Job<'a> {
     bytes: u64,
 }
 
-/// Reads all parts to where they belong in the destination, which has `length` bytes. What it holds after an error is
-/// undefined: some parts may be there.
+/// Reads all parts to their offsets in the destination, which has `length` bytes. After an error its contents are undefined.
 ///
 /// # Errors
 ///
@@ -46,7 +45,7 @@ struct Job<'a> {
 ///
 /// # Safety
 ///
-/// Nobody else reads or writes the destination meanwhile.
+/// No other code reads or writes the destination meanwhile.
 pub unsafe fn read_parts(parts: &[Part], destination: *mut u8, length: u64) -> Result<()> {
     check_disjoint(parts, length)?;
     let files = open_all(parts)?;
@@ -69,17 +68,18 @@ pub unsafe fn read_parts(parts: &[Part], destination: *mut u8, length: u64) -> R
     in_parallel(cores().clamp(LEAST_THREADS, MOST_THREADS), jobs.len(), |index| {
         let job = &jobs[index];
         let target = std::ptr::with_exposed_provenance_mut(destination + job.offset as usize);
-        // SAFETY: inside the destination and apart from all other jobs, as `check_disjoint` found; the caller keeps others out.
+        // SAFETY: `check_disjoint` checked that the part is inside the destination and overlaps no other; the caller excludes
+        // other access.
         let target = unsafe { std::slice::from_raw_parts_mut(target, job.bytes as usize) };
         job.file.read_exact_at(target, job.file_offset).map_err(|error| match error.kind() {
-            // It was long enough when it was opened.
+            // The file was long enough when it was opened.
             io::ErrorKind::UnexpectedEof => cut_short(job.path, job.file_offset, job.file_offset, job.bytes),
             _ => Error::File { path: job.path.to_owned(), error },
         })
     })
 }
 
-/// Every part lies in the destination, and no two on the same bytes.
+/// Checks that every part fits in the destination, and that no two overlap.
 fn check_disjoint(parts: &[Part], length: u64) -> Result<()> {
     let mut targets: Vec<(u64, u64)> = Vec::with_capacity(parts.len());
     for Part { offset, bytes, path, .. } in parts {
@@ -99,7 +99,7 @@ fn check_disjoint(parts: &[Part], length: u64) -> Result<()> {
     }
 }
 
-/// Each file once, with its size.
+/// Opens each file once, with its size.
 fn open_all(parts: &[Part]) -> Result<HashMap<&Path, (File, u64)>> {
     let mut files = HashMap::new();
     for Part { path, .. } in parts {

@@ -1,9 +1,9 @@
 //! A forward that is captured into a CUDA graph.
 //!
-//! What is captured is not done now but at each replay, when nobody knows what the ring holds. So a captured forward has a ring
-//! of its own, of which nothing is known at its begin, and a copying stream of its own, forked from the captured stream at the
-//! begin of the forward and joined to it at its end. From then on forwards that are not captured begin and end likewise: a replay
-//! on the caller's stream may have been in between.
+//! Captured work is executed at each replay, when the contents of the ring are unknown. So a captured forward has another ring,
+//! which is empty at its begin, and another copy stream, which is forked from the captured stream at the begin of the forward
+//! and joined to it at the end. From then on, forwards that are not captured fork and join too, since a replay on the caller's
+//! stream may have come in between.
 
 use std::sync::Arc;
 
@@ -16,21 +16,21 @@ use crate::error::{Error, Result};
 pub struct Captured {
     /// The driver's number of the capture.
     pub id: u64,
-    /// Of the configuration that it was made for.
+    /// The generation of the configuration it was made for.
     pub generation: u64,
     pub shared: Shared,
     pub cursor: Cursor,
 }
 
 impl Captured {
-    /// Prepares for capture `id`. May wait, for copies that are under cursor.
+    /// Prepares for capture `id`. May wait for copies in progress.
     pub fn begin(shared: &Shared, id: u64) -> Result<Self> {
         let backend = &shared.backend;
         let _relaxed = backend.relax_captures();
         let (layout, generation) = {
             let mut state = shared.state.lock();
             state.bounded = true;
-            // A replay would not wait for these.
+            // A replay would not wait for these copies.
             backend.synchronize(state.ring.stream)?;
             state.ring.all_done();
             (Arc::clone(&state.layout), state.generation)
@@ -49,8 +49,8 @@ impl Captured {
         Ok(Self { id, generation, shared: captured, cursor: Cursor::new(1) })
     }
 
-    /// The capture has failed, or ended in the middle of a forward: returns what the caller has to be told is released. Stream and
-    /// events stay until this is dropped, since the capture may not have ended.
+    /// The capture has failed, or ended during a forward: returns the units to report as released. Stream and events stay until
+    /// this is dropped, since the capture may not have ended.
     pub fn abandon(&mut self) -> Vec<Unit> {
         self.id = 0;
         std::mem::replace(&mut self.cursor, Cursor::new(1)).reported
@@ -64,7 +64,7 @@ impl Drop for Captured {
     }
 }
 
-/// What a forward on a stream with a broken capture is told.
+/// The error of a forward on a stream with a broken capture.
 #[cold]
 pub fn broken() -> Error {
     Error::Failed(

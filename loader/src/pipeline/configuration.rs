@@ -5,7 +5,7 @@ use crate::range::ByteRange;
 /// The number of a unit: weights that are copied together.
 pub type Unit = u32;
 
-/// Weights of a unit: a range of the arena, and where its copy goes on the device.
+/// Weights of a unit: a range of the arena, and its address on the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WeightRange {
     /// In the arena.
@@ -14,17 +14,17 @@ pub struct WeightRange {
     pub device_address: u64,
 }
 
-/// What is copied whereto, and when it is needed.
+/// What is copied to where, and when it is needed.
 #[derive(Clone, Default, Debug)]
 pub struct Configuration {
     /// The weights of each unit.
     pub units: Vec<Vec<WeightRange>>,
-    /// The part of the ring that each unit is copied to; `None` for a unit that stays on the device, in other memory.
+    /// The placement of each unit in the ring; `None` for a unit that stays on the device, outside the ring.
     pub placements: Vec<Option<ByteRange>>,
     /// The points of a forward: (key, units needed from here to the next point).
     pub schedule: Vec<(i64, Vec<Unit>)>,
-    /// Keys that the schedule lacks, and the units they need.
+    /// Keys outside the schedule, and the units they need.
     pub fallback: Vec<(i64, Vec<Unit>)>,
-    /// How many units may be loaded ahead; `None`: as many as the ring holds, 0: none.
+    /// The most units loaded ahead; `None`: as many as the ring holds, 0: none.
     pub lookahead: Option<usize>,
 }

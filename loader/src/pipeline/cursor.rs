@@ -1,4 +1,4 @@
-//! Where a thread is in the schedule, what it holds, and how it gets from one point to the next.
+//! The cursor of a thread in the schedule: its position, the units it holds, and the steps from one point to the next.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,23 +14,23 @@ use super::unlocked::Unlocked;
 use crate::backend::{Event, Stream};
 use crate::error::{Error, Result};
 
-/// Where the thread is and what it holds.
+/// The position of a thread, and the units it holds.
 pub struct Cursor {
     pub(super) id: Holder,
     pub(super) generation: u64,
-    /// A forward has begun and not ended.
+    /// A forward is in progress.
     pub(super) running: bool,
     /// The last point; `None` before the first.
     pub(super) position: Option<usize>,
     pub(super) held: Vec<Unit>,
-    /// What the caller knows to be held.
+    /// The units that the caller was told it holds.
     pub(super) reported: Vec<Unit>,
-    /// That may be something else than what is: after an error, or while waiting for another thread.
+    /// `reported` may differ from `held`: after an error, or while waiting for another thread.
     pub(super) out_of_sync: bool,
     pub(super) stream: Stream,
     /// The stream has waited for all copies up to this one.
     pub(super) waited: u64,
-    /// So many uses after the position are loaded, as long as the ring's epoch is this.
+    /// The number of uses after the position that are loaded, while the ring's epoch is `epoch`.
     pub(super) walked: usize,
     pub(super) epoch: u64,
     pub(super) timing: Option<Timing>,
@@ -60,7 +60,7 @@ impl Cursor {
         }
     }
 
-    /// See [`Session::enter`](super::Session::enter); says whether something changed.
+    /// See [`Session::enter`](super::Session::enter); returns whether something changed.
     pub fn enter(&mut self, shared: &Shared, key: i64, stream: Stream, unlocked: Unlocked) -> Result<bool> {
         match self.go_to(shared, key, stream, unlocked) {
             Ok(()) => {
@@ -82,7 +82,7 @@ impl Cursor {
         let mut state = shared.state.lock();
         self.renew(&state);
         let (target, expected) = state.layout.find(self.position, key).ok_or_else(|| unknown(&state, key))?;
-        // (A block that runs a batch in pieces comes to the same point with each.)
+        // A block that runs a batch in pieces reaches the same point with each of them.
         if !expected && matches!(target, Target::Point(point) if self.position != Some(point)) {
             state.counters.out_of_order += 1;
         }
@@ -104,7 +104,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// After another configuration nothing of before is true.
+    /// Resets the cursor after another configuration.
     fn renew(&mut self, state: &State) {
         if self.generation != state.generation {
             self.generation = state.generation;
@@ -132,7 +132,7 @@ impl Cursor {
         Ok(())
     }
 
-    /// Lets go of what the target does not need and takes what it does.
+    /// Releases units that the target does not need, and acquires those it does.
     fn change_over(&mut self, shared: &Shared, state: &mut State, target: Target, stream: Stream) -> Result<Step> {
         let backend = &*shared.backend;
         let layout = Arc::clone(&state.layout);
@@ -151,7 +151,7 @@ impl Cursor {
         }
         let queues = !self.running && !state.waiting.is_empty();
         if queues || self.is_blocked(&state.ring, &layout) {
-            // Who waits holds nothing, else two could wait for each other.
+            // A waiting thread holds nothing, or two threads could wait for each other.
             state.ring.mark(backend, stream, &self.held)?;
             self.held.iter().for_each(|&unit| state.ring.release(unit, self.id));
             self.held.clear();
@@ -164,7 +164,7 @@ impl Cursor {
         Ok(Step::Done(pending))
     }
 
-    /// The thread goes on on another stream: what it has used is in use on the old one until here.
+    /// The thread continues on another stream: its units are in use on the old one until here.
     fn change_stream(&mut self, shared: &Shared, state: &mut State, stream: Stream) -> Result<()> {
         state.ring.mark(&*shared.backend, self.stream, &self.held)?;
         state.ring.mark(&*shared.backend, stream, &self.released)?;
@@ -173,12 +173,12 @@ impl Cursor {
         Ok(())
     }
 
-    /// Whether another thread holds what has to be overwritten.
+    /// Whether another thread holds units that would be overwritten.
     fn is_blocked(&self, ring: &Ring, layout: &Layout) -> bool {
         self.acquired.iter().any(|&unit| !ring.is_loaded(unit) && ring.is_in_use(layout, unit))
     }
 
-    /// Loads and holds what is missing of the target, then what comes after. An event is returned if the thread has to wait.
+    /// Loads and holds the missing units of the target, then loads ahead. Returns an event if the thread has to wait for it.
     fn acquire(&mut self, shared: &Shared, state: &mut State, target: Target, stream: Stream) -> Result<Option<Event>> {
         let backend = &*shared.backend;
         let State { layout, ring, counters, fresh, bounded, .. } = state;
@@ -208,7 +208,7 @@ impl Cursor {
         state.ring.wait_for_copies(backend, stream, &self.held, &mut self.waited)
     }
 
-    /// Waits until everything that the target needs can be had at once, and takes it.
+    /// Waits until all units of the target can be acquired at once, and acquires them.
     fn wait_and_acquire(
         &mut self,
         shared: &Shared,
@@ -247,7 +247,8 @@ impl Cursor {
         waited.and(outcome)
     }
 
-    /// Takes what the target needs, if that can be had within a while; an event is returned with it if there is one to wait for.
+    /// Acquires the units of the target if that is possible within one interval; returns an event with them if there is one to
+    /// wait for.
     fn wait_one_interval(
         &mut self,
         shared: &Shared,
@@ -258,7 +259,7 @@ impl Cursor {
         let begun = Instant::now();
         let mut state = shared.state.lock();
         self.check_generation(&state)?;
-        // Threads in the middle of a forward go first: those at its begin would only keep them from ending.
+        // Threads in a forward go first: those at its begin would only delay them.
         while !(self.running || state.waiting.first() == Some(&ticket)) || self.is_blocked(&state.ring, &state.layout) {
             let is_over = shared.released.wait_until(&mut state, begun + POLL_INTERVAL).timed_out();
             self.check_generation(&state)?;
@@ -284,7 +285,7 @@ impl Cursor {
         ))
     }
 
-    /// What the caller is to be reported: normally what was done.
+    /// Computes the changes to report; normally those that were made.
     fn report_changes(&mut self, units: usize) {
         if std::mem::take(&mut self.out_of_sync) {
             self.marker.difference(&self.reported, &self.held, &mut self.released, units);
@@ -326,11 +327,11 @@ impl Cursor {
         if state.bounded {
             return state.join(backend, stream);
         }
-        // What never came to a point of the schedule was no forward that another one follows.
+        // A forward that reached no point of the schedule is not followed by another one.
         if foreseen { self.prefetch(shared, &mut state) } else { Ok(()) }
     }
 
-    /// After an error: holds nothing, whatever else fails.
+    /// Releases all units after an error, whatever else fails.
     fn release_all(&mut self, shared: &Shared) {
         let mut state = shared.state.lock();
         self.renew(&state);
@@ -343,15 +344,15 @@ impl Cursor {
     }
 }
 
-/// How far a change went.
+/// The result of a step to another point.
 enum Step {
     /// The thread may have to wait for a copy.
     Done(Option<Event>),
-    /// Another thread holds what has to be overwritten.
+    /// Another thread holds units that would be overwritten.
     InUse,
 }
 
-/// The caller is asked this often whether it still wants to wait.
+/// How often the caller is asked whether to continue waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn block(shared: &Shared, event: Event, unlocked: Unlocked) -> Result<()> {

@@ -1,9 +1,9 @@
-//! Events, used again when nobody needs them any more.
+//! A pool of events.
 
 use crate::backend::{Backend, Event};
 use crate::error::Result;
 
-/// An event of the pool; [`Events::keep`] and [`Events::drop`] count who needs it.
+/// An event of the pool; [`Events::keep`] and [`Events::drop`] count its users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Id(u32);
 
@@ -14,7 +14,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// An event that one needs.
+    /// Takes an event with one user.
     pub fn take(&mut self, backend: &dyn Backend) -> Result<Id> {
         let id = match self.free.pop() {
             Some(id) => id,
@@ -32,12 +32,12 @@ impl Events {
         self.slots[id.0 as usize].0
     }
 
-    /// One more needs it.
+    /// Adds a user.
     pub fn keep(&mut self, id: Id) {
         self.slots[id.0 as usize].1 += 1;
     }
 
-    /// One needs it no longer.
+    /// Removes a user; without users, the event returns to the pool.
     pub fn drop(&mut self, id: Id) {
         let uses = &mut self.slots[id.0 as usize].1;
         *uses -= 1;

@@ -1,4 +1,4 @@
-//! A checked configuration: what a unit's copies are, where units lie, and in which order they are needed.
+//! A checked configuration: the copies of each unit, its placement, and the order of use.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::backend::Transfer;
 use crate::error::{Error, Result};
 use crate::range::ByteRange;
 
-/// Which units a thread needs now: those of a point of the schedule, or those of a key that the schedule lacks.
+/// The units that a thread needs: those of a point of the schedule, or of a key outside it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     Point(usize),
@@ -22,13 +22,13 @@ pub struct Layout {
     placements: Vec<Option<ByteRange>>,
     points: Vec<Vec<Unit>>,
     keys: Vec<i64>,
-    /// Key → the points that have it, ascending.
+    /// Key → its points, ascending.
     points_of: HashMap<i64, Vec<usize>>,
     fallbacks: Vec<Vec<Unit>>,
     fallback_of: HashMap<i64, usize>,
-    /// The units of the ring in the order in which the schedule needs them, point after point.
+    /// The units of the ring in the order of use, point by point.
     uses: Vec<Unit>,
-    /// Point → where its uses begin; one more for the end.
+    /// Point → index of its first use; one more for the end.
     first_use: Vec<usize>,
     /// Unit → its uses, ascending.
     uses_of: Vec<Vec<usize>>,
@@ -81,7 +81,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Units that are needed at the same time, each once; they must exist and lie apart.
+    /// Units that are needed at the same time, each once. They must exist and must not overlap.
     fn checked(&self, mut units: Vec<Unit>) -> std::result::Result<Vec<Unit>, String> {
         let mut seen = vec![false; self.transfers.len()];
         if let Some(unknown) = units.iter().find(|&&unit| unit as usize >= seen.len()) {
@@ -116,7 +116,7 @@ impl Layout {
         self.bytes[unit as usize]
     }
 
-    /// Where it lies in the ring; `None` for a unit that stays.
+    /// The placement in the ring; `None` for a unit that stays.
     pub fn placement(&self, unit: Unit) -> Option<ByteRange> {
         self.placements[unit as usize]
     }
@@ -128,8 +128,7 @@ impl Layout {
         }
     }
 
-    /// What a thread that was at `position` (`None`: before the first point) needs under `key`, and whether that was to be
-    /// expected.
+    /// The target of `key` for a thread at `position` (`None`: before the first point), and whether it is the expected one.
     pub fn find(&self, position: Option<usize>, key: i64) -> Option<(Target, bool)> {
         let points = self.points();
         let next = position.map_or(0, |position| if position + 1 < points { position + 1 } else { 0 });
@@ -148,17 +147,17 @@ impl Layout {
         &self.uses
     }
 
-    /// Where the uses after `position` begin.
+    /// The index of the first use after `position`.
     pub fn uses_after(&self, position: Option<usize>) -> usize {
         position.map_or(0, |point| self.first_use[point + 1])
     }
 
-    /// How many uses a point has.
+    /// The number of uses of a point.
     pub fn uses_at(&self, point: usize) -> usize {
         self.first_use[point + 1] - self.first_use[point]
     }
 
-    /// How many uses lie between `from` and the next use of the unit, going round; all of them and more when it has none.
+    /// The number of uses between `from` and the next use of the unit, in the circular schedule; `usize::MAX` if it has none.
     pub fn distance(&self, unit: Unit, from: usize) -> usize {
         let uses = &self.uses_of[unit as usize];
         let later = uses.partition_point(|&index| index < from);
@@ -174,7 +173,8 @@ fn of_unit(unit: usize, why: &dyn std::fmt::Display) -> Error {
     Error::Invalid(format!("unit {unit}: {why}"))
 }
 
-/// Ranges that follow each other on both sides become one copy; copies end at the borders between chunks of pinned memory.
+/// The copies of some ranges. Ranges that are adjacent on both sides become one copy; no copy crosses a border between pinned
+/// chunks.
 pub(super) fn transfers(arena: &Arena, ranges: &[WeightRange]) -> Result<Vec<Transfer>> {
     let mut merged: Vec<WeightRange> = Vec::new();
     for &range in ranges {

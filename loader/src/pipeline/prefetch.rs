@@ -6,7 +6,7 @@ use super::unit_set::PrefetchWindow;
 use crate::error::Result;
 
 impl Cursor {
-    /// Loads ahead, in the order of the schedule, until something is in the way that is needed sooner.
+    /// Loads ahead in the order of the schedule, up to a unit that would overwrite one needed sooner.
     pub(super) fn prefetch(&mut self, shared: &Shared, state: &mut State) -> Result<()> {
         let State { layout, ring, counters, bounded, .. } = state;
         let uses = layout.uses();

@@ -1,4 +1,4 @@
-//! What lies on the device, who holds it, and what has to be waited for before it may be read or overwritten.
+//! The units on the device, their holders, and what reads and copies have to wait for.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::backend::{Backend, Event, Stream};
 use crate::error::Result;
 use crate::range::ByteRange;
 
-/// Number of a session.
+/// The number of a session.
 pub type Holder = u64;
 
-/// A reader's stream, and how far it was when it let go.
+/// A reader's stream, and its position when it released the unit.
 #[derive(Clone, Copy)]
 struct Mark {
     stream: Stream,
@@ -21,18 +21,18 @@ struct Mark {
 
 #[derive(Default)]
 struct State {
-    /// Its bytes are there, or on the cursor.
+    /// Its bytes are on the device, or being copied.
     loaded: bool,
-    /// Set by its newest copy, if it is loaded and one was needed for that.
+    /// The event of its latest copy, if it is loaded and was copied.
     ready: Option<Id>,
-    /// Number of that copy.
+    /// The number of that copy.
     copy: u64,
-    /// Readers that have let go since; the next copy here waits for them.
+    /// Readers that have released it since; the next copy here waits for them.
     marks: Vec<Mark>,
     holds: Vec<(Holder, Stream)>,
 }
 
-/// Owns a part of the ring: nobody else's bytes are there, though its own may be stale.
+/// The owner of a part of the ring. No other unit's bytes are there, though its own may be stale.
 #[derive(Clone, Copy)]
 struct Occupant {
     placement: ByteRange,
@@ -43,16 +43,16 @@ struct Occupant {
 pub struct Ring {
     pub stream: Stream,
     units: Vec<State>,
-    /// By place, which do not overlap.
+    /// By placement; these do not overlap.
     occupants: Vec<Occupant>,
     pub events: Events,
-    /// Copies are numbered; they are done in order.
+    /// The number of the last copy; copies execute in order.
     copies: u64,
-    /// Copies that are known to be done, all up to here.
+    /// All copies up to this number are known to be done.
     done: u64,
-    /// Goes up when something was evicted that a session may have counted on.
+    /// Incremented when units were evicted that a session may have counted as loaded.
     pub epoch: u64,
-    /// Who prefetched last.
+    /// The session that prefetched last.
     pub prefetcher: Holder,
     waited: Vec<Id>,
 }
@@ -74,7 +74,7 @@ impl Ring {
         ring
     }
 
-    /// Begins anew with so many units, nothing of which is there. All copies must have ended, and all readers.
+    /// Resets to `units` units, none loaded. All copies and readers must be done.
     pub fn clear(&mut self, units: usize) {
         for state in std::mem::take(&mut self.units) {
             let marks = state.marks.iter().map(|mark| mark.event);
@@ -85,7 +85,7 @@ impl Ring {
         self.epoch += 1;
     }
 
-    /// All copies have ended.
+    /// All copies are done.
     pub fn all_done(&mut self) {
         self.done = self.copies;
     }
@@ -109,7 +109,7 @@ impl Ring {
         }
     }
 
-    /// The holder goes on on another stream.
+    /// The holder continues on another stream.
     pub fn move_hold(&mut self, unit: Unit, holder: Holder, stream: Stream) {
         for hold in self.units[unit as usize].holds.iter_mut().filter(|hold| hold.0 == holder) {
             hold.1 = stream;
@@ -123,7 +123,7 @@ impl Ring {
         rest.take_while(move |occupant| occupant.placement.start < placement.end()).map(|occupant| occupant.unit)
     }
 
-    /// Whether somebody holds what a copy of this unit would overwrite.
+    /// Whether a session holds units that a copy of this one would overwrite.
     pub fn is_in_use(&self, layout: &Layout, unit: Unit) -> bool {
         match layout.placement(unit) {
             Some(placement) => self.overlapped(placement).any(|other| self.is_held(other)),
@@ -131,21 +131,22 @@ impl Ring {
         }
     }
 
-    /// Whether the unit may be loaded ahead, `distance` uses after use `from`: not over what is held or needed sooner.
+    /// Whether the unit, `distance` uses after use `from`, may be loaded ahead: not over units that are held or needed sooner.
     pub fn may_prefetch(&self, layout: &Layout, unit: Unit, from: usize, distance: usize) -> bool {
         let Some(placement) = layout.placement(unit) else { return true };
         self.overlapped(placement)
             .all(|other| !self.is_held(other) && (!self.is_loaded(other) || layout.distance(other, from) > distance))
     }
 
-    /// Queues the copy of a unit over whatever lies in its place, which nobody may hold. Says whether something was evicted.
+    /// Queues the copy of a unit over the units in its placement, which must not be held. Returns whether something was
+    /// evicted.
     pub fn load(&mut self, backend: &dyn Backend, layout: &Layout, unit: Unit) -> Result<bool> {
         let ready = self.events.take(backend)?;
         let mut evicted = false;
         let queued = self.make_room(backend, layout, unit, &mut evicted).and_then(|()| {
             for transfer in layout.transfers(unit) {
-                // SAFETY: the configuration's promise (`Pipeline::configure`): the addresses are good until the next one. Who
-                // overwrites waits for readers above, who reads waits for `ready`.
+                // SAFETY: the caller of `Pipeline::configure` promised that the addresses are valid until the next
+                // configuration. `make_room` made this copy wait for readers; new readers wait for `ready`.
                 unsafe { backend.copy(transfer, self.stream) }?;
             }
             backend.record(self.events.event(ready), self.stream)
@@ -168,7 +169,7 @@ impl Ring {
         Ok(evicted)
     }
 
-    /// The copies' stream waits for all that still read what lies there; then it belongs to nobody.
+    /// Makes the copy stream wait for all readers of the placement, and evicts the units in it.
     fn make_room(&mut self, backend: &dyn Backend, layout: &Layout, unit: Unit, evicted: &mut bool) -> Result<()> {
         self.waited.clear();
         let Some(placement) = layout.placement(unit) else { return self.wait_for_readers(backend, unit) };
@@ -197,8 +198,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Copies a unit again that is there, after all that read it now; those that hold it, and `stream`, go on with the new bytes.
-    /// An event is returned when the calling thread has to wait itself.
+    /// Copies a loaded unit again, after current readers. Its holders, and `stream`, see the new bytes from here on. Returns an
+    /// event if the calling thread has to wait for it.
     pub fn reload(
         &mut self,
         backend: &dyn Backend,
@@ -223,7 +224,7 @@ impl Ring {
         Ok((!ordered).then_some(event))
     }
 
-    /// Notes how far `stream` is: what overwrites these units waits for that.
+    /// Records the position of `stream`: copies over these units wait for it.
     pub fn mark(&mut self, backend: &dyn Backend, stream: Stream, units: &[Unit]) -> Result<()> {
         if units.is_empty() {
             return Ok(());
@@ -245,8 +246,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Has `stream` wait for the copies of these units, unless it has waited for copy `waited` or a later one. An event is
-    /// returned when the calling thread has to do the waiting.
+    /// Makes `stream` wait for the copies of these units, unless it has waited for copy `waited` or a later one. Returns an
+    /// event if the calling thread has to wait for it.
     pub fn wait_for_copies(
         &self,
         backend: &dyn Backend,
@@ -270,7 +271,7 @@ impl Ring {
         Ok((!ordered).then_some(event))
     }
 
-    /// What is queued on `later` from here on waits for what is queued on `earlier`.
+    /// Makes work queued on `later` from now on wait for the work queued on `earlier`.
     pub fn order(&mut self, backend: &dyn Backend, earlier: Stream, later: Stream) -> Result<()> {
         let id = self.events.take(backend)?;
         let event = self.events.event(id);
@@ -279,7 +280,7 @@ impl Ring {
         ordered.map(|_| ())
     }
 
-    /// What lies in the ring is stale; readers of it are still waited for.
+    /// All units in the ring are stale; their readers are still waited for.
     pub fn invalidate(&mut self) {
         for index in 0..self.occupants.len() {
             self.forget(self.occupants[index].unit);
@@ -287,7 +288,7 @@ impl Ring {
         self.epoch += 1;
     }
 
-    /// Its bytes are no longer there; says whether they were.
+    /// Marks a unit as not loaded; returns whether it was.
     fn forget(&mut self, unit: Unit) -> bool {
         let state = &mut self.units[unit as usize];
         if let Some(ready) = state.ready.take() {
@@ -296,29 +297,29 @@ impl Ring {
         std::mem::replace(&mut state.loaded, false)
     }
 
-    /// Its bytes are there by somebody else's doing, and all streams know.
+    /// Marks a unit as loaded by another ring, without a copy to wait for.
     pub fn assume_loaded(&mut self, unit: Unit) {
         self.units[unit as usize].loaded = true;
     }
 }
 
-/// Figures since the pipeline was made.
+/// Figures since the pipeline was created.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counters {
-    /// Forwards that have ended.
+    /// Forwards ended.
     pub forwards: u64,
-    /// Units copied, apart from those that stay.
+    /// Units copied, without those that stay.
     pub copies: u64,
     /// Their bytes.
     pub copied_bytes: u64,
-    /// Of those, units that were needed and neither there nor on the cursor, apart from where that cannot be otherwise: in the first
-    /// forward, and once something was captured at the begin of each.
+    /// Units among them that were needed before their copy was queued. Not counted where that is unavoidable: in the first
+    /// forward, and at the begin of each once something was captured.
     pub on_demand: u64,
-    /// Points that came in another order than the schedule says.
+    /// Points reached in another order than in the schedule.
     pub out_of_order: u64,
     /// Units copied again because their bytes changed.
     pub reloads: u64,
-    /// How often a thread waited for another one's units, or itself for a copy.
+    /// How often a thread waited for units of another one, or for a copy.
     pub waits: u64,
     /// How long those waits took.
     pub waited: Duration,

@@ -1,4 +1,4 @@
-//! One thread's way through the schedule, captured or not.
+//! The session of a thread: its forwards, captured or not.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ pub struct Change<'a> {
     pub acquired: &'a [Unit],
 }
 
-/// One thread's way through the schedule; each thread has its own.
+/// The position of one thread in the schedule. Each thread has its own session.
 pub struct Session {
     shared: Arc<Shared>,
     cursor: Cursor,
@@ -34,13 +34,13 @@ impl Session {
         Self { shared, cursor: Cursor::new(id), capture: None }
     }
 
-    /// The thread reached a point. On return work queued on `stream` may use the acquired units, and none may use the released.
-    /// `None`: what it holds is what it held.
+    /// The thread reached a point. Work queued on `stream` from here on may use the acquired units, and must not use the
+    /// released ones. `None`: nothing changed.
     ///
     /// # Errors
     ///
-    /// If the key is unknown, the pipeline was closed or configured anew during the forward, a copy fails, or `unlocked` returns an
-    /// error.
+    /// If the key is unknown, the pipeline was closed or configured again during the forward, a copy fails, or `unlocked`
+    /// returns an error.
     pub fn enter(&mut self, key: i64, stream: Stream, unlocked: Unlocked) -> Result<Option<Change<'_>>> {
         let _active = Active::on(&*self.shared.backend)?;
         let cursor = match self.shared.backend.capturing(stream)? {
@@ -59,7 +59,7 @@ impl Session {
         Ok(cursor.map(|cursor| Change { released: &cursor.released, acquired: &cursor.acquired }))
     }
 
-    /// This capture's part of the session.
+    /// The state of a capture.
     fn capture<'a>(
         shared: &Shared,
         known: &'a mut Option<Box<Captured>>,
@@ -79,7 +79,7 @@ impl Session {
         known.as_deref_mut().ok_or_else(broken)
     }
 
-    /// The forward ended, well or not: lets go of everything, which is returned, and has the next forward's begin loaded.
+    /// The forward ended, with or without an error: releases and returns all units, and loads the begin of the next forward.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl Session {
                 self.cursor.released.extend(reported.into_iter().flatten());
                 Ok(&self.cursor.released)
             }
-            // What was held before the capture stays held until the thread is back from it.
+            // Units held before the capture stay held until it ends.
             (captured, _) => {
                 self.cursor.released = captured.map(Captured::abandon).unwrap_or_default();
                 Ok(&self.cursor.released)
@@ -107,8 +107,8 @@ impl Session {
         }
     }
 
-    /// Whether `enter` and `leave` may take long without calling `unlocked`: copies from pageable memory are done in part by the
-    /// thread that asks for them.
+    /// Whether `enter` and `leave` may take long without calling `unlocked`: copies from pageable memory partly execute on the
+    /// calling thread.
     pub fn may_stall(&self) -> bool {
         self.shared.stalls.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What all threads of a pipeline share.
+//! State shared by all threads of a pipeline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -16,9 +16,9 @@ pub struct Shared {
     pub backend: Arc<dyn Backend>,
     pub arena: Arc<Arena>,
     pub state: Mutex<State>,
-    /// Somebody let go of something.
+    /// Units were released.
     pub released: Condvar,
-    /// Copies keep the thread that asks for them.
+    /// Copies block the thread that queues them.
     pub stalls: AtomicBool,
     pub waits: AtomicU64,
     pub waited_ns: AtomicU64,
@@ -26,16 +26,16 @@ pub struct Shared {
 
 pub struct State {
     pub layout: Arc<Layout>,
-    /// Goes up with each configuration.
+    /// Incremented with each configuration.
     pub generation: u64,
     pub ring: Ring,
     pub counters: Counters,
     /// No forward has ended since the configuration.
     pub fresh: bool,
-    /// Graphs that nobody announces fill the ring too: a forward neither finds anything in it, nor leaves copies behind that
-    /// the caller's stream does not wait for.
+    /// Replayed graphs fill the ring too, without notice. So a forward assumes an empty ring at its begin, and the caller's
+    /// stream waits for its copies at its end.
     pub bounded: bool,
-    /// Threads that wait for others to let go, in the order in which they came.
+    /// Threads that wait for units of others, in order of arrival.
     pub waiting: Vec<u64>,
     pub tickets: u64,
     pub sessions: u64,
@@ -45,7 +45,7 @@ pub struct State {
 }
 
 impl Shared {
-    /// With a stream for copies.
+    /// An empty state with a stream for copies.
     pub fn new(arena: Arc<Arena>, backend: Arc<dyn Backend>, stalls: bool) -> Result<Self> {
         let state = State {
             layout: Arc::default(),
@@ -77,7 +77,7 @@ impl Shared {
         }
     }
 
-    /// Ends all copies. Forwards fail from here on.
+    /// Stops all copies. Forwards fail from now on.
     pub fn close(&self) {
         let _active = Active::on(&*self.backend);
         let mut state = self.state.lock();
@@ -91,13 +91,13 @@ impl Shared {
 }
 
 impl State {
-    /// Copies wait for what is queued on `stream`.
+    /// Makes copies wait for the work queued on `stream`.
     pub fn fork(&mut self, backend: &dyn Backend, stream: Stream) -> Result<()> {
         let copies = self.ring.stream;
         self.ring.order(backend, stream, copies)
     }
 
-    /// `stream` waits for all copies.
+    /// Makes `stream` wait for all copies.
     pub fn join(&mut self, backend: &dyn Backend, stream: Stream) -> Result<()> {
         let copies = self.ring.stream;
         self.ring.order(backend, copies, stream)

@@ -1,4 +1,4 @@
-//! How long the compute between two points takes: events in the reader's stream, read when somebody asks.
+//! The duration of the compute between two points, from events in the reader's stream, which are read when asked for.
 
 use crate::backend::{Backend, Event, Stream};
 use crate::error::Result;
@@ -9,19 +9,19 @@ pub struct Timing {
     /// Point → events at its begin and end, and whether they were recorded in this forward.
     points: Vec<Option<(Event, Event, bool)>>,
     open: Option<usize>,
-    /// The point that was left last.
+    /// The last point that was left.
     last: Option<usize>,
 }
 
 impl Timing {
-    /// A forward begins, with so many points.
+    /// A forward with `points` points begins.
     pub fn restart(&mut self, points: usize) {
         self.points.resize(points.max(self.points.len()), None);
         self.points.iter_mut().flatten().for_each(|pair| pair.2 = false);
         (self.open, self.last) = (None, None);
     }
 
-    /// The weights of a point are there. Who comes to the same point again goes on computing at it.
+    /// The weights of a point are on the device. A thread that reaches the same point again continues its compute.
     pub fn begin(&mut self, backend: &dyn Backend, point: usize, stream: Stream) -> Result<()> {
         let pair = match &mut self.points[point] {
             Some(pair) => pair,
@@ -34,7 +34,7 @@ impl Timing {
         backend.record(pair.0, stream)
     }
 
-    /// The thread has come to the next point, or to the end.
+    /// The thread reached the next point, or the end.
     pub fn end(&mut self, backend: &dyn Backend, stream: Stream) -> Result<()> {
         if let Some(point) = self.open.take()
             && let Some(pair) = &mut self.points[point]
@@ -46,7 +46,7 @@ impl Timing {
         Ok(())
     }
 
-    /// Nanoseconds per point, 0 for those that the forward did not come to. Waits for the last.
+    /// Nanoseconds per point, 0 for points that the forward did not reach. Waits for the last one.
     pub fn read(&self, backend: &dyn Backend, points: usize) -> Result<Vec<u64>> {
         let of = |point: usize| match self.points.get(point) {
             Some(&Some((begin, end, true))) => backend.elapsed_ns(begin, end).map(|ns| ns.max(1)),

@@ -1,8 +1,8 @@
-//! Small sets of units.
+//! Differences of small sets of units, and the window of units loaded ahead.
 
 use super::configuration::Unit;
 
-/// Differences of small sets of units.
+/// Computes differences of small sets of units.
 #[derive(Default)]
 pub struct UnitSet {
     marks: Vec<u64>,
@@ -20,7 +20,7 @@ impl UnitSet {
         self.marks[unit as usize] == self.now
     }
 
-    /// What of `set` is not in `without`.
+    /// Writes the units of `set` that are not in `without`.
     pub fn difference(&mut self, set: &[Unit], without: &[Unit], into: &mut Vec<Unit>, units: usize) {
         self.mark(without, units);
         into.clear();
@@ -33,7 +33,7 @@ impl UnitSet {
     }
 }
 
-/// Counts units loaded ahead, those held apart.
+/// Counts units loaded ahead, without the held ones.
 pub struct PrefetchWindow<'a> {
     seen: &'a mut UnitSet,
     left: usize,
@@ -45,7 +45,7 @@ impl<'a> PrefetchWindow<'a> {
         Self { seen, left: most }
     }
 
-    /// Whether the next unit may be ahead too.
+    /// Whether the next unit may be loaded ahead too.
     pub fn admits(&mut self, unit: Unit) -> bool {
         if self.seen.has(unit) {
             return true;

@@ -2,11 +2,12 @@
 
 use crate::error::Result;
 
-/// Calls what it is given, which waits for a while and says whether that was enough, until it was; in a setting in which waiting
-/// is allowed: for Python, without the GIL. An error of its own ends the wait. No lock is held when it is called.
+/// Calls the given function repeatedly until it returns true, in a context in which waiting is allowed; for Python, without the
+/// GIL. The function waits for a while and returns whether that was enough. An error of the caller ends the wait. No lock is
+/// held during the call.
 pub type Unlocked<'a> = &'a mut dyn FnMut(&mut (dyn FnMut() -> bool + Send)) -> Result<()>;
 
-/// The [`Unlocked`] of a thread that may wait wherever it is.
+/// The [`Unlocked`] of a thread that holds no lock and may wait anywhere.
 ///
 /// # Errors
 ///

@@ -1,16 +1,16 @@
-//! Candidates for what stays on the device: spread evenly over the forward, by bytes or in step with the compute.
+//! Candidates for the units that stay: spread evenly over the forward, by bytes or in proportion to the compute.
 
 use std::collections::HashSet;
 
 use super::placement::{Pattern, Placer, Shape};
 use super::problem::Problem;
 
-/// Fractions of the weights that are tried as resident part. Fewer where a model has fewer units.
+/// Fractions of the weights tried as resident part; fewer for models with fewer units.
 const MOST_LEVELS: usize = 256;
-/// How many points' units the ring holds.
+/// How many points the ring holds units of.
 const DEPTHS: [usize; 9] = [1, 2, 3, 4, 5, 6, 8, 12, 16];
 
-/// Per unit facts that the candidates are made from.
+/// Facts about units from which candidates are made.
 pub struct Facts<'a> {
     pub problem: &'a Problem,
     pub placer: &'a Placer,
@@ -52,7 +52,7 @@ impl<'a> Facts<'a> {
         let bytes = |unit: usize| self.placer.bytes[unit];
         let total: u64 = self.movable.iter().map(|&unit| bytes(unit)).sum();
         let mean = total / (self.movable.len().max(1) as u64);
-        // What is small costs little to keep and a copy of its own to stream; what is large makes the ring large.
+        // A small unit costs little to keep, but an extra copy to stream; a large one makes the ring large.
         let mut forced: Vec<Vec<bool>> = Vec::new();
         for (small, large) in [(false, false), (true, false), (false, true), (true, true)] {
             let mut first = vec![false; self.placer.bytes.len()];
@@ -79,13 +79,13 @@ impl<'a> Facts<'a> {
                 all.insert(self.by_compute(first, fraction));
             }
         }
-        // In an order that does not change from run to run.
+        // In an order that is the same in every run.
         let mut all: Vec<_> = all.into_iter().collect();
         all.sort_unstable();
         all
     }
 
-    /// Every stretch of the order keeps the same fraction of its bytes.
+    /// Every part of the order keeps the same fraction of its bytes.
     fn by_bytes(&self, first: &[bool], fraction: f64, phase: f64) -> Vec<bool> {
         let mut resident = self.problem.resident.clone();
         let mut owed = 0.0;
@@ -108,7 +108,7 @@ impl<'a> Facts<'a> {
         resident
     }
 
-    /// Streams a unit whenever the compute since the last one has paid for its copy.
+    /// Streams a unit when the compute since the last one covers its copy.
     fn by_compute(&self, first: &[bool], fraction: f64) -> Vec<bool> {
         let mut resident = self.problem.resident.clone();
         let cost = |unit: usize| self.costs[unit];
@@ -127,7 +127,7 @@ impl<'a> Facts<'a> {
         resident
     }
 
-    /// Every selection there is: for few units.
+    /// All selections, for few units.
     pub fn all_residents(&self) -> Vec<Vec<bool>> {
         let selection = |mask: usize| {
             let mut resident = self.problem.resident.clone();
@@ -142,11 +142,11 @@ impl<'a> Facts<'a> {
 pub struct Rings {
     /// Streamed bytes of each point that has any, in order.
     sizes: Vec<u64>,
-    /// What the ring needs at least.
+    /// The smallest ring.
     pub least: u64,
-    /// What it needs for all of them.
+    /// The ring that holds all of them.
     pub all: u64,
-    /// Nothing is known of the compute: units are loaded ahead in any case.
+    /// The compute is not known: units are loaded ahead in any case.
     ahead: bool,
 }
 
@@ -180,7 +180,7 @@ impl Rings {
         shapes
     }
 
-    /// Every size that holds some row of units exactly.
+    /// Every size that holds some sequence of units exactly.
     pub fn all_shapes(&self) -> Vec<Shape> {
         let count = self.sizes.len();
         let mut rings = vec![self.least];
@@ -200,13 +200,13 @@ impl Rings {
         shapes.chain([two].into_iter().filter(|two| two.ring < self.all)).collect()
     }
 
-    /// A ring that holds the units of so many points in a row, wherever the row begins.
+    /// A ring that holds the units of any `depth` consecutive points.
     pub fn shape(&self, pattern: Pattern, depth: usize) -> Shape {
         let sizes = &self.sizes;
         let depth = depth.min(sizes.len());
         let mut window: u64 = sizes[..depth].iter().sum();
         let mut most = window;
-        // Not round the end: there the layout begins anew.
+        // Without wrapping around: the layout starts again there.
         for behind in depth..sizes.len() {
             window = window + sizes[behind] - sizes[behind - depth];
             most = most.max(window);
@@ -214,7 +214,7 @@ impl Rings {
         Shape { pattern, ring: most.max(self.least), seam: 0 }
     }
 
-    /// How many points' units such a ring holds.
+    /// How many points such a ring holds units of.
     pub fn depth(&self, shape: Shape) -> usize {
         (1..self.sizes.len()).find(|&depth| self.shape(shape.pattern, depth).ring >= shape.ring).unwrap_or(1)
     }

@@ -1,16 +1,16 @@
-//! What one layout comes to.
+//! The time and size of one layout.
 
 use super::placement::{Placer, Shape};
 use super::problem::Problem;
 use super::simulate::Program;
 use crate::range::ByteRange;
 
-/// A layout and what it comes to.
+/// A layout with its time and size.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Choice {
     /// Nanoseconds per forward in steady state.
     pub time_ns: u64,
-    /// Residents and ring.
+    /// Bytes of resident units and ring.
     pub bytes: u64,
     /// The shape of the ring.
     pub shape: Shape,
@@ -34,7 +34,7 @@ impl<'a> Evaluator<'a> {
         Self { problem, placer, program, placements, streamed, evaluations: 0 }
     }
 
-    /// `None` where units needed together cannot be placed in such a ring.
+    /// `None` if units that are needed together cannot be placed in such a ring.
     pub fn evaluate(&mut self, resident: &[bool], shape: Shape) -> Option<Choice> {
         self.evaluations += 1;
         self.streamed.clear();

@@ -1,4 +1,4 @@
-//! What planning gives.
+//! The result of planning.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use crate::range::ByteRange;
 pub struct Plan {
     /// Per unit: whether it stays on the device.
     pub resident: Vec<bool>,
-    /// Per unit its place in the ring, `None` if it is resident.
+    /// Per unit its placement in the ring; `None` if it is resident.
     pub placements: Vec<Option<ByteRange>>,
     /// The size of the ring.
     pub ring_bytes: u64,
     /// Bytes of the units that stay.
     pub resident_bytes: u64,
-    /// Time per forward in steady state.
+    /// Nanoseconds per forward in steady state.
     pub predicted_ns: u64,
-    /// No schedule of these copies is faster.
+    /// A lower bound in nanoseconds: no schedule of these copies is faster.
     pub floor_ns: u64,
     /// Nanoseconds of compute per forward.
     pub compute_ns: u64,
@@ -28,7 +28,7 @@ pub struct Plan {
 /// Why there is no plan. The text is for the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PlanError {
-    /// What was asked makes no sense.
+    /// The problem is invalid.
     Invalid(String),
     /// The weights do not fit into what is allowed.
     TooSmall {
@@ -38,7 +38,7 @@ pub enum PlanError {
         needed: u64,
         /// Of these, bytes of units that must stay.
         resident: u64,
-        /// The point that needs that much, if one does by itself.
+        /// The point that needs that much, if a single one does.
         point: Option<usize>,
     },
 }

@@ -1,18 +1,18 @@
-//! Where in the ring each streamed unit lies. A unit has one place for good, so that the addresses of its weights never
-//! change; loading it evicts whatever overlaps that place.
+//! The placement of each streamed unit in the ring. It is fixed, so that addresses of weights never change; loading a unit
+//! evicts the units that overlap its placement.
 
 use super::problem::Problem;
 use crate::range::ByteRange;
 
-/// What places and sizes are multiples of: the alignment that PyTorch's allocator gives.
+/// Placements and sizes are multiples of this: the alignment of PyTorch's allocator.
 pub const ALIGNMENT: u64 = 512;
 
 /// How the ring is laid out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Pattern {
-    /// One after the other, from 0 again when the next does not fit in what is left.
+    /// One after the other; from 0 again when the next one does not fit.
     Sequential,
-    /// By turns at the ring's beginning and at its end: the smallest ring in which neighbours never overlap.
+    /// Alternately at the begin and at the end of the ring: the smallest ring in which neighbours never overlap.
     TwoEnded,
 }
 
@@ -23,7 +23,7 @@ pub struct Shape {
     pub pattern: Pattern,
     /// Bytes of the ring.
     pub ring: u64,
-    /// Where in the order of first use the layout begins: there, the unit before and the unit after may share bytes.
+    /// The position in the order of first use at which the layout begins. The units before and after it may overlap.
     pub seam: usize,
 }
 
@@ -35,9 +35,9 @@ pub struct Placer {
     pub order: Vec<usize>,
     /// Per unit: a number shared by those first used at the same point.
     pub group: Vec<usize>,
-    /// Per unit: those that must be there at the same time.
+    /// Per unit: the units needed at the same time.
     together: Vec<Vec<usize>>,
-    /// Units that are in no set of them.
+    /// Units that no point and no set needs.
     unused: Vec<usize>,
 }
 
@@ -72,7 +72,7 @@ impl Placer {
         Self { bytes, order, group, together, unused }
     }
 
-    /// The smallest ring for these units: each set that is needed together, and each unit, must fit.
+    /// The smallest ring for these units, in which each set needed together, and each unit, fits.
     pub fn least_ring(&self, problem: &Problem, streamed: &[bool]) -> (u64, Option<usize>) {
         let sets = problem.points.iter().map(|point| &point.units).chain(&problem.together);
         let of_sets = sets.enumerate().map(|(point, set)| (self.sum(set.iter().copied(), streamed), Some(point)));
@@ -86,8 +86,8 @@ impl Placer {
         units.filter(|&unit| streamed[unit]).map(|unit| self.bytes[unit]).sum()
     }
 
-    /// Writes each streamed unit's place; the others get an empty one. Returns the bytes of the ring that are used, or `None`
-    /// where no layout was found in which units needed together do not overlap.
+    /// Writes the placement of each streamed unit, and an empty one for the others. Returns the bytes of the ring that are
+    /// used, or `None` if no layout was found in which units needed together do not overlap.
     pub fn place(&self, shape: Shape, streamed: &[bool], placements: &mut Vec<ByteRange>) -> Option<u64> {
         let used = match shape.pattern {
             Pattern::Sequential => self
@@ -158,7 +158,7 @@ impl Placer {
         Some(used)
     }
 
-    /// The last resort: the largest first, each as low as it can lie. Little is loaded ahead in such a ring.
+    /// The last resort: the largest units first, each as low as possible. Little can be loaded ahead in such a ring.
     fn first_fit(&self, ring: u64, streamed: &[bool], placements: &mut Vec<ByteRange>) -> Option<u64> {
         clear(placements, self.bytes.len());
         let mut units: Vec<usize> = self.in_order(0, streamed).collect();
@@ -184,7 +184,7 @@ impl Placer {
         self.bytes[unit] + self.sum(others.copied(), streamed)
     }
 
-    /// Where a unit that must be there together with this one, and overlaps the place, ends.
+    /// The end of a unit that is needed together with this one and overlaps the placement.
     fn conflict(&self, unit: usize, placement: ByteRange, placements: &[ByteRange]) -> Option<u64> {
         let others = self.together[unit].iter().map(|&other| placements[other]);
         others.filter(|other| other.overlaps(placement)).map(ByteRange::end).max()

@@ -1,45 +1,45 @@
-//! What is to be planned.
+//! The problem to plan.
 
 use super::outcome::PlanError;
 
-/// A stretch of the forward's compute.
+/// A part of the compute of a forward.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Point {
-    /// The units that must be there, by index.
+    /// The units that it needs, by index.
     pub units: Vec<usize>,
-    /// 0 where nothing is known.
+    /// Nanoseconds of compute; 0 if not known.
     pub compute_ns: u64,
 }
 
-/// How long copies to the device take.
+/// The speed of copies to the device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Bus {
     /// Bytes per second of one long copy.
     pub bytes_per_second: f64,
-    /// What each copy costs besides.
+    /// Fixed nanoseconds of each copy.
     pub copy_overhead_ns: u64,
 }
 
 impl Bus {
-    /// Nanoseconds of one copy, with what it costs besides the transfer.
+    /// Nanoseconds of one copy.
     pub fn cost_ns(&self, bytes: u64) -> u64 {
         self.copy_overhead_ns + self.transfer_ns(bytes)
     }
 
-    /// Nanoseconds of the transfer alone.
+    /// Nanoseconds of one copy without its fixed cost.
     pub fn transfer_ns(&self, bytes: u64) -> u64 {
         (bytes as f64 * 1e9 / self.bytes_per_second).round() as u64
     }
 }
 
-/// What is to be planned.
+/// The problem to plan.
 #[derive(Clone, Debug)]
 pub struct Problem {
     /// Bytes of each unit.
     pub unit_bytes: Vec<u64>,
-    /// One forward, in order. It goes round.
+    /// The points of one forward, in order; after the last one the next forward begins.
     pub points: Vec<Point>,
-    /// Sets of units that may be needed at the same time although no point says so: they never overlap either.
+    /// Sets of units that may be needed at the same time outside the points. They never overlap either.
     pub together: Vec<Vec<usize>>,
     /// Per unit: whether it must stay on the device.
     pub resident: Vec<bool>,
@@ -48,7 +48,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The same with compute that takes as long as all the copies.
+    /// The same problem with compute that takes as long as all copies.
     pub(super) fn balanced(&self) -> Self {
         let of = |point: &Point| point.units.iter().map(|&unit| self.bus.cost_ns(self.unit_bytes[unit])).sum::<u64>();
         let copies: u64 = self.points.iter().map(of).sum();
@@ -64,17 +64,17 @@ impl Problem {
 /// How much device memory the weights may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Goal {
-    /// So many bytes, for the fastest forward; of those as fast, one that copies little.
+    /// At most so many bytes, for the fastest forward; of equally fast ones, one that copies little.
     Budget(u64),
-    /// As few as still give a forward within 2 % of the fastest that the device's capacity allows.
+    /// As few bytes as possible for a forward within 2 % of the fastest in the capacity of the device.
     HideTransfers,
-    /// As many as two units take (the smallest ring in which one point's units are copied while those before are used), for
-    /// the fastest forward when copies and compute take equally long: there overlapping them is worth most, and a layout
-    /// that is good there is good for a forward over fewer inputs or more.
+    /// As many bytes as two units take (the smallest ring in which the units of one point are copied while those before are
+    /// used), for the fastest forward when copies and compute take equally long. Overlap matters most there, and such a layout
+    /// is good for fewer or more inputs too.
     Smallest,
 }
 
-/// More bytes or nanoseconds than this are a mistake, and would overflow.
+/// A limit on bytes and nanoseconds: beyond it sums could overflow.
 pub(super) const ABSURD: u64 = 1 << 60;
 
 /// Checks that the figures add up without overflow, and that every unit named exists.

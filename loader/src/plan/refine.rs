@@ -1,13 +1,13 @@
-//! Local search around a candidate: units trade places between the device and the ring.
+//! Local search around a candidate: units swap between the device and the ring.
 
 use super::candidates::{Facts, Rings};
 use super::evaluate::{Choice, Evaluator, resident_bytes};
 use super::placement::{Pattern, Shape};
 
-/// Points simulated per refinement, about.
+/// The approximate number of points simulated per refinement.
 const EFFORT: usize = 24_000;
 
-/// What a walk from the candidate comes upon, of any size. It depends on nothing but the candidate.
+/// Layouts of any size found in a random walk from the candidate. They depend on the candidate only.
 pub fn refine(facts: &Facts, evaluator: &mut Evaluator, from: Choice, compute_ns: u64) -> Vec<Choice> {
     let mut found = Vec::new();
     if compute_ns == 0 || from.time_ns <= compute_ns || facts.movable.is_empty() {
@@ -53,7 +53,7 @@ pub fn refine(facts: &Facts, evaluator: &mut Evaluator, from: Choice, compute_ns
     found
 }
 
-/// Keeps what nothing smaller and faster beats.
+/// Keeps layouts that no other one beats in both size and time.
 fn keep(found: &mut Vec<Choice>, choice: Choice) {
     if found.iter().any(|other| other.bytes <= choice.bytes && other.time_ns <= choice.time_ns) {
         return;
@@ -67,7 +67,7 @@ fn rings(facts: &Facts, resident: &[bool]) -> Rings {
     Rings::new(facts, &streamed)
 }
 
-/// A resident unit and a streamed one, at most so far apart, take each other's part.
+/// Swaps a resident unit with a streamed one, at most `reach` apart.
 fn trade(facts: &Facts, resident: &mut [bool], random: &mut Random, reach: usize) {
     let count = facts.movable.len();
     let one = random.below(count);
@@ -83,7 +83,7 @@ fn trade(facts: &Facts, resident: &mut [bool], random: &mut Random, reach: usize
     }
 }
 
-/// One more stays, or one fewer.
+/// Makes one more unit resident, or one fewer.
 fn flip(facts: &Facts, resident: &mut [bool], random: &mut Random, stays: bool) {
     let start = random.below(facts.movable.len());
     let around = facts.movable[start..].iter().chain(&facts.movable[..start]);
@@ -92,7 +92,7 @@ fn flip(facts: &Facts, resident: &mut [bool], random: &mut Random, stays: bool) 
     }
 }
 
-/// Xorshift: the same walk every time.
+/// Xorshift with a fixed seed: the same walk in every run.
 struct Random(u64);
 
 impl Random {

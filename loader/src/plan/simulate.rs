@@ -1,27 +1,24 @@
-//! What the copy pipeline will do with a layout, in the time of a forward pass.
+//! Simulates what the pipeline does with a layout, in the time of one forward.
 //!
-//! The pipeline copies units in the order in which they are needed, one after the other, and a copy waits until the last
-//! point that uses anything which it overwrites has been computed:
-//! `end_copy(c) = max(end_copy(c - 1), end(freed_by(c))) + cost(c)` and
-//! `start(j) = max(end(j - 1), end_copy(last copy for j)); end(j) = start(j) + compute(j)`.
-//! It goes round: the next forward's copies begin while this one computes.
+//! The pipeline copies units in the order of use, one after another. A copy waits until the last point that uses a unit it
+//! overwrites is computed: `end_copy(c) = max(end_copy(c - 1), end(freed_by(c))) + cost(c)` and `start(j) = max(end(j - 1),
+//! end_copy(last copy for j)); end(j) = start(j) + compute(j)`. Copies of the next forward begin while this one computes.
 
 use super::problem::{Bus, Point};
 use crate::range::ByteRange;
 
-/// Forwards after which the times repeat in all but contrived cases.
+/// The most forwards simulated. The times repeat before that in all but contrived cases.
 const MOST_FORWARDS: usize = 256;
 
 struct Copy {
     /// Index of the point that needs it.
     point: usize,
-    /// The point whose compute must have ended before, plus the number of points (so that points of the forward before
-    /// are below that number).
+    /// The point after which it may start, plus the number of points (points of the forward before are below that number).
     freed_by: usize,
     cost: i64,
 }
 
-/// Who is in a piece of the ring, and the last point that used it.
+/// The unit in a part of the ring, and the last point that used it.
 #[derive(Clone, Copy)]
 struct Occupant {
     placement: ByteRange,
@@ -29,7 +26,7 @@ struct Occupant {
     point: usize,
 }
 
-/// The copies of one forward in steady state, and room for simulating them.
+/// The copies of one forward in steady state, with buffers for the simulation.
 #[derive(Default)]
 pub struct Program {
     copies: Vec<Copy>,
@@ -37,13 +34,13 @@ pub struct Program {
     /// Bytes copied per forward.
     pub copied_bytes: u64,
     occupants: Vec<Occupant>,
-    /// When each point ended: first those of the forward before, then those of this one.
+    /// The end of each point: those of the forward before, then those of this one.
     ends: Vec<i64>,
     starts: Vec<i64>,
     earlier: [(i64, Vec<i64>); 2],
 }
 
-/// When the compute of one point starts and ends, from the end of the forward before.
+/// When the compute of one point starts and ends, relative to the end of the forward before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PointTime {
     /// Nanoseconds.
@@ -55,21 +52,21 @@ pub struct PointTime {
 /// A forward in steady state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SteadyState {
-    /// Time per forward.
+    /// Nanoseconds per forward.
     pub period_ns: u64,
     /// Whether the times repeat exactly.
     pub settled: bool,
 }
 
 impl Program {
-    /// Finds out what is copied in each forward. A unit without bytes in the ring (resident, or empty) is never copied.
+    /// Determines the copies of each forward. A unit without bytes in the ring (resident, or empty) is never copied.
     pub fn compile(&mut self, unit_bytes: &[u64], points: &[Point], placements: &[ByteRange], bus: &Bus) {
         self.compute.clear();
         self.compute.extend(points.iter().map(|point| point.compute_ns as i64));
         self.copies.clear();
         self.copied_bytes = 0;
         self.occupants.clear();
-        // The first time round fills the ring as a forward leaves it.
+        // The first round fills the ring as a forward leaves it.
         for forward in 0..2 {
             let mut near = 0;
             for (number, point) in points.iter().enumerate() {
@@ -85,10 +82,10 @@ impl Program {
         }
     }
 
-    /// The unit is used at a point. Returns `None` if it is there, else the last point that used what it overwrites.
+    /// Uses a unit at a point. Returns `None` if it is loaded, else the last point that used a unit it overwrites.
     fn occupy(&mut self, unit: usize, placement: ByteRange, point: usize, near: &mut usize) -> Option<usize> {
         let occupants = &mut self.occupants;
-        // Units mostly lie behind one another: the one after the last is tried before a search.
+        // Units are mostly in order: the one after the last is tried before a search.
         let first = match occupants.get(*near) {
             Some(occupant)
                 if occupant.placement.end() <= placement.start && self_or_after(occupants, *near + 1, placement) =>
@@ -108,7 +105,7 @@ impl Program {
             occupants[first].point = point;
             return None;
         }
-        // What sticks out on either side stays somebody else's.
+        // The parts outside the placement keep their units.
         let before = occupants[first..last].first().filter(|occupant| occupant.placement.start < placement.start).map(
             |occupant| {
                 let length = placement.start - occupant.placement.start;
@@ -147,7 +144,7 @@ impl Program {
         for _ in 0..MOST_FORWARDS {
             let (ended, bus_free) = self.forward(bus);
             (earlier_period, period) = (period, ended);
-            // Times are kept relative to the end of the forward before.
+            // Times are relative to the end of the forward before.
             bus = bus_free - ended;
             for point in 0..points {
                 self.ends[point] = self.ends[points + point] - ended;
@@ -169,7 +166,8 @@ impl Program {
         SteadyState { period_ns: (period + earlier_period).unsigned_abs().div_ceil(2), settled }
     }
 
-    /// One forward; returns when its last point ended and when the bus is free, from the end of the forward before.
+    /// Simulates one forward; returns when its last point ends and when the bus is free, relative to the end of the forward
+    /// before.
     fn forward(&mut self, mut bus: i64) -> (i64, i64) {
         let points = self.compute.len();
         let mut copies = self.copies.iter().peekable();
@@ -186,7 +184,7 @@ impl Program {
         (ended, bus)
     }
 
-    /// When each point's compute started and ended in the last forward, from the end of the forward before.
+    /// The times of each point in the last forward.
     pub fn times(&self) -> impl Iterator<Item = PointTime> {
         let time =
             |(&start, &compute): (&i64, &i64)| PointTime { start_ns: start as u64, end_ns: (start + compute) as u64 };
@@ -194,7 +192,7 @@ impl Program {
     }
 }
 
-/// Whether everything from the occupant `index` on ends behind the beginning of the place.
+/// Whether all parts from `index` on end after the begin of the placement.
 fn self_or_after(occupants: &[Occupant], index: usize, placement: ByteRange) -> bool {
     occupants.get(index).is_none_or(|occupant| occupant.placement.end() > placement.start)
 }

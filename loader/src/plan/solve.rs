@@ -1,9 +1,8 @@
 //! The search for the fastest layout that fits, and for the smallest one that is fast enough.
 //!
-//! What a limit may choose from does not depend on the limit: a fixed set of candidates, and what a refinement of the best
-//! of them comes upon. So more memory is never slower. Candidates are taken from the largest down, and what cannot win is
-//! never simulated: no forward that keeps `b` bytes of weights `W` on the device takes less than
-//! `max(compute, (W - b) / bandwidth)`.
+//! The set of layouts does not depend on the limit: it is a fixed set of candidates and the refinements of the best of them. So
+//! more memory is never slower. Candidates are tried from the largest down, and candidates that cannot win are not simulated:
+//! no forward that keeps `b` bytes of weights `W` on the device takes less than `max(compute, (W - b) / bandwidth)`.
 
 use std::collections::HashMap;
 
@@ -15,22 +14,22 @@ use super::problem::Problem;
 use super::refine::refine;
 use crate::range::ByteRange;
 
-/// A forward within this much of the best is as good.
+/// A forward within this factor of the best one is as good.
 const AS_GOOD: f64 = 1.02;
-/// So many are tried of those that may be as fast and keep more.
+/// The most candidates tried of those that may be as fast and keep more.
 const MOST_TRIED: usize = 256;
-/// Up to so many units, every selection is tried.
+/// With at most so many units, all selections are tried.
 const FEW_UNITS: usize = 10;
 
 /// A candidate before it is simulated.
 struct Candidate {
-    /// At most; less where the layout does not fill its ring.
+    /// An upper bound; less if the layout does not fill its ring.
     bytes: u64,
     resident: usize,
     shape: Shape,
 }
 
-/// One problem's search. What was simulated for one limit is remembered for the next.
+/// The search for one problem. Simulations are cached across limits.
 pub struct Search<'a> {
     problem: &'a Problem,
     placer: Placer,
@@ -41,14 +40,14 @@ pub struct Search<'a> {
     refined: HashMap<usize, Vec<Choice>>,
     compute_ns: u64,
     scheduled_bytes: u64,
-    /// So few units that everything is tried.
+    /// All selections are tried, since there are few units.
     exhaustive: bool,
     /// Layouts simulated so far.
     pub evaluations: usize,
 }
 
 impl<'a> Search<'a> {
-    /// A search in the layouts of a problem.
+    /// A search for layouts of a problem.
     pub fn new(problem: &'a Problem) -> Self {
         let placer = Placer::new(problem);
         let exhaustive = Facts::new(problem, &placer).movable.len() <= FEW_UNITS;
@@ -71,7 +70,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Never tries everything: how good the search is where that is out of reach shows where it is not.
+    /// A search that never tries all selections, to measure its quality where an exhaustive one is possible.
     pub fn heuristic(problem: &'a Problem) -> Self {
         Self { exhaustive: false, ..Self::new(problem) }
     }
@@ -92,7 +91,7 @@ impl<'a> Search<'a> {
         }
         self.residents = residents;
         for Choice { bytes, shape, resident, .. } in [self.smallest(), self.all_resident()] {
-            // Where nothing is known of the compute, the smallest ring is not the fastest: nothing is loaded ahead.
+            // Without known compute, the smallest ring is not the fastest: nothing is loaded ahead in it.
             if self.compute_ns > 0 || shape.ring == 0 {
                 self.candidates.push(Candidate { bytes, resident: self.residents.len(), shape });
                 self.residents.push(resident);
@@ -101,7 +100,7 @@ impl<'a> Search<'a> {
         self.candidates.sort_by_key(|candidate| std::cmp::Reverse((candidate.bytes, candidate.shape)));
     }
 
-    /// No layout of so many bytes is faster.
+    /// A lower bound of the time with so many bytes.
     fn floor_ns(&self, bytes: u64) -> u64 {
         let streamed = self.scheduled_bytes.saturating_sub(bytes);
         self.compute_ns.max((streamed as f64 * 1e9 / self.problem.bus.bytes_per_second) as u64)
@@ -119,7 +118,7 @@ impl<'a> Search<'a> {
         choice
     }
 
-    /// All on the device, if it fits: nothing is copied.
+    /// All units on the device, if they fit: nothing is copied.
     pub fn everything(&self, limit: u64) -> Option<Choice> {
         Some(self.all_resident()).filter(|choice| choice.bytes <= limit)
     }
@@ -131,12 +130,12 @@ impl<'a> Search<'a> {
         Choice { time_ns: self.compute_ns, bytes, shape, resident }
     }
 
-    /// The fastest found in so many bytes, of those the smallest.
+    /// The fastest layout found in so many bytes; of equally fast ones, the smallest.
     pub fn fastest(&mut self, limit: u64) -> Option<Choice> {
         self.enumerate();
         let mut best: Option<Choice> = None;
         let cannot_win = |floor: u64, best: &Option<Choice>| best.as_ref().is_some_and(|best| floor >= best.time_ns);
-        // What is somewhat too large may be refined to something that fits.
+        // A slightly too large candidate may be refined to one that fits.
         let reach = if self.exhaustive { 0 } else { self.placer.bytes.iter().copied().max().unwrap_or(0) };
         let first = self.candidates.partition_point(|candidate| candidate.bytes > limit.saturating_add(reach));
         let mut known = Vec::new();
@@ -154,7 +153,7 @@ impl<'a> Search<'a> {
         if self.exhaustive {
             return best;
         }
-        // Refined is what nothing smaller beats. Whether that is so must not depend on the limit either.
+        // Candidates that no smaller one beats are refined. Which ones these are must not depend on the limit either.
         let mut frontier = Vec::new();
         let mut least = u64::MAX;
         for (candidate, choice) in known.into_iter().rev() {
@@ -176,8 +175,8 @@ impl<'a> Search<'a> {
         best
     }
 
-    /// One that is as fast and keeps more on the device, if there is one: a forward over fewer inputs has less compute to
-    /// hide copies behind, and what is allowed may as well be used.
+    /// A layout that is as fast and keeps more on the device, if there is one. A forward over fewer inputs has less compute to
+    /// hide copies behind, and the memory is allowed.
     pub fn most_resident(&mut self, limit: u64, best: Choice) -> Choice {
         let already = resident_bytes(&self.placer, &best.resident);
         let fitting = self.candidates.iter().enumerate().filter(|(_, candidate)| candidate.bytes <= limit);
@@ -208,12 +207,12 @@ impl<'a> Search<'a> {
         &self.refined[&candidate]
     }
 
-    /// The smallest found that is as good as the fastest in so many bytes.
+    /// The smallest layout found that is as good as the fastest in so many bytes.
     pub fn smallest_that_hides(&mut self, capacity: u64) -> Option<Choice> {
         let mut best = self.fastest(capacity)?;
         let target = (best.time_ns as f64 * AS_GOOD) as u64;
         let (mut too_small, mut enough) = (0, best.bytes);
-        // Nothing that is too small by its floor needs a try.
+        // A size whose lower bound is too slow is not tried.
         while enough > too_small + (enough / 256).max(512) {
             let middle = too_small + (enough - too_small) / 2;
             let found = if self.floor_ns(middle) > target { None } else { self.fastest(middle) };
@@ -228,7 +227,7 @@ impl<'a> Search<'a> {
         Some(best)
     }
 
-    /// The smallest ring in which neighbouring points' units do not overlap, or a smaller one where that does not fit.
+    /// The smallest ring in which the units of neighbouring points do not overlap, or a smaller one if that does not fit.
     pub fn least(&mut self, capacity: u64) -> Option<Choice> {
         let facts = Facts::new(self.problem, &self.placer);
         let resident = &self.problem.resident;
@@ -251,8 +250,8 @@ impl<'a> Search<'a> {
         Some(self.smallest()).filter(|choice| choice.bytes <= capacity)
     }
 
-    /// The fastest in the memory of the smallest ring in which neighbours do not overlap: where units are of many sizes, what
-    /// that ring leaves free beside the small ones holds more of them.
+    /// The fastest layout in the memory of the smallest ring in which neighbours do not overlap. If units have many sizes, that
+    /// ring has room for more of the small ones.
     pub fn fastest_in_the_least(&mut self, capacity: u64) -> Option<Choice> {
         let mut best = self.least(capacity);
         if let Some(found) = best.as_ref().map(|least| least.bytes).and_then(|bytes| self.fastest(bytes)) {
@@ -278,11 +277,11 @@ impl<'a> Search<'a> {
         self.all_resident()
     }
 
-    /// The smallest layout, if it is larger than the limit.
+    /// Checks that the smallest layout fits into the limit.
     ///
     /// # Errors
     ///
-    /// [`PlanError::TooSmall`], if it is larger than the limit.
+    /// [`PlanError::TooSmall`], if it does not.
     pub fn must_fit(&self, limit: u64) -> Result<(), PlanError> {
         let needed = self.smallest().bytes;
         if needed <= limit {

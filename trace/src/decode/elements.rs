@@ -1,4 +1,4 @@
-//! The elements of an event that has strings or nulls among them.
+//! The elements of an event with strings or nulls.
 
 use std::borrow::Cow;
 use std::fmt;

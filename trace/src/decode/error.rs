@@ -25,7 +25,7 @@ impl std::error::Error for DecodeError {}
 
 impl From<serde_json::Error> for DecodeError {
     fn from(error: serde_json::Error) -> Self {
-        // The position is that in the line; which line it is, the reader says.
+        // The text ends in a position within the line; readers report the line.
         let text = error.to_string();
         let text = text.split(" at line ").next().unwrap_or(&text);
         Self { reason: Cow::Owned(text.to_owned()) }

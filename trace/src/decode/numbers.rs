@@ -1,4 +1,4 @@
-//! The integers of an event, read by hand: events come by the million.
+//! The integers of an event, parsed by hand, since there are millions of events.
 
 use super::error::DecodeError;
 
@@ -18,7 +18,7 @@ impl Numbers<'_> {
             if digit > 9 {
                 break;
             }
-            // 19 digits cannot overflow; only the twentieth must be looked at.
+            // 19 digits cannot overflow; only the twentieth is checked.
             value = if digits < 19 {
                 value * 10 + u64::from(digit)
             } else {
@@ -41,7 +41,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// As [`Numbers::next`], where JSON's white space stands before the number.
+    /// As [`Numbers::next`], with white space before the number.
     #[cold]
     fn next_spaced(&mut self) -> Result<u64, DecodeError> {
         let trimmed = self.rest.trim_ascii_start();
@@ -56,7 +56,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// What follows the number is not a comma: white space, or something that makes it no integer.
+    /// The number is not followed by a comma: white space, or it is not an integer.
     #[cold]
     fn bad_end(&mut self, value: u64) -> Result<u64, DecodeError> {
         self.rest = self.rest.trim_ascii_start();

@@ -1,5 +1,8 @@
 //! A line under construction in a fixed buffer: no heap, no panic, always valid JSON.
 
+/// The most digits (and sign) an integer takes.
+pub(super) const NUMBER: usize = 20;
+
 /// Marks a string that was cut because the line had no room for it.
 const ELLIPSIS: &[u8] = "…".as_bytes();
 
@@ -18,7 +21,7 @@ impl<const N: usize> LineBuffer<N> {
         Self { bytes: [0; N] }
     }
 
-    /// Starts a new line, forgetting the one before.
+    /// Starts a new line and drops the one before.
     #[inline]
     pub(super) fn line(&mut self) -> Line<'_> {
         Line { bytes: &mut self.bytes, length: 0, overflowed: false }
@@ -39,7 +42,7 @@ pub(super) struct Line<'b> {
 }
 
 impl<'b> Line<'b> {
-    /// Appends bytes as they are; if they do not fit, the whole line is given up.
+    /// Appends bytes as they are; if they do not fit, the whole line is dropped.
     #[inline]
     pub(super) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         let end = self.length + bytes.len();
@@ -126,7 +129,7 @@ impl<'b> Line<'b> {
     }
 }
 
-/// Writes `character` as it stands inside a JSON string.
+/// Writes `character` as in a JSON string.
 fn escape(character: char, out: &mut [u8; 6]) -> &[u8] {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     match character {
@@ -135,7 +138,7 @@ fn escape(character: char, out: &mut [u8; 6]) -> &[u8] {
         '\n' => b"\\n",
         '\r' => b"\\r",
         '\t' => b"\\t",
-        // The other control characters, among them those a terminal obeys: C0, DEL and C1.
+        // The other control characters, including those that terminals interpret: C0, DEL and C1.
         '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' => {
             let code = character as usize;
             *out = [b'\\', b'u', b'0', b'0', HEX[code >> 4 & 15], HEX[code & 15]];

@@ -16,16 +16,16 @@ use super::symbols::Symbols;
 /// Memory that accumulated on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccumulationView {
-    /// Over what.
+    /// Over which steps or passes.
     pub span: AccumulationSpan,
-    /// By whole stack, the most first.
+    /// By stack, the largest first.
     pub stacks: Vec<StackAccumulation>,
 }
 
-/// Over what memory piled up.
+/// Over which steps or passes memory accumulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccumulationSpan {
-    /// From the end of one optimizer step to the end of another; both as steps ended by then.
+    /// From the end of one optimizer step to the end of another. Both are counts of steps ended.
     Steps {
         /// The earlier.
         from: u64,
@@ -36,33 +36,33 @@ pub enum AccumulationSpan {
     Passes,
 }
 
-/// What one stack has piled up.
+/// What one stack accumulated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackAccumulation {
     /// The stack.
     pub stack: u32,
-    /// The line it belongs to; `None`: no Python frame of the user's.
+    /// The line that counts it; `None`: the stack has no Python frame.
     pub line: Option<Arc<Line>>,
-    /// How much.
+    /// Bytes.
     pub bytes: u64,
-    /// What most of it is.
+    /// The category of most of it.
     pub category: Category,
-    /// Whether operations there make autograd nodes: what they need for backward is kept with their results.
+    /// Whether operations there create autograd nodes, which keep what backward needs with the results.
     pub makes_graph: bool,
 }
 
 /// A frame of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The stack that ends with it.
+    /// The stack whose innermost frame it is.
     pub stack: u32,
-    /// Where it is.
+    /// Its file, line and function.
     pub line: Arc<Line>,
     /// Whether it is the user's code.
     pub is_users: bool,
 }
 
-/// What stacks held more at a step late in the run than after warm-up, on lines that grow steadily.
+/// Stacks that hold more at a late step than after warm-up, on lines that grow steadily.
 pub(super) fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
     let growth = &state.growth;
     let steady: HashSet<u32> = growth.steady_lines(&state.ledger).into_iter().collect();
@@ -72,13 +72,13 @@ pub(super) fn over_steps(state: &DeviceState, symbols: &Symbols) -> Option<Accum
     (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::Steps { from, to }, stacks })
 }
 
-/// What stacks held at the peak, on lines that piled up before it.
+/// What stacks held at the peak, on lines that accumulated before it.
 pub(super) fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<AccumulationView> {
     let steady: HashSet<u32> = state.accumulation.lines(&state.ledger, state.totals.peak.event).into_iter().collect();
     if steady.is_empty() {
         return None;
     }
-    // A block stays counted where it was made, whatever it turns out to be.
+    // Allocations stay counted in the cell that a block was created in, even if its category changes.
     let mut made: HashMap<(u32, u32), u64> = HashMap::new();
     for cell in &state.ledger.cells {
         let times = made.entry((cell.key.stack, cell.key.layer)).or_default();
@@ -89,14 +89,14 @@ pub(super) fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<Accu
     };
     let stacks = by_stack(state, symbols, &steady, |index| {
         let cell = &state.ledger.cells[index as usize];
-        // What was made once for each pass, rather than by passes that have only begun.
+        // Only places that allocated in each pass, not passes that have just begun.
         let times = made.get(&(cell.key.stack, cell.key.layer)).copied().unwrap_or(0);
         if stays(cell.key.kind) && times >= MIN_PASSES as u64 - 1 { (0, state.ledger.at_peak(cell)) } else { (0, 0) }
     });
     (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::Passes, stacks })
 }
 
-/// What cells held before and after, summed up by stack, where it has become more.
+/// What cells held before and after, summed by stack, for stacks that hold more after.
 fn by_stack(
     state: &DeviceState,
     symbols: &Symbols,
@@ -106,7 +106,7 @@ fn by_stack(
     struct Sum {
         before: u64,
         after: u64,
-        /// The cell that holds most, and how much.
+        /// Bytes and index of the cell that holds most.
         most: (u64, u32),
         makes_graph: bool,
     }

@@ -2,7 +2,7 @@
 
 use super::views::{LineView, StackView};
 
-/// What blocks come to.
+/// Sums over blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocationTotals {
     /// Live now.
@@ -18,7 +18,7 @@ pub struct AllocationTotals {
 }
 
 impl AllocationTotals {
-    /// Counts `other` too.
+    /// Adds `other`.
     pub fn add(&mut self, other: &Self) {
         self.live_bytes = self.live_bytes.saturating_add(other.live_bytes);
         self.live_blocks = self.live_blocks.saturating_add(other.live_blocks);

@@ -2,27 +2,27 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What did not add up while replaying; harmless, but worth a word.
+/// Contradictions found while replaying. They are counted and otherwise ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anomalies {
-    /// Blocks given back that were not known.
+    /// Frees of unknown blocks.
     pub unknown_frees: u64,
-    /// Blocks handed out where one already lived: its free was lost.
+    /// Allocations at the address of a live block: its free was lost.
     pub lost_frees: u64,
-    /// Driver memory given back that was not known.
+    /// Frees of unknown driver memory.
     pub unknown_driver_frees: u64,
-    /// Driver memory taken where some already was.
+    /// Driver allocations at the address of live driver memory.
     pub lost_driver_frees: u64,
-    /// Tags of addresses in no live block.
+    /// Tags of addresses outside live blocks.
     pub unknown_tags: u64,
-    /// Events that cannot be: devices or sizes out of range.
+    /// Impossible events: devices or sizes out of range, keyframe lines that refer to something unknown.
     pub impossible_events: u64,
-    /// Records of kinds this memlab does not know.
+    /// Records of unknown kinds.
     pub unknown_records: u64,
 }
 
 impl Anomalies {
-    /// All of them together.
+    /// The sum of all counts.
     pub fn total(&self) -> u64 {
         [
             self.unknown_frees,

@@ -1,6 +1,6 @@
 //! How records change the state.
 
-use super::device::{Moment, Reached};
+use super::device_totals::{Moment, Reached};
 use super::kind::effective_phase;
 use super::scope::Scope;
 use super::state::{HOST, Model};
@@ -11,7 +11,7 @@ use crate::record::{self, Phase, Record};
 const WARNINGS: usize = 256;
 
 impl Model {
-    /// Takes the next record of the trace into account.
+    /// Applies the next record of the trace.
     #[inline]
     pub fn apply(&mut self, record: Record<'_>) {
         match record {
@@ -58,7 +58,7 @@ impl Model {
                 }
             }
             Record::Keyframe(keyframe) => self.restore(&keyframe),
-            // Where the next line is concerns whoever reads the file.
+            // Only the reader of a file needs this.
             Record::Skip(_) => {}
             Record::Unknown => self.anomalies.unknown_records += 1,
             event => self.apply_event(&event),
@@ -130,12 +130,12 @@ impl Model {
             }
             Record::Oom(event) => {
                 self.event(event.time);
-                // Also where nothing was ever allocated: the device is there, and too small or too full.
+                // A device without any allocation still exists: it is too small, or full.
                 self.device_mut(event.device);
                 let device = usize::try_from(event.device).ok().and_then(|index| self.devices.get(index)?.as_deref());
                 self.ooms.note(event, self.steps_ended, self.events, device, &self.symbols);
             }
-            // No event of the program's: it counts none.
+            // Not an event of the program: it is not counted.
             Record::Lost(event) => {
                 self.lost_events = self.lost_events.saturating_add(event.events);
                 self.time = self.time.max(event.time);
@@ -149,7 +149,7 @@ impl Model {
         }
     }
 
-    /// Takes a block that came from the driver off its books, if it is one.
+    /// Forgets a block that was allocated straight from the driver; whether there was one.
     fn frees_block(&mut self, event: &record::DriverFree) -> bool {
         let index = usize::try_from(event.device).ok();
         let device = index.and_then(|index| self.devices.get_mut(index)?.as_deref_mut());
@@ -162,7 +162,7 @@ impl Model {
         self.time = self.time.max(time);
     }
 
-    /// How far the run is, once the event at hand is counted.
+    /// The steps and events so far, with the current event.
     #[inline]
     fn reached(&self) -> Reached {
         Reached { steps: self.steps_ended, events: self.events }
@@ -176,7 +176,7 @@ impl Model {
         }
     }
 
-    /// A definition came again; `changes`: and says something else.
+    /// A definition was repeated; `changes`: with different contents.
     fn redefined(&mut self, changes: bool) {
         for device in self.devices.iter_mut().flatten().filter(|_| changes) {
             for scope in Scope::ALL {
@@ -216,7 +216,7 @@ impl Model {
         self.allocated = self.allocated.saturating_sub(before).saturating_add(after);
     }
 
-    /// A thread allocates in `phase`: what was pending until that is decided.
+    /// A thread allocates in `phase`, which decides pending categories.
     #[inline]
     fn enter(&mut self, phase: Phase, thread: u32) {
         let was_in_forward = self.threads.in_forward[thread as usize];
@@ -230,7 +230,7 @@ impl Model {
                 }
             }
             Phase::Forward => {}
-            // Backward runs on threads of its own: whoever starts it, forward has ended everywhere.
+            // Autograd runs backward on other threads, so forward has ended on all of them.
             Phase::Backward if self.threads.forward_count > 0 => {
                 for thread in 0..self.threads.ids.len() as u32 {
                     self.end_forward(thread);
@@ -266,13 +266,13 @@ impl Model {
         }
     }
 
-    /// The process has a limit on a device from now on.
+    /// Sets the limit of a device.
     pub(super) fn set_limit(&mut self, limit: record::Limit) {
         if let Some(device) = self.device_mut(limit.limit) {
             device.limit = Some(limit);
         }
     }
-    /// The driver told who else is on a device.
+    /// Records what other processes hold on a device.
     pub(super) fn note_other_processes(&mut self, others: record::Others) {
         self.ooms.note_other_processes(others.others, &others.processes);
         if let Some(device) = self.device_mut(others.others) {

@@ -1,4 +1,4 @@
-//! The live blocks of one device: found by address, and strung on lists while their category may change.
+//! The live blocks of one device, by address, and on linked lists while their category may still change.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) bytes: u64,
-    /// Which allocation of its device it is, from 1: tells whether it lived at the peak.
+    /// The number of the allocation on its device, from 1: blocks up to the number at the peak were live then.
     pub(crate) born: u64,
     pub(crate) time: u64,
     /// The cell that counts it.
@@ -36,7 +36,7 @@ pub(crate) struct LiveBlocks {
     slots: Vec<Block>,
     free: Vec<u32>,
     by_address: HashMap<u64, u32>,
-    /// Built when a tag first asks for an address inside a block, kept up from then on.
+    /// Built when a tag first names an address inside a block; maintained from then on.
     ordered: Option<BTreeMap<u64, u32>>,
     /// The first block of each list.
     heads: Vec<u32>,
@@ -47,7 +47,7 @@ impl LiveBlocks {
         self.by_address.len()
     }
 
-    /// Bytes taken, about.
+    /// Approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         let ordered = self.ordered.as_ref().map_or(0, BTreeMap::len);
         self.slots.capacity() * size_of::<Block>() + (self.by_address.capacity() + ordered) * 2 * size_of::<u64>()
@@ -82,7 +82,7 @@ impl LiveBlocks {
         &mut self.slots[slot as usize]
     }
 
-    /// Adds a block at an address where none lives.
+    /// Adds a block at a free address.
     #[inline]
     pub(crate) fn insert(&mut self, block: Block) -> u32 {
         let slot = match self.free.pop() {
@@ -102,7 +102,7 @@ impl LiveBlocks {
         slot
     }
 
-    /// Takes the block at `address` out; its slot may be given to another afterwards.
+    /// Removes the block at `address`. Its slot may be reused.
     #[inline]
     pub(crate) fn remove(&mut self, address: u64) -> Option<(u32, Block)> {
         let slot = self.by_address.remove(&address)?;
@@ -147,7 +147,7 @@ impl LiveBlocks {
         }
     }
 
-    /// The first block of a list: unlink it to come to the next.
+    /// The first block of a list. Unlinking it makes the next one the first.
     pub(crate) fn first(&self, list: u32) -> Option<u32> {
         self.heads.get(list as usize).copied().filter(|slot| *slot != NONE)
     }

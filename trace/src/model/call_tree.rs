@@ -1,8 +1,7 @@
-//! The call tree of a device: who called whom, and how much was allocated below every call.
+//! The call tree of a device: callers, calls, and how much was allocated below each call.
 //!
-//! Stacks share their outer parts already, so the tree is made in one pass over those that hold something: each
-//! stack's call is looked for below that of its parent, and remembered. That bounds the work by the definitions
-//! there are, however deep or looped a hostile trace makes them.
+//! Stacks share their outer frames, so the tree is built in one pass: the call of each stack is looked up below that of its
+//! parent, and cached. The work is bounded by the number of definitions, however deep or cyclic a hostile trace makes them.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -16,16 +15,16 @@ use super::scope::Scope;
 use super::symbols::{Frame, MAX_STACK_DEPTH, Symbols};
 use super::views::StackView;
 
-/// One line as called along one path.
+/// One line, called along one path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
     /// The line; `None`: no Python frame at all.
     pub line: Option<Arc<Line>>,
-    /// Whose code it is; `None`: no Python frame at all.
+    /// The origin of its code; `None`: no Python frame at all.
     pub origin: Option<CodeOrigin>,
-    /// The call it was made from, an index into [`CallTree::calls`] lower than its own; `None`: outermost.
+    /// The calling call: an index into [`CallTree::calls`] below its own; `None`: outermost.
     pub parent: Option<u32>,
-    /// The calls made from here, by index: what held most at the peak first.
+    /// The calls made from here, by index, by bytes at the peak.
     pub children: Vec<u32>,
     /// Allocated by this line itself.
     pub own: AllocationTotals,
@@ -34,7 +33,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Whether it is the user's code.
+    /// Whether it is code of the program.
     pub fn is_users(&self) -> bool {
         self.is_in(Scope::Users)
     }
@@ -44,21 +43,21 @@ impl Call {
     }
 }
 
-/// What one line of the user's code and all it called came to.
+/// What one line and everything it called allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineCalls {
     /// The line.
     pub line: Arc<Line>,
-    /// Each stack counted once, however often the line is in it.
+    /// Each stack is counted once, however often the line occurs in it.
     pub inclusive: AllocationTotals,
 }
 
-/// All Python stacks of a device, outermost calls first. See [`Model::calls`].
+/// All Python stacks of a device, outermost calls first. See [`Model::calls`](super::Model::calls).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallTree {
     /// The calls; a caller comes before those it called.
     pub calls: Vec<Call>,
-    /// The outermost ones: what held most at the peak first.
+    /// The outermost calls, by bytes at the peak.
     pub roots: Vec<u32>,
 }
 
@@ -83,12 +82,12 @@ impl CallTree {
         tree
     }
 
-    /// The same with the lines of `scope` only: with the user's, what library code allocated is counted at the line that
-    /// called it, and where no line of the user's called it, at the line it is counted at elsewhere (see [`CodeOrigin`]).
+    /// The same with the lines of `scope` only. What library code allocated is counted at the line that called it; without such
+    /// a line, at the line that [`CodeOrigin`] ranks best.
     pub fn in_scope(&self, scope: Scope) -> Self {
         let mut tree = Self::default();
         let rank = |call: &Call| call.origin.map(|origin| scope.rank(origin));
-        // Where each call went (`None`: no line of that scope is around it), and the call that stands for it then.
+        // The new index of each call (`None`: no line of the scope is around it), and the call that represents it then.
         let mut became: Vec<(Option<u32>, u32)> = Vec::with_capacity(self.calls.len());
         let mut known: HashMap<(Option<u32>, Option<Arc<Line>>), u32> = HashMap::new();
         let mut place = |tree: &mut Self, around: Option<u32>, call: &Call| {
@@ -109,18 +108,18 @@ impl CallTree {
         tree
     }
 
-    /// What all of it comes to.
+    /// The sum of all calls.
     pub fn total(&self) -> AllocationTotals {
         let mut total = AllocationTotals::default();
         self.roots.iter().for_each(|root| total.add(&self.calls[*root as usize].inclusive));
         total
     }
 
-    /// What each line of `scope` and all it called came to, the most at the peak first. A line that is in a stack several
-    /// times, as in recursion, counts it once.
+    /// What each line of `scope` and everything it called allocated, by bytes at the peak. A line that occurs several times in
+    /// a stack, as in recursion, is counted once.
     pub fn lines_inclusive(&self, scope: Scope) -> Vec<LineCalls> {
         let mut sums: HashMap<&Arc<Line>, AllocationTotals> = HashMap::new();
-        // Depth first, without recursion: a call is met again, to be left, after all below it.
+        // Depth first, without recursion: a call is visited again, to leave it, after all calls below it.
         let mut to_do: Vec<(u32, bool)> = self.roots.iter().map(|root| (*root, true)).collect();
         let mut around: HashSet<&Arc<Line>> = HashSet::new();
         while let Some((index, enters)) = to_do.pop() {
@@ -186,15 +185,15 @@ impl CallTree {
 struct Planting<'s> {
     symbols: &'s Symbols,
     tree: CallTree,
-    /// How deep each of its calls is, from 0.
+    /// The depth of each call, from 0.
     depths: Vec<u32>,
-    /// The call of each stack met; `None`: a stack without frames.
+    /// The call of each stack seen; `None`: a stack without frames.
     by_stack: HashMap<u32, Option<u32>>,
     by_line: HashMap<(Option<u32>, Option<Arc<Line>>), u32>,
 }
 
 impl Planting<'_> {
-    /// The call that a stack ends in. What is not defined is passed over, and a loop ends where it was entered.
+    /// The call of the innermost frame of a stack. Undefined frames are skipped, and a cycle ends where it was entered.
     fn call_of(&mut self, stack: u32) -> Option<u32> {
         let mut climbed = Vec::new();
         let mut at = stack;
@@ -203,7 +202,7 @@ impl Planting<'_> {
                 break *call;
             }
             let Some(node) = self.symbols.stacks.get(&at).filter(|_| at != 0) else { break None };
-            // Also what keeps a loop from being climbed again.
+            // This also ends a cycle.
             self.by_stack.insert(at, None);
             climbed.push(*node);
             at = node.parent;
@@ -217,10 +216,10 @@ impl Planting<'_> {
         call
     }
 
-    /// The call of a line from `parent`, made if need be.
+    /// The call of a line from `parent`, added if it is new.
     fn call(&mut self, parent: Option<u32>, frame: Option<&Frame>) -> u32 {
         let tree = &mut self.tree;
-        // What is called from too deep begins anew, as if it were outermost.
+        // Calls below the depth limit start again at the outermost level.
         let parent = parent.filter(|parent| (self.depths[*parent as usize] as usize) < MAX_STACK_DEPTH - 1);
         let key = (parent, frame.map(|frame| frame.line.clone()));
         *self.by_line.entry(key).or_insert_with(|| {

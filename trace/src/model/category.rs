@@ -2,37 +2,37 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What memory is used for. In the order in which it is shown.
+/// What memory is used for, in display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
     /// Parameters of modules.
     Parameter,
-    /// Parameters' gradients, and what backward computes on the way.
+    /// Gradients of parameters, and intermediate results of backward.
     Gradient,
     /// What optimizers keep from step to step.
     OptimizerState,
     /// Buffers of modules.
     Buffer,
-    /// Made in forward and kept when it ended.
+    /// Allocated in forward and still live when it ended.
     Activation,
-    /// Made by the script outside modules: batches, labels.
+    /// Allocated outside modules: batches, labels.
     Input,
-    /// Given back before the phase that made it ended.
+    /// Freed before the phase that allocated it ended.
     Temporary,
-    /// Buffers for what ranks exchange: DDP's buckets, FSDP's gathered parameters and gradients to be reduced.
+    /// Communication buffers: DDP's buckets, FSDP's gathered parameters and gradients to be reduced.
     Communication,
     /// Held by libraries: cuBLAS, cuDNN, NCCL.
     Workspace,
-    /// Handed out by PyTorch before memlab was loaded, and not known to be anything else.
+    /// Allocated before memlab was loaded, and not known to be anything else.
     BeforeMemlab,
-    /// Reserved by PyTorch's caching allocator but not handed out.
+    /// Reserved by PyTorch's caching allocator but not allocated.
     Cached,
     /// The CUDA context: kernels, stacks, printf buffers.
     Context,
     /// Other processes' memory on this device.
     OtherProcesses,
-    /// Known to no rule.
+    /// Matched by no rule.
     Other,
 }
 

@@ -1,17 +1,16 @@
-//! What a device's memory was used for over time: for each stretch of time what every category of blocks took when most was
-//! allocated in it, and at its end.
+//! A device's memory over time by category: for each time bin, at its peak and at its end.
 //!
-//! Categories are those known at that moment: what turned out later to be something else is not counted again.
+//! Categories are those known at that moment. A block that turns out later to be something else is not counted again.
 
 use super::category::CategoryBytes;
 use super::history_views::CategoryPoint;
 use super::time_bins::{TimeBin, TimeBins};
 
-/// Records what memory was used for over time: a screen is a few hundred columns wide.
+/// Records bytes by category. A screen is a few hundred columns wide.
 #[derive(Clone, Default)]
 pub(crate) struct CategoryRecorder {
     pub(crate) points: TimeBins<CategoryPoint, 512, 64>,
-    /// The most allocated in the stretch that is open.
+    /// The peak of the open bin.
     most: u64,
 }
 
@@ -33,7 +32,7 @@ impl TimeBin for CategoryPoint {
 }
 
 impl CategoryRecorder {
-    /// Time has come to `time`, and until now `shares` were live, `allocated` bytes together.
+    /// Advances to `time`. Until now `shares` were live, `allocated` bytes together.
     #[inline]
     pub(crate) fn advance(&mut self, time: u64, shares: &CategoryBytes, allocated: u64) {
         if self.points.open(time).is_none() {
@@ -41,7 +40,7 @@ impl CategoryRecorder {
         }
     }
 
-    /// More is live now than before.
+    /// Memory was allocated.
     #[inline]
     pub(crate) fn raise(&mut self, shares: &CategoryBytes, allocated: u64) {
         if allocated > self.most
@@ -64,19 +63,19 @@ impl CategoryRecorder {
         }
     }
 
-    /// The open stretch is another one now.
+    /// Another bin is open now.
     fn look_again(&mut self) {
         self.most = self.points.list.last().map_or(0, |point| sum(&point.most));
     }
 
-    /// Halves the points; false if they are few.
+    /// Halves the number of points; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
         let shortened = self.points.shorten();
         self.look_again();
         shortened
     }
 
-    /// Takes over the next point of a keyframe; `None` if there are too many.
+    /// Restores the next point of a keyframe; `None` if there are too many.
     pub(crate) fn restore(&mut self, point: CategoryPoint) -> Option<()> {
         self.points.restore(point)?;
         self.look_again();

@@ -1,4 +1,4 @@
-//! Cells: the smallest sums that the books of a device keep.
+//! Cells: the finest sums that the ledger keeps.
 
 use super::kind::Kind;
 use super::scope::SCOPES;
@@ -23,13 +23,13 @@ pub(crate) struct Cell {
     pub(super) at_peak: u64,
     pub(super) epoch: u64,
     pub(crate) blocks: u64,
-    /// Blocks that began in this cell, over the run; they stay counted here when their kind changes.
+    /// Blocks allocated in this cell. They stay counted here when their kind changes.
     pub(crate) allocations: u64,
     pub(crate) allocated_bytes: u64,
-    /// Its slots in the books of lines.
+    /// Its slot in the line book of each scope.
     pub(super) lines: [u32; SCOPES],
     pub(super) layer: u32,
-    /// Whether operations that allocated here made autograd nodes.
+    /// Whether operations that allocated here created autograd nodes.
     pub(crate) makes_graph: bool,
 }
 
@@ -40,13 +40,13 @@ impl Cell {
         (figures, self.lines, self.layer)
     }
 
-    /// A cell of these.
+    /// The cell of a keyframe.
     pub(crate) fn of(key: CellKey, figures: [u64; 6], lines: [u32; SCOPES], layer: u32) -> Self {
         let [bytes, at_peak, epoch, blocks, allocations, allocated_bytes] = figures;
         Self { key, bytes, at_peak, epoch, blocks, allocations, allocated_bytes, lines, layer, makes_graph: false }
     }
 
-    /// What it held at the peak. `epoch`: the ledger's.
+    /// Bytes at the peak. `epoch`: the ledger's.
     pub(super) fn at_peak(&self, epoch: u64) -> u64 {
         if self.epoch == epoch { self.at_peak } else { self.bytes }
     }

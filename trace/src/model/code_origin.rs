@@ -1,40 +1,39 @@
-//! Whose code a frame runs: what decides at which line of a stack an allocation is counted.
+//! The origin of the code that a frame runs. It decides which line of a stack counts an allocation.
 //!
-//! The program's own files are told from libraries by where they lie, in this order:
+//! The rules, in this order; the first that matches decides:
 //!
-//! 1. Files that the process said belong to the program (the package that was started by `python -m`, the script that
-//!    was started): the user's, wherever they lie.
-//! 2. Code that was typed or handed over as text (`python -c`, standard input, notebook cells): the user's.
-//! 3. Other text that was compiled (`<eval_with_key>.5`, `<frozen runpy>`, what `dataclasses` makes), and files below
-//!    the caches of torch.compile: generated.
-//! 4. Files below PyTorch's root: PyTorch's.
-//! 5. Files in `site-packages` or `dist-packages`: a library's.
-//! 6. Files below Python's root or in a folder `lib/python3.x`: the standard library's.
-//! 7. Everything else: the user's. So are packages installed as editable, whose files lie in the user's folders.
+//! 1. Files that the process declared part of the program (the package started by `python -m`, the script): the program.
+//! 2. Code that was typed or passed as text (`python -c`, standard input, notebook cells): the program.
+//! 3. Other code compiled from text (`<eval_with_key>.5`, `<frozen runpy>`, methods of `dataclasses`), and files in the caches
+//!    of torch.compile: generated.
+//! 4. Files in PyTorch's folder: PyTorch.
+//! 5. Files in `site-packages` or `dist-packages`: a library.
+//! 6. Files in Python's folder or in a folder `lib/python3.x`: the standard library.
+//! 7. Everything else: the program. This includes packages installed as editable.
 
 use serde::{Deserialize, Serialize};
 
 use crate::record;
 
-/// Whose code a frame runs, best first: a stack is counted at its innermost frame of the best kind it has.
+/// The origin of code, best first: a stack is counted at its innermost frame of the best origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CodeOrigin {
-    /// The program's own.
+    /// The program.
     User,
-    /// An installed package's.
+    /// An installed package.
     Library,
-    /// PyTorch's.
+    /// PyTorch.
     Torch,
-    /// Python's own library's.
+    /// Python's standard library.
     StandardLibrary,
-    /// Made by a program: graphs of torch.fx, what torch.compile wrote, frozen modules, methods of data classes.
+    /// Generated code: graphs of torch.fx, output of torch.compile, frozen modules, methods of data classes.
     #[default]
     Generated,
 }
 
 impl CodeOrigin {
-    /// All kinds, best first.
+    /// All origins, best first.
     pub const ALL: [Self; 5] = [Self::User, Self::Library, Self::Torch, Self::StandardLibrary, Self::Generated];
 
     /// Its name in reports' JSON.
@@ -49,10 +48,10 @@ impl CodeOrigin {
     }
 }
 
-/// The most folders of one kind that are kept: a process has a handful.
+/// The most folders kept; a process has a handful.
 const ROOTS: usize = 64;
 
-/// The folders by which code is told apart, as far as the trace has named them.
+/// The folders that tell origins apart, as far as the trace has defined them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CodeRoots {
     torch: Option<String>,
@@ -61,7 +60,7 @@ pub(crate) struct CodeRoots {
 }
 
 impl CodeRoots {
-    /// Takes the root of a software; whether it is one that matters here and is new.
+    /// Adds the folder of a software; whether it changes the rules.
     pub(crate) fn define_software(&mut self, software: &record::Software) -> bool {
         let known = match software.software.as_str() {
             "torch" => &mut self.torch,
@@ -76,7 +75,7 @@ impl CodeRoots {
         changes
     }
 
-    /// Takes a place of code; whether it is new.
+    /// Adds a declared folder; whether it is new.
     pub(crate) fn define_root(&mut self, root: record::CodeRoot) -> bool {
         let is_new = !root.root.is_empty() && !self.roots.contains(&root) && self.roots.len() < ROOTS;
         if is_new {
@@ -85,7 +84,7 @@ impl CodeRoots {
         is_new
     }
 
-    /// Whose code a function of this file is.
+    /// The origin of a function in a file.
     pub(crate) fn code_origin(&self, file: &str, function: &str) -> CodeOrigin {
         let said = |kind| self.roots.iter().any(|known| known.code == kind && is_below(file, &known.root));
         if said(record::CodeKind::Program) || is_typed(file, function) {
@@ -107,7 +106,7 @@ impl CodeRoots {
     }
 }
 
-/// Whether a file is `root` or lies below it.
+/// Whether a file is `root` or inside it.
 fn is_below(file: &str, root: &str) -> bool {
     file.strip_prefix(root.trim_end_matches('/')).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -116,9 +115,9 @@ fn parts(file: &str) -> impl Iterator<Item = &str> {
     file.split(['/', '\\'])
 }
 
-/// Whether it was typed, or handed to Python as text.
+/// Whether the code was typed, or passed to Python as text.
 fn is_typed(file: &str, function: &str) -> bool {
-    /// Beginnings of the names that Python, IPython and others give to what was typed.
+    /// Prefixes of the names that Python, IPython and others give to typed code.
     const TYPED: [&str; 12] = [
         "In[",
         "<ipython-input-",
@@ -134,7 +133,7 @@ fn is_typed(file: &str, function: &str) -> bool {
         "<ast>",
     ];
     match file {
-        // `python -c` and `exec` are called so, and the methods that dataclasses make as well.
+        // The name of `python -c`, `exec`, and the methods that dataclasses generate.
         "<string>" => {
             let is_special = function.starts_with("__") && function.ends_with("__");
             !is_special && !function.contains("__create_fn__")
@@ -143,12 +142,12 @@ fn is_typed(file: &str, function: &str) -> bool {
     }
 }
 
-/// Whether it lies where torch.compile and Triton write by default: `/tmp/torchinductor_ada/…`, `~/.triton/cache/…`.
+/// Whether it is in a cache of torch.compile or Triton: `/tmp/torchinductor_ada/…`, `~/.triton/cache/…`.
 fn is_compilers(file: &str) -> bool {
     parts(file).any(|part| part.starts_with("torchinductor_") || part == ".triton")
 }
 
-/// Whether it lies in a folder `lib/python3.x`, where Python keeps its own library.
+/// Whether it is in a folder `lib/python3.x`, which holds the standard library.
 fn is_in_python(file: &str) -> bool {
     let is_version = |part: &str| {
         let minor = part.strip_prefix("python3.").unwrap_or_default();

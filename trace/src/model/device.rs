@@ -1,13 +1,10 @@
 //! The state of one device.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
-
 use super::anomalies::Anomalies;
 use super::blocks::{Block, LiveBlocks};
 use super::category_timeline::CategoryRecorder;
 use super::cell::CellKey;
+use super::device_totals::{Moment, OtherProcesses, Peak, Reached, Totals};
 use super::driver_memory::{DriverMemory, HeldMemory};
 use super::growth::Growth;
 use super::kind::{Kind, effective_phase, first_kind};
@@ -19,127 +16,29 @@ use super::tags::{TaggedTensor, Tags, rounded};
 use super::timeline::TimelineRecorder;
 use crate::record::{self, Flags, Phase, TagCategory};
 
-/// The largest block believed: 16 TiB.
+/// The largest plausible block: 16 TiB.
 const LARGEST: u64 = 1 << 44;
 
-/// The lists of a device's blocks: those pending of backward and of the optimizer, those that may turn out to be kept for
-/// good, and two of pending ones for every thread.
+/// Lists of blocks: pending of backward, pending of the optimizer, possibly long-lived, and two of pending blocks for each
+/// thread.
 const BACKWARD: u32 = 0;
 const OPTIMIZER: u32 = 1;
 pub(super) const MAY_LAST: u32 = 2;
 const OF_THREADS: u32 = 3;
 
-/// How many lists there can be.
+/// The number of lists for so many threads.
 pub(super) fn lists(threads: u32) -> u32 {
     threads.saturating_mul(2).saturating_add(OF_THREADS)
 }
 
-/// The list of blocks that `thread` (an index) made in forward.
+/// Blocks that `thread` (an index) allocated in forward.
 fn in_forward(thread: u32) -> u32 {
     lists(thread)
 }
 
-/// The list of blocks that `thread` made before forward.
+/// Blocks that `thread` allocated before forward.
 fn before_forward(thread: u32) -> u32 {
     lists(thread).saturating_add(1)
-}
-
-/// The scalars of a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Totals {
-    pub(crate) allocated: u64,
-    pub(crate) allocations: u64,
-    /// Those that came from the driver one by one.
-    #[serde(default)]
-    pub(crate) async_blocks: u64,
-    /// The number of the latest allocation.
-    pub(crate) born: u64,
-    pub(crate) peak_used: u64,
-    pub(crate) in_backward: bool,
-    pub(crate) peak: Peak,
-    /// The latest allocation when it was last looked for what lasts.
-    #[serde(default)]
-    pub(crate) looked: u64,
-}
-
-/// The moment at which most was allocated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Peak {
-    pub(crate) allocated: u64,
-    pub(crate) time: u64,
-    pub(crate) step: u64,
-    /// Events until then, with the one that made it.
-    #[serde(default)]
-    pub(crate) event: u64,
-    /// The number of the latest allocation then: blocks born later did not live at the peak.
-    pub(crate) born: u64,
-    pub(crate) reserved: u64,
-    pub(crate) libraries: u64,
-    pub(crate) context: u64,
-    pub(crate) other_processes: u64,
-    pub(crate) segments: u64,
-    /// What of it lay in host memory.
-    #[serde(default)]
-    pub(crate) moved: u64,
-    /// Whether the driver had told the device's use by then.
-    pub(crate) sampled: bool,
-}
-
-impl Peak {
-    /// What PyTorch's allocator held at the peak: never less than it had handed out, even if memlab came too
-    /// late to see its segments.
-    pub(crate) fn torch(&self) -> u64 {
-        self.reserved.max(self.allocated)
-    }
-
-    pub(crate) fn used(&self) -> u64 {
-        let own = self.torch().saturating_add(self.libraries).saturating_sub(self.moved);
-        own.saturating_add(self.context).saturating_add(self.other_processes)
-    }
-}
-
-/// Where in the program an event happens.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
-    /// Index of the thread among those seen.
-    pub(crate) thread: u32,
-    /// Whether any thread has been in forward by now.
-    pub(crate) seen_forward: bool,
-    pub(crate) reached: Reached,
-}
-
-/// How far the run is.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Reached {
-    /// Steps ended.
-    pub(crate) steps: u64,
-    /// Events, with the one at hand.
-    pub(crate) events: u64,
-}
-
-/// The most other processes told apart on a device; a card has a few.
-const OTHERS: usize = 64;
-
-/// Other processes on a device, by the driver's word.
-#[derive(Clone, Default)]
-pub(crate) struct OtherProcesses {
-    /// Now.
-    pub(crate) now: Vec<(u32, u64)>,
-    /// The most that each was ever seen to hold.
-    pub(crate) most: BTreeMap<u32, u64>,
-}
-
-impl OtherProcesses {
-    pub(crate) fn note(&mut self, mut processes: Vec<(u32, u64)>) {
-        processes.truncate(OTHERS);
-        for (pid, bytes) in &processes {
-            if self.most.len() < OTHERS || self.most.contains_key(pid) {
-                let most = self.most.entry(*pid).or_default();
-                *most = (*most).max(*bytes);
-            }
-        }
-        self.now = processes;
-    }
 }
 
 /// A device.
@@ -158,12 +57,12 @@ pub(crate) struct DeviceState {
     pub(crate) steps: Steps,
     pub(crate) growth: Growth,
     pub(crate) accumulation: Accumulation,
-    /// The block given back last.
+    /// The block freed last.
     pub(crate) freed: Option<Block>,
 }
 
 impl DeviceState {
-    /// What PyTorch's allocator holds, as in [`Peak::torch`].
+    /// Bytes that PyTorch's allocator holds, as in [`Peak::torch`].
     #[inline]
     pub(crate) fn torch(&self) -> u64 {
         self.driver.totals.reserved.max(self.totals.allocated)
@@ -262,7 +161,7 @@ impl DeviceState {
         }
     }
 
-    /// Takes the block at `address` off the books; of a pending one it is now known what it was.
+    /// Removes the block at `address`. If its category was pending, it is decided now.
     #[inline]
     fn release(&mut self, address: u64, symbols: &mut Symbols) -> bool {
         let Some((slot, block)) = self.blocks.remove(address) else { return false };
@@ -284,7 +183,7 @@ impl DeviceState {
 
     #[inline]
     fn note_allocated(&mut self, time: u64, reached: Reached) {
-        // Beyond what is reserved (seen), use changes with what is allocated.
+        // Where more is allocated than memlab saw reserved, use changes with what is allocated.
         if self.totals.allocated > self.driver.totals.reserved
             || !self.timeline.note_allocated(time, self.totals.allocated)
         {
@@ -292,10 +191,10 @@ impl DeviceState {
         }
     }
 
-    /// The driver's memory changed: notes the highest use and the moment.
+    /// The driver's memory changed: updates the peak of use and the timeline.
     fn note_used(&mut self, time: u64, reached: Reached) {
         let used = self.used();
-        // A process that does not use PyTorch's allocator has its peak when most is in use.
+        // Without PyTorch's allocator, the peak is when most is in use.
         if self.totals.allocations == 0 && used > self.totals.peak_used {
             self.note_peak(time, reached);
         }
@@ -317,7 +216,7 @@ impl DeviceState {
         self.note_used(event.time, reached);
     }
 
-    /// A block that PyTorch's allocator took from the driver by itself: the driver's memory and the block are one.
+    /// A block that PyTorch allocated straight from the driver: the block and the driver memory are the same.
     pub(crate) fn async_allocate(&mut self, event: &record::DriverAlloc<'_>) {
         if event.bytes <= LARGEST {
             self.totals.async_blocks = self.totals.async_blocks.saturating_add(1);
@@ -327,7 +226,7 @@ impl DeviceState {
         }
     }
 
-    /// Whether what the driver gets back is such a block.
+    /// Whether the freed driver memory was such a block.
     pub(crate) fn async_free(&mut self, event: &record::DriverFree, anomalies: &mut Anomalies) -> bool {
         let is_block = self.driver.held.get(&(event.kind, event.address)).is_some_and(HeldMemory::is_block);
         if is_block {
@@ -345,7 +244,7 @@ impl DeviceState {
         self.driver.sample(event, self.torch());
         let (driver, peak) = (&self.driver.totals, &mut self.totals.peak);
         if !peak.sampled {
-            // The first word of the driver also serves for the peak before it: a context does not shrink.
+            // The first sample also applies to the peak before it: a context does not shrink.
             peak.sampled = true;
             peak.context = driver.context;
             peak.other_processes = driver.other_processes;
@@ -384,7 +283,7 @@ impl DeviceState {
         self.reclassify(slot, category.into(), owner, symbols);
     }
 
-    /// Moves a live block to another kind and owner, at the peak too if it lived then.
+    /// Changes kind and owner of a live block, and of its share of the peak if it was live then.
     pub(super) fn reclassify(&mut self, slot: u32, kind: Kind, owner: u32, symbols: &mut Symbols) {
         let block = *self.blocks.get(slot);
         let key = self.ledger.cells[block.cell as usize].key;
@@ -393,7 +292,7 @@ impl DeviceState {
         self.blocks.get_mut(slot).cell = cell;
     }
 
-    /// What a list held pending is decided: all of it is still alive.
+    /// Decides all blocks of a list: they are still live.
     fn settle(&mut self, list: u32, symbols: &mut Symbols) {
         while let Some(slot) = self.blocks.first(list) {
             self.blocks.unlink(slot);
@@ -406,12 +305,12 @@ impl DeviceState {
         }
     }
 
-    /// The thread left forward.
+    /// A thread left forward.
     pub(crate) fn end_forward(&mut self, thread: u32, symbols: &mut Symbols) {
         self.settle(in_forward(thread), symbols);
     }
 
-    /// The thread entered forward, after so many `events` of the trace.
+    /// A thread entered forward, after `events` of the trace.
     pub(crate) fn begin_forward(&mut self, thread: u32, events: u64, symbols: &mut Symbols) {
         self.accumulation.begin_pass(&self.ledger, events, self.totals.peak.event);
         self.settle(before_forward(thread), symbols);
@@ -422,7 +321,7 @@ impl DeviceState {
         self.settle(BACKWARD, symbols);
     }
 
-    /// An optimizer step ended, on whichever thread; `events` of the trace were replayed, with this one.
+    /// An optimizer step ended; `events`: of the trace until now, this one included.
     pub(crate) fn end_step(&mut self, event: &record::Step, events: u64, symbols: &mut Symbols) {
         self.end_backward(symbols);
         self.settle(OPTIMIZER, symbols);
@@ -432,7 +331,7 @@ impl DeviceState {
     }
 }
 
-/// The qualified name of the layer that a tensor belongs to, by the tensor's own.
+/// The qualified name of the layer of a tensor, from the name of the tensor.
 fn layer_of_tensor(category: TagCategory, name: &str) -> &str {
     let parameter = match category {
         TagCategory::OptimizerState => name.split_once(':').map_or(name, |(parameter, _)| parameter),

@@ -1,4 +1,4 @@
-//! The views of one device, by grouping its cells.
+//! The views of one device: its cells, grouped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use super::views::{
 };
 use crate::record::{Phase, TagCategory};
 
-/// Which row of the layers a cell belongs to: the outermost module and the name in it; `None`: no layer.
+/// A row of the layers view: the outermost module and the name in it; `None`: no layer.
 pub(crate) type LayerRow = (u32, Option<Arc<str>>);
 
-/// The row of the layers that holds the blocks of a cell: its owner by tags, else the layer that asked.
+/// The row that counts the blocks of a cell: that of its owner by tags, else of the layer that allocated them.
 pub(crate) fn holder(cell: &Cell, symbols: &Symbols) -> LayerRow {
     block_layer(cell.key.owner, cell.key.layer, symbols)
 }
@@ -44,7 +44,7 @@ fn layer_row(layer: u32, symbols: &Symbols) -> LayerRow {
     if layer == 0 { (0, None) } else { (symbols.root_of(layer), symbols.layer_name(layer)) }
 }
 
-/// Processes by what they hold.
+/// Sorts processes by bytes.
 fn largest_first(mut processes: Vec<(u32, u64)>) -> Vec<(u32, u64)> {
     processes.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
     processes
@@ -108,7 +108,7 @@ impl DeviceState {
                 add(&mut view.backward_bytes_at_peak, at_peak);
             }
         }
-        // Slots of stacks whose line is not known (yet) stand for no line, together.
+        // Slots of stacks without a known line are joined into one row.
         let mut known: HashMap<Option<Arc<Line>>, usize> = HashMap::new();
         let mut joined: Vec<LineView> = Vec::with_capacity(views.len());
         for view in views.into_iter().filter(|view| view.allocations > 0 || view.peak_live_bytes > 0) {
@@ -129,7 +129,7 @@ impl DeviceState {
 
     pub(crate) fn layers(&self, symbols: &Symbols) -> Vec<LayerView> {
         let mut rows: BTreeMap<LayerRow, LayerView> = BTreeMap::new();
-        // Climbing names once a layer, not once a cell.
+        // Names are resolved once per layer, not once per cell.
         let mut layer_rows: HashMap<u32, LayerRow> = HashMap::new();
         let mut row_of = |layer: u32| layer_rows.entry(layer).or_insert_with(|| layer_row(layer, symbols)).clone();
         for cell in &self.ledger.cells {
@@ -152,7 +152,7 @@ impl DeviceState {
             add(&mut holds.categories_at_peak[cell.key.kind.category() as usize], at_peak);
         }
         for (layer, pending) in std::iter::zip(&self.ledger.layers, self.ledger.pending_activations()) {
-            // What is pending counts as what it is shown as, as long as it lives.
+            // Pending blocks count as the category they are shown as while they are live.
             let most = layer.activation_peak.max(layer.activation.saturating_add(pending));
             add(&mut rows.entry(row_of(layer.layer)).or_default().activation_bytes, most);
         }
@@ -275,7 +275,7 @@ impl DeviceState {
         self.blocks.find(address).map(|slot| self.block_view(self.blocks.get(slot)))
     }
 
-    /// The block given back last, if it was the one at this address.
+    /// The block freed last, if it was the one at this address.
     pub(crate) fn freed(&self, address: u64) -> Option<BlockView> {
         self.freed.as_ref().filter(|block| block.address == address).map(|block| self.block_view(block))
     }
@@ -299,7 +299,7 @@ impl DeviceState {
         }
     }
 
-    /// Bytes taken, about.
+    /// Approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         let points = self.timeline.points.list.capacity() * size_of::<TimelinePoint>();
         let steps = self.steps.list.capacity() * size_of::<StepView>();
@@ -336,7 +336,7 @@ impl DeviceState {
     }
 }
 
-/// Counts the hole between two addresses, if there is one.
+/// Adds the hole between two addresses, if there is one.
 fn hole(segment: &mut Segment, from: u64, to: u64) {
     let bytes = to.saturating_sub(from);
     add(&mut segment.free_bytes, bytes);

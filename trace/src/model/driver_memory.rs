@@ -1,4 +1,4 @@
-//! Memory taken from the driver on one device (or, for device -1, on the host), and what the driver says is used.
+//! Driver memory of one device (or, for device -1, of the host), and the use that the driver reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::anomalies::Anomalies;
 use super::views::DriverView;
 use crate::record::{self, DriverKind, Flags};
 
-/// DriverMemory memory held.
+/// One allocation of driver memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldMemory {
     pub(crate) kind: DriverKind,
@@ -18,17 +18,17 @@ pub(crate) struct HeldMemory {
     pub(crate) bytes: u64,
     /// A segment of PyTorch's caching allocator.
     pub(crate) segment: bool,
-    /// A block of that allocator's by itself.
+    /// A block of that allocator, allocated straight from the driver.
     #[serde(default)]
     pub(crate) block: bool,
-    /// Who took it: index into the sources.
+    /// The caller: index into `sources`.
     pub(crate) source: u32,
 }
 
 impl HeldMemory {
-    /// Whether it is in no segment, but a block of PyTorch's allocator by itself.
+    /// Whether it is a block of PyTorch's allocator outside its segments.
     pub(crate) fn is_block(&self) -> bool {
-        // Keyframes of older versions do not say of stream-ordered memory that it is.
+        // Keyframes of older versions do not have `block`.
         self.block || (self.segment && self.kind == DriverKind::Async)
     }
 }
@@ -40,7 +40,7 @@ pub(crate) struct Mapping {
     pub(crate) handle: u64,
 }
 
-/// Who takes driver memory.
+/// What called for driver memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct DriverCaller {
     pub(crate) kind: DriverKind,
@@ -57,26 +57,26 @@ pub(crate) struct SegmentRange {
     pub(crate) is_expandable: bool,
 }
 
-/// Totals, as scalars.
+/// Totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DriverTotals {
     /// In segments of PyTorch's caching allocator.
     pub(crate) reserved: u64,
     pub(crate) peak_reserved: u64,
     pub(crate) segments: u64,
-    /// DriverMemory memory of this process that is not PyTorch's allocator's.
+    /// Driver memory of this process outside PyTorch's allocator.
     pub(crate) libraries: u64,
     pub(crate) context: u64,
     pub(crate) other_processes: u64,
-    /// Of all that this process holds of the device, what lies in host memory.
+    /// Bytes of the device's memory of this process that are in host memory.
     #[serde(default)]
     pub(crate) moved: u64,
-    /// The most that ever was.
+    /// The peak of `moved`.
     #[serde(default)]
     pub(crate) peak_moved: u64,
     pub(crate) sampled: bool,
     pub(crate) process_known: bool,
-    /// The device's memory by the driver's word; 0: never said.
+    /// The size of the device's memory, as sampled; 0: not known.
     pub(crate) total: u64,
 }
 
@@ -111,7 +111,7 @@ impl DriverMemory {
         }
     }
 
-    /// Notes who took memory that is counted as a block.
+    /// Records driver memory that is counted as a block.
     pub(crate) fn hold_block(&mut self, event: &record::DriverAlloc<'_>) -> Option<HeldMemory> {
         let source = self.source(DriverCaller {
             kind: event.kind,
@@ -123,7 +123,7 @@ impl DriverMemory {
         self.hold(held)
     }
 
-    /// Counts memory as held; what was held there before.
+    /// Counts memory as held; returns what was recorded at the same address.
     fn hold(&mut self, held: HeldMemory) -> Option<HeldMemory> {
         if held.segment {
             self.totals.reserved = self.totals.reserved.saturating_add(held.bytes);
@@ -145,7 +145,7 @@ impl DriverMemory {
         }
     }
 
-    /// Takes over memory from a keyframe; the totals come apart. `None` if its source is not known.
+    /// Restores memory from a keyframe. Totals are restored separately. `None` if its caller is unknown.
     pub(crate) fn restore(&mut self, held: HeldMemory) -> Option<()> {
         self.sources.get(held.source as usize)?;
         self.held.insert((held.kind, held.address), held);
@@ -176,10 +176,10 @@ impl DriverMemory {
         self.mappings.insert(event.address, Mapping { bytes: event.bytes, handle: event.handle });
     }
 
-    /// Takes mappings out of an address range, whole or in part.
+    /// Removes mappings from an address range, whole or in part.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes);
-        // A mapping that begins before the range may reach into it, and past it.
+        // A mapping that begins before the range may extend into it, and beyond it.
         if let Some((start, mapping)) = self.mappings.range(..address).next_back().map(|(start, m)| (*start, *m)) {
             let mapping_end = start.saturating_add(mapping.bytes);
             if mapping_end > address {
@@ -198,7 +198,7 @@ impl DriverMemory {
         }
     }
 
-    /// The driver's word on the whole device, while PyTorch's allocator holds `torch` bytes.
+    /// Takes a sample of the use of the whole device, while PyTorch's allocator holds `torch` bytes.
     pub(crate) fn sample(&mut self, event: &record::Used, torch: u64) {
         let own = torch.saturating_add(self.totals.libraries).saturating_sub(self.totals.moved);
         let process = event.process.unwrap_or(event.used);
@@ -209,8 +209,7 @@ impl DriverMemory {
         self.totals.total = event.total;
     }
 
-    /// The device's use: this process's driver memory, of which `torch` is PyTorch's allocator's, and the rest
-    /// as of the last sample.
+    /// The use of the device: driver memory of this process, `torch` bytes of it PyTorch's, and the rest as last sampled.
     pub(crate) fn used(&self, torch: u64) -> u64 {
         torch
             .saturating_add(self.totals.libraries)
@@ -247,7 +246,7 @@ impl DriverMemory {
         self.mappings.values().any(|mapping| self.is_segment(mapping))
     }
 
-    /// Whether what is mapped is a segment's.
+    /// Whether a mapping belongs to a segment.
     fn is_segment(&self, mapping: &Mapping) -> bool {
         self.held.get(&(DriverKind::Physical, mapping.handle)).is_some_and(|held| held.segment)
     }
@@ -257,7 +256,7 @@ impl DriverMemory {
         before.is_some_and(|(start, mapping)| address - start < mapping.bytes && self.is_segment(mapping))
     }
 
-    /// Memory that is not PyTorch's allocator's, by who took it, most first.
+    /// Memory outside PyTorch's allocator, by caller, the largest first.
     pub(crate) fn view(&self) -> Vec<DriverView> {
         let mut live = vec![(0_u64, 0_u64); self.sources.len()];
         for held in self.held.values().filter(|held| !held.segment) {

@@ -13,13 +13,13 @@ use super::line_book::{LineBook, Moved};
 use super::scope::{SCOPES, Scope};
 use super::symbols::Symbols;
 
-/// Steps whose ends are not compared: the first makes gradients and optimizer state.
+/// Steps before the reference: the first one creates gradients and optimizer state.
 const WARM_UP: u64 = 2;
 
-/// The most moments at which what lines hold is kept.
+/// The most snapshots kept.
 const SNAPSHOTS: usize = 32;
 
-/// The most cells of which is kept what they hold: those that hold most.
+/// The most cells in a snapshot: the largest.
 const CELLS: usize = 4096;
 
 /// What every line held at the end of one step.
@@ -38,7 +38,7 @@ impl Snapshot {
         Self { ended, lines: lines.map(|(slot, line)| (slot, line.bytes)).collect() }
     }
 
-    /// One figure for each line slot, with slots that moved counted where they are now.
+    /// Bytes by line slot. Slots that moved are counted where they are now.
     pub(crate) fn by_slot(&self, book: &LineBook) -> Vec<u64> {
         let mut bytes = vec![0_u64; book.lines.len()];
         for (slot, held) in &self.lines {
@@ -50,7 +50,7 @@ impl Snapshot {
         bytes
     }
 
-    /// Some of what lines held is counted at other lines from now on.
+    /// Moves bytes that are counted at other lines from now on.
     pub(crate) fn moved(&mut self, moves: &[Moved]) {
         for moved in moves {
             let Some(index) = self.lines.iter().position(|(slot, _)| *slot == moved.from) else { continue };
@@ -61,7 +61,7 @@ impl Snapshot {
         self.lines.retain(|(_, bytes)| *bytes > 0);
     }
 
-    /// With slots that moved counted where they are now.
+    /// The same with slots that moved counted where they are now.
     pub(crate) fn with_current_lines(&self, book: &LineBook) -> Self {
         let mut lines = BTreeMap::new();
         for (slot, bytes) in &self.lines {
@@ -81,7 +81,7 @@ pub(crate) struct Growth {
     pub(crate) courses: [Course; SCOPES],
     /// What cells held at the reference.
     pub(crate) cells_before: Cells,
-    /// What they held at the last of the snapshots.
+    /// What cells held at the last snapshot.
     pub(crate) cells_after: Cells,
 }
 
@@ -141,12 +141,12 @@ impl Growth {
         }
     }
 
-    /// How many moments are kept, beside the reference.
+    /// The number of snapshots, without the reference.
     fn moments(&self) -> usize {
         self.courses[0].snapshots.len()
     }
 
-    /// Halves the moments; false if there are few.
+    /// Drops every second snapshot; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
         let are_many = self.moments() > SNAPSHOTS / 8;
         if are_many {
@@ -163,7 +163,7 @@ impl Growth {
         }
     }
 
-    /// Some of what the lines of a scope held is counted at other lines from now on.
+    /// Moves bytes that are counted at other lines of the scope from now on.
     pub(crate) fn moved(&mut self, ledger: &Ledger, scope: Scope, moves: &[Moved]) {
         if moves.is_empty() {
             return;
@@ -175,7 +175,7 @@ impl Growth {
         }
     }
 
-    /// Takes a snapshot over from a keyframe.
+    /// Restores a snapshot from a keyframe.
     pub(crate) fn restore(&mut self, scope: Scope, is_reference: bool, snapshot: Snapshot) {
         let course = &mut self.courses[scope as usize];
         if is_reference {
@@ -203,7 +203,7 @@ impl Growth {
         held
     }
 
-    /// The slots of the user's lines that grow steadily.
+    /// The slots of the program's lines that grow steadily.
     pub(crate) fn steady_lines(&self, ledger: &Ledger) -> Vec<u32> {
         let (book, course) = (ledger.book(Scope::Users), &self.courses[Scope::Users as usize]);
         let Some(reference) = &course.reference else { return Vec::new() };
@@ -214,10 +214,10 @@ impl Growth {
         (0..book.lines.len()).filter(is_steady).map(|slot| slot as u32).collect()
     }
 
-    /// The lines of a scope that held more at the end of the last step than after warm-up, most growth first.
+    /// The lines of a scope that held more at the end of the last step than after warm-up, the largest growth first.
     pub(crate) fn view(&self, ledger: &Ledger, scope: Scope, symbols: &Symbols) -> Vec<GrowthView> {
         let (book, course) = (ledger.book(scope), &self.courses[scope as usize]);
-        // With two steps there is only the first to compare with.
+        // After two steps only the first can be compared with.
         let from = match &course.reference {
             Some(reference) if self.ended > WARM_UP => reference,
             _ => match course.snapshots.first() {
@@ -253,8 +253,7 @@ impl Growth {
     }
 }
 
-/// Whether what was held at some moments went up and stayed up time and again, rather than at once or by chance: what
-/// counts is what was never given back later.
+/// Whether the bytes held went up repeatedly, rather than once or by chance. Only bytes that stayed until the end count.
 pub(crate) fn is_steady(held: &[u64]) -> bool {
     let mut kept = held.to_vec();
     let mut least = u64::MAX;

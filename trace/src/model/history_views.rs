@@ -11,15 +11,15 @@ use super::line::Line;
 /// A device's memory over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// How long one point is.
+    /// The width of a point in nanoseconds.
     pub width: u64,
-    /// The points, in order of time; a gap means that nothing changed.
+    /// The points in order of time. A gap means that nothing changed.
     pub points: Vec<TimelinePoint>,
-    /// What the memory was used for, in fewer points; as was known at that moment. Empty if not known.
+    /// Bytes by category, in fewer points, as known at that moment. Empty if not known.
     pub categories: Vec<CategoryPoint>,
 }
 
-/// One stretch of a [`Timeline`].
+/// One time bin of a [`Timeline`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimelinePoint {
     /// When it begins.
@@ -32,34 +32,34 @@ pub struct TimelinePoint {
     pub used: Range,
 }
 
-/// What memory was used for in one stretch of time.
+/// Bytes by category in one time bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CategoryPoint {
     /// When it begins; it ends with the next one.
     pub time: u64,
-    /// When most was allocated in it.
+    /// At the peak of the bin.
     pub most: CategoryBytes,
     /// At its end.
     pub last: CategoryBytes,
 }
 
-/// How a figure moved within a stretch of time.
+/// Range of a figure within a time bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     /// The least.
     pub min: u64,
     /// The most.
     pub max: u64,
-    /// At the end of the stretch.
+    /// At the end of the bin.
     pub last: u64,
 }
 
 /// An optimizer step, or several that were joined to bound memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepView {
-    /// The step's number, from 0; of the last one joined.
+    /// The number of the step, from 0; of the last one joined.
     pub index: u64,
-    /// How many steps were joined, usually 1.
+    /// The number of steps joined, usually 1.
     pub steps: u64,
     /// When it ended.
     pub end_time: u64,
@@ -67,74 +67,74 @@ pub struct StepView {
     pub peak_allocated_bytes: u64,
     /// Allocated when it ended.
     pub allocated_bytes_at_end: u64,
-    /// Events replayed by then, with the one that ended it; 0: not known.
+    /// Events until then, the end of the step included; 0: not known.
     #[serde(default)]
     pub end_event: u64,
 }
 
-/// How what one line holds at the ends of steps changed over the run.
+/// How the bytes of one line at the ends of steps changed over the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrowthView {
-    /// The line; `None`: no Python frame of the user's.
+    /// The line; `None`: no Python frame.
     pub line: Option<Arc<Line>>,
-    /// Steps ended by the moment of reference, after warm-up.
+    /// Steps ended at the reference, after warm-up.
     pub from_step: u64,
-    /// Steps ended by the last moment compared.
+    /// Steps ended at the last snapshot.
     pub to_step: u64,
-    /// Held then.
+    /// Bytes at the reference.
     pub from_bytes: u64,
-    /// Held at the last moment.
+    /// Bytes at the last snapshot.
     pub to_bytes: u64,
-    /// What it held more, for each step between.
+    /// Growth per step between the two.
     pub bytes_per_step: f64,
-    /// Whether it went up time and again, rather than at once or by chance.
+    /// Whether it grew repeatedly, rather than once or by chance.
     pub is_steady: bool,
 }
 
-/// An out-of-memory of PyTorch's, and who held what.
+/// An out-of-memory error of PyTorch, and what held the memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OomView {
     /// The device.
     pub device: i32,
     /// When.
     pub time: u64,
-    /// Events replayed by then, with this one; 0: not known.
+    /// Events until then, this one included; 0: not known.
     pub event: u64,
     /// Steps ended before it.
     pub step: u64,
     /// The bytes asked for.
     pub requested_bytes: u64,
-    /// Allocated, by PyTorch's word.
+    /// Bytes allocated, as PyTorch reports.
     pub allocated_bytes: u64,
-    /// Reserved, by PyTorch's word.
+    /// Bytes reserved, as PyTorch reports.
     pub reserved_bytes: u64,
     /// The largest hole in PyTorch's segments.
     pub largest_free_block_bytes: u64,
     /// Bytes free in PyTorch's segments.
     pub free_bytes: u64,
-    /// The device's use, by the last word of the driver before, or, before it said anything, by its first word on the
-    /// context and other processes.
+    /// The use of the whole device as last sampled before the error. If it was never sampled before, context and other
+    /// processes are as in the first sample after it.
     pub used_bytes: u64,
-    /// Whether the driver ever told the device's use; otherwise `used_bytes` is this process's driver memory.
+    /// Whether the use of the device was ever sampled; otherwise `used_bytes` is the driver memory of this process.
     pub used_is_known: bool,
     /// The device's memory; 0 if not known.
     pub total_bytes: u64,
-    /// The most that memlab let the process have there; `None`: as much as there was.
+    /// The limit that memlab set for the process; `None`: no limit.
     pub limit_bytes: Option<u64>,
-    /// What of the process's memory of the device lay in host memory.
+    /// Bytes of the process's device memory that were in host memory.
     pub host_bytes: u64,
-    /// Other processes on the device and what each held, the largest first; empty where the driver did not tell.
+    /// Other processes on the device and the bytes of each, the largest first; empty where the driver does not report them.
     pub others: Vec<(u32, u64)>,
-    /// The whole stack that asked; 0: none.
+    /// The stack of the failed allocation; 0: none.
     pub stack: u32,
-    /// The line that asked.
+    /// The line of the failed allocation.
     pub line: Option<Arc<Line>>,
-    /// The layer that asked: its name as in [`LayerView`].
+    /// The layer of the failed allocation, named as in [`LayerView`](super::views::LayerView).
     pub layer: Option<Arc<str>>,
-    /// The lines that held most.
+    /// The lines that held most, with bytes.
     pub lines: Vec<(Option<Arc<Line>>, u64)>,
-    /// The layers that held most.
+    /// The layers that held most, with bytes.
     pub layers: Vec<(Option<Arc<str>>, u64)>,
-    /// What every category held.
+    /// Bytes by category.
     pub categories: Vec<(Category, u64)>,
 }

@@ -1,8 +1,7 @@
-//! What a block is, or may turn out to be: the rules that give every block its category.
+//! The rules that give every block its category.
 //!
-//! Some blocks say what they are when they are handed out (a workspace, a communication buffer, a module being moved),
-//! some are tagged later (parameters, gradients, optimizer state, buffers), and the rest is decided by when they are given
-//! back:
+//! Some blocks are known when they are allocated (a workspace, a communication buffer, a module being moved), some are tagged
+//! later (parameters, gradients, optimizer state, buffers). For the rest it depends on when they are freed:
 //!
 //! | made in | given back before it ends | alive when it ends | it ends at | meanwhile shown as |
 //! |---|---|---|---|---|
@@ -13,11 +12,11 @@
 //! | other, before any forward | other | input | the thread's next allocation in forward | other |
 //! | other, later | temporary | input | the thread's next allocation in forward | input |
 //!
-//! What outlives steps without being replaced is neither a batch nor part of a graph: such inputs, and activations that no
-//! layer made, become "other" ([`super::long_lived`]), unless a module was called with them.
+//! A block that outlives steps without being replaced is neither a batch nor part of a graph. Such inputs, and activations that
+//! no layer allocated, become "other" ([`super::long_lived`]), unless a module was called with them.
 //!
-//! A tag overrules these rules, but for one: parameters and buffers that lie in a communication buffer are copies, gathered
-//! from all ranks for a while. Gradients in one are the gradients (`gradient_as_bucket_view`, FSDP's shards).
+//! A tag overrides these rules, with one exception: parameters and buffers in a communication buffer are temporary copies,
+//! gathered from all ranks. Gradients in one are the gradients (`gradient_as_bucket_view`, FSDP's shards).
 
 use serde::{Deserialize, Serialize};
 
@@ -38,17 +37,17 @@ pub(crate) enum Kind {
     Communication,
     Workspace,
     BeforeMemlab,
-    /// Nothing is known.
+    /// Not known.
     Other,
-    /// Made in forward, which has not ended.
+    /// Allocated in forward, which has not ended.
     InForward,
-    /// Made in backward, which has not ended.
+    /// Allocated in backward, which has not ended.
     InBackward,
-    /// Made in an optimizer's step, which has not ended.
+    /// Allocated in a step of an optimizer, which has not ended.
     InOptimizer,
-    /// Made by the script; forward has not begun.
+    /// Allocated outside modules; forward has not begun.
     BeforeForward,
-    /// Made by the script; no forward has been seen in this run.
+    /// Allocated outside modules; no forward has been seen in this run.
     BeforeAnyForward,
 }
 
@@ -70,19 +69,19 @@ impl Kind {
         }
     }
 
-    /// The place of its category among [`super::views::CategoryBytes`].
+    /// The index of its category in [`super::category::CategoryBytes`].
     #[inline]
     pub(crate) fn share(self) -> usize {
         self.category() as usize
     }
 
-    /// Whether it is still to be decided.
+    /// Whether it is pending.
     #[inline]
     pub(crate) fn is_pending(self) -> bool {
         self.survivor() != self
     }
 
-    /// What a block is that is still alive when it is decided.
+    /// What a pending block becomes if it is live when that is decided.
     #[inline]
     pub(crate) fn survivor(self) -> Self {
         match self {
@@ -94,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// What a block turns out to have been that is given back.
+    /// What a pending block becomes if it is freed.
     #[inline]
     pub(crate) fn once_given_back(self) -> Self {
         match self {
@@ -104,12 +103,12 @@ impl Kind {
         }
     }
 
-    /// Whether it was made by the script, so that it is an input where a module is called with it.
+    /// Whether it was allocated outside modules, so that a module call with it makes it an input.
     pub(crate) fn may_be_input(self) -> bool {
         matches!(self, Self::BeforeForward | Self::BeforeAnyForward | Self::Input | Self::Other)
     }
 
-    /// Whether it may turn out to be kept for good, as nobody's input and no part of a graph.
+    /// Whether it may turn out to be long-lived: neither an input nor part of a graph.
     #[inline]
     pub(crate) fn may_last(self, layer: u32) -> bool {
         self == Self::Input || self == Self::Activation && layer == 0
@@ -128,8 +127,8 @@ impl From<TagCategory> for Kind {
     }
 }
 
-/// The phase that counts for the rules: an allocation outside modules that makes no autograd node is not
-/// forward, whatever it is called, and one inside a module is.
+/// The phase for the rules: an allocation outside modules that creates no autograd node is not forward, whatever its flags say,
+/// and one inside a module is.
 #[inline]
 pub(crate) fn effective_phase(layer: u32, flags: Flags) -> Phase {
     match flags.phase() {
@@ -139,7 +138,7 @@ pub(crate) fn effective_phase(layer: u32, flags: Flags) -> Phase {
     }
 }
 
-/// What a new block is, as far as can be said; `seen_forward`: the run has been in forward.
+/// The kind of a new block; `seen_forward`: a forward has been seen in this run.
 #[inline]
 pub(crate) fn first_kind(phase: Phase, flags: Flags, seen_forward: bool) -> Kind {
     if flags.has(Flags::WORKSPACE) {

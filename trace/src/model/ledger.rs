@@ -1,12 +1,11 @@
-//! The books of one device: who holds how many bytes now, and who held how many at the peak.
+//! The ledger of one device: bytes by stack, layer, category and line, now and at the peak.
 //!
-//! Every live block is counted by exactly one *cell*: all blocks of the same stack, layer, owner, phase and
-//! kind. Lines, layers, categories and stacks are sums over cells, made when they are shown, so that an event
-//! touches one cell, and one line of each scope ([`super::line_book`]).
+//! Every live block is counted by exactly one *cell*: all blocks of the same stack, layer, owner, phase and kind. Layers,
+//! categories and stacks are sums over cells, computed when they are shown. So an event changes one cell, and one line of each
+//! scope ([`super::line_book`]).
 //!
-//! What a cell held at the peak is known without a copy of all cells at every new peak: a peak only raises
-//! `epoch`; a cell notes what it holds on its first change after that. A cell that still has an older epoch
-//! has not changed since the peak, so it held then what it holds now.
+//! Bytes at the peak are kept without copying all cells at every new peak: a new peak increments `epoch`, and a cell saves its
+//! bytes on the first change after that. A cell with an older epoch has not changed since the peak.
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
@@ -18,16 +17,16 @@ use super::line_book::{LineBook, Moved};
 use super::scope::{SCOPES, Scope};
 use super::symbols::Symbols;
 
-/// The activations of one layer: kept apart for their own high-water mark.
+/// The activations of one layer, kept apart for their high-water mark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LayerSlot {
     pub(crate) layer: u32,
-    /// Of those decided.
+    /// Bytes of blocks that are known to be activations.
     pub(crate) activation: u64,
     pub(crate) activation_peak: u64,
 }
 
-/// The books.
+/// The ledger.
 #[derive(Clone)]
 pub(crate) struct Ledger {
     pub(crate) cells: Vec<Cell>,
@@ -36,7 +35,7 @@ pub(crate) struct Ledger {
     pub(crate) layers: Vec<LayerSlot>,
     layer_slots: HashMap<u32, u32>,
     pub(crate) epoch: u64,
-    /// What is live, by category.
+    /// Live bytes by category.
     pub(crate) shares: CategoryBytes,
 }
 
@@ -55,7 +54,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// What the lines of a scope hold.
+    /// The line book of a scope.
     #[inline]
     pub(crate) fn book(&self, scope: Scope) -> &LineBook {
         &self.books[scope as usize]
@@ -69,14 +68,14 @@ impl Ledger {
         self.books.iter_mut()
     }
 
-    /// Bytes taken, about.
+    /// Approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.cells.capacity() * (size_of::<Cell>() + size_of::<(CellKey, u32)>())
             + self.books.iter().map(LineBook::heap_bytes).sum::<usize>()
             + self.layers.capacity() * (size_of::<LayerSlot>() + size_of::<(u32, u32)>())
     }
 
-    /// The cell with this key, made if need be.
+    /// The cell with this key, added if it is new.
     #[inline]
     pub(crate) fn cell(&mut self, key: CellKey, symbols: &mut Symbols) -> u32 {
         if let Some(cell) = self.by_key.get(&key) {
@@ -110,18 +109,18 @@ impl Ledger {
         cell
     }
 
-    /// A cell that names the line slots that count for it now.
+    /// The cell with the line slots that count for it now.
     pub(crate) fn with_current_lines(&self, cell: &Cell) -> Cell {
         Cell { lines: self.books.each_ref().map(|book| book.line_of(cell)), ..*cell }
     }
 
-    /// Takes over the next layer slot of a keyframe.
+    /// Restores the next layer slot of a keyframe.
     pub(crate) fn restore_layer(&mut self, layer: LayerSlot) {
         self.layer_slots.insert(layer.layer, self.layers.len() as u32);
         self.layers.push(layer);
     }
 
-    /// Takes over the next cell of a keyframe; `None` if its line or layer is not known.
+    /// Restores the next cell of a keyframe; `None` if its line or layer is unknown.
     pub(crate) fn restore_cell(&mut self, cell: Cell) -> Option<()> {
         for (book, slot) in std::iter::zip(&self.books, cell.lines) {
             book.lines.get(slot as usize)?;
@@ -134,7 +133,7 @@ impl Ledger {
         Some(())
     }
 
-    /// What every layer slot's pending blocks take that are shown as activations.
+    /// Bytes of pending blocks that are shown as activations, by layer slot.
     pub(crate) fn pending_activations(&self) -> Vec<u64> {
         let mut pending = vec![0_u64; self.layers.len()];
         for cell in self.cells.iter().filter(|cell| cell.key.kind == Kind::InForward) {
@@ -144,17 +143,17 @@ impl Ledger {
         pending
     }
 
-    /// What a cell held at the peak.
+    /// Bytes of a cell at the peak.
     pub(crate) fn at_peak(&self, cell: &Cell) -> u64 {
         cell.at_peak(self.epoch)
     }
 
-    /// Definitions changed: what moved from line to line of a scope.
+    /// Resolves all lines of a scope again after definitions changed; returns what moved.
     pub(crate) fn resolve_again(&mut self, scope: Scope, symbols: &mut Symbols) -> Vec<Moved> {
         self.books[scope as usize].resolve_again(&mut self.cells, self.epoch, symbols)
     }
 
-    /// The cell, with what it held at the peak noted before it changes.
+    /// The cell, with its bytes at the peak saved before it changes.
     #[inline]
     fn changing(&mut self, cell: u32) -> &mut Cell {
         let cell = &mut self.cells[cell as usize];
@@ -165,7 +164,7 @@ impl Ledger {
         cell
     }
 
-    /// A new block is counted by `cell`.
+    /// Counts a new block in `cell`.
     #[inline]
     pub(crate) fn allocate(&mut self, cell: u32, bytes: u64, makes_graph: bool) {
         self.count(cell, bytes);
@@ -178,7 +177,7 @@ impl Ledger {
         }
     }
 
-    /// A block counted by `cell` is gone.
+    /// Removes a block from `cell`.
     #[inline]
     pub(crate) fn free(&mut self, cell: u32, bytes: u64) {
         self.discount(cell, bytes);
@@ -187,7 +186,7 @@ impl Ledger {
         }
     }
 
-    /// A block counted by `from` turns out to belong to `to`; `lived_at_peak`: and did so at the peak.
+    /// Moves a block from one cell to another; `lived_at_peak`: at the peak too.
     pub(crate) fn shift(&mut self, from: u32, to: u32, bytes: u64, lived_at_peak: bool) {
         if from == to {
             return;
@@ -200,7 +199,7 @@ impl Ledger {
         }
     }
 
-    /// A block counted by `from` at the peak turns out to have belonged to `to`.
+    /// Moves a block from one cell to another at the peak only.
     pub(crate) fn shift_at_peak(&mut self, from: u32, to: u32, bytes: u64) {
         let from = self.changing(from);
         from.at_peak = from.at_peak.saturating_sub(bytes);

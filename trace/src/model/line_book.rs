@@ -1,7 +1,7 @@
-//! What lines hold, for one scope of lines: the user's, or those of libraries too.
+//! Bytes by line, for one scope of lines.
 //!
-//! Lines are sums over cells, but for what only they know: the most that each held at once, and what it held at the end of
-//! the last step. So every line that is met has a slot, which an event touches.
+//! Lines are sums over cells, except for their high-water marks and their bytes at the end of the last step. For these, every
+//! line has a slot, which events update.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ use super::cell::Cell;
 use super::scope::Scope;
 use super::symbols::{LineId, Missing, Resolved, Symbols};
 
-/// What one line holds: kept apart from the cells for its own high-water mark.
+/// Bytes of one line, kept apart from the cells for its high-water mark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LineSlot {
     pub(crate) id: LineId,
     pub(crate) bytes: u64,
     pub(crate) peak: u64,
-    /// What it held at the end of the last step, if `step_epoch` is the current one; else it still holds that.
+    /// Bytes at the end of the last step, if `step_epoch` is the current one; else they have not changed since.
     at_step: u64,
     step_epoch: u64,
-    /// This slot stood for a stack whose definition was late; its bytes are now counted there.
+    /// The slot of a stack whose definition came late: the slot that counts its bytes now.
     #[serde(skip)]
     moved_to: Option<u32>,
 }
 
-/// Bytes that are counted at another line from now on.
+/// Bytes that moved from one line to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moved {
     pub(crate) from: u32,
@@ -34,13 +34,13 @@ pub(crate) struct Moved {
     /// Live now.
     bytes: u64,
     at_peak: u64,
-    /// What is left at the old line; `None`: no block ever was.
+    /// Bytes left at the old line; `None`: it has no blocks at all.
     stays: Option<u64>,
 }
 
 impl Moved {
-    /// How much of what the old line held at some moment belongs to the new one. CodeRoots get their real line soon after
-    /// they are met, so that what the old line held long ago was rather what it still holds.
+    /// How many of the bytes that the old line held at some moment belong to the new one. Stacks get their real line soon after
+    /// they are first seen, so older bytes rather belong to blocks that stay.
     pub(crate) fn share_of(&self, held: u64) -> u64 {
         self.stays.map_or(held, |stays| held.saturating_sub(stays).min(self.bytes))
     }
@@ -50,11 +50,11 @@ impl Moved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Standing {
-    /// Its line.
+    /// A line.
     Line,
     /// A stack whose line is not known yet.
     Stack(u32),
-    /// Nothing any more: what it counted is counted elsewhere.
+    /// Nothing: another slot counts its bytes now.
     Nothing,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct LineBook {
     scope: Scope,
     pub(crate) lines: Vec<LineSlot>,
     line_slots: HashMap<LineId, u32>,
-    /// Slots that stand for stacks whose line is not known yet, by what they wait for.
+    /// Slots of stacks without a known line, by the definition they wait for.
     waiting: HashMap<Missing, Vec<(u32, u32)>>,
     /// The slot of each stack that waits.
     waiting_stacks: HashMap<u32, u32>,
@@ -76,12 +76,12 @@ impl LineBook {
         Self { scope, ..Self::default() }
     }
 
-    /// Bytes taken, about.
+    /// Approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.lines.capacity() * (size_of::<LineSlot>() + size_of::<(LineId, u32)>())
     }
 
-    /// The slot of a stack's line, made if need be.
+    /// The slot of a stack's line, added if it is new.
     pub(crate) fn slot(&mut self, stack: u32, symbols: &mut Symbols) -> u32 {
         match symbols.resolve(stack, self.scope) {
             Resolved::Line(id) => self.line_slot(id),
@@ -113,7 +113,7 @@ impl LineBook {
         slot
     }
 
-    /// What every line slot stands for.
+    /// What each slot stands for.
     pub(crate) fn standing(&self) -> Vec<Standing> {
         let moved = |line: &LineSlot| if line.moved_to.is_some() { Standing::Nothing } else { Standing::Line };
         let mut standing: Vec<Standing> = self.lines.iter().map(moved).collect();
@@ -123,7 +123,7 @@ impl LineBook {
         standing
     }
 
-    /// Takes over the next line slot of a keyframe.
+    /// Restores the next slot of a keyframe.
     pub(crate) fn restore_line(&mut self, line: LineSlot, stands_for: Standing, symbols: &mut Symbols) {
         let slot = self.lines.len() as u32;
         self.lines.push(line);
@@ -141,7 +141,7 @@ impl LineBook {
         }
     }
 
-    /// Looks again for the lines of stacks that waited for a definition, which has now come.
+    /// Resolves the stacks that waited for a definition, which has now come.
     pub(crate) fn defined(&mut self, missing: Missing, symbols: &mut Symbols) {
         if self.waiting.is_empty() {
             return;
@@ -161,15 +161,15 @@ impl LineBook {
                     line.at_step = target_at_step.saturating_add(at_step);
                     line.step_epoch = self.step_epoch;
                     line.bytes = line.bytes.saturating_add(bytes);
-                    // The two are seldom apart for more than a few events: the larger of their peaks is near enough.
+                    // The two peaks are seldom more than a few events apart: the larger one is close enough.
                     line.peak = line.peak.max(late).max(line.bytes);
                 }
             }
         }
     }
 
-    /// Definitions changed: counts every cell at the line its stack leads to now. What moved where, for those who
-    /// keep figures of lines themselves. `epoch`: the ledger's.
+    /// Counts every cell at the line that its stack resolves to now, after definitions changed. Returns what moved, for others
+    /// that keep figures by line. `epoch`: the ledger's.
     pub(crate) fn resolve_again(&mut self, cells: &mut [Cell], epoch: u64, symbols: &mut Symbols) -> Vec<Moved> {
         let mut moves: BTreeMap<(u32, u32), Moved> = BTreeMap::new();
         for cell in cells.iter_mut() {
@@ -188,7 +188,7 @@ impl LineBook {
         if moves.is_empty() {
             return moves;
         }
-        // What the cells that stay hold, and held at the peak.
+        // Bytes now and at the peak of the cells that stay.
         let mut left = vec![(0_u64, 0_u64, false); self.lines.len()];
         for cell in cells.iter() {
             let (bytes, at_peak, any) = &mut left[self.line_of(cell) as usize];
@@ -204,8 +204,8 @@ impl LineBook {
         moves
     }
 
-    /// Carries figures from one line to another. Those of now and of the peak are exact; what only the line knows (its
-    /// own most, what it held after the last step) is, where not all of it moves, as near as can be told.
+    /// Moves figures from one line to another. Bytes now and at the peak are exact. The high-water mark and the bytes after the
+    /// last step are estimates where not all of the line moves.
     fn move_line(&mut self, moved: &Moved, from_has: (u64, u64, bool), to_has: (u64, u64, bool)) {
         let (from_at_step, to_at_step) = (self.line_at_step(moved.from), self.line_at_step(moved.to));
         let step_epoch = self.step_epoch;
@@ -221,23 +221,23 @@ impl LineBook {
         to.peak = to.peak.max(most).max(to_has.0).max(to_has.1);
     }
 
-    /// The line slot that counts for a cell.
+    /// The slot that counts a cell.
     pub(crate) fn line_of(&self, cell: &Cell) -> u32 {
         self.current_line(cell.lines[self.scope as usize])
     }
 
-    /// The slot that counts now for what was once counted in `slot`.
+    /// The slot that counts now what `slot` counted.
     pub(crate) fn current_line(&self, slot: u32) -> u32 {
         self.lines.get(slot as usize).and_then(|line| line.moved_to).unwrap_or(slot)
     }
 
-    /// What a line held at the end of the last step.
+    /// Bytes of a line at the end of the last step.
     pub(crate) fn line_at_step(&self, slot: u32) -> u64 {
         let line = &self.lines[slot as usize];
         if line.step_epoch == self.step_epoch { line.at_step } else { line.bytes }
     }
 
-    /// `bytes` more are counted in a cell's slot, which is brought up to date.
+    /// Adds bytes to a cell's slot, which is brought up to date.
     #[inline]
     pub(crate) fn count(&mut self, slot: &mut u32, bytes: u64) {
         let line = self.changing(slot);
@@ -245,7 +245,7 @@ impl LineBook {
         line.peak = line.peak.max(line.bytes);
     }
 
-    /// So much less.
+    /// Subtracts bytes.
     #[inline]
     pub(crate) fn discount(&mut self, slot: &mut u32, bytes: u64) {
         let line = self.changing(slot);

@@ -1,6 +1,7 @@
-//! Lines with those of libraries: what a user's line that only calls a library leaves open.
+//! Views by line, and the choice of the scope of lines.
 //!
-//! The ledger keeps a book of lines for each scope ([`super::line_book`]); here is chosen which of them is shown.
+//! The ledger keeps a line book for each scope ([`super::line_book`]). The scope of libraries helps where a line of the program
+//! only calls a library.
 
 use std::sync::Arc;
 
@@ -13,13 +14,13 @@ use super::state::Model;
 use super::views::LineView;
 
 impl Model {
-    /// Whose lines [`lines`](Self::lines) and [`line_of`](Self::line_of) tell.
+    /// The scope of [`lines`](Self::lines) and [`line_of`](Self::line_of).
     pub fn scope(&self) -> Scope {
         self.scope
     }
 
-    /// Has [`lines`](Self::lines) and [`line_of`](Self::line_of) tell the lines of `scope`. `None`: the user's, unless
-    /// those say nothing of the device that most was allocated on (see [`dominant_library_call`](Self::dominant_library_call)).
+    /// Sets the scope of [`lines`](Self::lines) and [`line_of`](Self::line_of). `None`: the program's lines, unless they
+    /// explain nothing of the device with the highest peak (see [`dominant_library_call`](Self::dominant_library_call)).
     pub fn set_scope(&mut self, scope: Option<Scope>) {
         self.scope = scope.unwrap_or_else(|| {
             let says_nothing = self.fullest_device().is_some_and(|device| self.dominant_library_call(device).is_some());
@@ -33,52 +34,52 @@ impl Model {
         (0..).zip(&self.devices).filter_map(allocated).max_by_key(|(bytes, _)| *bytes).map(|(_, index)| index)
     }
 
-    /// What every line holds on a device, the most at the peak first. They sum to what is allocated. Whose lines these are
-    /// was said to [`set_scope`](Self::set_scope); the user's otherwise.
+    /// What every line holds on a device, by bytes at the peak. The lines sum to what is allocated. Their scope is that of
+    /// [`set_scope`](Self::set_scope).
     pub fn lines(&self, device: i32) -> Vec<LineView> {
         self.lines_in(device, self.scope)
     }
 
-    /// What every line of `scope` holds on a device, the most at the peak first. They sum to what is allocated.
+    /// What every line of `scope` holds on a device, by bytes at the peak. The lines sum to what is allocated.
     pub fn lines_in(&self, device: i32, scope: Scope) -> Vec<LineView> {
         self.state(device).map(|state| state.lines(scope, &self.symbols)).unwrap_or_default()
     }
 
-    /// The lines that hold more at the end of the last step than after warm-up, most growth first. Whose lines was said to
-    /// [`set_scope`](Self::set_scope); the user's otherwise.
+    /// The lines that hold more at the end of the last step than after warm-up, the largest growth first, in the scope of
+    /// [`set_scope`](Self::set_scope).
     pub fn growth(&self, device: i32) -> Vec<GrowthView> {
         self.growth_in(device, self.scope)
     }
 
-    /// The lines of `scope` that hold more at the end of the last step than after warm-up, most growth first.
+    /// The lines of `scope` that hold more at the end of the last step than after warm-up, the largest growth first.
     pub fn growth_in(&self, device: i32, scope: Scope) -> Vec<GrowthView> {
         let growth = |state: &DeviceState| state.growth.view(&state.ledger, scope, &self.symbols);
         self.state(device).map(growth).unwrap_or_default()
     }
 
-    /// The line a stack belongs to: its innermost frame of the user's, else of a library's, and so on as [`CodeOrigin`] is
-    /// ordered; `None`: it has no frames. Or that of a library, as was said to [`set_scope`](Self::set_scope).
+    /// The line that counts a stack, in the scope of [`set_scope`](Self::set_scope): its innermost frame of the best
+    /// [`CodeOrigin`]. `None`: it has no frames.
     pub fn line_of(&self, stack: u32) -> Option<Arc<Line>> {
         self.line_in(stack, self.scope)
     }
 
-    /// The line a stack belongs to in `scope`; `None`: it has no frames.
+    /// The line that counts a stack in `scope`; `None`: it has no frames.
     pub fn line_in(&self, stack: u32, scope: Scope) -> Option<Arc<Line>> {
         self.symbols.frame_of(stack, scope).map(|frame| frame.line.clone())
     }
 
-    /// Whose code a line is.
+    /// The origin of the code of a line.
     pub fn code_origin(&self, line: &Line) -> CodeOrigin {
         self.symbols.code_origin(line)
     }
 
-    /// Whose code the frames of a stack are, in the order of [`frames`](Self::frames).
+    /// The origins of the frames of a stack, in the order of [`frames`](Self::frames).
     pub fn frame_origins(&self, stack: u32) -> Vec<CodeOrigin> {
         self.symbols.climb(stack).map(|frame| frame.origin).collect()
     }
 
-    /// The line of the user's that holds more than half of a device's peak and says nothing of it, because nearly all of
-    /// that was allocated by a library that it calls.
+    /// The line of the program that holds more than half of a device's peak only because a library that it calls allocated
+    /// nearly all of it.
     pub fn dominant_library_call(&self, device: i32) -> Option<Arc<Line>> {
         let state = self.state(device)?;
         let most = state.lines(Scope::Users, &self.symbols).into_iter().next()?;

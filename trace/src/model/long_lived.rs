@@ -1,9 +1,9 @@
-//! What the script keeps for good: averages of weights in a list, a cache, a copy for later. Nothing tells what such blocks
-//! are, but their lives tell what they are not: a batch is replaced by the next, and a graph dies with its step.
+//! Long-lived blocks: averages of weights in a list, a cache, a copy for later. No tag names them, but a batch is replaced by
+//! the next one, and a graph is freed within its step.
 //!
-//! So there is a look at the end of a step, once there have been steps and forward passes since the last look. A stack all of
-//! whose blocks were there at the last look, and still are, keeps them. One that made more, or gave any back, makes batches,
-//! or a graph that somebody fails to let go.
+//! So blocks are scanned at the ends of steps, after enough steps and forward passes since the last scan. A stack whose blocks
+//! were all live at the last scan, and still are, keeps them for the run. A stack that allocated more since, or freed any,
+//! allocates batches, or parts of a graph that is not released.
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
@@ -12,11 +12,11 @@ use super::device::{DeviceState, MAY_LAST};
 use super::kind::Kind;
 use super::symbols::Symbols;
 
-/// So many steps, and so many times forward is entered, lie between two looks. Two of each, since with two optimizers, or
-/// with gradients accumulated over several passes, one batch lives on through one of either.
+/// The steps, and the forward passes, between two scans. Two of each: with two optimizers, or with gradients accumulated over
+/// several passes, a batch outlives one of either.
 const APART: u64 = 2;
 
-/// How far the run was at the last look.
+/// The progress of the run at the last scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LongLivedScan {
     steps: u64,
@@ -24,7 +24,7 @@ pub(crate) struct LongLivedScan {
 }
 
 impl LongLivedScan {
-    /// Whether it is time to look again, after so many steps and passes. If so, that is done now.
+    /// Whether a scan is due after so many steps and passes. If so, it counts as done.
     pub(super) fn is_due(&mut self, steps: u64, passes: u64) -> bool {
         let is_long = steps.saturating_sub(self.steps) >= APART && passes.saturating_sub(self.passes) >= APART;
         if is_long {
@@ -35,7 +35,7 @@ impl LongLivedScan {
 }
 
 impl DeviceState {
-    /// Decides what is kept for good.
+    /// Scans for long-lived blocks.
     pub(super) fn reclassify_long_lived(&mut self, symbols: &mut Symbols) {
         let last = std::mem::replace(&mut self.totals.looked, self.totals.born);
         let old: Vec<(u32, (u32, u32))> = self
@@ -48,7 +48,7 @@ impl DeviceState {
         if old.is_empty() {
             return;
         }
-        // What each place has made, less what of it is old: nothing is left where all is.
+        // Allocations of each stack and layer without the old blocks: 0 where all blocks are old.
         let mut others: HashMap<(u32, u32), u64> = old.iter().map(|(_, place)| (*place, 0)).collect();
         for cell in &self.ledger.cells {
             if let Some(others) = others.get_mut(&(cell.key.stack, cell.key.layer)) {

@@ -1,4 +1,4 @@
-//! Out-of-memory events: what was asked, and who held what at that moment.
+//! Out-of-memory events: the failed allocation, and what held the memory.
 
 use std::collections::VecDeque;
 
@@ -13,10 +13,10 @@ use super::scope::Scope;
 use super::symbols::{LineId, Symbols};
 use crate::record;
 
-/// How many of the first, and how many of the last, are kept.
+/// How many of the first events are kept, and of the last.
 const KEPT: usize = 32;
 
-/// How many of the largest holders are kept of each.
+/// How many of the largest lines and layers are kept.
 const HOLDERS: usize = 10;
 
 /// One event.
@@ -24,7 +24,7 @@ const HOLDERS: usize = 10;
 pub(crate) struct OomRecord {
     device: i32,
     time: u64,
-    /// Events of the trace until then, with this one.
+    /// Events of the trace until then, this one included.
     #[serde(default)]
     event: u64,
     step: u64,
@@ -39,36 +39,36 @@ pub(crate) struct OomRecord {
     total: u64,
     #[serde(default)]
     limit: Option<u64>,
-    /// What lay in host memory.
+    /// Bytes in host memory.
     #[serde(default)]
     moved: u64,
     #[serde(default)]
     others: Vec<(u32, u64)>,
-    /// Whether the driver had told the device's use by then, or has since.
+    /// Whether the use of the device was sampled before, or has been since.
     #[serde(default)]
     sampled: bool,
     lines: Vec<(LineId, u64)>,
-    /// Those with the lines of libraries.
+    /// By line in the scope of libraries.
     #[serde(default)]
     library_lines: Vec<(LineId, u64)>,
-    /// A cell each that stands for the layer.
+    /// By layer, each named by one of its cells.
     layers: Vec<(u32, u64)>,
     categories: Vec<(Category, u64)>,
 }
 
-/// All of them.
+/// All out-of-memory events.
 #[derive(Clone, Default)]
 pub(crate) struct Ooms {
     pub(crate) count: u64,
     pub(crate) first: Vec<OomRecord>,
     pub(crate) last: VecDeque<OomRecord>,
-    /// Events of the trace still to pass before another one is looked at closely.
+    /// Events to pass before the holders of another one are recorded.
     pub(crate) rest: u64,
     pub(crate) seen_at: u64,
 }
 
 impl Ooms {
-    /// PyTorch is out of memory on `device`, by the trace's event of number `events`.
+    /// Adds an out-of-memory event of `device`; `events`: its number in the trace.
     pub(crate) fn note(
         &mut self,
         event: &record::Oom,
@@ -106,7 +106,7 @@ impl Ooms {
             (oom.used, oom.total, oom.sampled) = (view.used_bytes, view.total_bytes, view.used_is_known);
             (oom.limit, oom.moved) = (view.limit_bytes, view.host_bytes);
             oom.others = device.others.now.clone();
-            // A trace that is all out-of-memory must not cost its length times its blocks.
+            // Bounds the work on a trace with many such events.
             if self.first.len() < KEPT || events.saturating_sub(self.seen_at) >= self.rest {
                 self.seen_at = events;
                 self.rest = (device.blocks.len() + device.ledger.cells.len()) as u64;
@@ -123,7 +123,7 @@ impl Ooms {
         }
     }
 
-    /// Keeps half as many of the last; false if there are few.
+    /// Drops half of the last events; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
         let are_many = self.last.len() > 1;
         if are_many {
@@ -132,8 +132,8 @@ impl Ooms {
         are_many
     }
 
-    /// The driver told a device's use for the first time: what it says of the context also holds for what was before,
-    /// since a context does not shrink.
+    /// The use of a device was sampled for the first time. Its context also applies to the events before, since a context does
+    /// not shrink.
     pub(crate) fn sampled(&mut self, device: i32, state: &DeviceState) {
         let driver = &state.driver.totals;
         for oom in self.first.iter_mut().chain(&mut self.last).filter(|oom| oom.device == device && !oom.sampled) {
@@ -143,7 +143,7 @@ impl Ooms {
                 oom.total = driver.total;
             }
             let rest = [(Category::Context, driver.context), (Category::OtherProcesses, driver.other_processes)];
-            // Where it was looked at closely, also if nothing was held.
+            // If the holders were recorded, even if there were none.
             if !oom.categories.is_empty() || oom.allocated == 0 {
                 oom.categories.extend(rest.into_iter().filter(|(_, bytes)| *bytes > 0));
                 oom.categories.sort_by_key(|(category, _)| *category);
@@ -151,8 +151,8 @@ impl Ooms {
         }
     }
 
-    /// The driver told who else is on a device: before it has told the device's use for the first time, that also holds for
-    /// what was before.
+    /// The driver reported other processes on a device. Before the first sample of its use, that also applies to the events
+    /// before.
     pub(crate) fn note_other_processes(&mut self, device: i32, others: &[(u32, u64)]) {
         let unknown = |oom: &&mut OomRecord| oom.device == device && !oom.sampled && oom.others.is_empty();
         for oom in self.first.iter_mut().chain(&mut self.last).filter(unknown) {
@@ -160,7 +160,7 @@ impl Ooms {
         }
     }
 
-    /// All that are kept, in their order, with the lines of `scope`.
+    /// All events kept, in order, with the lines of `scope`.
     pub(crate) fn view<'a>(
         &self,
         device: impl Fn(i32) -> Option<&'a DeviceState>,

@@ -22,11 +22,11 @@ pub(super) const MIN_PASSES: usize = 5;
 pub(crate) struct Passes {
     count: u64,
     stride: u64,
-    /// With the events of the trace until then.
+    /// With the number of events of the trace until then.
     samples: Vec<(u64, Snapshot)>,
-    /// The peak that these passes led to: its event. 0: none yet.
+    /// The event of the peak that these passes led to; 0: none yet.
     peak: u64,
-    /// What lines held when the backward began that came next, and after it.
+    /// What lines held when the next backward began, and after it.
     before_backward: Option<Snapshot>,
     after_backward: Option<Snapshot>,
 }
@@ -72,7 +72,7 @@ impl Accumulation {
         }
         passes.samples.push((events, Snapshot::of(ledger.book(Scope::Users), passes.count)));
         if passes.samples.len() > SAMPLES {
-            // What led to a peak that is past is thinned out no further.
+            // Samples before a past peak are not thinned out any further.
             if peak >= passes.began() && self.to_peak.peak != peak {
                 self.to_peak = Passes { peak, ..passes.clone() };
             }
@@ -83,7 +83,7 @@ impl Accumulation {
         }
     }
 
-    /// Backward begins: it may use what the passes have made.
+    /// Backward begins, which may use what the passes allocated.
     pub(crate) fn begin_backward(&mut self, ledger: &Ledger, peak: u64) {
         let passes = std::mem::take(&mut self.now);
         let led_to_peak = peak >= passes.began();
@@ -95,14 +95,14 @@ impl Accumulation {
         }
     }
 
-    /// What backward has used is gone.
+    /// Backward ended and has freed what it used.
     pub(crate) fn backward_is_over(&mut self, ledger: &Ledger) {
         if self.to_peak.before_backward.is_some() && self.to_peak.after_backward.is_none() {
             self.to_peak.after_backward = Some(Snapshot::of(ledger.book(Scope::Users), 0));
         }
     }
 
-    /// Some of what the user's lines held is counted at other lines from now on.
+    /// Moves bytes that are counted at other lines from now on.
     pub(crate) fn moved(&mut self, ledger: &Ledger, moves: &[Moved]) {
         if moves.is_empty() {
             return;
@@ -119,7 +119,7 @@ impl Accumulation {
         Self { now: self.now.with_current_lines(book), to_peak: self.to_peak.with_current_lines(book) }
     }
 
-    /// The slots of the user's lines that piled up until the peak and were not used by the backward after it.
+    /// The slots of the lines that accumulated until the peak and were not used by the backward after it.
     pub(super) fn lines(&self, ledger: &Ledger, peak: u64) -> Vec<u32> {
         let book = ledger.book(Scope::Users);
         let passes = if peak >= self.now.began() { &self.now } else { &self.to_peak };

@@ -23,12 +23,12 @@ use super::views::{
 use crate::record::{self, Phase};
 
 impl Model {
-    /// Which process this is; `None` before the first line.
+    /// The process; `None` before the first line.
     pub fn header(&self) -> Option<&record::Header> {
         self.header.as_ref()
     }
 
-    /// How the process ended; `None` while it lives, and if it was killed.
+    /// How the process ended; `None` while it runs, and if it was killed.
     pub fn end(&self) -> Option<record::End> {
         self.end
     }
@@ -43,7 +43,7 @@ impl Model {
         &self.symbols.software
     }
 
-    /// What did not add up.
+    /// Contradictions in the trace.
     pub fn anomalies(&self) -> Anomalies {
         self.anomalies
     }
@@ -58,8 +58,8 @@ impl Model {
         self.events
     }
 
-    /// Events that the trace lacks, since they came faster than it could be kept within its bounds: what it tells of the time
-    /// after the first of them is not exact.
+    /// Events missing in the trace, because they came faster than it could be kept within its size. Figures after the first of
+    /// them are not exact.
     pub fn lost_events(&self) -> u64 {
         self.lost_events
     }
@@ -84,17 +84,17 @@ impl Model {
         self.state(device).map(|state| state.view(device))
     }
 
-    /// What every layer holds on a device, by outermost module and name. They sum to what is allocated.
+    /// What every layer holds on a device, by outermost module and name. The layers sum to what is allocated.
     pub fn layers(&self, device: i32) -> Vec<LayerView> {
         self.state(device).map(|state| state.layers(&self.symbols)).unwrap_or_default()
     }
 
-    /// What lines, layers and categories have in common on a device. They sum to what is allocated.
+    /// What every combination of line, layer and category holds on a device. They sum to what is allocated.
     pub fn attributions(&self, device: i32) -> Vec<AttributionView> {
         self.state(device).map(|state| state.attributions(&self.symbols, self.scope)).unwrap_or_default()
     }
 
-    /// What every category holds on a device, in the order of [`Category::ALL`]. They sum to what is used.
+    /// What every category holds on a device, in the order of [`Category::ALL`]. The categories sum to the use of the device.
     pub fn categories(&self, device: i32) -> [CategoryView; Category::COUNT] {
         match self.state(device) {
             Some(state) => state.categories(),
@@ -112,7 +112,7 @@ impl Model {
         self.state(device).map(DeviceState::segments).unwrap_or_default()
     }
 
-    /// What every whole stack holds on a device, by id: call trees are sums of these.
+    /// What every stack holds on a device, by id. Call trees are sums of these.
     pub fn stacks(&self, device: i32) -> Vec<StackView> {
         self.state(device).map(DeviceState::stacks).unwrap_or_default()
     }
@@ -127,12 +127,12 @@ impl Model {
         self.symbols.climb(stack).map(|frame| frame.line.clone()).collect()
     }
 
-    /// How many stacks are so deep that their outermost calls are not shown: deeper than [`MAX_STACK_DEPTH`].
+    /// The number of stacks deeper than [`MAX_STACK_DEPTH`](super::MAX_STACK_DEPTH), whose outermost calls are not shown.
     pub fn deep_stacks(&self) -> usize {
         self.symbols.deep_stacks()
     }
 
-    /// What to call a layer, as in [`LayerView`]; `None` for 0.
+    /// The name of a layer, as in [`LayerView`]; `None` for 0.
     pub fn layer_name(&self, layer: u32) -> Option<Arc<str>> {
         self.symbols.layer_name(layer)
     }
@@ -147,29 +147,29 @@ impl Model {
         self.state(device).map(DeviceState::block_views).unwrap_or_default()
     }
 
-    /// The block at this address, if it was the last one of its device to be given back.
+    /// The block at this address, if it was the last one freed on its device.
     pub(crate) fn freed(&self, device: i32, address: u64) -> Option<BlockView> {
         self.state(device)?.freed(address)
     }
 
-    /// What a live block would turn out to have been if it were given back now.
+    /// A live block, in the category it would have if it were freed now.
     pub fn block_if_freed(&self, device: i32, address: u64) -> Option<BlockView> {
         self.state(device)?.block_if_freed(address)
     }
 
-    /// The layer that a block counts for in [`Model::layers`].
+    /// The layer that counts a block in [`Model::layers`].
     pub fn layer_of(&self, block: &BlockView) -> BlockLayer {
         let (root, name) = block_layer(block.owner, block.layer, &self.symbols);
         BlockLayer { root, name }
     }
 
-    /// A device's totals; zeros if it is not known.
+    /// The totals of a device; zeros if it is not known.
     #[inline]
     pub fn totals(&self, device: i32) -> TotalsView {
         self.state(device).map(DeviceState::totals_view).unwrap_or_default()
     }
 
-    /// Driver memory held at an address ([`HOST`]: the host's).
+    /// The driver memory at an address ([`HOST`]: of the host).
     pub fn driver_allocation(
         &self,
         device: i32,
@@ -186,18 +186,18 @@ impl Model {
         self.state(device).is_some_and(|state| state.driver.is_mapped_segment(address))
     }
 
-    /// About how much memory the model takes, in bytes.
+    /// The approximate heap size of the model in bytes.
     pub fn heap_bytes(&self) -> usize {
         let devices = self.devices.iter().flatten().map(|device| device.heap_bytes()).sum::<usize>();
         devices + self.symbols.heap_bytes() + self.steps.list.capacity() * size_of::<StepView>()
     }
 
-    /// What to call a thread, if known.
+    /// The definition of a thread, if known.
     pub fn thread(&self, thread: u32) -> Option<&record::Thread> {
         self.symbols.threads.get(&thread)
     }
 
-    /// Driver memory on a device ([`HOST`]: pinned and registered) that is not PyTorch's allocator's, most first.
+    /// Driver memory on a device ([`HOST`]: pinned and registered) outside PyTorch's allocator, the largest first.
     pub fn driver_memory(&self, device: i32) -> Vec<DriverView> {
         if device == HOST {
             return self.host.view();
@@ -205,28 +205,28 @@ impl Model {
         self.state(device).map(|state| state.driver.view()).unwrap_or_default()
     }
 
-    /// The optimizer steps, all devices together.
+    /// The optimizer steps, with figures of all devices together.
     pub fn steps(&self) -> &[StepView] {
         &self.steps.list
     }
 
-    /// The optimizer steps on one device.
+    /// The optimizer steps, with figures of one device.
     pub fn device_steps(&self, device: i32) -> &[StepView] {
         self.state(device).map(|state| &*state.steps.list).unwrap_or_default()
     }
 
-    /// What piles up on a device: over the steps, and over the passes before the peak.
+    /// Memory that accumulates on a device: over steps, and over forward passes before the peak.
     pub fn accumulations(&self, device: i32) -> Vec<AccumulationView> {
         let Some(state) = self.state(device) else { return Vec::new() };
         [over_steps(state, &self.symbols), over_passes(state, &self.symbols)].into_iter().flatten().collect()
     }
 
-    /// Whether PyTorch's allocator has expandable segments on a device.
+    /// Whether PyTorch's allocator uses expandable segments on a device.
     pub fn has_expandable_segments(&self, device: i32) -> bool {
         self.state(device).is_some_and(|state| state.driver.has_expandable_segments())
     }
 
-    /// The frames of a stack, innermost first, with the stacks that end there.
+    /// The frames of a stack, innermost first, with the stack that ends in each.
     pub fn callers(&self, stack: u32) -> Vec<Caller> {
         let caller = |(stack, frame): (u32, &super::symbols::Frame)| Caller {
             stack,
@@ -236,10 +236,10 @@ impl Model {
         self.symbols.climb_stacks(stack).map(caller).collect()
     }
 
-    /// Whether backward ever came to what a stack, or one it called, has made on a device.
+    /// Whether backward ran for allocations of a stack, or of stacks that it called, on a device.
     pub fn reached_by_backward(&self, device: i32, stack: u32) -> bool {
         let Some(state) = self.state(device) else { return false };
-        // Each stack is climbed to where another one has been before.
+        // Each walk ends where another one has been.
         let mut known = HashSet::new();
         let cells = state.ledger.cells.iter().filter(|cell| cell.key.phase == Phase::Backward);
         cells.map(|cell| cell.key.stack).any(|below| {
@@ -248,13 +248,12 @@ impl Model {
         })
     }
 
-    /// The call tree of a device: every block counted at the innermost line of its stack.
+    /// The call tree of a device: every block is counted at the innermost line of its stack.
     pub fn calls(&self, device: i32) -> CallTree {
         CallTree::new(&self.stacks(device), &self.symbols)
     }
 
-    /// The out-of-memory events: the first 32 and the last 32. Whose lines they name was said to
-    /// [`set_scope`](Self::set_scope); the user's otherwise.
+    /// The out-of-memory events: the first 32 and the last 32, with lines of the scope of [`set_scope`](Self::set_scope).
     pub fn ooms(&self) -> Vec<OomView> {
         self.ooms_in(self.scope)
     }
@@ -264,7 +263,7 @@ impl Model {
         self.ooms.view(|device| self.state(device), &self.symbols, scope)
     }
 
-    /// How many out-of-memory events there were.
+    /// The number of out-of-memory events.
     pub fn oom_count(&self) -> u64 {
         self.ooms.count
     }

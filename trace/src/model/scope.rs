@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use super::code_origin::CodeOrigin;
 
-/// Whose lines answer for what was allocated.
+/// Which lines count allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// The user's: what a library allocated counts at the line that called it.
+    /// The program's lines: what a library allocated is counted at the line that called it.
     #[default]
     Users,
-    /// Those of installed packages too: the innermost of either.
+    /// Lines of installed packages too: the innermost line of either.
     Libraries,
 }
 
@@ -22,7 +22,7 @@ impl Scope {
     /// All scopes.
     pub(crate) const ALL: [Self; 2] = [Self::Users, Self::Libraries];
 
-    /// What its lines are called in reports' JSON.
+    /// The name of its lines in reports' JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Users => "lines",
@@ -30,7 +30,7 @@ impl Scope {
         }
     }
 
-    /// How well a frame stands for its stack; the smaller, the better.
+    /// The rank of an origin in this scope. The smallest rank in a stack counts it.
     pub(crate) fn rank(self, origin: CodeOrigin) -> CodeOrigin {
         match (self, origin) {
             (Self::Libraries, CodeOrigin::Library) => CodeOrigin::User,
@@ -38,7 +38,7 @@ impl Scope {
         }
     }
 
-    /// Whether lines of this kind are shown, where there are any.
+    /// Whether lines of this origin are shown, where there are any.
     pub fn shows(self, origin: CodeOrigin) -> bool {
         self.rank(origin) == CodeOrigin::User
     }

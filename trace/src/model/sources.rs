@@ -1,11 +1,11 @@
-//! The text of source lines, as it was when they ran.
+//! The text of source lines at the time they ran.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::record;
 
-/// Bytes kept of all lines together: the writer keeps less, and a hostile trace may not fill the memory.
+/// The most bytes kept of all lines together. The writer keeps less; this bounds hostile traces.
 const MOST_BYTES: usize = 8 << 20;
 
 /// The text of source lines, as far as a trace has it.
@@ -17,7 +17,7 @@ pub struct Sources {
 
 impl Sources {
     pub(crate) fn define(&mut self, source: &record::Source<'_>) {
-        /// What an entry takes beside its text.
+        /// The overhead of an entry.
         const ENTRY: usize = 64;
         if !self.files.contains_key(&*source.source) {
             self.bytes += source.source.len() + ENTRY;
@@ -44,7 +44,7 @@ impl Sources {
         self.files.iter().flat_map(|(file, lines)| lines.iter().map(move |(line, text)| (&**file, *line, &**text)))
     }
 
-    /// Bytes taken, about.
+    /// Approximate heap size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.min(MOST_BYTES)
     }

@@ -15,7 +15,7 @@ use crate::record::{self, Phase};
 /// The device number of host memory.
 pub const HOST: i32 = -1;
 
-/// The most devices a process can have, generously.
+/// The most devices of a process.
 const DEVICES: i32 = 256;
 
 /// The state of a traced process.
@@ -41,16 +41,16 @@ pub struct Model {
     pub(super) scope: Scope,
 }
 
-/// The threads seen in allocations, and whether they are in forward.
+/// The threads that have allocated, and which of them are in forward.
 #[derive(Clone, Default)]
 pub(super) struct Threads {
     pub(super) ids: Vec<u32>,
     pub(super) in_forward: Vec<bool>,
     pub(super) indexes: HashMap<u32, u32>,
     pub(super) forward_count: u32,
-    /// How often one has entered it.
+    /// How often a thread has entered forward.
     pub(super) passes: u64,
-    /// The thread of the latest event.
+    /// The latest thread and its index.
     pub(super) latest: Option<(u32, u32)>,
 }
 
@@ -73,7 +73,7 @@ impl Threads {
 }
 
 impl Model {
-    /// A process of which nothing is known yet.
+    /// The state before the first record.
     pub fn new() -> Self {
         Self::default()
     }
@@ -102,8 +102,8 @@ impl Model {
         self.devices.get(usize::try_from(device).ok()?)?.as_deref()
     }
 
-    /// Takes over what layers and threads were called later (the names of modules come after their first allocations), and
-    /// whose lines are told.
+    /// Copies the names of layers and threads from a later state (modules get their names after their first allocations), and
+    /// its scope.
     pub fn adopt_names(&mut self, later: &Self) {
         self.scope = later.scope;
         self.symbols.adopt_names(&later.symbols);

@@ -2,17 +2,17 @@
 
 use super::history_views::StepView;
 
-/// The most steps kept apart; beyond, neighbours are joined.
+/// The most entries kept; beyond that, neighbours are joined.
 const STEPS: usize = 1 << 16;
 
-/// So few are kept apart even where there is little room.
+/// The fewest entries kept where space is short.
 const FEW: usize = 64;
 
 /// The steps of one device, or of all together.
 #[derive(Clone, Default)]
 pub(crate) struct Steps {
     pub(crate) list: Vec<StepView>,
-    /// How many steps an entry joins; 0: none yet.
+    /// The number of steps that an entry joins; 0: none yet.
     pub(crate) joined: u64,
     /// The most allocated since the last step ended.
     pub(crate) peak: u64,
@@ -25,7 +25,7 @@ impl Steps {
         self.peak = self.peak.max(allocated);
     }
 
-    /// Takes the rest of the state over from a keyframe.
+    /// Restores the rest of the state from a keyframe.
     pub(crate) fn restore(&mut self, joined: u64, peak: u64) {
         (self.joined, self.peak) = (joined, peak);
     }
@@ -51,7 +51,7 @@ impl Steps {
         }
     }
 
-    /// Halves the list; false if it is short.
+    /// Halves the number of entries; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
         let is_long = self.list.len() > FEW;
         if is_long {

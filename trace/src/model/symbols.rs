@@ -1,7 +1,7 @@
-//! Names: frames, stacks, layers, and which line of the user's code a stack belongs to.
+//! Symbols: frames, stacks, layers, and the line that counts each stack.
 //!
-//! Ids may be named by events before they are defined, may form loops in a hostile trace, and may be as large
-//! as they like: everything is looked up by hash, and every climb is bounded by remembering where it went.
+//! Events may name ids before they are defined. In a hostile trace, ids may be arbitrarily large and form cycles. So everything
+//! is looked up by hash, and every walk remembers where it was.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use super::scope::{SCOPES, Scope};
 use super::sources::Sources;
 use crate::record;
 
-/// The most calls of a stack that are looked at, from the innermost outwards. memlab writes stacks of 512 calls at most, and
-/// those of backward on top of such.
+/// The most frames of a stack that are read, from the innermost one. memlab writes at most 512 frames for a stack, plus those
+/// of backward.
 pub const MAX_STACK_DEPTH: usize = 1024;
 
-/// The longest name of a file, a function or a layer, in bytes: `PATH_MAX`. Names are repeated for every block they belong to.
+/// The longest name of a file, a function or a layer, in bytes: `PATH_MAX`. Names are repeated for every block.
 const LONGEST_NAME: usize = 4096;
 
-/// A name as it is kept: cut where it is too long to be one.
+/// A name, cut to the longest that is kept.
 fn bounded(name: &str) -> &str {
     if name.len() <= LONGEST_NAME { name } else { &name[..name.floor_char_boundary(LONGEST_NAME)] }
 }
@@ -29,16 +29,16 @@ fn bounded(name: &str) -> &str {
 /// An interned line: index into [`Symbols::lines`] plus one; 0: no line.
 pub(crate) type LineId = u32;
 
-/// What looking for a stack's line gave.
+/// The result of resolving the line of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved {
     /// The line; 0: the stack has none.
     Line(LineId),
-    /// Some definition has not come yet.
+    /// A definition is missing so far.
     Missing(Missing),
 }
 
-/// The definition whose absence stopped a climb.
+/// The missing definition that stopped a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Missing {
     /// A stack.
@@ -47,14 +47,14 @@ pub(crate) enum Missing {
     Frame(u32),
 }
 
-/// A frame as kept.
+/// A frame.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Frame {
     pub(crate) line: Arc<Line>,
     pub(crate) origin: CodeOrigin,
 }
 
-/// A layer as kept.
+/// A layer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Layer {
     pub(crate) parent: u32,
@@ -63,7 +63,7 @@ pub(crate) struct Layer {
     pub(crate) variable: Option<Arc<str>>,
 }
 
-/// A layer that owns tensors by their tags: an outermost module and a qualified name in it.
+/// An owner of tensors by tags: an outermost module and a qualified name in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Owner {
     pub(crate) root: u32,
@@ -81,14 +81,14 @@ pub(crate) struct Symbols {
     pub(crate) sources: Arc<Sources>,
     lines: Vec<Arc<Line>>,
     line_ids: HashMap<Arc<Line>, LineId>,
-    /// For each scope, the best frame of each stack whose line was looked for; `None`: it has none.
+    /// For each scope, the best frame of each resolved stack; `None`: it has none.
     stack_lines: [HashMap<u32, Option<Best>>; SCOPES],
     owners: Vec<Owner>,
     owner_ids: HashMap<Owner, u32>,
     places: CodeRoots,
 }
 
-/// The best frame of a stack, as far as it was climbed.
+/// The best frame of a stack so far.
 #[derive(Clone, Copy)]
 struct Best {
     rank: CodeOrigin,
@@ -96,28 +96,28 @@ struct Best {
 }
 
 impl Symbols {
-    /// Takes a software's definition; whether it changes which frames are the user's.
+    /// Adds the definition of a software; whether it changes the origin of frames.
     pub(crate) fn define_software(&mut self, software: record::Software) -> bool {
         let changes = self.places.define_software(&software) && self.classify_frames_again();
         self.software.retain(|known| known.software != software.software);
-        // A process has a handful; a hostile trace may not make this list endless.
+        // Bounds the list for hostile traces; a process has a handful.
         if self.software.len() < 256 {
             self.software.push(software);
         }
         changes
     }
 
-    /// Takes a place of code; whether it changes which frames are the user's.
+    /// Adds a declared folder; whether it changes the origin of frames.
     pub(crate) fn define_root(&mut self, root: record::CodeRoot) -> bool {
         self.places.define_root(root) && self.classify_frames_again()
     }
 
-    /// The places of code that are known.
+    /// The declared folders.
     pub(crate) fn code_roots(&self) -> &[record::CodeRoot] {
         &self.places.roots
     }
 
-    /// Takes a frame's definition; whether it changes the line of stacks already resolved.
+    /// Adds the definition of a frame; whether it changes the line of resolved stacks.
     pub(crate) fn define_frame(&mut self, frame: &record::Frame<'_>) -> bool {
         let line = Arc::new(Line {
             file: bounded(&frame.file).into(),
@@ -132,7 +132,7 @@ impl Symbols {
         changes
     }
 
-    /// Takes a stack's definition; whether it changes one there was.
+    /// Adds the definition of a stack; whether it replaces another one.
     pub(crate) fn define_stack(&mut self, stack: record::Stack) -> bool {
         let changes = self.stacks.insert(stack.stack, stack).is_some_and(|old| old != stack);
         if changes {
@@ -161,9 +161,9 @@ impl Symbols {
         self.threads.clone_from(&later.threads);
     }
 
-    /// Bytes taken, about.
+    /// Approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
-        /// A map's entry beside what is in it, and the texts that are not shared.
+        /// The overhead of a map entry, and of texts that are not shared.
         const ENTRY: usize = 64;
         let entries = [self.frames.len(), self.stacks.len(), self.layers.len()];
         let found: usize = self.stack_lines.iter().map(HashMap::len).sum();
@@ -174,7 +174,7 @@ impl Symbols {
         self.stack_lines.iter_mut().for_each(HashMap::clear);
     }
 
-    /// Looks again whose code the frames are; whether that of any changed.
+    /// Determines the origin of all frames again; whether any changed.
     fn classify_frames_again(&mut self) -> bool {
         let mut changes = false;
         for frame in self.frames.values_mut() {
@@ -229,7 +229,7 @@ impl Symbols {
         &self.owners
     }
 
-    /// The line of a stack in a scope: its innermost frame of the best kind it has.
+    /// Resolves the line of a stack in a scope: its innermost frame of the best origin.
     pub(crate) fn resolve(&mut self, stack: u32, scope: Scope) -> Resolved {
         let mut climbed = Vec::new();
         let mut seen = HashSet::new();
@@ -245,7 +245,7 @@ impl Symbols {
                 break None;
             }
             if !seen.insert(at) {
-                // A loop is no stack, and what was climbed would depend on where it was entered.
+                // A cycle is not a stack, and its frames would depend on where it was entered.
                 climbed.iter_mut().for_each(|(_, frame)| *frame = None);
                 break None;
             }
@@ -278,13 +278,13 @@ impl Symbols {
         Resolved::Line(best.map_or(0, |best| best.line))
     }
 
-    /// The frame that stands for a stack, without remembering it.
+    /// The frame that counts a stack, without caching it.
     pub(crate) fn frame_of(&self, stack: u32, scope: Scope) -> Option<&Frame> {
-        // Of equals the first, which is the innermost.
+        // The first of equals is the innermost.
         self.climb(stack).min_by_key(|frame| scope.rank(frame.origin))
     }
 
-    /// Whose code a line is.
+    /// The origin of the code of a line.
     pub(crate) fn code_origin(&self, line: &Line) -> CodeOrigin {
         self.places.code_origin(&line.file, &line.function)
     }
@@ -294,7 +294,7 @@ impl Symbols {
         self.climb_stacks(stack).map(|(_, frame)| frame)
     }
 
-    /// The same with the stacks that end in each.
+    /// The same with the stack that ends in each frame.
     pub(crate) fn climb_stacks(&self, stack: u32) -> impl Iterator<Item = (u32, &Frame)> {
         let mut at = stack;
         let mut seen = HashSet::new();
@@ -348,12 +348,12 @@ impl Symbols {
         depths.values().filter(|depth| **depth > MAX_STACK_DEPTH).count()
     }
 
-    /// The outermost module of a layer; the layer itself while nothing is known of it.
+    /// The outermost module of a layer; the layer itself while it is undefined.
     pub(crate) fn root_of(&self, layer: u32) -> u32 {
         self.climb_layers(layer).last().map_or(layer, |(id, _)| id)
     }
 
-    /// What to call a layer: its qualified name, else the chain of class names from its outermost module on.
+    /// The name of a layer: its qualified name, else the chain of class names from its outermost module.
     pub(crate) fn layer_name(&self, layer: u32) -> Option<Arc<str>> {
         if layer == 0 {
             return None;
@@ -369,8 +369,8 @@ impl Symbols {
         Some(format!("<{}>", classes.join(".")).into())
     }
 
-    /// What to call each of these outermost modules: by its class, or, if others of them have the same, by the variable that
-    /// holds only it, else by class and number.
+    /// The names of outermost modules: the class; if several have the same class, the variable that holds only this one, else
+    /// class and number.
     pub(crate) fn root_names(&self, roots: &BTreeSet<u32>) -> HashMap<u32, Arc<str>> {
         let mut of_class: BTreeMap<&str, Vec<(u32, &Layer)>> = BTreeMap::new();
         for (root, layer) in roots.iter().filter_map(|root| Some((*root, self.layers.get(root)?))) {

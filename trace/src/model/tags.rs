@@ -1,11 +1,11 @@
-//! What tags say: which tensors lie in which live block, and how much each layer owned at most.
+//! Tags: the tensors in each live block, and the most that each layer owned.
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
 use crate::record::TagCategory;
 
-/// The granularity in which PyTorch hands out memory.
+/// The granularity of PyTorch's allocations.
 const ROUNDING: u64 = 512;
 
 /// The categories of tags that belong to layers, in the order of the arrays below.
@@ -26,7 +26,7 @@ pub(crate) struct TaggedTensor {
 pub(crate) struct BlockTags {
     pub(crate) tensors: HashMap<u64, TaggedTensor>,
     bytes: [u64; 4],
-    /// The largest tensor: its layer counts the block.
+    /// The largest tensor. Its layer counts the block.
     pub(crate) largest: Option<(u64, TaggedTensor)>,
 }
 
@@ -51,8 +51,8 @@ pub(crate) fn rounded(bytes: u64) -> u64 {
 }
 
 impl Tags {
-    /// Notes a tensor at `address` in the block in `slot`; the block's category and owner by all its tags, or
-    /// `None` if it said nothing new.
+    /// Tags a tensor at `address` in the block in `slot`. Returns category and owner of the block by all its tags, or `None` if
+    /// nothing changed.
     pub(crate) fn tag(&mut self, slot: u32, address: u64, tensor: TaggedTensor) -> Option<(TagCategory, u32)> {
         let block = self.blocks.entry(slot).or_default();
         let old = block.tensors.insert(address, tensor);
@@ -76,13 +76,13 @@ impl Tags {
         let peak = &mut owned.peak[tensor.category as usize];
         *peak = (*peak).max(*held);
 
-        // On a tie the earlier category stands: max_by_key takes the last of equals.
+        // On a tie the earlier category wins: max_by_key returns the last of equals.
         let category = (0..4).rev().max_by_key(|index| block.bytes[*index]).map(|index| CATEGORIES[index]);
         let owner = block.largest.map_or(0, |(_, largest)| largest.owner);
         Some((category.unwrap_or(tensor.category), owner))
     }
 
-    /// Takes over a tensor from a keyframe; what its owner holds comes apart.
+    /// Restores a tensor from a keyframe. The sums of its owner are restored separately.
     pub(crate) fn restore(&mut self, slot: u32, address: u64, tensor: TaggedTensor, largest: bool) {
         let block = self.blocks.entry(slot).or_default();
         block.tensors.insert(address, tensor);
@@ -93,7 +93,7 @@ impl Tags {
         }
     }
 
-    /// The block in `slot` is gone, and its tensors with it.
+    /// Forgets the tensors of the block in `slot`, which was freed.
     pub(crate) fn forget(&mut self, slot: u32) {
         for tensor in self.blocks.remove(&slot).into_iter().flat_map(|block| block.tensors.into_values()) {
             release(&mut self.owners, tensor);

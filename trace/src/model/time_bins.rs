@@ -1,20 +1,20 @@
-//! What has been, in bounded space: stretches of time, all equally wide, that double their width when there are too many.
+//! A history in bounded space: time bins of equal width, which doubles when there are too many.
 
-/// The width of a stretch at first: 2^12 ns, 4 µs.
+/// The initial width of a bin: 2^12 ns, 4 µs.
 const FIRST_WIDTH_LOG2: u32 = 12;
 
-/// What is kept of a stretch.
+/// What one bin keeps.
 pub(crate) trait TimeBin {
     /// When it begins.
     fn time(&self) -> u64;
 
     fn set_time(&mut self, time: u64);
 
-    /// What follows it belongs to it too.
+    /// Merges the bin after it.
     fn join(&mut self, later: &Self);
 }
 
-/// At most `MOST` stretches (a power of two), and no fewer than half of `FEW` where there is little room.
+/// At most `MOST` bins (a power of two), and at least half of `FEW` where space is short.
 #[derive(Clone)]
 pub(crate) struct TimeBins<S, const MOST: u64, const FEW: usize> {
     pub(crate) origin: u64,
@@ -29,17 +29,17 @@ impl<S, const MOST: u64, const FEW: usize> Default for TimeBins<S, MOST, FEW> {
 }
 
 impl<S: TimeBin, const MOST: u64, const FEW: usize> TimeBins<S, MOST, FEW> {
-    /// With as many as there may be of this width all times are covered.
+    /// At this width, `MOST` bins cover all times.
     const WIDEST_LOG2: u32 = u64::BITS - MOST.ilog2();
 
-    /// The stretch that covers `time`, if it is the latest. An event that comes late by microseconds counts for that.
+    /// The bin of `time`, if it is the latest one. Events that are late by microseconds count there too.
     #[inline]
     pub(crate) fn open(&mut self, time: u64) -> Option<&mut S> {
         let width_log2 = self.width_log2;
         self.list.last_mut().filter(|last| time.saturating_sub(last.time()) >> width_log2 == 0)
     }
 
-    /// Where the stretch begins that covers `time`, beyond the latest; `None`: there is room only if that covers it too.
+    /// The begin of a new bin for `time`; `None`: the latest bin covers it after widening.
     pub(crate) fn next(&mut self, time: u64) -> Option<u64> {
         if self.list.is_empty() {
             self.origin = time;
@@ -56,7 +56,7 @@ impl<S: TimeBin, const MOST: u64, const FEW: usize> TimeBins<S, MOST, FEW> {
         self.origin.saturating_add(index << self.width_log2)
     }
 
-    /// Halves the list; false if it is short.
+    /// Halves the number of bins; false if there are few.
     pub(crate) fn shorten(&mut self) -> bool {
         let is_long = self.list.len() > FEW && self.width_log2 < Self::WIDEST_LOG2;
         if is_long {
@@ -65,7 +65,7 @@ impl<S: TimeBin, const MOST: u64, const FEW: usize> TimeBins<S, MOST, FEW> {
         is_long
     }
 
-    /// Doubles the width, joining what now lies in one stretch.
+    /// Doubles the width and merges bins.
     fn widen(&mut self) {
         self.width_log2 += 1;
         let mut list = std::mem::take(&mut self.list);
@@ -82,13 +82,13 @@ impl<S: TimeBin, const MOST: u64, const FEW: usize> TimeBins<S, MOST, FEW> {
         self.list = list;
     }
 
-    /// Takes over the scale from a keyframe.
+    /// Restores the scale from a keyframe.
     pub(crate) fn restore_scale(&mut self, origin: u64, width_log2: u32) {
         self.origin = origin;
         self.width_log2 = width_log2.clamp(FIRST_WIDTH_LOG2, Self::WIDEST_LOG2);
     }
 
-    /// Takes over the next stretch of a keyframe; `None` if there are too many.
+    /// Restores the next bin of a keyframe; `None` if there are too many.
     pub(crate) fn restore(&mut self, stretch: S) -> Option<()> {
         let fits = self.list.len() as u64 <= MOST;
         fits.then(|| self.list.push(stretch))

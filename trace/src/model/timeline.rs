@@ -3,14 +3,14 @@
 use super::history_views::{Range, Timeline, TimelinePoint};
 use super::time_bins::{TimeBin, TimeBins};
 
-/// Records a device's memory over time: a screen is a few hundred points wide, and can be zoomed.
+/// Records a device's memory over time. A screen is a few hundred points wide, and can be zoomed.
 #[derive(Clone, Default)]
 pub(crate) struct TimelineRecorder {
     pub(crate) points: TimeBins<TimelinePoint, 4096, 128>,
 }
 
 impl Range {
-    /// A stretch that begins at `from` and comes to `value`.
+    /// A bin that begins at `from` and changes to `value`.
     fn spanning(from: u64, value: u64) -> Self {
         Self { min: from.min(value), max: from.max(value), last: value }
     }
@@ -46,7 +46,7 @@ impl TimeBin for TimelinePoint {
 }
 
 impl TimelineRecorder {
-    /// `allocated` changed; the other figures did not. False if no point covers this time yet.
+    /// `allocated` changed, the other figures did not. False if no point covers this time yet.
     #[inline]
     pub(crate) fn note_allocated(&mut self, time: u64, allocated: u64) -> bool {
         let open = self.points.open(time);

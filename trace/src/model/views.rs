@@ -1,4 +1,4 @@
-//! What the model shows of one moment: plain values, computed when asked for. Sizes are bytes, times nanoseconds.
+//! Views of one moment: plain values, computed when asked for. Sizes are bytes, times nanoseconds.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::category::Category;
 use super::line::Line;
 use crate::record::{DriverKind, Phase};
 
-/// A device: what is used now and what was used at most.
+/// A device: its use now and at most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceView {
     /// The CUDA ordinal as the process sees it.
@@ -15,43 +15,43 @@ pub struct DeviceView {
     pub name: String,
     /// Its memory; 0 if not known.
     pub total_bytes: u64,
-    /// Handed out by PyTorch's caching allocator now.
+    /// Allocated by PyTorch now.
     pub allocated_bytes: u64,
-    /// Held by PyTorch's caching allocator now.
+    /// Reserved by PyTorch's caching allocator now.
     pub reserved_bytes: u64,
     /// The whole device's use now: this process's driver memory, its context, other processes.
     pub used_bytes: u64,
-    /// Whether the driver ever told the device's use; otherwise `used_bytes` is this process's driver memory.
+    /// Whether the use of the device was ever sampled; otherwise `used_bytes` is the driver memory of this process.
     pub used_is_known: bool,
-    /// Whether the driver told what it books for this process; otherwise context and other processes are not told apart.
+    /// Whether the driver reported the use of this process; otherwise context and other processes are one figure.
     pub process_is_known: bool,
-    /// Of what this process holds of the device, what lies in host memory now: offloaded, or spilled. Allocated, reserved
-    /// and the categories count it, `used_bytes` does not.
+    /// Bytes of this process's device memory that are in host memory now: offloaded, or spilled. Allocated, reserved and the
+    /// categories include them, `used_bytes` does not.
     pub host_bytes: u64,
     /// `host_bytes` at the peak.
     pub host_bytes_at_peak: u64,
-    /// The most `host_bytes` ever was.
+    /// The peak of `host_bytes`.
     pub peak_host_bytes: u64,
-    /// The most that memlab lets the process have there now; `None`: as much as there is.
+    /// The limit that memlab sets for the process; `None`: no limit.
     pub limit_bytes: Option<u64>,
-    /// Whether what goes beyond the limit is put in host memory.
+    /// Whether memory beyond the limit is put in host memory.
     pub spills: bool,
-    /// Other processes on the device and the most that each was ever seen to hold, the largest first; empty where the driver
-    /// does not tell them apart.
+    /// Other processes on the device and the most that each was seen to hold, the largest first; empty where the driver does
+    /// not report them.
     pub others: Vec<(u32, u64)>,
-    /// The most `allocated_bytes` ever was: *the peak*.
+    /// The peak of `allocated_bytes`: *the peak*.
     pub peak_allocated_bytes: u64,
-    /// The most `reserved_bytes` ever was.
+    /// The peak of `reserved_bytes`.
     pub peak_reserved_bytes: u64,
-    /// The most `used_bytes` ever was.
+    /// The peak of `used_bytes`.
     pub peak_used_bytes: u64,
     /// `reserved_bytes` at the peak.
     pub reserved_bytes_at_peak: u64,
     /// `used_bytes` at the peak.
     pub used_bytes_at_peak: u64,
-    /// When the peak was first reached; without any allocation by PyTorch, when most was in use.
+    /// When the peak was first reached; if PyTorch allocated nothing, the peak of `used_bytes`.
     pub peak_time: u64,
-    /// Events replayed by then, with the one that made it the peak.
+    /// Events until then, including the one that made it the peak.
     pub peak_event: u64,
     /// Steps ended before the peak.
     pub peak_step: u64,
@@ -59,21 +59,21 @@ pub struct DeviceView {
     pub segments_at_peak: u64,
     /// Segments held now.
     pub segments: u64,
-    /// Blocks handed out now.
+    /// Live blocks.
     pub live_blocks: u64,
-    /// Blocks handed out over the run.
+    /// Blocks allocated over the run.
     pub allocations: u64,
-    /// Those among them that came from the driver one by one (`backend:cudaMallocAsync`, `PYTORCH_NO_CUDA_MEMORY_CACHING`):
-    /// their sizes are as requested.
+    /// Those among them that were allocated straight from the driver (`backend:cudaMallocAsync`,
+    /// `PYTORCH_NO_CUDA_MEMORY_CACHING`). Their sizes are as requested.
     pub async_allocations: u64,
 }
 
-/// What one line of the user's code holds on one device. Lines sum to what is allocated.
+/// What one line holds on one device. The lines sum to what is allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineView {
-    /// The line; `None`: no Python frame of the user's.
+    /// The line; `None`: no Python frame.
     pub line: Option<Arc<Line>>,
-    /// Blocks handed out over the run.
+    /// Blocks allocated over the run.
     pub allocations: u64,
     /// Their bytes.
     pub allocated_bytes: u64,
@@ -83,7 +83,7 @@ pub struct LineView {
     pub live_blocks: u64,
     /// Live at the device's peak.
     pub live_bytes_at_peak: u64,
-    /// The most this line ever held at once.
+    /// The most that the line held at once.
     pub peak_live_bytes: u64,
     /// Part of `live_bytes` allocated in backward.
     pub backward_bytes: u64,
@@ -91,18 +91,18 @@ pub struct LineView {
     pub backward_bytes_at_peak: u64,
 }
 
-/// What one layer holds on one device: its own bytes, without the layers inside it.
+/// What one layer holds on one device, without the layers inside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerView {
     /// The layer id of the outermost module; 0: not known, or no layer.
     pub root: u32,
     /// The outermost module's class, if known.
     pub root_class: Option<Arc<str>>,
-    /// What to call the outermost module, if known: its class, or what tells it from others of that class on this device (the
-    /// variable that holds it, or a number).
+    /// The name of the outermost module, if known: its class, or if several have that class, the variable that holds it or a
+    /// number.
     pub root_name: Option<Arc<str>>,
-    /// The qualified name in the outermost module (`""`: that itself), while unknown the chain of class names
-    /// in angle brackets; `None`: allocated outside any layer.
+    /// The qualified name in the outermost module (`""`: the module itself); while unknown, the chain of class names in angle
+    /// brackets; `None`: outside any layer.
     pub name: Option<Arc<str>>,
     /// The module's class, if known.
     pub class: Option<Arc<str>>,
@@ -114,21 +114,21 @@ pub struct LayerView {
     pub forward_bytes: u64,
     /// Allocated in backward over the run.
     pub backward_bytes: u64,
-    /// The most its parameters took at once.
+    /// The most bytes of its parameters.
     pub parameter_bytes: u64,
-    /// The most its parameters' gradients took at once.
+    /// The most bytes of gradients of its parameters.
     pub gradient_bytes: u64,
-    /// The most the optimizer kept for it at once.
+    /// The most bytes of optimizer state for it.
     pub optimizer_state_bytes: u64,
-    /// The most its buffers took at once.
+    /// The most bytes of its buffers.
     pub buffer_bytes: u64,
-    /// The most its activations took at once.
+    /// The most bytes of its activations.
     pub activation_bytes: u64,
     /// `live_bytes_at_peak` by category, in the order of [`Category::ALL`].
     pub categories_at_peak: [u64; Category::COUNT],
 }
 
-/// What one category holds on one device. Categories sum to what the device has in use.
+/// What one category holds on one device. The categories sum to the use of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CategoryView {
     /// The category.
@@ -139,12 +139,12 @@ pub struct CategoryView {
     pub bytes_at_peak: u64,
 }
 
-/// What one whole stack holds on one device; see [`super::Model::frames`].
+/// What one stack holds on one device; see [`super::Model::frames`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackView {
     /// The stack's id; 0: none.
     pub stack: u32,
-    /// Blocks handed out over the run.
+    /// Blocks allocated over the run.
     pub allocations: u64,
     /// Their bytes.
     pub allocated_bytes: u64,
@@ -156,14 +156,14 @@ pub struct StackView {
     pub live_bytes_at_peak: u64,
 }
 
-/// Driver memory that is not PyTorch's caching allocator's, by who took it.
+/// Driver memory outside PyTorch's caching allocator, by caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverView {
     /// The kind of memory.
     pub kind: DriverKind,
     /// The outermost CUDA function called.
     pub call: Arc<str>,
-    /// The file that called it.
+    /// The library that called it.
     pub library: Arc<str>,
     /// Live now.
     pub live_bytes: u64,
@@ -178,55 +178,55 @@ pub struct SegmentMap {
     pub segments: Vec<Segment>,
     /// Bytes in segments.
     pub reserved_bytes: u64,
-    /// Bytes in segments that no block takes.
+    /// Free bytes in segments.
     pub free_bytes: u64,
-    /// The largest hole.
+    /// The largest free range.
     pub largest_free_bytes: u64,
-    /// 100 × (1 − largest hole ÷ free bytes): 0 when all that is free is in one piece.
+    /// 100 × (1 − largest free range ÷ free bytes): 0 when all free bytes are adjacent.
     pub fragmentation_percent: f64,
-    /// Blocks that lie in no segment known.
+    /// Blocks outside known segments.
     pub stray_blocks: u64,
 }
 
 /// One segment: a piece of driver memory, or the adjacent pieces mapped into an expandable segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins.
+    /// The address of its first byte.
     pub address: u64,
     /// Its size.
     pub bytes: u64,
     /// Whether it is mapped piece by piece, and can grow.
     pub is_expandable: bool,
-    /// Its blocks, by address; what lies between them is free.
+    /// Its blocks, by address; the ranges between them are free.
     pub blocks: Vec<BlockView>,
-    /// Bytes that no block takes.
+    /// Free bytes.
     pub free_bytes: u64,
-    /// The largest hole.
+    /// The largest free range.
     pub largest_free_bytes: u64,
 }
 
 /// A live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockView {
-    /// Where it begins.
+    /// The address of its first byte.
     pub address: u64,
     /// Its size.
     pub bytes: u64,
     /// What it is used for.
     pub category: Category,
-    /// The stack that asked for it; 0: none.
+    /// The stack that allocated it; 0: none.
     pub stack: u32,
-    /// The layer that asked for it; 0: none.
+    /// The layer that allocated it; 0: none.
     pub layer: u32,
-    /// The layer that owns it by tags, see [`super::Model::layer_of`]; 0: none.
+    /// Its owner by tags, see [`super::Model::layer_of`]; 0: none.
     pub owner: u32,
-    /// The phase in which it was handed out.
+    /// The phase in which it was allocated.
     pub phase: Phase,
-    /// When it was handed out.
+    /// When it was allocated.
     pub time: u64,
 }
 
-/// The layer that a block counts for: its owner by tags, else the layer that asked for it.
+/// The layer that counts a block: its owner by tags, else the layer that allocated it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockLayer {
     /// As [`LayerView::root`].
@@ -235,7 +235,7 @@ pub struct BlockLayer {
     pub name: Option<Arc<str>>,
 }
 
-/// What one line, one layer and one category have in common on one device. They sum to what is allocated.
+/// What one combination of line, layer and category holds on one device. They sum to what is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributionView {
     /// As [`LineView::line`].
@@ -252,7 +252,7 @@ pub struct AttributionView {
     pub live_bytes_at_peak: u64,
 }
 
-/// The scalars of a device that change with events.
+/// The totals of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TotalsView {
     /// As [`DeviceView::allocated_bytes`].
@@ -263,13 +263,13 @@ pub struct TotalsView {
     pub used_bytes: u64,
 }
 
-/// Driver memory held at one address.
+/// Live driver memory at one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverAllocationView {
     /// Its size.
     pub bytes: u64,
     /// Whether it is a segment of PyTorch's caching allocator, or physical memory of one.
     pub is_segment: bool,
-    /// Whether it is a block of PyTorch's allocator by itself.
+    /// Whether it is a block that PyTorch allocated straight from the driver.
     pub is_block: bool,
 }

@@ -10,12 +10,12 @@ use crate::record::FORMAT;
 /// Why a file cannot be read as a trace. Its text is for the user.
 #[derive(Debug)]
 pub enum ReadError {
-    /// There is nothing in it.
+    /// It is empty.
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// Its first line is not a trace's.
+    /// Its first line is not that of a trace.
     NotATrace {
         /// The file.
         path: PathBuf,
@@ -25,7 +25,7 @@ pub enum ReadError {
         /// The file.
         path: PathBuf,
     },
-    /// It was made by a newer memlab.
+    /// It was written by a newer memlab.
     Newer {
         /// The file.
         path: PathBuf,
@@ -37,12 +37,12 @@ pub enum ReadError {
         /// The file.
         path: PathBuf,
     },
-    /// It is compressed, and expands beyond what any trace would.
+    /// It is compressed, and expands more than any trace does.
     Expands {
         /// The file.
         path: PathBuf,
     },
-    /// The system does not let it be read.
+    /// The system cannot read it.
     Io {
         /// The file.
         path: PathBuf,
@@ -102,10 +102,10 @@ impl fmt::Display for ReadError {
     }
 }
 
-/// Its text already says what the system said, so that it names no source to be said again.
+/// The text includes that of the system, so there is no source to report.
 impl std::error::Error for ReadError {}
 
-/// Why the first line is not that of a trace this memlab can read.
+/// Why the first line is not that of a readable trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FirstLine {
     NotATrace,

@@ -1,4 +1,4 @@
-//! Opening the files of traces, without waiting for anybody.
+//! Opening trace files without blocking.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read};
@@ -10,23 +10,23 @@ use crate::decode::decode_line;
 use crate::model::Model;
 use crate::record::{Header, Record};
 
-/// A header is no longer than this.
+/// The longest header line, in bytes.
 const LONGEST_HEADER: u64 = 1 << 20;
 
-/// Opens a file to read a trace from. A pipe or a device is refused, and neither it nor its writer is waited for.
+/// Opens a file to read a trace from. Pipes and devices are refused without waiting for them or their writers.
 ///
 /// # Errors
 ///
-/// What the system says, or that it is no file.
+/// If the system cannot open it, or it is not a file.
 pub fn open_file(path: &Path) -> io::Result<File> {
     open(path, libc::O_NONBLOCK | libc::O_NOCTTY)
 }
 
-/// The same, but a symbolic link is refused too: anybody may have laid it there.
+/// The same, but symbolic links are refused too: another user may have created one.
 ///
 /// # Errors
 ///
-/// As there.
+/// As [`open_file`], or if it is a symbolic link.
 pub fn open_file_no_follow(path: &Path) -> io::Result<File> {
     open(path, libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW)
 }
@@ -42,7 +42,7 @@ fn open(path: &Path, flags: i32) -> io::Result<File> {
         };
         Err(io::Error::other(format!("{what}: traces are read from files")))
     };
-    // Before it is opened: some devices take that for a command.
+    // Checked before opening: for some devices opening is a command.
     let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() && !kind.is_dir() {
         return refuse(kind);
@@ -52,7 +52,7 @@ fn open(path: &Path, flags: i32) -> io::Result<File> {
     if kind.is_file() || kind.is_dir() { Ok(file) } else { refuse(kind) }
 }
 
-/// The first line of a file, if it is a trace's.
+/// The header of a trace file, if it is one.
 pub fn read_header(file: &File) -> Option<Header> {
     let mut line = Vec::new();
     BufReader::new(file.take(LONGEST_HEADER)).read_until(b'\n', &mut line).ok()?;
@@ -62,8 +62,8 @@ pub fn read_header(file: &File) -> Option<Header> {
     }
 }
 
-/// The file in which a trace goes on while it is being cut down, if its writer died then. A file left there by another
-/// process, or anything else, is none of it.
+/// The continuation of a trace whose writer died while cutting it down (`FILE.next`). `None` if there is none, or if it belongs
+/// to another process or is not a trace.
 pub(super) fn open_continuation(path: &Path, model: &Model) -> Option<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".next");

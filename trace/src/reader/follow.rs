@@ -13,21 +13,21 @@ use super::lines::{ReadPosition, Skipped};
 use super::progress::Extent;
 use crate::sink::Sink;
 
-/// How much one poll reads at most, so that whoever polls stays responsive.
+/// The most bytes that one poll reads, so that the caller stays responsive.
 const POLL_BYTES: u64 = 16 << 20;
 
-/// How long to wait for a line that was reserved while later ones are there. A thread that takes longer to copy
-/// a line was killed or stopped in the middle of it.
+/// How long to wait for a reserved line while later ones are there. A thread that takes longer to copy a line was killed or
+/// stopped in the middle of it.
 const HOLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a [`Follower::poll`] found.
+/// The result of [`Follower::poll`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polled {
     /// Events replayed.
     pub events: u64,
-    /// There is more to read at once.
+    /// Whether there is more to read immediately.
     pub more: bool,
-    /// The file was replaced or cut: the model was begun anew.
+    /// Whether the file was replaced or cut, and the sink restarted.
     pub restarted: bool,
 }
 
@@ -40,12 +40,12 @@ pub struct Follower {
     buffer: Vec<u8>,
     writer_is_dead: bool,
     skips_holes: bool,
-    /// Since when, and where, a line is reserved but not written.
+    /// Since when, and at which offset, a reserved line is missing.
     stuck: Option<(Instant, u64)>,
 }
 
 impl Follower {
-    /// Opens a trace to follow. It may be empty as yet.
+    /// Opens a trace to follow. It may still be empty.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Follower {
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, or turns out not to be a trace, or to be a newer memlab's.
+    /// If the file cannot be read, is not a trace, or is one of a newer memlab.
     pub fn poll(&mut self, sink: &mut impl Sink) -> Result<Polled, ReadError> {
         self.poll_at(Instant::now(), sink)
     }
@@ -92,7 +92,7 @@ impl Follower {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Follower::poll`].
     pub fn poll_at(&mut self, now: Instant, sink: &mut impl Sink) -> Result<Polled, ReadError> {
         let restarted = self.restart_if_replaced(sink)?;
         let events = sink.model().events();
@@ -104,12 +104,12 @@ impl Follower {
         Ok(Polled { events: sink.model().events() - events, more, restarted })
     }
 
-    /// Says that the writer is dead: what it reserved but did not write is passed over from now on.
+    /// The writer is dead: lines that it reserved but did not write are skipped from now on.
     pub fn set_writer_dead(&mut self) {
         self.writer_is_dead = true;
     }
 
-    /// Says that what this file lacks will never be written, whether its writer lives or not.
+    /// Lines that are missing now are skipped, whether the writer lives or not.
     pub fn skip_holes(&mut self) {
         self.skips_holes = true;
     }
@@ -119,7 +119,7 @@ impl Follower {
         &self.position.feed.skipped
     }
 
-    /// Where it is, for [`SeekableReplay::add_checkpoint`](super::SeekableReplay::add_checkpoint).
+    /// The position, for [`SeekableReplay::add_checkpoint`](super::SeekableReplay::add_checkpoint).
     pub fn position(&self) -> ReadPosition {
         self.position.clone()
     }
@@ -139,7 +139,7 @@ impl Follower {
     }
 
     fn restart_if_replaced(&mut self, sink: &mut impl Sink) -> Result<bool, ReadError> {
-        // A file that is gone is still there for who has it open.
+        // A deleted file stays readable while it is open.
         let replaced = std::fs::metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) != self.identity);
         let length = self.file.metadata().map_err(|source| self.error(source))?.len();
         if !replaced && (length >= self.position.feed.offset || self.position.in_continuation) {
@@ -152,7 +152,7 @@ impl Follower {
         Ok(true)
     }
 
-    /// Reads one buffer; whether there may be more to read at once.
+    /// Reads one buffer; whether there may be more to read immediately.
     fn read_some(&mut self, now: Instant, sink: &mut impl Sink) -> Result<bool, ReadError> {
         let offset = self.position.feed.offset;
         self.buffer.resize(self.buffer.len().max(BUFFER), 0);
@@ -197,7 +197,7 @@ impl Follower {
         Ok(is_full)
     }
 
-    /// The writer is dead and its file at an end: goes on in the one beside it, if it died while cutting it down.
+    /// The writer is dead and its file read to the end: continues in the continuation file, if there is one.
     fn enter_continuation(&mut self, sink: &impl Sink) -> Result<bool, ReadError> {
         let Some(continuation) = open_continuation(&self.path, sink.model()) else { return Ok(false) };
         self.file = continuation;
@@ -206,7 +206,7 @@ impl Follower {
         Ok(true)
     }
 
-    /// Whether the line that was reserved but not written has had its time, and a later one is there.
+    /// Whether a reserved line has been missing for too long, and a later one is there.
     fn hole_timed_out(&self, now: Instant, length: usize) -> bool {
         let waited = self.stuck.is_some_and(|(since, at)| {
             at == self.position.feed.offset && now.saturating_duration_since(since) >= HOLE_TIMEOUT
@@ -223,7 +223,7 @@ fn open(path: &Path) -> Result<(File, (u64, u64)), ReadError> {
     Ok((file, (metadata.dev(), metadata.ino())))
 }
 
-/// Reads from an offset as much as there is and fits.
+/// Reads from an offset until the buffer is full or the file ends.
 fn read_at(mut file: &File, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
     file.seek(SeekFrom::Start(offset))?;
     let mut length = 0;

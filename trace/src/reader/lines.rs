@@ -1,4 +1,4 @@
-//! From bytes to records: finds lines, passes over what was never written, counts what is garbled.
+//! From bytes to records: finds lines, skips what was reserved but not written, counts garbled lines.
 
 use std::ops::ControlFlow;
 
@@ -12,7 +12,7 @@ use crate::sink::Sink;
 /// How many garbled lines are described.
 const DESCRIBED: usize = 5;
 
-/// Garbled lines of a trace: passed over, but not in silence.
+/// Garbled lines of a trace: skipped and counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// How many there are.
@@ -24,47 +24,46 @@ pub struct Skipped {
 /// A garbled line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedLine {
-    /// Which line it is, from 1.
+    /// The number of the line, from 1.
     pub line: u64,
-    /// Where it begins: bytes from the start of the (decompressed) trace.
+    /// The offset of its first byte in the (decompressed) trace.
     pub offset: u64,
     /// What is wrong with it.
     pub reason: String,
 }
 
-/// What became of a buffer.
+/// The result of feeding a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fed {
-    /// Bytes that need not be looked at again.
+    /// Bytes that need not be fed again.
     pub(super) consumed: usize,
-    /// What comes next is reserved but not yet written.
+    /// The next line is reserved but not yet written.
     pub(super) at_hole: bool,
-    /// The sink wants no more; the line it refused was not consumed.
+    /// The sink refused a line, which was not consumed.
     pub(super) refused: bool,
 }
 
-/// Takes buffers of a trace apart into lines and replays them.
+/// Splits buffers of a trace into lines and replays them.
 #[derive(Clone, Default)]
 pub(super) struct Feed {
     pub(super) skipped: Skipped,
     pub(super) has_header: bool,
     /// Bytes of the trace consumed.
     pub(super) offset: u64,
-    /// Bytes of lines among them: neither NULs nor passed over by the trace's own word.
+    /// Bytes of lines among them, without NULs and skipped ranges.
     pub(super) line_bytes: u64,
     lines: u64,
-    /// Nothing follows up to here: the trace said so.
+    /// A `skip` record says that nothing follows up to this offset.
     skip_to: u64,
-    /// Before the first NUL of the file that goes on where the trace was about to be cut down: what stands there is
-    /// said by the trace itself.
+    /// Before the first NUL of the continuation file: what precedes it repeats the trace.
     in_front: bool,
-    /// The line at hand was preceded by NULs: it may be the rest of one that was never finished.
+    /// The current line follows NULs: it may be the rest of an unfinished one.
     after_hole: bool,
 }
 
 impl Feed {
-    /// Replays the complete lines at the beginning of `buffer`. Up to `holes` places reserved but never written
-    /// are passed over; at the next, it stops.
+    /// Replays the complete lines at the begin of `buffer`. Up to `holes` reserved but unwritten ranges are skipped; it stops
+    /// at the next one.
     pub(super) fn feed(&mut self, buffer: &[u8], holes: usize, sink: &mut impl Sink) -> Result<Fed, FirstLine> {
         let mut holes = holes;
         let mut position = self.without_front(buffer);
@@ -99,17 +98,17 @@ impl Feed {
         Ok(Fed { consumed: position, at_hole, refused })
     }
 
-    /// Where there is something to read again, if it lies beyond what was fed.
+    /// The offset to continue at, if it is beyond what was fed.
     pub(super) fn skips_to(&self) -> Option<u64> {
         (self.skip_to > self.offset).then_some(self.skip_to)
     }
 
-    /// Goes on with the continuation file, from its beginning.
+    /// Continues with the continuation file, from its begin.
     pub(super) fn start_continuation(&mut self) {
         (self.offset, self.skip_to, self.in_front, self.after_hole) = (0, 0, true, false);
     }
 
-    /// How much of a buffer is to be passed over as front.
+    /// Bytes at the begin of a buffer to skip as repetition.
     fn without_front(&mut self, buffer: &[u8]) -> usize {
         if !self.in_front {
             return 0;
@@ -119,7 +118,7 @@ impl Feed {
         front.unwrap_or(buffer.len())
     }
 
-    /// The end of the trace, without newline: true if it is cut short.
+    /// The end of the trace, without newline; true if it is cut short.
     pub(super) fn finish(&mut self, rest: &[u8], sink: &mut impl Sink) -> Result<bool, FirstLine> {
         let rest = rest.trim_ascii_end();
         let rest = rest.split(|byte| *byte == 0).rfind(|piece| !piece.is_empty()).unwrap_or_default();
@@ -130,19 +129,19 @@ impl Feed {
         }
     }
 
-    /// A line too long to be one begins here.
+    /// A line that is too long begins here.
     pub(super) fn overlong(&mut self) {
         self.skip(self.offset, "the line is too long to be one of a trace".to_owned());
         self.lines += 1;
     }
 
-    /// Passes over bytes of a line too long to be one.
+    /// Skips bytes of a line that is too long.
     pub(super) fn pass_line(&mut self, bytes: usize) {
         self.line_bytes += bytes as u64;
         self.pass(bytes);
     }
 
-    /// Passes over bytes without a look.
+    /// Skips bytes.
     pub(super) fn pass(&mut self, bytes: usize) {
         self.offset += bytes as u64;
     }
@@ -157,7 +156,7 @@ impl Feed {
         }
     }
 
-    /// What is left of a line that was never finished is no error; a committed line may come right after it.
+    /// The rest of an unfinished line is not an error; a complete line may follow in it.
     #[cold]
     fn unreadable(
         &mut self,
@@ -173,7 +172,7 @@ impl Feed {
         pieces.next();
         for piece in pieces.filter(|piece| piece.starts_with(b"[\"") || piece.starts_with(b"{\"")) {
             if let Ok(record) = decode_line(piece) {
-                // A sink that refuses the rest of a damaged line goes without it.
+                // The sink may refuse the rest of a damaged line.
                 let _ = self.replay(record, sink)?;
             }
         }
@@ -204,8 +203,8 @@ impl Feed {
     }
 }
 
-/// How many NULs there are before anything else. A file whose disk space was taken ahead has them by the gigabyte, so they are
-/// looked at in pieces, which the compiler makes vectors of.
+/// The number of leading NULs. A file with preallocated disk space has gigabytes of them, so they are compared in blocks, which
+/// the compiler vectorizes.
 fn zeros_in_front(bytes: &[u8]) -> usize {
     const PIECE: usize = 4096;
     let is_zero = |piece: &&[u8]| piece.iter().fold(0, |all, byte| all | byte) == 0;
@@ -213,7 +212,7 @@ fn zeros_in_front(bytes: &[u8]) -> usize {
     bytes[whole..].iter().position(|byte| *byte != 0).map_or(bytes.len(), |more| whole + more)
 }
 
-/// A position in a trace: what was read of it, and of which of its two files.
+/// A position in a trace: in which of its two files, and the state of the line parser.
 #[derive(Clone, Default)]
 pub struct ReadPosition {
     pub(super) in_continuation: bool,

@@ -1,7 +1,7 @@
-//! A trace as it was at any moment.
+//! The state of a trace at any moment.
 //!
-//! Going forward replays what lies between; going back begins at the nearest checkpoint: a copy of the state, made on
-//! the way every so many events. The more the copies weigh, the fewer are kept.
+//! A seek forward replays the events in between. A seek backward begins at the nearest checkpoint: a copy of the state, made on
+//! the way. The larger the copies, the fewer are kept.
 
 use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
@@ -20,18 +20,18 @@ use crate::replay::Replay;
 use crate::seek_target::SeekTarget;
 use crate::sink::Sink;
 
-/// What became of a [`SeekableReplay::seek`].
+/// The result of [`SeekableReplay::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekOutcome {
     /// The state is that of the moment.
     Found,
-    /// The trace was cut down to stay within its bounds and no longer has that moment: the state is the earliest it has.
+    /// The trace was cut down to its maximum size and no longer has that moment: the state is the earliest it has.
     NotKept,
-    /// The progress callback broke off: the state is somewhere on the way.
+    /// The progress callback cancelled: the state is somewhere on the way.
     Cancelled,
 }
 
-/// A trace that can be looked at as it was.
+/// A trace whose state at any moment can be computed.
 pub struct SeekableReplay {
     path: PathBuf,
     identity: (u64, u64),
@@ -41,9 +41,9 @@ pub struct SeekableReplay {
     /// Read but not yet replayed.
     buffer: Vec<u8>,
     filled: usize,
-    /// In a line too long to be one, up to its newline.
+    /// In a line that is too long, up to its newline.
     discarding: bool,
-    /// What stood after the last newline was replayed too.
+    /// The bytes after the last newline were replayed too.
     finished: bool,
     /// The compressed file ends too early.
     truncated: bool,
@@ -51,7 +51,7 @@ pub struct SeekableReplay {
 }
 
 impl SeekableReplay {
-    /// Opens a trace, plain or compressed, at its beginning. With the state come the latest `events` events.
+    /// Opens a trace, plain or compressed, at its begin. The state keeps its latest `events` events.
     ///
     /// # Errors
     ///
@@ -73,47 +73,47 @@ impl SeekableReplay {
         })
     }
 
-    /// Has copies of the state weigh no more than this together, in bytes; 256 MiB unless told.
+    /// Bounds the bytes that copies of the state take together; 256 MiB by default.
     pub fn set_checkpoint_budget(&mut self, bytes: usize) {
         self.checkpoints.set_budget(bytes);
     }
 
-    /// The state at the moment last sought.
+    /// The state at the moment of the last seek.
     pub fn model(&self) -> &Model {
         &self.replay.model
     }
 
-    /// That state with the events before it; after a step back only those since a checkpoint.
+    /// That state with the events before it; after a seek backward only those since a checkpoint.
     pub fn replay(&self) -> &Replay {
         &self.replay
     }
 
-    /// Garbled lines passed over on the way from the beginning.
+    /// Garbled lines skipped on the way from the begin.
     pub fn skipped(&self) -> &Skipped {
         &self.position.feed.skipped
     }
 
-    /// Gives layers and threads the names that a later state knows.
+    /// Copies the names of layers and threads from a later state.
     pub fn adopt_names(&mut self, later: &Model) {
         self.replay.model.adopt_names(later);
     }
 
-    /// Whether the trace was found to end in the middle of a compressed frame.
+    /// Whether the trace ends in the middle of a compressed frame, as far as it was read.
     pub fn truncated(&self) -> bool {
         self.truncated
     }
 
-    /// That state, for good.
+    /// The state.
     pub fn into_replay(self) -> Replay {
         self.replay
     }
 
-    /// Makes the state that of the moment, reading no further than `extent`. `progress` is called every MiB or so; if
-    /// it breaks, the state is left where it is.
+    /// Seeks to a moment, reading no further than `extent`. `progress` is called about every MiB; if it breaks, the state stays
+    /// where it is.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, is no trace, or was made by a newer memlab.
+    /// If the file cannot be read, is not a trace, or was written by a newer memlab.
     pub fn seek(
         &mut self,
         at: SeekTarget,
@@ -141,7 +141,7 @@ impl SeekableReplay {
         Ok(if at.is_ahead_of(&self.replay.model) { SeekOutcome::Found } else { SeekOutcome::NotKept })
     }
 
-    /// Replays what is read, or reads more; false at the moment or at the end.
+    /// Replays the buffer and reads more; false at the moment or at the end.
     fn advance(&mut self, at: SeekTarget, extent: Extent) -> Result<bool, ReadError> {
         if self.discarding {
             let end = memchr::memchr(b'\n', &self.buffer[..self.filled]);
@@ -182,7 +182,7 @@ impl SeekableReplay {
         let wanted = if is_bounded { room.min(extent.offset.saturating_sub(position)) } else { room };
         let read = match self.source.read_at(position, &mut self.buffer[self.filled..][..wanted as usize]) {
             Ok(read) => read,
-            // A compressed trace that was cut, or damage in it: what came before still counts.
+            // A compressed trace that was cut or damaged: what precedes still counts.
             Err(_) if self.replay.model.header().is_some() => {
                 self.truncated = true;
                 0
@@ -193,7 +193,7 @@ impl SeekableReplay {
         Ok(read > 0)
     }
 
-    /// Takes `bytes` from the front of the buffer; `unseen`: the feed does not know of them.
+    /// Removes `bytes` from the front of the buffer; `unseen`: they were not fed.
     fn consume(&mut self, bytes: usize, unseen: bool) {
         self.buffer.copy_within(bytes..self.filled, 0);
         self.filled -= bytes;
@@ -202,7 +202,7 @@ impl SeekableReplay {
         }
     }
 
-    /// The buffer is full, and no line in it.
+    /// The buffer is full and holds no complete line.
     fn make_room(&mut self) {
         if self.buffer.len() < LONGEST_LINE {
             self.buffer.resize(self.buffer.len() * 2, 0);
@@ -225,7 +225,7 @@ impl SeekableReplay {
         true
     }
 
-    /// The writer cuts a long trace down: what was read of the old file is of no use for the new one.
+    /// The writer cut the trace down: the position in the old file and its checkpoints are not valid in the new one.
     fn reopen_if_replaced(&mut self) -> Result<(), ReadError> {
         let found = std::fs::metadata(&self.path).map(|found| (found.dev(), found.ino()));
         if found.is_ok_and(|found| found != self.identity) {
@@ -236,12 +236,12 @@ impl SeekableReplay {
         Ok(())
     }
 
-    /// Goes to the best checkpoint before the moment, unless the state at hand is better; to the beginning if there is none.
+    /// Goes to the best checkpoint before the moment, unless the current state is better; to the begin if there is none.
     fn begin_close_to(&mut self, at: SeekTarget) -> Result<(), ReadError> {
         let is_usable = at.is_ahead_of(&self.replay.model);
         let mut before = self.checkpoints.before(at);
         let nearest = before.next();
-        // Where events are wanted too, from one further back, so that there are some.
+        // If past events are kept, one checkpoint further back, so that there are some.
         let best = if self.replay.history_length() > 0 { before.next().or(nearest) } else { nearest };
         let best = best.filter(|best| !is_usable || best.model.events() > self.replay.model.events());
         if is_usable && best.is_none() {
@@ -280,7 +280,7 @@ impl SeekableReplay {
     }
 }
 
-/// Refuses what comes after the moment.
+/// Refuses events after the moment.
 struct Stopping<'r> {
     replay: &'r mut Replay,
     at: SeekTarget,

@@ -34,7 +34,7 @@ impl Source {
         Ok((source, (metadata.dev(), metadata.ino())))
     }
 
-    /// How long the file is; of a compressed one, 0: not known.
+    /// The size of the file; 0 for a compressed one: not known.
     pub(super) fn bytes_total(&self) -> u64 {
         match self {
             Self::Plain(file) => file.metadata().map_or(0, |metadata| metadata.len()),
@@ -42,7 +42,7 @@ impl Source {
         }
     }
 
-    /// Reads from an offset some of what there is and fits; 0 at the end.
+    /// Reads some bytes from an offset; 0 at the end.
     pub(super) fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let read = match self {
             Self::Plain(file) => {

@@ -13,30 +13,29 @@ use super::progress::{Loaded, Progress, ReadSummary};
 use crate::model::Model;
 use crate::sink::Sink;
 
-/// What is no longer than this may have been compressed however well.
+/// Below this size any expansion is accepted.
 const HARMLESS: u64 = 64 << 20;
 
-/// Reads a trace, plain or compressed with zstd (by its content, not its name), with the file beside it in which
-/// it goes on if its writer died while cutting it down (`FILE.next`).
+/// Reads a trace, plain or compressed with zstd (detected by content), with its continuation file (`FILE.next`) if the writer
+/// died while cutting it down.
 ///
-/// `progress` is called every MiB or so, and at the end; if it breaks, what was read until then is returned. What was
-/// reserved but never written is passed over; garbled lines are passed over and counted.
+/// `progress` is called about every MiB, and at the end; if it breaks, the result is what was read so far. Lines that were
+/// reserved but not written are skipped; garbled lines are skipped and counted.
 ///
 /// # Errors
 ///
-/// If the file cannot be read, is empty, is not a trace, was made by a newer memlab, or is made to
-/// expand without end.
+/// If the file cannot be read, is empty, is not a trace, was written by a newer memlab, or expands without bound.
 pub fn load_whole(path: &Path, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Loaded, ReadError> {
     let mut model = Model::new();
     let through = read_whole(path, &mut model, progress)?;
     Ok(Loaded::new(model, through))
 }
 
-/// As [`load_whole`], with each record given to `sink`. If that refuses one, what was read until then is all.
+/// As [`load_whole`], with each record given to `sink`. Reading ends where the sink refuses one.
 ///
 /// # Errors
 ///
-/// As there.
+/// As [`load_whole`].
 pub fn read_whole(
     path: &Path,
     sink: &mut impl Sink,
@@ -53,11 +52,11 @@ pub fn read_whole(
     Ok(reading.into_through())
 }
 
-/// As [`load_whole`], but this file alone.
+/// As [`load_whole`], without the continuation file.
 ///
 /// # Errors
 ///
-/// As there.
+/// As [`load_whole`].
 pub fn load(path: &Path, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Loaded, ReadError> {
     let mut model = Model::new();
     let through = read_first(path, &mut model, progress)?.into_through();
@@ -107,9 +106,9 @@ struct Reading<'p, S> {
     sink: &'p mut S,
     feed: Feed,
     through: ReadSummary,
-    /// The sink wants no more.
+    /// The sink refused a record.
     refused: bool,
-    /// More than this no honest file of this size expands to.
+    /// The most bytes of lines that a trace of this size expands to.
     most_line_bytes: u64,
 }
 
@@ -152,14 +151,14 @@ impl<S: Sink> Reading<'_, S> {
     ) -> Result<(), ReadError> {
         let mut buffer = vec![0; BUFFER];
         let mut filled = 0;
-        // In a line too long to be one, up to its newline.
+        // In a line that is too long, up to its newline.
         let mut discarding = false;
         let mut next_report = BUFFER as u64;
         loop {
             let read = match source.read(&mut buffer[filled..]) {
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // The end of a compressed file that was cut, or damage in it: what came before still counts.
+                // A compressed file that was cut or damaged: what precedes still counts.
                 Err(error) if self.feed.has_header && error.kind() != io::ErrorKind::IsADirectory => {
                     self.through.truncated = true;
                     break;
@@ -213,7 +212,7 @@ impl<S: Sink> Reading<'_, S> {
         if self.through.cancelled || self.refused || discarding { Ok(()) } else { self.finish(&buffer[..filled]) }
     }
 
-    /// Looks at what stands after the last newline.
+    /// Replays the bytes after the last newline.
     fn finish(&mut self, rest: &[u8]) -> Result<(), ReadError> {
         let path = || self.path.to_owned();
         if !self.feed.has_header && self.feed.offset == 0 && rest.starts_with(b"{\"memlab\":") && !rest.ends_with(b"}")
@@ -230,7 +229,7 @@ impl<S: Sink> Reading<'_, S> {
     }
 }
 
-/// Counts what is read.
+/// Counts bytes read.
 struct Counted<R> {
     source: R,
     read: u64,

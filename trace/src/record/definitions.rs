@@ -1,4 +1,4 @@
-//! Definitions: said once, named by id from then on.
+//! Definitions: written once, referred to by id.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ use super::text::Text;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// The format's version.
+    /// The version of the format.
     pub memlab: u32,
     /// The version of memlab that wrote.
     #[serde(default)]
@@ -29,7 +29,7 @@ pub struct Header {
     /// Its parent.
     #[serde(default)]
     pub parent_pid: u32,
-    /// The moment times count from: nanoseconds since 1970.
+    /// The start of the trace, from which times count: nanoseconds since 1970.
     #[serde(default)]
     pub start_unix_ns: u64,
     /// The command line.
@@ -38,7 +38,7 @@ pub struct Header {
     /// The working directory.
     #[serde(default)]
     pub directory: String,
-    /// The machine's name.
+    /// The host name.
     #[serde(default)]
     pub host: String,
     /// `RANK`, if a launcher set it.
@@ -68,15 +68,15 @@ pub struct Device {
     /// Its name.
     #[serde(default)]
     pub name: String,
-    /// Its memory.
+    /// Bytes of memory.
     #[serde(default)]
     pub total_bytes: u64,
-    /// Its place on the PCI bus.
+    /// Its PCI bus id.
     #[serde(default)]
     pub bus_id: Option<String>,
 }
 
-/// The limit that memlab keeps for the process on a device, each time it is set or lifted.
+/// The limit that memlab sets for the process on a device, each time it is set or lifted.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -88,7 +88,7 @@ pub struct Device {
 pub struct Limit {
     /// The device.
     pub limit: i32,
-    /// The most that the process may have there; `None`: as much as there is.
+    /// The limit in bytes; `None`: no limit.
     #[serde(default)]
     pub bytes: Option<u64>,
     /// What happens to an allocation beyond it: `oom` or `spill`.
@@ -96,7 +96,7 @@ pub struct Limit {
     pub on_limit: String,
 }
 
-/// What other processes hold of a device, each time the driver says something new. The largest come first.
+/// What other processes hold on a device, each time that changes. The largest come first.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -108,7 +108,7 @@ pub struct Limit {
 pub struct Others {
     /// The device.
     pub others: i32,
-    /// Process numbers, as the driver counts them, and the bytes of each.
+    /// Process ids, as the driver reports them, with the bytes of each.
     #[serde(default)]
     pub processes: Vec<(u32, u64)>,
 }
@@ -125,7 +125,7 @@ pub struct Others {
 pub struct Thread {
     /// Its id in events.
     pub thread: u32,
-    /// The system's id of it.
+    /// The id that the system gives it.
     #[serde(default)]
     pub tid: u32,
     /// Its name.
@@ -149,12 +149,12 @@ pub struct Software {
     /// Its version.
     #[serde(default)]
     pub version: String,
-    /// The folder it lives in; frames below torch's are torch's own, those below python's the standard library's.
+    /// Its folder; frames in that of torch are of PyTorch, in that of python of the standard library.
     #[serde(default)]
     pub root: String,
 }
 
-/// Where code lies whose owner its place does not tell.
+/// A file or folder of code that its path does not classify.
 ///
 /// ```
 /// use memlab_trace::{decode_line, record::CodeKind, Record};
@@ -165,9 +165,9 @@ pub struct Software {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeRoot {
-    /// What lies there.
+    /// What the code is.
     pub code: CodeKind,
-    /// A file, or a folder with all that is below it.
+    /// A file, or a folder with its contents.
     #[serde(default)]
     pub root: String,
 }
@@ -176,11 +176,11 @@ pub struct CodeRoot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CodeKind {
-    /// The program's own: what was started by `python -m`, say, though it is installed like a library.
+    /// The program: for example what `python -m` started, though it is installed like a library.
     Program,
-    /// Written by a compiler.
+    /// Code that a compiler wrote.
     Generated,
-    /// A kind that a newer memlab added.
+    /// A kind of a newer memlab.
     #[default]
     #[serde(other)]
     Unknown,
@@ -221,7 +221,7 @@ pub struct Frame<'a> {
     pub function: Text<'a>,
 }
 
-/// The text of a line of a source file, as it was when it ran.
+/// The text of a line of a source file at the time it ran.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -238,7 +238,7 @@ pub struct Source<'a> {
     /// The line, from 1.
     #[serde(default)]
     pub line: u32,
-    /// What it says; of a long line the beginning.
+    /// The text; the begin of a long line.
     #[serde(borrow, default)]
     pub text: Text<'a>,
 }
@@ -283,7 +283,7 @@ pub struct Layer {
     /// The module's class.
     #[serde(default, rename = "type")]
     pub class: String,
-    /// The qualified name in the outermost module, `""` for that itself; `None`: not known (yet).
+    /// The qualified name in the outermost module, `""` for the module itself; `None`: not known (yet).
     #[serde(default)]
     pub name: Option<String>,
     /// Of an outermost module, the variable or attribute that holds it, if one was found.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::text::Text;
 
-/// What is known of a block when it is handed out: a sum of flags.
+/// What is known about a block when it is allocated: a sum of flags.
 ///
 /// ```
 /// use memlab_trace::record::{Flags, Phase};
@@ -17,9 +17,9 @@ use super::text::Text;
 pub struct Flags(pub u32);
 
 impl Flags {
-    /// The operation that allocates makes an autograd node.
+    /// The allocating operation creates an autograd node.
     pub const GRADIENT_NODE: u32 = 4;
-    /// A library workspace (cuBLAS and kin).
+    /// A library workspace (cuBLAS and others).
     pub const WORKSPACE: u32 = 8;
     /// In backward; stack and layer are those of the forward operation.
     pub const LINKED: u32 = 16;
@@ -29,11 +29,11 @@ impl Flags {
     pub const MOVED_MODULE: u32 = 64;
     /// The driver memory became a segment of PyTorch's caching allocator.
     pub const SEGMENT: u32 = 128;
-    /// A buffer of `DistributedDataParallel`'s or FSDP's: for sums of gradients, or for parameters gathered from all ranks.
+    /// A buffer of `DistributedDataParallel` or FSDP: for sums of gradients, or for parameters gathered from all ranks.
     pub const COMMUNICATION: u32 = 256;
-    /// It was there when memlab was loaded.
+    /// Allocated before memlab was loaded.
     pub const BEFORE: u32 = 512;
-    /// The driver memory is a block of PyTorch's allocator by itself (`PYTORCH_NO_CUDA_MEMORY_CACHING`).
+    /// The driver memory is a block of PyTorch's allocator outside its segments (`PYTORCH_NO_CUDA_MEMORY_CACHING`).
     pub const BLOCK: u32 = 1024;
 
     /// The phase of the program.
@@ -85,7 +85,7 @@ pub struct Alloc {
     pub thread: u32,
     /// The device.
     pub device: i32,
-    /// Where the block begins.
+    /// The address of the block.
     pub address: u64,
     /// Its size as PyTorch counts it (rounded up to 512).
     pub bytes: u64,
@@ -93,7 +93,7 @@ pub struct Alloc {
     pub stack: u32,
     /// The layer; 0: none.
     pub layer: u32,
-    /// What is known of it.
+    /// Flags.
     pub flags: Flags,
 }
 
@@ -113,7 +113,7 @@ pub struct Free {
     pub thread: u32,
     /// The device.
     pub device: i32,
-    /// Where the block begins.
+    /// The address of the block.
     pub address: u64,
 }
 
@@ -121,7 +121,7 @@ pub struct Free {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DriverKind {
-    /// `cuMemAlloc` and kin.
+    /// `cuMemAlloc` and its variants.
     Device,
     /// From a stream-ordered pool.
     Async,
@@ -159,7 +159,7 @@ impl DriverKind {
         }
     }
 
-    /// Whether it takes memory of the device on this process's account.
+    /// Whether it is device memory charged to this process.
     pub const fn on_device(self) -> bool {
         !matches!(self, Self::Imported | Self::Pinned | Self::Registered)
     }
@@ -183,8 +183,8 @@ pub struct DriverAlloc<'a> {
     pub thread: u32,
     /// The device; -1 for host memory.
     pub device: i32,
-    /// The pointer; the handle for arrays; for physical memory (and handles of it that were imported) a number that
-    /// memlab gives it, since the driver reuses handles while mappings live on.
+    /// The pointer; the handle for arrays; for physical memory (and imported handles of it) a number that memlab assigns, since
+    /// the driver reuses handles while mappings exist.
     pub address: u64,
     /// The size.
     pub bytes: u64,
@@ -192,19 +192,19 @@ pub struct DriverAlloc<'a> {
     pub kind: DriverKind,
     /// The outermost CUDA function called.
     pub call: Text<'a>,
-    /// The file that called it.
+    /// The library that called it.
     pub library: Text<'a>,
     /// The Python stack; 0: none.
     pub stack: u32,
     /// The layer; 0: none.
     pub layer: u32,
-    /// What is known of it.
+    /// Flags.
     pub flags: Flags,
 }
 
 impl DriverAlloc<'_> {
-    /// Whether this is a block of PyTorch's allocator by itself, which reports none then: over `cudaMallocAsync`, and
-    /// without caching.
+    /// Whether this is a block of PyTorch's allocator outside its segments, which has no `"a"` record: with `cudaMallocAsync`,
+    /// and without caching.
     ///
     /// ```
     /// use memlab_trace::{decode_line, Record};
@@ -256,11 +256,11 @@ pub struct Map {
     pub thread: u32,
     /// The device.
     pub device: i32,
-    /// Where it appears.
+    /// The virtual address.
     pub address: u64,
-    /// How much of it.
+    /// Bytes.
     pub bytes: u64,
-    /// The physical memory, by memlab's own number: the `address` of its [`DriverAlloc`].
+    /// The physical memory: the `address` of its [`DriverAlloc`].
     pub handle: u64,
 }
 
@@ -280,9 +280,9 @@ pub struct Unmap {
     pub thread: u32,
     /// The device.
     pub device: i32,
-    /// From where.
+    /// The virtual address.
     pub address: u64,
-    /// How much.
+    /// Bytes.
     pub bytes: u64,
 }
 
@@ -302,11 +302,11 @@ pub struct Oom {
     pub thread: u32,
     /// The device.
     pub device: i32,
-    /// The bytes asked for.
+    /// The bytes requested.
     pub requested: u64,
-    /// The bytes allocated, by PyTorch's word.
+    /// The bytes allocated, as PyTorch reports.
     pub allocated: u64,
-    /// The bytes reserved, by PyTorch's word.
+    /// The bytes reserved, as PyTorch reports.
     pub reserved: u64,
     /// The Python stack; 0: none.
     pub stack: u32,
@@ -314,7 +314,7 @@ pub struct Oom {
     pub layer: u32,
 }
 
-/// What a tag says a tensor is.
+/// The category of a tensor in a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TagCategory {
@@ -322,7 +322,7 @@ pub enum TagCategory {
     Parameter,
     /// A parameter's gradient.
     Gradient,
-    /// What an optimizer keeps about a parameter.
+    /// Optimizer state of a parameter.
     OptimizerState,
     /// A module's buffer.
     Buffer,
@@ -358,15 +358,15 @@ pub struct Tag<'a> {
     pub time: u64,
     /// The device.
     pub device: i32,
-    /// Where its storage begins, in some live block.
+    /// The address of its storage, in a live block.
     pub address: u64,
-    /// What it is.
+    /// The category.
     pub category: TagCategory,
     /// numel × itemsize.
     pub bytes: u64,
-    /// The layer id of the outermost module that has it; 0: none.
+    /// The layer id of its outermost module; 0: none.
     pub root: u32,
-    /// Its qualified name there, for optimizer state followed by `:` and the state's key; of an input none.
+    /// Its qualified name in that module; of optimizer state, followed by `:` and the key of the state; empty for an input.
     pub name: Text<'a>,
 }
 
@@ -404,9 +404,9 @@ pub struct Used {
     pub device: i32,
     /// Bytes in use, by all processes.
     pub used: u64,
-    /// Bytes the device has, without what the driver keeps to itself.
+    /// The size of the device's memory in bytes, without what the driver reserves.
     pub total: u64,
-    /// Bytes the driver books for this process; `None` where it does not say.
+    /// Bytes that the driver reports for this process; `None` if it does not.
     pub process: Option<u64>,
 }
 
@@ -425,7 +425,7 @@ pub struct Moved {
     pub time: u64,
     /// The device.
     pub device: i32,
-    /// Bytes of it in host memory; 0: all are back.
+    /// Bytes of it in host memory; 0: none.
     pub bytes: u64,
 }
 
@@ -442,7 +442,7 @@ pub struct Moved {
 pub struct Lost {
     /// Nanoseconds since the trace's start.
     pub time: u64,
-    /// How many, at the least.
+    /// The number of events, at least.
     pub events: u64,
 }
 

@@ -2,5 +2,5 @@
 
 use std::borrow::Cow;
 
-/// A text of a line, borrowed from it where JSON allows.
+/// Text, borrowed from the line where it has no escapes.
 pub type Text<'a> = Cow<'a, str>;

@@ -1,4 +1,4 @@
-//! Rows of a keyframe: what there is many of, as numbers in an order, and where they grow as differences to the row before.
+//! Rows of a keyframe: arrays of numbers. Figures that grow are stored as differences to the row before.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use crate::record::Phase;
 /// `[address, bytes, born, time, cell, list]`; address, born and time as differences, list -1 for none.
 pub(super) type BlockRow = [i64; 6];
 
-/// The rows of one line, which begins at zero.
+/// Packs the rows of one line; differences start at zero.
 #[derive(Default)]
 pub(super) struct Blocks {
     address: u64,
@@ -21,14 +21,14 @@ pub(super) struct Blocks {
     time: u64,
 }
 
-/// What to add to `last`, which becomes `next`.
+/// The difference to `last`, which becomes `next`.
 fn difference(last: &mut u64, next: u64) -> i64 {
     let difference = next.wrapping_sub(*last) as i64;
     *last = next;
     difference
 }
 
-/// The reverse.
+/// The inverse of [`difference`].
 fn sum(last: &mut u64, difference: i64) -> u64 {
     *last = last.wrapping_add_signed(difference);
     *last
@@ -49,7 +49,7 @@ impl Blocks {
     pub(super) fn unpacked(&mut self, [address, bytes, born, time, cell, list]: BlockRow) -> (Block, Option<u32>) {
         let (address, born, time) =
             (sum(&mut self.address, address), sum(&mut self.born, born), sum(&mut self.time, time));
-        // What is out of range names no cell, and then no block.
+        // A number out of range names no cell, so the block is refused.
         let cell = u32::try_from(cell).unwrap_or(u32::MAX);
         let list = (list >= 0).then(|| u32::try_from(list).unwrap_or(u32::MAX));
         (Block::new(address, bytes as u64, born, time, cell), list)
@@ -86,8 +86,8 @@ impl Tensors {
     }
 }
 
-/// A cell: stack, layer, owner, kind and phase, what it holds and held, its lines and layer in the books, and whether autograd
-/// nodes were made with it (1).
+/// A cell: stack, layer, owner, kind and phase, its figures, its line slots and layer slot, and whether autograd nodes were
+/// created with it (1).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct CellRow(u32, u32, u32, Kind, Phase, [u64; 6], [u32; SCOPES], u32, u8);
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::packed::{BlockRow, CellRow, PointRow, StepRow, TensorRow};
 use crate::model::anomalies::Anomalies;
-use crate::model::device::Totals;
+use crate::model::device_totals::Totals;
 use crate::model::driver_memory::{DriverCaller, DriverTotals, HeldMemory, Mapping};
 use crate::model::growth::{Cells, Snapshot};
 use crate::model::history_views::CategoryPoint;
@@ -104,7 +104,7 @@ pub(super) enum Part {
         device: i32,
         points: Vec<PointRow>,
     },
-    /// What memory was used for over time: its scale, and its points.
+    /// Bytes by category over time: the scale, followed by the points.
     Shares {
         device: i32,
         origin: u64,

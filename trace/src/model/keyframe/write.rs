@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::packed::{Blocks, Points, StepRows, Tensors};
 use super::parts::Part;
 use crate::model::blocks::{Block, NONE};
-use crate::model::device::{DeviceState, OtherProcesses};
+use crate::model::device::DeviceState;
+use crate::model::device_totals::OtherProcesses;
 use crate::model::driver_memory::DriverMemory;
 use crate::model::growth::Growth;
 use crate::model::line::Line;
@@ -18,7 +19,7 @@ use crate::model::state::{HOST, Model};
 use crate::model::steps::Steps;
 use crate::record;
 
-/// How many rows a line holds: what is live, and what has been, comes by the ten thousand.
+/// Rows per line: there may be tens of thousands of blocks, cells and points.
 const ROWS: usize = 128;
 
 /// Writes lines.
@@ -71,8 +72,8 @@ impl Model {
         lines.put(&Part::Ooms { count, rest, seen_at })
     }
 
-    /// Halves what is kept of the past (the course over time, steps, what lines held after them, repeated out-of-memory
-    /// events), so that a keyframe is smaller; false if there is nothing left to halve.
+    /// Halves what is kept of the past (timelines, steps, snapshots of lines, repeated out-of-memory events), so that a
+    /// keyframe is smaller; false if nothing can be halved.
     pub fn shorten_history(&mut self) -> bool {
         let mut shortened = self.steps.shorten() | self.ooms.shorten();
         for device in self.devices.iter_mut().flatten() {

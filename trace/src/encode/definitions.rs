@@ -1,0 +1,212 @@
+//! Definitions: what a trace says once.
+
+use super::buffer::{LineBuffer, NUMBER};
+use crate::record::{CodeKind, FORMAT};
+
+/// The header line.
+#[derive(Clone, Copy, Debug)]
+pub struct Header<'a> {
+    /// The version of memlab that writes.
+    pub version: &'a str,
+    /// A random identity of this trace.
+    pub id: &'a str,
+    /// The process.
+    pub pid: u32,
+    /// Its parent.
+    pub parent_pid: u32,
+    /// The start of the trace, from which it counts times: nanoseconds since 1970.
+    pub start_unix_ns: u64,
+    /// The command line as in `/proc/self/cmdline`: each argument ends in a NUL.
+    pub command: &'a [u8],
+    /// The working directory.
+    pub directory: &'a [u8],
+    /// The host name.
+    pub host: &'a [u8],
+    /// `RANK`, if a launcher set it.
+    pub rank: Option<u32>,
+    /// `LOCAL_RANK`, if a launcher set it.
+    pub local_rank: Option<u32>,
+    /// `WORLD_SIZE`, if a launcher set it.
+    pub world_size: Option<u32>,
+}
+
+/// The first line of a trace. Arguments that do not fit are left out; the last one kept ends in `…`.
+pub fn header<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, header: &Header<'_>) -> &'b [u8] {
+    // What follows the command: two strings of at most 1024 and 256 bytes, and the ranks.
+    const AFTER_COMMAND: usize = 1024 + 256 + 128;
+    const RANKS: usize = 96;
+    let mut line = buffer.line();
+    line.raw(b"{\"memlab\":").number(FORMAT);
+    line.raw(b",\"version\":").string(header.version.as_bytes(), AFTER_COMMAND);
+    line.raw(b",\"id\":").string(header.id.as_bytes(), AFTER_COMMAND);
+    line.raw(b",\"pid\":").number(header.pid);
+    line.raw(b",\"parent_pid\":").number(header.parent_pid);
+    line.raw(b",\"start_unix_ns\":").number(header.start_unix_ns);
+    line.raw(b",\"command\":[");
+    let command = header.command.strip_suffix(b"\0").unwrap_or(header.command);
+    if !header.command.is_empty() {
+        for (index, argument) in command.split(|byte| *byte == 0).enumerate() {
+            if line.room() < AFTER_COMMAND + 8 {
+                break;
+            }
+            line.raw(if index == 0 { b"" } else { b"," }).string(argument, AFTER_COMMAND);
+        }
+    }
+    line.raw(b"],\"directory\":").string(header.directory, 256 + 128);
+    line.raw(b",\"host\":").string(header.host, RANKS);
+    line.raw(b",\"rank\":").optional(header.rank);
+    line.raw(b",\"local_rank\":").optional(header.local_rank);
+    line.raw(b",\"world_size\":").optional(header.world_size).finish(b"}");
+    line.into_bytes()
+}
+
+/// A device: its ordinal, name, memory in bytes, and PCI bus id.
+pub fn device<'b, const N: usize>(
+    buffer: &'b mut LineBuffer<N>,
+    device: i32,
+    name: impl AsRef<[u8]>,
+    total_bytes: u64,
+    bus_id: Option<&[u8]>,
+) -> &'b [u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"device\":").number(device);
+    line.raw(b",\"name\":").string(name.as_ref(), 96);
+    line.raw(b",\"total_bytes\":").number(total_bytes);
+    line.raw(b",\"bus_id\":").optional_string(bus_id, 4).finish(b"}");
+    line.into_bytes()
+}
+
+/// The limit of the process on a device (`None`: there is none), and what happens beyond it: `oom` or `spill`.
+pub fn limit<'b, const N: usize>(
+    buffer: &'b mut LineBuffer<N>,
+    device: i32,
+    bytes: Option<u64>,
+    on_limit: &str,
+) -> &'b [u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"limit\":").number(device);
+    line.raw(b",\"bytes\":").optional(bytes);
+    line.raw(b",\"on_limit\":").string(on_limit.as_bytes(), 4).finish(b"}");
+    line.into_bytes()
+}
+
+/// Other processes on a device and the bytes of each: as many of the first as the buffer has room for.
+pub fn others<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, device: i32, processes: &[(u32, u64)]) -> &'b [u8] {
+    const ENTRY: usize = 2 * (NUMBER + 1) + 3;
+    let mut line = buffer.line();
+    line.raw(b"{\"others\":").number(device).raw(b",\"processes\":[");
+    for (index, (pid, bytes)) in processes.iter().enumerate() {
+        if line.room() < ENTRY + 4 {
+            break;
+        }
+        line.raw(if index == 0 { b"[".as_slice() } else { b",[".as_slice() });
+        line.number(*pid).field(*bytes).raw(b"]");
+    }
+    line.finish(b"]}");
+    line.into_bytes()
+}
+
+/// A thread: its id in events, the system's id of it, and its name.
+pub fn thread<const N: usize>(buffer: &mut LineBuffer<N>, thread: u32, tid: u32, name: impl AsRef<[u8]>) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"thread\":").number(thread);
+    line.raw(b",\"tid\":").number(tid);
+    line.raw(b",\"name\":").string(name.as_ref(), 4).finish(b"}");
+    line.into_bytes()
+}
+
+/// Software found in the process, and its folder.
+pub fn software<const N: usize>(
+    buffer: &mut LineBuffer<N>,
+    software: impl AsRef<[u8]>,
+    version: impl AsRef<[u8]>,
+    root: impl AsRef<[u8]>,
+) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"software\":").string(software.as_ref(), N / 2);
+    line.raw(b",\"version\":").string(version.as_ref(), N / 3);
+    line.raw(b",\"root\":").string(root.as_ref(), 4).finish(b"}");
+    line.into_bytes()
+}
+
+/// A file or folder of code, and what it is.
+pub fn code_root<const N: usize>(buffer: &mut LineBuffer<N>, code: CodeKind, root: impl AsRef<[u8]>) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"code\":\"").raw(code.as_str().as_bytes());
+    line.raw(b"\",\"root\":").string(root.as_ref(), 4).finish(b"}");
+    line.into_bytes()
+}
+
+/// A Python frame: one place in one function; `line` is `None` where the code object has none.
+pub fn frame<const N: usize>(
+    buffer: &mut LineBuffer<N>,
+    frame: u32,
+    file: impl AsRef<[u8]>,
+    line: Option<u32>,
+    function: impl AsRef<[u8]>,
+) -> &[u8] {
+    let mut out = buffer.line();
+    out.raw(b"{\"frame\":").number(frame);
+    out.raw(b",\"file\":").string(file.as_ref(), (N / 3).max(48));
+    out.raw(b",\"line\":").optional(line);
+    out.raw(b",\"function\":").string(function.as_ref(), 4).finish(b"}");
+    out.into_bytes()
+}
+
+/// The text of a line of a source file.
+pub fn source<const N: usize>(
+    buffer: &mut LineBuffer<N>,
+    file: impl AsRef<[u8]>,
+    line: u32,
+    text: impl AsRef<[u8]>,
+) -> &[u8] {
+    let mut out = buffer.line();
+    out.raw(b"{\"source\":").string(file.as_ref(), (N / 3).max(48));
+    out.raw(b",\"line\":").number(line);
+    out.raw(b",\"text\":").string(text.as_ref(), 4).finish(b"}");
+    out.into_bytes()
+}
+
+/// A stack: the caller's stack (0: none) and the frame on top of it.
+pub fn stack<const N: usize>(buffer: &mut LineBuffer<N>, stack: u32, parent: u32, frame: u32) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"stack\":").number(stack);
+    line.raw(b",\"parent\":").number(parent);
+    line.raw(b",\"frame\":").number(frame).finish(b"}");
+    line.into_bytes()
+}
+
+/// A layer: the layer that called it (0: an outermost module), its class, its qualified name once known, and the variable
+/// that holds an outermost module.
+pub fn layer<'b, const N: usize>(
+    buffer: &'b mut LineBuffer<N>,
+    layer: u32,
+    parent: u32,
+    class: impl AsRef<[u8]>,
+    name: Option<&[u8]>,
+    variable: Option<&[u8]>,
+) -> &'b [u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"layer\":").number(layer);
+    line.raw(b",\"parent\":").number(parent);
+    line.raw(b",\"type\":").string(class.as_ref(), N / 2);
+    if variable.is_some() {
+        line.raw(b",\"variable\":").optional_string(variable, N / 4);
+    }
+    line.raw(b",\"name\":").optional_string(name, 4).finish(b"}");
+    line.into_bytes()
+}
+
+/// Something memlab could not do in this process, in words for the user.
+pub fn warning<const N: usize>(buffer: &mut LineBuffer<N>, warning: impl AsRef<[u8]>) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"warning\":").string(warning.as_ref(), 4).finish(b"}");
+    line.into_bytes()
+}
+
+/// Nothing follows up to byte `skip` of the trace, which is after this line.
+pub fn skip<const N: usize>(buffer: &mut LineBuffer<N>, skip: u64) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"skip\":").number(skip).finish(b"}");
+    line.into_bytes()
+}

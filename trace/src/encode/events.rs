@@ -1,0 +1,198 @@
+//! Events.
+
+use super::buffer::{LineBuffer, NUMBER};
+use crate::record::{DriverKind, TagCategory};
+
+/// `["a",…]`: the caching allocator handed out a block; `flags` as in [`crate::record::Flags`].
+#[expect(clippy::too_many_arguments, reason = "one per element of the record, in its order")]
+#[inline]
+pub fn alloc<const N: usize>(
+    buffer: &mut LineBuffer<N>,
+    time: u64,
+    thread: u32,
+    device: i32,
+    address: u64,
+    bytes: u64,
+    stack: u32,
+    layer: u32,
+    flags: u32,
+) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"a\",").number(time).field(thread).field(device).field(address).field(bytes);
+    line.field(stack).field(layer).field(flags).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["f",…]`: the block at `address` was given back to the caching allocator.
+#[inline]
+pub fn free<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, device: i32, address: u64) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"f\",").number(time).field(thread).field(device).field(address).finish(b"]");
+    line.into_bytes()
+}
+
+/// A `"d+"` line: memory taken from the driver.
+#[derive(Clone, Copy, Debug)]
+pub struct DriverAlloc<'a> {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread that called.
+    pub thread: u32,
+    /// The device; -1 for host memory.
+    pub device: i32,
+    /// The pointer, or the handle for arrays and physical memory.
+    pub address: u64,
+    /// The size.
+    pub bytes: u64,
+    /// The kind of memory.
+    pub kind: DriverKind,
+    /// The outermost CUDA function called.
+    pub call: &'a [u8],
+    /// The file that called it.
+    pub library: &'a [u8],
+    /// The Python stack.
+    pub stack: u32,
+    /// The layer.
+    pub layer: u32,
+    /// As in [`crate::record::Flags`].
+    pub flags: u32,
+}
+
+/// `["d+",…]`: memory taken from the driver.
+pub fn driver_alloc<'b, const N: usize>(buffer: &'b mut LineBuffer<N>, event: &DriverAlloc<'_>) -> &'b [u8] {
+    const TAIL: usize = 3 * (NUMBER + 1) + 4;
+    let mut line = buffer.line();
+    line.raw(b"[\"d+\",").number(event.time).field(event.thread).field(event.device);
+    line.field(event.address).field(event.bytes);
+    line.raw(b",\"").raw(event.kind.as_str().as_bytes()).raw(b"\",");
+    let half = line.room().saturating_sub(TAIL) / 2;
+    line.string(event.call, half + TAIL).raw(b",").string(event.library, TAIL);
+    line.field(event.stack).field(event.layer).field(event.flags).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["d-",…]`: driver memory was freed.
+pub fn driver_free<const N: usize>(
+    buffer: &mut LineBuffer<N>,
+    time: u64,
+    thread: u32,
+    device: i32,
+    address: u64,
+    kind: DriverKind,
+) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"d-\",").number(time).field(thread).field(device).field(address);
+    line.raw(b",\"").raw(kind.as_str().as_bytes()).finish(b"\"]");
+    line.into_bytes()
+}
+
+/// `["map",…]`: physical memory `handle` appears at a virtual address.
+pub fn map<const N: usize>(
+    buffer: &mut LineBuffer<N>,
+    time: u64,
+    thread: u32,
+    device: i32,
+    address: u64,
+    bytes: u64,
+    handle: u64,
+) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"map\",").number(time).field(thread).field(device).field(address).field(bytes);
+    line.field(handle).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["unmap",…]`: physical memory disappears from a virtual address.
+pub fn unmap<const N: usize>(
+    buffer: &mut LineBuffer<N>,
+    time: u64,
+    thread: u32,
+    device: i32,
+    address: u64,
+    bytes: u64,
+) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"unmap\",").number(time).field(thread).field(device).field(address).field(bytes).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["oom",…]`: PyTorch is about to raise OutOfMemoryError; the totals are PyTorch's own.
+#[expect(clippy::too_many_arguments, reason = "one per element of the record, in its order")]
+pub fn oom<const N: usize>(
+    buffer: &mut LineBuffer<N>,
+    time: u64,
+    thread: u32,
+    device: i32,
+    requested: u64,
+    allocated: u64,
+    reserved: u64,
+    stack: u32,
+    layer: u32,
+) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"oom\",").number(time).field(thread).field(device).field(requested).field(allocated);
+    line.field(reserved).field(stack).field(layer).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["tag",…]`: what the tensor at `address` is; `root` is the layer id of its outermost module (0: none).
+#[expect(clippy::too_many_arguments, reason = "one per element of the record, in its order")]
+pub fn tag<const N: usize>(
+    buffer: &mut LineBuffer<N>,
+    time: u64,
+    device: i32,
+    address: u64,
+    category: TagCategory,
+    bytes: u64,
+    root: u32,
+    name: impl AsRef<[u8]>,
+) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"tag\",").number(time).field(device).field(address);
+    line.raw(b",\"").raw(category.as_str().as_bytes()).raw(b"\"").field(bytes).field(root);
+    line.raw(b",").string(name.as_ref(), 4).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["step",…]`: optimizer step `index` (from 0) ended.
+pub fn step<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, index: u64) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"step\",").number(time).field(thread).field(index).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["used",…]`: the use of the whole device and of this process, as the driver reports them.
+pub fn used<const N: usize>(
+    buffer: &mut LineBuffer<N>,
+    time: u64,
+    device: i32,
+    used: u64,
+    total: u64,
+    process: Option<u64>,
+) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"used\",").number(time).field(device).field(used).field(total);
+    line.raw(b",").optional(process).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["moved",…]`: `bytes` of the device's memory are in host memory from now on.
+pub fn moved<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, device: i32, bytes: u64) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"moved\",").number(time).field(device).field(bytes).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["lost",…]`: `events` are missing before this one.
+pub fn lost<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, events: u64) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"lost\",").number(time).field(events).finish(b"]");
+    line.into_bytes()
+}
+
+/// `["end",…]`: the process ended with this exit code or signal.
+pub fn end<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, code: Option<i32>, signal: Option<i32>) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"end\",").number(time).raw(b",").optional(code).raw(b",").optional(signal).finish(b"]");
+    line.into_bytes()
+}
