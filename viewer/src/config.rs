@@ -74,7 +74,7 @@ impl Config {
         })
     }
 
-    /// What the file says; if it is wrong, that is said on stderr and the defaults stand.
+    /// The preferences in the file; if it cannot be parsed, prints why and returns the defaults.
     pub fn read_or_say() -> Self {
         Self::read().unwrap_or_else(|error| {
             eprintln!("memlab: {}", crate::text::clean(&error));

@@ -5,7 +5,7 @@
 //! | `attn` | one of its texts contains it; upper and lower case are the same |
 //! | `/h\.[0-3]\./` | one of its texts matches the regular expression |
 //! | `size>1MiB` | its bytes are more: `>`, `>=`, `<`, `<=`, `=` |
-//! | `layer:h.3` | its layer is `h.3` or lies in it |
+//! | `layer:h.3` | its layer is `h.3` or inside it |
 //! | `category:activation` | it holds memory of the category |
 //! | `line:model.py`, `function:forward`, `class:Linear`, `kind:free`, `phase:backward`, `device:1` | that text contains it |
 //!
@@ -58,7 +58,7 @@ pub trait Filterable {
     fn texts(&self) -> Vec<&str>;
     /// Its bytes, as shown.
     fn bytes(&self) -> u64;
-    /// The texts of a field; empty: rows of this kind have none, so that nobody passes.
+    /// The texts of a field; empty: rows of this kind have none, and none passes.
     fn field(&self, field: Field) -> Vec<&str>;
 }
 

@@ -1,4 +1,4 @@
-//! What is worth looking at in a run, most urgent first: an out-of-memory, memory that piles up, memory in the host or with
+//! The findings on a run, most urgent first: an out-of-memory, memory that piles up, memory in the host or with
 //! other processes, memory that the allocator keeps. Each finding has what to do next.
 //!
 //! The text report, the page, the summary of a run and the dashboard all show these, each in its own way.

@@ -19,7 +19,7 @@ pub struct Holdings {
     pub used_bytes: u64,
     /// The user's lines that hold something, most first.
     pub lines: Vec<HeldLine>,
-    /// The same memory by the innermost lines of the user's and of libraries.
+    /// The same memory by the innermost lines of the user's code or of a library.
     pub library_lines: Vec<HeldLine>,
     /// The layers that hold something, most first.
     pub layers: Vec<HeldLayer>,
@@ -30,7 +30,7 @@ pub struct Holdings {
 /// What a line holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldLine {
-    /// The line; `None`: no Python frame of the user's.
+    /// The line; `None`: no Python frame of the user's code.
     pub line: Option<Arc<Line>>,
     /// How much.
     pub bytes: u64,

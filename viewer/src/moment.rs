@@ -51,7 +51,9 @@ impl FromStr for NamedMoment {
             "peak" => Ok(Self::Peak),
             "end" => Ok(Self::End),
             "oom" => Ok(Self::Oom(1)),
-            _ if text.parse::<u64>().is_ok() => Err(format!("'{text}' of what? {text}s is a time, step:{text} a step")),
+            _ if text.parse::<u64>().is_ok() => {
+                Err(format!("'{text}' of what? {text}s is a time, step:{text} is a step"))
+            }
             _ => format::parse_duration(text).map(Self::Time).ok_or_else(|| FORMS.to_owned()),
         }
     }
@@ -94,7 +96,7 @@ pub struct LoadedMoment {
 }
 
 impl LoadedMoment {
-    /// Chooses whose lines are told, as [`Model::choose`] does: by the whole run, so that all its moments are told alike.
+    /// Sets whose lines are shown, by the whole run, so that all its moments show the same.
     pub fn choose(&mut self, scope: Option<Scope>) {
         self.seen.final_model.set_scope(scope);
         let chosen = self.seen.final_model.scope();
@@ -117,7 +119,7 @@ pub fn load_at(
     let at = match moment {
         NamedMoment::End => SeekTarget::End,
         NamedMoment::Time(time) => SeekTarget::Time(time),
-        // Where these are, only the whole trace tells.
+        // The whole trace is read to find these.
         _ => {
             let loaded = progress::shown(|progress| load_whole(path, progress))?;
             find(path, &loaded.model, moment, device)?
@@ -166,7 +168,7 @@ pub fn device_of(path: &Path, model: &Model, device: Option<i32>) -> anyhow::Res
 /// If it is not there.
 pub fn find(path: &Path, model: &Model, moment: NamedMoment, device: Option<i32>) -> anyhow::Result<SeekTarget> {
     let fail = |message: String| Err(bad_input(format!("{}: {message}", path.display())));
-    // That there is such a device is to be known whatever the moment.
+    // The device must exist, whatever the moment is.
     let peaked = match (moment, device) {
         (NamedMoment::Peak, _) | (_, Some(_)) => Some(device_of(path, model, device)?),
         _ => None,
@@ -271,7 +273,7 @@ mod tests {
         for text in ["", "Peak", "s", "1.2.3s", "-1s", "1e3s", "infs", "1:2:3:4", ":", "1:"] {
             assert_eq!(error(text), FORMS, "{text}");
         }
-        assert_eq!(error("12"), "'12' of what? 12s is a time, step:12 a step");
+        assert_eq!(error("12"), "'12' of what? 12s is a time, step:12 is a step");
         assert_eq!(error("step:x"), "'x' is no step's number: step:0 is the first");
         assert_eq!(error("oom:0"), "'0' is no out-of-memory's number: oom:1 is the first");
     }

@@ -68,7 +68,7 @@ impl ProgramScreen {
         self.parser.screen()
     }
 
-    /// The last `count` rows with text, without colours, as they stand now.
+    /// The last `count` rows with text, without colours, as they are now.
     pub fn last_rows(&mut self, count: usize) -> Vec<String> {
         let scrolled = self.scrolled();
         let screen_rows = usize::from(self.rows()).max(1);

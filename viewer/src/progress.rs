@@ -48,7 +48,7 @@ fn said_to<T>(mut out: impl Write + Send, silence: Duration, what: &str, work: i
     std::thread::scope(|scope| {
         scope.spawn(move || {
             if over.recv_timeout(silence) == Err(RecvTimeoutError::Timeout) {
-                // That nobody reads it is no reason to stop.
+                // The work goes on if the text cannot be written.
                 let _ = write!(out, "\r\u{1b}[K{what}…").and_then(|()| out.flush());
                 let _ = over.recv();
                 let _ = write!(out, "\r\u{1b}[K").and_then(|()| out.flush());

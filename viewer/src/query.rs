@@ -1,5 +1,5 @@
 //! What the screen wants to know beyond what every snapshot has. The background thread looks here before it makes one,
-//! so that what costs time is made only while somebody looks at it.
+//! so that expensive figures are computed only while a screen shows them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub struct Query {
     pub cursor: Option<Cursor>,
     /// Two moments of one device to put side by side.
     pub compare: Option<ComparisonQuery>,
-    /// Whose lines to tell; `None`: libraries' too where the user's say nothing.
+    /// Whose lines to show; `None`: libraries' too where the user's only call them.
     pub scope: Option<Scope>,
 }
 

@@ -33,7 +33,7 @@ impl Destination {
     pub fn check(&self, read: &Path, is_text: bool) -> anyhow::Result<()> {
         let path = match self {
             Self::Output if !is_text && io::stdout().is_terminal() => {
-                return Err(bad_input("this format is no text for a terminal: name a file with -o, or redirect"));
+                return Err(bad_input("this format is binary: name a file with -o, or redirect the output"));
             }
             Self::Output => return Ok(()),
             Self::File(path) => path,
@@ -51,10 +51,7 @@ impl Destination {
             return Err(bad_input(format!("{}: is the trace itself: name another file", path.display())));
         }
         if is_trace(path) {
-            return Err(bad_input(format!(
-                "{}: is a trace, and would be written over: name another file",
-                path.display()
-            )));
+            return Err(bad_input(format!("{}: is a trace: name another file", path.display())));
         }
         Ok(())
     }
@@ -83,7 +80,7 @@ fn is_trace(path: &Path) -> bool {
 }
 
 fn save(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-    // What a link stands for is written, not the link.
+    // The target of a link is written, not the link.
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let found = fs::metadata(path).ok();
     if found.as_ref().is_some_and(|found| !found.is_file()) {
@@ -163,7 +160,7 @@ mod tests {
         fs::hard_link(path("run.jsonl"), path("other")).unwrap();
         let check = |name: &str| Destination::of(&path(name)).check(&path("run.jsonl"), true);
         fs::write(path("b.jsonl"), "").unwrap();
-        assert!(check("b.jsonl").unwrap_err().to_string().ends_with("would be written over: name another file"));
+        assert!(check("b.jsonl").unwrap_err().to_string().ends_with("is a trace: name another file"));
         for name in ["run.jsonl", "other", "run.jsonl.next"] {
             assert!(check(name).unwrap_err().to_string().ends_with("is the trace itself: name another file"));
         }

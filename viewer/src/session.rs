@@ -37,7 +37,7 @@ pub trait Program {
 pub enum Left {
     /// By a key.
     Quit,
-    /// By a key; the program goes on.
+    /// By a key; the program continues.
     Detach,
     /// By a signal.
     Signal(i32),

@@ -28,7 +28,7 @@ pub struct Snapshot {
     pub cursor: Option<Cursor>,
     /// What there is in detail.
     pub detail: Detail,
-    /// Of which trace; `None`: of all.
+    /// The trace that has the detail; `None`: all.
     pub trace: Option<PathBuf>,
     /// Two moments side by side, if that was wanted.
     pub comparison: Option<Arc<Comparison>>,
@@ -56,7 +56,7 @@ pub enum State {
         /// The signal that ended it.
         signal: Option<i32>,
     },
-    /// The process is gone and nobody said how.
+    /// The process is gone, and how it ended is not known.
     Killed,
 }
 
@@ -95,7 +95,7 @@ pub struct ProcessSnapshot {
     pub events_read: u64,
     /// Optimizer steps ended.
     pub steps_ended: u64,
-    /// What it was doing last.
+    /// The phase of its latest event.
     pub phase: Phase,
     /// Its devices, by index.
     pub devices: Vec<DeviceSnapshot>,
@@ -105,11 +105,11 @@ pub struct ProcessSnapshot {
     pub oom_count: u64,
     /// The text of source lines, as far as the trace has it.
     pub sources: Arc<Sources>,
-    /// What is worth looking at, the most urgent first.
+    /// The findings, the most urgent first.
     pub findings: Vec<Finding>,
-    /// Whose lines are told.
+    /// Whose lines are shown.
     pub scope: Scope,
-    /// The line of the user's that only calls libraries, where theirs are told.
+    /// The user's line that only calls libraries, where theirs are shown.
     pub dominant_library_call: Option<Arc<Line>>,
     /// What memlab could not do in this process.
     pub warnings: Vec<String>,
@@ -121,7 +121,7 @@ pub struct ProcessSnapshot {
     pub shown_at: Option<ShownAt>,
     /// The latest events up to that moment, the oldest first; empty if they were not wanted.
     pub events: Arc<[EventView]>,
-    /// What the ids in `events` and `segments` stand for.
+    /// The names of the ids in `events` and `segments`.
     pub names: Arc<Names>,
 }
 
@@ -147,7 +147,7 @@ pub struct StackFrame {
     pub origin: CodeOrigin,
 }
 
-/// What ids stand for.
+/// The names of ids.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     /// The frames of stacks, innermost first.
@@ -179,7 +179,7 @@ impl Names {
     }
 }
 
-/// What one line holds, and how that goes on.
+/// What one line holds, and how that grows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LineRow {
     /// What it allocated itself.
@@ -188,7 +188,7 @@ pub struct LineRow {
     pub inclusive: Option<AllocationTotals>,
     /// How much more it holds after each step, by the trend over the run; `None`: that of this call is not known.
     pub growth_per_step: Option<f64>,
-    /// Blocks handed out a second: of late while it runs, over the run afterwards.
+    /// Blocks allocated a second: recently while it runs, over the run afterwards.
     pub allocations_per_second: f64,
 }
 
@@ -293,7 +293,7 @@ impl ProcessSnapshot {
     }
 }
 
-/// The line of the user's that only calls libraries, on whatever device, where the lines of libraries are told.
+/// The user's line that only calls libraries, on any device, where the lines of libraries are shown.
 fn dominant_library_call(model: &Model) -> Option<Arc<Line>> {
     let mut devices = model.devices().into_iter().filter(|_| model.scope() == Scope::Libraries);
     devices.find_map(|device| model.dominant_library_call(device.index))
@@ -389,7 +389,7 @@ impl DeviceSnapshot {
         }
     }
 
-    /// The index of the step in which a time lies, if that step has ended.
+    /// The index of the step that contains a time, if that step has ended.
     pub fn step_at(&self, time: u64) -> Option<usize> {
         let index = self.steps.partition_point(|step| step.end_time < time);
         (index < self.steps.len()).then_some(index)

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use memlab_trace::Sources;
 use rustix::fs::OFlags;
 
-/// No source file worth showing is larger.
+/// Larger files are not shown.
 const LARGEST: u64 = 4 << 20;
 /// From this length on a recorded line may be the beginning of a longer one.
 const CUT: usize = 230;

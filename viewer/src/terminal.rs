@@ -35,7 +35,7 @@ pub fn check(instead: &str) -> anyhow::Result<()> {
     if io::stdout().is_terminal() {
         return Ok(());
     }
-    Err(bad_input(format!("the dashboard needs a terminal, and standard output is none: {instead}")))
+    Err(bad_input(format!("the dashboard needs a terminal, but standard output is not one: {instead}")))
 }
 
 impl TerminalGuard {
@@ -68,7 +68,7 @@ impl TerminalGuard {
         self.terminal.draw(|frame| draw(frame.buffer_mut())).map(|_| ())
     }
 
-    /// Forgets what is on the screen, so that all is drawn anew.
+    /// Makes the next frame draw the whole screen.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl TerminalGuard {
         Ok((size.width, size.height))
     }
 
-    /// Gives the terminal back, stops this process as Ctrl-Z does, and takes it again when the process goes on.
+    /// Restores the terminal, stops this process as Ctrl-Z does, and takes the terminal again when the process continues.
     ///
     /// # Errors
     ///

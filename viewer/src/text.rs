@@ -1,4 +1,4 @@
-//! Text from outside, made harmless and made to fit. A trace is written by another process: whatever its names
+//! Text from traces, without control characters and cut to fit. A trace is written by another process: whatever its names
 //! hold, no control character of theirs reaches the terminal.
 
 use std::borrow::Cow;
@@ -55,7 +55,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
 
 /// `text` for XML and HTML, in elements and in attributes: clean, and no character of it is markup.
 pub fn markup(text: &str) -> Cow<'_, str> {
-    // XML has no way to write the last two, whatever they are escaped as.
+    // XML cannot represent the last two, even escaped.
     let is_harmless = |character: char| {
         !is_unsafe(character) && !matches!(character, '&' | '<' | '>' | '"' | '\'' | '\u{fffe}' | '\u{ffff}')
     };
@@ -116,7 +116,7 @@ pub fn fit_end<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, str
     Cow::Owned(ellipsis.chars().chain(kept.into_iter().rev()).collect())
 }
 
-/// `text` cut in its middle to `columns`: for layers' names, of which both ends tell them apart.
+/// `text` cut in its middle to `columns`: for layers' names, which both ends distinguish.
 pub fn fit_middle<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, str> {
     if width(text) <= columns {
         return Cow::Borrowed(text);
@@ -127,7 +127,7 @@ pub fn fit_middle<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, 
 }
 
 /// A source file as it is shown: from its package on where it is installed, relative to the program's directory where it
-/// lies below it. Without a directory it is shown in full.
+/// is below it. Without a directory it is shown in full.
 pub fn short_path<'a>(file: &'a str, directory: &str) -> &'a str {
     let of_package = |folder: &str| file.rsplit_once(folder).map(|(_, rest)| rest).filter(|_| !directory.is_empty());
     if let Some(rest) = of_package("/site-packages/").or_else(|| of_package("/dist-packages/")) {

@@ -292,12 +292,12 @@ impl Theme {
         Self::new(self.palette.next(), self.depth, self.glyphs.unicode)
     }
 
-    /// Whether colours tell nothing.
+    /// Whether there are no colours.
     pub fn is_mono(&self) -> bool {
         self.palette == Palette::Mono
     }
 
-    /// How warm a share of the whole is, from 0 to 1: from blue over yellow to red, told apart by brightness too.
+    /// How warm a share of the whole is, from 0 to 1: from blue over yellow to red, also of different brightness.
     pub fn heat(&self, share: f64) -> Color {
         const RAMP: [Rgb; 5] = [(70, 110, 160), (86, 160, 180), (190, 190, 110), (235, 170, 50), (225, 90, 40)];
         // Most layers hold little: the lower end is stretched.

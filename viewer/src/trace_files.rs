@@ -46,7 +46,7 @@ fn newest(folder: &Path, all_ranks: bool) -> anyhow::Result<Vec<PathBuf>> {
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_named_so = name.ends_with(".jsonl") || name.ends_with(".jsonl.zst");
-        // Nothing but files is opened: a pipe would wait for somebody to write.
+        // Only files are opened: opening a pipe would block until there is a writer.
         let Ok(facts) = fs::metadata(&path) else { continue };
         if is_named_so && facts.is_file() && (name.ends_with(".zst") || header(&path).is_some()) {
             found.push((facts.modified().unwrap_or(SystemTime::UNIX_EPOCH), path));

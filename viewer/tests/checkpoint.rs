@@ -117,7 +117,7 @@ fn a_failed_checkpoint_lets_the_program_continue() {
     let (code, out, err) = driver.memlab(&runtime, &line);
     assert_eq!((code, out.as_str(), driver.state().as_str()), (Some(1), "", "0"));
     assert!(driver.calls().ends_with("lock checkpoint unlock"), "{}", driver.calls());
-    assert!(err.contains("operation not supported (CUDA_ERROR_NOT_SUPPORTED); it goes on as before"), "{err}");
+    assert!(err.contains("operation not supported (CUDA_ERROR_NOT_SUPPORTED); the program continues"), "{err}");
     assert!(err.contains("memlab run --offload"), "{err}");
     // AND a process that cannot be locked is left unchanged
     driver.fail("lock", 1, 1);
@@ -149,7 +149,7 @@ fn restore_waits_for_a_full_device() {
     driver.put("state", 3);
     let (code, _, err) = driver.memlab(&runtime, &format!("restore {pid} --wait"));
     assert_eq!(code, Some(1));
-    assert!(err.contains("end it and start it anew"), "{err}");
+    assert!(err.contains("end the program and restart it"), "{err}");
 }
 
 #[test]

@@ -209,7 +209,7 @@ fn impossible_exports_are_reported() {
     fs::write(folder.path().join("out"), "old").unwrap();
     for (arguments, message) in [
         (&["a.jsonl", "-o", "a.jsonl"][..], "a.jsonl: is the trace itself: name another file"),
-        (&["a.jsonl", "-o", "empty.jsonl"], "empty.jsonl: is a trace, and would be written over: name another file"),
+        (&["a.jsonl", "-o", "empty.jsonl"], "empty.jsonl: is a trace: name another file"),
         (&["a.jsonl", "-o", "."], ".: is a folder: name a file in it"),
         (&["empty.jsonl", "-o", "out"], "empty.jsonl: no GPU memory was allocated in this run"),
         (&["none.jsonl", "-o", "out"], "none.jsonl: cannot be read: No such file or directory (os error 2)"),

@@ -124,7 +124,7 @@ fn ctrl_c_detaches_and_the_operation_completes() {
     let (code, out, err) = ended(&child.wait_with_output().expect("it ends"));
     // THEN memlab says that the operation continues, and it does
     assert_eq!((code, out.as_str()), (Some(130), ""));
-    assert!(err.contains("detached: the operation goes on in train.py"), "{err}");
+    assert!(err.contains("detached: the operation continues in train.py"), "{err}");
     assert_eq!(state_in_ps(&runtime), "offloading 33 %");
     go_on.store(true, Ordering::Relaxed);
     while state_in_ps(&runtime) != "offloaded 4.00 GiB" {
@@ -221,7 +221,7 @@ fn an_older_memlab_is_recognized() {
     for command in ["offload", "restore", "limit"] {
         let (code, out, err) = memlab(&runtime, &format!("{command} {PID}"));
         assert_eq!((code, out.as_str()), (Some(2), ""));
-        assert!(err.contains("a (PID") && err.contains("older memlab") && err.contains("start it anew"), "{err}");
+        assert!(err.contains("a (PID") && err.contains("older memlab") && err.contains("restart it"), "{err}");
     }
     assert_eq!(state_in_ps(&runtime), "recording");
 }

@@ -14,7 +14,7 @@ use crate::snapshot::State;
 use crate::text;
 use crate::widgets::pane::{put, put_spans};
 
-/// Draws both lines. The moment shown is always told: where the tabs leave no room for it, beside the state.
+/// Draws both lines. The moment is always shown: beside the state where the tabs leave no room for it.
 pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let theme = &app.context.theme;
     let tabs = tab_spans(app, area.width);

@@ -95,7 +95,7 @@ impl App {
             return Err(problem.clone());
         }
         if about.is_busy() {
-            return Err(format!("memory of {who} moves already: wait for that to end"));
+            return Err(format!("memory of {who} moves already: wait for it to end"));
         }
         Ok((process, about))
     }

@@ -209,7 +209,7 @@ impl App {
         let cursor = context.cursor().cloned().or(peak).or_else(|| {
             let shown = &context.snapshot;
             let is_there = (detail, trace.as_ref()) == (shown.detail, shown.trace.as_ref());
-            // Where the display stands, for what was not in the snapshot it stands at.
+            // The moment of the pause, for figures that the snapshot shown does not have.
             self.paused_at.clone().filter(|_| !is_there || shown.cursor.is_some())
         });
         Query { detail, trace, cursor, compare: self.comparison_query(), scope: context.scope }

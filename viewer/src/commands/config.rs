@@ -1,4 +1,4 @@
-//! `memlab config`: what the dashboard is told to prefer.
+//! `memlab config`: the preferences of the dashboard.
 
 use std::io::Write;
 

@@ -52,12 +52,12 @@ pub struct Options {
 /// If the process cannot be reached, or refuses.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let Options { pid, size, device, on_limit } = *options;
-    let silent = "wait until it goes on";
+    let silent = "wait until it continues";
     let (process, mut status) = Process::find(pid).map_err(|error| error.into_error(pid, silent))?;
     let who = status.who();
     if status.moving.is_none() {
         return Err(bad_input(format!(
-            "{who} runs under an older memlab, which knows no limits: start it anew with this one"
+            "{who} runs under an older memlab, which knows no limits: restart it with this one"
         )));
     }
     if let Some(size) = size {

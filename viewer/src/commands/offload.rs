@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     let (process, status) = found.map_err(|error| {
         let hint = if error.is_absent() { "; --full offloads any CUDA program" } else { "" };
-        bad_input(error.explain(options.pid, "wait until it goes on") + hint)
+        bad_input(error.explain(options.pid, "wait until it continues") + hint)
     })?;
     let who = status.who();
     let moving = status.moving.as_ref().ok_or_else(|| too_old(&who))?;
@@ -102,7 +102,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     let interruption = Interruption::by_key();
     let what = Offload { timeout: options.timeout, ranges: None };
-    let id = process.offload(&what).map_err(|error| error.into_error(options.pid, "wait until it goes on"))?;
+    let id = process.offload(&what).map_err(|error| error.into_error(options.pid, "wait until it continues"))?;
     let (operation, moving) = finish(&process, id, &who, &interruption, options.json)?;
     if !options.json {
         say(&operation::outcome(&operation, &moving))?;
@@ -115,7 +115,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 const RANGES_AT_ONCE: usize = 20_000;
 const _: () = assert!(RANGES_AT_ONCE * 44 + 200 < LONGEST_REQUEST);
 
-/// Moves what meets the criteria; the program goes on.
+/// Moves what meets the criteria; the program continues.
 fn parts(
     options: &Options,
     criteria: &Criteria,
@@ -126,7 +126,7 @@ fn parts(
     let (who, what) = (status.who(), criteria.describe());
     if !moving.enabled {
         return Err(bad_input(format!(
-            "{who}: {}: the CUDA driver's checkpoint moves all or nothing, so leave {what} away, or start the program with \
+            "{who}: {}: the CUDA driver's checkpoint moves all or nothing, so ask for all of it, or start the program with \
              `memlab run --offload`",
             why_not(moving)
         )));
@@ -135,7 +135,7 @@ fn parts(
     if pages.ranges.is_empty() {
         let found = match pages.wanted_bytes {
             0 => format!("nothing that PyTorch's allocator holds is {what}"),
-            bytes => format!("{} of {what} lie in pages that are mostly other memory", size(bytes)),
+            bytes => format!("{} of {what} are in pages that are mostly other memory", size(bytes)),
         };
         anyhow::bail!("{who}: {found}: nothing was moved; `memlab top {}` shows what there is", options.pid);
     }
@@ -145,7 +145,7 @@ fn parts(
     let mut failed = None;
     for (index, ranges) in pages.ranges.chunks(RANGES_AT_ONCE).enumerate() {
         let offload = Offload { timeout: options.timeout, ranges: Some(ranges) };
-        let id = process.offload(&offload).map_err(|error| error.into_error(options.pid, "wait until it goes on"))?;
+        let id = process.offload(&offload).map_err(|error| error.into_error(options.pid, "wait until it continues"))?;
         match finish(process, id, &who, &interruption, false) {
             Ok((operation, after)) => {
                 operations.push(operation);
@@ -193,7 +193,7 @@ fn parts_outcome(pages: &Pages, moved: u64, what: &str, page_bytes: u64) -> Stri
     let mut words = if moved == pages.bytes {
         format!("moved {} ({} of {what}", size(moved), size(pages.moved_bytes))
     } else {
-        // The process knows more of its memory than its trace told, and says in its note what it left.
+        // The process knows more of its memory than its trace shows; its note says what it left.
         format!("moved {} of {} asked for ({} of {what}", size(moved), size(pages.bytes), size(pages.moved_bytes))
     };
     if pages.other_bytes() > 0 {
@@ -210,7 +210,7 @@ fn parts_outcome(pages: &Pages, moved: u64, what: &str, page_bytes: u64) -> Stri
 /// The error for a process whose memlab cannot move memory.
 pub fn too_old(who: &str) -> anyhow::Error {
     bad_input(format!(
-        "{who} runs under an older memlab, which cannot move memory: start it anew with this one, or offload it with --full, \
+        "{who} runs under an older memlab, which cannot move memory: restart it with this one, or offload it with --full, \
          the CUDA driver's checkpoint"
     ))
 }
@@ -235,9 +235,7 @@ pub fn finish(
     let (operation, moving) = match operation::watch(process, id, who, interruption)? {
         WatchEnd::Over(over) => *over,
         WatchEnd::Detached => {
-            return Err(interrupted(format!(
-                "detached: the operation goes on in {who} and completes without us; `memlab ps` shows it"
-            )));
+            return Err(interrupted(format!("detached: the operation continues in {who}; `memlab ps` shows it")));
         }
     };
     if json {
@@ -270,7 +268,7 @@ pub fn say_note(operation: &Operation) -> std::io::Result<()> {
 /// An operation that failed.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    /// As the process tells it.
+    /// As the process reports it.
     pub operation: Operation,
     message: String,
 }
@@ -299,7 +297,7 @@ fn full(options: &Options, found: Option<(Process, Status)>) -> anyhow::Result<(
         && let Some(moving) = status.moving.as_ref().filter(|moving| moving.state.is_busy())
     {
         let doing = moving.state.short();
-        return Err(bad_input(format!("{} is {doing}: wait for that to end, then try again", status.who())));
+        return Err(bad_input(format!("{} is {doing}: wait for it to end, then try again", status.who())));
     }
     let target = target(options.pid, found)?;
     // Between lock and checkpoint the program would stay locked.
@@ -320,7 +318,7 @@ fn full(options: &Options, found: Option<(Process, Status)>) -> anyhow::Result<(
         ))?;
     }
     if interruption.has_come() {
-        return Err(interrupted("interrupted, but the driver cannot be stopped half way: the program is checkpointed"));
+        return Err(interrupted("interrupted, but the driver could not be stopped: the program is checkpointed"));
     }
     Ok(())
 }

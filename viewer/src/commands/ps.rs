@@ -16,7 +16,7 @@ use crate::{progress, text};
 /// Reading a trace for its totals may take this long.
 const TOTALS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// One process as it is told.
+/// One process of the list.
 #[derive(Debug, Serialize)]
 struct ProcessRow {
     pid: u32,
@@ -25,7 +25,7 @@ struct ProcessRow {
     state: String,
     trace: String,
     devices: Vec<DeviceRow>,
-    /// `null` where the process's memlab is too old to tell.
+    /// `null` where the process's memlab is too old to report it.
     #[serde(rename = "move")]
     moving: Option<MoveStatus>,
     limits: Vec<LimitStatus>,
@@ -120,7 +120,7 @@ fn row(pid: u32, answer: Result<Status, Unreachable>) -> ProcessRow {
 fn problem(pid: u32, error: &Unreachable) -> String {
     let advice = match control::run_state(pid) {
         Some('T' | 't') => {
-            format!("it is stopped: `kill -CONT {pid}` lets it go on, `kill -CONT {pid}; kill {pid}` ends it")
+            format!("it is stopped: `kill -CONT {pid}` continues it, `kill -CONT {pid}; kill {pid}` ends it")
         }
         Some('D') => "it waits for the system, perhaps for a disk or a driver: look again later".to_owned(),
         _ => format!("it is busy, or hangs: look again later, or end it with `kill {pid}`"),
@@ -132,7 +132,7 @@ fn problem(pid: u32, error: &Unreachable) -> String {
     }
 }
 
-/// Totals by its trace, for a process that does not tell them itself; none if that would take long.
+/// Totals from its trace, for a process that does not report them; none if that would take long.
 fn totals(status: &Status) -> Vec<DeviceStatus> {
     let started = Instant::now();
     let in_time =
@@ -212,7 +212,7 @@ fn table(rows: &[ProcessRow]) -> String {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate().filter(|(column, _)| shown(*column)) {
             let padding = " ".repeat(widths[column] - text::width(cell));
-            // Numbers stand on the right.
+            // Numbers are right-aligned.
             let (before, after) =
                 if matches!(column, 0 | 1 | 3..=SPILLED) { (padding.as_str(), "") } else { ("", padding.as_str()) };
             line += &format!("{before}{cell}{after}  ");

@@ -111,7 +111,7 @@ fn write_page(files: &[PathBuf], at: Option<NamedMoment>, out: &Path, scope: Opt
     let files = named(files, at)?;
     let [(file, moment)] = &*files else {
         return Err(bad_input(format!(
-            "--html writes one page for one trace, and {} were given: call it once for each, with a name of its own",
+            "--html writes one page for one trace, and {} were given: run it once for each trace",
             files.len()
         )));
     };

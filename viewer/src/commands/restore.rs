@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                 Some(DriverState::Checkpointed | DriverState::Locked | DriverState::Failed) => {
                     by_driver(options, &target, &Interruption::by_any_signal())
                 }
-                _ => Err(error.into_error(options.pid, "wait until it goes on")),
+                _ => Err(error.into_error(options.pid, "wait until it continues")),
             };
         }
     };
@@ -88,7 +88,7 @@ fn by_process(options: &Options, process: &Process, who: &str) -> anyhow::Result
     loop {
         let id = process
             .restore(options.timeout, options.free_host)
-            .map_err(|error| error.into_error(options.pid, "wait until it goes on"))?;
+            .map_err(|error| error.into_error(options.pid, "wait until it continues"))?;
         match finish(process, id, who, &interruption, options.json && !options.wait) {
             Ok((operation, moving)) => {
                 if options.json && options.wait {

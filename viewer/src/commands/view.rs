@@ -137,7 +137,7 @@ fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()>
             crossterm::terminal::size().ok().filter(|(columns, rows)| *columns > 0 && *rows > 0).unwrap_or((120, 40))
         }
     });
-    // A text has no colours, and looks the same whoever prints it.
+    // Text has no colours, and does not depend on the user's preferences.
     let theme = match &options.svg {
         Some(_) => Theme::new(options.look.theme.unwrap_or_default(), Depth::True, true),
         None => Theme::detect(Some(Palette::Mono), None),

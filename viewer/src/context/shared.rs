@@ -18,7 +18,7 @@ use crate::theme::Theme;
 pub struct Context {
     /// What is on the screen.
     pub snapshot: Arc<Snapshot>,
-    /// Whether `snapshot` stands still while the program goes on.
+    /// Whether `snapshot` is kept while the program continues.
     pub paused: bool,
     /// The device shown: an index into [`Context::targets`].
     pub(super) target: usize,

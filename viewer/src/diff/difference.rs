@@ -20,7 +20,7 @@ pub struct Difference {
     pub categories: Vec<(Category, Change)>,
     /// What the user's lines hold, the greatest change first.
     pub lines: Vec<LineChange>,
-    /// The same memory by the innermost lines of the user's and of libraries.
+    /// The same memory by the innermost lines of the user's code or of a library.
     pub library_lines: Vec<LineChange>,
     /// Whose lines are shown.
     pub scope: Scope,

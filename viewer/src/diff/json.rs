@@ -18,7 +18,7 @@ struct Diff {
     totals: Vec<ChangeJson>,
     categories: Vec<ChangeJson>,
     lines: Vec<LineRow>,
-    /// The same memory by the innermost lines of the user's and of libraries.
+    /// The same memory by the innermost lines of the user's code or of a library.
     library_lines: Vec<LineRow>,
     /// Which of the two the text shows.
     lines_shown: &'static str,
@@ -55,7 +55,7 @@ struct Bytes {
 
 #[derive(Serialize)]
 struct LineRow {
-    /// Relative to the working directory of its run, if it lies below; null with the others: no Python frame.
+    /// Relative to the working directory of its run, if it is below; null with the others: no Python frame.
     file: Option<String>,
     function: Option<String>,
     line_before: Option<u32>,

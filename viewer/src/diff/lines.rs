@@ -30,7 +30,7 @@ pub enum Match {
 pub struct LineChange {
     /// The line of the run before.
     pub before: Option<Arc<Line>>,
-    /// The line of the run after; both `None`: no Python frame of the user's.
+    /// The line of the run after; both `None`: no Python frame of the user's code.
     pub after: Option<Arc<Line>>,
     /// How they belong together.
     pub matched: Match,

@@ -28,7 +28,7 @@ pub struct Side {
     pub held: Holdings,
     /// Whether the user's lines only call libraries, by the rule of the report.
     pub(super) dominant_library_call: bool,
-    /// All of the user's lines that ever held something.
+    /// All lines of the user that ever held something.
     lines: Vec<Arc<Line>>,
     /// The same with those of libraries.
     library_lines: Vec<Arc<Line>>,

@@ -17,7 +17,7 @@ pub const STYLE: &str = include_str!("flamegraph/flamegraph.css");
 /// What makes them move. Finds the flamegraphs of its document by itself.
 pub const SCRIPT: &str = concat!(include_str!("flamegraph/size.js"), include_str!("flamegraph/flamegraph.js"));
 
-/// The most calls drawn in a picture of its own.
+/// The most calls drawn in a separate picture.
 const MOST: usize = 6000;
 
 /// The deepest row drawn; memlab records no more frames than that in PyTorch programs.
@@ -41,7 +41,7 @@ const ADVANCE: f64 = 6.95;
 const USERS: u32 = 6;
 const LIBRARIES: u32 = 3;
 
-/// What the width of a call stands for.
+/// What the width of a call shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Bytes live at the end of what was read.
@@ -59,7 +59,7 @@ impl Measure {
     }
 }
 
-/// The flamegraph of a call tree as a file of its own.
+/// The flamegraph of a call tree as a standalone file.
 pub fn flamegraph(tree: &CallTree, measure: Measure, title: &str) -> String {
     let drawing = drawing(tree, measure, title, MOST);
     let (body, end) = drawing.split_at(drawing.rfind("</svg>").unwrap_or(drawing.len()));

@@ -1,5 +1,5 @@
 //! Everything there is to know of one moment, as JSON: a contract with scripts, like the report's. Keys are added, never
-//! renamed or taken away, and what both have is called alike.
+//! renamed or removed, and keys that both have are the same.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -23,7 +23,7 @@ struct Export {
     devices: Vec<Device>,
     categories: Vec<CategoryRow>,
     lines: Vec<LineRow>,
-    /// The same memory by the innermost lines of the user's and of libraries.
+    /// The same memory by the innermost lines of the user's code or of a library.
     library_lines: Vec<LineRow>,
     /// Which of the two says more, or was asked for.
     lines_shown: &'static str,
@@ -33,7 +33,7 @@ struct Export {
     /// Innermost frame first, as indexes into `frames`.
     stacks: Vec<Vec<usize>>,
     segments: Vec<SegmentRow>,
-    /// Blocks that lie in no segment known.
+    /// Blocks outside all known segments.
     stray_blocks: Vec<BlockRow>,
     driver: Vec<DriverRow>,
     warnings: Vec<String>,
@@ -58,7 +58,7 @@ struct Device {
     allocated_bytes: u64,
     reserved_bytes: u64,
     used_bytes: u64,
-    /// Of what the process holds of the device, what lies in host memory.
+    /// The part of the process's device memory that is in host memory.
     host_bytes: u64,
     used_is_known: bool,
     process_is_known: bool,
@@ -107,7 +107,7 @@ struct SegmentRow {
     is_expandable: bool,
     free_bytes: u64,
     largest_free_block_bytes: u64,
-    /// By address; what lies between them is free.
+    /// By address; the memory between them is free.
     blocks: Vec<BlockRow>,
 }
 

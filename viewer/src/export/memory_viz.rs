@@ -2,7 +2,7 @@
 //! <https://pytorch.org/memory_viz>. The shape is that of `torch.cuda.memory._snapshot()`, in PyTorch 2.1 and later.
 //!
 //! What memlab does not know is filled in: streams are 0, and the size asked for is the size handed out. Blocks of the
-//! cudaMallocAsync backend are segments of their own.
+//! cudaMallocAsync backend are one segment each.
 
 mod events;
 
@@ -73,7 +73,7 @@ pub fn write(out: &mut dyn Write, looked: &LoadedMoment, events: &Events, device
     pickler.end()
 }
 
-/// The segments of a device, and the blocks outside any as segments of their own.
+/// The segments of a device, and one more for each block outside all segments.
 fn segments_of(seen: &ResolvedSnapshot, device: i32) -> Vec<Segment> {
     let mut segments = seen.model.segments(device).segments;
     let strays = strays(&seen.model.blocks(device), &segments);
@@ -86,7 +86,7 @@ fn segments_of(seen: &ResolvedSnapshot, device: i32) -> Vec<Segment> {
     segments
 }
 
-/// The blocks that lie in no segment; both are in order of address.
+/// The blocks outside all segments; both are in order of address.
 fn strays(blocks: &[BlockView], segments: &[Segment]) -> Vec<BlockView> {
     let mut within = segments.iter().flat_map(|segment| &segment.blocks).peekable();
     let is_stray = |block: &&BlockView| within.next_if(|next| next.address == block.address).is_none();
@@ -96,7 +96,7 @@ fn strays(blocks: &[BlockView], segments: &[Segment]) -> Vec<BlockView> {
 fn write_segment(p: &mut Pickler<'_>, stacks: &mut Stacks<'_>, device: i32, segment: &Segment) -> io::Result<()> {
     let pieces = pieces(segment);
     let allocated = pieces.iter().filter(|piece| piece.block.is_some()).map(|piece| piece.bytes).sum();
-    // PyTorch has two pools, of which memlab is not told: what is known is how large their segments and blocks are.
+    // PyTorch does not report which of its two pools a segment belongs to: the sizes of its segments and blocks show it.
     let is_small = match segment.is_expandable {
         true => !segment.blocks.is_empty() && segment.blocks.iter().all(|block| block.bytes <= LARGEST_SMALL),
         false => segment.bytes == SMALL_SEGMENT,
@@ -137,7 +137,7 @@ struct Piece {
     block: Option<BlockView>,
 }
 
-/// What a segment is made of, without gaps and overlaps whatever the trace says.
+/// The parts of a segment, without gaps and overlaps even in a broken trace.
 fn pieces(segment: &Segment) -> Vec<Piece> {
     let end = segment.address.saturating_add(segment.bytes);
     let mut pieces = Vec::new();

@@ -24,7 +24,7 @@ impl Rows {
                         keys.insert("file".to_owned(), json!(file));
                         keys.insert("line".to_owned(), json!(line));
                     }
-                    // Events are in the order of their numbers; their times have a column of their own.
+                    // Events are in the order of their numbers; their times have a separate column.
                     ("time", _) => {}
                     (key, value) => _ = keys.insert(key.to_owned(), value.clone()),
                 }

@@ -169,7 +169,7 @@ fn draw_blocks(svg: &mut String, cells: &[&Cell], start: usize, top: f64, fill: 
         let Some((columns, rows)) = shapes[offset] else { continue };
         let left = MARGIN + (start + offset) as f64 * CELL_WIDTH;
         let height = CELL_HEIGHT * rows;
-        // Whole columns join; parts of columns stand each for itself.
+        // Whole columns are joined; partial columns are not.
         let pieces = if columns < 1.0 { length } else { 1 };
         let width = if columns < 1.0 { CELL_WIDTH * columns } else { length as f64 * CELL_WIDTH };
         for piece in 0..pieces {
@@ -194,7 +194,7 @@ fn draw_text(svg: &mut String, cells: &[&Cell], start: usize, top: f64, fill: &s
     let text = text.trim();
     let left = MARGIN + (start + lead) as f64 * CELL_WIDTH;
     let baseline = top + CELL_HEIGHT * 0.76;
-    // The length keeps the grid whatever font there is.
+    // The length keeps the grid with any font.
     let length = text.chars().count() as f64 * CELL_WIDTH;
     let _ = writeln!(
         svg,

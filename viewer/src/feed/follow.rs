@@ -108,7 +108,7 @@ impl Followed {
         Progress { bytes_read, bytes_total, events: self.replay.model.events() }
     }
 
-    /// Chooses whose lines snapshots tell; `None`: libraries' too where the user's say nothing.
+    /// Sets whose lines snapshots show; `None`: libraries' too where the user's only call them.
     pub fn choose(&mut self, scope: Option<Scope>) {
         self.replay.model.set_scope(scope);
     }
@@ -189,7 +189,7 @@ impl Followed {
         }
     }
 
-    /// Of a long trace that is being opened only the end is worth keeping event by event. What was reserved beyond the last
+    /// While a long trace is opened, only the events near its end are kept. The space reserved beyond the last
     /// line is at most as long as the log extends its file at once.
     fn keep_events_near_the_end(&mut self) {
         const FAR: u64 = 256 << 20;

@@ -1,4 +1,4 @@
-//! How often each line allocates of late.
+//! How often each line allocated recently.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Notes what a snapshot counts, and puts the rates of late into it.
+    /// Records the counts of a snapshot, and puts the recent rates into it.
     pub fn tell(&mut self, process: &mut ProcessSnapshot) {
         let passed = process.time.saturating_sub(self.since);
         let is_first = self.counts.is_empty();
@@ -41,7 +41,7 @@ impl Rates {
             }
             (self.since, self.counts) = (process.time, counts);
         }
-        // Until the first stretch is over, the rates over the run so far stand.
+        // Until the first stretch is over, the rates are those over the run.
         if self.rates.is_empty() {
             return;
         }

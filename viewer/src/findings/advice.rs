@@ -69,7 +69,7 @@ pub fn advice(oom: &OomView, grows: Option<&Grows>) -> Vec<String> {
     // What is said of holes is said once.
     largest.retain(|(category, _)| !(is_fragmented && *category == Category::Cached));
     largest.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    // What holds less than a tenth, or a hundredth of what there is, is not worth the work.
+    // Less than a tenth, or a hundredth of the whole, does not help.
     let least = (oom.allocated_bytes / 10).max(whole / 100).max(1);
     let worth = largest.into_iter().filter(|(_, bytes)| *bytes >= least);
     advice.extend(

@@ -12,7 +12,7 @@ pub enum Kind {
     OutOfMemory,
     /// Memory piles up.
     Leak,
-    /// Memory of the device's lies in host memory.
+    /// Memory of the device is in host memory.
     Spilling,
     /// Other processes hold memory of the device.
     OtherProcesses,
@@ -48,7 +48,7 @@ impl Kind {
     }
 }
 
-/// Something worth looking at.
+/// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// What it is about.
@@ -63,8 +63,8 @@ pub struct Finding {
     pub next: String,
 }
 
-/// What is not worth a word: less than a hundredth of the peak.
-pub(super) fn is_worth_telling(bytes: u64, device: &DeviceView) -> bool {
+/// Whether bytes are significant: at least a hundredth of the peak.
+pub(super) fn is_significant(bytes: u64, device: &DeviceView) -> bool {
     bytes > 0 && bytes >= device.peak_allocated_bytes.max(device.used_bytes_at_peak) / 100
 }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use memlab_trace::{AccumulationSpan, AccumulationView, Category, DeviceView, Line, Model, StackAccumulation};
 
 use super::advice::Grows;
-use super::finding::{Finding, Kind, is_worth_telling, on, size};
+use super::finding::{Finding, Kind, is_significant, on, size};
 use super::words::Words;
 use crate::category::category_names;
 use crate::format;
 use crate::text;
 
-/// How many places of one pile are told.
+/// How many places of one pile are shown.
 const PLACES: usize = 2;
 
 /// What came together at one place outside of modules.
@@ -36,7 +36,7 @@ pub(super) fn leaks(model: &Model, device: &DeviceView, several: bool) -> Vec<Fi
         let most = groups.first().map_or(0, |group| group.bytes);
         // What is much less mostly hangs on the same thing, and goes with it.
         for group in groups.into_iter().take(PLACES).filter(|group| group.bytes >= most / 3) {
-            if is_worth_telling(group.bytes, device) && !told.contains(&group.ends) {
+            if is_significant(group.bytes, device) && !told.contains(&group.ends) {
                 findings.push(finding(model, device, several, &pile.span, &group));
                 told.push(group.ends);
             }
@@ -45,13 +45,13 @@ pub(super) fn leaks(model: &Model, device: &DeviceView, several: bool) -> Vec<Fi
     findings
 }
 
-/// The line that grows most from step to step, if that is worth a word.
+/// The line that grows most from step to step, if that is significant.
 pub(super) fn growing_line(model: &Model, device: &DeviceView) -> Option<Grows> {
     let directory = model.header().map_or("", |header| header.directory.as_str());
     let growth = model.growth(device.index).into_iter().find(|growth| growth.is_steady)?;
     let bytes = growth.to_bytes - growth.from_bytes;
     let line = growth.line?;
-    is_worth_telling(bytes, device).then(|| Grows {
+    is_significant(bytes, device).then(|| Grows {
         line: place(&line, directory),
         bytes,
         bytes_per_step: growth.bytes_per_step.max(0.0) as u64,
@@ -99,7 +99,7 @@ fn groups(model: &Model, pile: &AccumulationView) -> Vec<Group> {
     groups
 }
 
-/// The innermost place of the user's outside of modules.
+/// The innermost place in the user's code outside of modules.
 struct Place {
     line: Option<Arc<Line>>,
     /// The stack that ends there; the whole stack where there is no such place.

@@ -1,19 +1,19 @@
-//! What stands between a program and more memory: a device that is full, host memory in place of it, other processes, and
+//! What keeps a program from more memory: a device that is full, host memory in place of it, other processes, and
 //! what the allocator keeps.
 
 use memlab_trace::{Category, DeviceView, Model, OomView};
 
 use super::advice::{self, Grows};
-use super::finding::{Finding, Kind, is_worth_telling, on, processes, size};
+use super::finding::{Finding, Kind, is_significant, on, processes, size};
 use super::leak;
 use super::words::Words;
 use crate::format;
 use crate::text;
 
-/// What the allocator keeps is told from a fifth of what it has reserved.
+/// Fragmentation is reported from a fifth of what the allocator has reserved.
 const KEPT: u64 = 5;
 
-/// Other processes are told from a twentieth of the device.
+/// Other processes are reported from a twentieth of the device.
 const OTHERS: u64 = 20;
 
 /// The first out-of-memory of a device.
@@ -54,7 +54,7 @@ pub(crate) fn grows(model: &Model, device: &DeviceView) -> Option<Grows> {
 pub(super) fn spilling(device: &DeviceView, several: bool) -> Option<Finding> {
     let limit = device.limit_bytes.filter(|_| device.spills)?;
     let bytes = device.peak_host_bytes;
-    if !is_worth_telling(bytes, device) {
+    if !is_significant(bytes, device) {
         return None;
     }
     let what = Words::strong(Kind::Spilling.title()).and(format!(
@@ -100,7 +100,7 @@ pub(super) fn fragmentation(model: &Model, device: &DeviceView, several: bool) -
     let reserved = device.reserved_bytes_at_peak;
     let bytes = reserved.saturating_sub(device.peak_allocated_bytes);
     let is_much = bytes > reserved / KEPT && bytes >= device.total_bytes / 100;
-    if device.allocations == 0 || !is_much || !is_worth_telling(bytes, device) {
+    if device.allocations == 0 || !is_much || !is_significant(bytes, device) {
         return None;
     }
     let what = Words::strong(Kind::Fragmentation.title()).and(format!(

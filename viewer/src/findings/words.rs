@@ -1,4 +1,4 @@
-//! Sentences of which some parts stand out, to be shown in a terminal or on a page.
+//! Sentences with emphasized parts, for a terminal or a web page.
 
 /// Part of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Words {
         &self.0
     }
 
-    /// All of it, none of which stands out.
+    /// All of it without emphasis.
     pub fn text(&self) -> String {
         let text = |word: &Word| match word {
             Word::Plain(text) | Word::Code(text) | Word::Strong(text) => text.clone(),

@@ -31,7 +31,7 @@ pub struct Process {
     pid: u32,
     command: Vec<String>,
     rank: Option<u32>,
-    /// The exit code; null if a signal ended it or nobody said how it ended.
+    /// The exit code; null if a signal ended it or its end is not known.
     exit: Option<i32>,
     signal: Option<i32>,
     parent_pid: u32,
@@ -116,7 +116,7 @@ impl Places {
         let file = if line.file.starts_with(['/', '<']) || line.file.starts_with("In[") {
             Some(line.file.to_string())
         } else if line.file.is_empty() || self.directory.is_empty() {
-            // What is relative to nobody knows what is no absolute path.
+            // A relative path without a known directory cannot be made absolute.
             None
         } else {
             Some(format!("{}/{}", self.directory.trim_end_matches('/'), line.file.trim_start_matches("./")))

@@ -1,5 +1,5 @@
 //! A process's whole GPU state with the CUDA driver: its checkpoint takes everything off the device, the context too, of any
-//! CUDA process, and gives it back. It is all or nothing, and the driver tells no progress.
+//! CUDA process, and gives it back. It is all or nothing, and the driver reports no progress.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ impl Target {
         })
     }
 
-    /// Tells the process, so that it can tell others.
+    /// Tells the process, which reports it in its status.
     fn note(&self, value: bool) {
         if let Some(process) = &self.process {
             // It is as it is, whether the process has heard of it or not; the driver is asked before anything is done.
@@ -64,7 +64,7 @@ impl Target {
 
     fn failed_for_good(&self) -> Failure {
         failure(format!(
-            "{}: a checkpoint of it failed, and the CUDA driver cannot put that right: end it and start it anew",
+            "{}: a checkpoint of it failed, and the CUDA driver cannot recover it: end the program and restart it",
             self.who
         ))
     }
@@ -79,7 +79,7 @@ pub fn state(target: &Target) -> Option<DriverState> {
 ///
 /// # Errors
 ///
-/// If the driver cannot; the process then goes on, unless the message says otherwise.
+/// If the driver cannot; the process then continues, unless the message says otherwise.
 pub fn offload(target: &Target, timeout: Duration) -> Result<Duration, Failure> {
     let driver = Driver::open().map_err(failure)?;
     let (pid, who) = (target.number()?, &target.who);
@@ -87,7 +87,7 @@ pub fn offload(target: &Target, timeout: Duration) -> Result<Duration, Failure> 
         DriverState::Running => {}
         DriverState::Locked => {
             return Err(failure(format!(
-                "{who}: another program holds its CUDA calls for a checkpoint: let that end, or let go with `memlab \
+                "{who}: another program holds its CUDA calls for a checkpoint: wait for it to end, or continue the program with `memlab \
                  restore {}`",
                 target.pid
             )));
@@ -100,7 +100,7 @@ pub fn offload(target: &Target, timeout: Duration) -> Result<Duration, Failure> 
         }
         DriverState::Failed => return Err(target.failed_for_good()),
         DriverState::Busy | DriverState::Unknown(_) => {
-            return Err(failure(format!("{who}: another program checkpoints or restores it: wait for that to end")));
+            return Err(failure(format!("{who}: another program checkpoints or restores it: wait for it to end")));
         }
     }
     let started = Instant::now();
@@ -116,8 +116,8 @@ pub fn offload(target: &Target, timeout: Duration) -> Result<Duration, Failure> 
     if let Err(error) = driver.checkpoint(pid) {
         // The program must not stay locked for nothing.
         let after = match driver.unlock(pid) {
-            Ok(()) => "it goes on as before".to_owned(),
-            Err(unlock) => format!("and it could not be let go on: {}", unlock.text),
+            Ok(()) => "the program continues".to_owned(),
+            Err(unlock) => format!("and the program could not be continued: {}", unlock.text),
         };
         target.note(false);
         return Err(failure(format!("{who}: the checkpoint failed: {}; {after}{}", error.text, hint(&error))));
@@ -153,12 +153,12 @@ pub fn restore(target: &Target) -> Result<Duration, Failure> {
         }
         DriverState::Failed => return Err(target.failed_for_good()),
         DriverState::Busy | DriverState::Unknown(_) => {
-            return Err(failure(format!("{who}: another program checkpoints or restores it: wait for that to end")));
+            return Err(failure(format!("{who}: another program checkpoints or restores it: wait for it to end")));
         }
     }
     driver.unlock(pid).map_err(|error| {
         failure(format!(
-            "{who} has its memory back, but could not be let go on: {}: try `memlab restore {}` again",
+            "{who} has its memory back, but could not be continued: {}: try `memlab restore {}` again",
             error.text, target.pid
         ))
     })?;

@@ -1,7 +1,7 @@
 //! The client of the socket that every traced process listens on: one JSON object a line, one reply a line.
 //!
 //! Nothing here waits long: a process that is stopped does not answer, and must not hold up who asks. What takes time the
-//! process does by itself, and [`Process::status`] tells how it goes; `docs/control.md` has every request.
+//! process does in the background, and [`Process::status`] reports its progress; `docs/control.md` lists every request.
 
 pub mod messages;
 
@@ -48,7 +48,7 @@ pub struct Status {
     /// The trace's identity.
     #[serde(default)]
     pub id: String,
-    /// Its devices, if it tells.
+    /// Its devices, if it reports them.
     #[serde(default)]
     pub devices: Vec<DeviceStatus>,
     /// Where its GPU memory is; `None`: its memlab is older than that.
@@ -84,7 +84,7 @@ pub struct DeviceStatus {
 pub enum Unreachable {
     /// There is no socket.
     NoSocket,
-    /// There is one, but nobody listens: the process is gone.
+    /// There is one, but no process listens: it is gone.
     Stale,
     /// The socket, or its folder, belongs to someone else.
     NotOurs(PathBuf),
@@ -249,7 +249,7 @@ impl Unreachable {
         }
     }
 
-    /// Whether the process has no socket, or none that anybody listens on.
+    /// Whether the process has no socket, or one without a listener.
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::NoSocket | Self::Stale)
     }
@@ -277,7 +277,7 @@ impl Unreachable {
         }
     }
 
-    /// The same as an error: of the input where the process is at fault, or whoever named it.
+    /// The same as an error: a bad input, unless the system failed.
     pub fn into_error(self, pid: u32, if_silent: &str) -> anyhow::Error {
         let message = self.explain(pid, if_silent);
         if matches!(self, Self::Failed(_)) { anyhow::anyhow!(message) } else { bad_input(message) }
@@ -289,7 +289,7 @@ pub fn owner(pid: u32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
 }
 
-/// The command line of a process, as the system tells it; empty if it does not.
+/// The command line of a process from /proc; empty if it cannot be read.
 pub fn command_of(pid: u32) -> Vec<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     line.split(|byte| *byte == 0)
@@ -333,7 +333,7 @@ pub fn discover() -> Vec<(u32, Result<Status, Unreachable>)> {
 
 fn ask_status(folder: &Path, socket: &Path) -> Result<Status, Unreachable> {
     let reply = match ask(folder, socket, r#"{"command":"status"}"#) {
-        // A child of a process that is gone may still hold its socket, which nobody answers.
+        // A child of a process that is gone may still hold its socket, without answering.
         Err(error) if error.is_of_the_dead(socket) => {
             // Its process is gone: the next look need not trip over it. That it cannot be removed is no matter.
             let _ = fs::remove_file(socket);
@@ -364,7 +364,7 @@ fn ask(folder: &Path, socket: &Path, request: &str) -> Result<serde_json::Value,
     if reply["ok"].as_bool() == Some(true) {
         return Ok(reply);
     }
-    let error = reply["error"].as_str().unwrap_or("it gave no reason");
+    let error = reply["error"].as_str().unwrap_or("no reason was given");
     Err(Unreachable::Refused(text::clean(error).into_owned()))
 }
 

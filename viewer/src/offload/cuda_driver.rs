@@ -39,7 +39,7 @@ impl DriverState {
 pub struct DriverError {
     /// Its number.
     pub code: i32,
-    /// Its name and meaning, as far as the driver tells.
+    /// Its name and meaning, if the driver has them.
     pub text: String,
 }
 
@@ -156,7 +156,7 @@ impl Driver {
     ///
     /// What the driver says.
     pub fn lock(&self, pid: c_int, timeout: Duration) -> Result<(), DriverError> {
-        // 0 would be for ever.
+        // 0 would wait without limit.
         let timeout_ms = c_uint::try_from(timeout.as_millis()).unwrap_or(c_uint::MAX).max(1);
         let mut arguments = LockArguments { timeout_ms, reserved0: 0, reserved1: [0; 7] };
         // SAFETY: the arguments are as cuda.h has them and outlive the call.

@@ -19,7 +19,7 @@ const ASK: Duration = Duration::from_millis(1000);
 const ASK_BUSY: Duration = Duration::from_millis(100);
 /// A process that did not answer is left alone for so long.
 const LEAVE_ALONE: Duration = Duration::from_secs(3);
-/// How long a program has to come to a halt.
+/// How long a program may take to reach a point where it can stop.
 const HALT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A process to be asked.
@@ -62,7 +62,7 @@ impl MemoryLocation {
     }
 }
 
-/// What the screen is told.
+/// What is new for the dashboard.
 #[derive(Clone, Debug, Default)]
 pub struct MoverUpdate {
     /// By process.
@@ -236,7 +236,7 @@ impl Worker {
                 (followed.process, followed.ours, followed.asked) = (Some(process), Some(id), None);
                 followed.who = order.who;
             }
-            Err(error) => self.outcomes.push(Err(error.explain(order.of.pid, "wait until it goes on"))),
+            Err(error) => self.outcomes.push(Err(error.explain(order.of.pid, "wait until it continues"))),
         }
     }
 
@@ -259,7 +259,7 @@ impl Worker {
                 self.driver_works.store(true, Ordering::Relaxed);
                 self.changed = true;
             }
-            Err(error) => self.outcomes.push(Err(format!("no thread for it: {error}"))),
+            Err(error) => self.outcomes.push(Err(format!("cannot start a thread: {error}"))),
         }
     }
 
@@ -270,7 +270,8 @@ impl Worker {
         for ByDriver { of, thread } in over {
             let followed = self.followed.entry(of).or_default();
             (followed.about.by_driver, followed.asked) = (None, None);
-            self.outcomes.push(thread.join().unwrap_or_else(|_| Err("memlab has a bug there".to_owned())));
+            self.outcomes
+                .push(thread.join().unwrap_or_else(|_| Err("a bug in memlab: the thread panicked".to_owned())));
             self.changed = true;
         }
     }
@@ -323,7 +324,7 @@ impl FollowedProcess {
                 outcome = self.outcome(&status);
                 let problem = status.moving.is_none().then(|| {
                     format!(
-                        "{} runs under an older memlab, which cannot move memory: start it anew with this one",
+                        "{} runs under an older memlab, which cannot move memory: restart it with this one",
                         status.who()
                     )
                 });
@@ -336,7 +337,7 @@ impl FollowedProcess {
                 if self.ours.take().is_some() && error.is_absent() {
                     outcome = Some(Err(format!("{} ended before the operation did", self.who)));
                 }
-                let problem = Some(error.explain(of.pid, "wait until it goes on"));
+                let problem = Some(error.explain(of.pid, "wait until it continues"));
                 MemoryLocation { problem, ..MemoryLocation::default() }
             }
         };

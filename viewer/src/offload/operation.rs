@@ -20,7 +20,7 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Columns of a progress bar.
 const BAR: usize = 20;
 
-/// Whether somebody wants this command to end.
+/// Whether this command is to end.
 #[derive(Clone, Debug, Default)]
 pub struct Interruption(Arc<AtomicBool>);
 
@@ -30,7 +30,7 @@ impl Interruption {
         Self::by(&[SIGINT])
     }
 
-    /// Notes whatever else ends a program, too: for what must not be left half done.
+    /// Records the other signals that end a program too, for work that must be completed.
     pub fn by_any_signal() -> Self {
         Self::by(&[SIGINT, SIGTERM, SIGHUP])
     }
@@ -66,7 +66,7 @@ impl Interruption {
 pub enum WatchEnd {
     /// The operation is over.
     Over(Box<(Operation, MoveStatus)>),
-    /// By Ctrl-C; the operation goes on.
+    /// By Ctrl-C; the operation continues.
     Detached,
 }
 
@@ -93,7 +93,7 @@ pub fn watch(process: &Process, id: u64, who: &str, interruption: &Interruption)
                 line.show(&format!("{who} does not answer…"))
             }
             Err(Unreachable::Silent) => anyhow::bail!(
-                "{who} does not answer any more: it may be stopped; when it goes on so does the operation: see `memlab ps`"
+                "{who} no longer answers: it may be stopped; the operation continues when it does: see `memlab ps`"
             ),
             Err(error) if error.is_absent() => anyhow::bail!("{who} ended before the operation did"),
             Err(error) => return Err(error.into_error(process.pid, "")),
@@ -192,7 +192,7 @@ pub fn where_it_is(moving: &MoveStatus) -> Option<String> {
 
 /// The error of an operation that failed.
 pub fn failure(operation: &Operation, who: &str) -> Option<String> {
-    let reason = operation.error.as_deref().unwrap_or("it gave no reason");
+    let reason = operation.error.as_deref().unwrap_or("no reason was given");
     (operation.phase == OperationPhase::Failed).then(|| format!("{who}: {} failed: {reason}", operation.kind.doing()))
 }
 

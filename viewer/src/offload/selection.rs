@@ -21,12 +21,12 @@ pub struct Criteria {
     pub categories: Vec<Category>,
     /// Of one of these layers, or inside it; empty: of any.
     pub layers: Vec<String>,
-    /// Not used for so long, in nanoseconds, as far as can be told.
+    /// Not used for so long, in nanoseconds, as far as can be inferred.
     pub idle_ns: Option<u64>,
 }
 
 /// Whether a layer is the one wanted or inside it. As in a filter a name in part, such as `attn`, is found anywhere; but
-/// nobody is still typing, so that it has to be whole names.
+/// only whole names count, since the text is complete.
 fn is_in_layer(name: &str, wanted: &str) -> bool {
     format!(".{name}.").contains(&format!(".{wanted}."))
 }
@@ -59,7 +59,7 @@ impl Criteria {
     /// If the trace cannot be read, or does not reach back far enough.
     pub fn pages(&self, trace: &Path, page_bytes: u64, now_unix_ns: u64) -> anyhow::Result<Pages> {
         if page_bytes == 0 {
-            anyhow::bail!("the process does not say how large its pages are: start it anew with this memlab");
+            anyhow::bail!("the process does not report its page size: restart it with this memlab");
         }
         let mut activity = Activity::default();
         progress::shown(|progress| read_whole(trace, &mut activity, progress))?;
@@ -133,7 +133,7 @@ impl Sink for Activity {
     }
 }
 
-/// What lies idle. Nobody sees which memory kernels touch: it is inferred from who still asks for memory.
+/// Which memory is idle, inferred from which layers and lines still allocate: memlab does not see what kernels touch.
 struct Idle {
     /// What was used after this is not idle.
     since: u64,
@@ -169,7 +169,7 @@ impl Idle {
             };
             let BlockLayer { root, name } = model.layer_of(&asked);
             let Some(name) = name else { continue };
-            // Whoever calls a layer is used with it.
+            // The layers around a layer are used with it.
             let mut around: &str = &name;
             loop {
                 let key = BlockLayer { root, name: Some(around.into()) };

@@ -94,7 +94,7 @@ fn draw_lines(buffer: &mut Buffer, area: Rect, context: &Context, view: &SourceV
         let x = area.x + BYTES;
         put_right(buffer, x + NUMBER, y, NUMBER, &line.number.to_string(), theme.dim, theme);
         let x = x + NUMBER + 2;
-        // What may not have run stands back.
+        // Lines that may not have run are dim.
         let style = if line.is_sure { theme.text } else { theme.dim };
         put(buffer, x, y, area.right().saturating_sub(x), &line.text.replace('\t', "    "), style, theme);
         if line.number == wanted {

@@ -9,7 +9,7 @@ use crate::format::{self, Units};
 pub(super) struct Shares<'h> {
     /// Bytes by category.
     pub(super) held: &'h [(Category, u64)],
-    /// What of it lies in host memory.
+    /// The part of it in host memory.
     pub(super) host_bytes: u64,
 }
 
@@ -18,7 +18,7 @@ pub(super) fn lines(device: &DeviceView, shares: &Shares<'_>, columns: usize) ->
     let held: Vec<(Category, u64)> = shares.held.iter().copied().filter(|(_, bytes)| *bytes > 0).collect();
     let sum = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
     let used = sum.saturating_sub(shares.host_bytes);
-    // What a device has is known only by the driver's word; without it, the whole is what was in use.
+    // Only the driver knows the size of a device. Without it, the whole is what was in use.
     let whole = device.total_bytes.max(used);
     let free = whole - used;
     let size = |bytes| format::bytes(bytes, Units::Auto);
@@ -43,11 +43,11 @@ pub(super) fn lines(device: &DeviceView, shares: &Shares<'_>, columns: usize) ->
     lines
 }
 
-/// For each column the letter of what lies at its middle; `.` where nothing does.
+/// For each column the letter of the category at its middle; `.` where there is none.
 fn bar(shares: &[(Category, u64)], whole: u64, columns: usize) -> String {
     let mut parts = shares.iter();
     let mut part = parts.next();
-    // The end of the part at hand, in the same 128 bits in which columns are multiplied by bytes.
+    // The end of the current part, in 128 bits as the product of columns and bytes.
     let mut end = part.map_or(0, |(_, bytes)| u128::from(*bytes));
     let mut bar = String::with_capacity(columns);
     for column in 0..columns {

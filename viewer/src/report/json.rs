@@ -18,7 +18,7 @@ struct Report {
     findings: Vec<FindingRow>,
     devices: Vec<Device>,
     lines: Vec<LineRow>,
-    /// The same memory by the innermost lines of the user's and of libraries.
+    /// The same memory by the innermost lines of the user's code or of a library.
     library_lines: Vec<LineRow>,
     /// Which of the two the text shows.
     lines_shown: &'static str,
@@ -31,7 +31,7 @@ struct Report {
     warnings: Vec<String>,
 }
 
-/// Something worth looking at, the most urgent first.
+/// A finding; the most urgent comes first.
 #[derive(Serialize)]
 struct FindingRow {
     /// `out_of_memory`, `leak`, `spilling`, `other_processes` or `fragmentation`.
@@ -65,7 +65,7 @@ struct Device {
     allocated_bytes: u64,
     reserved_bytes: u64,
     used_bytes: u64,
-    /// Of what it holds of the device, what lies in host memory.
+    /// The part of its device memory that is in host memory.
     host_bytes: u64,
     host_bytes_at_peak: u64,
     peak_host_bytes: u64,
@@ -92,7 +92,7 @@ struct Device {
     outside_layers_bytes_at_end: u64,
 }
 
-/// Another process, by the driver's word.
+/// Another process, as the driver reports it.
 #[derive(Serialize)]
 struct OtherRow {
     pid: u32,
@@ -125,7 +125,7 @@ struct LayerRow {
     name: String,
     #[serde(rename = "type")]
     class: Option<String>,
-    /// The layer id of the outermost module: tells several models apart.
+    /// The layer id of the outermost module, which identifies the model.
     root: u32,
     root_type: Option<String>,
     root_name: Option<String>,
@@ -168,7 +168,7 @@ struct OomRow {
     requested_bytes: u64,
     #[serde(flatten)]
     line: Place,
-    /// The innermost line of the user's or of a library.
+    /// The innermost line of the user's code or of a library.
     library_line: Place,
     layer: Option<String>,
     allocated_bytes: u64,
@@ -185,7 +185,7 @@ struct OomRow {
     steps_ended: u64,
     stack: Vec<Place>,
     held_by_lines: Vec<HeldByLine>,
-    /// The same memory by the innermost lines of the user's and of libraries.
+    /// The same memory by the innermost lines of the user's code or of a library.
     held_by_library_lines: Vec<HeldByLine>,
     held_by_layers: Vec<HeldBy>,
     held_by_categories: Vec<HeldBy>,

@@ -19,7 +19,7 @@ const GROWING: usize = 5;
 /// The widest that sentences are set: longer lines are hard to read.
 const PROSE: usize = 110;
 
-/// How many out-of-memory events are told at length.
+/// How many out-of-memory events are shown in full.
 const OOMS: usize = 3;
 
 fn size(bytes: u64) -> String {
@@ -125,7 +125,7 @@ pub(super) fn lines_section(
     lines
 }
 
-/// What stands above the lines: also whose they are, and in a line of its own why, where that is not plain.
+/// The heading of the lines: whose lines they are, and in a second line why, where that is not obvious.
 fn lines_title(names: &Names<'_>, device: &DeviceView) -> [String; 2] {
     let what = "Lines that held most";
     if names.model.scope() == Scope::Users {
@@ -354,7 +354,7 @@ fn one_oom(names: &Names<'_>, oom: &OomView, grows: Option<&Grows>, columns: usi
     lines
 }
 
-/// What is worth looking at, each with what to do next, and what the memory was.
+/// The findings, each with what to do next, and what the memory was used for.
 pub(super) fn findings(names: &Names<'_>, columns: usize) -> Vec<String> {
     let mut lines = vec!["What to look at".to_owned()];
     let Some(headline) = findings::headline(names.model) else { return Vec::new() };

@@ -46,8 +46,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The lines of the table, each indented by two and no wider than `columns`. A text too long keeps its end, which tells
-    /// paths apart, or both ends, which tell layers apart.
+    /// The lines of the table, each indented by two and no wider than `columns`. A text too long keeps its end, which distinguishes
+    /// paths, or both ends, which distinguish layers.
     pub(super) fn lines(&self, columns: usize) -> Vec<String> {
         let Some(last) = self.head.len().checked_sub(1) else { return Vec::new() };
         let width = |column: usize| {

@@ -72,7 +72,7 @@ pub(super) fn write_parts(out: &mut impl Write, mut parts: Vec<Vec<String>>, sty
     Ok(())
 }
 
-/// A line of the report with its colours: titles stand out, and what is wrong more so.
+/// A line of the report in colour: titles, and in a stronger colour problems.
 fn colored(line: &str) -> String {
     const TITLE: &str = "\u{1b}[1m";
     const BAD: &str = "\u{1b}[1;31m";

@@ -67,7 +67,7 @@ impl Ended {
 /// What is passed on to the program.
 const FORWARDED: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGWINCH];
 
-/// How often new traces are looked for: while their writers live they are easily told from others'.
+/// How often to look for new traces: while their writers live, they can be told from those of other runs.
 const LOOK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// Runs `command` in the foreground until it ends.

@@ -1,4 +1,4 @@
-//! `memlab run --live`: the program on a terminal of its own, the dashboard on ours.
+//! `memlab run --live`: the program on a pseudo-terminal, the dashboard on this terminal.
 
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -43,7 +43,7 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Optio
     match left {
         Ok(Left::Signal(signal)) => program.signal(signal),
         Ok(Left::Quit | Left::Detach) => {}
-        // The program goes on without a view.
+        // The program continues without the dashboard.
         Err(error) => eprintln!("memlab: the dashboard ended: {error}"),
     }
     Ok(wait(&mut program))

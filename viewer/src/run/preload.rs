@@ -128,7 +128,7 @@ fn start_of(file: &Path) -> Option<Vec<u8>> {
     Some(start)
 }
 
-/// Whether a program of this mode and owner changes the rights of whoever starts it.
+/// Whether a program of this mode and owner runs with other rights than its parent.
 fn takes_rights(mode: u32, owner: (u32, u32), starter: (u32, u32)) -> bool {
     mode & 0o4000 != 0 && owner.0 != starter.0 || mode & 0o2000 != 0 && owner.1 != starter.1
 }
@@ -142,7 +142,7 @@ enum Loader {
     Other,
 }
 
-/// The dynamic loader that an executable, of which this is the beginning, asks for. `None`: that cannot be told.
+/// The dynamic loader that an executable asks for, by its first bytes. `None`: not known.
 fn loader_in(start: &[u8]) -> Option<Loader> {
     const INTERPRETER: u64 = 3;
     let number = |at: u64, length: u64| {
@@ -156,7 +156,7 @@ fn loader_in(start: &[u8]) -> Option<Loader> {
     let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
     for index in 0..count {
         let header = table.checked_add(index * size)?;
-        // What lies beyond what was read is not judged.
+        // Headers beyond the bytes read are ignored.
         if number(header, 4)? == INTERPRETER {
             let (at, length) = (number(header.checked_add(8)?, 8)?, number(header.checked_add(32)?, 8)?);
             let path = start.get(usize::try_from(at).ok()?..usize::try_from(at.checked_add(length)?).ok()?)?;

@@ -20,7 +20,7 @@ use super::launch::Ended;
 use crate::program_screen::ProgramScreen;
 use crate::session::Program;
 
-/// A program on a terminal of its own.
+/// A program on a separate terminal.
 pub struct PtyProgram {
     child: Child,
     master: OwnedFd,

@@ -26,7 +26,7 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
     let output = Output::choose(options.output.as_deref(), std::env::var_os("MEMLAB_OUTPUT"), options.force)?;
     preload::check_program(program)?;
     if options.live {
-        terminal::check("leave --live away, or watch from another terminal with `memlab top`")?;
+        terminal::check("run without --live, or watch from another terminal with `memlab top`")?;
     }
     let mut command = Command::new(program);
     command.args(arguments).env("MEMLAB_OUTPUT", output.pattern());

@@ -24,7 +24,7 @@ use crate::text;
 const SUMMARY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lines of code named for each device.
 const LINES: usize = 3;
-/// Findings told of each process.
+/// Findings shown of each process.
 const FINDINGS: usize = 3;
 
 /// Ends the traces whose process was killed, and prints the summary on standard error.

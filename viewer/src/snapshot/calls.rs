@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use memlab_trace::{Call, CallTree, GrowthView, Line};
 
-/// Calls climbed to tell growth, of all lines together: no program takes so many, only traces that mean harm.
+/// The most calls visited to compute growth, of all lines together. Only malicious traces need more.
 const MOST_STEPS: usize = 1 << 22;
 
 /// The call tree of the user's lines, and where in it each line is.

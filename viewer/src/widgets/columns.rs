@@ -23,7 +23,7 @@ pub trait Column: Copy + PartialEq + 'static {
     fn compare_names(a: &Self::Item, b: &Self::Item) -> Ordering;
     /// The figure as it is shown.
     fn text(self, row: &Self::Item, units: Units) -> String;
-    /// The column that tells what is held at a moment, if the table has one.
+    /// The column of what is held at a moment, if the table has one.
     fn of_moment(_moment: ShownMoment) -> Option<Self> {
         None
     }

@@ -1,4 +1,4 @@
-//! Facts in running text, and the stack that asked for something: for the panes that tell of one block or event.
+//! Facts in running text, and the stack of an allocation: for the panes about one block or event.
 
 use memlab_trace::Line;
 use ratatui::buffer::Buffer;
@@ -57,7 +57,7 @@ pub fn labelled(label: &str, words: impl AsRef<str>, theme: &Theme) -> Fact {
     ]
 }
 
-/// The frames worth showing: those whose lines are told, from the innermost one out; if there is none, all.
+/// The frames to show: those of the scope, from the innermost one out; if there is none, all.
 fn frames(process: &ProcessSnapshot, stack: u32) -> Vec<&Line> {
     let Some(stack) = process.names.stacks.get(&stack) else { return Vec::new() };
     let told: Vec<&Line> =
@@ -65,7 +65,7 @@ fn frames(process: &ProcessSnapshot, stack: u32) -> Vec<&Line> {
     if told.is_empty() { stack.iter().map(|frame| &*frame.line).collect() } else { told }
 }
 
-/// From this width on the stack stands beside the facts.
+/// From this width on the stack is beside the facts.
 const WIDE: u16 = 110;
 
 /// Draws facts and the stack that asked for what they are about, beside or below them.
@@ -90,7 +90,7 @@ pub fn draw_with_stack(
     draw_stack(buffer, beside, process, stack, theme);
 }
 
-/// Draws the frames of a stack that are worth showing, the innermost first.
+/// Draws the frames of a stack, the innermost first.
 fn draw_stack(buffer: &mut Buffer, area: Rect, process: &ProcessSnapshot, stack: u32, theme: &Theme) {
     if area.height == 0 || area.width < 8 {
         return;

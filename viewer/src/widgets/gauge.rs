@@ -15,9 +15,9 @@ pub struct Gauge<'a> {
     /// How far each band reaches, and which of the theme's it is. One that reaches no further than those before it is
     /// not seen.
     pub edges: &'a [(u64, usize)],
-    /// What the whole length stands for.
+    /// The bytes of the whole length.
     pub whole: u64,
-    /// What stands where no band is; `None`: what was there stays.
+    /// The glyph where no band is; `None`: the cell is left as it is.
     pub rest: Option<&'static str>,
 }
 

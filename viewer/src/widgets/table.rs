@@ -29,13 +29,13 @@ pub struct Label {
     pub share: Option<f64>,
     /// The bar's colour.
     pub tint: Color,
-    /// What makes it stand out.
+    /// The style of its name, if not the usual one.
     pub style: Option<Style>,
     /// Whether the name is a layer's, which is cut in the middle.
     pub is_layer: bool,
 }
 
-/// Where a table stands.
+/// How a table is drawn.
 pub struct Look<'a, C> {
     /// What all screens share.
     pub context: &'a Context,
@@ -69,7 +69,7 @@ pub fn draw<C: Column>(
     let figures: u16 = shown.iter().map(|column| column.columns() + 1).sum();
     let bar_x = area.x + figures;
     let name_x = bar_x + bar_columns + u16::from(has_bars);
-    // Where some rows open, the names of the others stand in line with theirs.
+    // Where some rows open, the names of the others are aligned with theirs.
     let sign_columns = if labels.iter().any(|label| label.is_open.is_some()) { 2 } else { 0 };
     draw_headings(buffer, area, context, state, &shown, name_x);
 

@@ -17,7 +17,7 @@ pub struct Course {
     devices: BTreeMap<i32, Changes>,
     threads: BTreeMap<u32, Thread>,
     slices: usize,
-    /// What the record at hand changes.
+    /// What the current record changes.
     at_hand: Option<AtHand>,
     last_time: u64,
 }
@@ -158,7 +158,7 @@ impl Changes {
     fn note(&mut self, time: u64, totals: TotalsView) {
         match self.0.last_mut() {
             Some((_, last)) if *last == totals => {}
-            // What is over at once is no state that anybody saw.
+            // A state that ends at once is not shown.
             Some((at, last)) if *at == time && last.allocated_bytes <= totals.allocated_bytes => *last = totals,
             _ => self.0.push((time, totals)),
         }

@@ -12,7 +12,7 @@ pub type Range = (u64, u64);
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MoveStatus {
-    /// Whether memlab can move it; otherwise only `state` and `why_not` are told.
+    /// Whether memlab can move it; otherwise only `state` and `why_not` are set.
     pub enabled: bool,
     /// Where it is.
     pub state: MoveState,
@@ -211,7 +211,7 @@ pub struct LimitStatus {
     /// How much it has.
     #[serde(default)]
     pub used_bytes: u64,
-    /// How much of its memory lies in host memory for want of room.
+    /// How much of its memory is in host memory because of the limit.
     #[serde(default)]
     pub spilled_bytes: u64,
     /// What happens at the limit.

@@ -24,7 +24,7 @@ pub struct Pages {
     pub bytes: u64,
     /// Of wanted blocks, all there is.
     pub wanted_bytes: u64,
-    /// Of those, what lies in these pages.
+    /// The part of those in these pages.
     pub moved_bytes: u64,
 }
 

@@ -16,7 +16,7 @@ use crate::format;
 use crate::text::{fit_end, markup};
 use crate::theme::{Depth, Palette, Theme};
 
-/// The most devices told in full; a machine has sixteen.
+/// The most devices shown in full; a machine has sixteen.
 pub(super) const DEVICES: usize = 16;
 
 /// A whole page around what it says.
@@ -54,7 +54,7 @@ pub(super) fn document(path: &Path, command: &str, body: &str) -> String {
     )
 }
 
-/// A word that nobody who wrote a trace can have known: only scripts that say it run.
+/// A random word, so that only the scripts of this page run.
 fn nonce() -> String {
     let word = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", word(), word())
@@ -122,7 +122,7 @@ pub(super) fn header(model: &Model, command: &str) -> String {
     )
 }
 
-/// Where each device is told, with a word on it.
+/// Links to the sections of the devices.
 pub(super) fn contents_of<'d>(devices: impl Iterator<Item = (&'d DeviceView, String)>) -> String {
     let entry = |(device, held): (&DeviceView, String)| {
         format!("<li><a href=\"#device-{}\">{}</a> {held}</li>", device.index, short_name(device))

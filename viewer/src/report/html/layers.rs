@@ -20,7 +20,7 @@ const DEEPEST: usize = 24;
 /// A tree is open down to this depth.
 const OPEN: usize = 2;
 
-/// The categories with a column of their own.
+/// The categories with a column each.
 const COLUMNS: [(Category, &str); 4] = [
     (Category::Parameter, "parameters"),
     (Category::Gradient, "gradients"),

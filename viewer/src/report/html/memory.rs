@@ -14,7 +14,7 @@ use crate::text::markup;
 /// One moment: what every category held, what was free, and what they sum to.
 struct MomentMemory {
     held: Vec<(Category, u64)>,
-    /// What of it lies in host memory.
+    /// The part of it in host memory.
     away: u64,
     free: u64,
     whole: u64,
@@ -24,7 +24,7 @@ impl MomentMemory {
     fn new(device: &DeviceView, views: &[CategoryView], away: u64, bytes: impl Fn(&CategoryView) -> u64) -> Self {
         let held: Vec<(Category, u64)> = views.iter().map(|view| (view.category, bytes(view))).collect();
         let used = held.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes)).saturating_sub(away);
-        // Without the driver's word on what the device has, the whole is what was in use.
+        // Where the driver did not report the size of the device, the whole is what was in use.
         let whole = device.total_bytes.max(used);
         Self { held, away, free: whole - used, whole }
     }
@@ -144,7 +144,7 @@ fn bar(when: &str, moment: &MomentMemory, name: impl Fn(Category) -> &'static st
     if moment.free > 0 {
         said.push(format!("free {}", size(moment.free)));
     }
-    // What lies in host memory is more than fits.
+    // Memory in host memory may exceed the device.
     let sum = held.iter().fold(moment.free, |sum, (_, bytes)| sum.saturating_add(*bytes));
     let whole = moment.whole.max(sum);
     let mut bar = format!(

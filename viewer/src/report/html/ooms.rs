@@ -11,7 +11,7 @@ use crate::findings::{advice::advice, grows};
 use crate::format;
 use crate::text::markup;
 
-/// How many are told at length.
+/// How many are shown in full.
 const OOMS: usize = 3;
 
 /// How many of who held most are listed of each.

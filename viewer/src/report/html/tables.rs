@@ -114,7 +114,7 @@ pub(super) fn lines(names: &Names<'_>, device: &DeviceView, devices: usize) -> S
     choice(names, device, &users, &lines_in(names, device, devices, Scope::Libraries))
 }
 
-/// The lines that held something at a moment, as [`lines`] are told.
+/// The lines that held something at a moment, in the form of [`lines`].
 pub(super) fn lines_at(names: &Names<'_>, device: &DeviceView, devices: usize, held: &Holdings) -> String {
     let is_library =
         |line: &HeldLine| line.line.as_ref().is_some_and(|line| names.model.code_origin(line) == CodeOrigin::Library);

@@ -193,7 +193,7 @@ fn area(scale: &Scale, columns: &Columns, low: &[u64], high: &[u64]) -> String {
     let mut before = f64::NAN;
     for (index, bytes) in high.iter().enumerate() {
         let y = scale.y(*bytes);
-        // What cannot be told apart needs no corner.
+        // Points in the same column need no corner.
         if (y - before).abs() < 0.05 {
             continue;
         }
@@ -265,7 +265,7 @@ fn time_step(until: u64) -> u64 {
 fn steps(svg: &mut String, scale: &Scale, steps: &[StepView]) {
     let Some(last) = steps.last() else { return };
     let y = HEIGHT - BOTTOM + 30.0;
-    // So many that each can be told from the next.
+    // Only as many as can be distinguished.
     let every = steps.len().div_ceil(STEPS).max(1);
     let mut path = String::new();
     for step in steps.iter().step_by(every) {
@@ -309,7 +309,7 @@ fn round(whole: u64, times: u64) -> u64 {
     decimal.into_iter().find(|step| whole / step <= times).unwrap_or(u64::MAX)
 }
 
-/// The peak and the out-of-memory errors, each with its words, in rows of their own.
+/// The peak and the out-of-memory errors, each with a label in a separate row.
 fn marks(svg: &mut String, scale: &Scale, model: &Model, device: &DeviceView, moment: Option<&Mark>) {
     // From above: the peak, the moment of the page, out-of-memory errors.
     let (at_peak, at_moment, at_oom) =

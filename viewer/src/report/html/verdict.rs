@@ -7,7 +7,7 @@ use super::elements::LONGEST;
 use crate::findings::{self, Finding, Kind, Word, Words};
 use crate::text::{fit_end, markup};
 
-/// What is worth looking at, each with what to do next, and what the memory was.
+/// The findings, each with what to do next, and what the memory was used for.
 pub(super) fn verdict(names: &Names<'_>) -> String {
     let Some(headline) = findings::headline(names.model) else { return String::new() };
     let findings = findings::of(names.model);

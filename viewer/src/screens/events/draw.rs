@@ -72,7 +72,7 @@ fn facts_of_frame(screen: &EventsScreen, items: &[EventItem], context: &Context)
     let mut facts = Vec::new();
     if context.moment == ShownMoment::Now && !process.state.is_over() {
         if screen.has_lost(items) && !context.paused {
-            // A fast program: the display has to stand still for such an event to be read.
+            // In a fast program the display must be paused to read such an event.
             facts.push(fact("that event is no longer kept: space holds the display", theme.warn));
         }
         facts.push(match screen.follows() {
@@ -113,7 +113,7 @@ fn label(item: &EventItem, theme: &Theme) -> Label {
     Label { name, aside: aside.join(theme.glyphs.separator), ..Label::default() }
 }
 
-/// What makes rows of some kinds stand out, or stand back.
+/// The style of rows of some kinds: conspicuous, or dim.
 fn dress(buffer: &mut Buffer, row: Rect, item: &EventItem, columns: &[EventColumn], is_selected: bool, theme: &Theme) {
     match item.event.kind {
         EventKind::Free | EventKind::DriverFree(_) | EventKind::Unmap | EventKind::Used | EventKind::Moved

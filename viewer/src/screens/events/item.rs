@@ -13,7 +13,7 @@ use crate::text::phase_name;
 pub struct EventItem {
     /// The event.
     pub event: EventView,
-    /// What its ids stand for.
+    /// The names of its ids.
     pub names: Arc<Names>,
     pub(super) device: String,
     pub(super) line: String,

@@ -88,7 +88,7 @@ impl EventsScreen {
         let was_moved = self.table.selected != self.row;
         let is_at_top = self.table.selected == 0 && was_moved;
         let here = self.number.filter(|_| !is_at_top).map_or(0, |number| row_of(items, number));
-        // What is on the screen stands still.
+        // The rows on the screen stay where they are.
         let came = here as isize - self.row as isize;
         self.table.offset = self.table.offset.saturating_add_signed(came);
         let moved = self.table.selected as i128 - self.row as i128;

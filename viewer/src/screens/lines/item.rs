@@ -14,13 +14,13 @@ pub type LineKey = Vec<Option<Arc<Line>>>;
 /// A row of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LineItem {
-    /// Where it stands.
+    /// Its place in the table or tree.
     pub key: LineKey,
     /// How deep it is indented.
     pub depth: u16,
     /// Whether it is open; `None`: there is nothing below it.
     pub is_open: Option<bool>,
-    /// Its figures. Below the first level only what the call tree tells.
+    /// Its figures. Below the first level only those of the call tree.
     pub figures: LineRow,
     /// The words that filters look at: file and line.
     pub(super) place: String,
@@ -33,7 +33,7 @@ pub struct LineItem {
 }
 
 impl LineItem {
-    /// The line; `None`: there is no Python frame of the user's.
+    /// The line; `None`: there is no Python frame of the user's code.
     pub fn line(&self) -> Option<&Arc<Line>> {
         self.key.last().and_then(Option::as_ref)
     }

@@ -18,7 +18,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, context: &Context) {
     let shares: Vec<(Category, u64)> =
         device.categories.iter().map(|view| (view.category, at(view, context.moment))).collect();
     let used: u64 = shares.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes));
-    // What has been offloaded or spilled is somewhere else, whatever it is used for.
+    // Offloaded and spilled memory is not on the device, whatever its category is.
     let totals = &device.totals;
     let away = if context.moment == ShownMoment::Peak { totals.host_bytes_at_peak } else { totals.host_bytes };
     let in_use = used.saturating_sub(away);
@@ -124,7 +124,7 @@ fn draw_bar(buffer: &mut Buffer, area: Rect, shares: &[(Category, u64)], whole: 
     }
 }
 
-/// How entries of a legend look: columns each takes, whether the name is the long one, whether the share is told.
+/// How entries of a legend look: columns each takes, whether the name is the long one, whether the share is shown.
 type Form = (u16, bool, bool);
 
 /// From the widest to the narrowest.
@@ -134,7 +134,7 @@ fn forms(units: format::Units) -> [Form; 3] {
         .map(|(columns, long, share)| (2 + columns + size_columns, long, share))
 }
 
-/// How many entries stand side by side.
+/// How many entries fit side by side.
 fn across(width: u16, columns: u16) -> usize {
     usize::from((width + 3) / (columns + 3)).max(1)
 }

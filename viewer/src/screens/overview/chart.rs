@@ -99,7 +99,7 @@ struct Plot<'a> {
     column_width: u64,
     /// The bands of each column.
     bands: Bands,
-    /// Columns that lie in the past; the rest is the future.
+    /// Columns up to now; the rest is the future.
     past: usize,
 }
 
@@ -197,7 +197,7 @@ impl<'a> Plot<'a> {
         for tick in &self.axis.ticks {
             let y = match *tick {
                 0 => self.area.bottom() - 1,
-                // A tick lies on the lower edge of the row above it.
+                // A tick is on the lower edge of the row above it.
                 tick => {
                     let rows = (self.height(tick) / 8) as u16;
                     self.area.bottom() - rows.clamp(1, self.area.height)

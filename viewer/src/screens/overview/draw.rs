@@ -1,4 +1,4 @@
-//! Draws the overview: memory over time, by step, on each device, by category, what is worth looking at, the top lines and
+//! Draws the overview: memory over time, by step, on each device, by category, the findings, the top lines and
 //! layers, and what the program prints.
 
 use ratatui::buffer::Buffer;
@@ -149,7 +149,7 @@ impl OverviewScreen {
     }
 }
 
-/// What is worth looking at, one in a row: what was found, and as far as there is room what to do next.
+/// The findings, one in a row, and as far as there is room what to do next.
 fn draw_findings(buffer: &mut Buffer, area: Rect, context: &Context) {
     let theme = &context.theme;
     let findings = context.process().map_or(&[][..], |process| &process.findings);

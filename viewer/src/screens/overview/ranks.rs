@@ -141,7 +141,7 @@ fn columns(items: &[ProcessItem], form: Form) -> u16 {
     name_columns(items, form) + 1 + bar + PERCENT + form.peak_columns()
 }
 
-/// How many entries stand side by side.
+/// How many entries fit side by side.
 fn across(width: u16, columns: u16) -> usize {
     usize::from((width + GAP) / (columns + GAP)).max(1)
 }

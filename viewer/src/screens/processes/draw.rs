@@ -101,7 +101,7 @@ fn draw_free<'a>(
     let gap = if bar_columns > 0 { 2 } else { 0 };
     let name = Rect { x: area.x + bar_columns + gap, width: area.width.saturating_sub(bar_columns + gap), ..area };
     if bar_columns > 0 && area.height > 0 {
-        // The heading of the commands stands above them.
+        // The heading of the commands is above them.
         let heading: String = (area.x..area.right())
             .filter_map(|x| buffer.cell((x, area.y)))
             .map(|cell| cell.symbol())
@@ -283,7 +283,7 @@ fn draw_details(buffer: &mut Buffer, area: Rect, title: &str, details: &[Detail]
             return;
         }
         put_right(buffer, inner.x + WORDS, y, WORDS - 1, detail.what, theme.dim, theme);
-        // What is too long goes on in the next rows, the last of which is cut.
+        // A long text continues in the next rows, the last of which is cut.
         let rows = detail.rows(area.width).min(inner.bottom() - y);
         let mut rest = detail.words.as_str();
         for row in 0..rows {

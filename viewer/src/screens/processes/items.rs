@@ -47,7 +47,7 @@ pub fn device_items(context: &Context) -> Vec<ProcessItem> {
     targets.iter().enumerate().map(item).collect()
 }
 
-/// For each process how deep it stands below its parents among them, and the order in which children follow parents.
+/// For each process its depth below its parents among them, and the order in which children follow parents.
 fn family(processes: &[ProcessSnapshot]) -> (Vec<u16>, Vec<usize>) {
     let parent_of = |child: &ProcessSnapshot| {
         processes.iter().position(|parent| {

@@ -1,4 +1,4 @@
-//! What each cell of the memory map shows of the bytes it stands for.
+//! What each cell of the memory map shows of its bytes.
 
 use memlab_trace::{BlockView, Category, Segment};
 
@@ -19,7 +19,7 @@ pub struct Cell {
     pub begins: bool,
     /// Whether a block ends in it.
     pub ends: bool,
-    /// Whether that block is an odd one of its segment, to tell neighbours apart.
+    /// Whether that block has an odd index in its segment, to distinguish neighbours.
     pub is_odd: bool,
     /// The address of the piece that has most of it: a block if there is one.
     pub piece: u64,

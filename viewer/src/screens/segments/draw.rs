@@ -39,7 +39,7 @@ impl SegmentsScreen {
             draw_without(buffer, inner, context);
             return;
         }
-        // The frame tells the scale, which is known when the map is laid out.
+        // The frame shows the scale, which is known when the map is laid out.
         let inner =
             Rect { x: place.x + 1, y: place.y + 1, width: place.width - 2, height: place.height.saturating_sub(2) };
         let text = Rect { x: inner.x + 1, width: inner.width.saturating_sub(2), ..inner };
@@ -58,7 +58,7 @@ impl SegmentsScreen {
     }
 }
 
-/// What stands above the map.
+/// The text above the map.
 struct About {
     /// The map in figures.
     figures: Vec<Fact>,

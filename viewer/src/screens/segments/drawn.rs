@@ -36,7 +36,7 @@ impl Sum {
 /// What the blocks of a map sum to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Digest {
-    /// All blocks that lie in segments.
+    /// All blocks in segments.
     pub blocks: Sum,
     /// Those that pass the filter.
     pub passing: Sum,
@@ -94,7 +94,7 @@ impl Hasher for Mixer {
     }
 }
 
-/// Which blocks pass the filter. What it says of a block says it of all that are alike.
+/// Which blocks pass the filter. Blocks with the same key have the same answer.
 pub struct Sieve<'a> {
     filter: &'a Filter,
     names: &'a Names,
@@ -156,7 +156,7 @@ impl Drawn {
         }
     }
 
-    /// Lays the segments out anew if something has changed.
+    /// Lays the segments out again if something has changed.
     pub fn lay_out(&mut self, map: &SegmentMap, look: Look) {
         if self.look != Some(look) {
             let sizes = look.order.of(map).iter().map(|segment| segment.bytes).collect();

@@ -10,7 +10,7 @@ use crate::text::{phase_name, place};
 pub struct FilteredBlock<'a> {
     /// The block.
     pub block: &'a BlockView,
-    /// What its ids stand for.
+    /// The names of its ids.
     pub names: &'a Names,
     /// File and number of the line that asked.
     place: Option<String>,

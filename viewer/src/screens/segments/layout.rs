@@ -1,4 +1,4 @@
-//! Which segment is drawn where: all to the same scale, so that sizes compare. A segment longer than a row goes on in
+//! Which segment is drawn where: all to the same scale, so that sizes compare. A segment longer than a row continues in
 //! the rows below it; segments shorter than half a row share theirs.
 
 use std::ops::{Range, RangeInclusive};
@@ -11,7 +11,7 @@ const GAP: usize = 1;
 /// Where segments are on the map.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// How many bytes a column stands for.
+    /// How many bytes a column covers.
     pub scale: u64,
     /// How many scales nearer than what fits there are, and how many further.
     pub nearer: RangeInclusive<isize>,
@@ -144,7 +144,7 @@ impl Layout {
         self.sizes.get(segment).map_or(0, |bytes| self.cells_at(*bytes, self.scale))
     }
 
-    /// How many bytes a cell of a segment stands for: fewer than elsewhere if it is wider than it should be.
+    /// How many bytes a cell of a segment covers: fewer than elsewhere if the segment is drawn wider than its size.
     pub fn cell_bytes(&self, segment: usize) -> u64 {
         let Some(bytes) = self.sizes.get(segment) else { return 1 };
         let least = LEAST.min(self.columns) as u64;

@@ -5,7 +5,7 @@ use ratatui::style::Style;
 
 use crate::theme::Theme;
 
-/// Whether categories are told by letters: where there are no colours, or no characters to fill a cell.
+/// Whether letters mark categories: where there are no colours, or no characters to fill a cell.
 pub fn has_letters(theme: &Theme) -> bool {
     theme.is_mono() || !theme.glyphs.unicode
 }

@@ -1,5 +1,5 @@
 //! The segments themselves: in the margin which they are, beside it their blocks. A cell is as high as the share of it
-//! that is handed out, so that holes too small for a column of their own are seen too.
+//! that is allocated, so that holes smaller than a column are seen too.
 
 use std::ops::RangeInclusive;
 
@@ -247,7 +247,7 @@ fn look(cell: &Cell, theme: &Theme) -> (String, Style) {
     }
 }
 
-/// The colour of every other block, so that neighbours are told apart; `None`: the terminal has no such colours.
+/// The colour of every other block, to distinguish neighbours; `None`: the terminal has no such colours.
 fn tone(color: Option<Color>, is_odd: bool) -> Option<Color> {
     let Some(Color::Rgb(red, green, blue)) = color else { return None };
     let darker = |part: u8| (u16::from(part) * 3 / 4) as u8;

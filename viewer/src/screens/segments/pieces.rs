@@ -45,7 +45,7 @@ pub fn pieces(segment: &Segment) -> impl Iterator<Item = Piece<'_>> {
     })
 }
 
-/// The piece of a segment that an address lies in; before or behind it: the first or the last one.
+/// The piece of a segment at an address; outside the segment: the first or the last one.
 pub fn piece_at(segment: &Segment, address: u64) -> Option<Piece<'_>> {
     let address = address.clamp(segment.address, end(segment).saturating_sub(1).max(segment.address));
     let after = segment.blocks.partition_point(|block| block.address <= address);

@@ -191,12 +191,12 @@ fn sections(context: &Context, changes: &Changes) -> [Section; 3] {
     ]
 }
 
-/// Shares rows out: nobody gets more than wanted, and what one does not want the others get.
+/// Distributes rows: a section gets at most what it asks for, and the others get the rest.
 fn share_rows(room: u16, wanted: [u16; 3]) -> [u16; 3] {
     let mut given = [0; 3];
     let mut left = room;
     while left > 0 {
-        // A row to whoever has least of those who still want one.
+        // The next row goes to the section with the fewest that asks for more.
         let hungry = (0..3).filter(|index| given[*index] < wanted[*index]).min_by_key(|index| given[*index]);
         let Some(index) = hungry else { break };
         given[index] += 1;

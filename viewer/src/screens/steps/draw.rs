@@ -18,7 +18,7 @@ use crate::widgets::gauge::Gauge;
 use crate::widgets::pane::{Fact, fact, frame, put, put_right};
 use crate::widgets::table::{self, Label, Look};
 
-/// From this width on the comparison stands beside the table, else below it.
+/// From this width on the comparison is beside the table, else below it.
 const BESIDE: u16 = 150;
 
 impl StepsScreen {
@@ -77,7 +77,7 @@ fn page(area: Rect, first: usize, rows: &[StepItem]) -> impl Iterator<Item = (u1
     (area.y + 1..area.bottom()).zip(first..).zip(rows.iter().skip(first)).map(|((y, index), row)| (y, index, row))
 }
 
-/// Growth stands out, but not where it is next to nothing beside the least that any step left. What this one left would
+/// Growth is conspicuous, but not where it is small against the least that any step left. What this one left would
 /// be no measure: a leak makes it larger with every step.
 fn draw_growth(buffer: &mut Buffer, area: Rect, table: &TableState<StepColumn>, rows: &[StepItem], context: &Context) {
     let steps = context.device().map_or(&[][..], |device| &device.steps);

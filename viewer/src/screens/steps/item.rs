@@ -15,9 +15,9 @@ pub struct StepItem {
     pub duration: Option<u64>,
     /// Whether it is marked.
     pub is_marked: bool,
-    /// Whether the device's peak lies in it.
+    /// Whether the device's peak is in it.
     pub has_peak: bool,
-    /// Whether the moment shown lies in it.
+    /// Whether the moment shown is in it.
     pub is_shown: bool,
     /// Out-of-memories in it.
     pub oom_count: usize,

@@ -10,7 +10,7 @@ use crate::theme::Theme;
 use crate::widgets::resample::TimeColumn;
 
 /// The bands of columns of `width` nanoseconds from `start` on. What was allocated is shared out as it was in the stretch of
-/// time that a column lies in; above it lies what was reserved, and what else was in use.
+/// time of the column; above it are what was reserved, and what else was in use.
 pub fn bands(shares: &[CategoryPoint], start: u64, width: u64, columns: &[TimeColumn], theme: &Theme) -> Bands {
     let column_edges = |(index, column): (u64, &TimeColumn)| {
         let from = start.saturating_add(index.saturating_mul(width));

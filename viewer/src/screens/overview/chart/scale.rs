@@ -16,7 +16,7 @@ pub fn byte_axis(most: u64, total: u64, rows: u16) -> Axis {
     let most = most.max(1 << 20);
     let step = most.div_ceil(wanted).checked_next_power_of_two().unwrap_or(1 << 63);
     let whole = total >= most && total / 2 < most;
-    // Quarters of a tick: fine enough to waste no room, coarse enough to stand still while memory creeps up.
+    // Quarters of a tick: fine enough to waste no room, coarse enough to stay while memory grows slowly.
     let top = if whole { total } else { most.saturating_add(most / 32).div_ceil(step / 4).saturating_mul(step / 4) };
     let mut ticks: Vec<u64> = (0..=top / step).map(|index| index * step).rev().collect();
     if whole && ticks.first() != Some(&top) {
@@ -29,7 +29,7 @@ pub fn byte_axis(most: u64, total: u64, rows: u16) -> Axis {
     Axis { top, ticks }
 }
 
-/// How many nanoseconds a column stands for, so that `end` lies on one of `columns`. While the run goes on the width
+/// How many nanoseconds a column covers, so that `end` is in one of `columns`. While the run continues the width
 /// grows in steps, and columns keep what they show in between.
 pub fn column_width(end: u64, columns: u16, growing: bool) -> u64 {
     let exact = (end / u64::from(columns.max(1))).saturating_add(1);
