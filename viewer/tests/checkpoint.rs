@@ -128,7 +128,7 @@ fn a_failed_checkpoint_lets_the_program_continue() {
     driver.fail("checkpoint", 1, 1);
     driver.fail("unlock", 1, 1);
     let (_, _, err) = driver.memlab(&runtime, &line);
-    assert!(err.contains("could not be let go on") && driver.state() == "1", "{err}");
+    assert!(err.contains("could not be continued") && driver.state() == "1", "{err}");
     assert_eq!(driver.memlab(&runtime, &format!("restore {}", std::process::id())).0, Some(0));
     assert_eq!(driver.state(), "0");
 }
