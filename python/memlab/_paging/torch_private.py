@@ -69,6 +69,8 @@ TABLE = (
     PrivateName(
         "torch._C._autograd._top_saved_tensors_default_hooks",
         "the saved-tensor hooks of others (checkpointing, offloading), to which everything is handed on",
+        without="others' hooks around the model are not called: results are right, but a checkpoint around it frees nothing",
+        first=(2, 8),
     ),
     PrivateName("torch.utils._python_dispatch.TorchDispatchMode", "tracing: sees each operation with its tensors"),
     PrivateName(
@@ -166,7 +168,8 @@ def has_gradient_hook(tensor: Tensor) -> bool:
 
 def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]] | None:
     """The pack and unpack functions of the innermost `torch.autograd.graph.saved_tensors_hooks`, if there are any."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return None if top is None else top(True)
 
 
 def writes_to(func: Any) -> list[tuple[int, str]]:
