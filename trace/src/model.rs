@@ -47,7 +47,7 @@ pub use category::{Category, CategoryBytes};
 pub use code_origin::CodeOrigin;
 pub use history_views::*;
 pub use line::Line;
-pub use scope::Scope;
+pub use scope::{ByScope, Scope};
 pub use sources::Sources;
 pub use state::{HOST, Model};
 pub use symbols::MAX_STACK_DEPTH;

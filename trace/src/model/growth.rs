@@ -10,7 +10,7 @@ use super::history_views::GrowthView;
 use super::ledger::Ledger;
 use super::line::Line;
 use super::line_book::{LineBook, Moved};
-use super::scope::{SCOPES, Scope};
+use super::scope::{ByScope, Scope};
 use super::symbols::Symbols;
 
 /// Steps before the reference: the first one creates gradients and optimizer state.
@@ -78,7 +78,7 @@ pub(crate) struct Growth {
     pub(crate) ended: u64,
     pub(crate) stride: u64,
     /// Of the lines of each scope.
-    pub(crate) courses: [Course; SCOPES],
+    pub(crate) courses: ByScope<Course>,
     /// What cells held at the reference.
     pub(crate) cells_before: Cells,
     /// What cells held at the last snapshot.
@@ -122,7 +122,7 @@ impl Growth {
         self.stride = self.stride.max(1);
         let is_reference = self.ended == WARM_UP;
         let is_sampled = self.ended.is_multiple_of(self.stride);
-        for (course, book) in std::iter::zip(&mut self.courses, ledger.books_mut()) {
+        for (course, book) in std::iter::zip(self.courses.values_mut(), ledger.books_mut()) {
             if is_reference {
                 course.reference = Some(Snapshot::of(book, self.ended));
             }
@@ -143,7 +143,7 @@ impl Growth {
 
     /// The number of snapshots, without the reference.
     fn moments(&self) -> usize {
-        self.courses[0].snapshots.len()
+        self.courses[Scope::Users].snapshots.len()
     }
 
     /// Drops every second snapshot; false if there are few.
@@ -158,7 +158,7 @@ impl Growth {
     fn keep_half(&mut self) {
         self.stride = self.stride.saturating_mul(2);
         let stride = self.stride;
-        for course in &mut self.courses {
+        for course in self.courses.values_mut() {
             course.snapshots.retain(|snapshot| snapshot.ended.is_multiple_of(stride));
         }
     }
@@ -168,7 +168,7 @@ impl Growth {
         if moves.is_empty() {
             return;
         }
-        let course = &mut self.courses[scope as usize];
+        let course = &mut self.courses[scope];
         for snapshot in course.reference.iter_mut().chain(&mut course.snapshots) {
             *snapshot = snapshot.with_current_lines(ledger.book(scope));
             snapshot.moved(moves);
@@ -177,7 +177,7 @@ impl Growth {
 
     /// Restores a snapshot from a keyframe.
     pub(crate) fn restore(&mut self, scope: Scope, is_reference: bool, snapshot: Snapshot) {
-        let course = &mut self.courses[scope as usize];
+        let course = &mut self.courses[scope];
         if is_reference {
             course.reference = Some(snapshot);
         } else {
@@ -205,7 +205,7 @@ impl Growth {
 
     /// The slots of the program's lines that grow steadily.
     pub(crate) fn steady_lines(&self, ledger: &Ledger) -> Vec<u32> {
-        let (book, course) = (ledger.book(Scope::Users), &self.courses[Scope::Users as usize]);
+        let (book, course) = (ledger.book(Scope::Users), &self.courses[Scope::Users]);
         let Some(reference) = &course.reference else { return Vec::new() };
         let later = course.snapshots.iter().filter(|snapshot| snapshot.ended > reference.ended);
         let samples: Vec<Vec<u64>> =
@@ -216,7 +216,7 @@ impl Growth {
 
     /// The lines of a scope that held more at the end of the last step than after warm-up, the largest growth first.
     pub(crate) fn view(&self, ledger: &Ledger, scope: Scope, symbols: &Symbols) -> Vec<GrowthView> {
-        let (book, course) = (ledger.book(scope), &self.courses[scope as usize]);
+        let (book, course) = (ledger.book(scope), &self.courses[scope]);
         // After two steps only the first can be compared with.
         let from = match &course.reference {
             Some(reference) if self.ended > WARM_UP => reference,

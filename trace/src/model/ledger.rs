@@ -14,7 +14,7 @@ use super::category::CategoryBytes;
 use super::cell::{Cell, CellKey};
 use super::kind::Kind;
 use super::line_book::{LineBook, Moved};
-use super::scope::{SCOPES, Scope};
+use super::scope::{ByScope, Scope};
 use super::symbols::Symbols;
 
 /// The activations of one layer, kept apart for their high-water mark.
@@ -31,7 +31,7 @@ pub(crate) struct LayerSlot {
 pub(crate) struct Ledger {
     pub(crate) cells: Vec<Cell>,
     by_key: HashMap<CellKey, u32>,
-    books: [LineBook; SCOPES],
+    books: ByScope<LineBook>,
     pub(crate) layers: Vec<LayerSlot>,
     layer_slots: HashMap<u32, u32>,
     pub(crate) epoch: u64,
@@ -44,7 +44,7 @@ impl Default for Ledger {
         Self {
             cells: Vec::new(),
             by_key: HashMap::new(),
-            books: Scope::ALL.map(LineBook::of),
+            books: ByScope::from_fn(LineBook::of),
             layers: Vec::new(),
             layer_slots: HashMap::new(),
             epoch: 0,
@@ -57,21 +57,21 @@ impl Ledger {
     /// The line book of a scope.
     #[inline]
     pub(crate) fn book(&self, scope: Scope) -> &LineBook {
-        &self.books[scope as usize]
+        &self.books[scope]
     }
 
     pub(crate) fn book_mut(&mut self, scope: Scope) -> &mut LineBook {
-        &mut self.books[scope as usize]
+        &mut self.books[scope]
     }
 
     pub(crate) fn books_mut(&mut self) -> impl Iterator<Item = &mut LineBook> {
-        self.books.iter_mut()
+        self.books.values_mut().iter_mut()
     }
 
     /// Approximate heap size in bytes.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.cells.capacity() * (size_of::<Cell>() + size_of::<(CellKey, u32)>())
-            + self.books.iter().map(LineBook::heap_bytes).sum::<usize>()
+            + self.books.values().iter().map(LineBook::heap_bytes).sum::<usize>()
             + self.layers.capacity() * (size_of::<LayerSlot>() + size_of::<(u32, u32)>())
     }
 
@@ -86,7 +86,7 @@ impl Ledger {
 
     #[cold]
     fn new_cell(&mut self, key: CellKey, symbols: &mut Symbols) -> u32 {
-        let lines = self.books.each_mut().map(|book| book.slot(key.stack, symbols));
+        let lines = self.books.values_mut().each_mut().map(|book| book.slot(key.stack, symbols));
         let layers = &mut self.layers;
         let layer = *self.layer_slots.entry(key.layer).or_insert_with(|| {
             layers.push(LayerSlot { layer: key.layer, activation: 0, activation_peak: 0 });
@@ -111,7 +111,7 @@ impl Ledger {
 
     /// The cell with the line slots that count for it now.
     pub(crate) fn with_current_lines(&self, cell: &Cell) -> Cell {
-        Cell { lines: self.books.each_ref().map(|book| book.line_of(cell)), ..*cell }
+        Cell { lines: self.books.values().each_ref().map(|book| book.line_of(cell)), ..*cell }
     }
 
     /// Restores the next layer slot of a keyframe.
@@ -122,7 +122,7 @@ impl Ledger {
 
     /// Restores the next cell of a keyframe; `None` if its line or layer is unknown.
     pub(crate) fn restore_cell(&mut self, cell: Cell) -> Option<()> {
-        for (book, slot) in std::iter::zip(&self.books, cell.lines) {
+        for (book, slot) in std::iter::zip(self.books.values(), cell.lines) {
             book.lines.get(slot as usize)?;
         }
         self.layers.get(cell.layer as usize)?;
@@ -150,7 +150,7 @@ impl Ledger {
 
     /// Resolves all lines of a scope again after definitions changed; returns what moved.
     pub(crate) fn resolve_again(&mut self, scope: Scope, symbols: &mut Symbols) -> Vec<Moved> {
-        self.books[scope as usize].resolve_again(&mut self.cells, self.epoch, symbols)
+        self.books[scope].resolve_again(&mut self.cells, self.epoch, symbols)
     }
 
     /// The cell, with its bytes at the peak saved before it changes.
@@ -172,7 +172,7 @@ impl Ledger {
         counted.makes_graph |= makes_graph;
         counted.allocations = counted.allocations.saturating_add(1);
         counted.allocated_bytes = counted.allocated_bytes.saturating_add(bytes);
-        for (book, slot) in std::iter::zip(&mut self.books, &mut counted.lines) {
+        for (book, slot) in std::iter::zip(self.books.values_mut(), &mut counted.lines) {
             book.count(slot, bytes);
         }
     }
@@ -181,7 +181,7 @@ impl Ledger {
     #[inline]
     pub(crate) fn free(&mut self, cell: u32, bytes: u64) {
         self.discount(cell, bytes);
-        for (book, slot) in std::iter::zip(&mut self.books, &mut self.cells[cell as usize].lines) {
+        for (book, slot) in std::iter::zip(self.books.values_mut(), &mut self.cells[cell as usize].lines) {
             book.discount(slot, bytes);
         }
     }

@@ -9,7 +9,7 @@ use super::category::Category;
 use super::device::DeviceState;
 use super::device_views::holder;
 use super::history_views::OomView;
-use super::scope::Scope;
+use super::scope::{ByScope, Scope};
 use super::symbols::{LineId, Symbols};
 use crate::record;
 
@@ -47,13 +47,42 @@ pub(crate) struct OomRecord {
     /// Whether the use of the device was sampled before, or has been since.
     #[serde(default)]
     sampled: bool,
-    lines: Vec<(LineId, u64)>,
-    /// By line in the scope of libraries.
-    #[serde(default)]
-    library_lines: Vec<(LineId, u64)>,
+    /// The largest lines, with bytes.
+    #[serde(flatten, with = "lines_by_scope")]
+    lines: ByScope<Vec<(LineId, u64)>>,
     /// By layer, each named by one of its cells.
     layers: Vec<(u32, u64)>,
     categories: Vec<(Category, u64)>,
+}
+
+/// The keys of lines in a keyframe: `lines` and `library_lines`.
+mod lines_by_scope {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::super::scope::{ByScope, Scope};
+    use super::super::symbols::LineId;
+
+    type Lines = Vec<(LineId, u64)>;
+
+    #[derive(Serialize, Deserialize)]
+    struct Keys {
+        lines: Lines,
+        #[serde(default)]
+        library_lines: Lines,
+    }
+
+    pub(super) fn serialize<S: Serializer>(lines: &ByScope<Lines>, to: S) -> Result<S::Ok, S::Error> {
+        let [lines, library_lines] = lines.values().clone();
+        Keys { lines, library_lines }.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ByScope<Lines>, D::Error> {
+        let Keys { mut lines, mut library_lines } = Keys::deserialize(from)?;
+        Ok(ByScope::from_fn(|scope| match scope {
+            Scope::Users => std::mem::take(&mut lines),
+            Scope::Libraries => std::mem::take(&mut library_lines),
+        }))
+    }
 }
 
 /// All out-of-memory events.
@@ -96,8 +125,7 @@ impl Ooms {
             moved: 0,
             others: Vec::new(),
             sampled: false,
-            lines: Vec::new(),
-            library_lines: Vec::new(),
+            lines: ByScope::default(),
             layers: Vec::new(),
             categories: Vec::new(),
         };
@@ -168,10 +196,8 @@ impl Ooms {
         scope: Scope,
     ) -> Vec<OomView> {
         let line_of = |stack: u32| symbols.frame_of(stack, scope).map(|frame| frame.line.clone());
-        let lines = |oom: &OomRecord| {
-            let held = if scope == Scope::Users { &oom.lines } else { &oom.library_lines };
-            held.iter().map(|(id, bytes)| (symbols.line(*id).cloned(), *bytes)).collect()
-        };
+        let lines =
+            |oom: &OomRecord| oom.lines[scope].iter().map(|(id, bytes)| (symbols.line(*id).cloned(), *bytes)).collect();
         let layer_of = |oom: &OomRecord, cell: u32| {
             let cell = device(oom.device)?.ledger.cells.get(cell as usize)?;
             holder(cell, symbols).1
@@ -210,7 +236,7 @@ fn look(oom: &mut OomRecord, device: &DeviceState, symbols: &Symbols) {
         let lines = device.ledger.book(scope).lines.iter().map(|line| (line.id, line.bytes));
         largest(lines.filter(|(_, bytes)| *bytes > 0).collect())
     };
-    (oom.lines, oom.library_lines) = (lines(Scope::Users), lines(Scope::Libraries));
+    oom.lines = ByScope::from_fn(lines);
     let mut layers = HashMap::new();
     for (index, cell) in std::iter::zip(0.., &device.ledger.cells).filter(|(_, cell)| cell.bytes > 0) {
         let (_, bytes) = layers.entry(holder(cell, symbols)).or_insert((index, 0_u64));

@@ -1,5 +1,7 @@
 //! Which lines count allocations: those of the program, or those of installed packages too.
 
+use std::ops::{Index, IndexMut};
+
 use serde::{Deserialize, Serialize};
 
 use super::code_origin::CodeOrigin;
@@ -41,5 +43,49 @@ impl Scope {
     /// Whether lines of this origin are shown, where there are any.
     pub fn shows(self, origin: CodeOrigin) -> bool {
         self.rank(origin) == CodeOrigin::User
+    }
+}
+
+/// One value for each scope.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ByScope<T>([T; SCOPES]);
+
+impl<T> ByScope<T> {
+    /// The values that `value` gives for each scope.
+    pub fn from_fn(value: impl FnMut(Scope) -> T) -> Self {
+        Self(Scope::ALL.map(value))
+    }
+
+    /// Each scope with its value.
+    pub fn iter(&self) -> impl Iterator<Item = (Scope, &T)> {
+        std::iter::zip(Scope::ALL, &self.0)
+    }
+
+    /// The values, in the order of [`Scope::ALL`].
+    #[inline]
+    pub(crate) fn values(&self) -> &[T; SCOPES] {
+        &self.0
+    }
+
+    /// The values, in the order of [`Scope::ALL`].
+    #[inline]
+    pub(crate) fn values_mut(&mut self) -> &mut [T; SCOPES] {
+        &mut self.0
+    }
+}
+
+impl<T> Index<Scope> for ByScope<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, scope: Scope) -> &T {
+        &self.0[scope as usize]
+    }
+}
+
+impl<T> IndexMut<Scope> for ByScope<T> {
+    #[inline]
+    fn index_mut(&mut self, scope: Scope) -> &mut T {
+        &mut self.0[scope as usize]
     }
 }

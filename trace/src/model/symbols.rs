@@ -10,7 +10,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::code_origin::{CodeOrigin, CodeRoots};
 use super::line::Line;
-use super::scope::{SCOPES, Scope};
+use super::scope::{ByScope, Scope};
 use super::sources::Sources;
 use crate::record;
 
@@ -82,7 +82,7 @@ pub(crate) struct Symbols {
     lines: Vec<Arc<Line>>,
     line_ids: HashMap<Arc<Line>, LineId>,
     /// For each scope, the best frame of each resolved stack; `None`: it has none.
-    stack_lines: [HashMap<u32, Option<Best>>; SCOPES],
+    stack_lines: ByScope<HashMap<u32, Option<Best>>>,
     owners: Vec<Owner>,
     owner_ids: HashMap<Owner, u32>,
     places: CodeRoots,
@@ -166,12 +166,12 @@ impl Symbols {
         /// The overhead of a map entry, and of texts that are not shared.
         const ENTRY: usize = 64;
         let entries = [self.frames.len(), self.stacks.len(), self.layers.len()];
-        let found: usize = self.stack_lines.iter().map(HashMap::len).sum();
+        let found: usize = self.stack_lines.values().iter().map(HashMap::len).sum();
         (entries.iter().sum::<usize>() + found + self.lines.len() + self.owners.len()) * ENTRY + self.sources.bytes()
     }
 
     fn forget_lines(&mut self) {
-        self.stack_lines.iter_mut().for_each(HashMap::clear);
+        self.stack_lines.values_mut().iter_mut().for_each(HashMap::clear);
     }
 
     /// Determines the origin of all frames again; whether any changed.
@@ -238,7 +238,7 @@ impl Symbols {
             if at == 0 {
                 break None;
             }
-            if let Some(best) = self.stack_lines[scope as usize].get(&at) {
+            if let Some(best) = self.stack_lines[scope].get(&at) {
                 break *best;
             }
             if climbed.len() == MAX_STACK_DEPTH {
@@ -273,7 +273,7 @@ impl Symbols {
             {
                 best = Some(Best { rank: scope.rank(frame.origin), line: self.intern_line(&frame.line) });
             }
-            self.stack_lines[scope as usize].insert(stack, best);
+            self.stack_lines[scope].insert(stack, best);
         }
         Resolved::Line(best.map_or(0, |best| best.line))
     }

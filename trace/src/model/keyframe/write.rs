@@ -227,7 +227,7 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
         }
     }
     let Growth { ended, stride, courses, cells_before, cells_after } = &state.growth;
-    for (scope, course) in std::iter::zip(Scope::ALL, courses) {
+    for (scope, course) in courses.iter() {
         let reference = course.reference.iter().map(|snapshot| (true, snapshot));
         for (reference, snapshot) in reference.chain(course.snapshots.iter().map(|snapshot| (false, snapshot))) {
             let snapshot = snapshot.with_current_lines(ledger.book(scope));
