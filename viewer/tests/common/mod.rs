@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub mod child;
+pub mod dashboard;
+pub mod map;
 pub mod process;
 pub mod session;
 
