@@ -1,5 +1,5 @@
-//! The dashboard: one of each screen, and what is around them. Keys, the mouse, ticks and data come in; the screen in front and
-//! the overlay get them. Nothing here waits.
+//! The dashboard: one of each screen, and what is around them. Keys, the mouse, ticks and data come in; the screen in
+//! front and the overlay get them. Nothing here waits.
 
 mod draw;
 mod footer;

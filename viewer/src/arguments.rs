@@ -72,7 +72,8 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The argument of `memlab run --limit`, `8GiB` or `0:8GiB,1:4GiB`: passed to the library as it is, once it is known to be right.
+/// The argument of `memlab run --limit`, `8GiB` or `0:8GiB,1:4GiB`: passed to the library as it is, once it is known to
+/// be right.
 ///
 /// # Errors
 ///

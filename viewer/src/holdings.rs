@@ -64,12 +64,12 @@ impl Holdings {
         }
     }
 
-    /// At the moment that was seen.
-    pub fn at_moment(seen: &ResolvedSnapshot, device: i32) -> Self {
+    /// At the moment of a snapshot.
+    pub fn at_moment(snapshot: &ResolvedSnapshot, device: i32) -> Self {
         let lines = |scope: Scope| {
             let mut lines: BTreeMap<Option<Arc<Line>>, HeldLine> = BTreeMap::new();
-            for (_, block) in seen.blocks.iter().filter(|(on, _)| *on == device) {
-                let line = seen.final_model.line_in(block.stack, scope);
+            for (_, block) in snapshot.blocks.iter().filter(|(on, _)| *on == device) {
+                let line = snapshot.final_model.line_in(block.stack, scope);
                 let held = lines.entry(line.clone()).or_insert_with(|| HeldLine { line, ..HeldLine::default() });
                 held.bytes = held.bytes.saturating_add(block.bytes);
                 if block.phase == Phase::Backward {
@@ -79,11 +79,11 @@ impl Holdings {
             lines.into_values().collect()
         };
         let mut layers: BTreeMap<BlockLayer, u64> = BTreeMap::new();
-        for (_, block) in seen.blocks.iter().filter(|(on, _)| *on == device) {
-            let held = layers.entry(seen.final_model.layer_of(block)).or_default();
+        for (_, block) in snapshot.blocks.iter().filter(|(on, _)| *on == device) {
+            let held = layers.entry(snapshot.final_model.layer_of(block)).or_default();
             *held = held.saturating_add(block.bytes);
         }
-        let known: BTreeMap<BlockLayer, LayerView> = seen
+        let known: BTreeMap<BlockLayer, LayerView> = snapshot
             .final_model
             .layers(device)
             .into_iter()
@@ -100,15 +100,15 @@ impl Holdings {
                 bytes,
             }
         };
-        let totals = seen.model.totals(device);
+        let totals = snapshot.model.totals(device);
         Self {
             allocated_bytes: totals.allocated_bytes,
             reserved_bytes: totals.reserved_bytes,
-            used_bytes: seen.used_bytes(device),
+            used_bytes: snapshot.used_bytes(device),
             lines: lines(Scope::Users),
             library_lines: lines(Scope::Libraries),
             layers: layers.into_iter().map(layer).collect(),
-            categories: seen.categories(device).to_vec(),
+            categories: snapshot.categories(device).to_vec(),
         }
         .sorted()
     }

@@ -78,8 +78,8 @@ struct Reader {
     events: Sender<io::Result<Event>>,
 }
 
-/// How often crossterm is asked while no key comes. It reports a terminal's new size first and then misses a key that came at
-/// the same time, until the next key.
+/// How often crossterm is asked while no key comes. It reports a terminal's new size first and then misses a key that
+/// came at the same time, until the next key.
 const RESIZE_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How long to wait when the terminal has a key that crossterm misses.
 const MISSED_KEY: Duration = Duration::from_millis(10);

@@ -88,7 +88,7 @@ impl NamedMoment {
 /// A run as it was at a moment.
 pub struct LoadedMoment {
     /// The state then, and what became of it.
-    pub seen: ResolvedSnapshot,
+    pub snapshot: ResolvedSnapshot,
     /// What was met while reading.
     pub through: ReadSummary,
     /// The moment asked for.
@@ -98,14 +98,14 @@ pub struct LoadedMoment {
 impl LoadedMoment {
     /// Sets whose lines are shown, by the whole run, so that all its moments show the same.
     pub fn choose(&mut self, scope: Option<Scope>) {
-        self.seen.final_model.set_scope(scope);
-        let chosen = self.seen.final_model.scope();
-        self.seen.model.set_scope(Some(chosen));
+        self.snapshot.final_model.set_scope(scope);
+        let chosen = self.snapshot.final_model.scope();
+        self.snapshot.model.set_scope(Some(chosen));
     }
 }
 
-/// Reads a trace for one moment of it; of several devices the peak is that of `device`, else of the one with the highest.
-/// `observer` sees all that is replayed until then.
+/// Reads a trace for one moment of it; of several devices the peak is that of `device`, else of the one with the
+/// highest. `observer` sees all that is replayed until then.
 ///
 /// # Errors
 ///
@@ -121,25 +121,25 @@ pub fn load_at(
         NamedMoment::Time(time) => SeekTarget::Time(time),
         // The whole trace is read to find these.
         _ => {
-            let loaded = progress::shown(|progress| load_whole(path, progress))?;
+            let loaded = progress::report(|progress| load_whole(path, progress))?;
             find(path, &loaded.model, moment, device)?
         }
     };
-    let mut hindsight = SnapshotReplay::new(at, observer);
-    let through = progress::shown(|progress| read_whole(path, &mut hindsight, progress))?;
-    let seen = hindsight.finish();
-    find(path, &seen.final_model, moment, device)?;
-    if !seen.is_available {
-        let steps = seen.model.steps_ended();
+    let mut replay = SnapshotReplay::new(at, observer);
+    let through = progress::report(|progress| read_whole(path, &mut replay, progress))?;
+    let snapshot = replay.finish();
+    find(path, &snapshot.final_model, moment, device)?;
+    if !snapshot.is_available {
+        let steps = snapshot.model.steps_ended();
         return Err(bad_input(format!(
             "{}: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer has {moment}. It has everything after \
-             {}{}: say --at end, or a time or step after that",
+             {}{}: use --at end, or a time or step after that",
             path.display(),
-            format::duration(seen.model.time()),
+            format::duration(snapshot.model.time()),
             if steps > 0 { format!(" (step {})", steps - 1) } else { String::new() },
         )));
     }
-    Ok(LoadedMoment { seen, through, moment })
+    Ok(LoadedMoment { snapshot, through, moment })
 }
 
 /// The device asked for, else the one with the highest peak.
@@ -222,7 +222,7 @@ pub fn step(steps: &[StepView], index: u64) -> Result<&StepView, String> {
     match steps.iter().find(|step| step.index >= index) {
         Some(step) if step.index == index => Ok(step),
         Some(step) if first(step) <= index => Err(format!(
-            "steps {} to {} are kept as one in this trace: say step:{}",
+            "steps {} to {} are kept as one in this trace: use step:{}",
             first(step),
             step.index,
             step.index
@@ -296,7 +296,7 @@ mod tests {
         let joined = |index, steps| StepView { index, steps, ..StepView::default() };
         let steps = [joined(3, 4), joined(7, 4)];
         assert_eq!(step(&steps, 7).map(|step| step.index), Ok(7));
-        assert_eq!(step(&steps, 5).unwrap_err(), "steps 4 to 7 are kept as one in this trace: say step:7");
+        assert_eq!(step(&steps, 5).unwrap_err(), "steps 4 to 7 are kept as one in this trace: use step:7");
         assert_eq!(step(&steps, 8).unwrap_err(), "there is no step 8 in this trace: steps are 0–7");
         assert_eq!(step(&[], 0).unwrap_err(), "there is no step 0 in this trace: no optimizer step ended");
     }

@@ -1,4 +1,5 @@
-//! What is drawn over a screen: help, questions and the source around a line. An overlay gets the keys while it is open.
+//! What is drawn over a screen: help, questions and the source around a line. An overlay gets the keys while it is
+//! open.
 
 mod answer;
 mod export;

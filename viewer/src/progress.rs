@@ -1,4 +1,4 @@
-//! How far reading a trace has come, on a terminal, if it takes long enough to wonder.
+//! Progress of slow work, on standard error if that is a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -9,17 +9,17 @@ use memlab_trace::Progress;
 
 use crate::format;
 
-/// Reading that takes longer than this says how far it has come.
+/// Work that takes longer than this shows its progress.
 const SILENCE: Duration = Duration::from_millis(700);
 
-/// Does what reads a trace, and shows on standard error how far it has come.
-pub fn shown<T>(read: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> T) -> T {
+/// Runs `read`, which reads a trace, and shows its progress.
+pub fn report<T>(read: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> T) -> T {
     let start = Instant::now();
-    let mut said = false;
+    let mut is_printed = false;
     let is_terminal = io::stderr().is_terminal();
     let result = read(&mut |Progress { bytes_read, bytes_total, events }| {
         if is_terminal && start.elapsed() > SILENCE {
-            said = true;
+            is_printed = true;
             eprint!(
                 "\r\u{1b}[Kreading: {} ({} events)",
                 format::percent(bytes_read, bytes_total),
@@ -28,22 +28,22 @@ pub fn shown<T>(read: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -
         }
         ControlFlow::Continue(())
     });
-    if said {
+    if is_printed {
         eprint!("\r\u{1b}[K");
     }
     result
 }
 
-/// Does what takes a while without telling how far it is, and says on standard error what it is about.
-pub fn said<T>(what: &str, work: impl FnOnce() -> T) -> T {
+/// Runs `work`, which does not report its progress, and shows `what` meanwhile.
+pub fn announce<T>(what: &str, work: impl FnOnce() -> T) -> T {
     if !io::stderr().is_terminal() {
         return work();
     }
-    said_to(io::stderr(), SILENCE, what, work)
+    announce_to_writer(io::stderr(), SILENCE, what, work)
 }
 
-/// The same, said to `out` after a while.
-fn said_to<T>(mut out: impl Write + Send, silence: Duration, what: &str, work: impl FnOnce() -> T) -> T {
+/// The same, printed to `out` after `silence`.
+fn announce_to_writer<T>(mut out: impl Write + Send, silence: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     let (done, over) = bounded::<()>(0);
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -64,7 +64,7 @@ fn said_to<T>(mut out: impl Write + Send, silence: Duration, what: &str, work: i
 mod tests {
     use super::*;
 
-    /// Tells of every flush.
+    /// Sends what was written at every flush.
     struct Out(Vec<u8>, crossbeam_channel::Sender<String>);
 
     impl Write for Out {
@@ -80,16 +80,16 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_long_says_what_it_is_about_and_takes_it_away() {
-        // GIVEN work that ends when something was said of it
-        let (said, heard) = crossbeam_channel::unbounded();
-        let words = said_to(Out(Vec::new(), said), Duration::ZERO, "writing the page", || heard.recv());
+    fn slow_work_is_announced_and_the_line_is_cleared() {
+        // GIVEN work that ends when its announcement was printed
+        let (sender, flushed) = crossbeam_channel::unbounded();
+        let words = announce_to_writer(Out(Vec::new(), sender), Duration::ZERO, "writing the page", || flushed.recv());
         // THEN it was, and the line is empty again
         assert_eq!(words.unwrap(), "\r\u{1b}[Kwriting the page…");
-        assert_eq!(heard.recv().unwrap(), "\r\u{1b}[Kwriting the page…\r\u{1b}[K");
-        // AND what is soon done says nothing
-        let (said, heard) = crossbeam_channel::unbounded();
-        said_to(Out(Vec::new(), said), Duration::from_secs(600), "writing the page", || ());
-        assert!(heard.recv().is_err());
+        assert_eq!(flushed.recv().unwrap(), "\r\u{1b}[Kwriting the page…\r\u{1b}[K");
+        // AND quick work prints nothing
+        let (sender, flushed) = crossbeam_channel::unbounded();
+        announce_to_writer(Out(Vec::new(), sender), Duration::from_secs(600), "writing the page", || ());
+        assert!(flushed.recv().is_err());
     }
 }

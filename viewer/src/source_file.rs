@@ -85,9 +85,9 @@ fn is_same(now: &str, recorded: &str) -> bool {
     now == recorded || recorded.len() >= CUT && now.starts_with(recorded.trim_end_matches('\u{fffd}'))
 }
 
-/// Reads a source file: its lines, and when it was changed last. A trace may name any file: only ordinary ones of a decent
-/// size are read, and none that would keep the reader waiting. The files of /proc and /sys are ordinary to look at, but
-/// empty.
+/// Reads a source file: its lines, and when it was changed last. A trace may name any file: only ordinary ones of a
+/// decent size are read, and none that would keep the reader waiting. The files of /proc and /sys are ordinary to look
+/// at, but empty.
 fn read(file: &str) -> Result<(Vec<String>, u64), String> {
     let open = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(file);
     let open = open.map_err(|_| "not on this machine, or no longer there".to_owned())?;

@@ -1,5 +1,5 @@
-//! The terminal, in raw mode and on the alternate screen while the dashboard runs. It is restored however the dashboard ends:
-//! by a key, a signal or a panic.
+//! The terminal, in raw mode and on the alternate screen while the dashboard runs. It is restored however the dashboard
+//! ends: by a key, a signal or a panic.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Once;
@@ -89,7 +89,8 @@ impl TerminalGuard {
         Ok((size.width, size.height))
     }
 
-    /// Restores the terminal, stops this process as Ctrl-Z does, and takes the terminal again when the process continues.
+    /// Restores the terminal, stops this process as Ctrl-Z does, and takes the terminal again when the process
+    /// continues.
     ///
     /// # Errors
     ///

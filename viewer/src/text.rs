@@ -1,5 +1,5 @@
-//! Text from traces, without control characters and cut to fit. A trace is written by another process: whatever its names
-//! hold, no control character of theirs reaches the terminal.
+//! Text from traces, without control characters and cut to fit. A trace is written by another process: whatever its
+//! names hold, no control character of theirs reaches the terminal.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal};
@@ -126,8 +126,8 @@ pub fn fit_middle<'a>(text: &'a str, columns: usize, ellipsis: &str) -> Cow<'a, 
     Cow::Owned(format!("{}{ellipsis}{tail}", fit(text, room / 2, "")))
 }
 
-/// A source file as it is shown: from its package on where it is installed, relative to the program's directory where it
-/// is below it. Without a directory it is shown in full.
+/// A source file as it is shown: from its package on where it is installed, relative to the program's directory where
+/// it is below it. Without a directory it is shown in full.
 pub fn short_path<'a>(file: &'a str, directory: &str) -> &'a str {
     let of_package = |folder: &str| file.rsplit_once(folder).map(|(_, rest)| rest).filter(|_| !directory.is_empty());
     if let Some(rest) = of_package("/site-packages/").or_else(|| of_package("/dist-packages/")) {

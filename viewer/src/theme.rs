@@ -262,8 +262,8 @@ impl Theme {
         }
     }
 
-    /// The theme for this terminal and environment; `asked` and `unicode` are what the command line, `MEMLAB_THEME` or the
-    /// configuration say.
+    /// The theme for this terminal and environment; `asked` and `unicode` are what the command line, `MEMLAB_THEME` or
+    /// the configuration say.
     pub fn detect(asked: Option<Palette>, unicode: Option<bool>) -> Self {
         let variable = |name: &str| std::env::var(name).unwrap_or_default();
         let terminal = variable("TERM");

@@ -326,7 +326,7 @@ fn a_condensed_trace_has_its_peak() {
     assert_eq!(
         message,
         "memlab: c.jsonl: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer has the end of step 0. It has \
-         everything after 5.00 s (step 1): say --at end, or a time or step after that\n"
+         everything after 5.00 s (step 1): use --at end, or a time or step after that\n"
     );
 }
 

@@ -247,7 +247,7 @@ fn condensed_moments_are_refused() {
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
         "memlab: c.jsonl: this trace was condensed to stay within MEMLAB_TRACE_MAX and no longer has the peak. It has everything \
-         after 9.00 s (step 1): say --at end, or a time or step after that\n"
+         after 9.00 s (step 1): use --at end, or a time or step after that\n"
     );
     assert!(export(&folder, &["c.jsonl", "--format", "json", "-o", "-", "--at", "end"]).status.success());
     assert!(export(&folder, &["c.jsonl", "--format", "perfetto", "-o", "-"]).status.success());
@@ -275,10 +275,10 @@ fn exported_blocks_sum_to_the_models_figures() {
     let path = folder.path().join("a.jsonl");
     let model: Model = load_whole(&path, &mut |_| ControlFlow::Continue(())).unwrap().model;
     for device in model.devices() {
-        let looked = load_at(&path, NamedMoment::Peak, Some(device.index), &mut ()).unwrap();
-        assert_eq!(Holdings::at_moment(&looked.seen, device.index), Holdings::at_peak(&model, &device));
-        let looked = load_at(&path, NamedMoment::End, Some(device.index), &mut ()).unwrap();
-        assert_eq!(Holdings::at_moment(&looked.seen, device.index), Holdings::now(&model, &device));
+        let loaded = load_at(&path, NamedMoment::Peak, Some(device.index), &mut ()).unwrap();
+        assert_eq!(Holdings::at_moment(&loaded.snapshot, device.index), Holdings::at_peak(&model, &device));
+        let loaded = load_at(&path, NamedMoment::End, Some(device.index), &mut ()).unwrap();
+        assert_eq!(Holdings::at_moment(&loaded.snapshot, device.index), Holdings::now(&model, &device));
     }
 }
 

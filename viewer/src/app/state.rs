@@ -244,8 +244,8 @@ impl App {
         }
     }
 
-    /// Runs what may change the moment shown. Tables sorted by the figure of the old moment are then sorted by that of the
-    /// new one.
+    /// Runs what may change the moment shown. Tables sorted by the figure of the old moment are then sorted by that of
+    /// the new one.
     pub fn change_moment<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
         let before = self.context.moment;
         let result = change(self);

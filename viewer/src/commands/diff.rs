@@ -44,8 +44,8 @@ pub struct Options {
     /// Compare this device [default: in each trace the one with the highest peak].
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// Show lines of libraries too: of each stack the innermost line of your code or of a library [default: where your lines
-    /// only call libraries].
+    /// Show lines of libraries too: of each stack the innermost line of your code or of a library [default: where your
+    /// lines only call libraries].
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     libraries: Option<Libraries>,
 }

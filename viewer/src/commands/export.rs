@@ -54,15 +54,15 @@ pub struct Options {
     /// The moment [default: peak; with perfetto: end].
     #[arg(long, value_name = "MOMENT")]
     at: Option<NamedMoment>,
-    /// Export one device, at its own peak [default: all devices at the highest peak of any; flamegraph: the device with that
-    /// peak; speedscope: each at its own peak].
+    /// Export one device, at its own peak [default: all devices at the highest peak of any; flamegraph: the device with
+    /// that peak; speedscope: each at its own peak].
     #[arg(long, value_name = "N")]
     device: Option<i32>,
     /// memory_viz: how many of the latest events to write.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     events: usize,
-    /// csv, json, perfetto: name lines of libraries too, the innermost line of your code or of a library [default: where your
-    /// lines only call libraries].
+    /// csv, json, perfetto: name lines of libraries too, the innermost line of your code or of a library [default:
+    /// where your lines only call libraries].
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     libraries: Option<Libraries>,
 }
@@ -79,31 +79,31 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     // A run over time is rather wanted whole.
     let moment = options.at.unwrap_or(if *format == Format::Perfetto { NamedMoment::End } else { NamedMoment::Peak });
     let load = |observer: &mut dyn Observer| {
-        let mut looked = load_at(file, moment, *device, observer)?;
-        looked.choose(Libraries::scope(options.libraries));
-        anyhow::Ok(looked)
+        let mut loaded = load_at(file, moment, *device, observer)?;
+        loaded.choose(Libraries::scope(options.libraries));
+        anyhow::Ok(loaded)
     };
     let mut notes = Vec::new();
     let deep;
     let then = match format {
         Format::Json => {
-            let looked = load(&mut ())?;
-            destination.write(|out| json::write(out, file, &looked, *device))?;
-            deep = deep_stacks(&looked.seen.final_model);
-            looked.seen.model.time()
+            let loaded = load(&mut ())?;
+            destination.write(|out| json::write(out, file, &loaded, *device))?;
+            deep = deep_stacks(&loaded.snapshot.final_model);
+            loaded.snapshot.model.time()
         }
         Format::Csv => {
-            let looked = load(&mut ())?;
-            destination.write(|out| csv::write(out, &looked.seen, *device))?;
-            deep = deep_stacks(&looked.seen.final_model);
-            looked.seen.model.time()
+            let loaded = load(&mut ())?;
+            destination.write(|out| csv::write(out, &loaded.snapshot, *device))?;
+            deep = deep_stacks(&loaded.snapshot.final_model);
+            loaded.snapshot.model.time()
         }
         Format::Flamegraph | Format::Speedscope => {
             // What stacks held at the peak the model knows by itself, also when the trace no longer has that moment.
             let model = if moment == NamedMoment::Peak {
-                progress::shown(|progress| load_whole(file, progress))?.model
+                progress::report(|progress| load_whole(file, progress))?.model
             } else {
-                load(&mut ())?.seen.model
+                load(&mut ())?.snapshot.model
             };
             let view = device_of(file, &model, *device)?;
             if *format == Format::Speedscope {
@@ -120,19 +120,19 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
         Format::Perfetto => {
             let mut course = perfetto::Course::default();
-            let looked = load(&mut course)?;
-            destination.write(|out| perfetto::write(out, &looked, &course, *device))?;
+            let loaded = load(&mut course)?;
+            destination.write(|out| perfetto::write(out, &loaded, &course, *device))?;
             deep = None; // It shows lines, not stacks.
             if course.lost_phases() {
                 notes.push("too many phases to show: they were left out".to_owned());
             }
-            looked.seen.model.time()
+            loaded.snapshot.model.time()
         }
         Format::MemoryViz => {
             let mut events = memory_viz::Events::keeping(options.events);
-            let looked = load(&mut events)?;
-            destination.write(|out| memory_viz::write(out, &looked, &events, *device))?;
-            deep = deep_stacks(&looked.seen.final_model);
+            let loaded = load(&mut events)?;
+            destination.write(|out| memory_viz::write(out, &loaded, &events, *device))?;
+            deep = deep_stacks(&loaded.snapshot.final_model);
             if events.left_out() > 0 {
                 notes.push(format!(
                     "it has the latest {} events; {} earlier ones were left out (--events)",
@@ -140,7 +140,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                     format::grouped(events.left_out())
                 ));
             }
-            looked.seen.model.time()
+            loaded.snapshot.model.time()
         }
     };
     notes.extend(deep);

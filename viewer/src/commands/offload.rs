@@ -105,8 +105,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let id = process.offload(&what).map_err(|error| error.into_error(options.pid, "wait until it continues"))?;
     let (operation, moving) = finish(&process, id, &who, &interruption, options.json)?;
     if !options.json {
-        say(&operation::outcome(&operation, &moving))?;
-        say_note(&operation)?;
+        print_line(&operation::outcome(&operation, &moving))?;
+        print_note(&operation)?;
     }
     Ok(())
 }
@@ -168,16 +168,16 @@ fn parts(
             "moved_bytes": pages.moved_bytes, "other_bytes": pages.other_bytes(), "left_bytes": pages.left_bytes(),
         });
         let told = json!({ "pid": process.pid, "operations": operations, "move": moving, "selection": selection });
-        say(&format!("{told:#}"))?;
+        print_line(&format!("{told:#}"))?;
     }
     if let Some(error) = failed {
         return Err(error);
     }
     if !options.json {
         let moved = operations.iter().fold(0, |sum: u64, operation| sum.saturating_add(operation.done_bytes));
-        say(&parts_outcome(&pages, moved, &what, moving.page_bytes))?;
+        print_line(&parts_outcome(&pages, moved, &what, moving.page_bytes))?;
         for operation in &operations {
-            say_note(operation)?;
+            print_note(operation)?;
         }
     }
     Ok(())
@@ -187,8 +187,8 @@ fn size(bytes: u64) -> String {
     format::bytes(bytes, Units::Auto)
 }
 
-/// What moving parts has done: `moved 1.20 GiB (1.15 GiB of optimizer_state; 51.2 MiB of other memory share its pages of
-/// 2 MiB); 30.0 MiB of it stay, in pages that are mostly other memory`.
+/// What moving parts has done: `moved 1.20 GiB (1.15 GiB of optimizer_state; 51.2 MiB of other memory share its pages
+/// of 2 MiB); 30.0 MiB of it stay, in pages that are mostly other memory`.
 fn parts_outcome(pages: &Pages, moved: u64, what: &str, page_bytes: u64) -> String {
     let mut words = if moved == pages.bytes {
         format!("moved {} ({} of {what}", size(moved), size(pages.moved_bytes))
@@ -239,7 +239,7 @@ pub fn finish(
         }
     };
     if json {
-        say(&format!("{:#}", json!({ "pid": process.pid, "operation": operation, "move": moving })))?;
+        print_line(&format!("{:#}", json!({ "pid": process.pid, "operation": operation, "move": moving })))?;
     }
     match operation::failure(&operation, who) {
         Some(error) => Err(Failed { operation, message: error }.into()),
@@ -252,7 +252,7 @@ pub fn finish(
 /// # Errors
 ///
 /// If standard output does not take it.
-pub fn say(line: &str) -> std::io::Result<()> {
+pub fn print_line(line: &str) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{line}")
 }
 
@@ -261,8 +261,8 @@ pub fn say(line: &str) -> std::io::Result<()> {
 /// # Errors
 ///
 /// If standard output does not take it.
-pub fn say_note(operation: &Operation) -> std::io::Result<()> {
-    operation.note.as_ref().map_or(Ok(()), |note| say(&format!("  {}", clean(note))))
+pub fn print_note(operation: &Operation) -> std::io::Result<()> {
+    operation.note.as_ref().map_or(Ok(()), |note| print_line(&format!("  {}", clean(note))))
 }
 
 /// An operation that failed.
@@ -308,9 +308,9 @@ fn full(options: &Options, found: Option<(Process, Status)>) -> anyhow::Result<(
     drop(line);
     let took = took.as_secs_f64();
     if options.json {
-        say(&format!("{:#}", json!({ "pid": options.pid, "state": "checkpointed", "seconds": took })))?;
+        print_line(&format!("{:#}", json!({ "pid": options.pid, "state": "checkpointed", "seconds": took })))?;
     } else {
-        say(&format!(
+        print_line(&format!(
             "checkpointed {} in {}: all it had on the GPU is in host memory; `memlab restore {}` brings it back",
             target.who,
             operation::seconds(took),

@@ -137,7 +137,7 @@ fn totals(status: &Status) -> Vec<DeviceStatus> {
     let started = Instant::now();
     let in_time =
         || if started.elapsed() < TOTALS_TIMEOUT { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
-    let loaded = progress::shown(|progress| {
+    let loaded = progress::report(|progress| {
         load(&status.trace, &mut |read| {
             let _ = progress(read);
             in_time()
@@ -241,7 +241,8 @@ mod tests {
             ..Status::default()
         };
         let rows = [row(42, Ok(status)), row(4_343_434, Err(Unreachable::Silent))];
-        // WHEN shown THEN each device has a line, there are no columns for limits, and nothing in them steers the terminal
+        // WHEN shown THEN each device has a line, there are no columns for limits, and nothing in them steers the
+        // terminal
         insta::assert_snapshot!(table(&rows), @r"
             PID  RANK  DEVICE  ALLOCATED  RESERVED  STATE            COMMAND        TRACE
              42     0  cuda:0   1.00 GiB  2.00 GiB  recording        train.py �[2J  /tmp/t.jsonl

@@ -18,8 +18,8 @@ use crate::{export, progress, trace_files};
 /// What to report, and how.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// Traces (.jsonl or .jsonl.zst), reported one after the other. Add a moment after an @ to report what was held then. A
-    /// folder means the newest trace in it [default: the newest trace in this folder].
+    /// Traces (.jsonl or .jsonl.zst), reported one after the other. Add a moment after an @ to report what was held
+    /// then. A folder means the newest trace in it [default: the newest trace in this folder].
     #[arg(value_name = "FILE[@MOMENT]")]
     files: Vec<PathBuf>,
     /// Report what was held at this moment instead of the whole run.
@@ -31,8 +31,8 @@ pub struct Options {
     /// Write a web page about one trace, which needs no network [-: standard output].
     #[arg(long, value_name = "OUT", conflicts_with = "json")]
     html: Option<PathBuf>,
-    /// Show lines of libraries too: of each stack the innermost line of your code or of a library [default: where your lines
-    /// only call libraries].
+    /// Show lines of libraries too: of each stack the innermost line of your code or of a library [default: where your
+    /// lines only call libraries].
     #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "always")]
     libraries: Option<Libraries>,
 }
@@ -50,24 +50,24 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-/// Prints the reports of traces, or of a moment of them; as JSON, several come as an array. Nothing is printed if one of
-/// them cannot be read.
+/// Prints the reports of traces, or of a moment of them; as JSON, several come as an array. Nothing is printed if one
+/// of them cannot be read.
 fn print(files: &[PathBuf], at: Option<NamedMoment>, json: bool, scope: Option<Scope>) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for named in named(files, at)? {
         let mut report = Vec::new();
         match (named, json) {
             ((file, Some(moment)), json) => {
-                let mut looked = load_at(&file, moment, None, &mut ())?;
-                looked.choose(scope);
+                let mut loaded = load_at(&file, moment, None, &mut ())?;
+                loaded.choose(scope);
                 if json {
-                    export::json::write(&mut report, &file, &looked, None)?;
+                    export::json::write(&mut report, &file, &loaded, None)?;
                 } else {
-                    write_text_at(&mut report, &file, &looked, Style::of_output())?;
+                    write_text_at(&mut report, &file, &loaded, Style::of_output())?;
                 }
             }
             ((file, None), json) => {
-                let mut loaded = progress::shown(|progress| load_whole(&file, progress))?;
+                let mut loaded = progress::report(|progress| load_whole(&file, progress))?;
                 loaded.model.set_scope(scope);
                 if json {
                     write_json(&mut report, &file, &loaded)?;
@@ -105,8 +105,8 @@ fn named(files: &[PathBuf], at: Option<NamedMoment>) -> anyhow::Result<Vec<(Path
     Ok(named)
 }
 
-/// Writes the report of one trace, or of a moment of it, as a page to `out`; `-`: standard output. The page has the lines of
-/// libraries whatever `scope` is.
+/// Writes the report of one trace, or of a moment of it, as a page to `out`; `-`: standard output. The page has the
+/// lines of libraries whatever `scope` is.
 fn write_page(files: &[PathBuf], at: Option<NamedMoment>, out: &Path, scope: Option<Scope>) -> anyhow::Result<()> {
     let files = named(files, at)?;
     let [(file, moment)] = &*files else {
@@ -118,13 +118,13 @@ fn write_page(files: &[PathBuf], at: Option<NamedMoment>, out: &Path, scope: Opt
     let destination = Destination::of(out);
     destination.check(file, true)?;
     if let Some(moment) = moment {
-        let mut looked = load_at(file, *moment, None, &mut ())?;
-        looked.choose(scope);
-        progress::said("writing the page", || destination.write(|mut out| write_html_at(&mut out, file, &looked)))?;
+        let mut loaded = load_at(file, *moment, None, &mut ())?;
+        loaded.choose(scope);
+        progress::announce("writing the page", || destination.write(|mut out| write_html_at(&mut out, file, &loaded)))?;
     } else {
-        let mut loaded = progress::shown(|progress| load_whole(file, progress))?;
+        let mut loaded = progress::report(|progress| load_whole(file, progress))?;
         loaded.model.set_scope(scope);
-        progress::said("writing the page", || destination.write(|mut out| write_html(&mut out, file, &loaded)))?;
+        progress::announce("writing the page", || destination.write(|mut out| write_html(&mut out, file, &loaded)))?;
     }
     if io::stderr().is_terminal() && destination != Destination::Output {
         eprintln!("memlab: {} → {}", file.display(), out.display());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use super::offload::{Failed, finish, say, say_note, target, too_old, why_not};
+use super::offload::{Failed, finish, print_line, print_note, target, too_old, why_not};
 use crate::arguments::parse_timeout;
 use crate::error::{bad_input, interrupted};
 use crate::offload::checkpoint::{self, Failure, Target};
@@ -92,11 +92,14 @@ fn by_process(options: &Options, process: &Process, who: &str) -> anyhow::Result
         match finish(process, id, who, &interruption, options.json && !options.wait) {
             Ok((operation, moving)) => {
                 if options.json && options.wait {
-                    say(&format!("{:#}", json!({ "pid": options.pid, "operation": operation, "move": moving })))?;
+                    print_line(&format!(
+                        "{:#}",
+                        json!({ "pid": options.pid, "operation": operation, "move": moving })
+                    ))?;
                 }
                 if !options.json {
-                    say(&operation::outcome(&operation, &moving))?;
-                    say_note(&operation)?;
+                    print_line(&operation::outcome(&operation, &moving))?;
+                    print_note(&operation)?;
                 }
                 return Ok(());
             }
@@ -104,7 +107,7 @@ fn by_process(options: &Options, process: &Process, who: &str) -> anyhow::Result
                 let failed = error.downcast_ref::<Failed>().map(|failed| &failed.operation);
                 let is_full = failed.is_some_and(|operation| operation.retryable);
                 if let Some(operation) = failed.filter(|_| options.json && options.wait && !is_full) {
-                    say(&format!("{:#}", json!({ "pid": options.pid, "operation": operation })))?;
+                    print_line(&format!("{:#}", json!({ "pid": options.pid, "operation": operation })))?;
                 }
                 retry.after(error, is_full, &interruption)?;
             }
@@ -123,9 +126,9 @@ fn by_driver(options: &Options, target: &Target, interruption: &Interruption) ->
             Ok(took) => {
                 let took = took.as_secs_f64();
                 if options.json {
-                    say(&format!("{:#}", json!({ "pid": options.pid, "state": "running", "seconds": took })))?;
+                    print_line(&format!("{:#}", json!({ "pid": options.pid, "state": "running", "seconds": took })))?;
                 } else {
-                    say(&format!("restored {} in {}", target.who, operation::seconds(took)))?;
+                    print_line(&format!("restored {} in {}", target.who, operation::seconds(took)))?;
                 }
                 return Ok(());
             }

@@ -44,8 +44,8 @@ Categories:
 /// What to show, and how.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// Traces; several, such as the ranks of a job, share one dashboard. A folder means the newest trace in it, with the other
-    /// ranks of its job [default: this folder].
+    /// Traces; several, such as the ranks of a job, share one dashboard. A folder means the newest trace in it, with
+    /// the other ranks of its job [default: this folder].
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print one screen as text and exit.
@@ -118,7 +118,7 @@ fn app(config: &Config, theme: Theme, options: &Options) -> anyhow::Result<App> 
 
 /// Reads the traces as far as they go and draws one screen.
 fn picture(mut followed: Vec<Followed>, options: &Options) -> anyhow::Result<()> {
-    progress::shown(|progress| {
+    progress::report(|progress| {
         for followed in &mut followed {
             while followed.poll(&|| false).more {
                 let _ = progress(followed.progress());

@@ -13,8 +13,8 @@ use crate::{format, moment};
 const SHORTEST_WINDOW_NS: u64 = 1_000_000;
 
 impl Context {
-    /// Shows the peak of a program that gave its memory back before it ended, unless the user chose a moment: its end would
-    /// be empty.
+    /// Shows the peak of a program that gave its memory back before it ended, unless the user chose a moment: its end
+    /// would be empty.
     pub fn leave_an_empty_end(&mut self) {
         let is_over = self.process().is_some_and(|process| process.state.is_over());
         let is_empty =

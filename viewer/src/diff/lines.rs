@@ -1,8 +1,9 @@
 //! Which line of one run is which line of the other.
 //!
-//! The same place in the same function, of the same file: by its whole path, else by its path in the working directory of
-//! each run, since two runs may be of two checkouts, else by its name. If code was added above, numbers differ: a line of a
-//! function that has no counterpart is taken to have moved, if the other run has just one such line in that function too.
+//! The same place in the same function, of the same file: by its whole path, else by its path in the working directory
+//! of each run, since two runs may be of two checkouts, else by its name. If code was added above, numbers differ: a
+//! line of a function that has no counterpart is taken to have moved, if the other run has just one such line in that
+//! function too.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -45,15 +45,15 @@ impl Side {
     pub fn load(named: TraceMoment, device: Option<i32>) -> anyhow::Result<Self> {
         let TraceMoment { path, moment } = &named;
         if !matches!(moment, NamedMoment::Peak | NamedMoment::End) {
-            let looked = load_at(path, *moment, device, &mut ())?;
-            let seen = &looked.seen;
-            let device = device_of(path, &seen.final_model, device)?;
-            let held = Holdings::at_moment(seen, device.index);
-            let (time, steps_ended) = (seen.model.time(), seen.model.steps_ended());
-            return Ok(Self::new(named, &seen.final_model, device, time, steps_ended, held));
+            let loaded = load_at(path, *moment, device, &mut ())?;
+            let snapshot = &loaded.snapshot;
+            let device = device_of(path, &snapshot.final_model, device)?;
+            let held = Holdings::at_moment(snapshot, device.index);
+            let (time, steps_ended) = (snapshot.model.time(), snapshot.model.steps_ended());
+            return Ok(Self::new(named, &snapshot.final_model, device, time, steps_ended, held));
         }
         // These the model knows by itself, also when the trace no longer has the moment.
-        let model = progress::shown(|progress| load_whole(path, progress))?.model;
+        let model = progress::report(|progress| load_whole(path, progress))?.model;
         let device = device_of(path, &model, device)?;
         let (time, steps_ended, held) = match moment {
             NamedMoment::Peak => (device.peak_time, device.peak_step, Holdings::at_peak(&model, &device)),

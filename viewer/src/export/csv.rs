@@ -11,17 +11,17 @@ use crate::text::clean;
 
 const HEAD: &str = "device,address,bytes,category,layer,file,line,function,allocated_at_s,stack";
 
-/// Writes the blocks of one device or of all, by device and address. `stack` is the whole stack from the outermost call on,
-/// its frames separated by semicolons; see [`stack_field`].
+/// Writes the blocks of one device or of all, by device and address. `stack` is the whole stack from the outermost call
+/// on, its frames separated by semicolons; see [`stack_field`].
 ///
 /// # Errors
 ///
 /// What `out` says.
-pub fn write(out: &mut dyn Write, seen: &ResolvedSnapshot, device: Option<i32>) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, snapshot: &ResolvedSnapshot, device: Option<i32>) -> io::Result<()> {
     write!(out, "{HEAD}\r\n")?;
-    for (index, block) in seen.blocks.iter().filter(|(index, _)| device.is_none_or(|device| device == *index)) {
-        let line = seen.final_model.line_of(block.stack);
-        let layer = seen.final_model.layer_of(block).name;
+    for (index, block) in snapshot.blocks.iter().filter(|(index, _)| device.is_none_or(|device| device == *index)) {
+        let line = snapshot.final_model.line_of(block.stack);
+        let layer = snapshot.final_model.layer_of(block).name;
         let number = line.as_ref().and_then(|line| line.line).map(|line| line.to_string()).unwrap_or_default();
         let (seconds, ns) = (block.time / 1_000_000_000, block.time % 1_000_000_000);
         write!(
@@ -33,7 +33,7 @@ pub fn write(out: &mut dyn Write, seen: &ResolvedSnapshot, device: Option<i32>) 
             field(layer.as_deref().unwrap_or("")),
             field(line.as_ref().map_or("", |line| &line.file)),
             field(line.as_ref().map_or("", |line| &line.function)),
-            field(&stack_field(&seen.final_model.frames(block.stack))),
+            field(&stack_field(&snapshot.final_model.frames(block.stack))),
         )?;
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Everything there is to know of one moment, as JSON: a contract with scripts, like the report's. Keys are added, never
-//! renamed or removed, and keys that both have are the same.
+//! Everything there is to know of one moment, as JSON: a contract with scripts, like the report's. Keys are added,
+//! never renamed or removed, and keys that both have are the same.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -141,13 +141,13 @@ struct DriverRow {
 /// # Errors
 ///
 /// What `out` says.
-pub fn write(out: &mut dyn Write, path: &Path, looked: &LoadedMoment, device: Option<i32>) -> io::Result<()> {
-    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &looked.seen;
+pub fn write(out: &mut dyn Write, path: &Path, loaded: &LoadedMoment, device: Option<i32>) -> io::Result<()> {
+    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
     let places = Places::of_run(whole);
     let indexes: Vec<i32> = moment.devices().iter().map(|view| view.index).collect();
     let indexes: Vec<i32> = indexes.into_iter().filter(|index| device.is_none_or(|device| device == *index)).collect();
     let held: Vec<(i32, Holdings)> =
-        indexes.iter().map(|index| (*index, Holdings::at_moment(&looked.seen, *index))).collect();
+        indexes.iter().map(|index| (*index, Holdings::at_moment(&loaded.snapshot, *index))).collect();
     let mut stacks = Stacks {
         whole,
         places: &places,
@@ -158,21 +158,21 @@ pub fn write(out: &mut dyn Write, path: &Path, looked: &LoadedMoment, device: Op
     };
     let (mut segments, mut stray_blocks) = (Vec::new(), Vec::new());
     for index in &indexes {
-        let (rows, strays) = segment_rows(&looked.seen, *index, &mut stacks);
+        let (rows, strays) = segment_rows(&loaded.snapshot, *index, &mut stacks);
         segments.extend(rows);
         stray_blocks.extend(strays);
     }
     let (frames, stacks) = (stacks.frames, stacks.stacks);
     let export = Export {
-        trace: Trace::of(path, whole, &looked.through.skipped, looked.through.truncated),
+        trace: Trace::of(path, whole, &loaded.through.skipped, loaded.through.truncated),
         process: Process::of(whole),
         moment: At {
-            at: looked.moment.typed(),
+            at: loaded.moment.typed(),
             time_ns: moment.time(),
             events: moment.events(),
             steps_ended: moment.steps_ended(),
         },
-        devices: held.iter().filter_map(|(index, held)| device_row(&looked.seen, *index, held)).collect(),
+        devices: held.iter().filter_map(|(index, held)| device_row(&loaded.snapshot, *index, held)).collect(),
         categories: held
             .iter()
             .flat_map(|(device, held)| {
@@ -198,10 +198,10 @@ pub fn write(out: &mut dyn Write, path: &Path, looked: &LoadedMoment, device: Op
     write_compact(out, &export)
 }
 
-fn device_row(seen: &ResolvedSnapshot, index: i32, held: &Holdings) -> Option<Device> {
-    let view = seen.model.device(index)?;
-    let known = seen.final_model.device(index).unwrap_or_default();
-    let map = seen.model.segments(index);
+fn device_row(snapshot: &ResolvedSnapshot, index: i32, held: &Holdings) -> Option<Device> {
+    let view = snapshot.model.device(index)?;
+    let known = snapshot.final_model.device(index).unwrap_or_default();
+    let map = snapshot.model.segments(index);
     Some(Device {
         index,
         name: known.name,
@@ -209,10 +209,10 @@ fn device_row(seen: &ResolvedSnapshot, index: i32, held: &Holdings) -> Option<De
         allocated_bytes: view.allocated_bytes,
         reserved_bytes: view.reserved_bytes,
         used_bytes: held.used_bytes,
-        host_bytes: seen.host_bytes(index),
+        host_bytes: snapshot.host_bytes(index),
         used_is_known: known.used_is_known,
         process_is_known: known.process_is_known,
-        live_blocks: seen.blocks.iter().filter(|(on, _)| *on == index).count(),
+        live_blocks: snapshot.blocks.iter().filter(|(on, _)| *on == index).count(),
         segments: view.segments,
         free_bytes_in_segments: map.free_bytes,
         largest_free_block_bytes: map.largest_free_bytes,
@@ -249,23 +249,23 @@ fn layer_rows(device: i32, held: &Holdings) -> impl Iterator<Item = LayerRow> {
 }
 
 /// The segments of a device with their blocks, and the blocks in none.
-fn segment_rows(seen: &ResolvedSnapshot, device: i32, stacks: &mut Stacks<'_>) -> (Vec<SegmentRow>, Vec<BlockRow>) {
-    let now = seen.model.time();
+fn segment_rows(snapshot: &ResolvedSnapshot, device: i32, stacks: &mut Stacks<'_>) -> (Vec<SegmentRow>, Vec<BlockRow>) {
+    let now = snapshot.model.time();
     let mut row = |block: &BlockView| BlockRow {
         device,
         address: block.address,
         bytes: block.bytes,
         category: block.category.as_str(),
         phase: block.phase,
-        layer: text(seen.final_model.layer_of(block).name),
+        layer: text(snapshot.final_model.layer_of(block).name),
         stack: stacks.index(block.stack),
         time_ns: block.time,
         age_ns: now.saturating_sub(block.time),
     };
-    let mut blocks = seen.blocks.iter().filter(|(on, _)| *on == device).map(|(_, block)| block).peekable();
+    let mut blocks = snapshot.blocks.iter().filter(|(on, _)| *on == device).map(|(_, block)| block).peekable();
     let mut strays = Vec::new();
     let mut rows = Vec::new();
-    for segment in seen.model.segments(device).segments {
+    for segment in snapshot.model.segments(device).segments {
         while let Some(block) = blocks.next_if(|block| block.address < segment.address) {
             strays.push(row(block));
         }

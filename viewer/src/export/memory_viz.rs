@@ -29,13 +29,13 @@ const LARGEST_SMALL: u64 = 1 << 20;
 /// # Errors
 ///
 /// What `out` says.
-pub fn write(out: &mut dyn Write, looked: &LoadedMoment, events: &Events, device: Option<i32>) -> io::Result<()> {
-    let seen = &looked.seen;
-    let indexes: Vec<i32> = seen.model.devices().iter().map(|view| view.index).collect();
+pub fn write(out: &mut dyn Write, loaded: &LoadedMoment, events: &Events, device: Option<i32>) -> io::Result<()> {
+    let snapshot = &loaded.snapshot;
+    let indexes: Vec<i32> = snapshot.model.devices().iter().map(|view| view.index).collect();
     let wanted = |index: i32| device.is_none_or(|device| device == index);
     let segments = indexes.iter().filter(|index| wanted(**index));
     let segments: Vec<(i32, Segment)> =
-        segments.flat_map(|index| segments_of(seen, *index).into_iter().map(|segment| (*index, segment))).collect();
+        segments.flat_map(|index| segments_of(snapshot, *index).into_iter().map(|segment| (*index, segment))).collect();
     let mut traces: Vec<Vec<&Event>> = vec![Vec::new(); indexes.iter().max().map_or(0, |last| *last as usize + 1)];
     for event in events.iter().filter(|event| wanted(event.device)) {
         if let Some(trace) = usize::try_from(event.device).ok().and_then(|index| traces.get_mut(index)) {
@@ -43,8 +43,8 @@ pub fn write(out: &mut dyn Write, looked: &LoadedMoment, events: &Events, device
         }
     }
     let is_expandable = segments.iter().any(|(_, segment)| segment.is_expandable);
-    let start_ns = seen.final_model.header().map_or(0, |header| header.start_unix_ns);
-    let mut stacks = Stacks { whole: &seen.final_model, stacks: HashMap::new(), frames: HashMap::new() };
+    let start_ns = snapshot.final_model.header().map_or(0, |header| header.start_unix_ns);
+    let mut stacks = Stacks { whole: &snapshot.final_model, stacks: HashMap::new(), frames: HashMap::new() };
 
     let mut pickler = Pickler::begin(out)?;
     pickler.dictionary(|p| {
@@ -63,9 +63,9 @@ pub fn write(out: &mut dyn Write, looked: &LoadedMoment, events: &Events, device
         p.text("memlab")?;
         p.dictionary(|p| {
             p.text("at")?;
-            p.text(&looked.moment.typed())?;
+            p.text(&loaded.moment.typed())?;
             p.text("time_ns")?;
-            p.integer(seen.model.time())?;
+            p.integer(snapshot.model.time())?;
             p.text("earlier_events_left_out")?;
             p.integer(events.left_out())
         })
@@ -74,9 +74,9 @@ pub fn write(out: &mut dyn Write, looked: &LoadedMoment, events: &Events, device
 }
 
 /// The segments of a device, and one more for each block outside all segments.
-fn segments_of(seen: &ResolvedSnapshot, device: i32) -> Vec<Segment> {
-    let mut segments = seen.model.segments(device).segments;
-    let strays = strays(&seen.model.blocks(device), &segments);
+fn segments_of(snapshot: &ResolvedSnapshot, device: i32) -> Vec<Segment> {
+    let mut segments = snapshot.model.segments(device).segments;
+    let strays = strays(&snapshot.model.blocks(device), &segments);
     segments.extend(strays.into_iter().map(|block| Segment {
         address: block.address,
         bytes: block.bytes,
@@ -96,7 +96,8 @@ fn strays(blocks: &[BlockView], segments: &[Segment]) -> Vec<BlockView> {
 fn write_segment(p: &mut Pickler<'_>, stacks: &mut Stacks<'_>, device: i32, segment: &Segment) -> io::Result<()> {
     let pieces = pieces(segment);
     let allocated = pieces.iter().filter(|piece| piece.block.is_some()).map(|piece| piece.bytes).sum();
-    // PyTorch does not report which of its two pools a segment belongs to: the sizes of its segments and blocks show it.
+    // PyTorch does not report which of its two pools a segment belongs to: the sizes of its segments and blocks show
+    // it.
     let is_small = match segment.is_expandable {
         true => !segment.blocks.is_empty() && segment.blocks.iter().all(|block| block.bytes <= LARGEST_SMALL),
         false => segment.bytes == SMALL_SEGMENT,

@@ -1,8 +1,8 @@
 //! A run over time for <https://ui.perfetto.dev>: counters of memory for each device, the steps, what every thread was
 //! doing, the peaks and the out-of-memory events.
 //!
-//! Times are nanoseconds since 1970, and ids follow from the trace's own: the exports of several ranks can be put one after
-//! the other into one file, and lie beside each other in time.
+//! Times are nanoseconds since 1970, and ids follow from the trace's own: the exports of several ranks can be put one
+//! after the other into one file, and lie beside each other in time.
 
 mod course;
 mod messages;
@@ -30,18 +30,18 @@ use messages::{
 /// # Errors
 ///
 /// What `out` says.
-pub fn write(out: &mut dyn Write, looked: &LoadedMoment, course: &Course, device: Option<i32>) -> io::Result<()> {
-    let whole = &looked.seen.final_model;
+pub fn write(out: &mut dyn Write, loaded: &LoadedMoment, course: &Course, device: Option<i32>) -> io::Result<()> {
+    let whole = &loaded.snapshot.final_model;
     let header = whole.header().cloned().unwrap_or_default();
     let mut packets =
         Packets { out, sequence: id(&header, "sequence", 0) as u32 | 1, start: header.start_unix_ns, is_first: true };
     let process = id(&header, "process", 0);
     packets.describe(process_track(process, &header))?;
-    steps(&mut packets, looked, &header, process)?;
+    steps(&mut packets, loaded, &header, process)?;
     phases(&mut packets, whole, course, &header, process)?;
     for view in whole.devices().into_iter().filter(|view| device.is_none_or(|device| device == view.index)) {
         counters(&mut packets, course, &view, &header, process)?;
-        instants(&mut packets, looked, &view, &header, process)?;
+        instants(&mut packets, loaded, &view, &header, process)?;
     }
     Ok(())
 }
@@ -66,8 +66,8 @@ fn process_track(uuid: u64, header: &Header) -> TrackDescriptor {
     TrackDescriptor { uuid: Some(uuid), process: Some(process), ..TrackDescriptor::default() }
 }
 
-fn steps(packets: &mut Packets<'_>, looked: &LoadedMoment, header: &Header, process: u64) -> io::Result<()> {
-    let moment = &looked.seen.model;
+fn steps(packets: &mut Packets<'_>, loaded: &LoadedMoment, header: &Header, process: u64) -> io::Result<()> {
+    let moment = &loaded.snapshot.model;
     if moment.steps().is_empty() {
         return Ok(());
     }
@@ -162,12 +162,12 @@ fn counters(
 /// The peak and the out-of-memory events of a device.
 fn instants(
     packets: &mut Packets<'_>,
-    looked: &LoadedMoment,
+    loaded: &LoadedMoment,
     view: &DeviceView,
     header: &Header,
     process: u64,
 ) -> io::Result<()> {
-    let (moment, whole) = (&looked.seen.model, &looked.seen.final_model);
+    let (moment, whole) = (&loaded.snapshot.model, &loaded.snapshot.final_model);
     let size = |bytes| format::bytes(bytes, Units::Auto);
     let mut instants = Vec::new();
     if view.peak_event <= moment.events() && view.peak_allocated_bytes > 0 {

@@ -1,9 +1,9 @@
 //! Writes Python's pickle format, protocol 4, without building the objects first.
 //!
 //! Of its many opcodes only those are used that PyTorch's viewer (`MemoryViz.js`) reads too, and lists and dictionaries
-//! come in batches as Python's own pickler has them: the viewer passes a batch on as arguments of a call, of which there
-//! cannot be too many. What is written once can be referred to later; a trace of a million events is full of the same
-//! stacks. The format: `pickletools` in Python's library.
+//! come in batches as Python's own pickler has them: the viewer passes a batch on as arguments of a call, of which
+//! there cannot be too many. What is written once can be referred to later; a trace of a million events is full of the
+//! same stacks. The format: `pickletools` in Python's library.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

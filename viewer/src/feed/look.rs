@@ -6,8 +6,8 @@ use super::follow::Followed;
 use crate::query::{Comparison, ComparisonQuery, Detail, Query};
 use crate::snapshot::{ProcessSnapshot, Snapshot};
 
-/// Makes the snapshot that a query asks for. `known` is the comparison made last. Returns `None` if `is_stale` says so before
-/// the snapshot is done.
+/// Makes the snapshot that a query asks for. `known` is the comparison made last. Returns `None` if `is_stale` says so
+/// before the snapshot is done.
 pub fn look(
     followed: &mut [Followed],
     query: &Query,

@@ -68,8 +68,8 @@ impl Worker {
             query = self.queries.try_iter().last().unwrap_or(query);
             let now = Instant::now();
             dirty |= query != shown;
-            // Another moment or screen is answered at once. The comparison may change with every step that ends, and waits
-            // as new data does.
+            // Another moment or screen is answered at once. The comparison may change with every step that ends, and
+            // waits as new data does.
             let is_urgent = Query { compare: None, ..query.clone() } != Query { compare: None, ..shown.clone() };
             let is_due = published.is_none_or(|published| now.duration_since(published) >= interval);
             if is_urgent || dirty && is_due {

@@ -35,7 +35,8 @@ pub fn writer(header: &Header) -> Writer {
     }
 }
 
-/// State and start, in clock ticks since the machine started, from `/proc/<pid>/stat`. The name in it can hold anything.
+/// State and start, in clock ticks since the machine started, from `/proc/<pid>/stat`. The name in it can hold
+/// anything.
 fn parse_stat(stat: &str) -> Option<(char, u64)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();

@@ -8,7 +8,8 @@ use crate::category::category_names;
 use crate::format;
 use crate::text;
 
-/// How much was allocated at the peak of the fullest device, for what, and by which line; nothing where there is no device.
+/// How much was allocated at the peak of the fullest device, for what, and by which line; nothing where there is no
+/// device.
 pub fn headline(model: &Model) -> Option<Words> {
     let devices = model.devices();
     let fullest = |device: &&DeviceView| {

@@ -1,5 +1,5 @@
-//! The parts that the JSON of reports, exports and comparisons share: a contract with scripts. Keys are added, never renamed
-//! or taken away.
+//! The parts that the JSON of reports, exports and comparisons share: a contract with scripts. Keys are added, never
+//! renamed or taken away.
 
 use std::path::Path;
 use std::sync::Arc;

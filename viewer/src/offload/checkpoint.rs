@@ -1,5 +1,5 @@
-//! A process's whole GPU state with the CUDA driver: its checkpoint takes everything off the device, the context too, of any
-//! CUDA process, and gives it back. It is all or nothing, and the driver reports no progress.
+//! A process's whole GPU state with the CUDA driver: its checkpoint takes everything off the device, the context too,
+//! of any CUDA process, and gives it back. It is all or nothing, and the driver reports no progress.
 
 use std::fmt;
 use std::time::{Duration, Instant};

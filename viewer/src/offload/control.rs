@@ -1,7 +1,8 @@
 //! The client of the socket that every traced process listens on: one JSON object a line, one reply a line.
 //!
-//! Nothing here waits long: a process that is stopped does not answer, and must not hold up who asks. What takes time the
-//! process does in the background, and [`Process::status`] reports its progress; `docs/control.md` lists every request.
+//! Nothing here waits long: a process that is stopped does not answer, and must not hold up who asks. What takes time
+//! the process does in the background, and [`Process::status`] reports its progress; `docs/control.md` lists every
+//! request.
 
 pub mod messages;
 

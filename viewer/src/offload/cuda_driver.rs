@@ -1,4 +1,5 @@
-//! The CUDA driver's functions to checkpoint another process, found when they are needed: memlab is not linked to the driver.
+//! The CUDA driver's functions to checkpoint another process, found when they are needed: memlab is not linked to the
+//! driver.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;

@@ -1,5 +1,5 @@
-//! The background thread that asks the processes shown where their memory is, and moves it. The screen never waits for a
-//! process: it sends orders and receives updates.
+//! The background thread that asks the processes shown where their memory is, and moves it. The screen never waits for
+//! a process: it sends orders and receives updates.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

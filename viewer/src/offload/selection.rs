@@ -1,4 +1,5 @@
-//! Which memory of a running program to offload: by category, by layer, by how long it has lain idle; and the pages it is in.
+//! Which memory of a running program to offload: by category, by layer, by how long it has lain idle; and the pages it
+//! is in.
 
 pub mod pages;
 
@@ -25,8 +26,8 @@ pub struct Criteria {
     pub idle_ns: Option<u64>,
 }
 
-/// Whether a layer is the one wanted or inside it. As in a filter a name in part, such as `attn`, is found anywhere; but
-/// only whole names count, since the text is complete.
+/// Whether a layer is the one wanted or inside it. As in a filter a name in part, such as `attn`, is found anywhere;
+/// but only whole names count, since the text is complete.
 fn is_in_layer(name: &str, wanted: &str) -> bool {
     format!(".{name}.").contains(&format!(".{wanted}."))
 }
@@ -62,7 +63,7 @@ impl Criteria {
             anyhow::bail!("the process does not report its page size: restart it with this memlab");
         }
         let mut activity = Activity::default();
-        progress::shown(|progress| read_whole(trace, &mut activity, progress))?;
+        progress::report(|progress| read_whole(trace, &mut activity, progress))?;
         let start = activity.model.header().map_or(0, |header| header.start_unix_ns);
         let now = activity.model.time().max(now_unix_ns.saturating_sub(start));
         let idle = match self.idle_ns {

@@ -27,25 +27,25 @@ fn size(bytes: u64) -> String {
 /// # Errors
 ///
 /// What `out` says.
-pub fn write_text_at(out: &mut impl Write, path: &Path, looked: &LoadedMoment, style: Style) -> io::Result<()> {
-    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &looked.seen;
+pub fn write_text_at(out: &mut impl Write, path: &Path, loaded: &LoadedMoment, style: Style) -> io::Result<()> {
+    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
     let names = Names::new(whole);
     let mut parts = vec![process(whole)];
     // The end of a step is named so already.
-    let reached = match (looked.moment, whole.steps_ended()) {
+    let reached = match (loaded.moment, whole.steps_ended()) {
         (NamedMoment::Step(_), _) | (_, 0) => String::new(),
         _ => format!(", {}", format::step_reached(moment.steps_ended())),
     };
     parts.push(vec![
-        format!("At {}: {}{reached}", looked.moment, format::duration(moment.time())),
+        format!("At {}: {}{reached}", loaded.moment, format::duration(moment.time())),
         format!("  of {}", clean(&path.display().to_string())),
     ]);
     for device in moment.devices() {
         // What a device is called and has may only be known later.
         let known = whole.device(device.index).unwrap_or_default();
-        let held = Holdings::at_moment(&looked.seen, device.index);
+        let held = Holdings::at_moment(&loaded.snapshot, device.index);
         parts.push(vec![device_title(&known, style.columns)]);
-        parts.push(memory(looked, &known, &held, style.columns));
+        parts.push(memory(loaded, &known, &held, style.columns));
         parts.push(lines(&names, &known, &held, style.columns));
         parts.push(layers(&names, &held, style.columns));
         let map = moment.segments(device.index);
@@ -65,8 +65,8 @@ pub fn write_text_at(out: &mut impl Write, path: &Path, looked: &LoadedMoment, s
     write_parts(out, parts, style)
 }
 
-fn memory(looked: &LoadedMoment, device: &DeviceView, held: &Holdings, columns: usize) -> Vec<String> {
-    let host_bytes = looked.seen.host_bytes(device.index);
+fn memory(loaded: &LoadedMoment, device: &DeviceView, held: &Holdings, columns: usize) -> Vec<String> {
+    let host_bytes = loaded.snapshot.host_bytes(device.index);
     let mut lines = vec![format!(
         "{} allocated, {} reserved and {} in use",
         size(held.allocated_bytes),

@@ -7,8 +7,8 @@ use crate::text;
 /// Spaces between columns.
 const GAP: usize = 2;
 
-/// What names of lines and of layers are to have at least, if that costs no more than columns that can be spared; and what they
-/// have in any case.
+/// What names of lines and of layers are to have at least, if that costs no more than columns that can be spared; and
+/// what they have in any case.
 const ROOM_OF_LINES: usize = 44;
 const ROOM_OF_LAYERS: usize = 30;
 const LEAST_ROOM: usize = 20;
@@ -27,7 +27,8 @@ impl Table {
         Self { head: head.to_vec(), rows: Vec::new(), is_of_layers: false, spare: &[] }
     }
 
-    /// The same, of which these columns are left out, one by one and said to be, where names would have too little room.
+    /// The same, of which these columns are left out, one by one and said to be, where names would have too little
+    /// room.
     pub(super) fn sparing(self, columns: &'static [usize]) -> Self {
         Self { spare: columns, ..self }
     }
@@ -46,8 +47,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// The lines of the table, each indented by two and no wider than `columns`. A text too long keeps its end, which distinguishes
-    /// paths, or both ends, which distinguish layers.
+    /// The lines of the table, each indented by two and no wider than `columns`. A text too long keeps its end, which
+    /// distinguishes paths, or both ends, which distinguish layers.
     pub(super) fn lines(&self, columns: usize) -> Vec<String> {
         let Some(last) = self.head.len().checked_sub(1) else { return Vec::new() };
         let width = |column: usize| {

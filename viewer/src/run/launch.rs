@@ -118,8 +118,8 @@ pub fn lock(finder: &Mutex<TraceFinder>) -> std::sync::MutexGuard<'_, TraceFinde
     finder.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How the child ended: `None` if it lives. When it stopped, this process stops too, so that the shell sees the job stopped,
-/// and wakes the child when it goes on.
+/// How the child ended: `None` if it lives. When it stopped, this process stops too, so that the shell sees the job
+/// stopped, and wakes the child when it goes on.
 fn wait(pid: Pid) -> Option<Ended> {
     loop {
         let (_, status) = waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED).ok()??;

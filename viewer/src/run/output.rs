@@ -26,8 +26,8 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// If nothing can be written there, or what is there is not to be replaced: a trace only with `force`, anything else
-    /// never.
+    /// If nothing can be written there, or what is there is not to be replaced: a trace only with `force`, anything
+    /// else never.
     pub fn choose(option: Option<&Path>, variable: Option<OsString>, force: bool) -> anyhow::Result<Self> {
         let (asked, who) = match (option, variable.filter(|value| !value.is_empty())) {
             (Some(option), _) => (option.to_owned(), "-o"),

@@ -173,8 +173,8 @@ impl Program for PtyProgram {
 
     fn signal(&self, signal: i32) {
         if self.ended.is_none() {
-            // SAFETY: sends a signal to the group that the child leads. The child was not waited for, so that no other process
-            // has its number.
+            // SAFETY: sends a signal to the group that the child leads. The child was not waited for, so that no other
+            // process has its number.
             unsafe { libc::kill(-(self.child.id() as libc::pid_t), signal) };
         }
     }

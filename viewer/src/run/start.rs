@@ -30,8 +30,8 @@ pub fn run(options: &Options) -> anyhow::Result<Ended> {
     }
     let mut command = Command::new(program);
     command.args(arguments).env("MEMLAB_OUTPUT", output.pattern());
-    // Programs with the same MEMLAB_RUN do not replace each other's traces. A run within a run belongs to it, unless -o names
-    // another file.
+    // Programs with the same MEMLAB_RUN do not replace each other's traces. A run within a run belongs to it, unless -o
+    // names another file.
     if options.output.is_some() || std::env::var_os("MEMLAB_RUN").is_none() {
         command.env("MEMLAB_RUN", now_unix_ns().to_string());
     }

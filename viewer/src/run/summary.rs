@@ -76,7 +76,7 @@ fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, patience: Duration, shor
     let started = Instant::now();
     let in_time = |_| if started.elapsed() < patience { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
     let path = shown_path(&trace.path);
-    let loaded = progress::shown(|progress| {
+    let loaded = progress::report(|progress| {
         load(&trace.path, &mut |read| if progress(read).is_break() { ControlFlow::Break(()) } else { in_time(read) })
     });
     match loaded {

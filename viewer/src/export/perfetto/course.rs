@@ -1,4 +1,5 @@
-//! How a run went, gathered while it is replayed: every change of a device's totals, and which thread was in which phase.
+//! How a run went, gathered while it is replayed: every change of a device's totals, and which thread was in which
+//! phase.
 
 use std::collections::BTreeMap;
 

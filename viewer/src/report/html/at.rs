@@ -25,12 +25,12 @@ use crate::text::{markup, short_command};
 /// # Errors
 ///
 /// What `out` says.
-pub fn write_html_at(out: &mut impl io::Write, path: &Path, looked: &LoadedMoment) -> io::Result<()> {
-    out.write_all(page(path, looked).as_bytes())
+pub fn write_html_at(out: &mut impl io::Write, path: &Path, loaded: &LoadedMoment) -> io::Result<()> {
+    out.write_all(page(path, loaded).as_bytes())
 }
 
-fn page(path: &Path, looked: &LoadedMoment) -> String {
-    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &looked.seen;
+fn page(path: &Path, loaded: &LoadedMoment) -> String {
+    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
     let names = Names::new(whole);
     let command = whole.header().map_or_else(String::new, |header| short_command(&header.command));
     // What a device is called and has may only be known later.
@@ -38,17 +38,17 @@ fn page(path: &Path, looked: &LoadedMoment) -> String {
         .devices()
         .iter()
         .take(DEVICES)
-        .map(|then| (whole.device(then.index).unwrap_or_default(), Holdings::at_moment(&looked.seen, then.index)))
+        .map(|then| (whole.device(then.index).unwrap_or_default(), Holdings::at_moment(&loaded.snapshot, then.index)))
         .collect();
     let mut body = header(whole, &command);
     body += "<main>\n";
-    body += &summary(&names, looked, &devices);
+    body += &summary(&names, loaded, &devices);
     if devices.len() > 1 {
         let held = devices.iter().map(|(device, held)| (device, format!("{} allocated", size(held.allocated_bytes))));
         body += &contents_of(held);
     }
     for (device, held) in &devices {
-        body += &section(&names, looked, device, held, devices.len());
+        body += &section(&names, loaded, device, held, devices.len());
     }
     let more = moment.devices().len().saturating_sub(devices.len());
     if more > 0 {
@@ -58,46 +58,46 @@ fn page(path: &Path, looked: &LoadedMoment) -> String {
     if !pinned.is_empty() {
         body += &format!("<section id=\"host\">\n<h2>Pinned host memory</h2>\n{pinned}</section>\n");
     }
-    body += &notes(&notes_of(whole, &looked.through.skipped, looked.through.truncated));
+    body += &notes(&notes_of(whole, &loaded.through.skipped, loaded.through.truncated));
     body += "</main>\n";
     document(path, &command, &body)
 }
 
 /// `at the end of step 3, after 2.10 s`.
-fn when(looked: &LoadedMoment) -> String {
-    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &looked.seen;
-    let mut when = match looked.moment {
+fn when(loaded: &LoadedMoment) -> String {
+    let ResolvedSnapshot { model: moment, final_model: whole, .. } = &loaded.snapshot;
+    let mut when = match loaded.moment {
         NamedMoment::Time(_) => format!("after {}", format::duration(moment.time())),
         named => format!("at {named}, after {}", format::duration(moment.time())),
     };
     // The end of a step is named so already.
-    if !matches!(looked.moment, NamedMoment::Step(_)) && whole.steps_ended() > 0 {
+    if !matches!(loaded.moment, NamedMoment::Step(_)) && whole.steps_ended() > 0 {
         when = format!("{when}, {}", format::step_reached(moment.steps_ended()));
     }
     when
 }
 
 /// Which moment this is, what was held then, and what is on another page.
-fn summary(names: &Names<'_>, looked: &LoadedMoment, devices: &[(DeviceView, Holdings)]) -> String {
-    let mut when = when(looked);
+fn summary(names: &Names<'_>, loaded: &LoadedMoment, devices: &[(DeviceView, Holdings)]) -> String {
+    let mut when = when(loaded);
     if let Some(first) = when.get_mut(..1) {
         first.make_ascii_uppercase();
     }
     let words = Words::strong(when);
     let words =
         match devices.iter().max_by_key(|(device, held)| (held.allocated_bytes, std::cmp::Reverse(device.index))) {
-            Some((device, held)) => said(names, words, device, held, devices.len()),
+            Some((device, held)) => describe(names, words, device, held, devices.len()),
             None => words.and(": no GPU memory was allocated until then."),
         };
     format!(
         "<section class=\"verdict\" aria-label=\"the moment\">\n<p>{}</p>\n<p class=\"next\">This page is of that moment. What \
          is worth looking at, growth, steps, and the most that lines and layers ever held are of the whole run, and on its page \
          (without a moment).</p>\n</section>\n",
-        super::verdict::said(&words)
+        super::verdict::markup_words(&words)
     )
 }
 
-fn said(names: &Names<'_>, words: Words, device: &DeviceView, held: &Holdings, devices: usize) -> Words {
+fn describe(names: &Names<'_>, words: Words, device: &DeviceView, held: &Holdings, devices: usize) -> Words {
     let name = short_name(device);
     let mut words = words.and(": ").and_strong(size(held.allocated_bytes)).and(format!(" was allocated on {name}"));
     if device.total_bytes > 0 {
@@ -128,26 +128,26 @@ fn said(names: &Names<'_>, words: Words, device: &DeviceView, held: &Holdings, d
     }
 }
 
-fn section(names: &Names<'_>, looked: &LoadedMoment, device: &DeviceView, held: &Holdings, devices: usize) -> String {
-    let (seen, index) = (&looked.seen, device.index);
-    let away = seen.host_bytes(index);
-    let time = seen.model.time();
+fn section(names: &Names<'_>, loaded: &LoadedMoment, device: &DeviceView, held: &Holdings, devices: usize) -> String {
+    let (snapshot, index) = (&loaded.snapshot, device.index);
+    let away = snapshot.host_bytes(index);
+    let time = snapshot.model.time();
     let mut section = device::head(device);
     section += &tiles(device, held, away);
-    if matches!(looked.moment, NamedMoment::Oom(_)) {
+    if matches!(loaded.moment, NamedMoment::Oom(_)) {
         section += &ooms::at(names, device, time);
     }
-    let mark = timeline::Mark { time, text: format!("{} allocated {}", size(held.allocated_bytes), when(looked)) };
+    let mark = timeline::Mark { time, text: format!("{} allocated {}", size(held.allocated_bytes), when(loaded)) };
     section += &timeline::figure(names.model, device, Some(&mark));
     section += &memory::figure_at(device, &held.categories, away);
-    section += &fragmentation(seen, index);
+    section += &fragmentation(snapshot, index);
     let parts = [
         ("Lines that held most", tables::lines_at(names, device, devices, held)),
-        ("Calls at the moment", calls(names, seen, device, devices)),
-        ("Layers", layers::tree_of(&holders(seen, index), "then", devices)),
+        ("Calls at the moment", calls(names, snapshot, device, devices)),
+        ("Layers", layers::tree_of(&holders(snapshot, index), "then", devices)),
         (
             "Driver memory taken by others than PyTorch’s allocator",
-            tables::driver_at(&seen.model, index, "at the moment"),
+            tables::driver_at(&snapshot.model, index, "at the moment"),
         ),
     ];
     device::put(&mut section, parts);
@@ -175,8 +175,8 @@ fn tiles(device: &DeviceView, held: &Holdings, away: u64) -> String {
     device::tiled(&tiles)
 }
 
-fn fragmentation(seen: &ResolvedSnapshot, device: i32) -> String {
-    let map = seen.model.segments(device);
+fn fragmentation(snapshot: &ResolvedSnapshot, device: i32) -> String {
+    let map = snapshot.model.segments(device);
     if map.free_bytes == 0 {
         return String::new();
     }
@@ -190,8 +190,8 @@ fn fragmentation(seen: &ResolvedSnapshot, device: i32) -> String {
     format!("<p class=\"note\">{}</p>\n", markup(&said))
 }
 
-fn calls(names: &Names<'_>, seen: &ResolvedSnapshot, device: &DeviceView, devices: usize) -> String {
-    let all = seen.model.calls(device.index);
+fn calls(names: &Names<'_>, snapshot: &ResolvedSnapshot, device: &DeviceView, devices: usize) -> String {
+    let all = snapshot.model.calls(device.index);
     if all.total().live_bytes == 0 {
         return String::new();
     }
@@ -199,14 +199,14 @@ fn calls(names: &Names<'_>, seen: &ResolvedSnapshot, device: &DeviceView, device
 }
 
 /// What every layer held, by what it was for.
-fn holders(seen: &ResolvedSnapshot, device: i32) -> Vec<Holder> {
+fn holders(snapshot: &ResolvedSnapshot, device: i32) -> Vec<Holder> {
     let mut held: HashMap<BlockLayer, [u64; Category::COUNT]> = HashMap::new();
-    for (_, block) in seen.blocks.iter().filter(|(on, _)| *on == device) {
-        let categories = held.entry(seen.final_model.layer_of(block)).or_insert([0; Category::COUNT]);
+    for (_, block) in snapshot.blocks.iter().filter(|(on, _)| *on == device) {
+        let categories = held.entry(snapshot.final_model.layer_of(block)).or_insert([0; Category::COUNT]);
         let bytes = &mut categories[block.category as usize];
         *bytes = bytes.saturating_add(block.bytes);
     }
-    let known: HashMap<BlockLayer, LayerView> = seen
+    let known: HashMap<BlockLayer, LayerView> = snapshot
         .final_model
         .layers(device)
         .into_iter()

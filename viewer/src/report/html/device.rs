@@ -111,7 +111,8 @@ fn calls(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
     flamegraphs(names, device, devices, &all, (Measure::AtPeak, "is still held at the peak"))
 }
 
-/// Who called whom: the user's lines first, the libraries' calls for those who ask. `held`: what is measured, and in words.
+/// Who called whom: the user's lines first, the libraries' calls for those who ask. `held`: what is measured, and in
+/// words.
 pub(super) fn flamegraphs(
     names: &Names<'_>,
     device: &DeviceView,

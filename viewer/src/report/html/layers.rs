@@ -64,7 +64,8 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// A layer that holds something else than in its view: of every category so much, in the order of [`Category::ALL`].
+    /// A layer that holds something else than in its view: of every category so much, in the order of
+    /// [`Category::ALL`].
     pub(super) fn new(view: &LayerView, held: &[u64; Category::COUNT]) -> Self {
         Self {
             root: view.root,

@@ -18,13 +18,13 @@ pub(super) fn verdict(names: &Names<'_>) -> String {
     };
     let mut section = format!("<section class=\"{class}\" aria-label=\"what to look at\">\n");
     for Finding { what, next, .. } in &findings {
-        let _ = writeln!(section, "<p>{}<br><span class=\"next\">→ {}</span></p>", said(what), markup(next));
+        let _ = writeln!(section, "<p>{}<br><span class=\"next\">→ {}</span></p>", markup_words(what), markup(next));
     }
-    let _ = write!(section, "<p>{}</p>\n</section>\n", said(&headline));
+    let _ = write!(section, "<p>{}</p>\n</section>\n", markup_words(&headline));
     section
 }
 
-pub(super) fn said(words: &Words) -> String {
+pub(super) fn markup_words(words: &Words) -> String {
     let word = |word: &Word| match word {
         Word::Plain(text) => markup(text).into_owned(),
         Word::Code(text) => format!("<code>{}</code>", markup(&fit_end(text, LONGEST, "…"))),

@@ -1,5 +1,5 @@
-//! The rows of the lines: a table of what each holds, which opens to who called it, or the call tree from the outermost call
-//! down.
+//! The rows of the lines: a table of what each holds, which opens to who called it, or the call tree from the outermost
+//! call down.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,8 +49,8 @@ impl LinesScreen {
         items
     }
 
-    /// Puts who called below a row. `nodes`: the calls that hold the bytes, and how far each was climbed; `growth`: that of
-    /// the row.
+    /// Puts who called below a row. `nodes`: the calls that hold the bytes, and how far each was climbed; `growth`:
+    /// that of the row.
     fn push_callers(
         &self,
         calls: &CallTree,

@@ -53,7 +53,8 @@ pub struct PaneContents {
     ranks: (u16, u16),
 }
 
-/// Shares the rows: the chart grows most, then the tables. The categories and the devices take no more than they can fill.
+/// Shares the rows: the chart grows most, then the tables. The categories and the devices take no more than they can
+/// fill.
 pub fn panes(area: Rect, contents: PaneContents) -> Panes {
     let finding_rows = contents.findings.min(match area.height {
         ..12 => 0,

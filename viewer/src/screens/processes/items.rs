@@ -5,7 +5,8 @@ use crate::context::{Context, ShownMoment};
 use crate::snapshot::ProcessSnapshot;
 use crate::text;
 
-/// A row for each of [`Context::targets`], at the moment shown: the latest, that of the cursor, or each at its own peak.
+/// A row for each of [`Context::targets`], at the moment shown: the latest, that of the cursor, or each at its own
+/// peak.
 pub fn device_items(context: &Context) -> Vec<ProcessItem> {
     let processes = &context.snapshot.processes;
     let (depths, order) = family(processes);
@@ -89,7 +90,8 @@ mod tests {
 
     #[test]
     fn children_follow_their_parents() {
-        // GIVEN a grandchild, its parent and that one's, out of order, and a process on another host with the parent's pid
+        // GIVEN a grandchild, its parent and that one's, out of order, and a process on another host with the parent's
+        // pid
         let processes = [
             process(30, 20, "a"),
             process(10, 1, "a"),

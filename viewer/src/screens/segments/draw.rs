@@ -1,4 +1,5 @@
-//! Draws the memory map: every segment as a bar of its blocks, all to the same scale, and the block under the cursor in full.
+//! Draws the memory map: every segment as a bar of its blocks, all to the same scale, and the block under the cursor in
+//! full.
 
 use memlab_trace::{Category, SegmentMap};
 use ratatui::buffer::Buffer;

@@ -1,5 +1,5 @@
-//! The state and the keys of the memory map: the order of segments, which part of them is on the screen, and the block under
-//! the cursor.
+//! The state and the keys of the memory map: the order of segments, which part of them is on the screen, and the block
+//! under the cursor.
 
 use std::sync::Arc;
 

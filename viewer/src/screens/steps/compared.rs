@@ -47,8 +47,8 @@ impl StepsScreen {
         (Some(&comparison.of) == self.comparison_query(context).as_ref()).then_some(comparison)
     }
 
-    /// The comparison made last, if it is of the device shown, and the steps it is of. While another one is looked up this
-    /// is not yet the one wanted.
+    /// The comparison made last, if it is of the device shown, and the steps it is of. While another one is looked up
+    /// this is not yet the one wanted.
     pub(super) fn latest_comparison<'c>(
         &self,
         context: &'c Context,

@@ -138,8 +138,8 @@ impl StepsScreen {
         items
     }
 
-    /// The step under the cursor. Asked for again and again, also of long runs: where it is known without making all rows
-    /// they are not made.
+    /// The step under the cursor. Asked for again and again, also of long runs: where it is known without making all
+    /// rows they are not made.
     pub(super) fn selected_step(&self, context: &Context) -> Option<StepView> {
         let (steps, table) = (&context.device()?.steps, &self.table);
         if let Some((row, end)) = self.held

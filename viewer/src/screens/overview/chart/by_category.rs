@@ -1,5 +1,5 @@
-//! The chart by category: what memory was used for over time, from parameters at the ground to what the rest of the device
-//! has in use at the top.
+//! The chart by category: what memory was used for over time, from parameters at the ground to what the rest of the
+//! device has in use at the top.
 
 use memlab_trace::{Category, CategoryBytes, CategoryPoint};
 
@@ -9,8 +9,8 @@ use crate::category::category_index;
 use crate::theme::Theme;
 use crate::widgets::resample::TimeColumn;
 
-/// The bands of columns of `width` nanoseconds from `start` on. What was allocated is shared out as it was in the stretch of
-/// time of the column; above it are what was reserved, and what else was in use.
+/// The bands of columns of `width` nanoseconds from `start` on. What was allocated is shared out as it was in the
+/// stretch of time of the column; above it are what was reserved, and what else was in use.
 pub fn bands(shares: &[CategoryPoint], start: u64, width: u64, columns: &[TimeColumn], theme: &Theme) -> Bands {
     let column_edges = |(index, column): (u64, &TimeColumn)| {
         let from = start.saturating_add(index.saturating_mul(width));
