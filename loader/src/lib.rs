@@ -15,7 +15,7 @@
 //! # fn main() -> memlab_loader::Result<()> {
 //! let arena = Arc::new(Arena::new(4 * 512)?);
 //! let weights: Vec<u8> = (0..4 * 512).map(|byte| (byte / 512) as u8).collect();
-//! // SAFETY: the vector lives, and nobody writes to it.
+//! // SAFETY: the vector is alive, and no other thread writes to it.
 //! unsafe { arena.fill(0, weights.as_ptr() as u64, 4 * 512)? };
 //! let device = DeviceMemory::new(None, 512)?;
 //! let pipeline = Pipeline::new(arena, None, None)?;

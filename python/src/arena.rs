@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 
 use crate::error::raised;
 
-/// Host memory in which all weights lie, in one piece. `nbytes` of address space; memory comes as it is written to, and is given
-/// back when this object and every pipeline on it are gone. `borders` are offsets at which the pieces that are pinned one by one
-/// end: copies by others than the pipeline must not cross them.
+/// Host memory that holds all weights, in one piece: `nbytes` of address space. Memory is committed when it is first written,
+/// and freed when this object and all pipelines on it are gone. `borders` are the offsets between the chunks that are pinned
+/// one by one; only the pipeline's copies may cross them.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct Arena {
     pub inner: Arc<arena::Arena>,
@@ -29,7 +29,7 @@ impl Arena {
         Ok(Self { inner: Arc::new(made.map_err(raised)?) })
     }
 
-    /// Where it begins.
+    /// The address of its first byte.
     #[getter]
     fn address(&self) -> u64 {
         self.inner.address()
@@ -46,7 +46,7 @@ impl Arena {
         self.inner.is_pinned()
     }
 
-    /// Why not all of it could be pinned, if that was tried.
+    /// Why the last attempt could not pin all of it.
     #[getter]
     fn refused(&self) -> Option<String> {
         self.inner.pin_failure()
@@ -65,12 +65,12 @@ impl Arena {
         py.detach(|| self.inner.read(&parts)).map_err(raised)
     }
 
-    /// Pins it, so that the device reads it directly; says whether all of it could be, and `refused` why not.
+    /// Pins it, so that the device reads it directly. Returns whether all of it could be pinned; `refused` says why not.
     fn pin(&self, py: Python, device: i32) -> bool {
         py.detach(|| self.inner.pin(device))
     }
 
-    /// Makes it ordinary memory again.
+    /// Makes it pageable again.
     fn unpin(&self, py: Python) {
         py.detach(|| self.inner.unpin());
     }

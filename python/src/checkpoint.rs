@@ -1,4 +1,4 @@
-//! What lies where in a checkpoint.
+//! The tensors of a checkpoint.
 
 use std::path::PathBuf;
 

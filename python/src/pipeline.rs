@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use crate::arena::Arena;
 use crate::error::raised;
 
-/// Copies weights from an arena to a device in the order of the forward pass, ahead of the compute. Without a `device` the
-/// host stands in for one: a thread copies, at most so many bytes per second.
+/// Copies weights from an arena to a device in the order of the forward pass, ahead of the compute. Without a `device`, a
+/// thread copies to host memory, with at most `bytes_per_second`.
 #[pyclass(frozen, module = "memlab._native")]
 pub struct Pipeline {
     /// `None` once it is being dropped.
@@ -34,14 +34,14 @@ impl Pipeline {
         Ok(Self { inner: Some(inner) })
     }
 
-    /// Bytes per second of copies from the arena to `address`, measured; what is there is overwritten.
+    /// Measures bytes per second of copies from the arena to `address`. The bytes there are overwritten.
     fn bandwidth(&self, py: Python, address: u64, nbytes: u64, stream: u64) -> PyResult<f64> {
         let inner = self.get()?;
         // SAFETY: the caller, the rest of the package, has the memory from a tensor that lives.
         py.detach(|| unsafe { inner.bandwidth(address, nbytes, Stream(stream)) }).map_err(raised)
     }
 
-    /// Begins anew: waits for `stream` and old copies, then loads what stays.
+    /// Configures the pipeline again: waits for `stream` and earlier copies, then loads the units that stay.
     #[allow(clippy::too_many_arguments)]
     fn configure(
         &self,
@@ -70,7 +70,7 @@ impl Pipeline {
         py.detach(|| unsafe { inner.configure(configuration, Stream(stream)) }).map_err(raised)
     }
 
-    /// A thread's way through the schedule; each thread has its own.
+    /// A session for one thread.
     fn session(&self, py: Python) -> PyResult<Session> {
         let inner = self.get()?;
         Ok(Session { inner: py.detach(|| inner.session()) })
@@ -82,27 +82,27 @@ impl Pipeline {
         py.detach(|| inner.reload(unit, Stream(stream))).map_err(raised)
     }
 
-    /// What is in the ring is stale: it is loaded again when needed.
+    /// All units in the ring are stale: they are loaded again when needed.
     fn invalidate(&self, py: Python) -> PyResult<()> {
         let inner = self.get()?;
         py.detach(|| inner.invalidate());
         Ok(())
     }
 
-    /// Whether forwards that begin from now on are timed.
+    /// Sets whether forwards that begin from now on are timed.
     fn timed(&self, py: Python, on: bool) -> PyResult<()> {
         let inner = self.get()?;
         py.detach(|| inner.timed(on));
         Ok(())
     }
 
-    /// Nanoseconds of compute per point of the last timed forward, 0 where it did not come.
+    /// Nanoseconds of compute per point of the last timed forward, 0 for points it did not reach.
     fn timings(&self, py: Python) -> PyResult<Vec<u64>> {
         let inner = self.get()?;
         py.detach(|| inner.timings()).map_err(raised)
     }
 
-    /// Figures since the pipeline was made.
+    /// Figures since the pipeline was created.
     fn counters(&self, py: Python) -> PyResult<HashMap<&'static str, u64>> {
         let inner = self.get()?;
         let counters = py.detach(|| inner.counters());
@@ -133,7 +133,7 @@ impl Drop for Pipeline {
     }
 }
 
-/// One thread's way through the schedule.
+/// The position of one thread in the schedule. Each thread has its own session.
 #[pyclass(module = "memlab._native")]
 pub struct Session {
     inner: pipeline::Session,
@@ -141,8 +141,8 @@ pub struct Session {
 
 #[pymethods]
 impl Session {
-    /// The thread reached a point: (units released, units acquired), or `None` if it holds what it held. Work queued on `stream`
-    /// from here on may use the acquired units, and must not use the released ones.
+    /// The thread reached a point: (units released, units acquired), or `None` if nothing changed. Work queued on `stream` from
+    /// here on may use the acquired units, and must not use the released ones.
     fn enter(&mut self, py: Python, key: i64, stream: u64) -> PyResult<Option<(Vec<u32>, Vec<u32>)>> {
         let inner = &mut self.inner;
         if inner.may_stall() {
@@ -161,7 +161,7 @@ impl Session {
         entered.map_err(|error| interrupted.unwrap_or_else(|| raised(error)))
     }
 
-    /// The outermost forward ended, well or not: releases all, and loads the next forward's begin.
+    /// The outermost forward ended, with or without an error: releases all units, and loads the begin of the next forward.
     fn leave(&mut self, py: Python, stream: u64) -> PyResult<Vec<u32>> {
         let inner = &mut self.inner;
         let may_stall = inner.may_stall();

@@ -9,10 +9,10 @@ use pyo3::types::PyDict;
 
 /// Chooses which units stay on the device and where the others go in the ring.
 ///
-/// `unit_bytes`: bytes per unit. `schedule`: per point of a forward the units needed and the compute in ns (0 = unknown).
-/// `resident`: units that must stay. `budget`: device bytes for residents and ring; `None`: as few as still hide the
-/// transfer; `minimum`: two units. `capacity`: what the device can give at most. `together`: sets of units that may be needed
-/// at the same time although no point of the schedule says so.
+/// `unit_bytes`: bytes per unit. `schedule`: per point of a forward the units needed and the compute in ns (0: not known).
+/// `resident`: units that must stay. `budget`: device bytes for resident units and ring; `None`: the fewest that hide the
+/// transfers; `minimum`: two units. `capacity`: the most bytes that the device can give. `together`: sets of units that may be
+/// needed at the same time outside the points of the schedule.
 #[pyfunction]
 #[pyo3(signature = (unit_bytes, schedule, resident, bytes_per_second, copy_overhead_ns, budget, minimum, capacity, together = vec![]))]
 #[allow(clippy::too_many_arguments)] // Python names them.
@@ -51,7 +51,7 @@ pub fn plan<'py>(
     Ok(dict)
 }
 
-/// When each point's compute starts and ends in steady state, in ns from the end of the forward before.
+/// When the compute of each point starts and ends in steady state, in ns from the end of the forward before.
 #[pyfunction]
 pub fn simulate(
     py: Python,

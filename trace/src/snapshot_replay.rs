@@ -29,17 +29,17 @@ pub struct SnapshotReplay<'o> {
     at: SeekTarget,
     observer: &'o mut dyn Observer,
     model: Model,
-    reached: Option<Reached>,
+    snapshot: Option<Snapshot>,
 }
 
-struct Reached {
-    moment: Model,
+struct Snapshot {
+    model: Model,
     blocks: Vec<(i32, BlockView)>,
     /// Blocks of undecided category, by device and address.
     undecided: HashMap<(i32, u64), usize>,
     /// Devices without a sample of their use so far.
     unsampled: Vec<i32>,
-    outside: Vec<(i32, Category, u64)>,
+    outside_process: Vec<(i32, Category, u64)>,
 }
 
 /// A moment of a trace, resolved with what was known at its end.
@@ -52,35 +52,35 @@ pub struct ResolvedSnapshot {
     pub blocks: Vec<(i32, BlockView)>,
     /// Whether the trace still has the moment; otherwise `model` is the earliest state it has.
     pub is_available: bool,
-    outside: Vec<(i32, Category, u64)>,
+    outside_process: Vec<(i32, Category, u64)>,
 }
 
 impl<'o> SnapshotReplay<'o> {
     /// Will keep the moment `at`.
     pub fn new(at: SeekTarget, observer: &'o mut dyn Observer) -> Self {
-        Self { at, observer, model: Model::new(), reached: None }
+        Self { at, observer, model: Model::new(), snapshot: None }
     }
 
     /// The snapshot, after the whole trace was replayed.
     pub fn finish(mut self) -> ResolvedSnapshot {
-        let mut reached = match self.reached.take() {
-            Some(reached) => reached,
-            None => Reached::new(&self.model),
+        let mut snapshot = match self.snapshot.take() {
+            Some(snapshot) => snapshot,
+            None => Snapshot::new(&self.model),
         };
-        for (device, address) in reached.undecided.keys().copied().collect::<Vec<_>>() {
-            reached.decide(device, address, self.model.block(device, address));
+        for (device, address) in snapshot.undecided.keys().copied().collect::<Vec<_>>() {
+            snapshot.decide(device, address, self.model.block(device, address));
         }
         ResolvedSnapshot {
-            is_available: self.at.is_ahead_of(&reached.moment),
-            model: reached.moment,
+            is_available: self.at.is_ahead_of(&snapshot.model),
+            model: snapshot.model,
             final_model: self.model,
-            blocks: reached.blocks,
-            outside: reached.outside,
+            blocks: snapshot.blocks,
+            outside_process: snapshot.outside_process,
         }
     }
 }
 
-impl Reached {
+impl Snapshot {
     fn new(model: &Model) -> Self {
         let devices = model.devices();
         let blocks: Vec<_> = devices
@@ -90,7 +90,7 @@ impl Reached {
         let undecided =
             std::iter::zip(&blocks, 0..).map(|((device, block), slot)| ((*device, block.address), slot)).collect();
         let unsampled = devices.iter().filter(|device| !device.used_is_known).map(|device| device.index).collect();
-        Self { moment: model.clone(), blocks, undecided, unsampled, outside: Vec::new() }
+        Self { model: model.clone(), blocks, undecided, unsampled, outside_process: Vec::new() }
     }
 
     fn decide(&mut self, device: i32, address: u64, turned_out: Option<BlockView>) {
@@ -119,14 +119,14 @@ impl Reached {
 
     /// The first sample of a device also applies to the moment before it.
     fn sampled(&mut self, model: &Model) {
-        let outside = &mut self.outside;
+        let outside_process = &mut self.outside_process;
         self.unsampled.retain(|device| {
             if !model.device(*device).is_some_and(|view| view.used_is_known) {
                 return true;
             }
-            let told = model.categories(*device).into_iter();
-            let told = told.filter(|view| matches!(view.category, Category::Context | Category::OtherProcesses));
-            outside.extend(told.map(|view| (*device, view.category, view.bytes)));
+            let sampled = model.categories(*device).into_iter();
+            let sampled = sampled.filter(|view| matches!(view.category, Category::Context | Category::OtherProcesses));
+            outside_process.extend(sampled.map(|view| (*device, view.category, view.bytes)));
             false
         });
     }
@@ -135,21 +135,21 @@ impl Reached {
 impl Sink for SnapshotReplay<'_> {
     #[inline]
     fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
-        if self.reached.is_none() && self.at.is_before(&record, &self.model) {
-            self.reached = Some(Reached::new(&self.model));
+        if self.snapshot.is_none() && self.at.is_before(&record, &self.model) {
+            self.snapshot = Some(Snapshot::new(&self.model));
         }
-        match &mut self.reached {
+        match &mut self.snapshot {
             None => {
                 self.observer.before(&record, &self.model);
                 self.model.apply(record);
                 self.observer.after(&self.model);
             }
-            Some(reached) => {
-                reached.watch(&record, &self.model);
-                let is_sample = matches!(record, Record::Used(_)) && !reached.unsampled.is_empty();
+            Some(snapshot) => {
+                snapshot.watch(&record, &self.model);
+                let is_sample = matches!(record, Record::Used(_)) && !snapshot.unsampled.is_empty();
                 self.model.apply(record);
                 if is_sample {
-                    reached.sampled(&self.model);
+                    snapshot.sampled(&self.model);
                 }
             }
         }
@@ -161,7 +161,7 @@ impl Sink for SnapshotReplay<'_> {
     }
 
     fn restart(&mut self) {
-        (self.model, self.reached) = (Model::new(), None);
+        (self.model, self.snapshot) = (Model::new(), None);
     }
 }
 
@@ -177,7 +177,7 @@ impl ResolvedSnapshot {
         for (_, block) in self.blocks.iter().filter(|(on, _)| *on == device) {
             held[block.category as usize].1 = held[block.category as usize].1.saturating_add(block.bytes);
         }
-        for (_, category, bytes) in self.outside.iter().filter(|(on, ..)| *on == device) {
+        for (_, category, bytes) in self.outside_process.iter().filter(|(on, ..)| *on == device) {
             held[*category as usize].1 = held[*category as usize].1.saturating_add(*bytes);
         }
         held

@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(layout.find(None, 12), Some((Point(3), false)));
         assert_eq!(layout.find(Some(0), 10), Some((Point(2), false)));
         assert_eq!(layout.find(Some(2), 10), Some((Point(0), false)));
-        // WHEN the schedule lacks it, THEN the fallback's units are meant, or nobody's
+        // WHEN the schedule lacks it, THEN it is a fallback key, or unknown
         assert_eq!(layout.find(Some(2), 99), Some((Fallback(0), false)));
         assert_eq!(layout.find(Some(2), 98), None);
         // THEN uses leave out what stays, and distances go round

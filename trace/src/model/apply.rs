@@ -1,6 +1,6 @@
 //! How records change the state.
 
-use super::device_totals::{Moment, Reached};
+use super::device_totals::{AllocationContext, RunProgress};
 use super::kind::effective_phase;
 use super::scope::Scope;
 use super::state::{HOST, Model};
@@ -66,7 +66,7 @@ impl Model {
     }
 
     fn apply_event(&mut self, record: &Record<'_>) {
-        let reached = Reached { steps: self.steps_ended, events: self.events + 1 };
+        let reached = RunProgress { steps: self.steps_ended, events: self.events + 1 };
         match record {
             Record::DriverAlloc(event) if event.device != HOST && event.is_block() => {
                 let Some((device, ..)) = self.on_device(event.device) else { return };
@@ -164,8 +164,8 @@ impl Model {
 
     /// The steps and events so far, with the current event.
     #[inline]
-    fn reached(&self) -> Reached {
-        Reached { steps: self.steps_ended, events: self.events }
+    fn reached(&self) -> RunProgress {
+        RunProgress { steps: self.steps_ended, events: self.events }
     }
 
     fn defined(&mut self, missing: Missing) {
@@ -196,10 +196,10 @@ impl Model {
         self.phase = phase;
         let thread = self.threads.index(event.thread);
         self.enter(phase, thread);
-        let moment = Moment { thread, seen_forward: self.threads.passes > 0, reached: self.reached() };
+        let context = AllocationContext { thread, seen_forward: self.threads.passes > 0, reached: self.reached() };
         let Some((device, symbols, anomalies)) = self.on_device(event.device) else { return };
         let before = device.totals.allocated;
-        device.allocate(event, moment, symbols, anomalies);
+        device.allocate(event, context, symbols, anomalies);
         let after = device.totals.allocated;
         self.allocated = self.allocated.saturating_sub(before).saturating_add(after);
         self.steps.note(self.allocated);

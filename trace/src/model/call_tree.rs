@@ -63,7 +63,7 @@ pub struct CallTree {
 
 impl CallTree {
     pub(super) fn new(stacks: &[StackView], symbols: &Symbols) -> Self {
-        let mut planting = Planting {
+        let mut builder = TreeBuilder {
             symbols,
             tree: Self::default(),
             depths: Vec::new(),
@@ -71,13 +71,13 @@ impl CallTree {
             by_line: HashMap::new(),
         };
         for stack in stacks {
-            let call = match planting.call_of(stack.stack) {
+            let call = match builder.call_of(stack.stack) {
                 Some(call) => call,
-                None => planting.call(None, None),
+                None => builder.call(None, None),
             };
-            planting.tree.calls[call as usize].own.add(&stack.into());
+            builder.tree.calls[call as usize].own.add(&stack.into());
         }
-        let mut tree = planting.tree;
+        let mut tree = builder.tree;
         tree.sum_up();
         tree
     }
@@ -182,7 +182,7 @@ impl CallTree {
 }
 
 /// A call tree under construction.
-struct Planting<'s> {
+struct TreeBuilder<'s> {
     symbols: &'s Symbols,
     tree: CallTree,
     /// The depth of each call, from 0.
@@ -192,7 +192,7 @@ struct Planting<'s> {
     by_line: HashMap<(Option<u32>, Option<Arc<Line>>), u32>,
 }
 
-impl Planting<'_> {
+impl TreeBuilder<'_> {
     /// The call of the innermost frame of a stack. Undefined frames are skipped, and a cycle ends where it was entered.
     fn call_of(&mut self, stack: u32) -> Option<u32> {
         let mut climbed = Vec::new();
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn library_calls_go_to_the_line_that_made_them() {
-        // GIVEN blocks of a library's frame between the user's, and of a library that nobody of theirs called
+        // GIVEN blocks of a library's frame between the user's, and of a library that no line of theirs called
         let mut more = vec![r#"{"stack":9,"parent":0,"frame":3}"#.to_owned()];
         more.extend(blocks(&[(3, 20), (5, 3), (9, 4)]));
         // WHEN only the user's lines are to be seen

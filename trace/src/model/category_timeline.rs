@@ -32,31 +32,31 @@ impl TimeBin for CategoryPoint {
 }
 
 impl CategoryRecorder {
-    /// Advances to `time`. Until now `shares` were live, `allocated` bytes together.
+    /// Advances to `time`. Until now `bytes` were live, `allocated` bytes together.
     #[inline]
-    pub(crate) fn advance(&mut self, time: u64, shares: &CategoryBytes, allocated: u64) {
+    pub(crate) fn advance(&mut self, time: u64, bytes: &CategoryBytes, allocated: u64) {
         if self.points.open(time).is_none() {
-            self.begin(time, shares, allocated);
+            self.begin(time, bytes, allocated);
         }
     }
 
     /// Memory was allocated.
     #[inline]
-    pub(crate) fn raise(&mut self, shares: &CategoryBytes, allocated: u64) {
+    pub(crate) fn raise(&mut self, bytes: &CategoryBytes, allocated: u64) {
         if allocated > self.most
             && let Some(point) = self.points.list.last_mut()
         {
-            (point.most, self.most) = (*shares, allocated);
+            (point.most, self.most) = (*bytes, allocated);
         }
     }
 
     #[cold]
-    fn begin(&mut self, time: u64, shares: &CategoryBytes, allocated: u64) {
+    fn begin(&mut self, time: u64, bytes: &CategoryBytes, allocated: u64) {
         if let Some(last) = self.points.list.last_mut() {
-            last.last = *shares;
+            last.last = *bytes;
         }
         if let Some(begin) = self.points.next(time) {
-            self.points.list.push(CategoryPoint { time: begin, most: *shares, last: *shares });
+            self.points.list.push(CategoryPoint { time: begin, most: *bytes, last: *bytes });
             self.most = allocated;
         } else {
             self.look_again();
@@ -92,42 +92,39 @@ impl CategoryRecorder {
     }
 }
 
-fn sum(shares: &CategoryBytes) -> u64 {
-    shares.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+fn sum(bytes: &CategoryBytes) -> u64 {
+    bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn shares(parameters: u64, activations: u64) -> CategoryBytes {
-        let mut shares = CategoryBytes::default();
-        (shares[0], shares[4]) = (parameters, activations);
-        shares
+    fn bytes(parameters: u64, activations: u64) -> CategoryBytes {
+        let mut bytes = CategoryBytes::default();
+        (bytes[0], bytes[4]) = (parameters, activations);
+        bytes
     }
 
     #[test]
     fn a_stretch_tells_its_most_and_its_end() {
         let mut recorder = CategoryRecorder::default();
-        let mut now = shares(0, 0);
+        let mut now = bytes(0, 0);
         let mut change = |recorder: &mut CategoryRecorder, time: u64, to: CategoryBytes| {
             recorder.advance(time, &now, sum(&now));
             now = to;
             recorder.raise(&now, sum(&now));
         };
         // GIVEN memory that rises and falls within a stretch, and changes again in a later one
-        change(&mut recorder, 100, shares(5, 0));
-        change(&mut recorder, 200, shares(5, 9));
-        change(&mut recorder, 300, shares(5, 1));
-        change(&mut recorder, 1 << 20, shares(5, 2));
+        change(&mut recorder, 100, bytes(5, 0));
+        change(&mut recorder, 200, bytes(5, 9));
+        change(&mut recorder, 300, bytes(5, 1));
+        change(&mut recorder, 1 << 20, bytes(5, 2));
         let point = |time, most, last| CategoryPoint { time, most, last };
         // THEN between the two was what the first one left
         assert_eq!(
-            recorder.view(&shares(7, 0)),
-            [
-                point(100, shares(5, 9), shares(5, 1)),
-                point(recorder.points.begin_of(1 << 20), shares(5, 2), shares(7, 0))
-            ]
+            recorder.view(&bytes(7, 0)),
+            [point(100, bytes(5, 9), bytes(5, 1)), point(recorder.points.begin_of(1 << 20), bytes(5, 2), bytes(7, 0))]
         );
     }
 
@@ -135,11 +132,11 @@ mod tests {
     fn however_long_it_takes_the_points_are_few() {
         let mut recorder = CategoryRecorder::default();
         for step in 0..200_000_u64 {
-            let now = shares(step % 7, step);
+            let now = bytes(step % 7, step);
             recorder.advance(step * 10_000, &now, sum(&now));
-            recorder.raise(&shares(step % 7, step + 1), sum(&now) + 1);
+            recorder.raise(&bytes(step % 7, step + 1), sum(&now) + 1);
         }
-        recorder.advance(u64::MAX, &shares(1, 1), 2);
+        recorder.advance(u64::MAX, &bytes(1, 1), 2);
         assert!((2..=512).contains(&recorder.points.list.len()));
         assert!(recorder.points.list.is_sorted_by(|a, b| a.time < b.time));
     }

@@ -4,7 +4,7 @@ use super::anomalies::Anomalies;
 use super::blocks::{Block, LiveBlocks};
 use super::category_timeline::CategoryRecorder;
 use super::cell::CellKey;
-use super::device_totals::{Moment, OtherProcesses, Peak, Reached, Totals};
+use super::device_totals::{AllocationContext, OtherProcesses, Peak, RunProgress, Totals};
 use super::driver_memory::{DriverMemory, HeldMemory};
 use super::growth::Growth;
 use super::kind::{Kind, effective_phase, first_kind};
@@ -53,7 +53,7 @@ pub(crate) struct DeviceState {
     pub(crate) tags: Tags,
     pub(crate) driver: DriverMemory,
     pub(crate) timeline: TimelineRecorder,
-    pub(crate) shares: CategoryRecorder,
+    pub(crate) category_timeline: CategoryRecorder,
     pub(crate) steps: Steps,
     pub(crate) growth: Growth,
     pub(crate) accumulation: Accumulation,
@@ -76,7 +76,7 @@ impl DeviceState {
     pub(crate) fn allocate(
         &mut self,
         event: &record::Alloc,
-        moment: Moment,
+        context: AllocationContext,
         symbols: &mut Symbols,
         anomalies: &mut Anomalies,
     ) {
@@ -84,7 +84,7 @@ impl DeviceState {
             anomalies.impossible_events += 1;
             return;
         }
-        self.shares.advance(event.time, &self.ledger.shares, self.totals.allocated);
+        self.category_timeline.advance(event.time, &self.ledger.by_category, self.totals.allocated);
         let phase = effective_phase(event.layer, event.flags);
         if phase == Phase::Backward {
             if !self.totals.in_backward {
@@ -102,7 +102,7 @@ impl DeviceState {
             self.release(event.address, symbols);
         }
 
-        let kind = first_kind(phase, event.flags, moment.seen_forward);
+        let kind = first_kind(phase, event.flags, context.seen_forward);
         let key = CellKey { stack: event.stack, layer: event.layer, owner: 0, kind, phase };
         let cell = self.ledger.cell(key, symbols);
         self.ledger.allocate(cell, event.bytes, event.flags.has(Flags::GRADIENT_NODE));
@@ -110,23 +110,23 @@ impl DeviceState {
         self.totals.allocations = self.totals.allocations.saturating_add(1);
         let slot = self.blocks.insert(Block::new(event.address, event.bytes, self.totals.born, event.time, cell));
         match kind {
-            Kind::InForward => self.blocks.link(slot, in_forward(moment.thread)),
+            Kind::InForward => self.blocks.link(slot, in_forward(context.thread)),
             Kind::InBackward => self.blocks.link(slot, BACKWARD),
             Kind::InOptimizer => self.blocks.link(slot, OPTIMIZER),
-            Kind::BeforeForward | Kind::BeforeAnyForward => self.blocks.link(slot, before_forward(moment.thread)),
+            Kind::BeforeForward | Kind::BeforeAnyForward => self.blocks.link(slot, before_forward(context.thread)),
             _ => {}
         }
 
         self.totals.allocated = self.totals.allocated.saturating_add(event.bytes);
-        self.shares.raise(&self.ledger.shares, self.totals.allocated);
+        self.category_timeline.raise(&self.ledger.by_category, self.totals.allocated);
         self.steps.note(self.totals.allocated);
         if self.totals.allocated > self.totals.peak.allocated {
-            self.note_peak(event.time, moment.reached);
+            self.note_peak(event.time, context.reached);
         }
-        self.note_allocated(event.time, moment.reached);
+        self.note_allocated(event.time, context.reached);
     }
 
-    fn note_peak(&mut self, time: u64, reached: Reached) {
+    fn note_peak(&mut self, time: u64, reached: RunProgress) {
         self.ledger.epoch = self.ledger.epoch.wrapping_add(1);
         let driver = &self.driver.totals;
         self.totals.peak = Peak {
@@ -149,11 +149,11 @@ impl DeviceState {
     pub(crate) fn free(
         &mut self,
         event: &record::Free,
-        reached: Reached,
+        reached: RunProgress,
         symbols: &mut Symbols,
         anomalies: &mut Anomalies,
     ) {
-        self.shares.advance(event.time, &self.ledger.shares, self.totals.allocated);
+        self.category_timeline.advance(event.time, &self.ledger.by_category, self.totals.allocated);
         if self.release(event.address, symbols) {
             self.note_allocated(event.time, reached);
         } else {
@@ -182,7 +182,7 @@ impl DeviceState {
     }
 
     #[inline]
-    fn note_allocated(&mut self, time: u64, reached: Reached) {
+    fn note_allocated(&mut self, time: u64, reached: RunProgress) {
         // Where more is allocated than memlab saw reserved, use changes with what is allocated.
         if self.totals.allocated > self.driver.totals.reserved
             || !self.timeline.note_allocated(time, self.totals.allocated)
@@ -192,7 +192,7 @@ impl DeviceState {
     }
 
     /// The driver's memory changed: updates the peak of use and the timeline.
-    fn note_used(&mut self, time: u64, reached: Reached) {
+    fn note_used(&mut self, time: u64, reached: RunProgress) {
         let used = self.used();
         // Without PyTorch's allocator, the peak is when most is in use.
         if self.totals.allocations == 0 && used > self.totals.peak_used {
@@ -205,7 +205,7 @@ impl DeviceState {
     pub(crate) fn driver_allocate(
         &mut self,
         event: &record::DriverAlloc<'_>,
-        reached: Reached,
+        reached: RunProgress,
         anomalies: &mut Anomalies,
     ) {
         if event.bytes > LARGEST {
@@ -235,12 +235,12 @@ impl DeviceState {
         is_block
     }
 
-    pub(crate) fn driver_free(&mut self, event: &record::DriverFree, reached: Reached, anomalies: &mut Anomalies) {
+    pub(crate) fn driver_free(&mut self, event: &record::DriverFree, reached: RunProgress, anomalies: &mut Anomalies) {
         self.driver.free(event, anomalies);
         self.note_used(event.time, reached);
     }
 
-    pub(crate) fn sample(&mut self, event: &record::Used, reached: Reached) {
+    pub(crate) fn sample(&mut self, event: &record::Used, reached: RunProgress) {
         self.driver.sample(event, self.torch());
         let (driver, peak) = (&self.driver.totals, &mut self.totals.peak);
         if !peak.sampled {
@@ -252,7 +252,7 @@ impl DeviceState {
         self.note_used(event.time, reached);
     }
 
-    pub(crate) fn moved(&mut self, event: &record::Moved, reached: Reached) {
+    pub(crate) fn moved(&mut self, event: &record::Moved, reached: RunProgress) {
         self.driver.totals.moved = event.bytes;
         self.driver.totals.peak_moved = self.driver.totals.peak_moved.max(event.bytes);
         self.note_used(event.time, reached);

@@ -60,17 +60,17 @@ impl Peak {
 
 /// The context of an allocation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct AllocationContext {
     /// Index of the thread.
     pub(crate) thread: u32,
     /// Whether any thread has entered forward so far.
     pub(crate) seen_forward: bool,
-    pub(crate) reached: Reached,
+    pub(crate) reached: RunProgress,
 }
 
 /// Progress of the run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reached {
+pub(crate) struct RunProgress {
     /// Steps ended.
     pub(crate) steps: u64,
     /// Events, the current one included.

@@ -53,11 +53,11 @@ fn largest_first(mut processes: Vec<(u32, u64)>) -> Vec<(u32, u64)> {
 impl DeviceState {
     pub(crate) fn view(&self, index: i32) -> DeviceView {
         let (driver, peak) = (&self.driver.totals, &self.totals.peak);
-        let told = self.info.as_ref();
+        let info = self.info.as_ref();
         DeviceView {
             index,
-            name: told.map(|info| info.name.clone()).unwrap_or_default(),
-            total_bytes: told.map_or(driver.total, |info| info.total_bytes),
+            name: info.map(|info| info.name.clone()).unwrap_or_default(),
+            total_bytes: info.map_or(driver.total, |info| info.total_bytes),
             allocated_bytes: self.totals.allocated,
             reserved_bytes: driver.reserved,
             used_bytes: self.used(),
@@ -216,7 +216,7 @@ impl DeviceState {
     }
 
     pub(crate) fn timeline_view(&self) -> Timeline {
-        Timeline { categories: self.shares.view(&self.ledger.shares), ..self.timeline.view() }
+        Timeline { categories: self.category_timeline.view(&self.ledger.by_category), ..self.timeline.view() }
     }
 
     pub(crate) fn attributions(&self, symbols: &Symbols, scope: Scope) -> Vec<AttributionView> {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::history_views::GrowthView;
 use super::ledger::Ledger;
 use super::line::Line;
-use super::line_book::{LineBook, Moved};
+use super::line_book::{LineBook, LineMove};
 use super::scope::{ByScope, Scope};
 use super::symbols::Symbols;
 
@@ -51,7 +51,7 @@ impl Snapshot {
     }
 
     /// Moves bytes that are counted at other lines from now on.
-    pub(crate) fn moved(&mut self, moves: &[Moved]) {
+    pub(crate) fn moved(&mut self, moves: &[LineMove]) {
         for moved in moves {
             let Some(index) = self.lines.iter().position(|(slot, _)| *slot == moved.from) else { continue };
             let bytes = moved.share_of(self.lines[index].1);
@@ -164,7 +164,7 @@ impl Growth {
     }
 
     /// Moves bytes that are counted at other lines of the scope from now on.
-    pub(crate) fn moved(&mut self, ledger: &Ledger, scope: Scope, moves: &[Moved]) {
+    pub(crate) fn moved(&mut self, ledger: &Ledger, scope: Scope, moves: &[LineMove]) {
         if moves.is_empty() {
             return;
         }

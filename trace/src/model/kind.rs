@@ -71,7 +71,7 @@ impl Kind {
 
     /// The index of its category in [`super::category::CategoryBytes`].
     #[inline]
-    pub(crate) fn share(self) -> usize {
+    pub(crate) fn category_index(self) -> usize {
         self.category() as usize
     }
 

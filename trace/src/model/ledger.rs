@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::category::CategoryBytes;
 use super::cell::{Cell, CellKey};
 use super::kind::Kind;
-use super::line_book::{LineBook, Moved};
+use super::line_book::{LineBook, LineMove};
 use super::scope::{ByScope, Scope};
 use super::symbols::Symbols;
 
@@ -36,7 +36,7 @@ pub(crate) struct Ledger {
     layer_slots: HashMap<u32, u32>,
     pub(crate) epoch: u64,
     /// Live bytes by category.
-    pub(crate) shares: CategoryBytes,
+    pub(crate) by_category: CategoryBytes,
 }
 
 impl Default for Ledger {
@@ -48,7 +48,7 @@ impl Default for Ledger {
             layers: Vec::new(),
             layer_slots: HashMap::new(),
             epoch: 0,
-            shares: CategoryBytes::default(),
+            by_category: CategoryBytes::default(),
         }
     }
 }
@@ -127,7 +127,7 @@ impl Ledger {
         }
         self.layers.get(cell.layer as usize)?;
         self.by_key.insert(cell.key, self.cells.len() as u32);
-        let share = &mut self.shares[cell.key.kind.share()];
+        let share = &mut self.by_category[cell.key.kind.category_index()];
         *share = share.saturating_add(cell.bytes);
         self.cells.push(cell);
         Some(())
@@ -149,7 +149,7 @@ impl Ledger {
     }
 
     /// Resolves all lines of a scope again after definitions changed; returns what moved.
-    pub(crate) fn resolve_again(&mut self, scope: Scope, symbols: &mut Symbols) -> Vec<Moved> {
+    pub(crate) fn resolve_again(&mut self, scope: Scope, symbols: &mut Symbols) -> Vec<LineMove> {
         self.books[scope].resolve_again(&mut self.cells, self.epoch, symbols)
     }
 
@@ -212,14 +212,14 @@ impl Ledger {
         let cell = self.changing(cell);
         cell.bytes = cell.bytes.saturating_add(bytes);
         cell.blocks = cell.blocks.saturating_add(1);
-        let share = cell.key.kind.share();
+        let share = cell.key.kind.category_index();
         if cell.key.kind == Kind::Activation {
             let layer = cell.layer;
             let layer = &mut self.layers[layer as usize];
             layer.activation = layer.activation.saturating_add(bytes);
             layer.activation_peak = layer.activation_peak.max(layer.activation);
         }
-        self.shares[share] = self.shares[share].saturating_add(bytes);
+        self.by_category[share] = self.by_category[share].saturating_add(bytes);
     }
 
     #[inline]
@@ -227,12 +227,12 @@ impl Ledger {
         let cell = self.changing(cell);
         cell.bytes = cell.bytes.saturating_sub(bytes);
         cell.blocks = cell.blocks.saturating_sub(1);
-        let share = cell.key.kind.share();
+        let share = cell.key.kind.category_index();
         if cell.key.kind == Kind::Activation {
             let layer = cell.layer;
             let layer = &mut self.layers[layer as usize];
             layer.activation = layer.activation.saturating_sub(bytes);
         }
-        self.shares[share] = self.shares[share].saturating_sub(bytes);
+        self.by_category[share] = self.by_category[share].saturating_sub(bytes);
     }
 }

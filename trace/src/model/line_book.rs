@@ -28,7 +28,7 @@ pub(crate) struct LineSlot {
 
 /// Bytes that moved from one line to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub(crate) struct LineMove {
     pub(crate) from: u32,
     pub(crate) to: u32,
     /// Live now.
@@ -38,7 +38,7 @@ pub(crate) struct Moved {
     stays: Option<u64>,
 }
 
-impl Moved {
+impl LineMove {
     /// How many of the bytes that the old line held at some moment belong to the new one. Stacks get their real line soon after
     /// they are first seen, so older bytes rather belong to blocks that stay.
     pub(crate) fn share_of(&self, held: u64) -> u64 {
@@ -49,7 +49,7 @@ impl Moved {
 /// What a line slot stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Standing {
+pub(crate) enum SlotMeaning {
     /// A line.
     Line,
     /// A stack whose line is not known yet.
@@ -114,25 +114,25 @@ impl LineBook {
     }
 
     /// What each slot stands for.
-    pub(crate) fn standing(&self) -> Vec<Standing> {
-        let moved = |line: &LineSlot| if line.moved_to.is_some() { Standing::Nothing } else { Standing::Line };
-        let mut standing: Vec<Standing> = self.lines.iter().map(moved).collect();
+    pub(crate) fn standing(&self) -> Vec<SlotMeaning> {
+        let moved = |line: &LineSlot| if line.moved_to.is_some() { SlotMeaning::Nothing } else { SlotMeaning::Line };
+        let mut standing: Vec<SlotMeaning> = self.lines.iter().map(moved).collect();
         for (stack, slot) in &self.waiting_stacks {
-            standing[*slot as usize] = Standing::Stack(*stack);
+            standing[*slot as usize] = SlotMeaning::Stack(*stack);
         }
         standing
     }
 
     /// Restores the next slot of a keyframe.
-    pub(crate) fn restore_line(&mut self, line: LineSlot, stands_for: Standing, symbols: &mut Symbols) {
+    pub(crate) fn restore_line(&mut self, line: LineSlot, stands_for: SlotMeaning, symbols: &mut Symbols) {
         let slot = self.lines.len() as u32;
         self.lines.push(line);
         match stands_for {
-            Standing::Nothing => {}
-            Standing::Line => {
+            SlotMeaning::Nothing => {}
+            SlotMeaning::Line => {
                 self.line_slots.insert(line.id, slot);
             }
-            Standing::Stack(stack) => {
+            SlotMeaning::Stack(stack) => {
                 if let Resolved::Missing(missing) = symbols.resolve(stack, self.scope) {
                     self.waiting_stacks.insert(stack, slot);
                     self.waiting.entry(missing).or_default().push((stack, slot));
@@ -170,8 +170,8 @@ impl LineBook {
 
     /// Counts every cell at the line that its stack resolves to now, after definitions changed. Returns what moved, for others
     /// that keep figures by line. `epoch`: the ledger's.
-    pub(crate) fn resolve_again(&mut self, cells: &mut [Cell], epoch: u64, symbols: &mut Symbols) -> Vec<Moved> {
-        let mut moves: BTreeMap<(u32, u32), Moved> = BTreeMap::new();
+    pub(crate) fn resolve_again(&mut self, cells: &mut [Cell], epoch: u64, symbols: &mut Symbols) -> Vec<LineMove> {
+        let mut moves: BTreeMap<(u32, u32), LineMove> = BTreeMap::new();
         for cell in cells.iter_mut() {
             let from = self.line_of(cell);
             let Resolved::Line(id) = symbols.resolve(cell.key.stack, self.scope) else { continue };
@@ -180,11 +180,11 @@ impl LineBook {
             }
             let to = self.line_slot(id);
             cell.lines[self.scope as usize] = to;
-            let moved = moves.entry((from, to)).or_insert(Moved { from, to, bytes: 0, at_peak: 0, stays: None });
+            let moved = moves.entry((from, to)).or_insert(LineMove { from, to, bytes: 0, at_peak: 0, stays: None });
             moved.bytes = moved.bytes.saturating_add(cell.bytes);
             moved.at_peak = moved.at_peak.saturating_add(cell.at_peak(epoch));
         }
-        let mut moves: Vec<Moved> = moves.into_values().collect();
+        let mut moves: Vec<LineMove> = moves.into_values().collect();
         if moves.is_empty() {
             return moves;
         }
@@ -206,7 +206,7 @@ impl LineBook {
 
     /// Moves figures from one line to another. Bytes now and at the peak are exact. The high-water mark and the bytes after the
     /// last step are estimates where not all of the line moves.
-    fn move_line(&mut self, moved: &Moved, from_has: (u64, u64, bool), to_has: (u64, u64, bool)) {
+    fn move_line(&mut self, moved: &LineMove, from_has: (u64, u64, bool), to_has: (u64, u64, bool)) {
         let (from_at_step, to_at_step) = (self.line_at_step(moved.from), self.line_at_step(moved.to));
         let step_epoch = self.step_epoch;
         let at_step = moved.share_of(from_at_step);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::growth::{Snapshot, is_steady};
 use super::ledger::Ledger;
-use super::line_book::{LineBook, Moved};
+use super::line_book::{LineBook, LineMove};
 use super::scope::Scope;
 
 /// The most passes whose lines are kept.
@@ -103,7 +103,7 @@ impl Accumulation {
     }
 
     /// Moves bytes that are counted at other lines from now on.
-    pub(crate) fn moved(&mut self, ledger: &Ledger, moves: &[Moved]) {
+    pub(crate) fn moved(&mut self, ledger: &Ledger, moves: &[LineMove]) {
         if moves.is_empty() {
             return;
         }

@@ -388,7 +388,7 @@ pub struct Step {
     pub index: u64,
 }
 
-/// `["used",time,device,used,total,process]`: the whole device's use by the driver's word.
+/// `["used",time,device,used,total,process]`: the use of the whole device, as the driver reports it.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};
@@ -410,8 +410,8 @@ pub struct Used {
     pub process: Option<u64>,
 }
 
-/// `["moved",time,device,bytes]`: how much of the process's memory of that device lies in host memory from now on, because
-/// somebody has offloaded it or a limit made it spill.
+/// `["moved",time,device,bytes]`: bytes of the process's device memory that are in host memory from now on, because they
+/// were offloaded, or a limit made them spill.
 ///
 /// ```
 /// use memlab_trace::{decode_line, Record};

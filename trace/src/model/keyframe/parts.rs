@@ -12,7 +12,7 @@ use crate::model::growth::{Cells, Snapshot};
 use crate::model::history_views::CategoryPoint;
 use crate::model::ledger::LayerSlot;
 use crate::model::line::Line;
-use crate::model::line_book::{LineSlot, Standing};
+use crate::model::line_book::{LineSlot, SlotMeaning};
 use crate::model::long_lived::LongLivedScan;
 use crate::model::ooms::OomRecord;
 use crate::model::passes::Passes;
@@ -60,7 +60,7 @@ pub(super) enum Part {
         #[serde(default)]
         scope: Scope,
         slot: LineSlot,
-        stands_for: Standing,
+        stands_for: SlotMeaning,
     },
     LayerSlot {
         device: i32,

@@ -131,8 +131,8 @@ impl Model {
             }
             Part::Driver { totals, .. } => state.driver.totals = totals,
             Part::Timeline { points, .. } => state.timeline.points.list.extend(Points::default().unpacked(points)),
-            Part::Shares { origin, width_log2, .. } => state.shares.points.restore_scale(origin, width_log2),
-            Part::Share { point, .. } => state.shares.restore(point)?,
+            Part::Shares { origin, width_log2, .. } => state.category_timeline.points.restore_scale(origin, width_log2),
+            Part::Share { point, .. } => state.category_timeline.restore(point)?,
             Part::StepList { steps, .. } => state.steps.list.extend(StepRows::default().unpacked(steps)),
             Part::Steps { joined, peak, .. } => state.steps.restore(joined, peak),
             Part::Snapshot { scope, reference, snapshot, .. } => state.growth.restore(scope, reference, snapshot),

@@ -78,7 +78,7 @@ impl Model {
         let mut shortened = self.steps.shorten() | self.ooms.shorten();
         for device in self.devices.iter_mut().flatten() {
             shortened |= device.steps.shorten() | device.growth.shorten();
-            shortened |= device.timeline.points.shorten() | device.shares.shorten();
+            shortened |= device.timeline.points.shorten() | device.category_timeline.shorten();
         }
         shortened
     }
@@ -214,7 +214,7 @@ fn write_device<W: Write>(lines: &mut Lines<'_, W>, device: i32, state: &DeviceS
     for points in state.timeline.points.list.chunks(ROWS) {
         lines.put(&Part::Timeline { device, points: Points::default().packed(points) })?;
     }
-    let shares = &state.shares.points;
+    let shares = &state.category_timeline.points;
     lines.put(&Part::Shares { device, origin: shares.origin, width_log2: shares.width_log2 })?;
     for point in &shares.list {
         lines.put(&Part::Share { device, point: *point })?;
