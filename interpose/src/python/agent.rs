@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::api::{Api, Object};
 use super::running_agent::{self, call, untraced};
-use super::sources::{none, run_sources, source, started};
+use super::sources::{GUARDS_SOURCE, none, run_sources, source, started};
 use super::stacks::each_stack;
 use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
 use super::{native, program};
@@ -19,6 +19,7 @@ use crate::panics;
 use crate::recorder::Recorder;
 use crate::recursion::RecursionGuard;
 
+const TAGS_SOURCE: &CStr = source!("tags.py");
 const AGENT_SOURCE: &CStr = source!("agent.py");
 const READER_SOURCE: &CStr = source!("reader.py");
 const EARLIER_SOURCE: &CStr = source!("earlier.py");
@@ -210,7 +211,7 @@ unsafe fn start(api: &Api) -> Object {
             return ptr::null_mut();
         }
         (api.PyObject_SetAttrString)(native, c"earlier".as_ptr(), earlier);
-        started(api, AGENT_SOURCE, c"memlab_agent", native)
+        started(api, &[GUARDS_SOURCE, TAGS_SOURCE, AGENT_SOURCE], c"memlab_agent", native)
     }
 }
 

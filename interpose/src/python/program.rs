@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::api::Api;
 use super::native;
-use super::sources::{source, started};
+use super::sources::{GUARDS_SOURCE, source, started};
 use crate::recorder::Recorder;
 
 const SOURCE: &CStr = source!("program.py");
@@ -29,7 +29,7 @@ pub(super) unsafe fn run(api: &Api, recorder: &Recorder) {
             if native.is_null() {
                 return;
             }
-            program = started(api, SOURCE, c"memlab_program", native);
+            program = started(api, &[GUARDS_SOURCE, SOURCE], c"memlab_program", native);
             PROGRAM.store(program, Ordering::Release);
         }
         let cells = recorder.interner.take_cells();

@@ -18,20 +18,20 @@ macro_rules! source {
 pub(super) use source;
 
 /// What runs before other sources, in the same namespace.
-const GUARDS_SOURCE: &CStr = source!("guards.py");
+pub(super) const GUARDS_SOURCE: &CStr = source!("guards.py");
 
 /// `Py_file_input`
 const FILE_INPUT: c_int = 257;
 
-/// What the function `start` of a source makes; null if that is nothing.
+/// What the function `start` of the last source makes; null if that is nothing.
 ///
 /// # Safety
 ///
 /// The GIL must be held, and `native` be the module of that name.
-pub(super) unsafe fn started(api: &Api, source: &CStr, name: &CStr, native: Object) -> Object {
+pub(super) unsafe fn started(api: &Api, sources: &[&CStr], name: &CStr, native: Object) -> Object {
     // SAFETY: the caller holds the GIL. Objects made here live as long as the process.
     unsafe {
-        let module = run_sources(api, &[GUARDS_SOURCE, source], name);
+        let module = run_sources(api, sources, name);
         if module.is_null() {
             return ptr::null_mut();
         }

@@ -1,0 +1,184 @@
+"""Tags: which address is which parameter, gradient, buffer, input or optimizer state.
+
+Run in the namespace of `agent.py`, after `guards.py`. Tags need PyTorch's help, and wait while anyone might see that
+(`reader.py`).
+"""
+
+import functools
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
+    from guards import _Harmless
+
+_PARAMETER, _GRADIENT, _OPTIMIZER_STATE, _BUFFER, _INPUT = range(5)
+
+# Tags are refreshed at each of the first optimizer steps, and later so seldom that they cost below 1 % of the time.
+_STEPS_TAGGED_ALWAYS = 8
+_TAGGING_SHARE = 0.01
+_TAGGING_GROWTH = 0.1
+_PAUSE = 0.1
+
+
+class _Tagger:
+    def __init__(self, native, torch, reader, roots, forget_dead, warn_once):
+        self.native = native
+        self.torch = torch
+        self.reader = reader
+        self.roots = roots  # layer id -> weak outermost module; the agent's.
+        self.forget_dead = forget_dead
+        self.warn_once = warn_once
+        self.started = time.monotonic()
+        self.optimizers = {}  # id -> [weak optimizer, its steps, when it may be tagged next]
+        self.backwards = -1  # So many were met while no optimizer stepped; -1: none is waited for yet.
+        self.untagged = False  # There are modules that were called for the first time since the last tags.
+        self.next_tagging = 0.0
+        self.looks = 0  # At what modules are called with.
+        self.next_look = self.next_survey = 0.0
+        self.surveyed: list = []  # (name, weak module) of those that hold tensors and are not called.
+        self.finished = False
+
+    def met_model(self):
+        """An outermost module with tensors was called for the first time."""
+        self.untagged = True
+        if self.backwards < 0:
+            self.backwards = 0
+            self.native.await_backward(0.0)
+
+    def tag_new(self):
+        """Tags modules that were met since the last tags. Models that are made all the time are tagged as seldom as
+        optimizers."""
+        if self.untagged and (len(self.roots) <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= self.next_tagging):
+            self.tag_all([])
+
+    def tag(self, tensor, category, root, name):
+        with _Harmless():  # It may be fake, meta, quantised or otherwise without memory of its own.
+            for device, address, size in self.reader.memory(tensor):
+                self.native.tag(device, address, category, size, root, name)
+
+    def tag_arguments(self):
+        """Tags what the outermost modules that run were called with. What the script makes anew for each call is an input by
+        its life; only of what it made once and for all that could not be told later. Losses that are made anew at every step
+        are looked at as seldom as optimizers are tagged."""
+        before = time.monotonic()
+        if self.looks >= _STEPS_TAGGED_ALWAYS and before < self.next_look:
+            return
+        with _Harmless():
+            if not self.reader.is_watched():
+                self.looks += 1
+                with self.torch._C.DisableTorchFunction():
+                    for tensor in self.reader.tensors_within(self.native.arguments()):
+                        self.tag(tensor, _INPUT, 0, "")
+        after = time.monotonic()
+        self.next_look = after + (after - before) / _TAGGING_SHARE
+
+    def tag_all(self, optimizers, with_gradients=False):
+        """Tags modules (with gradients, if wanted), and of these optimizers gradients and state. Puts that off while anyone
+        might see it.
+
+        Gradients are only asked for where no backward can be under way: autograd's threads replace them without the GIL,
+        and another thread's model may be in the midst of that.
+        """
+        with _Harmless(functools.partial(self.warn_once, "parameters are not known by name")):
+            if self.reader.is_watched():
+                self.untagged = True
+                self.native.run_later()
+                return
+            self.forget_dead()
+            before = time.monotonic()
+            with self.torch._C.DisableTorchFunction():
+                names = self.tag_modules(with_gradients)
+                self.untagged = False
+                for optimizer in optimizers:
+                    self.tag_optimizer(optimizer, names)
+            after = time.monotonic()
+            self.next_tagging = after + max((after - before) / _TAGGING_SHARE, _TAGGING_GROWTH * (after - self.started))
+
+    def tag_modules(self, with_gradients):
+        """Tags what belongs to modules; returns parameters by id: (root layer, name)."""
+        called = [(root, module) for root, reference in list(self.roots.items()) if (module := reference()) is not None]
+        roots = [(root, *self.tensors_of(module, "")) for root, module in called]
+        # A module that was also called by itself, before the whole: the whole names its parameters.
+        roots.sort(key=lambda known: len(known[1]) + len(known[2]), reverse=True)
+        roots += [(0, *self.tensors_of(module, f"{name}.")) for name, module in self.uncalled(called)]
+        names: dict = {}
+        buffers = set()
+        for root, named_parameters, named_buffers in roots:
+            for name, parameter in named_parameters:
+                if id(parameter) not in names:
+                    names[id(parameter)] = (root, name)
+                    self.tag(parameter, _PARAMETER, root, name)
+                    if with_gradients:
+                        self.tag_gradient(parameter, root, name)
+            for name, buffer in named_buffers:
+                if id(buffer) not in buffers:
+                    buffers.add(id(buffer))
+                    self.tag(buffer, _BUFFER, root, name)
+        return names
+
+    def tensors_of(self, module, prefix):
+        return [
+            [(prefix + name, tensor) for name, tensor in self.reader.tensors(module, kind)]
+            for kind in ("_parameters", "_buffers")
+        ]
+
+    def uncalled(self, called):
+        """Modules that hold tensors without being called, such as averages of weights. A search of the whole heap, so it
+        is made seldom; what it found is remembered."""
+        before = time.monotonic()
+        if before >= self.next_survey or self.finished:
+            found = self.reader.uncalled([module for _, module in called])
+            self.surveyed = [(name, weakref.ref(module)) for name, module in found]
+            after = time.monotonic()
+            self.next_survey = after + (after - before) / _TAGGING_SHARE
+        return [(name, module) for name, reference in self.surveyed if (module := reference()) is not None]
+
+    def tag_optimizer(self, optimizer, names):
+        for group, index, parameter, state in self.reader.optimized(optimizer):
+            known = names.get(id(parameter))
+            if known is None:  # Optimized, but of no module that was called.
+                known = (0, f"param_groups.{group}.{index}")
+                self.tag(parameter, _PARAMETER, *known)
+            self.tag_gradient(parameter, *known)
+            for key, value in state.items():
+                for suffix, tensor in self.reader.tensors_in(value):
+                    self.tag(tensor, _OPTIMIZER_STATE, known[0], f"{known[1]}:{key}{suffix}")
+
+    def tag_gradient(self, parameter, root, name):
+        with _Harmless():
+            gradient = self.reader.gradient_of(parameter)
+            if gradient is not None:
+                self.tag(gradient, _GRADIENT, root, name)
+
+    def after_backward(self):
+        """Called by the library when a backward has ended that was waited for: programs that update parameters themselves
+        have no steps after which gradients could be looked at."""
+        if self.optimizers:
+            return
+        self.backwards += 1
+        # Before the first step of an optimizer there is one backward, as a rule.
+        if self.backwards > 1 and not self.native.is_in_backward():
+            self.tag_all([], with_gradients=True)
+        always = self.backwards <= _STEPS_TAGGED_ALWAYS
+        self.native.await_backward(0.0 if always else max(self.next_tagging - time.monotonic(), _PAUSE))
+
+    def after_step(self, optimizer):
+        """Called by the library, on the thread that has stepped."""
+        with _Harmless():
+            known = self.optimizers.get(id(optimizer))
+            if known is None or known[0]() is not optimizer:
+                known = self.optimizers[id(optimizer)] = [weakref.ref(optimizer), 0, 0.0]
+            known[1] += 1
+            if known[1] <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= known[2]:
+                self.tag_all([optimizer])
+                known[2] = self.next_tagging
+
+    def last(self):
+        """Tags what is alive when Python is about to tear the program down."""
+        self.finished = True
+        alive = [reference() for reference, _, _ in self.optimizers.values()]
+        alone = threading.active_count() == 1  # Else a backward may be under way.
+        stepped = [optimizer for optimizer in alive if optimizer is not None]
+        self.tag_all(stepped if alone else [], with_gradients=alone and not stepped)
