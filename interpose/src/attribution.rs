@@ -30,10 +30,10 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
         }
         // A Python autograd.Function, a hook, or activation checkpointing running forward again.
         let own = walk(recorder, python, thread, innermost, (backward.stack, backward.layer));
-        let again = if own.roles.has(FrameRole::MODULE_CALL) { Flags::RECOMPUTE } else { 0 };
+        let again = if own.roles.intersects(FrameRole::MODULE_CALL) { Flags::RECOMPUTE } else { 0 };
         // A hook that steps an optimizer, on a thread whose frames were all called by the engine. (Where there were
         // frames before, the optimizer may be what called backward.)
-        let steps = own.roles.has(FrameRole::OPTIMIZER_STEP) && backward.frame_at_entry.is_null();
+        let steps = own.roles.intersects(FrameRole::OPTIMIZER_STEP) && backward.frame_at_entry.is_null();
         let phase = if steps { Phase::Optimizer as u32 } else { Phase::Backward as u32 };
         let flags = phase | again | exchanged(own.roles) | workspace;
         return Attribution { stack: own.stack, layer: own.layer, flags };
@@ -42,14 +42,14 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     // An autograd node was made at this very place: the allocation belongs to the operation that made it.
     let differentiable = own.stack != 0 && thread.nodes.last_stack == own.stack;
     // An optimizer's own work makes no nodes; the closure that it may call does.
-    let phase = if own.roles.has(FrameRole::OPTIMIZER_STEP) && !differentiable {
+    let phase = if own.roles.intersects(FrameRole::OPTIMIZER_STEP) && !differentiable {
         Phase::Optimizer as u32
     } else if own.layer != 0 {
         Phase::Forward as u32
     } else {
         Phase::Other as u32
     };
-    let moved = if own.roles.has(FrameRole::MODULE_APPLY) { Flags::MOVED_MODULE } else { 0 };
+    let moved = if own.roles.intersects(FrameRole::MODULE_APPLY) { Flags::MOVED_MODULE } else { 0 };
     let differentiable = if differentiable { Flags::GRADIENT_NODE } else { 0 };
     let flags = phase | differentiable | moved | exchanged(own.roles) | workspace;
     Attribution { stack: own.stack, layer: own.layer, flags }
@@ -58,7 +58,7 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
 /// The flag of what DDP and FSDP exchange between ranks.
 #[inline]
 fn exchanged(roles: FrameRole) -> u32 {
-    if roles.has(FrameRole::COMMUNICATION) { Flags::COMMUNICATION } else { 0 }
+    if roles.intersects(FrameRole::COMMUNICATION) { Flags::COMMUNICATION } else { 0 }
 }
 
 #[derive(Clone, Copy)]
@@ -114,7 +114,7 @@ fn walk(
     }
     thread.slot_count = count;
     match count {
-        0 => Walked { stack: base.0, layer: base.1, roles: FrameRole::NONE },
+        0 => Walked { stack: base.0, layer: base.1, roles: FrameRole::empty() },
         _ => {
             let top = &thread.slots[count - 1];
             Walked { stack: top.stack, layer: top.layer, roles: top.roles }
@@ -153,14 +153,14 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
         class: ptr::null(),
         innermost_module: below.innermost_module,
     };
-    if frame.role.has(FrameRole::GENERATED) {
+    if frame.role.intersects(FrameRole::GENERATED) {
         slot.layer = layer(recorder, thread, (below.layer, frame.id as usize, 0), || {
             recorder.interner.generated_layer(&recorder.log, python, below.layer, frame.id, raw)
         });
     } else if let Some(local) = frame.role.local() {
         slot.module = python.local(raw.frame, local);
         slot.class = python.class(slot.module);
-        let is_node = frame.role.has(FrameRole::GRAPH_NODE);
+        let is_node = frame.role.intersects(FrameRole::GRAPH_NODE);
         // `_wrapped_call_impl` and `_call_impl` are two frames of one call; a graph runs each of its nodes once.
         if !slot.module.is_null() && (is_node || slot.module != below.innermost_module) {
             if !is_node {

@@ -131,13 +131,7 @@ pub fn world_size() -> Option<u32> {
 }
 
 pub fn host_name() -> String {
-    let mut name = [0u8; 256];
-    // SAFETY: the buffer is larger than any host name and the length is passed less the final NUL.
-    if unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) } != 0 {
-        return "localhost".into();
-    }
-    let length = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-    String::from_utf8_lossy(&name[..length]).into_owned()
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// What to call the program in a file name: the script without its ending, or the executable.

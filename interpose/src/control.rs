@@ -6,12 +6,13 @@ pub mod clients;
 
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
 use serde_json::{Value, json};
 
 use self::clients::Clients;
@@ -136,34 +137,20 @@ fn started(outcome: Result<&Progress, String>) -> Value {
 }
 
 fn same_user(client: &UnixStream) -> bool {
-    // SAFETY: zeros are a valid ucred; the kernel fills it.
-    unsafe {
-        let mut peer: libc::ucred = std::mem::zeroed();
-        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-        let asked = libc::getsockopt(
-            client.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &mut length,
-        );
-        asked == 0 && peer.uid == libc::geteuid()
-    }
+    socket_peercred(client).is_ok_and(|peer| peer.uid == geteuid())
 }
 
 /// `$XDG_RUNTIME_DIR/memlab`, or `/tmp/memlab-<uid>`.
 fn folder() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(runtime) if runtime.is_absolute() && is_own_folder(&runtime) => runtime.join("memlab"),
-        // SAFETY: cannot fail.
-        _ => PathBuf::from(format!("/tmp/memlab-{}", unsafe { libc::geteuid() })),
+        _ => PathBuf::from(format!("/tmp/memlab-{}", geteuid().as_raw())),
     }
 }
 
 /// A folder of this user: `sudo -E` leaves another's in the environment.
 fn is_own_folder(path: &Path) -> bool {
-    // SAFETY: cannot fail.
-    fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == unsafe { libc::geteuid() })
+    fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw())
 }
 
 fn socket_path(pid: u32) -> PathBuf {
@@ -178,8 +165,7 @@ fn listen(pid: u32) -> io::Result<UnixListener> {
     }
     // In /tmp another user may have made a folder of this name.
     let found = fs::symlink_metadata(&folder)?;
-    // SAFETY: cannot fail.
-    if !found.is_dir() || found.uid() != unsafe { libc::geteuid() } || found.mode() & 0o077 != 0 {
+    if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
             format!("{} is not a private folder of this user", folder.display()),

@@ -1,49 +1,50 @@
 //! What a Python function means to attribution, by its file and name.
 
-/// What a Python frame means to attribution besides its line.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct FrameRole(u8);
+use bitflags::bitflags;
+
+bitflags! {
+    /// What a Python frame means to attribution besides its line. No bit: nothing.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub struct FrameRole: u8 {
+        /// `nn.Module.__call__`: its first local is the module that runs.
+        const MODULE_CALL = 1;
+        /// `Optimizer.step`.
+        const OPTIMIZER_STEP = 2;
+        /// `Module.to`, `cuda` and kin, which move parameters and buffers, and what copies parameters.
+        const MODULE_APPLY = 4;
+        /// Code that torch.fx generated from a graph: the agent can tell which module each line came from.
+        const GENERATED = 8;
+        /// `torch.fx`'s interpreter (which runs compiled graphs before PyTorch 2.12 or so): its second local is the graph's
+        /// node, and the agent can tell which module that came from.
+        const GRAPH_NODE = 16;
+        /// What DDP and FSDP do to exchange gradients and parameters.
+        const COMMUNICATION = 32;
+        /// What they do beside that: inputs are moved to the device.
+        const INPUTS = 64;
+        /// What calls a layer.
+        const LAYER = Self::MODULE_CALL.bits() | Self::GENERATED.bits() | Self::GRAPH_NODE.bits();
+    }
+}
 
 impl FrameRole {
-    pub const NONE: Self = Self(0);
-    /// `nn.Module.__call__`: its first local is the module that runs.
-    pub const MODULE_CALL: Self = Self(1);
-    /// `Optimizer.step`.
-    pub const OPTIMIZER_STEP: Self = Self(2);
-    /// `Module.to`, `cuda` and kin, which move parameters and buffers, and what copies parameters.
-    pub const MODULE_APPLY: Self = Self(4);
-    /// Code that torch.fx generated from a graph: the agent can tell which module each line came from.
-    pub const GENERATED: Self = Self(8);
-    /// `torch.fx`'s interpreter (which runs compiled graphs before PyTorch 2.12 or so): its second local is the graph's
-    /// node, and the agent can tell which module that came from.
-    pub const GRAPH_NODE: Self = Self(16);
-    /// What DDP and FSDP do to exchange gradients and parameters.
-    pub const COMMUNICATION: Self = Self(32);
-    /// What they do beside that: inputs are moved to the device.
-    const INPUTS: Self = Self(64);
-    /// What calls a layer.
-    const LAYER: u8 = Self::MODULE_CALL.0 | Self::GENERATED.0 | Self::GRAPH_NODE.0;
-
-    pub fn has(self, role: Self) -> bool {
-        self.0 & role.0 != 0
-    }
-
     /// The roles of a stack that ends in a frame of role `inner`. A layer called by an optimizer's step (which runs a
     /// closure) is forward, not the optimizer's; nor is it part of the exchange that it may wait for.
     pub fn with(self, inner: Self) -> Self {
-        let ended = match inner.0 {
-            role if role & Self::LAYER != 0 => Self::OPTIMIZER_STEP.0 | Self::COMMUNICATION.0,
-            role if role & Self::INPUTS.0 != 0 => Self::COMMUNICATION.0,
-            _ => 0,
+        let ended = if inner.intersects(Self::LAYER) {
+            Self::OPTIMIZER_STEP.union(Self::COMMUNICATION)
+        } else if inner.intersects(Self::INPUTS) {
+            Self::COMMUNICATION
+        } else {
+            Self::empty()
         };
-        Self(self.0 & !ended | inner.0)
+        self.difference(ended).union(inner)
     }
 
     /// Which local of the frame holds the module (or graph node) that it stands for.
     pub fn local(self) -> Option<usize> {
-        if self.has(Self::MODULE_CALL) || self.has(Self::GENERATED) {
+        if self.intersects(Self::MODULE_CALL) || self.intersects(Self::GENERATED) {
             Some(0)
-        } else if self.has(Self::GRAPH_NODE) {
+        } else if self.intersects(Self::GRAPH_NODE) {
             Some(1)
         } else {
             None
@@ -56,7 +57,7 @@ impl FrameRole {
             match name {
                 "_wrapped_call_impl" | "_call_impl" => Self::MODULE_CALL,
                 "_apply" => Self::MODULE_APPLY,
-                _ => Self::NONE,
+                _ => Self::empty(),
             }
         } else if file.ends_with("torch/nn/parameter.py") && name == "__deepcopy__" {
             Self::MODULE_APPLY
@@ -69,7 +70,7 @@ impl FrameRole {
         } else if let Some((_, distributed)) = file.rsplit_once("/torch/") {
             Self::of_distributed(distributed, name)
         } else {
-            Self::NONE
+            Self::empty()
         }
     }
 
@@ -110,7 +111,7 @@ impl FrameRole {
             ),
             _ => file.starts_with("distributed/algorithms/ddp_comm_hooks/"),
         };
-        if communicates { Self::COMMUNICATION } else { Self::NONE }
+        if communicates { Self::COMMUNICATION } else { Self::empty() }
     }
 }
 
@@ -120,20 +121,23 @@ mod tests {
 
     #[test]
     fn the_innermost_of_layer_and_optimizer_counts() {
-        let stack = |roles: &[FrameRole]| roles.iter().fold(FrameRole::NONE, |outer, inner| outer.with(*inner));
-        let (layer, step, other) = (FrameRole::MODULE_CALL, FrameRole::OPTIMIZER_STEP, FrameRole::NONE);
-        assert!(stack(&[other, step, other]).has(step));
-        assert!(stack(&[layer, step, other]).has(step), "a training step inside a module");
-        assert!(!stack(&[step, other, layer, other]).has(step), "a closure that calls a model");
-        assert!(stack(&[step, layer, step]).has(step), "a model that steps an optimizer of its own");
-        assert!(!stack(&[step, FrameRole::GENERATED]).has(step) && !stack(&[step, FrameRole::GRAPH_NODE]).has(step));
+        let stack = |roles: &[FrameRole]| roles.iter().fold(FrameRole::empty(), |outer, inner| outer.with(*inner));
+        let (layer, step, other) = (FrameRole::MODULE_CALL, FrameRole::OPTIMIZER_STEP, FrameRole::empty());
+        assert!(stack(&[other, step, other]).intersects(step));
+        assert!(stack(&[layer, step, other]).intersects(step), "a training step inside a module");
+        assert!(!stack(&[step, other, layer, other]).intersects(step), "a closure that calls a model");
+        assert!(stack(&[step, layer, step]).intersects(step), "a model that steps an optimizer of its own");
+        assert!(
+            !stack(&[step, FrameRole::GENERATED]).intersects(step)
+                && !stack(&[step, FrameRole::GRAPH_NODE]).intersects(step)
+        );
     }
 
     #[test]
     fn what_is_exchanged_is_told_from_what_is_computed() {
         let stack = |frames: &[(&str, &str)]| {
             let of = |(file, name): &(&str, &str)| FrameRole::of(&format!("/x/site-packages/torch/{file}"), name);
-            frames.iter().map(of).fold(FrameRole::NONE, FrameRole::with).has(FrameRole::COMMUNICATION)
+            frames.iter().map(of).fold(FrameRole::empty(), FrameRole::with).intersects(FrameRole::COMMUNICATION)
         };
         let (ddp, call) = ("nn/parallel/distributed.py", ("nn/modules/module.py", "_call_impl"));
         assert!(stack(&[call, (ddp, "forward"), (ddp, "_pre_forward")]));

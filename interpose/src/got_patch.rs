@@ -8,6 +8,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use hashbrown::{HashMap, HashSet};
+use object::elf::{
+    DT_JMPREL, DT_NULL, DT_PLTRELSZ, DT_RELA, DT_RELASZ, DT_STRTAB, DT_SYMTAB, PT_DYNAMIC, PT_GNU_RELRO, R_X86_64_64,
+    R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT,
+};
 use parking_lot::Mutex;
 
 use crate::loaded_objects;
@@ -128,18 +132,6 @@ struct Dynamic {
     value: u64,
 }
 
-const PT_DYNAMIC: u32 = 2;
-const PT_GNU_RELRO: u32 = 0x6474_e552;
-const DT_PLTRELSZ: i64 = 2;
-const DT_STRTAB: i64 = 5;
-const DT_SYMTAB: i64 = 6;
-const DT_RELA: i64 = 7;
-const DT_RELASZ: i64 = 8;
-const DT_JMPREL: i64 = 23;
-const R_X86_64_64: u64 = 1;
-const R_X86_64_GLOB_DAT: u64 = 6;
-const R_X86_64_JUMP_SLOT: u64 = 7;
-
 impl Tables {
     /// # Safety
     ///
@@ -157,8 +149,8 @@ impl Tables {
             let section = headers.iter().find(|header| header.p_type == PT_DYNAMIC)?;
             let mut entry = (base + section.p_vaddr as usize) as *const Dynamic;
             let mut found = HashMap::new();
-            while (*entry).tag != 0 {
-                found.insert((*entry).tag, (*entry).value as usize);
+            while (*entry).tag != i64::from(DT_NULL) {
+                found.insert((*entry).tag as u32, (*entry).value as usize);
                 entry = entry.add(1);
             }
             let table = |at, size| match (found.get(&at), found.get(&size)) {
@@ -184,7 +176,7 @@ impl Tables {
                 // SAFETY: the tables have that many entries, and symbol indices are inside the symbol table.
                 unsafe {
                     let relocation = &*relocations.add(index);
-                    let kind = relocation.info & 0xffff_ffff;
+                    let kind = relocation.info as u32;
                     if !matches!(kind, R_X86_64_JUMP_SLOT | R_X86_64_GLOB_DAT | R_X86_64_64) {
                         continue;
                     }

@@ -189,7 +189,7 @@ impl Interner {
         let is_made = file.starts_with('<') && !is_cell;
         let is_joined = is_made && tables.made_frames >= MADE_TOLD_APART;
         let file = if is_joined { without_numbers(&file) } else { file };
-        let role = if is_joined && role == FrameRole::GENERATED { FrameRole::NONE } else { role };
+        let role = if is_joined && role == FrameRole::GENERATED { FrameRole::empty() } else { role };
         let content = (tables.texts.hash_one((&file, &function)), raw.position, line);
         // Of generated code and of cells the agent says more, for each apart.
         let alike = !is_cell && role != FrameRole::GENERATED;

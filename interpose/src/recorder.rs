@@ -279,11 +279,9 @@ impl Recorder {
     fn define_thread(&self, thread: &mut ThreadState) {
         thread.id = self.last_thread.fetch_add(1, Ordering::Relaxed) + 1;
         let mut name = [0u8; 32];
-        // SAFETY: gettid has no arguments; the name is at most 16 bytes with its NUL.
-        let tid = unsafe {
-            libc::pthread_getname_np(libc::pthread_self(), name.as_mut_ptr().cast(), name.len());
-            libc::gettid() as u32
-        };
+        // SAFETY: the name is at most 16 bytes with its NUL.
+        unsafe { libc::pthread_getname_np(libc::pthread_self(), name.as_mut_ptr().cast(), name.len()) };
+        let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let length = name.iter().position(|&byte| byte == 0).unwrap_or(0);
         self.log.append(encode::thread(&mut LineBuffer::<256>::new(), thread.id, tid, &name[..length]));
     }

@@ -1,13 +1,14 @@
 //! What memlab tells the user while the program runs.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 /// Writes one line to stderr. A full pipe is waited for only briefly, and the SIGPIPE of a closed one never reaches the
 /// program.
 pub fn say(what: &str) {
-    const WRITE_TIMEOUT_MS: i32 = 100;
+    const WRITE_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     let line = format!("memlab: {what}\n");
-    let mut stderr = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one valid entry.
-    if unsafe { libc::poll(&mut stderr, 1, WRITE_TIMEOUT_MS) } == 0 {
+    let stderr = rustix::stdio::stderr();
+    if matches!(poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&WRITE_TIMEOUT)), Ok(0)) {
         return;
     }
     // SAFETY: signal and write calls on this thread with valid sets and a valid buffer; the mask is restored.

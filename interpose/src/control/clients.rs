@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,26 +20,26 @@ const MOST_CLIENTS: usize = 32;
 const LET_IN_AT_ONCE: usize = 8;
 
 /// A socket, and what tells whether its descriptor is still ours.
-struct Owned<S: AsRawFd> {
+struct Owned<S: AsFd> {
     socket: ManuallyDrop<S>,
     inode: (u64, u64),
 }
 
-impl<S: AsRawFd + FromRawFd> Owned<S> {
+impl<S: AsFd + From<OwnedFd>> Owned<S> {
     fn new(socket: S) -> Self {
         let socket = move_up(socket);
         Self { inode: inode_of(&socket), socket: ManuallyDrop::new(socket) }
     }
 }
 
-impl<S: AsRawFd> Owned<S> {
+impl<S: AsFd> Owned<S> {
     /// Not so once the program has closed the descriptor, and perhaps reused its number.
     fn is_ours(&self) -> bool {
         inode_of(&*self.socket) == self.inode
     }
 }
 
-impl<S: AsRawFd> Drop for Owned<S> {
+impl<S: AsFd> Drop for Owned<S> {
     fn drop(&mut self) {
         if self.is_ours() {
             // SAFETY: dropped once, here; the field is not used afterwards.
@@ -57,7 +57,7 @@ pub fn reset_in_child() {
     let descriptor = LISTENER.0.swap(-1, Ordering::Relaxed);
     if descriptor >= 0 {
         // SAFETY: only looked at; that it may have been closed is what is asked.
-        let inode = inode_of(&unsafe { BorrowedFd::borrow_raw(descriptor) });
+        let inode = inode_of(unsafe { BorrowedFd::borrow_raw(descriptor) });
         if inode.1 == LISTENER.1.load(Ordering::Relaxed) {
             // SAFETY: the listener's, which the child does not use.
             unsafe { libc::close(descriptor) };

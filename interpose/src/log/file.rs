@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::process::Resource;
 
 use super::place::{self, Naming, is_named};
 use super::waker;
@@ -88,7 +89,7 @@ impl TraceFile {
     pub fn create(path: &Path, naming: Naming, mapped: u64, front: u64) -> io::Result<Self> {
         let (file, path) = place::open_unused(path, naming)?;
         let file = move_up(file);
-        let base = if soft_limit(libc::RLIMIT_AS) == u64::MAX {
+        let base = if soft_limit(Resource::As) == u64::MAX {
             map(&file, mapped)
         } else {
             ptr::null_mut() // The program has to do with little address space: none of it is taken.
@@ -150,7 +151,7 @@ impl TraceFile {
             self.refused.fetch_add(closed_at.min(end).saturating_sub(end - line_bytes), Ordering::SeqCst);
             return Err(Refused::Closed);
         }
-        let largest = self.mapped.min(soft_limit(libc::RLIMIT_FSIZE));
+        let largest = self.mapped.min(soft_limit(Resource::Fsize));
         if end > largest {
             return Err(Refused::Failed(io::Error::from_raw_os_error(libc::EFBIG)));
         }
@@ -191,7 +192,7 @@ impl TraceFile {
     }
 
     fn write_at(&self, line: &[u8], start: u64) -> io::Result<()> {
-        if start + line.len() as u64 > soft_limit(libc::RLIMIT_FSIZE) {
+        if start + line.len() as u64 > soft_limit(Resource::Fsize) {
             return Err(io::Error::from_raw_os_error(libc::EFBIG)); // Asking the kernel would bring a deadly signal.
         }
         self.check_descriptor()?;
@@ -243,7 +244,7 @@ impl TraceFile {
         self.end.store(end, Ordering::SeqCst);
         // Failing to trim leaves NULs at the end, which readers skip.
         if self.check_descriptor().is_ok() {
-            let _ = self.file.set_len(end.min(soft_limit(libc::RLIMIT_FSIZE)));
+            let _ = self.file.set_len(end.min(soft_limit(Resource::Fsize)));
         }
         end
     }

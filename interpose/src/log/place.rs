@@ -5,9 +5,11 @@
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::descriptors::inode_of;
 
@@ -91,8 +93,7 @@ impl Found {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Nothing),
             found => found?,
         };
-        // SAFETY: cannot fail.
-        let own = unsafe { libc::geteuid() };
+        let own = rustix::process::geteuid().as_raw();
         match not_a_file(found.file_type()) {
             Some(what) => return Ok(Self::Other(what)),
             None if found.uid() != own => return Ok(Self::AnotherUsers),
@@ -156,11 +157,10 @@ enum Lock {
 
 /// Takes the lock that says "a process writes to this file"; it goes with the process.
 fn lock(file: &File) -> Lock {
-    // SAFETY: an open descriptor.
-    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
-        0 => Lock::Ours,
-        _ if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => Lock::Others,
-        _ => Lock::None,
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Lock::Ours,
+        Err(Errno::WOULDBLOCK) => Lock::Others,
+        Err(_) => Lock::None,
     }
 }
 
