@@ -1,13 +1,15 @@
-//! Keeping the trace of a long run bounded, and self-contained all the same.
+//! Keeps the trace of a long run below `MEMLAB_TRACE_MAX`, and complete in itself.
 //!
-//! When a trace has filled half of its allowance, it is replayed and measured: how much its state (definitions, what is
-//! alive, totals, peaks, steps) takes as a *keyframe*. Then the log goes on in a new file beside it, which has that much
-//! room at its front; what was appended meanwhile is replayed too, the keyframe is written to the front of the new file,
-//! and that takes the old one's name. A process killed in between leaves both files: the reader goes on from the first to
-//! the second.
+//! 1. When a trace has filled half of its maximum, a thread replays it and measures how much its state (definitions, live
+//!    blocks, totals, peaks, steps) takes as a *keyframe*.
+//! 2. The log goes on in a new file beside it, which leaves that much room at its front.
+//! 3. What was appended meanwhile is replayed too, and the keyframe is written to the front of the new file.
+//! 4. The new file takes the old one's name.
 //!
-//! Both files together never take more than the allowance. Where events come faster than that can be done, they are
-//! dropped and counted, and the trace says so.
+//! A process killed in between leaves both files; readers go on from the first to the second.
+//!
+//! Both files together never exceed the maximum. Events that come faster than this can be done are dropped and counted, and
+//! the trace says so.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -35,7 +37,7 @@ const TICK: Duration = Duration::from_millis(250);
 const COMPACTION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest time until a compaction that failed is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
-/// So little may be filled before anybody looks again.
+/// A trace with a maximum up to this could fill before the control thread comes round again.
 const SMALL: u64 = 64 << 20;
 
 /// What the thread decides by.
@@ -46,7 +48,7 @@ struct State {
     keyframe: u64,
     /// When to try again after a failure, and the pause after the next one.
     again: Option<(Instant, Duration)>,
-    /// There is no use in trying: why was said.
+    /// Compaction cannot succeed any more; the user was told why.
     hopeless: bool,
 }
 
@@ -54,16 +56,16 @@ struct State {
 static COMPACTING: Mutex<State> = Mutex::new(NOTHING_YET);
 const NOTHING_YET: State = State { left: Vec::new(), keyframe: 0, again: None, hopeless: false };
 
-/// What failed was said.
+/// The user was told of a failure.
 static SAID: AtomicBool = AtomicBool::new(false);
 static SAID_LOST: AtomicBool = AtomicBool::new(false);
 
 enum Failure {
-    /// The old file goes on as it is.
+    /// It failed, and the old file goes on as it is.
     Before(String),
-    /// The same, and will again.
+    /// The state takes too much: the old file goes on as it is, and another try would fail too.
     TooMuch(String),
-    /// The trace goes on in the file beside it.
+    /// It failed after the log had gone on in the file beside it.
     After(String),
 }
 
@@ -103,7 +105,7 @@ fn look(recorder: &Recorder) {
         return;
     }
     if !file.is_in_place() {
-        // What is written there is lost to its user, and a new file under the old name might replace another's.
+        // What is appended to it is lost, and a new file under the old name might replace another program's.
         recorder.log.give_up(&io::Error::other("it was removed, renamed or replaced"));
         file.close();
         return;
@@ -122,7 +124,7 @@ pub fn finish() {
     drop(COMPACTING.try_lock_for(COMPACTION_TIMEOUT));
 }
 
-/// In a forked child, which has none of the threads that were at it.
+/// In a forked child, which does not have the thread.
 pub fn reset_in_child() {
     locks::reset_in_child(&COMPACTING, NOTHING_YET);
     waker::reset_in_child();
@@ -130,7 +132,7 @@ pub fn reset_in_child() {
     SAID_LOST.store(false, Ordering::Relaxed);
 }
 
-/// Says in the trace how many events it lacks here, and once to the user that it does.
+/// Writes into the trace how many events are missing here, and tells the user once that some are.
 pub fn say_lost(recorder: &Recorder) {
     let lost = recorder.log.take_lost();
     if lost == 0 {
@@ -224,7 +226,7 @@ fn compact(recorder: &Recorder, state: &mut State, trace_max: u64) -> Result<(),
         .map_err(|error| Failure::Before(format!("{}: {error}", beside.display())))?;
     next.path.clone_from(&path); // The name it will have.
     next.bound(trace_max.saturating_sub(old.taken() + state.taken()), u64::MAX);
-    // By this line readers know the file for what it is, should the process be killed now.
+    // With this line readers recognise the file if the process is killed now.
     next.write_front(&header).map_err(|error| {
         let _ = std::fs::remove_file(&beside);
         before(&error)
@@ -269,7 +271,7 @@ fn rest_of(follower: &mut Follower, model: &mut Model, header: &[u8], front: u64
     }
 }
 
-/// The first line of the trace, which stays the first.
+/// The first line of the trace, which the compacted one begins with too.
 fn header_line(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::BufRead;
     let mut line = Vec::new();

@@ -29,7 +29,7 @@ use crate::{background, compaction, got_patch, moved_bytes, mover};
 
 /// How often the control thread does its other work when no request comes.
 const TICK: Duration = Duration::from_millis(250);
-/// Every so many ticks the cards are sampled even if this process changed nothing: others may have.
+/// After this many ticks the cards are sampled even if this process changed nothing: others may have.
 const TICKS_BETWEEN_SAMPLES: u32 = 8;
 
 /// Starts the control thread. Called once, by the thread that made the recorder, with unknown locks of its caller held:
@@ -41,7 +41,7 @@ pub fn start(recorder: &'static Recorder) {
 }
 
 fn run(recorder: &'static Recorder) {
-    // Nothing this thread does is to be recorded.
+    // Nothing this thread does is recorded.
     let Some(_guard) = RecursionGuard::enter() else { return };
     let mut clients = match listen(recorder.facts.pid).and_then(|listener| Clients::new(listener, refusal)) {
         Ok(clients) => Some(clients),
@@ -120,7 +120,7 @@ pub fn status(recorder: &Recorder) -> Value {
         "command": recorder.facts.command,
         "state": state,
         "move": moving,
-        // To tell what is used would be to ask the driver, which then does not answer.
+        // To look up what is used, the driver is asked, which does not answer while it is checkpointed.
         "limits": if progress::is_checkpointed() { json!([]) } else { json!(settings::described()) },
     })
 }
@@ -178,7 +178,7 @@ fn listen(pid: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Takes the socket away when the process ends.
+/// Removes the socket when the process ends.
 pub fn remove_socket(pid: u32) {
     let _ = fs::remove_file(socket_path(pid));
 }

@@ -1,7 +1,7 @@
-//! Things said often are said once: frames, stacks and layers get small ids, shared by all threads.
+//! Frames, stacks and layers get small ids, shared by all threads, so that events need not repeat them.
 //!
 //! A definition is appended to the log under the table's lock, before any thread can learn the id, so the file always
-//! has it before its first use. The lock is memlab's own and nothing is called out to while it is held.
+//! has it before its first use. The lock is memlab's own, and no code of the program's or of Python's runs while it is held.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -52,12 +52,12 @@ pub struct Cell {
     pub function: String,
 }
 
-/// So many layers of dead modules with tensors, of one class and one caller, are told apart. A program may make such
-/// modules for ever.
+/// How many layers of dead modules with tensors, of one class and one caller, are told apart. A program may make such
+/// modules without end.
 const DEAD_TOLD_APART: usize = 64;
 
-/// So many frames of code without a file (`<string>`, `<eval_with_key>.7`) are told apart by the numbers in its name. Programs
-/// may make such code for ever.
+/// How many frames of code without a file (`<string>`, `<eval_with_key>.7`) are told apart by the numbers in its name.
+/// Programs may make such code without end.
 const MADE_TOLD_APART: u32 = 4096;
 
 /// What is known of a layer.
@@ -73,9 +73,9 @@ struct Facts {
 
 #[derive(Default)]
 struct Tables {
-    /// What makes hashes of texts here.
+    /// Hashes texts.
     texts: RandomState,
-    /// Frames by what they say: code that is compiled again and again is the same frame.
+    /// Frames by file, function and line: code that is compiled again and again is the same frame.
     frames_by_content: HashMap<(u64, usize, Option<u32>), u32, FxBuildHasher>,
     /// By id, from 1.
     facts: Vec<Facts>,
@@ -191,7 +191,7 @@ impl Interner {
         let file = if is_joined { without_numbers(&file) } else { file };
         let role = if is_joined && role == FrameRole::GENERATED { FrameRole::empty() } else { role };
         let content = (tables.texts.hash_one((&file, &function)), raw.position, line);
-        // Of generated code and of cells the agent says more, for each apart.
+        // The agent describes each frame of generated code and each cell separately.
         let alike = !is_cell && role != FrameRole::GENERATED;
         let known = tables.frames_by_content.get(&content).copied().filter(|_| alike);
         let id = known.unwrap_or_else(|| {

@@ -25,7 +25,7 @@
 //! intern                     ids of frames, stacks and layers
 //! sources, sampler, python::state, limit::card    parts of the recorder
 //! log, nvml, python::walk, cuda::device, cuda::pools    the trace file; reading Python's frames; asking the driver
-//! mover::progress, got_patch, cuda::calls, cuda::caller, python::lines
+//! mover::progress, got_patch, cuda::calls, cuda::caller, python::lines, python::probe
 //! symbols, cuda::types, python::layout, frame_role, file_names, config
 //! loaded_objects, locks, panics, recursion, background, descriptors, stderr, request
 //! ```

@@ -5,9 +5,9 @@
 //! rounds. Pools of stream-ordered memory and the memory of graphs are asked for what they have *reserved*, since they
 //! keep what was freed. The rest is *overhead* ([`overhead`] says how that is known).
 //!
-//! A hook asks [`admission::admit`] before the real call, and the bytes it is granted are charged from then on, so that two threads at
-//! the border cannot both slip through. Beyond the limit a call is refused as a full card refuses it, or put in host
-//! memory ([`spill`]).
+//! A hook asks [`admission::admit`] before the real call. The bytes that it is granted are charged at once, so that two
+//! threads at the limit cannot both succeed. Beyond the limit a call is refused as a full card refuses it, or its memory is
+//! the host's ([`spill`]).
 
 pub mod admission;
 pub mod calls;

@@ -35,8 +35,8 @@ pub fn record(recorder: &Recorder) -> bool {
     true
 }
 
-/// Something was spilled: what is allocated next is to be seen with it. Where another thread is at it, the control thread
-/// does so soon.
+/// To be called when something was spilled, so that the trace has it before the next allocation. Where another thread is
+/// writing it, the control thread does so soon.
 pub fn record_spilled() {
     if let Some(recorder) = Recorder::current() {
         record(recorder);

@@ -1,4 +1,4 @@
-//! The text of the lines that take memory: what a file says later, or on another machine, may be something else.
+//! The text of the lines that take memory, kept in the trace: the file may have changed when the trace is read.
 //!
 //! A hook that meets a place for the first time only notes it. The control thread reads the file, and the thread that ends
 //! the process what is left by then. Lines of libraries are not kept: their files are seldom edited.
@@ -16,13 +16,13 @@ use parking_lot::Mutex;
 use crate::config::config;
 use crate::log::Log;
 
-/// No source file worth reading is larger.
+/// Larger files are not read.
 const LARGEST_FILE: u64 = 4 << 20;
-/// Bytes of one line that are kept: it is to be recognised, not to be run.
+/// Bytes of one line that are kept: enough to recognise it.
 const LONGEST_LINE: usize = 240;
 /// Bytes of text that are kept of all lines together.
 const MOST_BYTES: u64 = 1 << 20;
-/// Places that are kept in mind, so that a program that makes code without end costs no memory without end.
+/// Places that are remembered, so that a program that makes code without end does not make this grow without end.
 const MOST_PLACES: usize = 1 << 14;
 
 #[derive(Default)]
@@ -96,8 +96,8 @@ fn is_kept(file: &str) -> bool {
     file.starts_with('/') && !file.split('/').any(is_library)
 }
 
-/// Reads a source file, unless it was changed since the program began: what it says now did not run. `co_filename` may name
-/// anything: what is no ordinary file is not read, since it might keep the reader waiting.
+/// Reads a source file, unless it was changed since the program began: its present text did not run. `co_filename` may name
+/// anything: what is not a regular file is not read, since reading could block.
 fn read(file: &str) -> io::Result<Vec<u8>> {
     let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file)?;
     let found = open.metadata()?;

@@ -91,7 +91,7 @@ pub const FRAME_CACHE: usize = 1024;
 pub const STACK_CACHE: usize = 2048;
 pub const LAYER_CACHE: usize = 256;
 
-/// All zeros, it knows nothing; what is not used takes no memory. So what is added here must mean "nothing" as zeros.
+/// A new one is all zeros, so that pages that are not used take no memory: zeros must mean "nothing" in each field.
 pub struct ThreadState {
     /// The process-wide number of the recorder this state belongs to: a forked child has another.
     pub recorder: u64,
@@ -103,7 +103,7 @@ pub struct ThreadState {
     pub walked: usize,
     pub slots: [Slot; MAX_DEPTH],
     pub slot_count: usize,
-    /// The stack and layer the slots were put on (those of forward, during backward).
+    /// The stack and layer on which the slots begin (those of forward, during backward).
     pub slots_base: (u32, u32),
     pub frame_cache: [CachedFrame; FRAME_CACHE],
     /// Stacks by what they are made of: the stack below and the frame, which has a number above 0.
@@ -142,7 +142,7 @@ impl ThreadState {
         }
     }
 
-    /// Makes it as new, and gives its pages back to the system.
+    /// Resets it to zeros, and gives its pages back to the system.
     ///
     /// # Safety
     ///
@@ -202,7 +202,7 @@ fn prepare(recorder: u64) -> *mut ThreadState {
     state
 }
 
-/// States of threads that ended, as new, kept for threads to come.
+/// States of threads that ended, reset, kept for new threads.
 struct SpareStates {
     /// A short list is enough: programs that start threads by the thousand do not run them all at once.
     spare: [AtomicPtr<ThreadState>; 64],

@@ -13,7 +13,7 @@ use crate::request;
 
 /// A client has this long, from connecting to having taken its whole reply.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// So many are served at a time, each with a descriptor of the program's. One more takes the place of the one that has been
+/// How many are served at a time, each with a descriptor of the program's. One more takes the place of the one that has been
 /// connected longest: an honest client's request is there as soon as it is connected, so that it is served at once.
 const MOST_CLIENTS: usize = 32;
 /// Of those that wait to be connected, so many are let in before the others are looked at again.

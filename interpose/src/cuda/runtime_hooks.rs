@@ -100,7 +100,7 @@ macro_rules! takes {
 macro_rules! gives_back {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $space:expr, $address:expr }) => {
         hook! { $name $count ($($arg: $type),*) { |real| {
-            // What is known by this address is taken off the table here; the driver-level hook then finds nothing to do.
+            // This removes the allocation from the table; the driver-level hook then finds nothing to do.
             let _in_flight = InFlight::begin();
             let freed = panics::catch(|| memory::freeing($space, $address)).flatten();
             let result = real($($arg),*);

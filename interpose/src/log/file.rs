@@ -400,8 +400,8 @@ impl TraceFile {
     }
 }
 
-/// Maps the first bytes of a file at addresses that cannot be used before the file is that long: what looks through all memory
-/// of a process, as valgrind does for leaks, would fall over each page of what is not there yet. Null where the file system
+/// Maps the first bytes of a file without access: pages beyond its end would fault in what reads all memory of the process,
+/// as valgrind does to find leaks. Access is given as the file is extended. Null where the file system
 /// refuses shared mappings.
 ///
 /// This asks the kernel itself: ThreadSanitizer takes a call of `mmap` for a write to every byte of the mapping, and does not

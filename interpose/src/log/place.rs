@@ -1,7 +1,7 @@
 //! Which file a trace may be written to: a new one, or one that holds an earlier trace.
 //!
 //! The name may be a mistake (`-o train.py`), a device, or something that another user has laid in a shared folder.
-//! Nothing is opened that could block or be acted upon by being opened, and nothing is replaced but a trace of the user's.
+//! Nothing is opened if opening it could block or have an effect, and only traces of this user's are replaced.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;

@@ -1,4 +1,4 @@
-//! The copy pipeline: one stream a device, a few copies under way at a time, progress as they end.
+//! The copy pipeline: one stream per device, a few copies in flight at a time, progress as they end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,11 +46,11 @@ pub fn of_spans(spans: &[Span], address: u64, copy: impl Fn(Span, u64) -> Copy) 
     })
 }
 
-/// Long enough for the bus, short enough for a progress bar.
+/// The longest single copy: long enough to use the bus fully, short enough for a progress bar.
 const LONGEST: u64 = 64 << 20;
 const MAX_IN_FLIGHT: usize = 4;
 
-/// Does all copies, those of several devices at the same time; returns when all bytes are where they belong.
+/// Makes all copies, those of several devices at the same time; returns when they have ended.
 pub fn run(copies: &BTreeMap<u64, Vec<Copy>>, done: &AtomicU64) -> Result<(), Code> {
     let Some((&last, copies_of_last)) = copies.last_key_value() else { return Ok(()) };
     std::thread::scope(|scope| {
@@ -76,7 +76,7 @@ fn on_stream(context: u64, copies: &[Copy], done: &AtomicU64) -> Result<(), Code
     calls::set_context(context)?;
     let stream = calls::create_stream()?;
     let copied = pump(copies, stream, done);
-    // Also after an error: what was submitted must have ended before the memory under it goes.
+    // Also after an error: submitted copies must end before their memory is released.
     let ended = calls::synchronize_stream(stream);
     calls::destroy_stream(stream);
     copied.and(ended)

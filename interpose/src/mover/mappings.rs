@@ -1,5 +1,4 @@
-//! Mapping physical memory at the program's addresses and taking it away, so that whatever fails leaves every byte where it
-//! was.
+//! Mapping physical memory at the program's addresses and unmapping it, so that after a failure every byte is where it was.
 
 use super::progress::Failure;
 use crate::cuda::calls::{self, Code};

@@ -21,9 +21,9 @@ pub const NOTHING_TO_MOVE: &str = "the program holds no device memory that could
 pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>, Failure> {
     refuse_beside_storage()?;
     let contexts = contexts::all();
-    // Pinning takes longest, and the program can run meanwhile.
+    // Pinning takes longest, and the program runs meanwhile.
     progress.enter(Phase::Preparing);
-    // What the driver hands out in stream order cannot be moved; what it keeps of it can be given back.
+    // Stream-ordered memory cannot be moved, but what pools keep unused can be given back.
     pools::trim_all();
     let (bytes, mapped) = {
         let holdings = HOLDINGS.lock();
@@ -91,7 +91,7 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     Ok((stayed > 0).then(|| format!("the driver did not let go of {}, which stay", size(stayed))))
 }
 
-/// What is on the devices and can leave.
+/// What is on the devices and can be moved.
 struct Movable {
     numbers: Vec<u64>,
     bytes: u64,

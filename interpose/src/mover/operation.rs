@@ -15,7 +15,7 @@ use crate::vmm::{gate, mode};
 
 pub const NOT_STARTED_FOR_IT: &str = "this process was not started for offloading";
 
-/// What is asked for.
+/// What to move.
 pub enum Request {
     Offload,
     Restore {

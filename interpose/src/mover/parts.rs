@@ -1,4 +1,4 @@
-//! Moving parts: ranges of pages go to host memory at the same addresses, and the program goes on.
+//! Moving parts: ranges of pages go to host memory at the same addresses, and the program continues.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::vmm::holdings::{HOLDINGS, Holdings};
 use crate::vmm::physical::{Piece, Place};
 use crate::vmm::{contexts, host_memory};
 
-/// Moves ranges of pages to host memory that is mapped at the same addresses; the program goes on.
+/// Moves ranges of pages to host memory that is mapped at the same addresses; the program continues.
 pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]) -> Result<Option<String>, Failure> {
     refuse_beside_storage()?;
     let contexts = contexts::all();
@@ -38,11 +38,11 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     let mut holdings = HOLDINGS.lock();
     let splits = splits_of(&holdings, ranges);
     secure_for(&splits, holdings.mapped_host_bytes(), &contexts)?; // Other memory may be at these addresses by now.
-    // What stays goes and comes back.
+    // Pages that stay are copied to the arena and back.
     progress.begin_copying(splits.iter().map(|split| 2 * split.bytes - split.going()).sum());
     let mut moved = 0;
     let mut outcome = Ok(());
-    // From the last piece to the first, so that the numbers of those to come stay right.
+    // From the last piece to the first, so that the indices of the remaining ones stay right.
     for split in splits.iter().rev() {
         progress.enter(Phase::Copying);
         outcome = split_piece(&mut holdings, split, progress);
@@ -65,8 +65,8 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     Ok((moved < asked).then(|| format!("{} of it cannot be moved or were in host memory already", size(asked - moved))))
 }
 
-/// Makes sure that there is host memory for what goes, and for the parts that stay: they wait in the arena while their
-/// neighbours go, one piece after the other. `mapped` as in [`secure`].
+/// Makes sure that there is host memory for pages that go, and for those that stay: they are in the arena while the others
+/// of their piece go. `mapped` as in [`secure`].
 fn secure_for(splits: &[Split], mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
     let going: u64 = splits.iter().map(Split::going).sum();
     let staying = splits.iter().map(|split| split.bytes - split.going()).max().unwrap_or(0);
@@ -96,7 +96,7 @@ impl Split {
 /// The pieces that have pages in `ranges`, by number and index.
 fn splits_of(holdings: &Holdings, ranges: &[(u64, u64)]) -> Vec<Split> {
     let page = LEAST;
-    // In order and joined where they touch, so that a page is looked up in few steps: the program waits meanwhile.
+    // Sorted and merged, so that looking up a page is fast: the program waits meanwhile.
     let mut sorted: Vec<(u64, u64)> =
         ranges.iter().map(|&(start, bytes)| (start, start.saturating_add(bytes))).collect();
     sorted.sort_unstable();
@@ -138,8 +138,8 @@ fn splits_of(holdings: &Holdings, ranges: &[(u64, u64)]) -> Vec<Split> {
     splits
 }
 
-/// Replaces one piece by several: those that go, in host memory, and those that stay. The bytes are safe at every moment:
-/// on the device until all copies are made and what goes is in its place, and then in the copies.
+/// Replaces one piece by several: those that go to host memory, and those that stay. The bytes are complete at every moment:
+/// on the device until all copies are made and what goes is mapped, and then in the copies.
 fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> Result<(), Code> {
     let at = holdings.reach(split.number).ok_or(Code::INVALID_VALUE)?;
     let physical = holdings.physicals.get(&split.number).ok_or(Code::INVALID_VALUE)?;
@@ -168,7 +168,7 @@ fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> R
         }
         copy::run(&BTreeMap::from([(contexts::of_device(device), copies)]), &progress.done)
     })();
-    // 2. What goes takes its place in host memory.
+    // 2. What goes is mapped in host memory.
     let addresses = holdings.addresses(split.number, start);
     let placed = copied.map_err(|code| MappingError { code, lost_mapping: false }).and_then(|()| {
         unmap_from_all(&addresses, split.bytes, old)?;
@@ -195,8 +195,8 @@ fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> R
     if let Some(physical) = holdings.physicals.get_mut(&split.number) {
         physical.pieces.splice(split.index..=split.index, pieces);
     }
-    // 3. What stays comes back from the arena; if another process was quicker to take the room, to host memory. If neither
-    // can be had, it stays in the arena, and the program waits for `restore`.
+    // 3. What stays comes back from the arena: to the device, or to host memory if another process has taken the room. If
+    // neither has room, it stays in the arena, and the program waits for `restore`.
     let mut returns = Vec::new();
     for index in split.index..split.index + count {
         let Some(Piece { bytes, place: Place::Arena(_), .. }) = piece_of(holdings, split.number, index) else {

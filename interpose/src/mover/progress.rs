@@ -33,7 +33,7 @@ impl Phase {
     }
 }
 
-/// Why an operation did not do what it should.
+/// Why an operation failed.
 pub struct Failure {
     pub what: String,
     /// It may work later, when there is room on the device.

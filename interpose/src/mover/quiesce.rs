@@ -1,4 +1,4 @@
-//! A point at which nothing of the program's runs on a device and nothing new gets there.
+//! Waits for a point at which none of the program's work runs on a device and no new work can start.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -31,7 +31,7 @@ impl Drop for Closed {
     }
 }
 
-/// Closes the gate, waits for the threads that are inside, and for the devices. Whatever fails, the program goes on.
+/// Closes the gate, waits for the threads that are inside, and for the devices. If that fails, the gate opens again.
 pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()) -> Result<Closed, String> {
     let closed = loop {
         while captures::is_any() {
@@ -49,7 +49,7 @@ pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()
                         try again with a longer --timeout"
                 .to_owned());
         }
-        // A capture that began before the gate was closed has to get through it to its end.
+        // A capture that began before the gate was closed has to pass it to end.
         if !captures::is_any() {
             break closed;
         }

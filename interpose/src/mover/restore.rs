@@ -40,7 +40,7 @@ pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Resul
     outcome
 }
 
-/// `room` is what the limits leave of each device.
+/// `room`: what the limits leave of each device, in bytes.
 fn bring_back(
     holdings: &mut Holdings,
     progress: &Progress,
@@ -73,7 +73,7 @@ fn bring_back(
 fn create_all(holdings: &Holdings, mut room: BTreeMap<i32, u64>) -> Result<(Vec<Return>, u64), Failure> {
     let mut returns: Vec<Return> = Vec::new();
     let mut left = 0;
-    // First what the program waits for. It had that before; the rest comes back only within the device's limit.
+    // First what the program waits for, which it had before; the rest comes back only within the device's limit.
     for waited_for in [true, false] {
         for (&number, physical) in &holdings.physicals {
             for (index, piece) in physical.pieces.iter().enumerate() {
@@ -120,8 +120,8 @@ fn create_all(holdings: &Holdings, mut room: BTreeMap<i32, u64>) -> Result<(Vec<
     Ok((returns, left))
 }
 
-/// Whether there is something to restore, as far as that can be seen without waiting: what was freed while it was away leaves a program to wake up, and what came back may have left
-/// host memory to give back.
+/// Whether there is something to restore, as far as that can be seen without waiting. A program may have freed all of it
+/// meanwhile, and still waits to be woken; what came back may have left host memory to give back.
 pub fn could_restore(free_host: bool) -> bool {
     gate::is_closed()
         || HOLDINGS.try_lock().is_none_or(|holdings| holdings.totals().host_bytes > 0)

@@ -1,4 +1,4 @@
-//! Bringing bytes back: new physical memory is filled and takes the old one's place.
+//! Bringing bytes back: new physical memory is filled and replaces the old.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +38,7 @@ impl Drop for Window {
     }
 }
 
-/// Something that comes back.
+/// A piece that comes back.
 pub(super) struct Return {
     number: u64,
     index: usize,
@@ -47,9 +47,9 @@ pub(super) struct Return {
     handle: u64,
     /// On its device; if not, in host memory.
     on_device: bool,
-    /// Where the program has it, as far as it is there already.
+    /// Where it is mapped for the program so far.
     placed: Vec<MappedAddress>,
-    /// Where it is written to, and what it is copied from, if not at addresses of the program's.
+    /// Temporary mappings to copy to and from, where the program's addresses do not serve.
     windows: Vec<Window>,
 }
 
@@ -72,7 +72,7 @@ impl Return {
     }
 }
 
-/// Fills new memory and puts it where it belongs. After an error, what is not there is where it was.
+/// Fills new memory and maps it at the program's addresses. After an error, what was not mapped yet stays where it was.
 pub(super) fn return_all(holdings: &mut Holdings, mut returns: Vec<Return>, progress: &Progress) -> Result<(), Code> {
     let copied = place_all(holdings, &mut returns).and_then(|copies| copy::run(&copies, &progress.done));
     if let Err(code) = copied {
@@ -90,7 +90,7 @@ pub(super) fn return_all(holdings: &mut Holdings, mut returns: Vec<Return>, prog
     outcome
 }
 
-/// Makes the new memory reachable, at its own addresses where nothing else is, and says what to copy.
+/// Maps the new memory, at the program's addresses where nothing is mapped, and says what to copy.
 fn place_all(holdings: &Holdings, returns: &mut [Return]) -> Result<BTreeMap<u64, Vec<Copy>>, Code> {
     let mut copies: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
     for it in returns {
@@ -123,7 +123,7 @@ fn place_all(holdings: &Holdings, returns: &mut [Return]) -> Result<BTreeMap<u64
     Ok(copies)
 }
 
-/// The new memory, which has its bytes, takes the old one's place, or everything stays as it is.
+/// Replaces the old memory by the new, which has the bytes by now. After an error everything is as it was.
 fn settle(holdings: &mut Holdings, mut it: Return) -> Result<(), Code> {
     it.windows.clear();
     let Some(piece) = piece_of(holdings, it.number, it.index) else { return Ok(()) };

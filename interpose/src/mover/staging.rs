@@ -1,11 +1,11 @@
-//! What an operation needs before it begins: host memory, and that device memory is written to by the driver alone.
+//! What an operation checks before it begins: that there is host memory, and that only the driver writes to device memory.
 
 use super::progress::Failure;
 use crate::cuda::calls;
 use crate::vmm::arena::ARENA;
 use crate::vmm::host_memory;
 
-/// GPUDirect Storage writes to device memory past the driver: a read under way would be lost.
+/// GPUDirect Storage writes to device memory past the driver: a read in flight would be lost.
 pub(super) fn refuse_beside_storage() -> Result<(), Failure> {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let mut targets = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
@@ -20,7 +20,7 @@ pub(super) fn refuse_beside_storage() -> Result<(), Failure> {
     }
 }
 
-/// Makes sure that so much is free in the arena; `mapped` is what is in host memory without being in it.
+/// Makes sure that `bytes` are free in the arena. `mapped`: bytes in host memory outside of it.
 pub(super) fn secure(bytes: u64, mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
     let &context = contexts.first().ok_or("the program has no CUDA context any more: there is nothing to move")?;
     let mut arena = ARENA.lock();

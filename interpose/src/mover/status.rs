@@ -1,4 +1,4 @@
-//! What moving has done and does, for `memlab ps` and the control socket.
+//! The state of moving, for `memlab ps` and the control socket.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::vmm::allocations::LEAST;
 use crate::vmm::totals::{self, Seen};
 use crate::vmm::{gate, mode};
 
-/// One word or two for a table, and all of it.
+/// The state in one or two words, for a table, and in full.
 pub fn status() -> (&'static str, Value) {
     if progress::is_checkpointed() {
         return ("checkpointed", json!({"enabled": mode::is_enabled(), "state": "checkpointed"}));

@@ -6,6 +6,7 @@ mod api;
 pub mod layout;
 pub mod lines;
 mod native;
+pub mod probe;
 mod program;
 mod running_agent;
 mod sources;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use memlab_trace::encode::{self, LineBuffer};
 
-use super::walk::{Interpreter, Probe, Unsupported};
+use super::probe::Probe;
+use super::walk::{Interpreter, Unsupported};
 use crate::log::Log;
 use crate::stderr::say;
 use crate::symbols;

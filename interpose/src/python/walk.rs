@@ -13,6 +13,7 @@ use super::layout::{
     TUPLE_SIZE, TYPE_FLAGS, TYPE_NAME,
 };
 use super::lines;
+use super::probe::Probe;
 
 /// Frames deeper than this (counted from the innermost) are left out.
 pub const MAX_DEPTH: usize = 512;
@@ -414,42 +415,4 @@ unsafe fn type_name(class: *const u8) -> String {
 unsafe fn read<T: Copy>(base: *const u8, offset: usize) -> T {
     // SAFETY: the caller promises that a `T` can be read there.
     unsafe { base.add(offset).cast::<T>().read_unaligned() }
-}
-
-/// Asks the kernel whether memory can be read: `write` to a pipe answers `EFAULT` instead of crashing.
-pub struct Probe {
-    read_end: c_int,
-    write_end: c_int,
-}
-
-impl Probe {
-    pub fn new() -> Option<Self> {
-        let mut ends = [0; 2];
-        // SAFETY: `ends` has room for the two descriptors.
-        let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } == 0;
-        made.then_some(Self { read_end: ends[0], write_end: ends[1] })
-    }
-
-    fn readable(&self, address: *const u8, length: usize) -> bool {
-        let mut sink = [0u8; 512];
-        let length = length.min(sink.len());
-        // SAFETY: the kernel checks `address`; `sink` takes what was written.
-        unsafe {
-            let written = libc::write(self.write_end, address.cast(), length);
-            if written > 0 {
-                libc::read(self.read_end, sink.as_mut_ptr().cast(), sink.len());
-            }
-            written == length as isize
-        }
-    }
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        // SAFETY: both descriptors are ours.
-        unsafe {
-            libc::close(self.read_end);
-            libc::close(self.write_end);
-        }
-    }
 }

@@ -29,7 +29,7 @@ fn page_bytes(properties: &Properties) -> Result<u64, Code> {
     }
 }
 
-/// `cuMemAlloc`, of a size worth it; `None` leaves it to the driver.
+/// `cuMemAlloc`; `None` leaves it to the driver.
 pub fn allocate(bytes: u64) -> Option<Result<u64, Code>> {
     if bytes < LEAST {
         return None;
@@ -109,7 +109,7 @@ pub fn free(address: u64) -> Option<Result<(), Code>> {
     }
     let freed = Freed { address, context, mapping, physical };
     if captures::is_any() {
-        // `cuMemFree` may be called beside a capture; to synchronise beside it would spoil it.
+        // `cuMemFree` may be called during a capture; to synchronise would invalidate the capture.
         holdings.deferred.push(freed);
         return Some(Ok(()));
     }

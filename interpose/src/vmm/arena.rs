@@ -25,7 +25,7 @@ impl Span {
     }
 }
 
-/// Pinned as one.
+/// Host memory that was pinned by one call.
 struct Region {
     address: usize,
     bytes: u64,
@@ -66,7 +66,7 @@ impl Arena {
         self.free.values().sum()
     }
 
-    /// Grows until so much is free. A context must be current. What was pinned before an error stays for the next try.
+    /// Grows until `bytes` are free. A context must be current. What was pinned before an error stays for the next try.
     pub fn secure(&mut self, bytes: u64) -> Result<(), String> {
         let missing = bytes.saturating_sub(self.free_bytes()).next_multiple_of(HUGE_PAGE);
         if missing == 0 {
@@ -177,7 +177,7 @@ impl Arena {
     }
 }
 
-/// Memory of the kernel's, every page of it there: a page that could not be had is an error here, not later.
+/// Maps memory and has the kernel back every page, so that a lack of memory is an error here and not later.
 fn take_pages(bytes: u64) -> Result<usize, String> {
     let short = |bytes| format!("the system did not give {} of host memory: nothing was moved", size(bytes));
     // SAFETY: a fresh mapping, which no other thread knows; advice on it, which may be refused.
@@ -256,7 +256,7 @@ mod tests {
                 let spans = taken.swap_remove(next(taken.len() as u64) as usize);
                 arena.give_back(&spans);
             }
-            // THEN no byte is in two hands, none lost, and none outside the regions
+            // THEN no byte is taken twice, none lost, and none outside the regions
             let mut all: Vec<(usize, u64)> = arena.free.iter().map(|(&address, &bytes)| (address, bytes)).collect();
             all.extend(taken.iter().flatten().map(|span| (span.address, span.bytes)));
             all.sort_unstable();

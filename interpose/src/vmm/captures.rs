@@ -5,10 +5,10 @@ use parking_lot::Mutex;
 
 use crate::cuda::calls;
 
-/// A stream, and of what each thread has for itself under the same handle, whose.
+/// A stream's handle, and the thread if each thread has its own stream under that handle (else 0).
 type Key = (u64, usize);
 
-/// With the context that it began in.
+/// Streams that are being captured, and the context in which each capture began.
 static CAPTURING: Mutex<Option<HashMap<Key, u64>>> = Mutex::new(None);
 
 fn key(stream: u64) -> Key {
@@ -29,7 +29,7 @@ pub fn begins(stream: u64) -> bool {
     CAPTURING.lock().get_or_insert_default().try_insert(key(stream), context).is_ok()
 }
 
-/// Ended, destroyed, or never begun.
+/// The stream's capture has ended, the stream was destroyed, or the capture never began.
 pub fn ended(stream: u64) {
     if let Some(capturing) = CAPTURING.lock().as_mut() {
         capturing.remove(&key(stream));
@@ -39,7 +39,7 @@ pub fn ended(stream: u64) {
 /// A call that ends a capture has failed: it may go on.
 pub fn ended_perhaps(stream: u64) {
     let is_known = CAPTURING.lock().as_ref().is_some_and(|capturing| capturing.contains_key(&key(stream)));
-    // The driver is not asked about what may be no stream.
+    // The driver is asked about known streams alone: another handle may be none.
     if is_known && !calls::is_capturing(key(stream).0) {
         ended(stream);
     }

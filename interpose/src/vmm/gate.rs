@@ -1,10 +1,10 @@
 //! The gate that every launch, copy and fill of the program passes. Open, it costs a few nanoseconds; closed, threads
 //! wait in it, before they enter the driver, until it opens again.
 //!
-//! A thread says that it is inside *before* it looks whether the gate is closed; who closes it does so *before* looking
-//! who is inside. So each sees the other, provided that neither's store and load change places. The thread passing the
-//! gate should not pay for that with a fence: where the kernel has `membarrier`, the closing side makes every running
-//! thread of the process execute one.
+//! A passing thread notes that it is inside *before* it looks whether the gate is closed. The closing thread closes it
+//! *before* it looks which threads are inside. Each sees the other, provided that neither's store and load are reordered.
+//! So that the passing thread needs no fence for that, the closing one makes every running thread of the process execute
+//! one, where the kernel has `membarrier`.
 
 use std::cell::Cell;
 use std::ptr;
@@ -16,7 +16,7 @@ const CLOSED: u32 = 1;
 
 /// A futex: threads wait on it while it is [`CLOSED`].
 static STATE: AtomicU32 = AtomicU32::new(OPEN);
-/// Whether threads have to be watched at all: only a program started for offloading has a gate.
+/// Whether there is a gate: only in a program started for offloading.
 static BUILT: AtomicBool = AtomicBool::new(false);
 /// Whether the kernel makes the fence of the passing side.
 static LIGHT: AtomicBool = AtomicBool::new(false);
@@ -38,7 +38,7 @@ thread_local! {
     static HAND_BACK: HandBack = const { HandBack };
 }
 
-/// Gives the slot to threads to come when its thread ends.
+/// Frees the slot for a new thread when its thread ends.
 struct HandBack;
 
 impl Drop for HandBack {
@@ -85,7 +85,7 @@ pub fn enter() -> Pass {
     } else {
         fence(Ordering::SeqCst);
     }
-    // A call made from within another must not wait for those who wait for the outer one to end.
+    // A nested call must not wait: the thread that closed the gate waits for the outer call to end.
     if STATE.load(Ordering::Acquire) != OPEN && depth == 0 {
         wait(slot);
     }
@@ -177,7 +177,7 @@ pub fn close() {
     fence(Ordering::SeqCst);
 }
 
-/// Opens it and wakes who waits.
+/// Opens it and wakes the threads that wait.
 pub fn open() {
     STATE.store(OPEN, Ordering::SeqCst);
     // SAFETY: a valid futex word.
@@ -191,7 +191,7 @@ pub fn is_closed() -> bool {
     STATE.load(Ordering::Relaxed) == CLOSED
 }
 
-/// Waits until no thread is inside a gated call, for so long at most; says whether that came.
+/// Waits until no thread is inside a gated call; false if `deadline` came first.
 pub fn wait_until_empty(deadline: Instant) -> bool {
     let mut pause = Duration::from_micros(20);
     loop {

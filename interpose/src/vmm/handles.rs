@@ -38,7 +38,7 @@ pub fn create(bytes: u64, properties: &Properties) -> Option<Result<u64, Code>> 
 /// The same in host memory that the device reaches: what the program asked for on the device, of these `properties`.
 pub fn create_on_host(device: i32, bytes: u64, properties: &Properties) -> Option<Result<u64, Code>> {
     let on_host = Properties::on_host(device)?;
-    // A handle that other processes could open is not to be had of every kind of host memory.
+    // Not every kind of host memory has handles that other processes can open.
     let shareable = Properties { handle_types: properties.handle_types, ..on_host };
     let made = calls::create(bytes, &shareable).or_else(|_| calls::create(bytes, &on_host));
     Some(made.map(|handle| {
@@ -132,7 +132,7 @@ pub fn unmap(address: u64, bytes: u64) -> Option<Result<(), Code>> {
     Some(Ok(()))
 }
 
-/// The driver has allowed access to a range: remembered, to be allowed again when memory comes back.
+/// The driver has allowed access to a range. Noted, to be allowed again when memory comes back.
 pub fn access_set(address: u64, bytes: u64, access: &[Access]) {
     let mut holdings = HOLDINGS.lock();
     for (_, mapping) in holdings.mappings.range_mut(address..address.saturating_add(bytes)) {
@@ -157,8 +157,8 @@ pub fn properties(handle: u64) -> Option<Result<Properties, Code>> {
     with(handle, |holdings, number| holdings.physicals.get(&number).map(|it| it.properties).ok_or(Code::INVALID_VALUE))
 }
 
-/// Lets others keep the memory too, by the driver's own handle of it: where that succeeds, it stays where it is from here
-/// on. What is in host memory, in whole or in part, would have to come back first.
+/// Shares the memory by the driver's own handle of it. If that succeeds, the memory is never moved from here on. Memory that
+/// is in the host's, in whole or in part, cannot be shared.
 pub fn fix(handle: u64, why: &'static str, share: impl FnOnce(u64) -> Result<(), Code>) -> Option<Result<(), Code>> {
     with(handle, |holdings, number| {
         let physical = holdings.physicals.get_mut(&number).ok_or(Code::INVALID_VALUE)?;

@@ -25,7 +25,7 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// What the program takes for its size.
+    /// The size that the program asked for.
     pub fn bytes_asked_for(&self) -> u64 {
         self.allocation.map_or(self.bytes, |allocation| allocation.requested)
     }
@@ -65,7 +65,7 @@ pub struct Freed {
 }
 
 impl Freed {
-    /// As `cuMemFree` does: what uses the memory comes to its end first.
+    /// Waits for work that uses the memory, as `cuMemFree` does, and unmaps it.
     pub fn detach(&self) -> Result<(), Code> {
         let finished = Current::switch(self.context).and_then(|_current| calls::synchronize());
         finished.and_then(|()| self.physical.unmap_at(self.address, self.mapping.bytes))
@@ -88,8 +88,8 @@ pub struct Holdings {
     pub deferred: Vec<Freed>,
 }
 
-/// Held while tables change and while bytes are moved. A thread of the program may wait for it in a call that frees; who
-/// moves needs nothing that such a thread can hold.
+/// Held while tables change and while bytes are moved. A thread of the program may wait for it in a call that frees; the
+/// thread that moves needs nothing that such a thread can hold.
 pub static HOLDINGS: Mutex<Holdings> = Mutex::new(Holdings::new());
 
 impl Holdings {
@@ -124,7 +124,7 @@ impl Holdings {
         if physical.references == 0 && physical.mapped_at.is_empty() { self.physicals.remove(&number) } else { None }
     }
 
-    /// An address at which `number` can be read and written by its device; `None` keeps it where it is.
+    /// An address at which `number` can be read and written by its device; without one it cannot be moved.
     pub fn reach(&self, number: u64) -> Option<u64> {
         let physical = self.physicals.get(&number)?;
         let own = Access::full(physical.device);
@@ -135,7 +135,7 @@ impl Holdings {
             .find(|at| self.mappings.get(at).is_some_and(|it| it.bytes == physical.bytes && it.access.contains(&own)))
     }
 
-    /// Whether its bytes may leave where they are. What is mapped in part somewhere cannot be mapped there in pieces.
+    /// Whether its bytes can be moved. What is mapped in part at some address could not be mapped there in pieces.
     pub fn is_movable(&self, number: u64) -> bool {
         self.physicals.get(&number).is_some_and(|physical| {
             let whole = |at| self.mappings.get(at).is_some_and(|mapping| mapping.bytes == physical.bytes);
@@ -149,7 +149,7 @@ impl Holdings {
         pieces.any(|piece| piece.lost_mapping || matches!(piece.place, Place::Arena(_)))
     }
 
-    /// Where a piece belongs, and who may reach it there.
+    /// Where a piece belongs, and which devices may reach it there.
     pub fn addresses(&self, number: u64, offset: u64) -> Vec<MappedAddress> {
         let mapped_at = self.physicals.get(&number).map_or(&[][..], |physical| &physical.mapped_at);
         let mapped = |&at: &u64| {

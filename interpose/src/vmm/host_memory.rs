@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 
 use memlab_sizes::format as size;
 
-/// Left to the rest of the machine whatever is moved: what runs dry is not only this program.
+/// Always left to the rest of the machine.
 const SPARED: u64 = 512 << 20;
 
-/// Says why `bytes` more of host memory cannot be had; what is there is not taken, only looked at.
+/// Checks that `bytes` more of host memory can be had, without taking them.
+///
+/// # Errors
+///
+/// Says what they would exceed.
 pub fn check(bytes: u64, taken: u64) -> Result<(), String> {
     if let Some(most) = config().host_max
         && taken + bytes > most
@@ -33,7 +37,7 @@ pub fn check(bytes: u64, taken: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes that can be had, and from whom: the tightest of all bounds. `root` is where `/proc` and `/sys` are.
+/// Bytes that can be had by the tightest of all bounds, and whose bound that is. `root` is where `/proc` and `/sys` are.
 fn available(root: &Path) -> Option<(u64, String)> {
     let machine = fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| of_machine(&text));
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).map_or_else(|_| Vec::new(), |text| of_groups(&text));

@@ -14,12 +14,12 @@ pub enum Place {
     Device(u64),
     /// In physical memory of the host, mapped at the same address, by this handle.
     Host(u64),
-    /// Nowhere mapped: the program has to wait.
+    /// In the arena, and not mapped: the program has to wait.
     Arena(Vec<Span>),
 }
 
 pub struct Piece {
-    /// Within its physical.
+    /// Within its [`Physical`].
     pub offset: u64,
     pub bytes: u64,
     pub place: Place,
@@ -64,12 +64,12 @@ pub struct Physical {
     pub pieces: Vec<Piece>,
     /// Addresses in [`super::holdings::Holdings::mappings`].
     pub mapped_at: Vec<u64>,
-    /// Why it has to stay where it is.
+    /// Why it cannot be moved.
     pub fixed: Option<&'static str>,
 }
 
 impl Physical {
-    /// Maps what is there at `address`. All or nothing.
+    /// Maps all pieces that have physical memory at `address`, or none.
     pub fn map_at(&self, address: u64, bytes: u64) -> Result<(), Code> {
         for (done, piece) in self.pieces.iter().enumerate() {
             let Some(handle) = piece.handle() else { continue };
@@ -86,7 +86,7 @@ impl Physical {
         Ok(())
     }
 
-    /// Takes the mapping at `address` away, as far as it is there.
+    /// Unmaps all pieces at `address` that are mapped.
     pub fn unmap_at(&self, address: u64, bytes: u64) -> Result<(), Code> {
         for piece in self.pieces.iter().filter(|piece| piece.handle().is_some() && piece.bytes_within(bytes) > 0) {
             calls::unmap(address + piece.offset, piece.bytes_within(bytes))?;

@@ -2,7 +2,7 @@
 
 use super::holdings::HOLDINGS;
 
-/// Whether an address is in memory that memlab has made up for `cuMemAlloc`.
+/// Whether an address is in memory by which memlab answered `cuMemAlloc`.
 pub fn is_backed(address: u64) -> bool {
     HOLDINGS.lock().mapping_at(address).is_some_and(|(_, mapping)| mapping.allocation.is_some())
 }
@@ -20,7 +20,7 @@ pub enum Fact {
     Word(u64),
 }
 
-/// What `cuPointerGetAttribute` has to say of memory that memlab backs, where the driver's answer would depend on where
+/// What `cuPointerGetAttribute` is to answer for memory that memlab backs, where the driver's answer would depend on where
 /// the bytes are at the moment, on how many pieces they are in, or on who has allocated them; `None` leaves it to the driver.
 pub fn attribute(address: u64, attribute: i32) -> Option<Fact> {
     /// `CUpointer_attribute`
