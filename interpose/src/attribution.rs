@@ -20,7 +20,7 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     if thread.backward.running {
         let backward = thread.backward;
         if innermost == backward.frame_at_entry {
-            // No Python ran since the engine took this node: the forward operation answers for it.
+            // No Python ran since the engine took this node: the event belongs to the forward operation.
             let linked = if backward.stack != 0 || backward.layer != 0 { Flags::LINKED } else { 0 };
             return Attribution {
                 stack: backward.stack,

@@ -19,17 +19,18 @@ use place::Naming;
 
 pub struct Log {
     /// The file being appended to. Replaced when a long run's trace is compacted. A thread may come to a file that was
-    /// replaced long ago, finds it closed, and goes on here: so the structure stays, and mapping and descriptor go.
+    /// replaced long ago, finds it closed, and takes the current one. So the structure is never freed, but its mapping and
+    /// descriptor are.
     current: AtomicPtr<TraceFile>,
     state: AtomicU8,
     /// Events that were not written, for want of room.
     lost: AtomicU64,
 }
 
-/// What is written. In this order, so that the larger of two is the stricter.
+/// What is written: everything, definitions and the end, the end alone, or nothing. The larger of two is the stricter.
 const ALL: u8 = 0;
 const DEFINITIONS: u8 = 1;
-const LAST_WORDS: u8 = 2;
+const ENDING: u8 = 2;
 /// For good.
 const NOTHING: u8 = 3;
 
@@ -68,18 +69,18 @@ impl Log {
     #[inline]
     pub fn append(&self, line: &[u8]) {
         let state = self.state.load(Ordering::Relaxed);
-        if line.is_empty() || state != ALL && !self.still_takes(state, line) {
+        if line.is_empty() || state != ALL && !self.accepts_when_full(state, line) {
             return;
         }
         let file = self.file();
         match file.append(line) {
             Ok(Room::Events) => {}
             Ok(Room::Definitions) => self.restrict(DEFINITIONS),
-            Ok(Room::LastWords) => self.restrict(LAST_WORDS),
+            Ok(Room::Ending) => self.restrict(ENDING),
             Err(Refused::Closed) if !ptr::eq(file, self.file()) => self.append(line), // It went on in another file.
             Err(Refused::Closed) => {}
             Err(Refused::Full) => {
-                self.restrict(LAST_WORDS);
+                self.restrict(ENDING);
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
             Err(Refused::Failed(error)) => self.give_up(&error),
@@ -88,13 +89,13 @@ impl Log {
 
     /// Whether a line is written although the file is nearly full.
     #[cold]
-    fn still_takes(&self, state: u8, line: &[u8]) -> bool {
-        let last_words = [b"[\"end\"".as_slice(), b"[\"lost\""].iter().any(|tag| line.starts_with(tag));
-        let seldom =
+    fn accepts_when_full(&self, state: u8, line: &[u8]) -> bool {
+        let is_ending = [b"[\"end\"".as_slice(), b"[\"lost\""].iter().any(|tag| line.starts_with(tag));
+        let is_rare =
             || [b"{".as_slice(), b"[\"step\"", b"[\"oom\"", b"[\"moved\""].iter().any(|tag| line.starts_with(tag));
         match state {
-            DEFINITIONS if last_words || seldom() => true,
-            LAST_WORDS if last_words => true,
+            DEFINITIONS if is_ending || is_rare() => true,
+            ENDING if is_ending => true,
             NOTHING => false,
             _ => {
                 self.lost.fetch_add(1, Ordering::Relaxed);
@@ -110,14 +111,14 @@ impl Log {
 
     /// There is room again.
     pub fn resume(&self) {
-        for state in [DEFINITIONS, LAST_WORDS] {
+        for state in [DEFINITIONS, ENDING] {
             let _ = self.state.compare_exchange(state, ALL, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
     /// Whether events are not written now, for want of room.
     pub fn is_full(&self) -> bool {
-        matches!(self.state.load(Ordering::Relaxed), DEFINITIONS | LAST_WORDS)
+        matches!(self.state.load(Ordering::Relaxed), DEFINITIONS | ENDING)
     }
 
     /// How many events were not written since this was last asked.

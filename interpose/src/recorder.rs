@@ -32,7 +32,7 @@ pub struct Recorder {
     pub python: Python,
     pub sampler: Sampler,
     pub facts: ProcessFacts,
-    /// Distinguishes this recorder from that of the process this one was forked from.
+    /// Which recorder it is of this process and of those it was forked from.
     serial: u64,
     start: libc::timespec,
     last_thread: AtomicU32,
@@ -66,9 +66,9 @@ static CREATING: Mutex<()> = Mutex::new(());
 static SERIALS: AtomicU64 = AtomicU64::new(0);
 /// Set when no recorder could be made: not tried again in this process.
 static FAILED: AtomicBool = AtomicBool::new(false);
-/// What else begins with a recording.
+/// Starts what else begins with a recording.
 static ON_START: OnceLock<fn(&'static Recorder)> = OnceLock::new();
-/// What to tell the user once, should this process come to record.
+/// What to tell the user once, if this process comes to record.
 static COMPLAINT: Mutex<Option<String>> = Mutex::new(None);
 
 /// Has `start` called with each new recorder, by the thread that made it and with unknown locks of its caller held.
@@ -81,7 +81,8 @@ pub fn complain_when_recording(complaint: String) {
     *COMPLAINT.lock() = Some(complaint);
 }
 
-/// A hook's stay inside memlab: the recorder and the calling thread's state, until dropped.
+/// What a hook works with: the recorder and the calling thread's state. Calls of hooks are ignored on this thread until it
+/// is dropped.
 pub struct Session {
     pub recorder: &'static Recorder,
     pub thread: &'static mut ThreadState,
@@ -228,7 +229,7 @@ impl Recorder {
         (seconds * 1_000_000_000).wrapping_add_signed(now.tv_nsec - self.start.tv_nsec)
     }
 
-    /// Which recorder of this process and those it was forked from it is; counted from 1.
+    /// Which recorder it is of this process and of those it was forked from, from 1.
     pub fn serial(&self) -> u64 {
         self.serial
     }
@@ -244,12 +245,12 @@ impl Recorder {
         self.module_deaths.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Asks for the agent to name new layers, at the interpreter's next convenience.
+    /// Asks the interpreter to run the agent, which names new layers.
     pub fn want_names(&self) {
         self.python.schedule();
     }
 
-    /// Tells the user and the trace about something memlab cannot do here.
+    /// Writes to stderr and into the trace that memlab cannot do something here.
     pub fn warn(&self, what: &str) {
         say(what);
         self.log.append(encode::warning(&mut LineBuffer::<1024>::new(), what));
@@ -286,12 +287,12 @@ impl Recorder {
         self.log.append(encode::thread(&mut LineBuffer::<256>::new(), thread.id, tid, &name[..length]));
     }
 
-    /// Ends the recording of events; what is torn down afterwards is not the program's doing.
+    /// Ends the recording of events: what is freed from now on, teardown frees.
     pub fn finish(&self) {
         self.finished.store(true, Ordering::Relaxed);
     }
 
-    /// Whether Python is being torn down, or the process.
+    /// Whether the recording of events has ended.
     pub fn is_finished(&self) -> bool {
         self.finished.load(Ordering::Relaxed)
     }

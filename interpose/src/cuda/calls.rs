@@ -145,7 +145,7 @@ impl Properties {
         }
     }
 
-    /// Host memory that `device` reaches at the address it is mapped to, near to it; `None` where the driver has none.
+    /// Host memory near `device`, which reaches it where it is mapped; `None` where the driver has none.
     pub fn on_host(device: i32) -> Option<Self> {
         let location = if attribute(HOST_NUMA_VMM, device) == 1 {
             Location { kind: Location::HOST_NUMA, id: attribute(HOST_NUMA_ID, device).max(0) }
@@ -197,7 +197,8 @@ pub fn synchronize() -> Result<(), Code> {
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`
 const RELAXED: c_int = 2;
 
-/// Sets what captures on other threads forbid this one, and says what it was; 0, the strictest, where the driver does not.
+/// Sets what captures on other threads forbid this one, and returns what was set before; 0, the strictest, where the driver
+/// does not tell.
 fn exchange_capture_mode(mut mode: c_int) -> c_int {
     call!(CAPTURE_MODE(&mut mode)).map_or(0, |()| mode)
 }
@@ -227,7 +228,7 @@ impl Drop for RelaxedCaptures {
     }
 }
 
-/// Whether a stream is being captured, validly or not; not so where the driver does not know it.
+/// Whether a stream is being captured, validly or not; false where the driver does not know the stream.
 pub fn is_capturing(stream: u64) -> bool {
     let mut status = 0;
     call!(IS_CAPTURING(stream as Stream, &mut status)).is_ok_and(|()| status != 0)
@@ -286,7 +287,7 @@ pub fn unpin(address: *mut u8) {
     let _ = call!(HOST_UNREGISTER(address.cast()));
 }
 
-/// A stream of our own that waits for no other.
+/// A new stream, which waits for no other.
 pub fn create_stream() -> Result<Stream, Code> {
     const NON_BLOCKING: c_uint = 1;
     let mut stream = ptr::null_mut();

@@ -1,4 +1,4 @@
-//! What the process holds of the driver's memory, and the events that say so.
+//! The memory that the process has from the driver, and its events in the trace.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -82,7 +82,7 @@ impl DriverMemory {
     }
 }
 
-/// Segments are few and large, so one lock and maps serve. A hook waits for another thread's hook alone.
+/// Segments are few and large, so one lock and maps serve. Only hooks wait for each other.
 static MEMORY: Mutex<DriverMemory> = Mutex::new(DriverMemory::new());
 
 /// In a forked child, which holds nothing on any device.
@@ -103,7 +103,7 @@ pub fn allocated(kind: DriverKind, address: u64, bytes: u64, call: &'static str,
     add(kind, address, bytes, call, caller, false)
 }
 
-/// The same for what its device's limit has sent to the host.
+/// The same for memory that was spilled to the host over its device's limit.
 pub fn spilled(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize) -> bool {
     add(kind, address, bytes, call, caller, true)
 }
@@ -125,7 +125,7 @@ fn add(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: u
     true
 }
 
-/// A segment of PyTorch's caching allocator was there before memlab was loaded.
+/// The agent found a segment of PyTorch's caching allocator from before memlab was loaded.
 pub fn found_segment(device: i32, address: u64, bytes: u64) {
     let Some(session) = Recorder::enter_if_recording() else { return };
     let key = (Space::Address, address);
@@ -181,7 +181,7 @@ pub fn library_at(address: usize) -> &'static str {
     })
 }
 
-/// Bytes of the devices that the process holds in the driver's own allocations, `cuMemCreate`d memory apart.
+/// Bytes that the process holds on devices in the driver's own allocations, without `cuMemCreate`d memory.
 pub fn held_bytes() -> u64 {
     let memory = MEMORY.lock();
     let on_devices = memory.live.values().filter(|allocation| allocation.kind.on_device());

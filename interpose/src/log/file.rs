@@ -33,7 +33,7 @@ pub enum Room {
     /// What names things, without which later events would mean nothing.
     Definitions,
     /// What ends the trace.
-    LastWords,
+    Ending,
 }
 
 /// How far ahead of the end a file is extended: small at first, so that short programs leave small files.
@@ -135,13 +135,13 @@ impl TraceFile {
         Ok(room)
     }
 
-    /// What of the size that the file may reach is kept for definitions, and for the last lines.
+    /// How much of the size that the file may reach is reserved for definitions, and for the last lines.
     fn reserve(most: u64) -> u64 {
         (most / 16).clamp(4 * MARGIN, 64 * MARGIN)
     }
 
-    /// Makes the file at least `end` bytes long. `posix_fallocate` really takes the disk space, so that a full disk is
-    /// an error here and not a SIGBUS at some later store.
+    /// Makes the file at least `end` bytes long. `posix_fallocate` allocates the disk space, so that a full disk is an
+    /// error here and not a SIGBUS at a later store.
     #[cold]
     fn extend(&self, end: u64, line_bytes: u64) -> Result<Room, Refused> {
         let _one_at_a_time = self.extending.lock();
@@ -167,7 +167,7 @@ impl TraceFile {
         } else if end <= for_definitions {
             (Room::Definitions, for_definitions)
         } else if end <= most {
-            (Room::LastWords, most)
+            (Room::Ending, most)
         } else {
             self.refused.fetch_add(line_bytes, Ordering::SeqCst);
             return Err(Refused::Full);
@@ -199,7 +199,7 @@ impl TraceFile {
         self.file.write_all_at(line, start)
     }
 
-    /// That the descriptor is still the trace's.
+    /// An error if the descriptor is no longer the trace's.
     fn check_descriptor(&self) -> io::Result<()> {
         if inode_of(&*self.file) == self.inode {
             Ok(())
@@ -233,7 +233,7 @@ impl TraceFile {
     /// A thread that reserved before `ready` became 0 is counted in `tail`, so its bytes stay; one that reserves
     /// later sees `ready` and writes nothing. No thread can touch a page beyond the new end.
     pub fn close(&self) -> u64 {
-        // Not for ever: a signal handler that ends the process may have interrupted an extension on this very thread.
+        // With a timeout: a signal handler that ends the process may have interrupted an extension on this very thread.
         let _no_extension = self.extending.try_lock_for(Duration::from_millis(100));
         if self.is_closed() {
             return self.end.load(Ordering::SeqCst);
@@ -404,7 +404,7 @@ impl TraceFile {
 /// as valgrind does to find leaks. Access is given as the file is extended. Null where the file system
 /// refuses shared mappings.
 ///
-/// This asks the kernel itself: ThreadSanitizer takes a call of `mmap` for a write to every byte of the mapping, and does not
+/// Uses the system call: ThreadSanitizer takes a call of `mmap` for a write to every byte of the mapping, and does not
 /// know the atomic operation by which other threads learn of it.
 fn map(file: &File, bytes: u64) -> *mut u8 {
     // A variadic function looks at whole registers.

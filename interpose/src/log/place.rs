@@ -34,8 +34,8 @@ pub enum Naming {
 pub fn open_unused(path: &Path, naming: Naming) -> io::Result<(File, PathBuf)> {
     for number in 0..if naming == Naming::Exact { 1 } else { 1000 } {
         let candidate = if number == 0 { path.to_owned() } else { numbered(path, number) };
-        // Several processes may be at this at once, and between making a file and locking it another can have taken it for a
-        // dead one's: only who holds the lock of the file that has the name goes on.
+        // Several processes may do this at once. Between creating a file and locking it, another may have taken it for that of
+        // a dead process: only the process that holds the lock of the file with the name goes on.
         for _ in 0..16 {
             let mut options = OpenOptions::new();
             match options.read(true).write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(&candidate) {
@@ -81,7 +81,7 @@ fn refused(what: &str) -> io::Error {
 /// What has the name already.
 enum Found {
     Nothing,
-    /// A trace of this user's, or an empty file, in which there is nothing to be lost.
+    /// A trace of this user's, or an empty file, which loses nothing.
     Trace(File),
     AnotherUsers,
     Other(&'static str),
@@ -155,7 +155,7 @@ enum Lock {
     None,
 }
 
-/// Takes the lock that says "a process writes to this file"; it goes with the process.
+/// Takes the lock that says "a process writes to this file"; the kernel drops it with the process.
 fn lock(file: &File) -> Lock {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Lock::Ours,

@@ -47,7 +47,7 @@ def _qualified(path):
     return _ITEM.sub(r".\1", _LOCAL.sub("", path)).replace("._modules", "").strip(".")
 
 
-def _nobody():
+def _no_object():
     """A reference to nothing."""
     return None
 
@@ -57,27 +57,27 @@ class Agent:
         self.native = native
         self.torch = torch
         self.reader = native.reader.Reader(torch, native.instances)
-        self.pid = os.getpid()  # A forked child has an agent of its own.
+        self.pid = os.getpid()  # A forked child has another agent.
         self.layers = {}  # layer id -> (weak module, root layer id, qualified name)
         self.layers_of = {}  # id(module) -> its layer ids
         self.watched = {}  # id(module) -> weakref whose death forgets the address
         self.roots: dict = {}  # layer id -> weak root module
         self.next_search = 0.0
-        self.tags = _Tagger(native, torch, self.reader, self.roots, self.bury, self.warn_once)
+        self.tags = _Tagger(native, torch, self.reader, self.roots, self.forget_dead, self.warn_once)
         self.after_step, self.after_backward = self.tags.after_step, self.tags.after_backward  # Called by the library.
         self.finished = False
         self.warned = False
         native.software("torch", str(torch.__version__), os.path.dirname(os.path.abspath(torch.__file__)))
-        self.hears_steps = False
+        self.has_step_hook = False
 
     def attach(self):
-        self.hear_steps()
+        self.register_step_hook()
         atexit.register(self.at_exit)
 
     def detach(self):
         atexit.unregister(self.at_exit)
 
-    def hear_steps(self):
+    def register_step_hook(self):
         """Has PyTorch call a function of the library's after each optimizer's step. It is registered once in a process and
         never taken back.
 
@@ -87,12 +87,12 @@ class Agent:
         # Not an attribute of `torch.optim`, which deletes the name.
         module: Any = sys.modules.get("torch.optim.optimizer")
         hooks = getattr(module, "_global_optimizer_post_hooks", None)  # Absent before PyTorch 2.1.
-        if self.hears_steps or type(hooks) is not collections.OrderedDict:
+        if self.has_step_hook or type(hooks) is not collections.OrderedDict:
             return
         hook = self.native.step_hook()
         known = dict.copy(hooks)
         if any(value is hook for value in known.values()):  # By the process this one was forked from.
-            self.hears_steps = True
+            self.has_step_hook = True
             return
         # PyTorch counts up from 0 and shows the program its numbers, so none is taken from there.
         key = next(number for number in itertools.count(-1, -1) if number not in known)
@@ -101,8 +101,8 @@ class Agent:
             for constant in module.Optimizer.profile_hook_step.__code__.co_consts
             if getattr(constant, "co_name", None) == "wrapper"
         )
-        self.hears_steps = self.native.add_step_hook(hooks, key, step)
-        if not self.hears_steps:
+        self.has_step_hook = self.native.add_step_hook(hooks, key, step)
+        if not self.has_step_hook:
             self.native.run_later()
 
     # Modules ---------------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Agent:
         try:
             self.name_all(unnamed)
             with _Harmless():
-                self.hear_steps()
+                self.register_step_hook()
             # After all names: it may take long.
             self.tags.tag_arguments()
             self.tags.tag_new()
@@ -130,7 +130,7 @@ class Agent:
         graph_modules: dict = {}
         found: dict = {}  # Holds them until they have their names.
         with _Harmless():
-            self.bury()
+            self.forget_dead()
             found.update(self.found_on_heap(unnamed))
         for layer, parent, module, address, generated, line, kind in unnamed:
             with _Harmless(functools.partial(self.warn_once, f"a layer keeps its class name, {kind}")):
@@ -154,18 +154,18 @@ class Agent:
         if parent != 0:
             name = self.name_below(parent, module)
             if name is not None:
-                self.know(layer, module, self.layers[parent][1], name)
+                self.add_layer(layer, module, self.layers[parent][1], name)
                 self.native.layer(layer, name, "", "")
             return
         for _, submodule in self.reader.parts(module):
             self.watch(submodule)
         original, name = self.original_of(module)
         if original != 0:
-            self.know(layer, module, original, name)
+            self.add_layer(layer, module, original, name)
             self.native.tensorless(layer)  # The next replica takes its place.
             self.native.layer(layer, name, "", "", original)
             return
-        self.know(layer, module, layer, "")
+        self.add_layer(layer, module, layer, "")
         self.roots[layer] = weakref.ref(module)
         variable = ""
         # Losses and the like are made anew at every step: what has no tensors needs no tags.
@@ -179,7 +179,7 @@ class Agent:
 
     def original_of(self, replica):
         """(layer of the outermost module, qualified name in it) of the module that `nn.DataParallel` has copied; 0 if none
-        is known. A copy has a dictionary of its own with the same things in it."""
+        is known. A copy has another dictionary with the same objects in it."""
         if self.reader.attribute(replica, "_is_replica") is not True:
             return 0, ""
         hooks = self.reader.attribute(replica, "_forward_hooks")
@@ -207,7 +207,7 @@ class Agent:
                     return f"{self.reader.class_name(type(value))}.{attribute}"
         return ""
 
-    def know(self, layer, module, root, name):
+    def add_layer(self, layer, module, root, name):
         self.layers[layer] = (weakref.ref(module), root, name)
         self.layers_of.setdefault(id(module), []).append(layer)
 
@@ -217,8 +217,8 @@ class Agent:
             self.native.warn(f"{what} ({_described(error)})")
 
     def found_on_heap(self, unnamed):
-        """Modules by address that nobody knows and no thread is inside of any more: threads called them while the main one
-        waited. If they are no replicas of `nn.DataParallel`, that takes a search of the whole heap, so it is made seldom."""
+        """Modules by address that have no layer and that no thread is inside of any more: threads called them while the main
+        one waited. If they are no replicas of `nn.DataParallel`, that takes a search of the whole heap, so it is rare."""
         wanted = {
             address: kind
             for _, _, module, address, generated, _, kind in unnamed
@@ -270,7 +270,7 @@ class Agent:
         return () if graph is None else graph.nodes
 
     def graph_part_at(self, address, graph_modules):
-        """The graph module, or the node of one, that lies at the address."""
+        """The graph module, or the node of one, at the address."""
         nodes = (node for module in graph_modules.values() for node in self.nodes_of(module))
         return graph_modules.get(address) or next((node for node in nodes if id(node) == address), None)
 
@@ -281,14 +281,14 @@ class Agent:
             if parent in self.layers:
                 caller, root, name = self.layers[parent]
                 if caller() is not None:
-                    self.know(layer, caller(), root, name)
+                    self.add_layer(layer, caller(), root, name)
                     self.native.layer(layer, name, self.reader.class_name(type(caller())), "")
             return
         address, (path, kind) = next(reversed(modules.items()))
         traced = self.alive_at(int(address)) if str(address).isdigit() else None
         name = self.name_below(parent, traced) if traced is not None else None
         if name is None:
-            reference, _, caller = self.layers.get(parent, (_nobody, 0, ""))
+            reference, _, caller = self.layers.get(parent, (_no_object, 0, ""))
             names = [caller, _qualified(str(path))]
             # Until PyTorch 2.5 the outermost frame that was traced is that of the module that was given to torch.compile.
             if reference() is not None and any(child == "_orig_mod" for child, _ in self.reader.children(reference())):
@@ -297,7 +297,7 @@ class Agent:
         if parent in self.layers:
             owner = traced if traced is not None else module if module is not None else self.layers[parent][0]()
             if owner is not None:
-                self.know(layer, owner, self.layers[parent][1], name)
+                self.add_layer(layer, owner, self.layers[parent][1], name)
         self.native.layer(layer, name, getattr(kind, "__name__", str(kind).rpartition(".")[2]), "")
 
     def alive_at(self, address):
@@ -305,7 +305,7 @@ class Agent:
         return watched() if watched is not None else None
 
     def name_below(self, parent, module):
-        reference, root_layer, caller_name = self.layers.get(parent, (_nobody, 0, ""))
+        reference, root_layer, caller_name = self.layers.get(parent, (_no_object, 0, ""))
         caller = reference()
         if caller is None:
             return None
@@ -313,7 +313,7 @@ class Agent:
         if relative is None:
             relative = self.reader.name_in(caller, module)
         if relative is None:  # Not registered in its caller: held in a list, or passed as an argument.
-            root = self.roots.get(root_layer, _nobody)()
+            root = self.roots.get(root_layer, _no_object)()
             if root is not None:
                 found = self.reader.name_in(root, module)
                 if found is not None:
@@ -326,23 +326,23 @@ class Agent:
         known = self.watched.get(address)
         if known is not None and known() is module:
             return
-        self.bury_one(address)
+        self.forget_address(address)
         self.watched[address] = weakref.ref(module, self.native.when_dead(address))
 
-    def bury(self):
+    def forget_dead(self):
         """Forgets modules that died: their addresses may be others' by now."""
         for address in self.native.take_dead():
             if self.alive_at(address) is None:
-                self.bury_one(address)
+                self.forget_address(address)
 
-    def bury_one(self, address):
+    def forget_address(self, address):
         self.watched.pop(address, None)
         for layer in self.layers_of.pop(address, ()):
             self.layers.pop(layer, None)
             self.roots.pop(layer, None)
 
     def at_exit(self):
-        """The last moment before Python tears the program down: what is alive now is what it ended with."""
+        """The last moment before Python tears the program down: what is alive now is what the program ended with."""
         if not self.finished and os.getpid() == self.pid:
             self.finished = True
             try:

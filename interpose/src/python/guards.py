@@ -1,4 +1,4 @@
-"""What keeps errors of memlab's own Python code from the program, and lets through what is the program's.
+"""Keeps exceptions of memlab's own Python code from the program, and passes on those that are the program's.
 
 Embedded in libmemlab.so and run before program.py and agent.py, in their namespaces.
 """
@@ -17,7 +17,7 @@ def _code_of(handler):
 
 
 def _raised_by_the_program(error):
-    """Whether a signal handler of the program raised this while the agent happened to run: it is the program's then."""
+    """Whether a signal handler of the program raised this while the agent ran: the exception is the program's then."""
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     frames = error.__traceback__
     while frames is not None:
@@ -28,12 +28,12 @@ def _raised_by_the_program(error):
 
 
 def _interrupted(error):
-    """Whether the agent was broken off from outside, not by a mistake of its own."""
+    """Whether the agent was interrupted from outside, not by a bug of its own."""
     return not isinstance(error, Exception) or _raised_by_the_program(error)
 
 
 class _Harmless:
-    """Keeps errors of the agent's own from the program, and lets through what is the program's."""
+    """Keeps exceptions of the agent from the program, and passes on those that are the program's."""
 
     def __init__(self, otherwise=None):
         self.otherwise = otherwise

@@ -1,4 +1,4 @@
-"""What only Python knows of the program's code: where it lies, and which cell of a notebook it is.
+"""What only Python knows of the program's code: where it is, and which cell of a notebook it is.
 
 Embedded in libmemlab.so and run inside the traced program, on its main thread, like agent.py, and bound by the same
 rules. It looks at dictionaries of modules and objects and calls nothing of the program's.
@@ -45,7 +45,7 @@ def _text(value):
 
 
 def _in_packages(file):
-    """The parts of a file's path below the folder that packages are installed in; none if it lies elsewhere."""
+    """The parts of a file's path below the folder that packages are installed in; none if it is not in one."""
     parts = file.split("/")
     places = [index for index, part in enumerate(parts) if part in _PACKAGES]
     return parts[places[-1] + 1 :] if places else []
@@ -60,7 +60,7 @@ def _root_of(file):
 
 
 def _programs():
-    """Where installed code lies that is the program: what `python -m` ran, a script that lies there, or what the
+    """Where installed code is that is the program: what `python -m` ran, a script that is there, or what the
     command of a package calls."""
     main = _dictionary(sys.modules.get("__main__"))
     file = _text(main.get("__file__"))

@@ -1,4 +1,4 @@
-"""Reads modules, optimizers and tensors without anyone being able to notice.
+"""Reads modules, optimizers and tensors without running any code of the program's.
 
 Programs override methods, properties and `__getattr__` of modules, and subclasses of tensors answer for themselves. So no
 object is asked: attributes come from the instances' own dictionaries, and what PyTorch knows of a tensor from functions of
