@@ -16,7 +16,7 @@ pub fn watch() {
 
 /// Runs in the child, whose only thread is the one that forked. Each part unlocks what another thread may have held, and
 /// forgets what is the parent's: its trace, its agent, its memory on the cards.
-unsafe extern "C" fn in_child() {
+extern "C" fn in_child() {
     recorder::reset_in_child();
     compaction::reset_in_child();
     control::clients::reset_in_child();

@@ -41,6 +41,10 @@ pub fn start(replacements: fn() -> Replacements) {
 /// `dlopen` as libraries call it once their tables are patched. The real one looks at its return address, for the
 /// caller's RUNPATH, so it is jumped to. What it loads is patched at the next `dlopen` or `dlsym`; Python calls one right
 /// after loading an extension.
+///
+/// # Safety
+///
+/// As for the real `dlopen`.
 #[unsafe(naked)]
 unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
     std::arch::naked_asm!(
@@ -89,6 +93,9 @@ struct Pass<'a> {
     patched: &'a mut HashSet<usize>,
 }
 
+/// # Safety
+///
+/// To be called by `dl_iterate_phdr`, with the `Pass` of [`patch_all`].
 unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _size: usize, pass: *mut c_void) -> c_int {
     // SAFETY: a valid description, with a NUL-terminated name or none, and the `Pass` of `patch_all`.
     unsafe {

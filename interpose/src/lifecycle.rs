@@ -93,7 +93,7 @@ fn watch_exit() {
     }
 }
 
-unsafe extern "C" fn exiting(code: c_int, _: *mut c_void) {
+extern "C" fn exiting(code: c_int, _: *mut c_void) {
     gate::let_through(); // What other exit handlers do with the card must not wait: the socket is gone.
     end(|recorder| {
         recorder.finish();
@@ -112,7 +112,7 @@ fn end_at_once(recorder: &Recorder, code: c_int) {
 
 /// `_exit`, which Python's `os._exit` calls: no exit handler runs, so the trace is ended here.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _exit(code: c_int) -> ! {
+pub extern "C" fn _exit(code: c_int) -> ! {
     end(|recorder| end_at_once(recorder, code));
     if let Some(real) = REAL_EXIT_NOW.get() {
         // SAFETY: glibc's own function.
@@ -126,9 +126,8 @@ pub unsafe extern "C" fn _exit(code: c_int) -> ! {
 
 /// `_Exit`, C's name for the same.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _Exit(code: c_int) -> ! {
-    // SAFETY: the function above, which takes any code.
-    unsafe { _exit(code) }
+pub extern "C" fn _Exit(code: c_int) -> ! {
+    _exit(code)
 }
 
 /// Ends the trace as `how` does, once.

@@ -238,6 +238,10 @@ impl SpareStates {
 
 /// Runs on the ending thread. Other keys' destructors may still allocate CUDA memory later: they find no state and get
 /// a new one.
+///
+/// # Safety
+///
+/// `state` was made in [`prepare`] for this thread, which ends.
 unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
     STATE.with(|cell| cell.set(ptr::null_mut()));
     // SAFETY: made in `prepare`, and this thread, whose it was, ends.

@@ -17,6 +17,10 @@ use crate::symbols::{REAL_DLSYM, real_dlsym};
 /// A name that memlab does not hook is passed on by a jump, not a call, so that the real function sees the caller's return
 /// address: the meaning of RTLD_NEXT and RTLD_DEFAULT depends on the caller. Must not allocate, lock or start threads: it
 /// is called while the loader initialises libraries.
+///
+/// # Safety
+///
+/// As for the real `dlsym`.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -50,6 +54,10 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *m
 const ABSENT: usize = 1;
 
 /// memlab's function for `symbol`, null to let the real `dlsym` answer, or [`ABSENT`].
+///
+/// # Safety
+///
+/// The arguments of a `dlsym`, and its return address.
 unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char, caller: *const c_void) -> *mut c_void {
     let real = real_dlsym(); // Also sets what the jump goes through.
     got_patch::patch_new_objects();

@@ -117,6 +117,9 @@ pub(crate) use hook;
 /// is that of the integer arguments before it, which decides the register (System V calling convention, x86-64).
 macro_rules! entry_point {
     ($name:ident [] ($($arg:ident: $type:ty),*) () $body:block) => {
+        /// # Safety
+        ///
+        /// As for the function that it stands for.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> std::ffi::c_int $body
     };
@@ -126,8 +129,14 @@ macro_rules! entry_point {
     ($name:ident [4] $($rest:tt)*) => { $crate::cuda::hook::entry_point! { @ "r8" $name $($rest)* } };
     ($name:ident [5] $($rest:tt)*) => { $crate::cuda::hook::entry_point! { @ "r9" $name $($rest)* } };
     (@ $register:literal $name:ident ($($arg:ident: $type:ty),*) ($caller:ident) $body:block) => {
+        /// # Safety
+        ///
+        /// To be called by the entry below.
         unsafe extern "C" fn body($($arg: $type,)* $caller: usize) -> std::ffi::c_int $body
 
+        /// # Safety
+        ///
+        /// As for the function that it stands for, with that function's arguments.
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {

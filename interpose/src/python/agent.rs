@@ -33,6 +33,10 @@ pub fn ask_for_earlier_memory() {
 }
 
 /// The pending call: on the main thread, with the GIL. What it returns other than 0 is raised in the program.
+///
+/// # Safety
+///
+/// To be called by the interpreter as a pending call: with the GIL, between two bytecodes.
 pub unsafe extern "C" fn run(_: *mut c_void) -> c_int {
     // Not kept while the agent runs: what the program drops meanwhile, or the garbage collector, is given back on this
     // thread too, and is to be recorded.

@@ -74,6 +74,9 @@ const fn method(name: &'static CStr, function: unsafe extern "C" fn(Object, Obje
 /// Unpacks a call's arguments into variables and runs `body` with them and the recorder; the call returns None.
 macro_rules! native_function {
     ($name:ident, $format:literal, ($($argument:ident: $type:ty = $initial:expr),*), |$recorder:ident| $body:expr) => {
+        /// # Safety
+        ///
+        /// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
         unsafe extern "C" fn $name(_: Object, arguments: Object) -> Object {
             let Some(api) = Api::get() else { return ptr::null_mut() };
             // SAFETY: called by the interpreter, with the GIL; the variables are of the types the format names.
@@ -158,6 +161,10 @@ native_function!(
 );
 
 /// The function that PyTorch is to call after each optimizer's step: the same object at every call.
+///
+/// # Safety
+///
+/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 unsafe extern "C" fn step_hook(_: Object, _arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     // SAFETY: called by the interpreter, with the GIL.
@@ -172,6 +179,10 @@ unsafe extern "C" fn step_hook(_: Object, _arguments: Object) -> Object {
 
 /// Puts the hook into PyTorch's dictionary under a key, unless a thread runs this code, which calls what the dictionary
 /// holds. Says whether it is there.
+///
+/// # Safety
+///
+/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 unsafe extern "C" fn add_step_hook(_: Object, arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     let (mut hooks, mut key, mut code) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -192,6 +203,10 @@ unsafe extern "C" fn add_step_hook(_: Object, arguments: Object) -> Object {
 ///
 /// In Python, other threads would run while all objects are held. They may drop what belongs to C++, and PyTorch says on stderr
 /// that such a tensor is still held.
+///
+/// # Safety
+///
+/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 unsafe extern "C" fn instances(_: Object, arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     // SAFETY: called by the interpreter, with the GIL, which nothing called here gives away.
@@ -222,6 +237,10 @@ unsafe extern "C" fn instances(_: Object, arguments: Object) -> Object {
 
 /// Called by the interpreter when a module dies; `address` is an int. A function in Python would not do: what a signal
 /// handler raised in it would be lost.
+///
+/// # Safety
+///
+/// To be called by the interpreter, with the GIL, on the int that it was made with.
 unsafe extern "C" fn died(address: Object, _reference: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     // SAFETY: called with the GIL and the int it was made with.
@@ -243,6 +262,10 @@ static DIED: Method = Method { name: c"died".as_ptr(), function: died, flags: ME
 static DEAD: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 /// The function to call when the module at an address dies.
+///
+/// # Safety
+///
+/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 unsafe extern "C" fn when_dead(_: Object, arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     // SAFETY: called by the interpreter, with the GIL; the method is static and the new function owns the int.
@@ -259,6 +282,10 @@ unsafe extern "C" fn when_dead(_: Object, arguments: Object) -> Object {
 }
 
 /// The addresses of modules that died since the last call, as a list.
+///
+/// # Safety
+///
+/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 unsafe extern "C" fn take_dead(_: Object, _arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     let dead = std::mem::take(&mut *DEAD.lock());

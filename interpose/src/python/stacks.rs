@@ -58,6 +58,10 @@ unsafe fn append_local(api: &Api, interpreter: &Interpreter, raw: &RawFrame, num
 
 /// The variables of the program's functions that run, outermost first: (name, address of the value, the value if the variable
 /// is the function's first, else None), as a list.
+///
+/// # Safety
+///
+/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 pub unsafe extern "C" fn variables(_: Object, _arguments: Object) -> Object {
     // SAFETY: called by the interpreter, with the GIL.
     unsafe {
@@ -104,6 +108,10 @@ unsafe fn list_variables(api: &Api, interpreter: &Interpreter, raw: &RawFrame, l
 
 /// What the outermost modules that run were called with: a list of their positional arguments as a tuple and of their named
 /// ones as a dictionary.
+///
+/// # Safety
+///
+/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 pub unsafe extern "C" fn arguments(_: Object, _arguments: Object) -> Object {
     /// `_wrapped_call_impl(self, *args, **kwargs)`, which calls no function that could change them before the module returns.
     const CALL: &str = "_wrapped_call_impl";
@@ -124,6 +132,10 @@ pub unsafe extern "C" fn arguments(_: Object, _arguments: Object) -> Object {
 }
 
 /// What `torch.nn.parallel.parallel_apply` was given by those who are in it: their lists of modules, as a list.
+///
+/// # Safety
+///
+/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 pub unsafe extern "C" fn replicas(_: Object, _arguments: Object) -> Object {
     // SAFETY: called by the interpreter, with the GIL; only of this function it is known that its first local is an object.
     unsafe {
@@ -140,6 +152,10 @@ fn is_parallel_apply(interpreter: &Interpreter, raw: &RawFrame) -> bool {
 }
 
 /// Whether a backward may be under way, or begin while the agent runs: its threads write gradients without the GIL.
+///
+/// # Safety
+///
+/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 pub unsafe extern "C" fn is_in_backward(_: Object, _arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     let mut may_be = true;

@@ -80,6 +80,10 @@ pub unsafe fn add(api: &Api, hooks: Object, key: Object, caller: Object) -> bool
 }
 
 /// The call: `hook(optimizer, args, kwargs)`.
+///
+/// # Safety
+///
+/// To be called by the interpreter, with the GIL and a tuple of arguments.
 unsafe extern "C" fn stepped(_hook: Object, arguments: Object, _keywords: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     // SAFETY: called by the interpreter, with the GIL and a tuple.

@@ -36,6 +36,10 @@ static REAL_OUT_OF_MEMORY: Real<ReportOutOfMemory> =
 ///
 /// Called by libc10_cuda with the allocator's mutex held and the GIL usually not held: nothing here may wait for Python
 /// or call back into PyTorch's allocator.
+///
+/// # Safety
+///
+/// To be called as PyTorch calls its own function.
 #[unsafe(export_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")]
 pub unsafe extern "C-unwind" fn report_memory_usage(
     block: *mut c_void,
@@ -66,6 +70,10 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
 }
 
 /// PyTorch's caching allocator about to raise `OutOfMemoryError`. Called with the same held as [`report_memory_usage`].
+///
+/// # Safety
+///
+/// To be called as PyTorch calls its own function.
 #[unsafe(export_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
 pub unsafe extern "C-unwind" fn report_out_of_memory(
     requested: i64,

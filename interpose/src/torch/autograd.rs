@@ -66,7 +66,7 @@ fn entry(torch_thread: u64, number: u64) -> &'static Origin {
 /// Called in `Node`'s constructor on the thread that runs the operation, before its result is allocated. No lock is
 /// held; the GIL may or may not be.
 #[unsafe(export_name = "_ZN2at15sequence_number17get_and_incrementEv")]
-pub unsafe extern "C-unwind" fn get_and_increment() -> u64 {
+pub extern "C-unwind" fn get_and_increment() -> u64 {
     let Some(real) = REAL_GET_AND_INCREMENT.get() else { symbols::abort_without("get_and_increment") };
     // SAFETY: PyTorch's own function.
     let number = unsafe { real() };
@@ -98,6 +98,10 @@ fn remember(session: &mut Session, number: u64) {
 
 /// The engine evaluating one node. Called on the engine's thread for the device (or on the thread that called
 /// `backward`), without the GIL; throws what the node throws.
+///
+/// # Safety
+///
+/// To be called as PyTorch calls its own function, with a live node.
 #[unsafe(export_name = "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE")]
 pub unsafe extern "C-unwind" fn evaluate_function(
     engine: *mut c_void,

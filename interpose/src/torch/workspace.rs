@@ -26,6 +26,9 @@ macro_rules! c_symbol {
 
 macro_rules! workspace_hooks {
     ($($hook:ident = $symbol:literal, $name:literal, $versions:expr;)*) => {$(
+        /// # Safety
+        ///
+        /// To be called as PyTorch calls its own function.
         #[doc = concat!("`", $name, "`, called with no lock held, on the thread that runs the operation.")]
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C-unwind" fn $hook(first: usize, second: usize) -> *mut c_void {
