@@ -207,3 +207,39 @@ const _: () = {
     assert!(size_of::<ArrayShape>() == size_of::<sys::CUDA_ARRAY_DESCRIPTOR>());
     assert!(size_of::<Array3dShape>() == size_of::<sys::CUDA_ARRAY3D_DESCRIPTOR>());
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_is_no_place_and_nothing_to_read() {
+        let nowhere = Out::<u64>(std::ptr::null_mut());
+        nowhere.set(7);
+        assert_eq!((nowhere.is_null(), nowhere.get(), nowhere.value()), (true, None, 0));
+        assert!(In::<ArrayShape>(std::ptr::null()).get().is_none());
+        // SAFETY: null has no field.
+        assert!(unsafe { Out::<u8>(std::ptr::null_mut()).at::<usize>(288) }.is_null());
+    }
+
+    #[test]
+    fn places_need_no_alignment() {
+        // GIVEN a structure at an odd address
+        let mut bytes = [0u8; 17];
+        let structure = Out::<u8>(bytes[1..].as_mut_ptr());
+        // WHEN a field of it is set
+        // SAFETY: there are 16 bytes.
+        let field = unsafe { structure.at::<u64>(8) };
+        field.set(u64::MAX);
+        // THEN it has that value, and no other byte is touched
+        assert_eq!(field.get(), Some(u64::MAX));
+        assert_eq!((bytes[8], bytes[9], bytes[16]), (0, 255, 255));
+    }
+
+    #[test]
+    fn arrays_are_read_in_order() {
+        let numbers = [3, 1, 2];
+        // SAFETY: there are three.
+        assert_eq!(unsafe { In::<c_int>(numbers.as_ptr()).elements(3) }.collect::<Vec<_>>(), numbers);
+    }
+}
