@@ -9,7 +9,7 @@ use crate::thread_state::{CachedFrame, CachedLayer, FRAME_CACHE, LAYER_CACHE, ST
 use memlab_trace::record::{Flags, Phase};
 
 /// Attributes what the calling thread does right now.
-#[inline]
+#[inline(always)] // Hooks on blocks call it for each event.
 pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     let workspace = if thread.workspace { Flags::WORKSPACE } else { 0 };
     let Some(python) = recorder.python() else {
