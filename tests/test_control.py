@@ -128,7 +128,7 @@ def test_a_stopped_process_is_listed_with_a_remedy(memlab, traced):
     try:
         # WHEN processes are listed THEN the list gives the reason, and how to continue or kill the process
         text = ps(memlab)
-        assert f"process {traced.pid} does not answer: it is stopped: `kill -CONT {traced.pid}` lets it go on" in text
+        assert f"process {traced.pid} does not answer: it is stopped: `kill -CONT {traced.pid}` continues it" in text
         (row,) = [line for line in text.splitlines() if line.split()[0] == str(traced.pid)]
         assert "does not answer" in row and "python" in row
     finally:
