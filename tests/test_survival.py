@@ -179,9 +179,9 @@ def test_file_system_without_shared_mappings(memlab):
 
 
 def test_long_traces_stay_bounded(memlab):
-    # GIVEN little room for the trace
+    # GIVEN little room for the trace, and a program that never fills it faster than memlab compacts it
     limit = 6 << 20
-    run = memlab.python(PROGRAMS / "churn.py", "100000", env={"MEMLAB_TRACE_MAX": "6MiB"})
+    run = memlab.python(PROGRAMS / "churn.py", "100000", str(limit * 3 // 4), env={"MEMLAB_TRACE_MAX": "6MiB"})
     assert run.code == 0, run.errors
     assert "memlab" not in run.errors
     # THEN no file is larger, and the report equals that of an unbounded trace
@@ -189,7 +189,7 @@ def test_long_traces_stay_bounded(memlab):
     bounded = memlab.report(run.trace)
     assert bounded["devices"][0]["allocations"] == 100001
     run.trace.unlink()
-    run = memlab.python(PROGRAMS / "churn.py", "100000")
+    run = memlab.python(PROGRAMS / "churn.py", "100000", str(1 << 40))
     whole = memlab.report(run.trace)
     assert run.trace.stat().st_size > limit
     for key in ("allocations", "peak_allocated_bytes", "allocated_bytes", "reserved_bytes", "peak_reserved_bytes"):
