@@ -1,7 +1,7 @@
 """Allocates and frees, and prints its progress.
 
-churn.py [COUNT [BYTES]]: ends after COUNT allocations (never, without it), and pauses while the traces in the folder take BYTES or
-more together.
+churn.py [COUNT [BYTES]]: ends after COUNT allocations (never, without it), and pauses while the traces in the folder
+take BYTES or more together.
 """
 
 import pathlib
