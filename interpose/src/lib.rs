@@ -12,8 +12,9 @@
 //! fork                       what a forked child resets
 //! control                    the thread that answers `memlab ps` and samples the cards
 //! cuda::dlsym                the hook on `dlsym`, which hands out the others
-//! cuda::hook_table           all hooks on CUDA by name
+//! cuda::hook_lookup          the hooks on CUDA by symbol
 //! cuda::get_proc_address     the hook on `cuGetProcAddress`, which hands out those on the driver
+//! cuda::hook_table           all hooks on CUDA
 //! cuda, torch, python        hooks on CUDA and PyTorch; the agent that runs in Python
 //! mover, limit::calls        moving memory to the host and back; what a hook does about a limit
 //! moved_bytes                how much lies in host memory, in the trace

@@ -8,7 +8,7 @@ use crate::compaction;
 use crate::config::config;
 use crate::control;
 use crate::cuda::dlsym::dlsym;
-use crate::cuda::{device, hook_table};
+use crate::cuda::{device, hook_lookup};
 use crate::fork;
 use crate::got_patch::{self, Replacements};
 use crate::limit::settings;
@@ -71,7 +71,7 @@ fn replacements() -> Replacements {
     let mut table = Replacements::default();
     table.insert(b"dlsym", dlsym as *const c_void);
     table.insert(b"_exit", _exit as *const c_void);
-    table.extend(hook_table::replacements());
+    table.extend(hook_lookup::replacements());
     table.extend(hooks::hooks().map(|hook| (hook.symbol.to_bytes(), hook.address)));
     table
 }

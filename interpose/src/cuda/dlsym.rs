@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
-use super::hook_table;
+use super::hook_lookup;
 use crate::config::enabled;
 use crate::got_patch;
 use crate::loaded_objects::{base_of, program_base};
@@ -72,8 +72,8 @@ unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char, call
     }
     // SAFETY: a NUL-terminated string, as `dlsym` wants it.
     let name = unsafe { CStr::from_ptr(symbol) };
-    let hook = hook_table::by_abi_name(name.to_bytes());
-    let Some(own) = hook_table::exported(name.to_bytes()) else { return ptr::null_mut() };
+    let hook = hook_lookup::by_abi_name(name.to_bytes());
+    let Some(own) = hook_lookup::exported(name.to_bytes()) else { return ptr::null_mut() };
     // SAFETY: the caller's own arguments; if RTLD_NEXT got this far, what follows memlab also follows the program.
     let mut found = unsafe { real(handle, symbol) };
     if ptr::eq(found, own) {

@@ -4,10 +4,9 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::calls::CUDA_SUCCESS;
 use super::hook::{Hook, Streams, hook, hooks};
+use super::hook_table;
 use super::types::Out;
-use super::{allocation_hooks, capture_hooks, device_hooks, gated, offload_hooks, vmm_hooks};
 use crate::config::enabled;
-use crate::vmm::mode;
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;
@@ -47,20 +46,14 @@ fn substitute(symbol: &CStr, function: Out<*mut c_void>, version: c_int, flags: 
     }
 }
 
-/// Hooks that every program needs, and those of programs that were started for offloading.
-const ALWAYS: [&[Hook]; 5] =
-    [allocation_hooks::HOOKS, vmm_hooks::HOOKS, device_hooks::HOOKS, capture_hooks::HOOKS, HOOKS];
-const FOR_OFFLOADING: [&[Hook]; 2] = [gated::HOOKS, offload_hooks::HOOKS];
-
-/// Every hook on a driver function that this program needs.
+/// The hooks on the driver that this program needs.
 pub fn in_force() -> impl Iterator<Item = &'static Hook> {
-    let more = if mode::is_enabled() { &FOR_OFFLOADING[..] } else { &[] };
-    ALWAYS.into_iter().chain(more.iter().copied()).flatten()
+    HOOKS.iter().chain(hook_table::in_force())
 }
 
-/// Every hook on a driver function, in force or not.
+/// All hooks on the driver, in force or not.
 pub fn all() -> impl Iterator<Item = &'static Hook> {
-    ALWAYS.into_iter().chain(FOR_OFFLOADING).flatten()
+    HOOKS.iter().chain(hook_table::all())
 }
 
 /// The hook for what `cuGetProcAddress` answers to this request.

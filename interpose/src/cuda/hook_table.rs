@@ -1,23 +1,24 @@
-//! All hooks on CUDA, by the names that they are found under.
-
-use std::ffi::c_void;
+//! All hooks on CUDA: a table per file. The hook on `cuGetProcAddress` reads this table, so
+//! [`get_proc_address`](super::get_proc_address) adds its own rows.
 
 use super::hook::Hook;
-use super::{get_proc_address, runtime_hooks};
+use super::{allocation_hooks, capture_hooks, device_hooks, gated, offload_hooks, runtime_hooks, vmm_hooks};
+use crate::vmm::mode;
 
-/// The hook in force on this symbol of the driver's.
-pub fn by_abi_name(name: &[u8]) -> Option<&'static Hook> {
-    get_proc_address::in_force().find(|hook| hook.abi_name.as_bytes() == name)
+/// Hooks on the driver that every program needs.
+const ALWAYS: [&[Hook]; 4] = [allocation_hooks::HOOKS, vmm_hooks::HOOKS, device_hooks::HOOKS, capture_hooks::HOOKS];
+/// Hooks on the driver in programs that were started for offloading.
+const FOR_OFFLOADING: [&[Hook]; 2] = [gated::HOOKS, offload_hooks::HOOKS];
+/// Hooks on the runtime.
+pub const RUNTIME: &[runtime_hooks::RuntimeHook] = runtime_hooks::HOOKS;
+
+/// The hooks on the driver that this program needs, without `cuGetProcAddress`.
+pub fn in_force() -> impl Iterator<Item = &'static Hook> {
+    let more = if mode::is_enabled() { &FOR_OFFLOADING[..] } else { &[] };
+    ALWAYS.into_iter().chain(more.iter().copied()).flatten()
 }
 
-/// memlab's function of this name, in force or not, if it exports one: without CUDA, no other library has it.
-pub fn exported(name: &[u8]) -> Option<*const c_void> {
-    let of_driver = get_proc_address::all().find(|hook| hook.abi_name.as_bytes() == name).map(|hook| hook.address);
-    of_driver.or_else(|| runtime_hooks::HOOKS.iter().find(|hook| hook.name.as_bytes() == name).map(|hook| hook.address))
-}
-
-/// Symbol and function of every hook in force, the runtime's included.
-pub fn replacements() -> impl Iterator<Item = (&'static [u8], *const c_void)> {
-    let of_driver = get_proc_address::in_force().map(|hook| (hook.abi_name.as_bytes(), hook.address));
-    of_driver.chain(runtime_hooks::HOOKS.iter().map(|hook| (hook.name.as_bytes(), hook.address)))
+/// All hooks on the driver, in force or not, without `cuGetProcAddress`.
+pub fn all() -> impl Iterator<Item = &'static Hook> {
+    ALWAYS.into_iter().chain(FOR_OFFLOADING).flatten()
 }

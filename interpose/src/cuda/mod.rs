@@ -14,6 +14,7 @@ pub mod driver_memory;
 pub mod gated;
 pub mod get_proc_address;
 pub mod hook;
+pub mod hook_lookup;
 pub mod hook_table;
 pub mod offload_hooks;
 pub mod pools;
