@@ -213,6 +213,12 @@ pub fn for_minor(minor: u8) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| layout.minor == minor)
 }
 
+/// The versions that have a row, for messages: `3.9 to 3.14`.
+pub fn known_versions() -> String {
+    let [first, .., last] = &LAYOUTS;
+    format!("3.{} to 3.{}", first.minor, last.minor)
+}
+
 /// Where `_Py_DebugOffsets` holds the numbers compared, as indices of 64-bit words from its beginning. The structure is
 /// only stable within a minor version.
 struct PublishedAt {
@@ -252,13 +258,16 @@ const PUBLISHED: [PublishedAt; 2] = [
     },
 ];
 
+/// The first minor version that has `_Py_DebugOffsets`.
+pub const PUBLISHED_SINCE: u8 = 13;
+
 /// Words of `_Py_DebugOffsets` that [`agrees`] looks at.
 pub const PUBLISHED_WORDS: usize = 49;
 
-/// Whether the interpreter's own description of itself matches the row. `Err` says what differs.
+/// Whether what the interpreter publishes, from [`PUBLISHED_SINCE`] on, matches the row. `Err` says what differs.
 pub fn agrees(layout: &Layout, words: &[u64; PUBLISHED_WORDS]) -> Result<(), &'static str> {
     let Some(at) = PUBLISHED.iter().find(|at| at.minor == layout.minor) else {
-        return Ok(());
+        return Err("memlab does not know how it describes itself");
     };
     if words[0] != u64::from_le_bytes(*b"xdebugpy") {
         return Err("the interpreter does not describe itself");
@@ -286,5 +295,47 @@ pub fn agrees(layout: &Layout, words: &[u64; PUBLISHED_WORDS]) -> Result<(), &'s
         Ok(())
     } else {
         Err("its structures are laid out differently")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_of_a_version_that_describes_itself_can_be_checked() {
+        for layout in LAYOUTS.iter().filter(|layout| layout.minor >= PUBLISHED_SINCE) {
+            assert!(PUBLISHED.iter().any(|at| at.minor == layout.minor), "3.{}", layout.minor);
+        }
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_checked_is_refused() {
+        // GIVEN an interpreter that publishes what its row says
+        let newest = LAYOUTS[LAYOUTS.len() - 1];
+        let at = &PUBLISHED[PUBLISHED.len() - 1];
+        let mut words = [0; PUBLISHED_WORDS];
+        words[0] = u64::from_le_bytes(*b"xdebugpy");
+        for (index, offset) in [
+            (at.current_frame, 72),
+            (at.previous, newest.previous),
+            (at.code, newest.code),
+            (at.position, 56),
+            (at.locals, newest.locals),
+            (at.filename, newest.code_filename),
+            (at.line_table, newest.code_line_table),
+            (at.instructions, newest.code_instructions),
+        ] {
+            words[index] = offset as u64;
+        }
+        assert_eq!(agrees(&newest, &words), Ok(()));
+        // WHEN the same row is of a version with no entry in `PUBLISHED`, THEN it is not trusted
+        assert!(agrees(&Layout { minor: newest.minor + 1, ..newest }, &words).is_err());
+    }
+
+    #[test]
+    fn messages_name_the_first_and_the_last_row() {
+        assert_eq!(known_versions(), "3.9 to 3.14");
+        assert!(LAYOUTS.is_sorted_by_key(|layout| layout.minor));
     }
 }

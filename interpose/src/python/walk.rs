@@ -89,13 +89,13 @@ impl Interpreter {
         if version.contains("free-threading") {
             return Err(unknown("a free-threaded build"));
         }
-        let layout = layout::for_minor(minor).ok_or_else(|| unknown("3.9 to 3.14 are"))?;
-        if minor >= 13 {
+        let layout = layout::for_minor(minor).ok_or_else(|| unknown(&format!("{} are", layout::known_versions())))?;
+        if minor >= layout::PUBLISHED_SINCE {
             let runtime = lookup(c"_PyRuntime");
             if runtime.is_null() {
                 return Err(unknown("it hides its runtime structure"));
             }
-            // SAFETY: from 3.13 on _PyRuntime begins with _Py_DebugOffsets, which is longer than this array.
+            // SAFETY: from `PUBLISHED_SINCE` on _PyRuntime begins with _Py_DebugOffsets, which is longer than this array.
             let words = unsafe { &*runtime.cast::<[u64; layout::PUBLISHED_WORDS]>() };
             layout::agrees(layout, words).map_err(unknown)?;
         }
