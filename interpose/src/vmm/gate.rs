@@ -1,4 +1,4 @@
-//! The gate that every launch, copy and fill of the program passes. Open, it costs a few nanoseconds; closed, threads
+//! The gate that every hooked driver call passes that must not run while memory moves. Open, it costs a few nanoseconds; closed, threads
 //! wait in it, before they enter the driver, until it opens again.
 //!
 //! A passing thread notes that it is inside *before* it looks whether the gate is closed. The closing thread closes it
@@ -62,7 +62,7 @@ impl Drop for Pass {
     }
 }
 
-/// Builds the gate. Called when the library is loaded, and again in a forked child.
+/// Enables the gate and registers for membarrier. Called when the library is loaded, and again in a forked child.
 pub fn build() {
     const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
     // SAFETY: a system call without pointers; refused where the kernel is too old or forbids it.
@@ -148,8 +148,7 @@ fn claim() -> &'static Slot {
     slot
 }
 
-/// Lets this thread through from now on, closed or not, and keeps the gate from being found empty: it ends the process, and
-/// no request to open the gate can come any more.
+/// Exempts the exiting thread from the gate, and keeps the gate from counting as empty: nothing could open it any more.
 pub fn let_through() {
     if BUILT.load(Ordering::Relaxed) {
         let slot = own_slot();
@@ -186,7 +185,7 @@ pub fn open() {
     }
 }
 
-/// Whether threads wait at it.
+/// Whether the gate is closed.
 pub fn is_closed() -> bool {
     STATE.load(Ordering::Relaxed) == CLOSED
 }
