@@ -32,7 +32,7 @@ pub struct Recorder {
     pub python: Python,
     pub sampler: Sampler,
     pub facts: ProcessFacts,
-    /// Which recorder it is of this process and of those it was forked from.
+    /// Counts recorders across forks, from 1.
     serial: u64,
     start: libc::timespec,
     last_thread: AtomicU32,
@@ -66,19 +66,20 @@ static CREATING: Mutex<()> = Mutex::new(());
 static SERIALS: AtomicU64 = AtomicU64::new(0);
 /// Set when no recorder could be made: not tried again in this process.
 static FAILED: AtomicBool = AtomicBool::new(false);
-/// Starts what else begins with a recording.
+/// See [`on_start`].
 static ON_START: OnceLock<fn(&'static Recorder)> = OnceLock::new();
 /// What to tell the user once, if this process comes to record.
-static COMPLAINT: Mutex<Option<String>> = Mutex::new(None);
+static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Has `start` called with each new recorder, by the thread that made it and with unknown locks of its caller held.
+/// Called with each new recorder, to start the control thread and the agent: by the thread that made the recorder, with
+/// unknown locks of its caller held.
 pub fn on_start(start: fn(&'static Recorder)) {
     let _ = ON_START.set(start);
 }
 
-/// Has the user told something, once, if this process comes to record: shells on the way to it need not say it.
-pub fn complain_when_recording(complaint: String) {
-    *COMPLAINT.lock() = Some(complaint);
+/// Tells the user something once, if this process comes to record: shells on the way to it need not say it.
+pub fn warn_when_recording(warning: String) {
+    WARNINGS.lock().push(warning);
 }
 
 /// What a hook works with: the recorder and the calling thread's state. Calls of hooks are ignored on this thread until it
@@ -162,8 +163,8 @@ impl Recorder {
         if let Some(error) = &config.host_max_error {
             say(&format!("MEMLAB_HOST_MAX: {error}; host memory is not limited"));
         }
-        if let Some(complaint) = COMPLAINT.lock().take() {
-            say(&complaint);
+        for warning in std::mem::take(&mut *WARNINGS.lock()) {
+            say(&warning);
         }
         let raw_command = std::fs::read("/proc/self/cmdline").unwrap_or_default();
         let command: Vec<String> = raw_command
@@ -229,7 +230,7 @@ impl Recorder {
         (seconds * 1_000_000_000).wrapping_add_signed(now.tv_nsec - self.start.tv_nsec)
     }
 
-    /// Which recorder it is of this process and of those it was forked from, from 1.
+    /// Counts recorders across forks, from 1.
     pub fn serial(&self) -> u64 {
         self.serial
     }
@@ -287,7 +288,7 @@ impl Recorder {
         self.log.append(encode::thread(&mut LineBuffer::<256>::new(), thread.id, tid, &name[..length]));
     }
 
-    /// Ends the recording of events: what is freed from now on, teardown frees.
+    /// Ends the recording of events. Later frees belong to process teardown and are not recorded.
     pub fn finish(&self) {
         self.finished.store(true, Ordering::Relaxed);
     }
@@ -371,7 +372,7 @@ pub fn reset_in_child() {
     CURRENT.store(ptr::null_mut(), Ordering::Release);
     FAILED.store(false, Ordering::Relaxed);
     locks::unlock_in_child(&CREATING);
-    locks::unlock_in_child(&COMPLAINT);
+    locks::unlock_in_child(&WARNINGS);
 }
 
 /// Opens the log at `wanted` or, where that cannot be, in the temporary folder, saying so. A name that cannot be right

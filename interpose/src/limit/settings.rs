@@ -24,7 +24,7 @@ pub fn start(config: &Config) {
         set(device, Some(bytes), Some(wanted.on_limit));
     }
     if let Some(complaint) = complaint {
-        recorder::complain_when_recording(complaint);
+        recorder::warn_when_recording(complaint);
     }
 }
 
