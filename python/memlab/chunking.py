@@ -66,13 +66,13 @@ def chunk(
         raise TypeError(f'max_capacity={max_capacity!r}: must be a number of parameters, a size such as "8GiB", or None')
     refuse_patched(model)
     where = device_of(device)
-    weights, kept = collect(model)
+    weights, residents = collect(model)
     capacity = _capacity(weights, where, max_capacity)
     if rest == "page":
         for weight in weights:
             weight.tensors.clear()  # The pager would take these references for a user's, who may edit the weights.
         return page(model, where, budget=capacity, _bytes_per_second=_bytes_per_second)
-    chunked = ChunkedModel(model, weights, kept, where, capacity)
+    chunked = ChunkedModel(model, weights, residents, where, capacity)
     chunked.patch.mark(Plan(chunked.state), chunked.patch.release)
     return model
 

@@ -77,11 +77,11 @@ def load(
     settings = settings_of(device, **options)
     refuse_patched(model)
     sources = give_memory(model, {source.name: source for source in sources_in(path)}, dtype, strict)
-    weights, kept = collect(model, settings.device)
+    weights, residents = collect(model, settings.device)
     memory = ArenaMemory(arena_for(weights))
     with torch.no_grad(), torch.inference_mode(False):
-        read_weights(weights, kept, sources, memory)
-    pager = start_paging(model, weights, kept, memory, settings)
+        read_weights(weights, residents, sources, memory)
+    pager = start_paging(model, weights, residents, memory, settings)
     pager.patch.mark(Plan(pager.state), pager.release)
     return model
 

@@ -84,14 +84,14 @@ def page(
     refuse_patched(model)
     if micro_batch is not None:
         repeated_blocks(model)  # Raises before anything is moved.
-    weights, kept = collect(model, settings.device)
+    weights, residents = collect(model, settings.device)
     if not weights:
         raise ValueError("this model has no weights to page: move it to the device as it is")
     _check_budget(weights, settings)
     memory = ArenaMemory(arena_for(weights))
     with torch.no_grad(), torch.inference_mode(False):
         copy_in(weights, memory)
-    pager = start_paging(model, weights, kept, memory, settings)
+    pager = start_paging(model, weights, residents, memory, settings)
     pager.patch.mark(Plan(pager.state), pager.release)
     return model
 

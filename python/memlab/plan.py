@@ -57,7 +57,7 @@ class Plan:
     @property
     def resident_bytes(self) -> int:
         """Device memory of the units that stay there."""
-        return self._state.resident_bytes
+        return self._state.resident_unit_bytes
 
     @property
     def ring_bytes(self) -> int:
@@ -67,12 +67,12 @@ class Plan:
     @property
     def kept(self) -> dict[str, int]:
         """Bytes that are on the device all the time and are no units, by the reason."""
-        return self._state.kept
+        return self._state.resident_tensors
 
     @property
     def kept_bytes(self) -> int:
         """The sum of `kept`."""
-        return self._state.kept_bytes
+        return self._state.resident_tensor_bytes
 
     @property
     def device_bytes(self) -> int:

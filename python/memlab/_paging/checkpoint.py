@@ -45,8 +45,10 @@ class Source:
 _Group = tuple[Tensor, list[str], list[ModuleEntry]]  # A tensor of the model, its names, and all that hold it.
 
 
-def read_weights(weights: list[Weight], kept: list[list[Tensor]], sources: dict[int, Source], memory: ArenaMemory) -> None:
-    """Reads all weights into the arena, and what is kept on the device into its tensors. `sources` are by tensor's id."""
+def read_weights(
+    weights: list[Weight], residents: list[list[Tensor]], sources: dict[int, Source], memory: ArenaMemory
+) -> None:
+    """Reads all weights into the arena, and residents into their own memory. `sources` are by tensor's id."""
     direct = [w for w in weights if all(_is_direct(sources, paged.tensor) for paged in w.tensors)]
     parts = []
     for weight in direct:
@@ -61,7 +63,7 @@ def read_weights(weights: list[Weight], kept: list[list[Tensor]], sources: dict[
             for paged in weight.tensors:
                 _read_converted(sources, paged.tensor)
             copy_in([weight], memory)
-    for tensors in kept:
+    for tensors in residents:
         for tensor in tensors:
             _read_converted(sources, tensor)
 
@@ -133,7 +135,7 @@ def _is_direct(sources: dict[int, Source], tensor: Tensor) -> bool:
 
 
 def _read_converted(sources: dict[int, Source], tensor: Tensor) -> None:
-    """Reads a tensor that is converted, or kept on the device, by way of other memory."""
+    """Reads a tensor that is converted, or resident, by way of other memory."""
     source = sources.get(id(tensor))
     if source is None:
         return

@@ -30,19 +30,19 @@ class ChunkedModel:
     """Wraps the forwards of a model whose leading part runs on the device, and whose rest runs on the CPU."""
 
     def __init__(
-        self, model: nn.Module, weights: list[Weight], kept: list[list[Tensor]], device: torch.device, capacity: int
+        self, model: nn.Module, weights: list[Weight], residents: list[list[Tensor]], device: torch.device, capacity: int
     ) -> None:
         self.model = model
         self.weights = weights
         self.device = device
         self.capacity = capacity
-        self.kept = kept
+        self.residents = residents  # Tensors that are not paged: on the device wherever a module there holds them.
         self.cpu = torch.device("cpu")
         self.modules = list(model.modules())
         self.on_cpu: set[nn.Module] = {model}  # The outermost modules that run on the CPU, with all that is in them.
         self.tracer: Tracer | None = None
-        self.thread = threading.local()
-        self.settling = threading.RLock()
+        self.thread_state = threading.local()
+        self.learning_lock = threading.RLock()  # Held in the traced forward.
         self.state = PlanState(str(device), chunked=True)
         with torch.no_grad(), torch.inference_mode(False):
             model.to("cpu")
@@ -56,9 +56,9 @@ class ChunkedModel:
     def _wrapper(self, module: nn.Module, index: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
             def forward(*args: Any, **kwargs: Any) -> Any:
-                device = getattr(self.thread, "device", None)
+                device = getattr(self.thread_state, "device", None)
                 if device is None:
-                    return self._from_outside(module, original, args, kwargs)
+                    return self._outermost_call(module, original, args, kwargs)
                 if self.tracer is not None:
                     self.tracer.boundary(2 * index)
                     result = original(*_cast(module, args), **kwargs)
@@ -74,19 +74,19 @@ class ChunkedModel:
 
     def _call_on(self, device: torch.device, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A call on another device; its result is moved to the caller's."""
-        callers = self.thread.device
-        self.thread.device = device
+        callers = self.thread_state.device
+        self.thread_state.device = device
         try:
             result = original(*_cast(module, to_device(args, device)), **to_device(kwargs, device))
         finally:
-            self.thread.device = callers
+            self.thread_state.device = callers
         return result if callers is None else to_device(result, callers)
 
-    def _from_outside(self, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        self.thread.device = None
+    def _outermost_call(self, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self.thread_state.device = None
         came_from = device_of_first((args, kwargs))
         if self.state.stage is UNTRACED:
-            with self.settling:
+            with self.learning_lock:
                 if self.state.stage is UNTRACED:
                     self.tracer = Tracer(self.weights, self.cpu, reads_rows=True)
                     try:
@@ -131,7 +131,7 @@ class ChunkedModel:
             weight.arena_storage = None
             if weight not in rest:
                 move_together([paged.tensor for paged in weight.tensors], self.device)
-        for tensors in self.kept:
+        for tensors in self.residents:
             if not all(id(tensor) in stay for tensor in tensors):
                 move_together(tensors, self.device)
         for module in self.modules:
@@ -165,7 +165,7 @@ class ChunkedModel:
         state.stage = SETTLED
         unused = [weight for weight in self.weights if weight not in order]
         state.units = [PlannedUnit(w.name, w.nbytes, w not in rest, 0) for w in (*order, *unused)]
-        state.resident_bytes = sum(unit.nbytes for unit in state.units if unit.resident)
+        state.resident_unit_bytes = sum(unit.nbytes for unit in state.units if unit.resident)
         state.host_bytes = sum(unit.nbytes for unit in state.units if not unit.resident)
         state.pinned = False
         state.notes = [f"capacity {readable(self.capacity)}; {len(self.on_cpu)} parts run on the CPU"]

@@ -16,22 +16,22 @@ class Clock:
         self.device = device
         self.nanoseconds = 0
         self.ended: tuple[Any, Any] | None = None
-        self.thread = threading.local()
+        self.thread_state = threading.local()
 
     def __enter__(self) -> None:
         if self.device.type == "cpu":
-            self.thread.began = time.perf_counter_ns()
+            self.thread_state.began = time.perf_counter_ns()
             return
-        self.thread.began = None
+        self.thread_state.began = None
         if not torch.cuda.is_current_stream_capturing():
             # Two pairs a thread, by turns: `last_ns` can read one while the other is recorded.
-            pairs = self.thread.__dict__.setdefault("pairs", [_pair(), _pair()])
+            pairs = self.thread_state.__dict__.setdefault("pairs", [_pair(), _pair()])
             pairs.reverse()
-            self.thread.began = pairs[0]
+            self.thread_state.began = pairs[0]
             pairs[0][0].record()
 
     def __exit__(self, *_: object) -> None:
-        began = self.thread.began
+        began = self.thread_state.began
         if self.device.type == "cpu":
             self.nanoseconds = time.perf_counter_ns() - began
         elif began is not None:

@@ -1,4 +1,4 @@
-"""Finds the weights of a model, and what is kept on the device instead of paged."""
+"""Finds the weights of a model, and the tensors that are resident instead of paged."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, ModuleEntry]]:
 
 
 def collect(model: nn.Module, rnn_layout_for: torch.device | None = None) -> tuple[list[Weight], list[list[Tensor]]]:
-    """The weights to be paged, in the order of registration, and the tensors to be kept on the device instead.
+    """The weights to be paged, in the order of registration, and the residents: tensors on the device for good.
 
-    Kept are small buffers and tensors that are not plain memory; those over one storage come in one list. The tensors of an
-    nn.LSTM, which have a storage each on the CPU, are one weight in the layout that `rnn_layout_for` wants.
+    Residents are small buffers and tensors that are not plain memory; those over one storage come in one list. The tensors of
+    an nn.LSTM, which have a storage each on the CPU, are one weight in the layout that `rnn_layout_for` wants.
 
     Raises: ValueError for tensors without values, by name.
     """
@@ -51,7 +51,7 @@ def collect(model: nn.Module, rnn_layout_for: torch.device | None = None) -> tup
         found.setdefault(id(tensor), (name, tensor, []))[2].append(entry)
 
     by_storage: dict[int, list[_Found]] = {}
-    kept: list[list[Tensor]] = []
+    residents: list[list[Tensor]] = []
     for name, tensor, entries in found.values():
         if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
             raise ValueError(f"{name} is not initialized yet: run a lazy module once before it is paged")
@@ -60,17 +60,17 @@ def collect(model: nn.Module, rnn_layout_for: torch.device | None = None) -> tup
         if is_plain(tensor):
             by_storage.setdefault(storage_key(tensor.untyped_storage()), []).append((name, tensor, entries))
         else:
-            kept.append([tensor])
+            residents.append([tensor])
     makers = _rnn_weights(model, rnn_layout_for, by_storage) if rnn_layout_for is not None else {}
     weights: list[Weight] = []
     for key, group in by_storage.items():
         tensors = [tensor for _, tensor, _ in group]
         buffers = all(not isinstance(tensor, nn.Parameter) for tensor in tensors)
         if buffers and max(tensor.untyped_storage().nbytes() for tensor in tensors) < SMALL_BUFFER:
-            kept.append(tensors)
+            residents.append(tensors)
         else:
             weights.append(makers[key](len(weights)) if key in makers else _weight(len(weights), group))
-    return weights, kept
+    return weights, residents
 
 
 def _rnn_weights(

@@ -14,11 +14,11 @@ from memlab._paging.viewed_units import ViewedUnits
 class ForwardContext:
     """A thread in a forward that runs with units."""
 
-    def __init__(self, pool: DevicePool, viewed: ViewedUnits, session: _native.Session, in_forward: Sized) -> None:
+    def __init__(self, pool: DevicePool, viewed: ViewedUnits, session: _native.Session, active_forwards: Sized) -> None:
         self.pool = pool
         self.viewed = viewed
         self.session = session
-        self.in_forward = in_forward  # The threads in a forward.
+        self.active_forwards = active_forwards  # The threads in a forward.
         self.held: set[int] = set()
         self.ended = False  # And not by an exception.
         self.view_sessions: dict[int, _native.Session] = {}  # By unit: what holds those viewed beyond their points.
@@ -58,7 +58,7 @@ class ForwardContext:
         for unit in self.held:
             has_views = self.pool.save_before_release(unit)
             if has_views and unit not in needed and unit not in self.view_sessions:
-                if len(self.in_forward) > 1:
+                if len(self.active_forwards) > 1:
                     # Another thread may be waiting for this memory, and would wait for as long as the view lives.
                     raise self.viewed.unforeseen(unit)
                 self.view_sessions[unit] = self.viewed.hold(unit)

@@ -73,7 +73,7 @@ class ModulePatch:
         self.what = what  # "paged", "chunked": for messages.
         self.originals = originals  # A module's dictionaries of tensors, as they are outside of forwards.
         self.attributes: dict[nn.Module, dict[str, tuple[Any, Any]]] = {}  # By name: what was there before, what was put.
-        self.kept: set[int] = set()  # Tensors that were moved to the device, by their ids.
+        self.residents: set[int] = set()  # Ids of the tensors that are on the device for good.
         self.host_copies: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # Of those: a copy, and of which version.
 
     def guard(self) -> None:
@@ -98,7 +98,7 @@ class ModulePatch:
         functools.update_wrapper(wrapped, original)
         self._set(module, "forward", PatchedMethod(module, "forward", wrapped))
 
-    def silence(self, module: nn.Module, name: str) -> None:
+    def make_no_op(self, module: nn.Module, name: str) -> None:
         """Has a method do nothing."""
         self._set(module, name, PatchedMethod(module, name, lambda: None))
 
@@ -157,8 +157,8 @@ class ModulePatch:
         return state
 
     def _on_host(self, tensor: Any) -> Any:
-        """A copy in host memory of a tensor that is kept on the device; all others are on the host."""
-        if id(tensor) not in self.kept or tensor.device.type == "cpu":
+        """A copy in host memory of a tensor that is resident; all others are on the host."""
+        if id(tensor) not in self.residents or tensor.device.type == "cpu":
             return tensor
         # Modules that share a tensor share its copy. While the model is copied or pickled, the copier keeps it alive.
         known, version = self.host_copies.get(id(tensor), (None, 0))

@@ -52,13 +52,13 @@ class Pager:
         pipeline = _native.Pipeline(memory.arena, None if device.type == "cpu" else device.index, settings.bytes_per_second)
         self.pool = DevicePool(weights, memory, self.swap, device, settings.on_change, pipeline)
         self.clock = Clock(device)
-        self.thread = ThreadState()
-        self.unsettled = threading.RLock()  # Held in forwards from which is learned.
-        self.counting = threading.Lock()  # Held while `in_forward` changes.
-        self.in_forward: dict[int, ForwardContext | TracedContext] = {}  # By thread.
+        self.thread_state = ThreadState()
+        self.learning_lock = threading.RLock()  # Held in forwards from which is learned.
+        self.forwards_lock = threading.Lock()  # Held while `active_forwards` changes.
+        self.active_forwards: dict[int, ForwardContext | TracedContext] = {}  # By thread.
         self.released = False
         self.process = os.getpid()
-        self.seen: set[WrappedModule] = set()  # Called from outside in this stage.
+        self.called_this_stage: set[WrappedModule] = set()  # Called from outside in this stage.
         wrapped_modules = [WrappedModule(module, index) for index, module in enumerate(model.modules())]
         self.stages = Stages(weights, wrapped_modules, self.blocks, settings, state, self.pool, self.patch)
         for weight in weights:
@@ -70,7 +70,7 @@ class Pager:
             self.patch.wrap(wrapped.module, self._wrapper(wrapped))
             if isinstance(wrapped.module, nn.RNNBase):
                 # Models call it in their forwards. It would move the weights to memory of PyTorch.
-                self.patch.silence(wrapped.module, "flatten_parameters")
+                self.patch.make_no_op(wrapped.module, "flatten_parameters")
         self.patch.guard()
         state.counters = pipeline.counters
         state.forward_ns = self.clock.last_ns
@@ -82,11 +82,11 @@ class Pager:
                 original = in_micro_batches(wrapped.module, original, self.settings.micro_batch or 0, self._rerun_context)
 
             def forward(*args: Any, **kwargs: Any) -> Any:
-                context = self.thread.context
+                context = self.thread_state.context
                 if context is None:
                     if self.released:  # The program has wrapped this wrapper, and still calls it.
                         return original(*args, **kwargs)
-                    return self._from_outside(wrapped, original, args, kwargs)
+                    return self._outermost_call(wrapped, original, args, kwargs)
                 if wrapped.at_enter or not wrapped.needs <= context.held:
                     context.reach(wrapped.enter_key)
                 result = original(*args, **kwargs)
@@ -107,14 +107,14 @@ class Pager:
 
     @contextmanager
     def _untraced(self) -> Iterator[None]:
-        context, self.thread.context = self.thread.context, UntracedContext()
+        context, self.thread_state.context = self.thread_state.context, UntracedContext()
         try:
             with without_dispatch_modes():
                 yield
         finally:
-            self.thread.context = context
+            self.thread_state.context = context
 
-    def _from_outside(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _outermost_call(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A call that is in no other call of this model: a forward begins and ends with it."""
         if os.getpid() != self.process:
             raise RuntimeError(
@@ -127,12 +127,12 @@ class Pager:
                 "memlab.unpage(model) before tracing it"
             )
         if self.stages.stage is not SETTLED:
-            with self.unsettled:
+            with self.learning_lock:
                 if self.stages.stage is not SETTLED:
-                    return self._unsettled_forward(wrapped, original, args, kwargs)
+                    return self._learning_forward(wrapped, original, args, kwargs)
         return self._forward(wrapped, original, args, kwargs)
 
-    def _unsettled_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _learning_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A forward from which is learned. Other threads wait."""
         stages = self.stages
         if self.settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -140,11 +140,11 @@ class Pager:
                 "the first two forwards of a paged model are traced and timed: run it three times before capturing it in "
                 f"a CUDA graph (stage: {stages.stage})"
             )
-        if wrapped in self.seen:
+        if wrapped in self.called_this_stage:
             # The same module again: the calls before were a whole forward.
             self._advance()
         result = self._forward(wrapped, original, args, kwargs)
-        self.seen.add(wrapped)
+        self.called_this_stage.add(wrapped)
         if stages.stage is UNTRACED:
             complete = stages.all_weights_used()
         else:
@@ -155,42 +155,42 @@ class Pager:
 
     def _advance(self) -> None:
         self.stages.advance()
-        self.seen.clear()
+        self.called_this_stage.clear()
 
     def _forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        self._keep_trained()
+        self._make_trained_resident()
         device = self.settings.device
         if device.type != "cpu":
             args, kwargs = to_device(args, device), to_device(kwargs, device)
         # In this order: the saved-tensor hooks depend on the placement, which the begin of a forward may change.
-        with self._in_forward(), nullcontext() if torch.is_inference_mode_enabled() else self.stages.saved_tensors():
-            context = self.thread.context
+        with self._forward_scope(), nullcontext() if torch.is_inference_mode_enabled() else self.stages.saved_tensors():
+            context = self.thread_state.context
             if context is not None and (wrapped.at_enter or not wrapped.needs <= context.held):
                 context.reach(wrapped.enter_key)
             # A weight that the model returns is returned in its mapped form, which no other weight overwrites.
             return with_replaced(original(*args, **kwargs), self.pool.stable_results)
 
     @contextmanager
-    def _in_forward(self) -> Iterator[None]:
+    def _forward_scope(self) -> Iterator[None]:
         tracer = None
         context: ForwardContext | TracedContext
         if self.stages.stage is UNTRACED:
             tracer = Tracer(self.stages.weights, self.settings.device, reads_rows=self.memory.arena.pinned)
             context = TracedContext(tracer)
         else:
-            if self.thread.session is None:
-                self.thread.session = self.pool.pipeline.session()
-            context = ForwardContext(self.pool, self.stages.viewed, self.thread.session, self.in_forward)
+            if self.thread_state.session is None:
+                self.thread_state.session = self.pool.pipeline.session()
+            context = ForwardContext(self.pool, self.stages.viewed, self.thread_state.session, self.active_forwards)
         try:
             self._enter(context)
-            self.thread.context = context
+            self.thread_state.context = context
             with tracer or nullcontext(), self.clock:
                 yield
             context.ended = True
             if tracer is not None:
                 self.stages.trace.extend(tracer.finish())
         finally:
-            self.thread.context = None
+            self.thread_state.context = None
             try:
                 context.leave()
             finally:
@@ -198,44 +198,44 @@ class Pager:
 
     def _enter(self, context: ForwardContext | TracedContext) -> None:
         thread = threading.get_ident()
-        with self.counting:
+        with self.forwards_lock:
             # A forward that Ctrl-C ended at its very end may not have left.
-            self.in_forward.pop(thread, None)
-            if not self.in_forward:
+            self.active_forwards.pop(thread, None)
+            if not self.active_forwards:
                 self.swap.leave()
-                self.stages.keep_viewed()
+                self.stages.make_viewed_resident()
                 self.pool.edits.before_forward()
-            self.in_forward[thread] = context
+            self.active_forwards[thread] = context
             self.swap.enter()
 
     def _leave(self, context: ForwardContext | TracedContext) -> None:
-        with self.counting:
-            for thread in [thread for thread, other in self.in_forward.items() if other is context]:
-                del self.in_forward[thread]
+        with self.forwards_lock:
+            for thread in [thread for thread, other in self.active_forwards.items() if other is context]:
+                del self.active_forwards[thread]
             self.stages.viewed.end_forward(context.view_sessions, context.ended)
-            if not self.in_forward:
+            if not self.active_forwards:
                 self.swap.leave()
                 self.pool.edits.after_forward()
 
-    def _keep_trained(self) -> None:
+    def _make_trained_resident(self) -> None:
         """Before a forward with gradients: moves what it trains to the device, where an optimizer finds it."""
         if not torch.is_grad_enabled() or not any(paged.tensor.requires_grad for paged in self.pool.edits.tensors):
             return
-        with self.counting:
+        with self.forwards_lock:
             trained = [weight for weight in self.stages.weights if weight.is_trained]
             if not trained:
                 return  # Another thread has moved them.
-            others = bool(self.in_forward.keys() - {threading.get_ident()})
+            others = bool(self.active_forwards.keys() - {threading.get_ident()})
             refuse_training(self.model, trained, self.state, self.settings, others)
             self.swap.leave()  # A forward that Ctrl-C ended may not have left.
-            self.stages.keep_trained(trained)
-        if self.state.kept[TRAINED] * 2 > self.state.host_bytes:
+            self.stages.make_trained_resident(trained)
+        if self.state.resident_tensors[TRAINED] * 2 > self.state.host_bytes:
             warn_of_training(self.state)
 
     def release(self) -> None:
         """Takes everything off the model again; its tensors stay views of the arena, which they keep alive."""
         # A forward of this thread that Ctrl-C ended may not have left.
-        if self.thread.context is not None or self.in_forward.keys() - {threading.get_ident()}:
+        if self.thread_state.context is not None or self.active_forwards.keys() - {threading.get_ident()}:
             raise RuntimeError("a forward of this model is under way: call memlab.unpage(model) when it has ended")
         self.released = True
         self.pool.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# Why weights are on the device all the time.
+# Why tensors are resident: on the device for good.
 SMALL_BUFFERS = "small buffers"
 NO_PLAIN_MEMORY = "no plain memory: quantized, sparse, or another subclass of torch.Tensor"
 WRITTEN = "written to in forwards"
@@ -40,9 +40,9 @@ class PlanState:
     chunked: bool = False  # Units that are not resident stay on the CPU, and come through no ring.
     stage: str = UNTRACED
     units: list[PlannedUnit] = field(default_factory=list)
-    resident_bytes: int = 0
+    resident_unit_bytes: int = 0
     ring_bytes: int = 0
-    kept: dict[str, int] = field(default_factory=dict)
+    resident_tensors: dict[str, int] = field(default_factory=dict)  # Bytes on the device for good, in no unit, by reason.
     gathered_bytes: int = 0
     streamed_bytes: int = 0
     host_bytes: int = 0
@@ -56,10 +56,10 @@ class PlanState:
     counters: Callable[[], dict[str, int]] = dict
     accept_edits: Callable[[], None] = lambda: None
 
-    def keep(self, reason: str, nbytes: int) -> None:
-        """Counts what is on the device all the time."""
-        self.kept[reason] = self.kept.get(reason, 0) + nbytes
+    def add_resident(self, reason: str, nbytes: int) -> None:
+        """Counts bytes that are on the device for good and are in no unit."""
+        self.resident_tensors[reason] = self.resident_tensors.get(reason, 0) + nbytes
 
     @property
-    def kept_bytes(self) -> int:
-        return sum(self.kept.values())
+    def resident_tensor_bytes(self) -> int:
+        return sum(self.resident_tensors.values())

@@ -26,11 +26,11 @@ def make_placement(schedule: Schedule, times: list[int], plan: PlanState, settin
     available = capacity(settings.device, activations)
     budget, whose = None, "the device's memory"
     if isinstance(settings.budget, int):
-        budget = settings.budget - plan.kept_bytes
+        budget = settings.budget - plan.resident_tensor_bytes
         if budget < 0:
             raise ValueError(
                 f"the budget of {readable(settings.budget)} is too small: what is kept on the device all the time, such "
-                f"as buffers, takes {readable(plan.kept_bytes)}"
+                f"as buffers, takes {readable(plan.resident_tensor_bytes)}"
             )
         if budget < available:
             whose = f"the budget of {readable(settings.budget)}"
@@ -41,7 +41,7 @@ def make_placement(schedule: Schedule, times: list[int], plan: PlanState, settin
     found = _native.plan(
         [unit.nbytes for unit in units],
         points,
-        [unit.must_stay for unit in units],
+        [unit.must_be_resident for unit in units],
         plan.bytes_per_second or 1e9,
         COPY_OVERHEAD_NS,
         budget,
@@ -59,9 +59,9 @@ def make_placement(schedule: Schedule, times: list[int], plan: PlanState, settin
 
 def _check(units: list[Unit], schedule: Schedule, allowed: int, whose: str) -> None:
     """Raises ValueError that names the units, if units that are needed at the same time do not fit."""
-    staying = sum(unit.nbytes for unit in units if unit.must_stay)
+    staying = sum(unit.nbytes for unit in units if unit.must_be_resident)
     for point in schedule.points:
-        together = [units[index] for index in point.units if not units[index].must_stay]
+        together = [units[index] for index in point.units if not units[index].must_be_resident]
         needed = staying + sum(unit.nbytes for unit in together)
         if needed > allowed:
             verb = "are needed at once" if len(together) > 1 else "is copied as one"
@@ -73,11 +73,11 @@ def _check(units: list[Unit], schedule: Schedule, allowed: int, whose: str) -> N
 
 def _place_unused(unit: Unit, placement: Placement, room: int) -> bool:
     """Places a unit that the traced forward did not use, if it fits. Otherwise it is read over the bus."""
-    if unit.nbytes <= placement.ring_bytes and not unit.must_stay:
+    if unit.nbytes <= placement.ring_bytes and not unit.must_be_resident:
         placement.places.append((0, unit.nbytes))
         placement.resident.append(False)
         return True
-    if (placement.ring_bytes == 0 or unit.must_stay) and unit.nbytes <= room:
+    if (placement.ring_bytes == 0 or unit.must_be_resident) and unit.nbytes <= room:
         placement.places.append(None)
         placement.resident.append(True)
         placement.resident_bytes += unit.nbytes
@@ -95,7 +95,7 @@ def describe(plan: PlanState, schedule: Schedule, placement: Placement, times: l
         PlannedUnit(unit.name, unit.nbytes, place is None, compute[index])
         for index, (unit, place) in enumerate(zip(schedule.units, placement.places, strict=True))
     ]
-    plan.resident_bytes = placement.resident_bytes
+    plan.resident_unit_bytes = placement.resident_bytes
     plan.ring_bytes = placement.ring_bytes
     plan.streamed_bytes = placement.streamed_bytes
     plan.compute_ns = placement.compute_ns

@@ -49,7 +49,7 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
     def __init__(self, weights: list[Weight], device: torch.device) -> None:
         super().__init__(self._pack, self._unpack)
         self.device = device
-        self.thread = threading.local()
+        self.thread_state = threading.local()
         self.by_storage: dict[int | None, Weight] = {}
         for weight in weights:
             for paged in weight.tensors:
@@ -58,16 +58,16 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
                         self.by_storage[storage_key(form.untyped_storage())] = weight
 
     def __enter__(self) -> None:
-        self.thread.__dict__.setdefault("before", []).append(saved_tensor_hooks())
+        self.thread_state.__dict__.setdefault("before", []).append(saved_tensor_hooks())
         super().__enter__()
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)
-        self.thread.before.pop()
+        self.thread_state.before.pop()
 
     def _pack(self, tensor: Tensor) -> Tensor | _SavedView | _PackedByOthers:
         weight = self.by_storage.get(tensor_key(tensor))
-        others = self.thread.before[-1]
+        others = self.thread_state.before[-1]
         if others is not None:
             pack, unpack = others
             if weight is not None:

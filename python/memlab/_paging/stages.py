@@ -57,7 +57,7 @@ class Stages:
     def advance(self) -> None:
         """To the next stage, with what the last forwards have shown."""
         if self.stage is UNTRACED:
-            self._keep_written()
+            self._make_written_resident()
             budget = self.settings.budget if isinstance(self.settings.budget, int) else None
             self.schedule = schedule_of(self.trace, self._paged(), self._layer_of(), budget)
             self._place(MEASURING)
@@ -84,18 +84,18 @@ class Stages:
             self._saved_tensors = SavedTensors(paged, self.settings.device)
         return self._saved_tensors
 
-    def keep_viewed(self) -> None:
+    def make_viewed_resident(self) -> None:
         """Before a forward, with no other under way: places anew if units have to stay on the device from now on."""
         if self.viewed.any_left():
             self._place(self.stage)
 
-    def keep_trained(self, trained: list[Weight]) -> None:
+    def make_trained_resident(self, trained: list[Weight]) -> None:
         """Moves weights to the device for good, where an optimizer finds them. To be called outside of forwards."""
         stay = self.give_up_placement()
         gone: set[Weight] = set()
         try:
             for weight in trained:
-                self._keep_one_trained(weight)
+                self._make_one_resident(weight)
                 gone.add(weight)
         finally:
             # If memory runs out, those that were moved stay moved, and the others are paged as before.
@@ -105,21 +105,21 @@ class Stages:
                 self.schedule = without(self.schedule, gone, self._paged())
                 self._place(self.stage, [unit for unit in stay if unit.weights])
 
-    def _keep_one_trained(self, weight: Weight) -> None:
+    def _make_one_resident(self, weight: Weight) -> None:
         tensors = [paged.tensor for paged in weight.tensors]
         self._move_together(tensors)
         self.pool.forget(weight)
-        self.patch.kept.update(map(id, tensors))
+        self.patch.residents.update(map(id, tensors))
         if weight in self.trace.written and self.stage is not UNTRACED:
-            self.state.kept[WRITTEN] -= weight.padded_nbytes
-        self.state.keep(TRAINED, weight.padded_nbytes)
+            self.state.resident_tensors[WRITTEN] -= weight.padded_nbytes
+        self.state.add_resident(TRAINED, weight.padded_nbytes)
 
     @torch.no_grad()
     @torch.inference_mode(False)
     def _move_together(self, tensors: list[Tensor]) -> None:
         move_together(tensors, self.settings.device)
 
-    def _keep_written(self) -> None:
+    def _make_written_resident(self) -> None:
         """Moves what the forward writes to to the device for good, where it would be without paging."""
         for weight in self.trace.written:
             storage = weight.arena_storage
@@ -132,7 +132,7 @@ class Stages:
                     paged.unloaded = paged.tensor
                     paged.mark_known()
                     self.pool.swap.put_inside(paged, paged.tensor)
-            self.state.keep(WRITTEN, weight.padded_nbytes)
+            self.state.add_resident(WRITTEN, weight.padded_nbytes)
 
     def _paged(self) -> list[Weight]:
         """The weights that are copied: not those that operations write to, nor tables of which few rows are read."""
@@ -165,7 +165,7 @@ class Stages:
         """Gives the device memory back. Returns the units that the next placement keeps there, as they have views."""
         stay = [self.schedule.units[unit] for unit in self.viewed.clear()]
         for unit in stay:
-            unit.must_stay = True
+            unit.must_be_resident = True
         self.pool.clear()
         return stay
 
@@ -184,7 +184,7 @@ class Stages:
                 raise
             # They do not fit. Their views are of the last placement's memory, which PyTorch keeps for them.
             for unit in stay:
-                unit.must_stay = False
+                unit.must_be_resident = False
             placement = make_placement(*known)
         points = schedule.points if stage is MEASURING else _needed(schedule.points, placement.places)
         fallback = self._fallback()

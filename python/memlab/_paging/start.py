@@ -19,12 +19,12 @@ from memlab._paging.tensor_memory import is_plain, move_together
 
 
 def start_paging(
-    model: nn.Module, weights: list[Weight], kept: list[list[torch.Tensor]], memory: ArenaMemory, settings: Settings
+    model: nn.Module, weights: list[Weight], residents: list[list[torch.Tensor]], memory: ArenaMemory, settings: Settings
 ) -> Pager:
-    """Pins the arena, moves what is kept to the device, and wraps the model's forwards.
+    """Pins the arena, moves residents to the device, and wraps the model's forwards.
 
-    `kept`: tensors that are on the device all the time, those over one storage in one list. Warns, as from the caller's
-    caller, where the arena is not pinned, or most of the model is kept.
+    `residents`: tensors that are on the device for good, those over one storage in one list. Warns, as from the caller's
+    caller, where the arena is not pinned, or most of the model is resident.
     """
     state = PlanState(str(settings.device), host_bytes=memory.arena.nbytes)
     if settings.device.type == "cuda":
@@ -33,14 +33,14 @@ def start_paging(
             state.notes.append(f"not pinned: {memory.arena.refused}")
             warnings.warn(f"memlab: {memory.arena.refused}", RuntimeWarning, stacklevel=3)
     with torch.no_grad(), torch.inference_mode(False):
-        for tensors in kept:
+        for tensors in residents:
             move_together(tensors, settings.device)
             reason = SMALL_BUFFERS if is_plain(tensors[0]) else NO_PLAIN_MEMORY
-            state.keep(reason, max(tensor.nbytes for tensor in tensors))
-        if state.kept.get(NO_PLAIN_MEMORY, 0) > state.host_bytes:
+            state.add_resident(reason, max(tensor.nbytes for tensor in tensors))
+        if state.resident_tensors.get(NO_PLAIN_MEMORY, 0) > state.host_bytes:
             warnings.warn(
                 f"memlab: of this model's weights {readable(state.host_bytes)} are paged and "
-                f"{readable(state.kept[NO_PLAIN_MEMORY])} stay on the device: {NO_PLAIN_MEMORY}",
+                f"{readable(state.resident_tensors[NO_PLAIN_MEMORY])} stay on the device: {NO_PLAIN_MEMORY}",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -48,7 +48,7 @@ def start_paging(
             if state.pinned:
                 weight.mapped_storage = memory.mapped(settings.device, weight)
         pager = Pager(model, weights, memory, settings, state)
-    pager.patch.kept.update(id(tensor) for tensors in kept for tensor in tensors)
+    pager.patch.residents.update(id(tensor) for tensors in residents for tensor in tensors)
     return pager
 
 

@@ -119,8 +119,8 @@ class SwappedDict:
         now = ((paged, dict.get(self.outside, key)) for key, paged in self.paged.items())
         return [(paged, tensor) for paged, tensor in now if tensor is not paged.tensor]
 
-    def keep_assigned(self) -> None:
-        """Has what a forward assigned to the module (a counter, a cache) stay assigned."""
+    def take_assignments(self) -> None:
+        """Takes what a forward assigned to the module (a counter, a cache) over to the outside."""
         for key, tensor in self.inside.items():
             if key not in self.paged and dict.get(self.outside, key, self) is not tensor:
                 dict.__setitem__(self.outside, key, tensor)
@@ -232,7 +232,7 @@ class TensorSwap:
             return
         for swapped in self.dicts.values():
             if not len(swapped.paged) == len(swapped.inside) == len(swapped.outside):
-                swapped.keep_assigned()
+                swapped.take_assignments()
             swapped.module.__dict__[swapped.attribute] = swapped.outside
         for slot in self.lists:
             slot.put(slot.paged.tensor)

@@ -39,9 +39,9 @@ def refuse_training(model: nn.Module, trained: list[Weight], plan: PlanState, se
     nbytes = sum(weight.padded_nbytes for weight in trained)
     allowed, whose = sys.maxsize, "the device's memory"
     if isinstance(settings.budget, int):
-        allowed, whose = settings.budget - plan.kept_bytes, f"the budget of {readable(settings.budget)}"
+        allowed, whose = settings.budget - plan.resident_tensor_bytes, f"the budget of {readable(settings.budget)}"
     if settings.device.type == "cuda":
-        free = free_memory(settings.device) + plan.resident_bytes + plan.ring_bytes
+        free = free_memory(settings.device) + plan.resident_unit_bytes + plan.ring_bytes
         if free < allowed:
             allowed, whose = free, "the device's memory"
     if nbytes > allowed:
@@ -53,9 +53,9 @@ def refuse_training(model: nn.Module, trained: list[Weight], plan: PlanState, se
 
 def warn_of_training(plan: PlanState) -> None:
     """Warns that most of the model is no longer paged."""
-    kept = plan.kept.get(TRAINED, 0)
+    resident = plan.resident_tensors.get(TRAINED, 0)
     warnings.warn(
-        f"memlab: a forward with gradients enabled was run, and {readable(kept)} of the {readable(plan.host_bytes)} of "
+        f"memlab: a forward with gradients enabled was run, and {readable(resident)} of the {readable(plan.host_bytes)} of "
         "weights require them: these stay on the device from now on, where an optimizer finds them, and are not paged. Run "
         "the model under torch.no_grad() or torch.inference_mode() if it is not to be trained, or freeze what is not.",
         RuntimeWarning,

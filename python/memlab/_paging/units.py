@@ -23,7 +23,7 @@ class Unit:
     """Weights that are copied together, into one place."""
 
     weights: list[Weight]
-    must_stay: bool = False
+    must_be_resident: bool = False
     traced: bool = True
     name: str = ""
 
@@ -87,10 +87,10 @@ def schedule_of(trace: Trace, paged: list[Weight], layer_of: LayerOf | None, bud
         for weight in dict.fromkeys(w for _, ws in group for w in ws):
             if weight not in number:
                 number[weight] = len(schedule.units)
-                schedule.units.append(Unit([weight], must_stay=weight.padded_nbytes < SMALL_SHARED))
+                schedule.units.append(Unit([weight], must_be_resident=weight.padded_nbytes < SMALL_SHARED))
         schedule.points.extend(_points(group, number))
     for weight in trace.escaping & number.keys():
-        schedule.units[number[weight]].must_stay = True
+        schedule.units[number[weight]].must_be_resident = True
     _add_unused(schedule, paged, number)
     _name(schedule.units, paged)
     return schedule

@@ -32,7 +32,7 @@ class ViewedUnits:
                 session.leave(self.pool.stream())
 
     def any_left(self) -> bool:
-        """Lets go of units whose views are gone. Returns whether some are left, which the next placement has to keep."""
+        """Lets go of units whose views are gone. Returns whether some are left, which the next placement makes resident."""
         for unit in [unit for unit in self.beyond_forward if not self.pool.has_views(unit)]:
             self.held.pop(unit, None)
             self.beyond_forward.pop(unit).leave(self.pool.stream())
