@@ -13,6 +13,7 @@ from memlab._paging.chunked_model import ChunkedModel
 from memlab._paging.collect import collect
 from memlab._paging.device_memory import free_memory
 from memlab._paging.paged_tensor import Weight
+from memlab._paging.plan_state import PlanQueries
 from memlab._paging.sizes import bytes_of
 from memlab._paging.start import refuse_patched
 from memlab.paging import page
@@ -73,7 +74,7 @@ def chunk(
             weight.tensors.clear()  # The pager would take these references for a user's, who may edit the weights.
         return page(model, where, budget=capacity, _bytes_per_second=_bytes_per_second)
     chunked = ChunkedModel(model, weights, residents, where, capacity)
-    chunked.patch.mark(Plan(chunked.state), chunked.patch.release)
+    chunked.patch.mark(Plan(chunked.state, PlanQueries()), chunked.patch.release)
     return model
 
 

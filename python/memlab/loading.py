@@ -82,7 +82,7 @@ def load(
     with torch.no_grad(), torch.inference_mode(False):
         read_weights(weights, residents, sources, memory)
     pager = start_paging(model, weights, residents, memory, settings)
-    pager.patch.mark(Plan(pager.state), pager.release)
+    pager.patch.mark(Plan(pager.state, pager.queries), pager.release)
     return model
 
 

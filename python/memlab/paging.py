@@ -92,7 +92,7 @@ def page(
     with torch.no_grad(), torch.inference_mode(False):
         copy_in(weights, memory)
     pager = start_paging(model, weights, residents, memory, settings)
-    pager.patch.mark(Plan(pager.state), pager.release)
+    pager.patch.mark(Plan(pager.state, pager.queries), pager.release)
     return model
 
 

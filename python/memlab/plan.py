@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memlab._paging.plan_state import UNTRACED, PlannedUnit, PlanState
+from memlab._paging.plan_state import PlannedUnit, PlanQueries, PlanState, Stage
 from memlab._paging.sizes import milliseconds, readable
 
 __all__ = ["Plan", "PlannedUnit"]
@@ -33,8 +33,9 @@ class Plan:
     <memlab.Plan: paged on cpu, settled, 0 of 4 units resident>
     """
 
-    def __init__(self, state: PlanState) -> None:
+    def __init__(self, state: PlanState, queries: PlanQueries) -> None:
         self._state = state
+        self._queries = queries
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         return self  # A copy of a model is not paged, and has no plan of its own.
@@ -47,7 +48,7 @@ class Plan:
     @property
     def stage(self) -> str:
         """``"untraced"`` until the first forward, ``"measuring"`` until the second, then ``"settled"``."""
-        return self._state.stage
+        return self._state.stage.value
 
     @property
     def units(self) -> list[PlannedUnit]:
@@ -127,12 +128,12 @@ class Plan:
     @property
     def achieved_ms(self) -> float:
         """Milliseconds of the last forward, from its first operation on the device to its last. Waits for it to end."""
-        return self._state.forward_ns() / 1e6
+        return self._queries.forward_ns() / 1e6
 
     @property
     def gigabytes_per_second(self) -> float:
         """`streamed_bytes` over the time of the last forward, in 10⁹ bytes a second."""
-        nanoseconds = self._state.forward_ns()
+        nanoseconds = self._queries.forward_ns()
         return self.streamed_bytes / nanoseconds if nanoseconds else 0.0
 
     @property
@@ -142,7 +143,7 @@ class Plan:
         ``on_demand`` counts units that were not prefetched in time, ``out_of_order`` turns that the first forward did not
         take, ``reloads`` units that were copied once more.
         """
-        return dict(sorted(self._state.counters().items()))
+        return dict(sorted(self._queries.counters().items()))
 
     @property
     def notes(self) -> list[str]:
@@ -154,7 +155,7 @@ class Plan:
 
         Raises: RuntimeError if a weight has another type, shape or strides than when the model was paged.
         """
-        self._state.accept_edits()
+        self._queries.accept_edits()
 
     def __repr__(self) -> str:
         resident = sum(unit.resident for unit in self.units)
@@ -167,7 +168,7 @@ class Plan:
     def __str__(self) -> str:
         chunked = self._state.chunked
         lines = [f"{self._how} on {self.device}: {self.stage}"]
-        if self.stage == UNTRACED:
+        if self._state.stage is Stage.TRACING:
             lines[0] = f"{self._how} on {self.device}: the plan is made in the first forward"
         for label, nbytes, remark in (
             ("resident", self.resident_bytes, f"{sum(u.resident for u in self.units)} of {len(self.units)} units"),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from memlab._paging.device_transfer import device_of_first, to_device
 from memlab._paging.module_patch import ModulePatch
 from memlab._paging.paged_tensor import Weight
-from memlab._paging.plan_state import SETTLED, UNTRACED, PlannedUnit, PlanState
+from memlab._paging.plan_state import PlannedUnit, PlanState, Stage
 from memlab._paging.sizes import readable
 from memlab._paging.tensor_memory import move_together
 from memlab._paging.torch_private import TENSOR_DICTS, Convolution
@@ -85,9 +85,9 @@ class ChunkedModel:
     def _outermost_call(self, module: nn.Module, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self.thread_state.device = None
         came_from = device_of_first((args, kwargs))
-        if self.state.stage is UNTRACED:
+        if self.state.stage is Stage.TRACING:
             with self.learning_lock:
-                if self.state.stage is UNTRACED:
+                if self.state.stage is Stage.TRACING:
                     self.tracer = Tracer(self.weights, self.cpu, reads_rows=True)
                     try:
                         with self.tracer:
@@ -162,7 +162,7 @@ class ChunkedModel:
 
     def _describe(self, order: dict[Weight, None], rest: set[Weight]) -> None:
         state = self.state
-        state.stage = SETTLED
+        state.stage = Stage.SETTLED
         unused = [weight for weight in self.weights if weight not in order]
         state.units = [PlannedUnit(w.name, w.nbytes, w not in rest, 0) for w in (*order, *unused)]
         state.resident_unit_bytes = sum(unit.nbytes for unit in state.units if unit.resident)

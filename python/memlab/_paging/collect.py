@@ -41,8 +41,8 @@ def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor, ModuleEntry]]:
 def collect(model: nn.Module, rnn_layout_for: torch.device | None = None) -> tuple[list[Weight], list[list[Tensor]]]:
     """The weights to be paged, in the order of registration, and the residents: tensors on the device for good.
 
-    Residents are small buffers and tensors that are not plain memory; those over one storage come in one list. The tensors of
-    an nn.LSTM, which have a storage each on the CPU, are one weight in the layout that `rnn_layout_for` wants.
+    Residents are small buffers and tensors that are not plain memory; those over one storage come in one list. The tensors
+    of an nn.LSTM, which have a storage each on the CPU, are one weight in the layout that `rnn_layout_for` wants.
 
     Raises: ValueError for tensors without values, by name.
     """

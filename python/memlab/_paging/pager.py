@@ -1,7 +1,7 @@
-"""What runs in the forwards of a paged model.
+"""Wraps a paged model's forwards: traces the first, then loads units for each.
 
-The first forward is traced: it runs eagerly, and each weight is copied for the operation that uses it. The next ones run
-with units; `Stages` makes their placements.
+In the first forward, which runs eagerly, each weight is copied for the operation that uses it. `Stages` makes the placements
+of the units.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from memlab._paging.forward_context import ForwardContext, ThreadState, TracedCo
 from memlab._paging.micro_batches import in_micro_batches, repeated_blocks
 from memlab._paging.module_patch import ModulePatch
 from memlab._paging.paged_tensor import Weight
-from memlab._paging.plan_state import MEASURING, SETTLED, TRAINED, UNTRACED, PlanState
+from memlab._paging.plan_state import TRAINED, PlanQueries, PlanState, Stage
 from memlab._paging.settings import Settings
 from memlab._paging.stages import Stages
 from memlab._paging.tensor_memory import view_of
@@ -36,7 +36,7 @@ from memlab._paging.training import refuse_training, warn_of_training
 
 
 class Pager:
-    """A paged model: wraps its forwards, and has units loaded in them."""
+    """A paged model: wraps its forwards, in which the pipeline loads units."""
 
     def __init__(
         self, model: nn.Module, weights: list[Weight], memory: ArenaMemory, settings: Settings, state: PlanState
@@ -53,12 +53,12 @@ class Pager:
         self.pool = DevicePool(weights, memory, self.swap, device, settings.on_change, pipeline)
         self.clock = Clock(device)
         self.thread_state = ThreadState()
-        self.learning_lock = threading.RLock()  # Held in forwards from which is learned.
+        self.learning_lock = threading.RLock()  # Held while a tracing or measuring forward runs.
         self.forwards_lock = threading.Lock()  # Held while `active_forwards` changes.
         self.active_forwards: dict[int, ForwardContext | TracedContext] = {}  # By thread.
         self.released = False
         self.process = os.getpid()
-        self.called_this_stage: set[WrappedModule] = set()  # Called from outside in this stage.
+        self.called_this_stage: set[WrappedModule] = set()  # Modules of outermost calls in this stage.
         wrapped_modules = [WrappedModule(module, index) for index, module in enumerate(model.modules())]
         self.stages = Stages(weights, wrapped_modules, self.blocks, settings, state, self.pool, self.patch)
         for weight in weights:
@@ -69,12 +69,10 @@ class Pager:
         for wrapped in wrapped_modules:
             self.patch.wrap(wrapped.module, self._wrapper(wrapped))
             if isinstance(wrapped.module, nn.RNNBase):
-                # Models call it in their forwards. It would move the weights to memory of PyTorch.
+                # Models call it in forwards, where it would move the weights to memory that PyTorch allocates.
                 self.patch.make_no_op(wrapped.module, "flatten_parameters")
         self.patch.guard()
-        state.counters = pipeline.counters
-        state.forward_ns = self.clock.last_ns
-        state.accept_edits = self.pool.edits.accept
+        self.queries = PlanQueries(self.clock.last_ns, pipeline.counters, self.pool.edits.accept)
 
     def _wrapper(self, wrapped: WrappedModule) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,7 +82,7 @@ class Pager:
             def forward(*args: Any, **kwargs: Any) -> Any:
                 context = self.thread_state.context
                 if context is None:
-                    if self.released:  # The program has wrapped this wrapper, and still calls it.
+                    if self.released:  # The program still calls this wrapper, which it has wrapped in another one.
                         return original(*args, **kwargs)
                     return self._outermost_call(wrapped, original, args, kwargs)
                 if wrapped.at_enter or not wrapped.needs <= context.held:
@@ -101,7 +99,7 @@ class Pager:
     def _rerun_context(self) -> AbstractContextManager[None] | None:
         """In the traced forward: a context in which nothing is traced. Needs weights that are mapped, as none is loaded."""
         tensors = self.pool.edits.tensors
-        if self.stages.stage is not UNTRACED or any(paged.unloaded is None for paged in tensors) or self.model.training:
+        if self.stages.stage is not Stage.TRACING or any(paged.unloaded is None for paged in tensors) or self.model.training:
             return None
         return self._untraced()
 
@@ -115,7 +113,7 @@ class Pager:
             self.thread_state.context = context
 
     def _outermost_call(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A call that is in no other call of this model: a forward begins and ends with it."""
+        """Runs a call that is in no other call of this model: the forward is this call."""
         if os.getpid() != self.process:
             raise RuntimeError(
                 "this process was forked from the one that paged the model, and has none of the threads that copy its "
@@ -126,29 +124,29 @@ class Pager:
                 "torch.jit.trace records the addresses of weights, which change in a paged model: call "
                 "memlab.unpage(model) before tracing it"
             )
-        if self.stages.stage is not SETTLED:
+        if self.stages.stage is not Stage.SETTLED:
             with self.learning_lock:
-                if self.stages.stage is not SETTLED:
+                if self.stages.stage is not Stage.SETTLED:
                     return self._learning_forward(wrapped, original, args, kwargs)
         return self._forward(wrapped, original, args, kwargs)
 
     def _learning_forward(self, wrapped: WrappedModule, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A forward from which is learned. Other threads wait."""
+        """Runs a tracing or measuring forward; one thread at a time."""
         stages = self.stages
         if self.settings.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
                 "the first two forwards of a paged model are traced and timed: run it three times before capturing it in "
-                f"a CUDA graph (stage: {stages.stage})"
+                f"a CUDA graph (stage: {stages.stage.value})"
             )
         if wrapped in self.called_this_stage:
-            # The same module again: the calls before were a whole forward.
+            # The second outermost call of this module: the calls before it were a whole forward.
             self._advance()
         result = self._forward(wrapped, original, args, kwargs)
         self.called_this_stage.add(wrapped)
-        if stages.stage is UNTRACED:
+        if stages.stage is Stage.TRACING:
             complete = stages.all_weights_used()
         else:
-            complete = stages.stage is MEASURING and stages.note_times()
+            complete = stages.stage is Stage.MEASURING and stages.note_times()
         if complete:
             self._advance()
         return result
@@ -174,7 +172,7 @@ class Pager:
     def _forward_scope(self) -> Iterator[None]:
         tracer = None
         context: ForwardContext | TracedContext
-        if self.stages.stage is UNTRACED:
+        if self.stages.stage is Stage.TRACING:
             tracer = Tracer(self.stages.weights, self.settings.device, reads_rows=self.memory.arena.pinned)
             context = TracedContext(tracer)
         else:
@@ -199,7 +197,7 @@ class Pager:
     def _enter(self, context: ForwardContext | TracedContext) -> None:
         thread = threading.get_ident()
         with self.forwards_lock:
-            # A forward that Ctrl-C ended at its very end may not have left.
+            # KeyboardInterrupt can skip `_leave`.
             self.active_forwards.pop(thread, None)
             if not self.active_forwards:
                 self.swap.leave()
@@ -218,7 +216,7 @@ class Pager:
                 self.pool.edits.after_forward()
 
     def _make_trained_resident(self) -> None:
-        """Before a forward with gradients: moves what it trains to the device, where an optimizer finds it."""
+        """Makes the weights resident that a forward with gradients trains, so that an optimizer finds them on the device."""
         if not torch.is_grad_enabled() or not any(paged.tensor.requires_grad for paged in self.pool.edits.tensors):
             return
         with self.forwards_lock:
@@ -227,14 +225,14 @@ class Pager:
                 return  # Another thread has moved them.
             others = bool(self.active_forwards.keys() - {threading.get_ident()})
             refuse_training(self.model, trained, self.state, self.settings, others)
-            self.swap.leave()  # A forward that Ctrl-C ended may not have left.
+            self.swap.leave()  # KeyboardInterrupt can skip `_leave`.
             self.stages.make_trained_resident(trained)
         if self.state.resident_tensors[TRAINED] * 2 > self.state.host_bytes:
             warn_of_training(self.state)
 
     def release(self) -> None:
         """Takes everything off the model again; its tensors stay views of the arena, which they keep alive."""
-        # A forward of this thread that Ctrl-C ended may not have left.
+        # KeyboardInterrupt can skip `_leave`: an entry of this thread may be left over.
         if self.thread_state.context is not None or self.active_forwards.keys() - {threading.get_ident()}:
             raise RuntimeError("a forward of this model is under way: call memlab.unpage(model) when it has ended")
         self.released = True

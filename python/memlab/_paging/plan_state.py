@@ -1,9 +1,10 @@
-"""The figures of a plan, which paging fills in and `memlab.Plan` shows."""
+"""The figures of a plan, which paging fills in and `memlab.Plan` shows, and the queries that `memlab.Plan` passes on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 
 # Why tensors are resident: on the device for good.
 SMALL_BUFFERS = "small buffers"
@@ -11,8 +12,13 @@ NO_PLAIN_MEMORY = "no plain memory: quantized, sparse, or another subclass of to
 WRITTEN = "written to in forwards"
 TRAINED = "trained: they required gradients in a forward with gradients enabled"
 
-# The stages of a model, in this order. (A chunked one has no "measuring".)
-UNTRACED, MEASURING, SETTLED = "untraced", "measuring", "settled"
+
+class Stage(Enum):
+    """The stages of a model, in this order, with their names in `memlab.Plan.stage`. A chunked model is not measured."""
+
+    TRACING = "untraced"
+    MEASURING = "measuring"
+    SETTLED = "settled"
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class PlanState:
 
     device: str
     chunked: bool = False  # Units that are not resident stay on the CPU, and come through no ring.
-    stage: str = UNTRACED
+    stage: Stage = Stage.TRACING
     units: list[PlannedUnit] = field(default_factory=list)
     resident_unit_bytes: int = 0
     ring_bytes: int = 0
@@ -52,9 +58,6 @@ class PlanState:
     floor_ns: int = 0
     predicted_ns: int = 0
     notes: list[str] = field(default_factory=list)
-    forward_ns: Callable[[], int] = lambda: 0  # Of the last forward.
-    counters: Callable[[], dict[str, int]] = dict
-    accept_edits: Callable[[], None] = lambda: None
 
     def add_resident(self, reason: str, nbytes: int) -> None:
         """Counts bytes that are on the device for good and are in no unit."""
@@ -63,3 +66,12 @@ class PlanState:
     @property
     def resident_tensor_bytes(self) -> int:
         return sum(self.resident_tensors.values())
+
+
+@dataclass(frozen=True)
+class PlanQueries:
+    """What `memlab.Plan` asks of the pager. The defaults are those of a chunked model, which has none."""
+
+    forward_ns: Callable[[], int] = lambda: 0  # Of the last forward; waits for it.
+    counters: Callable[[], dict[str, int]] = dict
+    accept_edits: Callable[[], None] = lambda: None

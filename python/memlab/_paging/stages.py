@@ -1,7 +1,7 @@
-"""The stages of a paged model: traced, measured, settled. From what a forward has shown to the placement of the next.
+"""The stages of a paged model, tracing, measuring and settled: makes the next placement from the last forwards.
 
-untraced ──trace──▶ units and points ──▶ measuring ──times──▶ settled
-                                         first placement      final placement: no address changes any more
+tracing ──trace──▶ units and points ──▶ measuring ──times──▶ settled
+                                        first placement      final placement: addresses no longer change
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from memlab._paging.boundaries import WrappedModule, unit_key
 from memlab._paging.device_pool import DevicePool
 from memlab._paging.module_patch import ModulePatch
 from memlab._paging.paged_tensor import Weight
-from memlab._paging.plan_state import MEASURING, SETTLED, TRAINED, UNTRACED, WRITTEN, PlanState
+from memlab._paging.plan_state import TRAINED, WRITTEN, PlanState, Stage
 from memlab._paging.planning import describe, make_placement
 from memlab._paging.saved_tensors import SavedTensors
 from memlab._paging.settings import Settings
@@ -25,7 +25,7 @@ from memlab._paging.viewed_units import ViewedUnits
 
 
 class Stages:
-    """What is known of a model's forwards, and the placement that was made of it."""
+    """What forwards have shown (trace, times), and the schedule and placement made of it."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Stages:
     ) -> None:
         self.weights = weights
         self.wrapped = wrapped
-        self.blocks = blocks  # Those that run in micro-batches.
+        self.blocks = blocks  # Modules that run in micro-batches.
         self.settings = settings
         self.state = state
         self.pool = pool
@@ -51,20 +51,20 @@ class Stages:
         self._saved_tensors: SavedTensors | None = None
 
     @property
-    def stage(self) -> str:
+    def stage(self) -> Stage:
         return self.state.stage
 
     def advance(self) -> None:
-        """To the next stage, with what the last forwards have shown."""
-        if self.stage is UNTRACED:
+        """Begins the next stage with the trace or the times of the last forwards."""
+        if self.stage is Stage.TRACING:
             self._make_written_resident()
             budget = self.settings.budget if isinstance(self.settings.budget, int) else None
             self.schedule = schedule_of(self.trace, self._paged(), self._layer_of(), budget)
-            self._place(MEASURING)
+            self._place(Stage.MEASURING)
             self.pool.pipeline.timed(True)
         else:
             self.pool.pipeline.timed(False)
-            self._place(SETTLED)
+            self._place(Stage.SETTLED)
 
     def all_weights_used(self) -> bool:
         """Whether the traced forwards have used all weights."""
@@ -85,13 +85,13 @@ class Stages:
         return self._saved_tensors
 
     def make_viewed_resident(self) -> None:
-        """Before a forward, with no other under way: places anew if units have to stay on the device from now on."""
+        """Makes units resident of which a view is alive. To be called before a forward, with no other under way."""
         if self.viewed.any_left():
             self._place(self.stage)
 
     def make_trained_resident(self, trained: list[Weight]) -> None:
-        """Moves weights to the device for good, where an optimizer finds them. To be called outside of forwards."""
-        stay = self.give_up_placement()
+        """Makes weights resident, so that an optimizer finds them on the device. To be called outside of forwards."""
+        viewed = self.give_up_placement()
         gone: set[Weight] = set()
         try:
             for weight in trained:
@@ -101,16 +101,16 @@ class Stages:
             # If memory runs out, those that were moved stay moved, and the others are paged as before.
             self.weights = [weight for weight in self.weights if weight not in gone]
             self._saved_tensors = None
-            if self.stage is not UNTRACED:
+            if self.stage is not Stage.TRACING:
                 self.schedule = without(self.schedule, gone, self._paged())
-                self._place(self.stage, [unit for unit in stay if unit.weights])
+                self._place(self.stage, [unit for unit in viewed if unit.weights])
 
     def _make_one_resident(self, weight: Weight) -> None:
         tensors = [paged.tensor for paged in weight.tensors]
         self._move_together(tensors)
         self.pool.forget(weight)
         self.patch.residents.update(map(id, tensors))
-        if weight in self.trace.written and self.stage is not UNTRACED:
+        if weight in self.trace.written and self.stage is not Stage.TRACING:
             self.state.resident_tensors[WRITTEN] -= weight.padded_nbytes
         self.state.add_resident(TRAINED, weight.padded_nbytes)
 
@@ -120,7 +120,7 @@ class Stages:
         move_together(tensors, self.settings.device)
 
     def _make_written_resident(self) -> None:
-        """Moves what the forward writes to to the device for good, where it would be without paging."""
+        """Makes weights resident that the traced forwards have written to."""
         for weight in self.trace.written:
             storage = weight.arena_storage
             if storage is None:
@@ -162,17 +162,17 @@ class Stages:
         return layer_of
 
     def give_up_placement(self) -> list[Unit]:
-        """Gives the device memory back. Returns the units that the next placement keeps there, as they have views."""
-        stay = [self.schedule.units[unit] for unit in self.viewed.clear()]
-        for unit in stay:
+        """Gives the device memory back. Returns the units that the next placement makes resident, as they have views."""
+        viewed = [self.schedule.units[unit] for unit in self.viewed.clear()]
+        for unit in viewed:
             unit.must_be_resident = True
         self.pool.clear()
-        return stay
+        return viewed
 
-    def _place(self, stage: str, stay: list[Unit] | None = None) -> None:
-        """Plans, and takes device memory for the plan. `stay`: units to keep there if they fit."""
+    def _place(self, stage: Stage, viewed: list[Unit] | None = None) -> None:
+        """Plans, and takes device memory for the plan. `viewed`: units that are resident if they fit."""
         pool, schedule = self.pool, self.schedule
-        stay = self.give_up_placement() + (stay or [])
+        viewed = self.give_up_placement() + (viewed or [])
         if not self.state.bytes_per_second:
             largest = max((unit.nbytes for unit in schedule.units), default=0)
             self.state.bytes_per_second = pool.bandwidth(largest) if largest else 0.0
@@ -180,13 +180,13 @@ class Stages:
         try:
             placement = make_placement(*known)
         except ValueError:
-            if not stay:
+            if not viewed:
                 raise
             # They do not fit. Their views are of the last placement's memory, which PyTorch keeps for them.
-            for unit in stay:
+            for unit in viewed:
                 unit.must_be_resident = False
             placement = make_placement(*known)
-        points = schedule.points if stage is MEASURING else _needed(schedule.points, placement.places)
+        points = schedule.points if stage is Stage.MEASURING else _needed(schedule.points, placement.places)
         fallback = self._fallback()
         pool.place(schedule.units, placement, points, fallback, self.settings.lookahead)
         self._watch_modules(points, fallback, placement.places)
@@ -216,7 +216,7 @@ class Stages:
 
 
 def _needed(points: list[Point], places: list[tuple[int, int] | None]) -> list[Point]:
-    """The points at which something is loaded or given up: between residents there is nothing to do."""
+    """The points at which a unit is loaded or released. Residents need none."""
     needed: list[Point] = []
     for point in points:
         streamed = [unit for unit in point.units if places[unit] is not None]
