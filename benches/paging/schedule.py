@@ -8,6 +8,7 @@ machine they wait longer than asked, so the recurrence uses the time that they r
 
 import statistics
 import time
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -78,11 +79,13 @@ def forwards(model, x, count):
 def paced(ratio, residents):
     """One case: (predicted by the recurrence, measured) in seconds a forward."""
     import memlab
+    from memlab._paging.settings import Settings
+    from memlab.paging import page_with
 
     copy = BYTES / BYTES_PER_SECOND
     model = nn.Sequential(*(Layer(BYTES, copy * ratio) for _ in range(LAYERS))).eval()
     budget = (residents + 2) * BYTES if residents else "min"
-    memlab.page(model, "cpu", BYTES // 4, budget=budget, _bytes_per_second=BYTES_PER_SECOND)
+    page_with(model, replace(Settings.checked("cpu", BYTES // 4, budget=budget), bytes_per_second=BYTES_PER_SECOND))
     x = torch.zeros(1)
     with torch.no_grad():
         forwards(model, x, 4)

@@ -8,12 +8,13 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from memlab._arguments import device_of, require_model
+from memlab._arguments import require_model
 from memlab._paging.chunked_model import ChunkedModel
 from memlab._paging.collect import collect
 from memlab._paging.device_memory import free_memory
 from memlab._paging.paged_tensor import Weight
 from memlab._paging.plan_state import PlanQueries
+from memlab._paging.settings import device_of
 from memlab._paging.sizes import bytes_of
 from memlab._paging.start import refuse_patched
 from memlab.paging import page
@@ -28,9 +29,8 @@ def chunk(
     max_capacity: float | str | None = None,
     *,
     rest: str = "cpu",
-    _bytes_per_second: float | None = None,
 ) -> Model:
-    """Keeps on the device what fits, and runs the rest on the CPU, or pages it. In place.
+    """Keeps on the device what fits, and runs the rest on the CPU, or pages it. Modifies the model.
 
     With ``rest="cpu"`` the largest leading part that fits, in the order of execution, is on the device; what comes after it
     runs on the CPU. Activations are moved where they cross, and cast where a layer needs it. The order is learned in the
@@ -72,7 +72,7 @@ def chunk(
     if rest == "page":
         for weight in weights:
             weight.tensors.clear()  # The pager would take these references for a user's, who may edit the weights.
-        return page(model, where, budget=capacity, _bytes_per_second=_bytes_per_second)
+        return page(model, where, budget=capacity)
     chunked = ChunkedModel(model, weights, residents, where, capacity)
     chunked.patch.mark(Plan(chunked.state, PlanQueries()), chunked.patch.release)
     return model

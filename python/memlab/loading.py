@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from memlab._arguments import a_or_an, require_model, settings_of
+from memlab._arguments import a_or_an, require_model
 from memlab._paging.arena import ArenaMemory, arena_for
 from memlab._paging.checkpoint import give_memory, read_weights, sources_in
 from memlab._paging.collect import collect
+from memlab._paging.settings import Settings
 from memlab._paging.start import refuse_patched, start_paging
 from memlab.paging import page
 from memlab.plan import Plan
@@ -33,7 +34,7 @@ def load(
     strict: bool = True,
     **options: Any,
 ) -> Model:
-    """Gives a model its weights from safetensors files and pages it. The host holds the weights once. In place.
+    """Gives a model its weights from safetensors files and pages it. The host holds the weights once. Modifies the model.
 
     Files are read in parallel straight to the pinned memory that the weights are paged from. Build the model without memory,
     under ``memlab.skeleton()`` or ``torch.device("meta")``.
@@ -52,7 +53,7 @@ def load(
         KeyError: tensors are missing or left over; names them.
         OSError: a file cannot be read; names it.
         RuntimeError: the model is paged already.
-        TypeError: the path, the model, or an option is none; says what to give.
+        TypeError: the path or the model is of another type, or there is no such option; says what to give.
         ValueError: a shape differs, the file is broken, or a tensor is on the meta device and not in the file.
 
     >>> import memlab, tempfile, torch
@@ -72,9 +73,8 @@ def load(
         raise TypeError(f"dtype={dtype!r}: must be a type such as torch.bfloat16, or None for that in the file")
     known = list(inspect.signature(page).parameters)[2:]
     for name in options.keys() - known:
-        listed = ", ".join(name for name in known if not name.startswith("_"))
-        raise TypeError(f"memlab.load has no option {name!r}: it takes dtype, strict, {listed}")
-    settings = settings_of(device, **options)
+        raise TypeError(f"memlab.load has no option {name!r}: it takes dtype, strict, {', '.join(known)}")
+    settings = Settings.checked(device, **options)
     refuse_patched(model)
     sources = give_memory(model, {source.name: source for source in sources_in(path)}, dtype, strict)
     weights, residents = collect(model, settings.device)

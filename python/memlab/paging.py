@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from memlab._arguments import require_model, settings_of
+from memlab._arguments import require_model
 from memlab._paging.arena import ArenaMemory, arena_for, copy_in
 from memlab._paging.collect import collect
 from memlab._paging.micro_batches import repeated_blocks
@@ -31,9 +31,8 @@ def page(
     micro_batch: int | None = None,
     order: str = "traced",
     on_change: OnChange = "error",
-    _bytes_per_second: float | None = None,
 ) -> Model:
-    """Has a model run with its weights in host memory, copied to the device when they are needed. In place.
+    """Runs a model with its weights in host memory, copying them to the device as needed. Modifies the model.
 
     The model keeps its modules and Parameters, the keys of its ``state_dict()``, and its inputs and results: tensors of any
     shape, which are moved to the device. The first forward is traced, to learn which weights are used when, and is slow. The
@@ -56,7 +55,7 @@ def page(
 
     Raises:
         RuntimeError: the model is paged already, or PyTorch finds no CUDA device.
-        TypeError: `model` is no model, or `device` no device; says what to give.
+        TypeError: `model` is not an `nn.Module`, or `device` not a device; says what to give.
         ValueError: another argument is wrong, or the budget is too small for one weight; says how much is needed.
 
     >>> import memlab, torch
@@ -71,7 +70,7 @@ def page(
     RuntimeError: this model, or a part of it, is paged or chunked already: call memlab.unpage(model) first
     """
     require_model("page", model)
-    settings = settings_of(
+    settings = Settings.checked(
         device,
         max_layer_size,
         budget=budget,
@@ -79,10 +78,14 @@ def page(
         micro_batch=micro_batch,
         order=order,
         on_change=on_change,
-        _bytes_per_second=_bytes_per_second,
     )
+    return page_with(model, settings)
+
+
+def page_with(model: Model, settings: Settings) -> Model:
+    """`page` with checked arguments."""
     refuse_patched(model)
-    if micro_batch is not None:
+    if settings.micro_batch is not None:
         repeated_blocks(model)  # Raises before anything is moved.
     weights, residents = collect(model, settings.device)
     if not weights:
@@ -101,7 +104,7 @@ def plan_of(model: nn.Module) -> Plan:
 
     Raises:
         RuntimeError: the model is not paged, or is a part of a paged one.
-        TypeError: `model` is no model.
+        TypeError: `model` is not an `nn.Module`.
 
     >>> import memlab, torch
     >>> model = memlab.page(torch.nn.Linear(8, 8), "cpu")
@@ -114,13 +117,13 @@ def plan_of(model: nn.Module) -> Plan:
 
 
 def unpage(model: Model) -> Model:
-    """Gives a paged or chunked model back as it was, with its parameters and buffers on the CPU. In place.
+    """Gives a paged or chunked model back as it was, with its parameters and buffers on the CPU. Modifies the model.
 
     Returns: the model.
 
     Raises:
         RuntimeError: the model is not paged, is a part of a paged one, or is in a forward.
-        TypeError: `model` is no model.
+        TypeError: `model` is not an `nn.Module`.
 
     >>> import memlab, torch
     >>> model = memlab.page(torch.nn.Linear(8, 8), "cpu")
@@ -147,7 +150,10 @@ def _mark_of(model: nn.Module) -> Mark:
 
 
 def _check_budget(weights: list[Weight], settings: Settings) -> None:
-    """Raises ValueError if a weight is larger than the budget. (Of an embedding, forwards may need a few rows only.)"""
+    """Raises ValueError if a weight is larger than the budget.
+
+    (Embeddings are exempt: a forward may read only a few rows.)
+    """
     if not isinstance(settings.budget, int):
         return
     for weight in sorted(weights, key=lambda weight: -weight.padded_nbytes):

@@ -26,6 +26,7 @@ from memlab._paging import (
     training,
     units,
     viewed_units,
+    warn,
 )
 
 # What a forward calls, beside `device_transfer` and `micro_batches`, which are compiled as the model's own code is.
@@ -50,6 +51,7 @@ _EXCLUDED: list[ModuleType] = [
     training,
     units,
     viewed_units,
+    warn,
 ]
 
 

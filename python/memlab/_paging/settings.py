@@ -1,11 +1,14 @@
-"""The arguments of `memlab.page`, checked."""
+"""The arguments of `memlab.page`, checked before anything is moved. Messages say what to give instead."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from types import NoneType
+from typing import Any, Literal
 
 import torch
+
+from memlab._paging.sizes import bytes_of
 
 # What to do when a weight was edited between forwards: raise, or copy it to the device.
 OnChange = Literal["error", "upload"]
@@ -21,4 +24,66 @@ class Settings:
     lookahead: int | None = None  # Units; None: as many as the ring holds.
     micro_batch: int | None = None
     on_change: OnChange = "error"
-    bytes_per_second: float | None = None  # Paces the copies of the host backend.
+    bytes_per_second: float | None = None  # Paces the copies of the host backend, for benchmarks; not an argument of `page`.
+
+    @classmethod
+    def checked(
+        cls,
+        device: torch.device | str,
+        max_layer_size: int = -1,
+        *,
+        budget: int | str | None = None,
+        prefetch: str | int = "auto",
+        micro_batch: int | None = None,
+        order: str = "traced",
+        on_change: OnChange = "error",
+    ) -> Settings:
+        """The arguments of `memlab.page`. Raises ValueError that names one that is wrong; see `device_of` for the device."""
+        if prefetch != "auto" and (isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 0):
+            raise _refusal("prefetch", prefetch, '"auto" or a number of units')
+        if order != "traced":
+            raise _refusal("order", order, '"traced"')
+        if on_change not in ("error", "upload"):
+            raise _refusal("on_change", on_change, '"error" or "upload"')
+        if micro_batch is not None and (
+            isinstance(micro_batch, bool) or not isinstance(micro_batch, int) or micro_batch < 1
+        ):
+            raise _refusal("micro_batch", micro_batch, "a number of samples, or None")
+        if isinstance(budget, str) and budget != "min":
+            budget = bytes_of(budget)
+        elif isinstance(budget, float) and budget.is_integer():
+            budget = int(budget)
+        if isinstance(budget, bool) or not isinstance(budget, (int, str, NoneType)):
+            raise _refusal("budget", budget, 'bytes, a size such as "8GiB", "min" or None')
+        if isinstance(max_layer_size, bool) or not isinstance(max_layer_size, (int, float)):
+            raise _refusal("max_layer_size", max_layer_size, "a number of parameters, or -1")
+        return cls(
+            device=device_of(device),
+            max_layer_size=int(max_layer_size),
+            budget=budget,
+            lookahead=None if prefetch == "auto" else int(prefetch),
+            micro_batch=micro_batch,
+            on_change=on_change,
+        )
+
+
+def _refusal(name: str, value: Any, wanted: str) -> ValueError:
+    return ValueError(f"{name}={value!r}: must be {wanted}")
+
+
+def device_of(device: torch.device | str) -> torch.device:
+    """The device with its index. Raises RuntimeError if there is no such device, ValueError or TypeError if it is none."""
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError):
+        wanted = f'device={device!r}: must be a device, such as "cuda" or "cuda:1"'
+        if isinstance(device, str) and not device[:1].isdigit():
+            raise ValueError(wanted) from None
+        raise TypeError(f'{wanted}. Sizes are given by name: budget="8GiB", max_capacity="8GiB"') from None
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise ValueError(f"device={str(device)!r}: memlab pages to CUDA devices and, for tests, to the CPU")
+    if not torch.cuda.is_available():
+        raise RuntimeError('PyTorch finds no CUDA device here; page(model, device="cpu") runs the same pipeline without one')
+    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import nn
 
@@ -16,6 +14,7 @@ from memlab._paging.plan_state import NO_PLAIN_MEMORY, SMALL_BUFFERS, PlanState
 from memlab._paging.settings import Settings
 from memlab._paging.sizes import readable
 from memlab._paging.tensor_memory import is_plain, move_together
+from memlab._paging.warn import warn
 
 
 def start_paging(
@@ -23,26 +22,24 @@ def start_paging(
 ) -> Pager:
     """Pins the arena, moves residents to the device, and wraps the model's forwards.
 
-    `residents`: tensors that are on the device for good, those over one storage in one list. Warns, as from the caller's
-    caller, where the arena is not pinned, or most of the model is resident.
+    `residents`: tensors that are on the device for good, those over one storage in one list. Warns where the arena is not
+    pinned, or most of the model is resident.
     """
     state = PlanState(str(settings.device), host_bytes=memory.arena.nbytes)
     if settings.device.type == "cuda":
         state.pinned = memory.arena.pin(settings.device.index)
         if not state.pinned:
             state.notes.append(f"not pinned: {memory.arena.refused}")
-            warnings.warn(f"memlab: {memory.arena.refused}", RuntimeWarning, stacklevel=3)
+            warn(f"memlab: {memory.arena.refused}")
     with torch.no_grad(), torch.inference_mode(False):
         for tensors in residents:
             move_together(tensors, settings.device)
             reason = SMALL_BUFFERS if is_plain(tensors[0]) else NO_PLAIN_MEMORY
             state.add_resident(reason, max(tensor.nbytes for tensor in tensors))
         if state.resident_tensors.get(NO_PLAIN_MEMORY, 0) > state.host_bytes:
-            warnings.warn(
+            warn(
                 f"memlab: of this model's weights {readable(state.host_bytes)} are paged and "
-                f"{readable(state.resident_tensors[NO_PLAIN_MEMORY])} stay on the device: {NO_PLAIN_MEMORY}",
-                RuntimeWarning,
-                stacklevel=3,
+                f"{readable(state.resident_tensors[NO_PLAIN_MEMORY])} stay on the device: {NO_PLAIN_MEMORY}"
             )
         for weight in weights:
             if state.pinned:

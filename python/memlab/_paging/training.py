@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from memlab._paging.paged_tensor import Weight
 from memlab._paging.plan_state import TRAINED, PlanState
 from memlab._paging.settings import Settings
 from memlab._paging.sizes import readable
+from memlab._paging.warn import warn
 
 
 def refuse_training(model: nn.Module, trained: list[Weight], plan: PlanState, settings: Settings, others: bool) -> None:
@@ -54,23 +54,13 @@ def refuse_training(model: nn.Module, trained: list[Weight], plan: PlanState, se
 def warn_of_training(plan: PlanState) -> None:
     """Warns that most of the model is no longer paged."""
     resident = plan.resident_tensors.get(TRAINED, 0)
-    warnings.warn(
+    warn(
         f"memlab: a forward with gradients enabled was run, and {readable(resident)} of the {readable(plan.host_bytes)} of "
         "weights require them: these stay on the device from now on, where an optimizer finds them, and are not paged. Run "
         "the model under torch.no_grad() or torch.inference_mode() if it is not to be trained, or freeze what is not.",
-        RuntimeWarning,
-        stacklevel=_callers_level(),
     )
 
 
 def _named(weights: list[Weight]) -> str:
     first = weights[0].name
     return first if len(weights) == 1 else f"{first} and {len(weights) - 1} more"
-
-
-def _callers_level() -> int:
-    """The `stacklevel` with which `warnings.warn` names the line that called the model."""
-    level, frame = 0, sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("memlab", "torch"):
-        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
-    return level + 1

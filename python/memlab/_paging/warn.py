@@ -1,0 +1,14 @@
+"""Warnings that name the line of the program that called memlab or the model."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+
+def warn(message: str) -> None:
+    """Issues a RuntimeWarning at the innermost frame that is in neither memlab nor PyTorch."""
+    level, frame = 1, sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("memlab", "torch"):
+        level, frame = level + 1, frame.f_back  # type: ignore[assignment]
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
