@@ -1,4 +1,4 @@
-//! The C functions of `include/memlab.h`, for the program itself.
+//! The C functions of `include/memlab.h`, which the program itself calls.
 
 use std::ffi::{c_char, c_double, c_int};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::panics;
 use crate::recorder::Recorder;
 use crate::request::{DEVICES, LONGEST_TIMEOUT, is_limit};
 
-/// Writes as much of a text as fits, with its NUL; returns what all of it takes.
+/// Writes the text, truncated to `size` bytes with its NUL, and returns the size of the whole text with its NUL.
 ///
 /// # Safety
 ///
@@ -45,7 +45,7 @@ unsafe fn answer(outcome: Option<Result<(), String>>, error: *mut c_char, size: 
     }
 }
 
-/// Seconds as C gives them; what is no time is none.
+/// A timeout from C's seconds, at most [`LONGEST_TIMEOUT`]; zero for a negative or invalid value.
 fn duration(seconds: c_double) -> Duration {
     let asked = Duration::try_from_secs_f64(seconds);
     asked.unwrap_or(if seconds > 0.0 { LONGEST_TIMEOUT } else { Duration::ZERO }).min(LONGEST_TIMEOUT)
@@ -130,17 +130,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_cut_at_characters() {
+    fn texts_are_truncated_between_characters() {
         let mut room = [1u8; 8];
-        // SAFETY: the room is as large as said.
+        // SAFETY: `room` has at least the size that is passed.
         let needed = unsafe { write("größer", room.as_mut_ptr().cast(), 4) };
         assert_eq!((needed, &room[..5]), (9, &b"gr\0\x01\x01"[..]));
-        // SAFETY: nothing is written.
+        // SAFETY: null: nothing is written.
         assert_eq!(unsafe { write("abc", std::ptr::null_mut(), 0) }, 4);
     }
 
     #[test]
-    fn limits_that_are_none() {
+    fn invalid_limits_are_refused() {
         for (device, bytes, spill) in [(64, 1, 0), (-2, 1, 0), (61, 0, 0), (61, u64::MAX - 1, 0), (61, 1, 2)] {
             assert!(set_limit(device, bytes, spill).is_err_and(|why| why.contains(':')));
         }

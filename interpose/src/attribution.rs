@@ -1,4 +1,4 @@
-//! Who asked: the Python stack, the layer and the phase of the operation the calling thread is in.
+//! Attributes each event to the Python stack, layer and phase of the calling thread's current operation.
 
 use std::ptr;
 
@@ -8,8 +8,8 @@ use crate::recorder::{Attribution, Recorder};
 use crate::thread_state::{CachedFrame, CachedLayer, FRAME_CACHE, LAYER_CACHE, STACK_CACHE, Slot, ThreadState};
 use memlab_trace::record::{Flags, Phase};
 
-/// Attributes what the calling thread does right now.
-#[inline(always)] // Hooks on blocks call it for each event.
+/// Attributes the calling thread's current operation.
+#[inline(always)] // Called for each event by the hooks on blocks.
 pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     let workspace = if thread.workspace { Flags::WORKSPACE } else { 0 };
     let Some(python) = recorder.python() else {
@@ -31,17 +31,17 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
         // A Python autograd.Function, a hook, or activation checkpointing running forward again.
         let own = walk(recorder, python, thread, innermost, (backward.stack, backward.layer));
         let again = if own.roles.intersects(FrameRole::MODULE_CALL) { Flags::RECOMPUTE } else { 0 };
-        // A hook that steps an optimizer, on a thread whose frames were all called by the engine. (Where there were
-        // frames before, the optimizer may be what called backward.)
+        // A hook that steps an optimizer, on a thread whose frames were all called by the engine. (If there were
+        // frames before, the optimizer may have called backward.)
         let steps = own.roles.intersects(FrameRole::OPTIMIZER_STEP) && backward.frame_at_entry.is_null();
         let phase = if steps { Phase::Optimizer as u32 } else { Phase::Backward as u32 };
         let flags = phase | again | exchanged(own.roles) | workspace;
         return Attribution { stack: own.stack, layer: own.layer, flags };
     }
     let own = walk(recorder, python, thread, innermost, (0, 0));
-    // An autograd node was made at this very place: the allocation belongs to the operation that made it.
+    // An autograd node was made with this same stack: the allocation belongs to the operation that made the node.
     let differentiable = own.stack != 0 && thread.nodes.last_stack == own.stack;
-    // An optimizer's own work makes no nodes; the closure that it may call does.
+    // The optimizer's code makes no nodes; the closure that it may call does.
     let phase = if own.roles.intersects(FrameRole::OPTIMIZER_STEP) && !differentiable {
         Phase::Optimizer as u32
     } else if own.layer != 0 {
@@ -55,7 +55,7 @@ pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     Attribution { stack: own.stack, layer: own.layer, flags }
 }
 
-/// The flag of what DDP and FSDP exchange between ranks.
+/// The flag of DDP's and FSDP's communication between ranks.
 #[inline]
 fn exchanged(roles: FrameRole) -> u32 {
     if roles.intersects(FrameRole::COMMUNICATION) { Flags::COMMUNICATION } else { 0 }
@@ -68,8 +68,8 @@ struct Walked {
     roles: FrameRole,
 }
 
-/// Walks the stack and names it, on top of stack and layer `base`, reusing what is common with the last stack of this
-/// thread.
+/// Walks the stack and interns it, on top of stack and layer `base`, reusing the common prefix with this thread's last
+/// stack.
 ///
 /// Frames are compared from the outermost inwards, by code object, position and (for module calls) module. A position
 /// in a caller cannot change while the callee runs, so equal prefixes are the same frames for attribution's purposes.
@@ -122,7 +122,7 @@ fn walk(
     }
 }
 
-/// The slot of frame `raw`, which was called by the frame of `below`.
+/// The slot of frame `raw`, whose caller has the slot `below`.
 fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw: &RawFrame, below: &Slot) -> Slot {
     let identity = python.identity(raw.code);
     let cached = &mut thread.frame_cache[hash(raw.code as u64, raw.position as u64) % FRAME_CACHE];

@@ -1,12 +1,12 @@
-//! Threads of memlab's own in the program's process.
+//! memlab's background threads in the program's process.
 
 use std::io;
 
-/// Runs `work` on a new thread that takes none of the program's signals.
+/// Runs `work` on a new thread that blocks all of the program's signals.
 ///
 /// # Errors
 ///
-/// Where the system starts no thread.
+/// If the system cannot start a thread.
 pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: signal mask calls on this thread with valid sets; the mask is restored right after.
     unsafe {

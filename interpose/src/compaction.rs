@@ -1,15 +1,15 @@
-//! Keeps the trace of a long run below `MEMLAB_TRACE_MAX`, and complete in itself.
+//! Keeps the trace of a long run below `MEMLAB_TRACE_MAX` and readable from its start.
 //!
-//! 1. When a trace has filled half of its maximum, a thread replays it and measures how much its state (definitions, live
-//!    blocks, totals, peaks, steps) takes as a *keyframe*.
-//! 2. The log goes on in a new file beside it, which leaves that much room at its front.
-//! 3. What was appended meanwhile is replayed too, and the keyframe is written to the front of the new file.
-//! 4. The new file takes the old one's name.
+//! 1. When a trace has filled half of its maximum, a thread replays it and measures the size of its state (definitions,
+//!    live blocks, totals, peaks, steps) as a *keyframe*.
+//! 2. The log continues in a new file beside it, which leaves room for the keyframe at its front.
+//! 3. The lines appended meanwhile are replayed too, and the keyframe is written to the front of the new file.
+//! 4. The new file is renamed to the old one's name.
 //!
-//! A process killed in between leaves both files; readers go on from the first to the second.
+//! A process killed in between leaves both files; readers continue from the first to the second.
 //!
-//! Both files together never exceed the maximum. Events that come faster than this can be done are dropped and counted, and
-//! the trace says so.
+//! The two files together never exceed the maximum. Events that arrive faster than compaction can keep up are dropped
+//! and counted; the count is written to the trace.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -31,22 +31,22 @@ use crate::recorder::Recorder;
 use crate::recursion::RecursionGuard;
 use crate::stderr::say;
 
-/// How often the thread looks when it is not woken.
+/// How often the thread checks when it is not woken.
 const TICK: Duration = Duration::from_millis(250);
-/// How long a process that ends waits for its trace to be compacted.
+/// How long an exiting process waits for its trace to be compacted.
 const COMPACTION_TIMEOUT: Duration = Duration::from_secs(20);
-/// The longest time until a compaction that failed is tried again.
+/// The longest wait before a failed compaction is retried.
 const LONGEST_PAUSE: Duration = Duration::from_secs(64);
-/// A trace with a maximum up to this could fill before the control thread comes round again.
+/// A trace with a maximum up to this could fill between two checks of the control thread.
 const SMALL: u64 = 64 << 20;
 
-/// What the thread decides by.
+/// The state of the compacting thread.
 struct State {
-    /// Files left behind to which a thread may still be writing.
+    /// Replaced files to which a thread may still be writing.
     left: Vec<&'static TraceFile>,
-    /// Bytes of the keyframe that the current file begins with.
+    /// Bytes of the current file's keyframe.
     keyframe: u64,
-    /// When to try again after a failure, and the pause after the next one.
+    /// When to retry after a failure, and the wait after the next failure.
     again: Option<(Instant, Duration)>,
     /// Compaction cannot succeed any more; the user was told why.
     hopeless: bool,
@@ -61,20 +61,20 @@ static SAID: AtomicBool = AtomicBool::new(false);
 static SAID_LOST: AtomicBool = AtomicBool::new(false);
 
 enum Failure {
-    /// It failed, and the old file goes on as it is.
+    /// It failed, and the old file stays in use.
     Before(String),
-    /// The state takes too much: the old file goes on as it is, and another try would fail too.
+    /// The state takes too much room: the old file stays in use, and a retry would fail too.
     TooMuch(String),
-    /// It failed after the log had gone on in the file beside it.
+    /// It failed after the log had switched to the new file.
     After(String),
 }
 
-/// Starts the thread that compacts, once the trace has a size at all, or at once where the maximum is small. Called now and
-/// then by the control thread.
+/// Starts the compacting thread once the trace has reached a certain size, or at once if the maximum is small. Called
+/// periodically by the control thread.
 pub fn start_if_needed(recorder: &'static Recorder) {
     let is_due = config().trace_max <= SMALL || recorder.log.file().tail() > FIRST_EXTENSION / 2;
     if is_due && !waker::is_set() {
-        // Until the thread runs, the control thread is woken in its place.
+        // Until the thread runs, the control thread is woken instead.
         waker::set(std::thread::current());
         if background::spawn("memlab-trace", move || run(recorder)).is_err() {
             recorder.warn("no thread could be started that keeps the trace small: it ends when it is full");
@@ -95,7 +95,7 @@ fn run(recorder: &'static Recorder) {
 fn look(recorder: &Recorder) {
     let mut state = COMPACTING.lock();
     let trace_max = config().trace_max;
-    state.let_go(recorder, trace_max);
+    state.release_drained(recorder, trace_max);
     if !recorder.log.is_full() {
         say_lost(recorder);
     }
@@ -105,7 +105,7 @@ fn look(recorder: &Recorder) {
         return;
     }
     if !file.is_in_place() {
-        // What is appended to it is lost, and a new file under the old name might replace another program's.
+        // Lines appended to it are lost, and a new file under the old name might replace another program's.
         recorder.log.give_up(&io::Error::other("it was removed, renamed or replaced"));
         file.close();
         return;
@@ -119,12 +119,12 @@ fn look(recorder: &Recorder) {
     }
 }
 
-/// Waits for the end of a compaction under way. Runs on the thread that ends the process, before the trace is closed.
+/// Waits for a running compaction to end. Called on the thread that ends the process, before the trace is closed.
 pub fn finish() {
     drop(COMPACTING.try_lock_for(COMPACTION_TIMEOUT));
 }
 
-/// In a forked child, which does not have the thread.
+/// Called in a forked child, which does not have the thread.
 pub fn reset_in_child() {
     locks::reset_in_child(&COMPACTING, NOTHING_YET);
     waker::reset_in_child();
@@ -132,7 +132,7 @@ pub fn reset_in_child() {
     SAID_LOST.store(false, Ordering::Relaxed);
 }
 
-/// Writes into the trace how many events are missing here, and tells the user once that some are.
+/// Writes to the trace how many events are missing at this point, and tells the user once.
 pub fn say_lost(recorder: &Recorder) {
     let lost = recorder.log.take_lost();
     if lost == 0 {
@@ -148,13 +148,13 @@ pub fn say_lost(recorder: &Recorder) {
 }
 
 impl State {
-    /// Gives up files left behind that are whole by now; the current one may then take their room.
-    fn let_go(&mut self, recorder: &Recorder, trace_max: u64) {
+    /// Releases replaced files whose lines are all written; the current file may then take their room.
+    fn release_drained(&mut self, recorder: &Recorder, trace_max: u64) {
         let before = self.left.len();
         self.left.retain(|file| {
             let whole = file.is_whole();
             if whole {
-                // SAFETY: it is whole.
+                // SAFETY: the file is closed and whole: no thread writes to it any more.
                 unsafe { file.release() };
             }
             !whole
@@ -165,12 +165,12 @@ impl State {
         }
     }
 
-    /// Bounds the current file.
+    /// Sets the current file's maximum.
     fn bound(&self, recorder: &Recorder, trace_max: u64) {
         recorder.log.file().bound_alone(trace_max, self.keyframe, self.taken());
     }
 
-    /// What files left behind take.
+    /// Disk space of the replaced files.
     fn taken(&self) -> u64 {
         self.left.iter().map(|file| file.taken()).sum()
     }
@@ -180,7 +180,7 @@ impl State {
         self.again = Some((Instant::now() + pause, (2 * pause).min(LONGEST_PAUSE)));
         let (why, end) = match failure {
             Failure::Before(why) => (why, "it ends when it has reached MEMLAB_TRACE_MAX"),
-            // What is alive may become less, but that is not seen once events are dropped.
+            // The live state may shrink, but memlab cannot see that once events are dropped.
             Failure::TooMuch(why) => {
                 self.hopeless = recorder.log.is_full();
                 (why, "it ends when it has reached MEMLAB_TRACE_MAX")
@@ -218,15 +218,15 @@ fn compact(recorder: &Recorder, state: &mut State, trace_max: u64) -> Result<(),
             size >> 10
         )));
     }
-    // It grows until the log has gone on in the new file.
+    // The state grows until the log has switched to the new file.
     let growth = (size / 4).max(size.min(trace_max / 32));
     let front = (size + growth + SLACK).min(room).next_multiple_of(4096);
     let beside = PathBuf::from(format!("{}.next", path.display()));
     let mut next = TraceFile::create(&beside, Naming::Exact, trace_max, front)
         .map_err(|error| Failure::Before(format!("{}: {error}", beside.display())))?;
-    next.path.clone_from(&path); // The name it will have.
+    next.path.clone_from(&path); // The name after the rename.
     next.bound(trace_max.saturating_sub(old.taken() + state.taken()), u64::MAX);
-    // With this line readers recognise the file if the process is killed now.
+    // With this line, readers recognise the file if the process is killed now.
     next.write_front(&header).map_err(|error| {
         let _ = std::fs::remove_file(&beside);
         before(&error)
@@ -249,11 +249,11 @@ fn compact(recorder: &Recorder, state: &mut State, trace_max: u64) -> Result<(),
     std::fs::rename(&beside, &path).map_err(|error| Failure::After(error.to_string()))?;
     state.keyframe = keyframe.len() as u64;
     state.bound(recorder, trace_max);
-    state.let_go(recorder, trace_max);
+    state.release_drained(recorder, trace_max);
     Ok(())
 }
 
-/// The header, the state at the end of the file that was left, and where the events begin.
+/// The header, the state at the end of the replaced file, and where the events begin.
 fn rest_of(follower: &mut Follower, model: &mut Model, header: &[u8], front: u64) -> io::Result<Vec<u8>> {
     follower.skip_holes();
     while follower.poll(model).map_err(io::Error::other)?.more {}
@@ -271,7 +271,7 @@ fn rest_of(follower: &mut Follower, model: &mut Model, header: &[u8], front: u64
     }
 }
 
-/// The first line of the trace, which the compacted one begins with too.
+/// The first line of the trace, which the compacted trace begins with too.
 fn header_line(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::BufRead;
     let mut line = Vec::new();
@@ -279,7 +279,7 @@ fn header_line(path: &Path) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Bytes of the state as a keyframe.
+/// Bytes of the state, encoded as a keyframe.
 fn size_of(model: &Model) -> u64 {
     struct Counted(u64);
     impl Write for Counted {

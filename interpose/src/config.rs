@@ -1,4 +1,4 @@
-//! What the environment asks for. Read once, when the library is loaded.
+//! The settings from the environment, read once when the library is loaded.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -6,15 +6,15 @@ use std::time::SystemTime;
 
 use memlab_sizes::ParseError;
 
-/// Bytes a trace may take by default: 2 GiB.
+/// Default maximum of a trace: 2 GiB.
 const DEFAULT_TRACE_MAX: u64 = 2 << 30;
-/// Below this a trace could not hold its own definitions.
+/// A smaller trace could not hold its definitions.
 const LEAST_TRACE_MAX: u64 = 4 << 20;
 const DEFAULT_OUTPUT: &str = "memlab-%n-%p.jsonl";
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
-/// What the environment asked for when the library was loaded.
+/// The settings, read from the environment at the first call.
 pub fn config() -> &'static Config {
     CONFIG.get_or_init(Config::from_environment)
 }
@@ -30,21 +30,21 @@ pub struct Config {
     /// The pattern of `MEMLAB_OUTPUT`, with `%p %r %h %n` still in it.
     pub output: String,
     pub trace_max: u64,
-    /// Why `MEMLAB_TRACE_MAX` is not a size. Processes that use CUDA say so, not each shell on the way to them.
+    /// Why `MEMLAB_TRACE_MAX` is not a size. Only processes that use CUDA report it, not every shell that starts them.
     pub trace_max_error: Option<ParseError>,
-    /// What `MEMLAB_LIMIT` says: see [`crate::limit`].
+    /// The value of `MEMLAB_LIMIT`: see [`crate::limit`].
     pub limit: Option<String>,
-    /// What `MEMLAB_ON_LIMIT` says.
+    /// The value of `MEMLAB_ON_LIMIT`.
     pub on_limit: Option<String>,
-    /// The program's memory can be moved: `MEMLAB_OFFLOAD=1`.
+    /// Whether the program's memory can be moved: `MEMLAB_OFFLOAD=1`.
     pub offload: bool,
-    /// Whether the text of lines that take memory is kept: not with `MEMLAB_SOURCE=0`.
+    /// Whether the source text of allocating lines is kept: not with `MEMLAB_SOURCE=0`.
     pub keep_source: bool,
-    /// When the `memlab run` began that started this process or one around it, in nanoseconds since 1970: `MEMLAB_RUN`.
+    /// When the enclosing `memlab run` began, in nanoseconds since 1970: `MEMLAB_RUN`.
     pub run: Option<u64>,
     /// When the library was loaded.
     pub began: SystemTime,
-    /// The most host memory that may be taken for what is moved: `MEMLAB_HOST_MAX`.
+    /// The most host memory that moved bytes may take: `MEMLAB_HOST_MAX`.
     pub host_max: Option<u64>,
     /// Why `MEMLAB_HOST_MAX` is not a size.
     pub host_max_error: Option<ParseError>,
@@ -99,12 +99,12 @@ impl Config {
     }
 }
 
-/// What a variable says, readable or not.
+/// A variable's value; invalid UTF-8 is replaced.
 fn environment_text(name: &str) -> Option<String> {
     std::env::var_os(name).map(|text| text.to_string_lossy().into_owned())
 }
 
-/// The size that a variable holds, or why it is not one.
+/// A size from a variable, or why its value is not one.
 fn environment_size(name: &str) -> (Option<u64>, Option<ParseError>) {
     match environment_text(name).filter(|text| !text.trim().is_empty()).map(|text| memlab_sizes::parse(&text)) {
         None => (None, None),
@@ -117,7 +117,7 @@ fn environment_number<T: std::str::FromStr>(names: &[&str]) -> Option<T> {
     names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
 }
 
-/// The process's rank, as torchrun, MPI or SLURM tell it.
+/// The process's rank, as set by torchrun, MPI or SLURM.
 pub fn rank() -> Option<u32> {
     environment_number(&["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"])
 }
@@ -134,7 +134,7 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// What to call the program in a file name: the script without its ending, or the executable.
+/// The program's name for file names: the script without its ending, or the executable.
 pub fn program_name(command: &[String]) -> String {
     let executable = command.first().map_or("program", String::as_str);
     let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();

@@ -1,4 +1,4 @@
-//! The control thread: answers `memlab ps` and kin on a Unix socket, and samples how full the cards are.
+//! The control thread: answers `memlab ps` and related commands on a Unix socket, and samples the cards' memory use.
 //!
 //! It takes no lock of Python's or PyTorch's, and every request is bounded in size and time.
 
@@ -27,13 +27,13 @@ use crate::request::Request;
 use crate::torch::expected;
 use crate::{background, compaction, got_patch, moved_bytes, mover};
 
-/// How often the control thread does its other work when no request comes.
+/// How often the control thread does its periodic work when no request arrives.
 const TICK: Duration = Duration::from_millis(250);
-/// After this many ticks the cards are sampled even if this process changed nothing: others may have.
+/// After this many ticks the cards are sampled even if this process changed nothing: other processes may have.
 const TICKS_BETWEEN_SAMPLES: u32 = 8;
 
-/// Starts the control thread. Called once, by the thread that made the recorder, with unknown locks of its caller held:
-/// nothing is waited for.
+/// Starts the control thread. Called once, by the thread that made the recorder; its caller may hold any lock, so this
+/// does not wait.
 pub fn start(recorder: &'static Recorder) {
     if background::spawn("memlab", move || run(recorder)).is_err() {
         recorder.warn("no thread could be started: `memlab ps` will not find this process");
@@ -53,7 +53,7 @@ fn run(recorder: &'static Recorder) {
     let nvml = Nvml::load();
     let mut ticks = 0u32;
     loop {
-        // While memory is being moved, the card's figures would be taken for another process's.
+        // While memory is being moved, the card's figures would be attributed to another process.
         let is_settled = moved_bytes::record(recorder);
         if let Some(nvml) = nvml.as_ref().filter(|_| is_settled) {
             let always = ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES);
@@ -78,7 +78,7 @@ fn run(recorder: &'static Recorder) {
     }
 }
 
-/// What another user is told.
+/// The error for a client of another user.
 fn refusal(client: &UnixStream) -> Option<String> {
     (!same_user(client)).then(|| format!("{}\n", refused("only the owner of the process may ask")))
 }
@@ -108,7 +108,7 @@ fn answer(request: Request, recorder: &Recorder) -> Value {
     }
 }
 
-/// What the process is and does.
+/// The process's status.
 pub fn status(recorder: &Recorder) -> Value {
     let (state, moving) = mover::status::status();
     json!({
@@ -120,7 +120,7 @@ pub fn status(recorder: &Recorder) -> Value {
         "command": recorder.facts.command,
         "state": state,
         "move": moving,
-        // To look up what is used, the driver is asked, which does not answer while it is checkpointed.
+        // Reading current use queries the driver, which does not answer while it is checkpointed.
         "limits": if progress::is_checkpointed() { json!([]) } else { json!(settings::described()) },
     })
 }
@@ -148,7 +148,7 @@ fn folder() -> PathBuf {
     }
 }
 
-/// A folder of this user: `sudo -E` leaves another's in the environment.
+/// Whether the folder belongs to this user: `sudo -E` leaves another user's in the environment.
 fn is_own_folder(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw())
 }
@@ -172,7 +172,7 @@ fn listen(pid: u32) -> io::Result<UnixListener> {
         ));
     }
     let path = socket_path(pid);
-    let _ = fs::remove_file(&path); // Left behind by a dead process of the same id.
+    let _ = fs::remove_file(&path); // Left by a dead process with the same id.
     let listener = UnixListener::bind(&path)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
     Ok(listener)

@@ -1,4 +1,4 @@
-//! File descriptors of memlab's own, among those of a program that may close or reuse any number.
+//! memlab's own file descriptors, in a program that may close or reuse any number.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -6,7 +6,7 @@ use rustix::fs::fstat;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit};
 
-/// Moves a descriptor to a high number: programs close and reuse low ones wholesale.
+/// Moves a descriptor to a high number: programs close and reuse whole ranges of low ones.
 pub fn move_up<D: AsFd + From<OwnedFd>>(file: D) -> D {
     let limit = soft_limit(Resource::Nofile);
     for lowest in [1000, 500, 200] {
@@ -19,12 +19,12 @@ pub fn move_up<D: AsFd + From<OwnedFd>>(file: D) -> D {
     file
 }
 
-/// Device and inode that a descriptor refers to; zeros if it is closed.
+/// Device and inode of a descriptor; zeros if it is closed.
 pub fn inode_of(descriptor: impl AsFd) -> (u64, u64) {
     fstat(descriptor).map_or((0, 0), |found| (found.st_dev, found.st_ino))
 }
 
-/// The process's soft limit on a resource; `u64::MAX` for none.
+/// The process's soft limit on a resource; `u64::MAX` if there is none.
 pub fn soft_limit(resource: Resource) -> u64 {
     getrlimit(resource).current.unwrap_or(u64::MAX)
 }

@@ -1,6 +1,6 @@
-//! Names of code that is in no file, and of files.
+//! File names of code objects: IPython cells, generated code, and relative paths.
 
-/// The name of a cell that IPython numbers itself: `<ipython-input-3-0a1b2c>` is `In[3]`.
+/// The notebook's name for a cell that IPython numbers itself: `<ipython-input-3-0a1b2c>` is `In[3]`.
 pub fn numbered_cell(file: &str) -> Option<String> {
     let name = file.rsplit('/').next()?;
     let rest = name.strip_prefix('<').unwrap_or(name).strip_prefix("ipython-input-")?;
@@ -9,7 +9,7 @@ pub fn numbered_cell(file: &str) -> Option<String> {
     Some(format!("In[{number}]"))
 }
 
-/// A name with `#` in place of each number: `<eval_with_key>.#`.
+/// The name with each number replaced by `#`: `<eval_with_key>.#`.
 pub fn without_numbers(file: &str) -> String {
     let mut name = String::with_capacity(file.len());
     for letter in file.chars() {
@@ -22,7 +22,7 @@ pub fn without_numbers(file: &str) -> String {
     name
 }
 
-/// Whether only IPython can tell which cell a file stands for: `/tmp/ipykernel_12/345.py`, `<timed exec>`.
+/// Whether only IPython can map this file to its cell: `/tmp/ipykernel_12/345.py`, `<timed exec>`.
 pub fn is_cell(file: &str) -> bool {
     file.contains("/ipykernel_")
         || file.contains("/ipython-input-")

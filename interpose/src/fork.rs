@@ -1,4 +1,4 @@
-//! What a forked child resets. It writes nothing until it uses CUDA, and then has its own trace.
+//! Resets memlab in a forked child. The child writes nothing until it uses CUDA, and then has its own trace.
 
 use crate::cuda::{driver_memory, pools};
 use crate::limit::{card, overhead, settings, spill};
@@ -8,14 +8,14 @@ use crate::torch::expected;
 use crate::vmm::{arena, captures, contexts, gate, holdings, totals};
 use crate::{compaction, control, got_patch, limit, moved_bytes, recorder};
 
-/// Has each forked child reset.
+/// Registers the fork handler.
 pub fn watch() {
     // SAFETY: the handler stays loaded: libmemlab is linked with `-z nodelete`.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 
-/// Runs in the child, whose only thread is the one that forked. Each part unlocks what another thread may have held, and
-/// forgets what is the parent's: its trace, its agent, its memory on the cards.
+/// Runs in the child, whose only thread is the one that forked. Each part unlocks locks that another thread may have
+/// held, and forgets the parent's state: its trace, its agent, its memory on the cards.
 extern "C" fn in_child() {
     recorder::reset_in_child();
     compaction::reset_in_child();

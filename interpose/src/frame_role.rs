@@ -1,34 +1,34 @@
-//! What a Python function means to attribution, by its file and name.
+//! The role of a Python function in attribution, by its file and name.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// What a Python frame means to attribution besides its line. No bit: nothing.
+    /// The role of a Python frame in attribution, besides its line. No bit: none.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub struct FrameRole: u8 {
         /// `nn.Module.__call__`: its first local is the module that runs.
         const MODULE_CALL = 1;
         /// `Optimizer.step`.
         const OPTIMIZER_STEP = 2;
-        /// `Module.to`, `cuda` and kin, which move parameters and buffers, and what copies parameters.
+        /// `Module.to`, `cuda` and others, which move parameters and buffers, and functions that copy parameters.
         const MODULE_APPLY = 4;
         /// Code that torch.fx generated from a graph: the agent can tell which module each line came from.
         const GENERATED = 8;
-        /// `torch.fx`'s interpreter (which runs compiled graphs before PyTorch 2.12 or so): its second local is the graph's
-        /// node, and the agent can tell which module that came from.
+        /// `torch.fx`'s interpreter (which runs compiled graphs before about PyTorch 2.12): its second local is the
+        /// graph's node, and the agent can tell which module the node came from.
         const GRAPH_NODE = 16;
-        /// What DDP and FSDP do to exchange gradients and parameters.
+        /// DDP's and FSDP's communication of gradients and parameters.
         const COMMUNICATION = 32;
-        /// What they do beside that: inputs are moved to the device.
+        /// DDP's and FSDP's work outside communication: they move inputs to the device.
         const INPUTS = 64;
-        /// What calls a layer.
+        /// Frames that call a layer.
         const LAYER = Self::MODULE_CALL.bits() | Self::GENERATED.bits() | Self::GRAPH_NODE.bits();
     }
 }
 
 impl FrameRole {
     /// The roles of a stack that ends in a frame of role `inner`. A layer called by an optimizer's step (which runs a
-    /// closure) is forward, not the optimizer's; nor is it part of the exchange that it may wait for.
+    /// closure) is forward, not optimizer; it is also not part of the communication that calls it.
     pub fn with(self, inner: Self) -> Self {
         let ended = if inner.intersects(Self::LAYER) {
             Self::OPTIMIZER_STEP.union(Self::COMMUNICATION)
@@ -40,7 +40,7 @@ impl FrameRole {
         self.difference(ended).union(inner)
     }
 
-    /// Which local of the frame holds the module (or graph node) that it stands for.
+    /// The index of the local that holds the frame's module (or graph node).
     pub fn local(self) -> Option<usize> {
         if self.intersects(Self::MODULE_CALL) || self.intersects(Self::GENERATED) {
             Some(0)
@@ -51,7 +51,7 @@ impl FrameRole {
         }
     }
 
-    /// PyTorch's own functions are known by their file and name.
+    /// The role by file and name, which identify PyTorch's own functions.
     pub fn of(file: &str, name: &str) -> Self {
         if file.ends_with("torch/nn/modules/module.py") {
             match name {
@@ -74,7 +74,7 @@ impl FrameRole {
         }
     }
 
-    /// The same for a file of PyTorch's that may be part of DDP or FSDP. Named are the functions that allocate, not those
+    /// The role within a file that may be part of DDP or FSDP. The table has the functions that allocate, not those
     /// that call the user's modules or make the parameters that a rank keeps.
     fn of_distributed(file: &str, name: &str) -> Self {
         let communicates = match file {
@@ -98,7 +98,7 @@ impl FrameRole {
                 "_alloc_padded_unsharded_flat_param" | "_use_low_precision_shard" | "_all_gather_flat_param"
             ),
             "distributed/fsdp/_runtime_utils.py" => matches!(name, "_get_reduce_scatter_tensors" | "_reduce_grad"),
-            // FSDP2, and where it was until PyTorch 2.5.
+            // FSDP2, and its path up to PyTorch 2.5.
             "distributed/fsdp/_fully_shard/_fsdp_collectives.py"
             | "distributed/_composable/fsdp/_fsdp_collectives.py" => true,
             "distributed/fsdp/_fully_shard/_fsdp_param.py" | "distributed/_composable/fsdp/_fsdp_param.py" => matches!(
@@ -120,7 +120,7 @@ mod tests {
     use super::FrameRole;
 
     #[test]
-    fn the_innermost_of_layer_and_optimizer_counts() {
+    fn the_innermost_layer_or_optimizer_decides_the_role() {
         let stack = |roles: &[FrameRole]| roles.iter().fold(FrameRole::empty(), |outer, inner| outer.with(*inner));
         let (layer, step, other) = (FrameRole::MODULE_CALL, FrameRole::OPTIMIZER_STEP, FrameRole::empty());
         assert!(stack(&[other, step, other]).intersects(step));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exchanged_is_told_from_what_is_computed() {
+    fn communication_is_distinguished_from_computation() {
         let stack = |frames: &[(&str, &str)]| {
             let of = |(file, name): &(&str, &str)| FrameRole::of(&format!("/x/site-packages/torch/{file}"), name);
             frames.iter().map(of).fold(FrameRole::empty(), FrameRole::with).intersects(FrameRole::COMMUNICATION)

@@ -1,6 +1,6 @@
-//! Hooks for a program that runs already (memlab was `dlopen`ed, as in a notebook): its symbols are bound, so memlab's
-//! functions are written into the tables through which loaded libraries call (their GOTs), and into those of libraries
-//! that are loaded later.
+//! Hooks for a program that is already running (memlab was `dlopen`ed, as in a notebook). Its symbols are bound, so
+//! memlab writes its functions into the tables through which loaded libraries call (their GOTs), and into those of
+//! libraries that are loaded later.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -18,19 +18,19 @@ use crate::loaded_objects;
 use crate::locks::unlock_in_child;
 use crate::panics;
 
-/// memlab's functions by the names that they are called by.
+/// memlab's functions by symbol.
 pub type Replacements = HashMap<&'static [u8], *const c_void>;
 
-/// Makes the table of all hooks but `dlopen`, which is this file's.
+/// Makes the table of all hooks except `dlopen`, which is defined in this file.
 static REPLACEMENTS: OnceLock<fn() -> Replacements> = OnceLock::new();
 
-/// Where the jump in [`dlopen`] goes; set before any table is patched, and null where none is.
+/// The jump target of [`dlopen`]; set before any table is patched, null until then.
 static REAL_DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Load addresses of the objects whose tables have been written to.
+/// Load addresses of the patched objects.
 static PATCHED: Mutex<Option<HashSet<usize>>> = Mutex::new(None);
 
-/// Patches what is loaded, and from now on what is loaded later.
+/// Patches the loaded objects, and from now on those loaded later.
 pub fn start(replacements: fn() -> Replacements) {
     if REPLACEMENTS.set(replacements).is_ok() {
         REAL_DLOPEN.store(libc::dlopen as *mut c_void, Ordering::Release);
@@ -38,9 +38,9 @@ pub fn start(replacements: fn() -> Replacements) {
     }
 }
 
-/// `dlopen` as libraries call it once their tables are patched. The real one looks at its return address, for the
-/// caller's RUNPATH, so it is jumped to. What it loads is patched at the next `dlopen` or `dlsym`; Python calls one right
-/// after loading an extension.
+/// The `dlopen` that libraries call once their tables are patched. It jumps to the real one, which reads its return
+/// address to find the caller's RUNPATH. The library that it loads is patched at the next `dlopen` or `dlsym`; Python
+/// calls one right after loading an extension.
 ///
 /// # Safety
 ///
@@ -61,7 +61,7 @@ unsafe extern "C" fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
     )
 }
 
-/// Patches objects loaded since the last call. Does nothing where memlab was preloaded.
+/// Patches objects loaded since the last call. Does nothing if memlab was preloaded.
 pub extern "C" fn patch_new_objects() {
     static PATCHED_FOR: AtomicU64 = AtomicU64::new(0);
     if REAL_DLOPEN.load(Ordering::Relaxed).is_null() {
@@ -73,7 +73,7 @@ pub extern "C" fn patch_new_objects() {
     }
 }
 
-/// In a forked child: another thread of the parent may have been patching.
+/// Called in a forked child: another thread of the parent may have been patching.
 pub fn reset_in_child() {
     unlock_in_child(&PATCHED);
 }
@@ -95,13 +95,13 @@ struct Pass<'a> {
 
 /// # Safety
 ///
-/// To be called by `dl_iterate_phdr`, with the `Pass` of [`patch_all`].
+/// Must be called by `dl_iterate_phdr`, with the `Pass` of [`patch_all`].
 unsafe extern "C" fn visit(object: *mut libc::dl_phdr_info, _size: usize, pass: *mut c_void) -> c_int {
     // SAFETY: a valid description, with a NUL-terminated name or none, and the `Pass` of `patch_all`.
     unsafe {
         let (object, pass) = (&*object, &mut *pass.cast::<Pass>());
         let name = if object.dlpi_name.is_null() { c"" } else { CStr::from_ptr(object.dlpi_name) };
-        // Not memlab itself, nor the loader and libc, which call none of these through their tables.
+        // Skips memlab itself, and the loader and libc, which call none of these functions through their tables.
         let own = ["libmemlab.so", "ld-linux", "linux-vdso", "libc.so.6"];
         let skip = own.iter().any(|part| name.to_string_lossy().contains(part));
         if !skip

@@ -1,7 +1,8 @@
-//! Frames, stacks and layers get small ids, shared by all threads, so that events need not repeat them.
+//! Assigns small ids to frames, stacks and layers, shared by all threads, so that events need not repeat them.
 //!
-//! A definition is appended to the log under the table's lock, before any thread can learn the id, so the file always
-//! has it before its first use. The lock is memlab's own, and no code of the program's or of Python's runs while it is held.
+//! A definition is appended to the log under the table's lock, before any thread can learn the id, so in the file it
+//! always precedes its first use. The lock is memlab's own, and no code of the program's or of Python's runs while it
+//! is held.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -29,11 +30,11 @@ pub struct Frame {
 pub struct UnnamedLayer {
     pub id: u32,
     pub parent: u32,
-    /// The module's address; it may have died since. Of generated code, the address of its graph module; of a graph's
-    /// node, the node's.
+    /// The module's address; the module may have died since. For generated code, the address of its graph module; for
+    /// a graph's node, the node's.
     pub module: usize,
-    /// The frame that stands for the layer, if it is one of generated code; [`UnnamedLayer::NODE`] for a graph's node;
-    /// else 0.
+    /// For a layer of generated code, the id of the frame that stands for it; [`UnnamedLayer::NODE`] for a graph's
+    /// node; otherwise 0.
     pub generated: u32,
     /// That frame's line.
     pub line: u32,
@@ -43,29 +44,29 @@ impl UnnamedLayer {
     pub const NODE: u32 = u32::MAX;
 }
 
-/// A frame of a notebook's cell, under the name of the file that IPython made up for it.
+/// A frame of a notebook's cell, with the file name that IPython generated for the cell.
 pub struct Cell {
     pub frame: u32,
     pub file: String,
-    /// 0: it has none.
+    /// 0: none.
     pub line: u32,
     pub function: String,
 }
 
-/// How many layers of dead modules with tensors, of one class and one caller, are told apart. A program may make such
-/// modules without end.
-const DEAD_TOLD_APART: usize = 64;
+/// The most layers of dead modules with tensors that are kept apart, for one class and one caller. A program may
+/// create any number of such modules.
+const MAX_DEAD_LAYERS: usize = 64;
 
-/// How many frames of code without a file (`<string>`, `<eval_with_key>.7`) are told apart by the numbers in its name.
-/// Programs may make such code without end.
-const MADE_TOLD_APART: u32 = 4096;
+/// The most frames of code without a file (`<string>`, `<eval_with_key>.7`) that are kept apart by the numbers in the
+/// code's name; further ones are joined under one name without the numbers. A program may create any number of them.
+const MAX_NUMBERED_FRAMES: u32 = 4096;
 
-/// What is known of a layer.
+/// The interner's record of a layer.
 struct Facts {
     parent: u32,
-    /// The hash of its class's name.
+    /// The hash of the class's name.
     class: u64,
-    /// The hash of its own name; 0: it has none yet.
+    /// The hash of the layer's name; 0: not named yet.
     name: u64,
     /// An outermost module without parameters and buffers, such as a loss.
     is_tensorless: bool,
@@ -73,31 +74,31 @@ struct Facts {
 
 #[derive(Default)]
 struct Tables {
-    /// Hashes texts.
+    /// Hashes strings.
     texts: RandomState,
-    /// Frames by file, function and line: code that is compiled again and again is the same frame.
+    /// Frames by file, function and line: code that is compiled repeatedly is one frame.
     frames_by_content: HashMap<(u64, usize, Option<u32>), u32, FxBuildHasher>,
     /// By id, from 1.
     facts: Vec<Facts>,
-    /// Layers whose module died, by their parent and class: the next such module takes the place of one, so that losses
-    /// made anew at every step are one layer.
+    /// Layers whose module died, by parent and class. The next module of the same parent and class takes over one of
+    /// them, so that losses created at every step are one layer.
     dead: HashMap<(u32, u64), BTreeSet<u32>, FxBuildHasher>,
     frames: HashMap<(usize, usize), Frame, FxBuildHasher>,
     stacks: HashMap<(u32, u32), u32, FxBuildHasher>,
-    /// By parent layer and module address: the layer, and the module's class. A module's death removes its entries, since
-    /// its address will be reused; if its death went unnoticed, another class gives it away.
+    /// By parent layer and module address: the layer, and the module's class. A module's death removes its entries,
+    /// since its address will be reused; if memlab missed the death, a different class reveals it.
     layers: HashMap<(u32, usize), (u32, usize), FxBuildHasher>,
     layers_of_module: HashMap<usize, Vec<u32>, FxBuildHasher>,
     /// Parent and class of the layers that have no name yet.
     nameless: HashMap<u32, (u32, String), FxBuildHasher>,
-    /// Code objects that have a module in the local of this number.
+    /// Code objects whose local of this index holds a module.
     module_codes: HashMap<usize, (CodeIdentity, usize), FxBuildHasher>,
     last_frame: u32,
-    /// How many of them are of code without a file.
+    /// How many of the frames are of code without a file.
     made_frames: u32,
     last_stack: u32,
     unnamed: Vec<UnnamedLayer>,
-    /// Frames of cells met since the interpreter was last asked what the notebook calls them.
+    /// Frames of cells, new since the interpreter was last asked for the notebook's names of the cells.
     cells: Vec<Cell>,
 }
 
@@ -106,13 +107,14 @@ impl Tables {
         self.facts.get_mut((layer as usize).checked_sub(1)?)
     }
 
-    /// A layer for a module of this class that `parent` calls: that of a dead one, or, as the second value says, a new one.
+    /// A layer for a module of this class that `parent` calls: that of a dead module or, if the second value is true,
+    /// a new one.
     fn take_layer(&mut self, parent: u32, class: &str) -> (u32, bool) {
         let class = self.texts.hash_one(class);
-        // The oldest: what is called in the same order as before gets the same places.
+        // The oldest: modules called in the same order as before get the same layers.
         let dead = self.dead.get(&(parent, class)).and_then(|dead| Some((*dead.first()?, dead.len())));
         if let Some((layer, dead)) = dead
-            && (dead > DEAD_TOLD_APART || self.may_be_joined(layer))
+            && (dead > MAX_DEAD_LAYERS || self.may_be_joined(layer))
         {
             self.dead.entry((parent, class)).and_modify(|dead| {
                 dead.remove(&layer);
@@ -123,7 +125,7 @@ impl Tables {
         (self.facts.len() as u32, true)
     }
 
-    /// Whether nothing is lost if another module takes the place of this layer's.
+    /// Whether another module can take over this layer without losing information.
     fn may_be_joined(&mut self, layer: u32) -> bool {
         let mut outermost = layer;
         let Some(facts) = self.facts(layer) else { return false };
@@ -138,7 +140,7 @@ impl Tables {
         self.facts(outermost).is_some_and(|facts| facts.is_tensorless)
     }
 
-    /// The layer's module died.
+    /// Makes the layer of a dead module available to another module.
     fn mark_dead(&mut self, layer: u32) {
         if let Some(&mut Facts { parent, class, .. }) = self.facts(layer) {
             self.dead.entry((parent, class)).or_default().insert(layer);
@@ -173,7 +175,8 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// The frame; the second value says that it is one of a notebook's cell, which is new and wants the cell's name.
+    /// The frame's id and role; the second value is true for a new frame of a notebook's cell, which needs the cell's
+    /// name.
     pub fn frame(&self, log: &Log, python: &Interpreter, raw: &RawFrame, identity: CodeIdentity) -> (Frame, bool) {
         let mut tables = self.tables.lock();
         let key = (raw.code as usize, raw.position);
@@ -187,11 +190,11 @@ impl Interner {
         let (function, line) = (python.qualified_name(raw), python.line(raw));
         let (role, is_cell) = (FrameRole::of(&file, &python.name(raw.code)), is_cell(&file));
         let is_made = file.starts_with('<') && !is_cell;
-        let is_joined = is_made && tables.made_frames >= MADE_TOLD_APART;
+        let is_joined = is_made && tables.made_frames >= MAX_NUMBERED_FRAMES;
         let file = if is_joined { without_numbers(&file) } else { file };
         let role = if is_joined && role == FrameRole::GENERATED { FrameRole::empty() } else { role };
         let content = (tables.texts.hash_one((&file, &function)), raw.position, line);
-        // The agent describes each frame of generated code and each cell separately.
+        // Frames of generated code and of cells are never shared: the agent describes each separately.
         let alike = !is_cell && role != FrameRole::GENERATED;
         let known = tables.frames_by_content.get(&content).copied().filter(|_| alike);
         let id = known.unwrap_or_else(|| {
@@ -214,13 +217,13 @@ impl Interner {
         (frame, is_cell)
     }
 
-    /// The frames of cells met since the last call.
+    /// The frames of cells that are new since the last call.
     pub fn take_cells(&self) -> Vec<Cell> {
         std::mem::take(&mut self.tables.lock().cells)
     }
 
-    /// The local in which a frame of this code is known to have a module. What other frames have in their locals may be
-    /// no object at all.
+    /// The index of the local in which a frame of this code holds a module, if known. The locals of other frames may
+    /// hold no object at all.
     pub fn module_local(&self, code: *const u8, identity: CodeIdentity) -> Option<usize> {
         match self.tables.lock().module_codes.get(&(code as usize)) {
             Some(&(known, local)) if known == identity => Some(local),
@@ -240,8 +243,8 @@ impl Interner {
         stack
     }
 
-    /// The layer of `module` (or graph `node`) called by layer `parent`; the second value says that it is new and wants a
-    /// name.
+    /// The layer of `module` (or graph `node`) called by layer `parent`; the second value is true if the layer is new
+    /// and needs a name.
     pub fn layer(&self, log: &Log, python: &Interpreter, parent: u32, module: *const u8, node: bool) -> (u32, bool) {
         let mut tables = self.tables.lock();
         let (key, kind) = ((parent, module as usize), python.class(module) as usize);
@@ -258,7 +261,8 @@ impl Interner {
         (tables.add_layer(log, key, kind, class, (layer, is_new)), true)
     }
 
-    /// The layer that a frame of generated code stands for, when layer `parent` runs it; as [`layer`](Self::layer).
+    /// The layer that a frame of generated code stands for, when layer `parent` runs it; returns as
+    /// [`layer`](Self::layer).
     pub fn generated_layer(
         &self,
         log: &Log,
@@ -268,7 +272,7 @@ impl Interner {
         raw: &RawFrame,
     ) -> (u32, bool) {
         let mut tables = self.tables.lock();
-        // Frame ids are small numbers, which no module has for an address.
+        // Frame ids are small numbers, which are never module addresses.
         let key = (parent, frame as usize);
         if let Some(&(layer, _)) = tables.layers.get(&key) {
             return (layer, false);
@@ -284,8 +288,8 @@ impl Interner {
         std::mem::take(&mut self.tables.lock().unnamed)
     }
 
-    /// Of layers that were taken to be named, those that still have no name wait again, before all later ones: callers
-    /// come before what they call.
+    /// Queues the layers of `taken` that still have no name again, before all later ones: callers must precede their
+    /// callees.
     pub fn put_back_unnamed(&self, mut taken: Vec<UnnamedLayer>) {
         let mut tables = self.tables.lock();
         taken.retain(|layer| tables.nameless.contains_key(&layer.id));
@@ -298,9 +302,9 @@ impl Interner {
         self.tables.lock().nameless.get(&layer).map(|(_, class)| class.clone()).unwrap_or_default()
     }
 
-    /// Says the layer's qualified name in its outermost module and, if there is something to say, the class of the module
-    /// meant (for generated code), the variable that holds an outermost module, and the layer that is the outermost module
-    /// (of a replica) where no module called this one.
+    /// Writes the layer's qualified name in its outermost module. Non-empty arguments also give the class of the
+    /// module meant (for generated code), the variable that holds an outermost module, and the layer that is the
+    /// outermost module (of a replica) if no module called this one.
     pub fn name_layer(&self, log: &Log, layer: u32, name: &[u8], class: &[u8], variable: &[u8], outermost: u32) {
         let mut tables = self.tables.lock();
         if let Some((caller, known)) = tables.nameless.remove(&layer) {
@@ -310,7 +314,7 @@ impl Interner {
             let text = tables.texts.hash_one((parent, name, class, variable)) | 1;
             let is_said = tables.facts(layer).is_some_and(|facts| std::mem::replace(&mut facts.name, text) == text);
             if is_said {
-                return; // Of a dead module in whose place this one is.
+                return; // The dead module of this layer had the same name.
             }
             log.append(encode::layer(&mut LineBuffer::<4096>::new(), layer, parent, class, Some(name), variable));
         }
@@ -323,7 +327,7 @@ impl Interner {
         }
     }
 
-    /// A module died: what is at its address from now on is another one.
+    /// A module died: a module at its address from now on is a different one.
     pub fn forget_module(&self, module: usize) {
         let mut tables = self.tables.lock();
         for parent in tables.layers_of_module.remove(&module).unwrap_or_default() {

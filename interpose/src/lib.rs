@@ -1,31 +1,31 @@
-//! libmemlab.so: runs inside the user's process, sees every allocation of GPU memory, and says who asked for it.
+//! libmemlab.so: runs inside the user's process and records every allocation of GPU memory with its caller.
 //!
-//! The way of an event: a hook ([`torch::allocator`], [`cuda::allocation_hooks`], [`cuda::runtime_hooks`]) asks
-//! [`attribution`] who calls, and the [`recorder`] appends a line to the [`log`]. Nothing here may change the program's
-//! result: no panic crosses a hook, no lock is taken that Python or PyTorch can hold, and a part that cannot work switches
-//! itself off with one line on stderr.
+//! The path of an event: a hook ([`torch::allocator`], [`cuda::allocation_hooks`], [`cuda::runtime_hooks`]) gets the
+//! caller from [`attribution`], and the [`recorder`] appends a line to the [`log`]. Nothing here may change the
+//! program's result: no panic crosses a hook, no lock is taken that Python or PyTorch can hold, and a part that cannot
+//! work switches itself off with one line on stderr.
 //!
 //! # Layers
 //!
 //! ```text
 //! api, lifecycle             C functions of memlab.h; loading, the start of a recording, the end of the process
-//! fork                       what a forked child resets
+//! fork                       resets memlab in a forked child
 //! control                    the thread that answers `memlab ps` and samples the cards
-//! cuda::dlsym                the hook on `dlsym`, which hands out the others
+//! cuda::dlsym                the hook on `dlsym`, which returns the others
 //! cuda::hook_lookup          the hooks on CUDA by symbol
-//! cuda::get_proc_address     the hook on `cuGetProcAddress`, which hands out those on the driver
+//! cuda::get_proc_address     the hook on `cuGetProcAddress`, which returns those on the driver
 //! cuda::hook_table           all hooks on CUDA
 //! cuda, torch, python        hooks on CUDA and PyTorch; the agent that runs in Python
-//! mover, limit::calls        moving memory to the host and back; what a hook does about a limit
-//! moved_bytes                how much lies in host memory, in the trace
-//! limit                      what a device may hold; what is beyond that
-//! cuda::driver_memory, vmm, compaction    what the driver has handed out; memory that can move; bounding the trace
-//! attribution                who asked: stack, layer, phase
+//! mover, limit::calls        moving memory to the host and back; how hooks enforce a limit
+//! moved_bytes                how much is in host memory, in the trace
+//! limit                      what a device may hold; spilling beyond that
+//! cuda::driver_memory, vmm, compaction    the driver's allocations; movable memory; bounding the trace
+//! attribution                stack, layer and phase of an allocation
 //! recorder                   events and definitions become lines
-//! thread_state               what is kept for each thread
+//! thread_state               state of each thread
 //! intern                     ids of frames, stacks and layers
 //! sources, sampler, python::state, limit::card    parts of the recorder
-//! log, nvml, python::walk, cuda::device, cuda::pools    the trace file; reading Python's frames; asking the driver
+//! log, nvml, python::walk, cuda::device, cuda::pools    the trace file; reading Python's frames; querying the driver
 //! mover::progress, got_patch, cuda::calls, cuda::caller, python::lines, python::probe
 //! symbols, cuda::types, python::layout, frame_role, file_names, config
 //! loaded_objects, locks, panics, recursion, background, descriptors, stderr, request
@@ -69,7 +69,7 @@ extern "C" fn constructor() {
     lifecycle::loaded();
 }
 
-/// Has the dynamic linker run [`constructor`] when it loads the library.
+/// The dynamic linker runs [`constructor`] when it loads the library.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: extern "C" fn() = constructor;

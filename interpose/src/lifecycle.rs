@@ -1,4 +1,4 @@
-//! The process's life: what happens when the library is loaded, when a recording begins, and when the process ends.
+//! The process's life cycle: loading the library, beginning a recording, and ending the process.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -24,7 +24,7 @@ use crate::vmm::{gate, mode};
 static REAL_EXIT_NOW: Real<unsafe extern "C" fn(c_int) -> !> = Real::next(c"_exit");
 
 unsafe extern "C" {
-    /// glibc: like `atexit`, but the handler is told the exit status.
+    /// glibc: like `atexit`, but the handler gets the exit status.
     fn on_exit(handler: unsafe extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
@@ -46,7 +46,7 @@ pub fn loaded() {
 
 fn enable_offloading() {
     if !is_preloaded() {
-        // What runs already would not pass the gate.
+        // Code that already runs would not pass the gate.
         say(
             "MEMLAB_OFFLOAD needs memlab to be there from the start (`memlab run --offload`): nothing can be offloaded",
         );
@@ -56,12 +56,12 @@ fn enable_offloading() {
     mode::enable();
 }
 
-/// The dynamic linker has bound the program's symbols already.
+/// Installs the hooks after the dynamic linker has bound the program's symbols.
 fn hook_running_program() {
     got_patch::start(replacements);
     if path_of(c"libc10_cuda.so").is_some() && device::is_in_use() {
         agent::ask_for_earlier_memory();
-        // The recording begins now, and not when CUDA is next used: the agent can then ask PyTorch what there is.
+        // The recording begins now, not at the next use of CUDA: the agent can then ask PyTorch for existing memory.
         drop(Recorder::enter());
     }
 }
@@ -76,7 +76,7 @@ fn replacements() -> Replacements {
     table
 }
 
-/// Called with unknown locks of the program's held.
+/// Starts the other parts of a recording. The caller may hold any lock of the program's.
 fn recording_begins(recorder: &'static Recorder) {
     recorder.python.start(&recorder.log, agent::run);
     expected::check(recorder);
@@ -84,7 +84,7 @@ fn recording_begins(recorder: &'static Recorder) {
     watch_exit();
 }
 
-/// Has the trace ended by `exit` and by returning from `main`.
+/// Ends the trace at `exit` and on return from `main`.
 fn watch_exit() {
     static WATCHING: AtomicBool = AtomicBool::new(false);
     if !WATCHING.swap(true, Ordering::Relaxed) {
@@ -94,7 +94,7 @@ fn watch_exit() {
 }
 
 extern "C" fn exiting(code: c_int, _: *mut c_void) {
-    gate::let_through(); // What other exit handlers do with the card must not wait: the socket is gone.
+    gate::let_through(); // Other exit handlers' use of the card must not wait: the socket is removed.
     end(|recorder| {
         recorder.finish();
         recorder.interner.sources.write(&recorder.log);
@@ -103,7 +103,7 @@ extern "C" fn exiting(code: c_int, _: *mut c_void) {
     });
 }
 
-/// Ends the trace of a process that will not wait, and may have been interrupted anywhere by a signal.
+/// Ends the trace without waiting: a signal may have interrupted the process anywhere.
 fn end_at_once(recorder: &Recorder, code: c_int) {
     recorder.finish();
     compaction::say_lost(recorder);

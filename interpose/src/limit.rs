@@ -1,13 +1,13 @@
-//! A limit on what the process may hold on a device, as if the card were of that size.
+//! A limit on the process's memory on a device, as if the card were that small.
 //!
-//! What counts is the whole footprint: everything a card of that size would have to hold, the context and the program's
-//! kernels included. Three parts make it up. Allocations that hooks see one by one are *charged*, rounded as the driver
-//! rounds. Pools of stream-ordered memory and the memory of graphs are asked for what they have *reserved*, since they
-//! keep what was freed. The rest is *overhead* ([`overhead`] says how that is known).
+//! The whole footprint counts: everything that a card of that size would have to hold, including the context and the
+//! program's kernels. It has three parts. Allocations that hooks see individually are *charged*, rounded as the driver
+//! rounds. Pools of stream-ordered memory and graphs' memory are queried for their *reserved* bytes, since they keep
+//! freed memory. The rest is *overhead* (see [`overhead`]).
 //!
-//! A hook asks [`admission::admit`] before the real call. The bytes that it is granted are charged at once, so that two
-//! threads at the limit cannot both succeed. Beyond the limit a call is refused as a full card refuses it, or its memory is
-//! the host's ([`spill`]).
+//! A hook calls [`admission::admit`] before the real call. The granted bytes are charged at once, so that two threads
+//! at the limit cannot both succeed. Beyond the limit a call fails as on a full card, or its memory comes from the host
+//! ([`spill`]).
 
 pub mod admission;
 pub mod calls;

@@ -5,7 +5,7 @@ use std::ptr;
 
 /// How many objects have ever been loaded.
 pub fn loads() -> u64 {
-    /// Reads the count, which comes with each description, and stops at the first.
+    /// Reads the counter from the first object's description, and stops there.
     unsafe extern "C" fn count_loads(object: *mut libc::dl_phdr_info, _size: usize, loads: *mut c_void) -> c_int {
         // SAFETY: the linker passes a valid description, and `loads` is the variable below.
         unsafe { *loads.cast::<u64>() = (*object).dlpi_adds };
@@ -17,9 +17,9 @@ pub fn loads() -> u64 {
     loads
 }
 
-/// Whether libmemlab precedes libc in the order of loading, which only a preloaded (or linked) library does.
+/// Whether libmemlab precedes libc in load order, which is only the case if it was preloaded (or linked).
 pub fn is_preloaded() -> bool {
-    /// Whether libmemlab was met before libc; `None` before either was.
+    /// Whether libmemlab was seen before libc; `None` until one of them is.
     struct Order(Option<bool>);
     unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _size: usize, order: *mut c_void) -> c_int {
         // SAFETY: the linker passes a valid description, and `order` is the variable below.
@@ -41,7 +41,7 @@ pub fn is_preloaded() -> bool {
     order.0.unwrap_or(false)
 }
 
-/// Where the object that contains `address` is loaded; null if no object does.
+/// The load address of the object that contains `address`; null if no object does.
 pub fn base_of(address: *const c_void) -> *mut c_void {
     // SAFETY: zeros are a valid Dl_info; dladdr only fills it.
     unsafe {
@@ -51,7 +51,7 @@ pub fn base_of(address: *const c_void) -> *mut c_void {
     }
 }
 
-/// Where the program itself is loaded, as [`base_of`] says it.
+/// The load address of the program itself, as from [`base_of`].
 pub fn program_base() -> *mut c_void {
     // SAFETY: a query without pointers; the kernel's value points into the program.
     base_of(unsafe { libc::getauxval(libc::AT_PHDR) } as *const c_void)
@@ -70,9 +70,9 @@ pub fn library_of(address: usize) -> Option<String> {
     Some(path.rsplit('/').next().unwrap_or(&path).to_owned())
 }
 
-/// The file that the library of this soname was loaded from; `None` where it is not loaded.
+/// The file that the library of this soname was loaded from; `None` if it is not loaded.
 pub fn path_of(soname: &CStr) -> Option<String> {
-    // SAFETY: RTLD_NOLOAD only looks, and the reference it adds is dropped at once; a handle of glibc's is the library's
+    // SAFETY: RTLD_NOLOAD loads nothing, and the reference it adds is dropped at once; a glibc handle is the library's
     // `link_map`, whose name is NUL-terminated.
     unsafe {
         let handle = libc::dlopen(soname.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);

@@ -1,8 +1,8 @@
 //! The log: lines appended to the trace file by any thread, through a shared mapping.
 //!
-//! To append is to reserve bytes with one `fetch_add`, to copy the line except its first byte, and to store that byte
-//! last. A reader takes a NUL at the start of a line for "not written yet"; what is in the mapping is in the page
-//! cache, so it outlives the process, however it dies.
+//! Appending reserves bytes with one `fetch_add`, copies the line except its first byte, and stores that byte last. A
+//! reader takes a NUL at the start of a line for "not written yet". The mapping's contents are in the page cache, so
+//! they survive the process, however it dies.
 
 pub mod file;
 pub mod place;
@@ -18,25 +18,25 @@ use file::{Refused, Room, TraceFile};
 use place::Naming;
 
 pub struct Log {
-    /// The file being appended to. Replaced when a long run's trace is compacted. A thread may come to a file that was
-    /// replaced long ago, finds it closed, and takes the current one. So the structure is never freed, but its mapping and
-    /// descriptor are.
+    /// The file being appended to. Compaction of a long run's trace replaces it. A thread may reach a file that was
+    /// replaced long ago, finds it closed, and takes the current one. So the structure is never freed, but its mapping
+    /// and descriptor are.
     current: AtomicPtr<TraceFile>,
     state: AtomicU8,
-    /// Events that were not written, for want of room.
+    /// Events that were not written because there was no room.
     lost: AtomicU64,
 }
 
-/// What is written: everything, definitions and the end, the end alone, or nothing. The larger of two is the stricter.
+/// What is written: everything; definitions and the end; only the end; or nothing. A larger value is stricter.
 const ALL: u8 = 0;
 const DEFINITIONS: u8 = 1;
 const ENDING: u8 = 2;
-/// For good.
+/// Permanently.
 const NOTHING: u8 = 3;
 
 impl Log {
-    /// A log that begins with the line `header`, in a file of at most `most` bytes. Where not even that line can be written
-    /// (the disk is full), no file is left.
+    /// A log that begins with the line `header`, in a file of at most `most` bytes. If not even that line can be
+    /// written (the disk is full), the file is removed.
     pub fn create(path: &Path, naming: Naming, most: u64, header: &[u8]) -> io::Result<Self> {
         let file = TraceFile::create(path, naming, most, 0)?;
         if let Err(Refused::Failed(error)) = file.append(header) {
@@ -54,7 +54,7 @@ impl Log {
         unsafe { &*self.current.load(Ordering::Acquire) }
     }
 
-    /// Goes on in `next`; returns the file left behind, closed.
+    /// Continues in `next`; returns the replaced file, closed.
     pub fn switch_to(&self, next: TraceFile) -> &'static TraceFile {
         next.follows(self.file());
         let old = self.current.swap(Box::into_raw(Box::new(next)), Ordering::AcqRel);
@@ -77,7 +77,7 @@ impl Log {
             Ok(Room::Events) => {}
             Ok(Room::Definitions) => self.restrict(DEFINITIONS),
             Ok(Room::Ending) => self.restrict(ENDING),
-            Err(Refused::Closed) if !ptr::eq(file, self.file()) => self.append(line), // It went on in another file.
+            Err(Refused::Closed) if !ptr::eq(file, self.file()) => self.append(line), // It continues in another file.
             Err(Refused::Closed) => {}
             Err(Refused::Full) => {
                 self.restrict(ENDING);
@@ -116,17 +116,17 @@ impl Log {
         }
     }
 
-    /// Whether events are not written now, for want of room.
+    /// Whether events are dropped now because there is no room.
     pub fn is_full(&self) -> bool {
         matches!(self.state.load(Ordering::Relaxed), DEFINITIONS | ENDING)
     }
 
-    /// How many events were not written since this was last asked.
+    /// How many events were dropped since the last call.
     pub fn take_lost(&self) -> u64 {
         self.lost.swap(0, Ordering::Relaxed)
     }
 
-    /// Ends the trace before the program does.
+    /// Ends the trace while the program goes on.
     #[cold]
     pub fn give_up(&self, error: &io::Error) {
         if self.state.swap(NOTHING, Ordering::Relaxed) != NOTHING {
@@ -165,7 +165,7 @@ mod tests {
         });
         // WHEN the log is closed
         let end = log.file().close();
-        // THEN the file holds each line once, whole, each thread's in order, and nothing after them
+        // THEN the file holds each line once and whole, each thread's in order, and nothing after them
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(text.len() as u64, end);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_log_takes_nothing_more() {
+    fn a_closed_log_accepts_no_lines() {
         let path = temporary("closed");
         let log = Log::create(&path, Naming::AsAsked { run: None }, 1 << 20, b"{}\n").unwrap();
         log.append(b"[1]\n");
@@ -202,7 +202,7 @@ mod tests {
                 });
             }
         });
-        // THEN events are counted from then on, definitions go on, and at last only the end
+        // THEN further events are counted, definitions are still written, and finally only the end is
         let full = log.file().taken();
         assert!(log.is_full() && full < most - (200 << 10), "{full}");
         (0..20_000).for_each(|_| log.append(b"{\"stack\":5,\"parent\":4,\"frame\":12}\n"));
@@ -218,8 +218,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_left_behind_is_given_up_once_it_is_whole() {
-        // GIVEN threads that append while the log goes on in one file after the other
+    fn a_replaced_file_is_released_once_it_is_whole() {
+        // GIVEN threads that append while the log switches from file to file
         let (path, beside) = (temporary("left"), temporary("left.next"));
         let log = Log::create(&path, Naming::AsAsked { run: None }, 64 << 20, b"{}\n").unwrap();
         let (mut lines, stop) = (0, std::sync::atomic::AtomicBool::new(false));
@@ -245,9 +245,9 @@ mod tests {
                 while !old.is_whole() {
                     std::thread::yield_now();
                 }
-                // THEN each line is in one of them, and nothing is held of those left behind
+                // THEN each line is in one of them, and no replaced file is still held
                 total += std::fs::read(&path).unwrap().iter().filter(|byte| **byte == b'[').count();
-                // SAFETY: it is whole.
+                // SAFETY: the file is closed and whole: no thread writes to it any more.
                 unsafe { old.release() };
                 std::fs::rename(&beside, &path).unwrap();
                 let ours = path.to_string_lossy();

@@ -11,11 +11,12 @@ use crate::mover::progress::{self, Progress};
 use crate::recorder::Recorder;
 use crate::vmm::holdings::HOLDINGS;
 
-/// What the trace says of each device: see [`record`].
+/// The last recorded bytes of each device: see [`record`].
 static LAST_RECORDED: Mutex<BTreeMap<i32, u64>> = Mutex::new(BTreeMap::new());
 
-/// Writes how much of each device's memory is in host memory into the trace, where that has changed. Says whether the card
-/// may be asked: its figures mean nothing while bytes are copied, and it does not answer while the process is checkpointed.
+/// Writes to the trace how much of each device's memory is in host memory, if that has changed. Returns whether the
+/// card may be queried: its figures mean nothing while bytes are copied, and it does not answer while the process is
+/// checkpointed.
 pub fn record(recorder: &Recorder) -> bool {
     if progress::is_checkpointed() || progress::current().is_some_and(Progress::is_running) {
         return false;
@@ -35,8 +36,8 @@ pub fn record(recorder: &Recorder) -> bool {
     true
 }
 
-/// To be called when something was spilled, so that the trace has it before the next allocation. Where another thread is
-/// writing it, the control thread does so soon.
+/// Must be called after a spill, so that the trace has it before the next allocation. If another thread holds the lock,
+/// the control thread writes it soon.
 pub fn record_spilled() {
     if let Some(recorder) = Recorder::current() {
         record(recorder);

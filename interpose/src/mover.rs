@@ -1,8 +1,9 @@
-//! Moving the program's device memory to host memory and back, from outside, while it runs or waits.
+//! Moves the program's device memory to host memory and back, on request from outside, while the program runs or waits.
 //!
-//! [`operation::start`] begins an operation on a thread. That closes the gate ([`crate::vmm::gate`]), waits until nothing
-//! of the program's runs on a device ([`quiesce`]), and moves bytes through the [`copy`] pipeline to pinned host memory
-//! ([`crate::vmm::arena`]) or back. The thread needs neither the GIL nor a lock of PyTorch's or of the program's.
+//! [`operation::start`] begins an operation on a thread. It closes the gate ([`crate::vmm::gate`]), waits until none of
+//! the program's work runs on a device ([`quiesce`]), and moves bytes through the [`copy`] pipeline to pinned host
+//! memory ([`crate::vmm::arena`]) or back. The thread needs neither the GIL nor a lock of PyTorch's or of the
+//! program's.
 
 mod copy;
 mod mappings;

@@ -1,10 +1,10 @@
-//! The NVIDIA management library, as far as memlab needs it.
+//! The NVIDIA management library, as far as memlab uses it.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 use crate::symbols;
 
-/// The most other processes named of a card.
+/// The most other processes that are reported for a card.
 const MAX_OTHERS: usize = 16;
 
 /// NVML, loaded and initialised.
@@ -15,7 +15,7 @@ pub struct Nvml {
     processes: Option<unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int>,
 }
 
-/// `nvmlMemory_t`, in which what the driver keeps to itself counts as used.
+/// `nvmlMemory_t`, which counts the driver's own reserve as used.
 #[repr(C)]
 struct MemoryV1 {
     total: u64,
@@ -23,7 +23,8 @@ struct MemoryV1 {
     used: u64,
 }
 
-/// `nvmlMemory_v2_t`, as `nvidia-smi` and `cudaMemGetInfo` count: what the driver keeps to itself is neither used nor free.
+/// `nvmlMemory_v2_t`, which counts like `nvidia-smi` and `cudaMemGetInfo`: the driver's own reserve is neither used nor
+/// free.
 #[repr(C)]
 struct MemoryV2 {
     version: c_uint,
@@ -49,19 +50,19 @@ struct ProcessInfo {
 
 pub struct Usage {
     pub used: u64,
-    /// What programs can use of the card, as CUDA says it.
+    /// Bytes of the card that programs can use, as CUDA reports it.
     pub total: u64,
     pub process: Option<u64>,
-    /// Other processes and what each holds, the largest first; none where this process is not among those that NVML tells.
+    /// Other processes and the bytes that each holds, the largest first; none if NVML does not list this process.
     pub others: Vec<(u32, u64)>,
 }
 
 impl Nvml {
     const SUCCESS: c_int = 0;
-    /// What NVML says when it may not tell (`NVML_VALUE_NOT_AVAILABLE`).
+    /// NVML's value if a figure is not available (`NVML_VALUE_NOT_AVAILABLE`).
     const NOT_AVAILABLE: u64 = u64::MAX;
 
-    /// Loads and starts NVML; `None` where there is none (it comes with the driver).
+    /// Loads and initialises NVML; `None` if it is not installed (it comes with the driver).
     pub fn load() -> Option<Self> {
         // SAFETY: loading a system library by its soname; the signatures are those of nvml.h.
         unsafe {
@@ -109,7 +110,7 @@ impl Nvml {
         }
         let (used, total) = self.memory(card)?;
         let processes = self.processes(card).unwrap_or_default();
-        // In a container with its own process ids this one does not appear, and the others cannot be told apart.
+        // In a container with its own process ids this one is not listed, and the others cannot be identified.
         let (process, others) = match processes.iter().find(|(other, _)| *other == pid) {
             Some((_, process)) => {
                 let mut others: Vec<(u32, u64)> =
@@ -123,23 +124,23 @@ impl Nvml {
         Some(Usage { used, total, process, others })
     }
 
-    /// What is used of a card, and what there is to use.
+    /// A card's used bytes, and its usable bytes.
     fn memory(&self, card: *mut c_void) -> Option<(u64, u64)> {
         if let Some(ask) = self.memory_v2 {
             let mut memory = MemoryV2 { version: MemoryV2::VERSION, total: 0, reserved: 0, free: 0, used: 0 };
-            // SAFETY: NVML is initialised; it writes to the variable, whose version says how it is laid out.
+            // SAFETY: NVML is initialised; it writes to the variable, whose version determines the layout.
             if unsafe { ask(card, &mut memory) } == Self::SUCCESS {
                 return Some((memory.used, memory.total.saturating_sub(memory.reserved)));
             }
         }
-        // Drivers before 510, which cannot tell what is theirs.
+        // Drivers before 510, which do not report their own reserve.
         let mut memory = MemoryV1 { total: 0, free: 0, used: 0 };
         // SAFETY: NVML is initialised; it writes to the variable.
         let known = unsafe { (self.memory_v1)(card, &mut memory) } == Self::SUCCESS;
         known.then_some((memory.used, memory.total))
     }
 
-    /// The processes that compute on a card and what each holds; without those of which NVML may not tell.
+    /// The processes that compute on a card and each one's bytes, without those whose bytes NVML does not report.
     fn processes(&self, card: *mut c_void) -> Option<Vec<(u32, u64)>> {
         let mut processes = [ProcessInfo { pid: 0, used: 0, instances: [0; 2] }; 128];
         let mut count = processes.len() as c_uint;

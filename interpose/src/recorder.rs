@@ -1,4 +1,4 @@
-//! The recorder: turns what hooks see into lines of the log.
+//! The recorder: turns the events of hooks into lines of the log.
 
 use std::io;
 use std::path::Path;
@@ -36,15 +36,15 @@ pub struct Recorder {
     serial: u64,
     start: libc::timespec,
     last_thread: AtomicU32,
-    /// One bit per device ordinal that the trace knows.
+    /// One bit per device ordinal that the trace has defined.
     known_devices: AtomicU64,
     module_deaths: AtomicU64,
     steps: AtomicU64,
-    /// No more events: the program is being torn down.
+    /// No more events are recorded: the program is being torn down.
     finished: AtomicBool,
 }
 
-/// What the header says of the process.
+/// Facts about the process for the header.
 pub struct ProcessFacts {
     pub id: String,
     pub pid: u32,
@@ -52,7 +52,7 @@ pub struct ProcessFacts {
     pub rank: Option<u32>,
 }
 
-/// Who asked for memory: an event's stack, layer and flags. All zeros where nothing is known.
+/// The cause of an event: its stack, layer and flags. All zeros if nothing is known.
 #[derive(Clone, Copy, Default)]
 pub struct Attribution {
     pub stack: u32,
@@ -64,26 +64,26 @@ pub struct Attribution {
 static CURRENT: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
 static CREATING: Mutex<()> = Mutex::new(());
 static SERIALS: AtomicU64 = AtomicU64::new(0);
-/// Set when no recorder could be made: not tried again in this process.
+/// Set when no recorder could be created: this process does not try again.
 static FAILED: AtomicBool = AtomicBool::new(false);
 /// See [`on_start`].
 static ON_START: OnceLock<fn(&'static Recorder)> = OnceLock::new();
-/// What to tell the user once, if this process comes to record.
+/// Messages for the user, shown once if this process records.
 static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Called with each new recorder, to start the control thread and the agent: by the thread that made the recorder, with
-/// unknown locks of its caller held.
+/// Registers `start`, which the thread that creates a recorder calls with it, to start the control thread and the agent.
+/// That thread may hold any lock of the program's.
 pub fn on_start(start: fn(&'static Recorder)) {
     let _ = ON_START.set(start);
 }
 
-/// Tells the user something once, if this process comes to record: shells on the way to it need not say it.
+/// Queues a message for the user, shown once if this process records: shells that start the program do not show it.
 pub fn warn_when_recording(warning: String) {
     WARNINGS.lock().push(warning);
 }
 
-/// What a hook works with: the recorder and the calling thread's state. Calls of hooks are ignored on this thread until it
-/// is dropped.
+/// A hook's access to the recorder and the calling thread's state. Hooks called on this thread are ignored until it is
+/// dropped.
 pub struct Session {
     pub recorder: &'static Recorder,
     pub thread: &'static mut ThreadState,
@@ -91,8 +91,8 @@ pub struct Session {
 }
 
 impl Recorder {
-    /// Enters memlab from a hook, making the recorder if this is the process's first use of CUDA. `None`: re-entered, or
-    /// there is no recording.
+    /// Enters memlab from a hook, creating the recorder if this is the process's first use of CUDA. `None` if
+    /// re-entered, or if nothing is recorded.
     #[inline]
     pub fn enter() -> Option<Session> {
         let guard = RecursionGuard::enter()?;
@@ -103,7 +103,7 @@ impl Recorder {
         Self::session(recorder, guard)
     }
 
-    /// Like [`enter`](Self::enter), but only once there is a recorder.
+    /// Like [`enter`](Self::enter), but only if there is a recorder already.
     #[inline]
     pub fn enter_if_recording() -> Option<Session> {
         let recorder = Self::current()?;
@@ -216,7 +216,7 @@ impl Recorder {
         })
     }
 
-    /// The Python whose stacks can be read; `None` where there is none, or none this memlab knows.
+    /// The Python interpreter whose stacks can be read; `None` if there is none, or its version is not supported.
     #[inline]
     pub fn python(&self) -> Option<&'static Interpreter> {
         self.python.trusted()
@@ -235,7 +235,7 @@ impl Recorder {
         self.serial
     }
 
-    /// How often a module has died whose address attribution knew.
+    /// How many modules have died whose address attribution knew.
     #[inline]
     pub fn module_deaths(&self) -> u64 {
         self.module_deaths.load(Ordering::Relaxed)
@@ -251,19 +251,19 @@ impl Recorder {
         self.python.schedule();
     }
 
-    /// Writes to stderr and into the trace that memlab cannot do something here.
+    /// Writes a limitation of memlab's to stderr and to the trace.
     pub fn warn(&self, what: &str) {
         say(what);
         self.log.append(encode::warning(&mut LineBuffer::<1024>::new(), what));
     }
 
-    /// Whether the trace says what a device is.
+    /// Whether the trace has defined a device.
     pub fn knows_device(&self, device: i32) -> bool {
         let bit = 1u64.checked_shl(device as u32).unwrap_or(0);
         self.known_devices.load(Ordering::Relaxed) & bit != 0
     }
 
-    /// Says what a device is, the first time it is met.
+    /// Writes a device's definition, before its first event.
     pub fn define_device(&self, device: i32) {
         let bit = 1u64.checked_shl(device as u32).unwrap_or(0);
         if self.known_devices.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
@@ -304,7 +304,7 @@ impl Recorder {
         self.log.append(encode::step(&mut LineBuffer::<128>::new(), self.now(), thread, index));
     }
 
-    /// Writes the last line and trims the file. `code` is the exit code.
+    /// Writes the last line and truncates the file. `code` is the exit code.
     pub fn end(&self, code: i32) {
         self.log.append(encode::end(&mut LineBuffer::<128>::new(), self.now(), Some(code), None));
         self.log.file().close();
@@ -333,7 +333,7 @@ impl Session {
         ));
     }
 
-    /// A block that was handed out before memlab was loaded.
+    /// A block that was allocated before memlab was loaded.
     pub fn block_found(&self, device: i32, address: u64, bytes: u64) {
         let mut line = LineBuffer::<192>::new();
         let (time, thread) = (self.now(), self.thread.id);
@@ -364,7 +364,7 @@ impl Session {
     }
 }
 
-/// A forked child writes nothing until it uses CUDA, and then has its own trace.
+/// Called in a forked child, which writes nothing until it uses CUDA, and then has its own trace.
 pub fn reset_in_child() {
     if let Some(parents) = Recorder::current() {
         parents.log.file().reset_all_in_child();
@@ -375,8 +375,8 @@ pub fn reset_in_child() {
     locks::unlock_in_child(&WARNINGS);
 }
 
-/// Opens the log at `wanted` or, where that cannot be, in the temporary folder, saying so. A name that cannot be right
-/// (a device, a file of the user's) is refused instead.
+/// Opens the log at `wanted` or, if that fails, in the temporary folder, with a message. A name that cannot be right (a
+/// device, a file of the user's) is refused instead.
 fn create_log(wanted: &Path, run: Option<u64>, most: u64, header: &[u8]) -> io::Result<Log> {
     let absolute = std::env::current_dir().map_or_else(|_| wanted.to_owned(), |directory| directory.join(wanted));
     let error = match Log::create(&absolute, Naming::AsAsked { run }, most, header) {
@@ -402,7 +402,7 @@ fn now() -> libc::timespec {
     now
 }
 
-/// Spreads the bits of a seed (the finaliser of splitmix64).
+/// Mixes the bits of a seed (the finaliser of splitmix64).
 fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

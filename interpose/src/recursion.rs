@@ -1,4 +1,4 @@
-//! Keeps memlab from recording what it allocates and calls itself.
+//! Keeps memlab from recording its own allocations and calls.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ thread_local! {
 pub struct RecursionGuard(());
 
 impl RecursionGuard {
-    /// `None` if the thread is inside memlab already.
+    /// `None` if the thread is already inside memlab.
     #[inline]
     pub fn enter() -> Option<Self> {
         INSIDE.with(|inside| (!inside.replace(true)).then_some(Self(())))

@@ -1,12 +1,12 @@
-//! What the control socket is asked: one line of JSON, checked before anything is done about it.
+//! Requests on the control socket: one line of JSON, checked before anything is done about it.
 //!
-//! Kept apart from all that it leads to, so that `fuzz/` can try it alone.
+//! Separate from the code that serves requests, so that `fuzz/` can test it alone.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-/// A line is this long at most.
+/// The most bytes of a line.
 pub const LIMIT: usize = 1 << 20;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest that an operation may wait.
@@ -18,7 +18,7 @@ pub enum Request {
     Offload {
         timeout: Duration,
     },
-    /// (address, bytes) of what is to go to host memory while the program runs.
+    /// (address, bytes) of ranges that go to host memory while the program runs.
     Move {
         timeout: Duration,
         ranges: Vec<(u64, u64)>,
@@ -27,7 +27,7 @@ pub enum Request {
         timeout: Duration,
         free_host: bool,
     },
-    /// `device` None: of all; `bytes` None: none; `spill` None: as before.
+    /// `device` None: all; `bytes` None: no limit; `spill` None: unchanged.
     Limit {
         device: Option<i32>,
         bytes: Option<u64>,
@@ -40,7 +40,7 @@ pub enum Request {
 pub const DEVICES: usize = 64;
 
 impl Request {
-    /// Reads a line. What follows it is not looked at; the error is for the client.
+    /// Parses a line. Anything after it is ignored; the error is for the client.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
         let request: Value = serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))?;
@@ -69,7 +69,7 @@ impl Request {
     }
 }
 
-/// What is there and not null.
+/// The value, if it is present and not null.
 fn given<'a>(request: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     request.get(name).filter(|value| !value.is_null())
 }
@@ -105,7 +105,7 @@ fn limit(request: &Map<String, Value>) -> Result<Request, String> {
             Some(ordinal.ok_or("device must be a number: 0 for the first that the program sees")? as i32)
         }
     };
-    // Said even if it is null, so that nothing is lifted by mistake.
+    // Required even if it is null, so that no limit is lifted by mistake.
     let bytes = match request.get("bytes").ok_or("bytes must be said: a number, or null to lift the limit")? {
         Value::Null => None,
         value => Some(value.as_u64().filter(|&bytes| is_limit(bytes)).ok_or("bytes must be a number, not 0, or null")?),
@@ -121,7 +121,7 @@ fn limit(request: &Map<String, Value>) -> Result<Request, String> {
     Ok(Request::Limit { device, bytes, spill })
 }
 
-/// A card of no bytes is no card; sums of bytes are kept in signed numbers.
+/// Zero is not a limit, and sums of bytes must fit in signed numbers.
 pub fn is_limit(bytes: u64) -> bool {
     bytes > 0 && i64::try_from(bytes).is_ok()
 }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_are_none() {
+    fn invalid_limits_are_refused() {
         for wrong in [
             r#""device": 64, "bytes": 1"#,
             r#""device": -1, "bytes": 1"#,
@@ -184,8 +184,8 @@ mod tests {
     }
 
     #[test]
-    fn a_million_requests_that_are_none() {
-        // GIVEN requests that are right
+    fn a_million_malformed_requests() {
+        // GIVEN valid requests
         let right = [
             r#"{"command": "status", "more": {"a": [null, -1, 1e300, "é😀"]}}"#,
             r#"{"command": "offload", "timeout_ms": 30000, "ranges": [[140187732541440, 2097152], [0, 1]]}"#,
@@ -204,7 +204,7 @@ mod tests {
             ["{", "}", "[", "]", "\"", ":", ",", "null", "-", "1e999", "99999999999999999999", "true", "\\u0000"];
         let mut understood = 0;
         for _ in 0..1_000_000 {
-            // WHEN they are spoilt in a few places
+            // WHEN they are corrupted in a few places
             let mut text = right[random(right.len())].as_bytes().to_vec();
             for _ in 0..1 + random(4) {
                 let at = random(text.len());
@@ -223,7 +223,7 @@ mod tests {
                     text.push(b' ');
                 }
             }
-            // THEN each is understood or refused in a few words
+            // THEN each is parsed, or refused in a few words
             match Request::parse(&text) {
                 Ok(Request::Move { ranges, .. }) => assert!(!ranges.is_empty()),
                 Ok(_) => understood += 1,
@@ -231,7 +231,7 @@ mod tests {
             }
         }
         assert!(understood > 1000, "{understood}: spoilt beyond what tells anything");
-        // AND so is what is large or deep
+        // AND so are large and deeply nested ones
         for text in ["[".repeat(LIMIT), r#"{"a":"#.repeat(LIMIT / 5), "x".repeat(LIMIT), "9".repeat(LIMIT)] {
             assert!(Request::parse(text.as_bytes()).is_err());
         }

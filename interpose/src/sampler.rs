@@ -1,4 +1,4 @@
-//! How full the cards are: the whole device's use and what the driver accounts to this process, from NVML.
+//! The cards' memory use, from NVML: the whole device's, and this process's as the driver accounts it.
 //!
 //! Sampled by the control thread after driver memory changed, never by the program's own threads.
 
@@ -24,25 +24,25 @@ struct Watched {
 }
 
 impl Sampler {
-    /// The process took or gave back driver memory.
+    /// The process allocated or freed driver memory.
     pub fn driver_memory_changed(&self) {
         self.changed.store(true, Ordering::Relaxed);
     }
 
-    /// Samples `device` from now on. NVML counts cards its own way; the bus id is what both agree on.
+    /// Samples `device` from now on. NVML numbers cards differently; the bus id identifies a card in both.
     pub fn watch(&self, device: i32, bus_id: Option<String>) {
         self.watched.lock().push(Watched { device, bus_id, last: None, last_others: Vec::new() });
     }
 
-    /// Samples every watched device whose use may have changed (other processes change it too: `always`), and logs what
-    /// is new.
+    /// Samples every watched device whose use may have changed (other processes change it too: `always`), and logs the
+    /// changes.
     ///
-    /// `pid` is this process, and `now` says the trace's time.
+    /// `pid` is this process, and `now` returns the trace's time.
     pub fn sample(&self, log: &Log, pid: u32, now: impl Fn() -> u64, nvml: &Nvml, always: bool) {
         if !self.changed.swap(false, Ordering::Relaxed) && !always {
             return;
         }
-        // The lock is not held while NVML is asked, which may take long: a thread that meets a new device takes it.
+        // The lock is not held while NVML is queried, which may take long: a thread that defines a new device takes it.
         let count = self.watched.lock().len();
         for index in 0..count {
             let (device, bus_id) = {
@@ -57,7 +57,7 @@ impl Sampler {
                 watched.last_others.clone_from(&use_.others);
                 (watched.last.replace(found) == Some(found), others_are_old)
             };
-            // First who the others are: with the first sample, readers take both for what was before it.
+            // The other processes come first: readers apply the first sample of both to the time before it.
             if !others_are_old {
                 let mut line = LineBuffer::<1024>::new();
                 log.append(encode::others(&mut line, device, &use_.others));

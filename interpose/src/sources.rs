@@ -1,7 +1,7 @@
-//! The text of the lines that take memory, kept in the trace: the file may have changed when the trace is read.
+//! The source text of allocating lines, kept in the trace: the file may have changed when the trace is read.
 //!
-//! A hook that meets a place for the first time only notes it. The control thread reads the file, and the thread that ends
-//! the process what is left by then. Lines of libraries are not kept: their files are seldom edited.
+//! A hook that meets a location for the first time only queues it. The control thread reads the file; the thread that
+//! ends the process reads the rest. Lines of libraries are not kept: their files are rarely edited.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -18,11 +18,11 @@ use crate::log::Log;
 
 /// Larger files are not read.
 const LARGEST_FILE: u64 = 4 << 20;
-/// Bytes of one line that are kept: enough to recognise it.
+/// The most bytes of one line that are kept: enough to recognise it.
 const LONGEST_LINE: usize = 240;
-/// Bytes of text that are kept of all lines together.
+/// The most bytes of text that are kept of all lines together.
 const MOST_BYTES: u64 = 1 << 20;
-/// Places that are remembered, so that a program that makes code without end does not make this grow without end.
+/// The most locations that are remembered, which bounds memory for a program that generates code indefinitely.
 const MOST_PLACES: usize = 1 << 14;
 
 #[derive(Default)]
@@ -40,14 +40,14 @@ struct Places {
 }
 
 impl Sources {
-    /// Notes a place that was met for the first time. Called by hooks: looks at no file.
+    /// Queues a location that was met for the first time. Called by hooks: accesses no file.
     pub fn met(&self, file: &str, line: Option<u32>) {
         let (true, Some(line)) = (config().keep_source && is_kept(file), line) else { return };
         let mut places = self.places.lock();
         if places.count >= MOST_PLACES {
             return;
         }
-        // The same line has a frame for each instruction that calls.
+        // One line has a frame for each of its call instructions.
         let is_new = match places.known.get_mut(file) {
             Some(lines) => lines.insert(line),
             None => places.known.insert(file.to_owned(), HashSet::from([line])).is_none(),
@@ -58,7 +58,7 @@ impl Sources {
         }
     }
 
-    /// Writes the text of the lines met since the last time.
+    /// Writes the text of the lines queued since the last call.
     pub fn write(&self, log: &Log) {
         let waiting = std::mem::take(&mut self.places.lock().waiting);
         let mut by_file: HashMap<String, Vec<u32>> = HashMap::new();
@@ -83,21 +83,21 @@ impl Sources {
     }
 }
 
-/// As much of a line as is kept: whole characters.
+/// The kept part of a line, cut between characters.
 fn cut(text: &[u8]) -> &[u8] {
     let begins_character = |end: &usize| text.get(*end).is_none_or(|byte| byte & 0xc0 != 0x80);
     let end = (0..=text.len().min(LONGEST_LINE)).rev().find(begins_character).unwrap_or(0);
     &text[..end]
 }
 
-/// Whether the lines of a file are kept: not those of libraries, and not those of code that is in no file.
+/// Whether the lines of a file are kept: not for libraries, and not for code without a file.
 fn is_kept(file: &str) -> bool {
     let is_library = |part: &str| part == "site-packages" || part == "dist-packages" || part.starts_with("python3.");
     file.starts_with('/') && !file.split('/').any(is_library)
 }
 
-/// Reads a source file, unless it was changed since the program began: its present text did not run. `co_filename` may name
-/// anything: what is not a regular file is not read, since reading could block.
+/// Reads a source file, unless it was changed since the program began: its present text did not run. `co_filename` may
+/// be any path: only regular files are read, since reading others could block.
 fn read(file: &str) -> io::Result<Vec<u8>> {
     let open = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file)?;
     let found = open.metadata()?;

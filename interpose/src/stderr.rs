@@ -1,8 +1,8 @@
-//! What memlab tells the user while the program runs.
+//! Messages to the user while the program runs.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Writes one line to stderr. A full pipe is waited for only briefly, and the SIGPIPE of a closed one never reaches the
+/// Writes one line to stderr. Waits only briefly for a full pipe, and keeps the SIGPIPE of a closed one from the
 /// program.
 pub fn say(what: &str) {
     const WRITE_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };

@@ -18,14 +18,14 @@ pub struct Real<F> {
     kind: PhantomData<F>,
 }
 
-/// After so many lookups in vain there are no more: each is slow.
+/// The lookup is given up after this many misses: each is slow.
 const MAX_MISSES: u8 = 32;
 
-// SAFETY: it consists of atomics and static strings.
+// SAFETY: the fields are atomics and static strings.
 unsafe impl<F> Sync for Real<F> {}
 
 impl<F: Copy> Real<F> {
-    /// A function of a library that is loaded by the time the hook is called, under this soname.
+    /// A function of the library with this soname, which is loaded by the time the hook is called.
     pub const fn in_library(library: &'static CStr, symbol: &'static CStr) -> Self {
         Self { address: AtomicPtr::new(ptr::null_mut()), library, symbol, misses: AtomicU8::new(0), kind: PhantomData }
     }
@@ -35,7 +35,7 @@ impl<F: Copy> Real<F> {
         Self::in_library(c"", symbol)
     }
 
-    /// The real function; `None` where the library is not loaded or has no such function.
+    /// The real function; `None` if the library is not loaded or has no such function.
     #[inline]
     pub fn get(&self) -> Option<F> {
         let mut address = self.address.load(Ordering::Acquire);
@@ -54,7 +54,7 @@ impl<F: Copy> Real<F> {
         self.symbol
     }
 
-    /// Takes `address` for the real function, unless one is known.
+    /// Uses `address` as the real function, unless one is known.
     pub fn learn(&self, address: *mut c_void) {
         let _ = self.address.compare_exchange(ptr::null_mut(), address, Ordering::AcqRel, Ordering::Relaxed);
     }
@@ -65,7 +65,7 @@ impl<F: Copy> Real<F> {
             return ptr::null_mut();
         }
         let found = if self.library.is_empty() {
-            // SAFETY: a NUL-terminated name; RTLD_NEXT from here is what follows libmemlab.
+            // SAFETY: a NUL-terminated name; RTLD_NEXT from here searches the objects after libmemlab.
             let next = unsafe { real_dlsym()(libc::RTLD_NEXT, self.symbol.as_ptr()) };
             // If memlab was loaded into a running program, nothing follows it; the global scope has the function.
             if next.is_null() { in_global_scope(self.symbol) } else { next }
@@ -83,11 +83,11 @@ impl<F: Copy> Real<F> {
     }
 }
 
-/// `symbol` in the library of this soname, if that is loaded; null otherwise. (PyTorch loads its libraries RTLD_LOCAL,
-/// where RTLD_NEXT does not look.)
+/// `symbol` in the library of this soname, if that is loaded; otherwise null. (PyTorch loads its libraries RTLD_LOCAL,
+/// where RTLD_NEXT does not search.)
 pub fn in_loaded_library(soname: &CStr, symbol: &CStr) -> *mut c_void {
-    // SAFETY: RTLD_NOLOAD only looks; the reference it adds is dropped at once, and the library stays, since its code
-    // is what led here.
+    // SAFETY: RTLD_NOLOAD loads nothing; the reference it adds is dropped at once, and the library stays loaded, since
+    // its code called the hook.
     unsafe {
         let handle = libc::dlopen(soname.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if handle.is_null() {
@@ -99,7 +99,7 @@ pub fn in_loaded_library(soname: &CStr, symbol: &CStr) -> *mut c_void {
     }
 }
 
-/// `symbol` as the program itself sees it, unless that is memlab's own.
+/// `symbol` as the program itself resolves it, unless that is memlab's own.
 fn in_global_scope(symbol: &CStr) -> *mut c_void {
     // SAFETY: a null path gives a handle on the global scope, which needs no closing; names are NUL-terminated.
     unsafe {
@@ -116,8 +116,8 @@ pub fn in_process(symbol: &CStr) -> *mut c_void {
     unsafe { real_dlsym()(libc::RTLD_DEFAULT, symbol.as_ptr()) }
 }
 
-/// A hook was called, and no loaded library has the real function. To go on would give the program wrong results, so it
-/// is ended.
+/// Ends the program when a hook was called but no loaded library has the real function: continuing would give the
+/// program wrong results.
 pub fn abort_without(symbol: &str) -> ! {
     say(&format!("{symbol} was called, but no loaded library has it: unset LD_PRELOAD and report this, please"));
     std::process::abort()
@@ -128,7 +128,7 @@ pub type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void
 /// glibc's own `dlsym`, once [`real_dlsym`] was called.
 pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// glibc's own `dlsym`. Found by version: by name, libmemlab finds its own.
+/// glibc's own `dlsym`. Looked up by version: without one, libmemlab would find its own.
 pub fn real_dlsym() -> Dlsym {
     let mut real = REAL_DLSYM.load(Ordering::Acquire);
     if real.is_null() {

@@ -1,4 +1,4 @@
-//! What memlab keeps per thread: scratch space, the last stack seen, small caches, and where the thread is in PyTorch.
+//! Per-thread state: scratch space, the last stack, small caches, and the thread's position in PyTorch.
 
 use std::cell::Cell;
 use std::ptr;
@@ -8,13 +8,13 @@ use crate::frame_role::FrameRole;
 use crate::intern::Frame;
 use crate::python::walk::{CodeIdentity, MAX_DEPTH, RawFrame};
 
-/// One frame of the last stack, outermost first, with what attribution made of the frames up to it.
+/// One frame of the last stack (outermost first), with the attribution of the frames up to it.
 #[derive(Clone, Copy)]
 pub struct Slot {
     pub code: *const u8,
     pub position: usize,
     pub identity: CodeIdentity,
-    /// The roles of this frame and those below it.
+    /// The roles of this frame and the outer ones.
     pub roles: FrameRole,
     pub role: FrameRole,
     pub stack: u32,
@@ -66,7 +66,7 @@ pub struct Backward {
     pub running: bool,
     pub stack: u32,
     pub layer: u32,
-    /// The innermost Python frame when the engine took the node: with the same frame on top, no Python has run since.
+    /// The innermost Python frame when the engine took the node: if it is unchanged, no Python has run since.
     pub frame_at_entry: *const u8,
 }
 
@@ -76,10 +76,10 @@ impl Default for Backward {
     }
 }
 
-/// What a thread remembers of nodes.
+/// A thread's last autograd nodes.
 #[derive(Clone, Copy, Default)]
 pub struct Nodes {
-    /// PyTorch's number for this thread plus one; 0 before it was asked.
+    /// PyTorch's number for this thread plus one; 0 until it is queried.
     pub torch_thread: u64,
     /// The stack of the last node made.
     pub last_stack: u32,
@@ -91,25 +91,25 @@ pub const FRAME_CACHE: usize = 1024;
 pub const STACK_CACHE: usize = 2048;
 pub const LAYER_CACHE: usize = 256;
 
-/// A new one is all zeros, so that pages that are not used take no memory: zeros must mean "nothing" in each field.
+/// A new state is all zeros, so that unused pages take no memory: zero must mean "nothing" in each field.
 pub struct ThreadState {
-    /// The process-wide number of the recorder this state belongs to: a forked child has another.
+    /// The serial of the recorder this state belongs to: a forked child has another.
     pub recorder: u64,
     /// The thread's id in the trace.
     pub id: u32,
-    /// The frames walked last and, to be overwritten next, those of the walk before; innermost first.
+    /// The frames of the last walk and of the one before, which the next walk overwrites; innermost first.
     pub frames: [[RawFrame; MAX_DEPTH]; 2],
-    /// Which of the two was walked last.
+    /// The index of the last walk in `frames`.
     pub walked: usize,
     pub slots: [Slot; MAX_DEPTH],
     pub slot_count: usize,
-    /// The stack and layer on which the slots begin (those of forward, during backward).
+    /// The stack and layer below the slots (those of forward, during backward).
     pub slots_base: (u32, u32),
     pub frame_cache: [CachedFrame; FRAME_CACHE],
-    /// Stacks by what they are made of: the stack below and the frame, which has a number above 0.
+    /// Stacks by their key: the stack below and the frame, whose number is above 0.
     pub stack_cache: [(u64, u32); STACK_CACHE],
     pub layer_cache: [CachedLayer; LAYER_CACHE],
-    /// The value of [`crate::recorder::Recorder::module_deaths`] the caches were valid for.
+    /// The value of [`crate::recorder::Recorder::module_deaths`] for which the caches are valid.
     pub module_deaths: u64,
     pub backward: Backward,
     pub nodes: Nodes,
@@ -117,12 +117,12 @@ pub struct ThreadState {
     pub workspace: bool,
 }
 
-/// The whole pages that a state takes.
+/// The size of a state, in whole pages.
 const STATE_BYTES: usize = size_of::<ThreadState>().next_multiple_of(4096);
 
 impl ThreadState {
-    /// A state in a mapping of its own: it takes only the pages that are written to, which are few for most threads. None if
-    /// the system gives no memory.
+    /// A state in its own mapping: only the pages that are written to take memory, which are few for most threads. None
+    /// if the system is out of memory.
     fn make() -> Option<*mut Self> {
         // SAFETY: a fresh mapping, and advice on it, which may be refused: with pages of 2 MiB nothing would be saved.
         unsafe {
@@ -138,17 +138,17 @@ impl ThreadState {
                 return None;
             }
             libc::madvise(state, STATE_BYTES, libc::MADV_NOHUGEPAGE);
-            Some(state.cast()) // Zeros mean that nothing is known, in every field.
+            Some(state.cast()) // Zero means that nothing is known, in every field.
         }
     }
 
-    /// Resets it to zeros, and gives its pages back to the system.
+    /// Resets the state to zeros, and gives its pages back to the system.
     ///
     /// # Safety
     ///
     /// `state` was made by [`make`](Self::make), and only the caller has it.
     unsafe fn forget(state: *mut Self) {
-        // SAFETY: whole pages of the state's own; a private mapping without a file holds zeros afterwards.
+        // SAFETY: whole pages of the state's own mapping; a private anonymous mapping holds zeros afterwards.
         unsafe {
             if libc::madvise(state.cast(), STATE_BYTES, libc::MADV_DONTNEED) != 0 {
                 ptr::write_bytes(state, 0, 1);
@@ -158,13 +158,13 @@ impl ThreadState {
 
     /// # Safety
     ///
-    /// As for [`forget`](Self::forget); it is gone afterwards.
+    /// As for [`forget`](Self::forget); `state` is freed afterwards.
     unsafe fn unmake(state: *mut Self) {
         // SAFETY: the whole mapping that `make` made, which only the caller has.
         unsafe { libc::munmap(state.cast(), STATE_BYTES) };
     }
 
-    /// Drops what could name a dead module.
+    /// Drops the cache entries that could name a dead module.
     pub fn forget_modules(&mut self) {
         self.slot_count = 0;
         self.slots_base = (0, 0);
@@ -193,7 +193,7 @@ fn prepare(recorder: u64) -> *mut ThreadState {
         STATE.with(|cell| cell.set(state));
         SPARE.hand_back_at_thread_exit(state);
     } else {
-        // A forked child's: what its parent knew is not in the child's trace.
+        // A forked child: the parent's ids are not in the child's trace.
         // SAFETY: the state is this thread's alone.
         unsafe { ThreadState::forget(state) };
     }
@@ -202,11 +202,11 @@ fn prepare(recorder: u64) -> *mut ThreadState {
     state
 }
 
-/// States of threads that ended, reset, kept for new threads.
+/// Reset states of ended threads, kept for new threads.
 struct SpareStates {
-    /// A short list is enough: programs that start threads by the thousand do not run them all at once.
+    /// A short list is enough: programs that start thousands of threads do not run them all at once.
     spare: [AtomicPtr<ThreadState>; 64],
-    /// The pthread key plus one whose destructor hands a state back; 0 before it is made.
+    /// The pthread key plus one whose destructor returns a state; 0 before it is made.
     key: AtomicU64,
 }
 
@@ -224,11 +224,11 @@ impl SpareStates {
             let mut fresh = 0;
             // SAFETY: `fresh` receives the key; the destructor has the required signature.
             if unsafe { libc::pthread_key_create(&mut fresh, Some(thread_ends)) } != 0 {
-                return; // The state leaks with its thread; nothing else is lost.
+                return; // The state leaks when its thread ends; nothing else is lost.
             }
             key = match self.key.compare_exchange(0, u64::from(fresh) + 1, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => u64::from(fresh) + 1,
-                Err(theirs) => theirs, // Another thread was first; the spare key is left unused.
+                Err(theirs) => theirs, // Another thread was first; this key stays unused.
             };
         }
         // SAFETY: the key exists; the value is handed to `thread_ends` when this thread exits.
@@ -244,7 +244,7 @@ impl SpareStates {
 /// `state` was made in [`prepare`] for this thread, which ends.
 unsafe extern "C" fn thread_ends(state: *mut libc::c_void) {
     STATE.with(|cell| cell.set(ptr::null_mut()));
-    // SAFETY: made in `prepare`, and this thread, whose it was, ends.
+    // SAFETY: made in `prepare` for this thread, which ends.
     unsafe { ThreadState::forget(state.cast()) };
     for slot in &SPARE.spare {
         if slot.compare_exchange(ptr::null_mut(), state.cast(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {

@@ -1,7 +1,8 @@
-//! Device memory that can leave and come back: the driver's memory calls, answered by virtual memory management.
+//! Device memory that can move to the host and back: the driver's memory calls, answered through virtual memory
+//! management.
 //!
-//! The program gets addresses as before; the physical memory behind them is memlab's to replace ([`crate::mover`] does).
-//! Used in programs that were started for offloading, and for memory that is spilled over a limit.
+//! The program's addresses stay fixed; memlab can replace the physical memory behind them ([`crate::mover`] does). Used
+//! in programs that were started for offloading, and for memory that spills over a limit.
 
 pub mod allocations;
 pub mod arena;

@@ -1,4 +1,4 @@
-//! The clients of the control socket. One thread serves all of them and waits for none, so that one that is slow or silent
+//! The clients of the control socket. One thread serves all of them without blocking, so that a slow or silent client
 //! delays no other.
 
 use std::io::{self, Read, Write};
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use crate::descriptors::{inode_of, move_up};
 use crate::request;
 
-/// A client has this long, from connecting to having taken its whole reply.
+/// Time from connecting until the client must have received its whole reply.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// How many are served at a time, each with a descriptor of the program's. One more takes the place of the one that has been
-/// connected longest: an honest client's request is there as soon as it is connected, so that it is served at once.
+/// How many clients are served at a time; each uses one of the process's descriptors. A further client replaces the
+/// one connected longest: a well-behaved client sends its request as it connects, so it is served at once.
 const MOST_CLIENTS: usize = 32;
-/// Of those that wait to be connected, so many are let in before the others are looked at again.
+/// How many waiting clients are accepted before the connected ones are polled again.
 const LET_IN_AT_ONCE: usize = 8;
 
-/// A socket, and what tells whether its descriptor is still ours.
+/// A socket, and the inode that shows whether its descriptor is still ours.
 struct Owned<S: AsFd> {
     socket: ManuallyDrop<S>,
     inode: (u64, u64),
@@ -33,7 +33,7 @@ impl<S: AsFd + From<OwnedFd>> Owned<S> {
 }
 
 impl<S: AsFd> Owned<S> {
-    /// Not so once the program has closed the descriptor, and perhaps reused its number.
+    /// False once the program has closed the descriptor, even if its number was reused.
     fn is_ours(&self) -> bool {
         inode_of(&*self.socket) == self.inode
     }
@@ -42,7 +42,7 @@ impl<S: AsFd> Owned<S> {
 impl<S: AsFd> Drop for Owned<S> {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: dropped once, here; the field is not used afterwards.
+            // SAFETY: dropped only here; the field is not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.socket) };
         }
     }
@@ -51,24 +51,25 @@ impl<S: AsFd> Drop for Owned<S> {
 /// The control socket's descriptor (-1: none) and inode, for a forked child.
 static LISTENER: (AtomicI32, AtomicU64) = (AtomicI32::new(-1), AtomicU64::new(0));
 
-/// Closes the parent's socket in a forked child: after the parent has ended, clients would connect to it and wait for an
-/// answer for as long as the child lives.
+/// Closes the parent's socket in a forked child: after the parent has ended, clients would connect to it and wait for
+/// an answer until the child ends.
 pub fn reset_in_child() {
     let descriptor = LISTENER.0.swap(-1, Ordering::Relaxed);
     if descriptor >= 0 {
-        // SAFETY: only looked at; that it may have been closed is what is asked.
+        // SAFETY: used only for fstat, which fails if the descriptor is closed.
         let inode = inode_of(unsafe { BorrowedFd::borrow_raw(descriptor) });
         if inode.1 == LISTENER.1.load(Ordering::Relaxed) {
-            // SAFETY: the listener's, which the child does not use.
+            // SAFETY: the listener's descriptor, which the child does not use.
             unsafe { libc::close(descriptor) };
         }
     }
 }
 
-/// The line for a client that may not ask at all; sent at once, so that it keeps no place.
+/// Returns the error line for a client that may not send requests; it is sent at once, so that the client takes no
+/// place.
 pub type Refusal = fn(&UnixStream) -> Option<String>;
 
-/// The control socket and those who are connected to it, the oldest first.
+/// The control socket and the connected clients, the oldest first.
 pub struct Clients {
     listener: Owned<UnixListener>,
     refusal: Refusal,
@@ -89,14 +90,14 @@ impl Clients {
         self.listener.is_ours()
     }
 
-    /// Has every request that comes before `until` answered; `reply` makes the line that answers a request.
+    /// Answers every request that arrives before `until`; `reply` makes the line that answers a request.
     pub fn serve_until(&mut self, until: Instant, reply: impl Fn(&[u8]) -> String) {
         let mut listens = true;
         loop {
             let now = Instant::now();
             self.clients.retain(|client| client.deadline > now && client.stream.is_ours());
             if now >= until || !self.can_listen() {
-                return; // However many clients there are, the other work of this thread is due.
+                return; // The thread's other work is due, however many clients there are.
             }
             let mut polled = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MOST_CLIENTS + 1];
             if listens {
@@ -109,7 +110,7 @@ impl Clients {
             }
             let next = self.clients.iter().map(|client| client.deadline).fold(until, Instant::min);
             let left_ms = next.saturating_duration_since(now).as_micros().div_ceil(1000);
-            // SAFETY: as many valid entries; negative descriptors are passed over.
+            // SAFETY: the array has that many valid entries; poll ignores negative descriptors.
             let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, left_ms as i32) };
             if ready <= 0 {
                 continue;
@@ -123,7 +124,7 @@ impl Clients {
         }
     }
 
-    /// Connects some of those that wait. False if that cannot be done now.
+    /// Accepts some of the waiting clients. False if that is not possible now.
     fn let_in(&mut self, reply: impl Fn(&[u8]) -> String) -> bool {
         for _ in 0..LET_IN_AT_ONCE {
             if !self.can_listen() {
@@ -133,7 +134,7 @@ impl Clients {
                 Ok((stream, _)) => {
                     let refusal = (self.refusal)(&stream);
                     let mut client = Client::new(stream, refusal.unwrap_or_default().into_bytes());
-                    // Most have said what they want by now, and are not kept.
+                    // Most have sent their request by now, and are not kept.
                     if client.stream.socket.set_nonblocking(true).is_ok() && client.advance(&reply) {
                         if self.clients.len() == MOST_CLIENTS {
                             self.clients.remove(0);
@@ -143,7 +144,7 @@ impl Clients {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // No descriptor left in the process, say: there may be one later.
+                // The process may be out of descriptors: retried later.
                 Err(_) => return false,
             }
         }
@@ -156,7 +157,7 @@ struct Client {
     stream: Owned<UnixStream>,
     deadline: Instant,
     request: Vec<u8>,
-    /// What of the reply has not been sent yet; empty while the request is incomplete.
+    /// The unsent part of the reply; empty while the request is incomplete.
     reply: Vec<u8>,
 }
 
@@ -166,7 +167,7 @@ impl Client {
         Self { stream: Owned::new(stream), deadline, request: Vec::new(), reply }
     }
 
-    /// Reads and writes as much as can be without waiting. False once there is nothing more to do for this client.
+    /// Reads and writes as much as possible without blocking. False when the client is done.
     fn advance(&mut self, reply: impl Fn(&[u8]) -> String) -> bool {
         if self.reply.is_empty() {
             match self.read() {
@@ -186,7 +187,7 @@ impl Client {
         false
     }
 
-    /// True once the request is complete: a line, or all there is before the client's end or the limit of a request.
+    /// True once the request is complete: at a newline, at the end of input, or at the size limit.
     fn read(&mut self) -> io::Result<bool> {
         let mut piece = [0; 4096];
         while self.request.len() < request::LIMIT {

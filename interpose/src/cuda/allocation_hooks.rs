@@ -1,8 +1,8 @@
-//! The driver's calls that take and give back memory: each hook calls the real function and tells
-//! [`driver_memory`](super::driver_memory) what happened.
+//! The driver's calls that allocate and free memory: each hook calls the real function and reports the result to
+//! [`driver_memory`](super::driver_memory).
 //!
-//! What is held when these are called is unknown (the runtime's locks, PyTorch's allocator mutex), so they take no lock
-//! that anything outside memlab can hold.
+//! Callers may hold any lock (the runtime's, PyTorch's allocator mutex), so the hooks take no lock that code outside
+//! memlab can hold.
 
 use std::ffi::{c_uint, c_void};
 use std::ptr;
@@ -26,7 +26,7 @@ use crate::vmm::{allocations, gate};
 /// Streams, pools, graphs, nodes.
 type Opaque = *mut c_void;
 
-/// A call that takes memory: of which kind, its address, and how many bytes, once it has succeeded.
+/// A call that allocates memory. The details give the kind, the address, and the bytes once it has succeeded.
 macro_rules! takes {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $kind:expr, $address:expr, $bytes:expr }) => {
         hook! { $name $count ($($arg: $type),*) { |real, caller| {
@@ -40,8 +40,8 @@ macro_rules! takes {
     };
 }
 
-/// A call that takes memory of the device, if its limit allows: also, how many bytes that will be, and, where the memory
-/// can be the host's, what the call then answers.
+/// A call that allocates device memory, if its limit allows. The details also give the bytes beforehand, and, if host
+/// memory can serve, the call's result then.
 macro_rules! takes_limited {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*)
      { $kind:expr, $address:expr, $bytes:expr; wants $wanted:expr $(; spilled |$spilled:ident| $put:expr)? }) => {
@@ -56,7 +56,7 @@ macro_rules! takes_limited {
     (@put $spilled:ident $put:expr) => { Some(|$spilled: u64| $put) };
 }
 
-/// A call that takes stream-ordered memory, if the limit allows.
+/// A call that allocates stream-ordered memory, if the limit allows.
 macro_rules! takes_from_pool {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $pointer:expr, $bytes:expr, $pool:expr, $stream:expr }) => {
         hook! { $name $count ($($arg: $type),*) { |real, caller| {
@@ -68,8 +68,8 @@ macro_rules! takes_from_pool {
     };
 }
 
-/// A call that gives memory back: what its address is an address of, and the address. Said before it happens: once the
-/// driver has it, another thread may be given it.
+/// A call that frees memory. The details give the address and its kind. The free is recorded before the call: once the
+/// driver has the memory, another thread may be given it.
 macro_rules! gives_back {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $space:expr, $address:expr }) => {
         hook! { $name $count ($($arg: $type),*) { |real| {
@@ -82,7 +82,7 @@ macro_rules! gives_back {
     };
 }
 
-/// A call that gives back memory which may be memlab's.
+/// A call that frees memory which memlab may have answered for.
 macro_rules! frees {
     ($name:ident $count:tt ($pointer:ident: u64 $(, $arg:ident: $type:ty)*) {}) => {
         hook! { $name $count ($pointer: u64 $(, $arg: $type)*) { |real| {
@@ -101,7 +101,7 @@ macro_rules! frees {
 hooks! {
     hook[2] cuMemAlloc(pointer: Out<u64>, bytes: usize) 3020: cuMemAlloc_v2 => { |real, caller| {
         let _pass = gate::enter();
-        // A null pointer is the driver's to complain of, here and below.
+        // The driver reports the error for a null pointer, here and below.
         let wanted = if pointer.is_null() { 0 } else { bytes as u64 };
         let call = Call { kind: Device, name: "cuMemAlloc_v2", caller, bytes: wanted };
         let own = || match wanted {
@@ -118,7 +118,7 @@ hooks! {
         wants if pointer.is_null() || pitch.is_null() { 0 } else { pitch_of(width).saturating_mul(height) };
         spilled |address| { pointer.set(address); pitch.set(pitch_of(width)) }
     };
-    // The CPU touches it too, so it cannot be host memory that is mapped for the device.
+    // The CPU accesses it too, so host memory mapped for the device cannot replace it.
     takes_limited[3] cuMemAllocManaged(pointer: Out<u64>, bytes: usize, flags: c_uint) 6000: cuMemAllocManaged => {
         Managed, pointer.value(), bytes; wants if pointer.is_null() { 0 } else { bytes }
     };
@@ -154,7 +154,7 @@ hooks! {
     // The handle is 64 bytes passed by value, on the stack: two integer arguments.
     takes[2] cuIpcOpenMemHandle(pointer: Out<u64>, handle: sys::CUipcMemHandle, flags: c_uint) 11000:
         cuIpcOpenMemHandle_v2 => { Imported, pointer.value(), range_bytes(pointer.value()) };
-    // A node's memory is taken when the graph runs, but its address and size are decided here.
+    // A node's memory is allocated when the graph runs, but its address and size are decided here.
     hook[5] cuGraphAddMemAllocNode(
         node: Out<Opaque>, graph: Opaque, after: In<Opaque>, count: usize, parameters: Out<AllocationNode>
     ) 11040: cuGraphAddMemAllocNode => { |real, caller| {

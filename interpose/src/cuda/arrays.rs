@@ -1,10 +1,10 @@
-//! How large arrays and pitched memory are.
+//! Sizes of arrays and pitched memory.
 
 use std::ffi::c_uint;
 
 use super::types::{Array3dShape, ArrayShape};
 
-/// Bytes from one row of pitched memory to the next, as all present devices lay it out.
+/// Bytes from one row of pitched memory to the next, on all present devices.
 pub fn pitch(width: usize) -> usize {
     const ALIGNMENT: usize = 512;
     width.checked_next_multiple_of(ALIGNMENT).unwrap_or(width)
@@ -19,21 +19,21 @@ fn format_bytes(format: c_uint) -> u64 {
     }
 }
 
-/// Bytes of what `cuArrayCreate` makes.
+/// Bytes of an array from `cuArrayCreate`.
 pub fn array_bytes(shape: ArrayShape) -> u64 {
     volume(shape.width, shape.height, 1)
         .saturating_mul(u64::from(shape.channels))
         .saturating_mul(format_bytes(shape.format))
 }
 
-/// Bytes of what `cuArray3DCreate` makes.
+/// Bytes of an array from `cuArray3DCreate`.
 pub fn array3d_bytes(shape: Array3dShape) -> u64 {
     volume(shape.width, shape.height, shape.depth)
         .saturating_mul(u64::from(shape.channels))
         .saturating_mul(format_bytes(shape.format))
 }
 
-/// Bytes of what `cuMipmappedArrayCreate` makes: each level has half the width, height and depth of the one before.
+/// Bytes of an array from `cuMipmappedArrayCreate`: each level has half the width, height and depth of the one before.
 pub fn mipmapped_bytes(shape: Array3dShape, levels: c_uint) -> u64 {
     let dimensions = [shape.width, shape.height, shape.depth].into_iter().filter(|&size| size > 1).count();
     let base = array3d_bytes(shape);

@@ -1,4 +1,4 @@
-//! Which CUDA function the program has called, when the runtime's calls end in the driver's.
+//! The CUDA function that the program called, for runtime calls that reach the driver's hooks.
 
 use std::cell::Cell;
 
@@ -16,7 +16,7 @@ thread_local! {
 }
 
 /// Name and caller of the outermost CUDA function the thread is in, for the driver call `name` made from `caller`.
-/// The runtime call, if there is one, counts as recorded from here on.
+/// Marks an enclosing runtime call as recorded.
 pub fn outermost_call(name: &'static str, caller: usize) -> (&'static str, usize) {
     CALL.with(|call| match call.get() {
         Some(outer) => {
@@ -32,11 +32,11 @@ pub fn outermost_caller(caller: usize) -> usize {
     CALL.with(|call| call.get().map_or(caller, |outer| outer.caller))
 }
 
-/// A thread's stay inside a runtime function.
+/// Marks the thread as inside a runtime function.
 pub struct RuntimeCall(());
 
 impl RuntimeCall {
-    /// `None` if the thread is inside another already.
+    /// `None` if the thread is already inside another.
     pub fn enter(name: &'static str, caller: usize) -> Option<Self> {
         CALL.with(|call| {
             call.get().is_none().then(|| {
@@ -46,7 +46,7 @@ impl RuntimeCall {
         })
     }
 
-    /// Ends it; says whether a driver-level hook recorded the call.
+    /// Ends it; returns whether a driver-level hook recorded the call.
     pub fn leave(self) -> bool {
         CALL.with(|call| call.take().is_some_and(|call| call.recorded))
     }

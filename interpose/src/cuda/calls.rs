@@ -1,4 +1,4 @@
-//! The driver's functions as memlab itself calls them, past its own hooks.
+//! The driver's functions, called by memlab itself past its own hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -7,10 +7,10 @@ use std::ptr;
 use super::types::{Access, Location, Properties};
 use crate::symbols::Real;
 
-/// `CUDA_SUCCESS`, also of the runtime.
+/// `CUDA_SUCCESS`, also the runtime's.
 pub const CUDA_SUCCESS: c_int = 0;
 pub const CUDA_ERROR_OUT_OF_MEMORY: c_int = 2;
-/// What a hook answers when the real function cannot be found: nothing is initialised then.
+/// Returned by a hook that cannot find the real function: the driver is not initialised then.
 pub const CUDA_ERROR_NOT_INITIALIZED: c_int = 3;
 
 /// A result of the driver that is not success.
@@ -23,7 +23,7 @@ impl Code {
     pub const NOT_INITIALIZED: Self = Self(3);
     pub const NOT_SUPPORTED: Self = Self(801);
 
-    /// The result as hooks return it.
+    /// The result code that a hook returns.
     pub fn of(answer: Result<(), Self>) -> c_int {
         answer.map_or_else(|code| code.0, |()| 0)
     }
@@ -111,12 +111,12 @@ functions! {
     GRAPH_ATTRIBUTE = c"cuDeviceGetGraphMemAttribute" (c_int, c_int, *mut c_void);
 }
 
-/// Calls a driver function; where it is missing, answers as an uninitialised driver would.
+/// Calls a driver function; if it is missing, returns the error of an uninitialised driver.
 macro_rules! call {
     ($static:ident($($arg:expr),*)) => {
         match $static.get() {
-            // SAFETY: the signature is that of cuda.h; the arguments are checked by the driver, and what it writes to
-            // lives in the caller's frame.
+            // SAFETY: the signature is that of cuda.h; the driver checks the arguments and writes only to variables of
+            // the caller's frame.
             Some(function) => match unsafe { function($($arg),*) } {
                 0 => Ok(()),
                 code => Err(Code(code)),
@@ -133,7 +133,7 @@ fn attribute(attribute: c_int, device: i32) -> c_int {
 }
 
 impl Properties {
-    /// Memory as `cuMemAlloc` gives it.
+    /// Properties of memory as `cuMemAlloc` allocates it.
     pub fn on_device(device: i32) -> Self {
         let rdma = attribute(GPU_DIRECT_RDMA_WITH_VMM, device) == 1;
         Self {
@@ -145,7 +145,8 @@ impl Properties {
         }
     }
 
-    /// Host memory near `device`, which reaches it where it is mapped; `None` where the driver has none.
+    /// Host memory near `device`, which the device reaches once it is mapped; `None` if the driver does not support
+    /// it.
     pub fn on_host(device: i32) -> Option<Self> {
         let location = if attribute(HOST_NUMA_VMM, device) == 1 {
             Location { kind: Location::HOST_NUMA, id: attribute(HOST_NUMA_ID, device).max(0) }
@@ -158,7 +159,7 @@ impl Properties {
     }
 }
 
-/// Whether virtual memory management is there.
+/// Whether the device supports virtual memory management.
 pub fn can_map(device: i32) -> bool {
     attribute(VMM, device) == 1
 }
@@ -197,13 +198,13 @@ pub fn synchronize() -> Result<(), Code> {
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`
 const RELAXED: c_int = 2;
 
-/// Sets what captures on other threads forbid this one, and returns what was set before; 0, the strictest, where the driver
-/// does not tell.
+/// Sets which calls captures on other threads forbid to this thread, and returns the previous mode; 0, the strictest,
+/// if the driver does not return it.
 fn exchange_capture_mode(mut mode: c_int) -> c_int {
     call!(CAPTURE_MODE(&mut mode)).map_or(0, |()| mode)
 }
 
-/// Lets this thread do what a capture on another thread would forbid.
+/// Lets this thread make calls that a capture on another thread would forbid.
 pub fn relax_captures() {
     exchange_capture_mode(RELAXED);
 }
@@ -216,7 +217,7 @@ impl RelaxedCaptures {
         Self(exchange_capture_mode(RELAXED))
     }
 
-    /// Whether the program had relaxed them itself, as PyTorch does around allocations while it captures.
+    /// Whether the program had relaxed the mode itself, as PyTorch does around allocations while it captures.
     pub fn were_relaxed(&self) -> bool {
         self.0 == RELAXED
     }
@@ -234,7 +235,7 @@ pub fn is_capturing(stream: u64) -> bool {
     call!(IS_CAPTURING(stream as Stream, &mut status)).is_ok_and(|()| status != 0)
 }
 
-/// Physical memory comes in multiples of this.
+/// Physical memory is allocated in multiples of this.
 pub fn granularity(properties: &Properties) -> Result<u64, Code> {
     const MINIMUM: c_int = 0;
     let mut bytes = 0;
@@ -287,7 +288,7 @@ pub fn unpin(address: *mut u8) {
     let _ = call!(HOST_UNREGISTER(address.cast()));
 }
 
-/// A new stream, which waits for no other.
+/// A new stream that does not synchronise with others.
 pub fn create_stream() -> Result<Stream, Code> {
     const NON_BLOCKING: c_uint = 1;
     let mut stream = ptr::null_mut();
@@ -354,14 +355,14 @@ pub fn primary_is_active(device: i32) -> Result<bool, Code> {
     Ok(active != 0)
 }
 
-/// The device's primary context, with one more user.
+/// Retains the device's primary context.
 pub fn retain_primary(device: i32) -> Result<u64, Code> {
     let mut context = ptr::null_mut();
     call!(PRIMARY_RETAIN(&mut context, device))?;
     Ok(context as u64)
 }
 
-/// Takes back a [`retain_primary`].
+/// Undoes a [`retain_primary`].
 pub fn release_primary(device: i32) {
     let _ = call!(PRIMARY_RELEASE(device));
 }
@@ -400,7 +401,7 @@ pub fn device_bus_id(device: i32) -> Result<String, Code> {
     Ok(text_of(&text))
 }
 
-/// What the driver has written before the first NUL.
+/// The text that the driver has written, up to the first NUL.
 fn text_of(text: &[c_char]) -> String {
     let bytes: Vec<u8> = text.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -414,24 +415,24 @@ pub fn allocate_pinned(bytes: usize) -> Result<u64, Code> {
     Ok(address)
 }
 
-/// Gives back what [`allocate_pinned`] made.
+/// Frees memory from [`allocate_pinned`].
 pub fn free_pinned(address: u64) {
     let _ = call!(HOST_FREE(address));
 }
 
-/// Gives back stream-ordered memory, in the order of `stream`.
+/// Frees stream-ordered memory, in the order of `stream`.
 pub fn free_async(address: u64, stream: Stream) {
     let _ = call!(FREE_ASYNC(address, stream));
 }
 
-/// The pool that a device has from the start.
+/// The device's default pool.
 pub fn default_pool(device: i32) -> Result<Pool, Code> {
     let mut pool = ptr::null_mut();
     call!(DEFAULT_POOL(&mut pool, device))?;
     Ok(pool)
 }
 
-/// The pool that a device's stream-ordered allocations come from at present.
+/// The pool that a device's stream-ordered allocations currently come from.
 pub fn current_pool(device: i32) -> Result<Pool, Code> {
     let mut pool = ptr::null_mut();
     call!(CURRENT_POOL(&mut pool, device))?;
@@ -450,7 +451,7 @@ pub fn pool_attribute(pool: Pool, which: c_int) -> Result<u64, Code> {
     Ok(value)
 }
 
-/// Has a pool give back what it keeps unused.
+/// Makes a pool release its unused memory.
 pub fn trim_pool(pool: Pool) {
     let _ = call!(TRIM_POOL(pool, 0));
 }

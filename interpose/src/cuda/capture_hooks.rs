@@ -1,5 +1,5 @@
-//! Captures of streams into graphs. They are followed in every program: memory may have spilled, and what is freed during a
-//! capture has to wait.
+//! Captures of streams into graphs. They are tracked in every program: memory may have spilled, and frees during a
+//! capture are deferred.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,7 +11,7 @@ use crate::vmm::{allocations, captures, gate, mode};
 /// Streams, graphs, nodes.
 type Opaque = *mut c_void;
 
-/// The start of a capture, which is noted for those who have to wait for its end.
+/// Records the start of a capture, for the threads that have to wait for its end.
 macro_rules! begins_capture {
     ($name:ident [] ($stream:ident: $type:ty $(, $arg:ident: $more:ty)*) {}) => {
         hook! { $name [] ($stream: $type $(, $arg: $more)*) { |real| {
@@ -26,7 +26,7 @@ macro_rules! begins_capture {
     };
 }
 
-/// The end of a capture. It does not pass the gate: who closes the gate waits for it.
+/// Records the end of a capture. It does not pass the gate: the thread that closes the gate waits for it.
 macro_rules! ends_capture {
     ($name:ident [] ($stream:ident: $type:ty $(, $arg:ident: $more:ty)*) {}) => {
         hook! { $name [] ($stream: $type $(, $arg: $more)*) { |real| {

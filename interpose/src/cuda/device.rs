@@ -1,9 +1,9 @@
-//! Small questions about devices and contexts, asked from inside hooks.
+//! Queries about devices and contexts, made inside hooks.
 
 use super::calls::{self, Current};
 use crate::request::DEVICES;
 
-/// The current context's device; 0 where there is no context, as for the runtime.
+/// The current context's device; 0 if there is no context, as in the runtime.
 pub fn current_device() -> i32 {
     calls::current_device().unwrap_or(0)
 }
@@ -14,12 +14,12 @@ pub fn device_of(context: u64) -> Option<i32> {
     calls::current_device().ok()
 }
 
-/// The device's primary context, if it is in use; else 0.
+/// The device's primary context, if it is in use; otherwise 0.
 pub fn primary_context(device: i32) -> u64 {
     if calls::primary_is_active(device) != Ok(true) {
         return 0;
     }
-    // To retain an active context does not change it, and is undone at once.
+    // Retaining an active context does not change it, and is undone at once.
     match calls::retain_primary(device) {
         Ok(context) => {
             calls::release_primary(device);
@@ -31,11 +31,11 @@ pub fn primary_context(device: i32) -> u64 {
 
 /// Whether the process uses a device: whether a primary context is active.
 pub fn is_in_use() -> bool {
-    // The driver refuses where it is not initialised or has no such device.
+    // The driver returns an error if it is not initialised or has no such device.
     (0..DEVICES as i32).map_while(|device| calls::primary_is_active(device).ok()).any(|active| active)
 }
 
-/// Bytes of the allocation that contains `address`; 0 where the driver does not say.
+/// Bytes of the allocation that contains `address`; 0 if the driver does not know it.
 pub fn range_bytes(address: u64) -> u64 {
     calls::address_range(address).map_or(0, |(_, bytes)| bytes)
 }

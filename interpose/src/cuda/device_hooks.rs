@@ -1,4 +1,4 @@
-//! The driver's answers about devices and their memory, and the ends and beginnings of contexts.
+//! The driver's queries about devices and their memory, and the creation and destruction of contexts.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,7 +67,7 @@ hooks! {
         result
     } };
     hook[] cuCtxEnablePeerAccess(peer: Opaque, flags: c_uint) 4000: cuCtxEnablePeerAccess => { |real| {
-        let _pass = gate::enter(); // It lets the peer reach what is mapped.
+        let _pass = gate::enter(); // It lets the peer reach mapped memory.
         let result = real(peer, flags);
         if result == CUDA_SUCCESS {
             panics::catch(|| {
@@ -86,7 +86,7 @@ hooks! {
     } };
 }
 
-/// Destroys a context, and forgets what was allocated in it.
+/// Destroys a context and forgets the memory allocated in it.
 fn destroy_context(context: u64, real: impl FnOnce() -> c_int) -> c_int {
     let _in_flight = InFlight::begin();
     let mut result = CUDA_SUCCESS;

@@ -1,7 +1,7 @@
 //! The hook on `dlsym`.
 //!
-//! The CUDA runtime reaches the driver by `dlopen` and `dlsym`, and so do libraries with a static runtime (NCCL, cuBLAS).
-//! Who asks `dlsym` for a driver function that memlab observes gets memlab's.
+//! The CUDA runtime reaches the driver through `dlopen` and `dlsym`, and so do libraries with a static runtime (NCCL,
+//! cuBLAS). For a driver function that memlab hooks, `dlsym` returns the hook.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -14,9 +14,9 @@ use crate::symbols::{REAL_DLSYM, real_dlsym};
 
 /// The hook.
 ///
-/// A name that memlab does not hook is passed on by a jump, not a call, so that the real function sees the caller's return
-/// address: the meaning of RTLD_NEXT and RTLD_DEFAULT depends on the caller. Must not allocate, lock or start threads: it
-/// is called while the loader initialises libraries.
+/// A name that memlab does not hook is passed on by a jump, not a call, so that the real function sees the caller's
+/// return address: the meaning of RTLD_NEXT and RTLD_DEFAULT depends on the caller. Must not allocate, lock or start
+/// threads: it is called while the loader initialises libraries.
 ///
 /// # Safety
 ///
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *m
     )
 }
 
-/// The answer where only memlab has the function: the program is told that there is none.
+/// The answer if only memlab has the function: the program gets null.
 const ABSENT: usize = 1;
 
 /// memlab's function for `symbol`, null to let the real `dlsym` answer, or [`ABSENT`].
@@ -59,14 +59,14 @@ const ABSENT: usize = 1;
 ///
 /// The arguments of a `dlsym`, and its return address.
 unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char, caller: *const c_void) -> *mut c_void {
-    let real = real_dlsym(); // Also sets what the jump goes through.
+    let real = real_dlsym(); // Also sets the jump's target.
     got_patch::patch_new_objects();
     // SAFETY: a NUL-terminated string; the second byte is read only if the first is not the NUL.
     let driver_name = unsafe { !symbol.is_null() && *symbol == b'c' as c_char && *symbol.add(1) == b'u' as c_char };
     if !driver_name || !enabled() {
         return ptr::null_mut();
     }
-    // memlab is what comes next for the program alone.
+    // memlab comes next in lookup order only for the program itself.
     if handle == libc::RTLD_NEXT && base_of(caller) != program_base() {
         return ptr::null_mut();
     }
@@ -74,11 +74,12 @@ unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char, call
     let name = unsafe { CStr::from_ptr(symbol) };
     let hook = hook_lookup::by_abi_name(name.to_bytes());
     let Some(own) = hook_lookup::exported(name.to_bytes()) else { return ptr::null_mut() };
-    // SAFETY: the caller's own arguments; if RTLD_NEXT got this far, what follows memlab also follows the program.
+    // SAFETY: the caller's own arguments; for RTLD_NEXT the caller is the program, and the objects after memlab are
+    // also after the program.
     let mut found = unsafe { real(handle, symbol) };
     if ptr::eq(found, own) {
         // Found in the global scope, where memlab comes first.
-        // SAFETY: the caller's own name; RTLD_NEXT from here is what follows libmemlab.
+        // SAFETY: the caller's own name; RTLD_NEXT from here means the objects after libmemlab.
         found = unsafe { real(libc::RTLD_NEXT, symbol) };
         if found.is_null() {
             return ptr::without_provenance_mut(ABSENT); // There is no CUDA in the process.
@@ -92,6 +93,6 @@ unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char, call
             hook.learn(found);
             hook.address.cast_mut()
         }
-        _ => ptr::null_mut(), // The jump asks again, which sets the caller's dlerror.
+        _ => ptr::null_mut(), // The jump repeats the lookup, which sets the caller's dlerror.
     }
 }

@@ -1,4 +1,4 @@
-//! The memory that the process has from the driver, and its events in the trace.
+//! The memory that the process holds from the driver, and its events in the trace.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ use crate::loaded_objects;
 use crate::locks;
 use crate::recorder::{Attribution, Recorder, Session};
 
-/// Handles and pointers of different kinds may have equal values.
+/// Which kind of handle or pointer: values of different kinds may be equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Space {
     Address,
@@ -45,25 +45,25 @@ struct Allocation {
     call: &'static str,
     library: &'static str,
     place: Attribution,
-    /// It is in host memory, because the device's limit was reached.
+    /// In host memory, because the device's limit was reached.
     spilled: bool,
 }
 
-/// `cuMemCreate`d memory: lives until no handle and no mapping refers to it.
+/// Memory from `cuMemCreate`: lives until no handle and no mapping refers to it.
 struct Physical {
     allocation: Allocation,
     handles: u32,
     mappings: u32,
 }
 
-/// What the process holds.
+/// The process's allocations from the driver.
 struct DriverMemory {
     live: HashMap<(Space, u64), Allocation, FxBuildHasher>,
-    /// By memlab's own number: the driver reuses handle values while mappings live on.
+    /// Keyed by a number of memlab's: the driver reuses handle values while mappings still exist.
     physical: HashMap<u64, Physical, FxBuildHasher>,
     physical_by_handle: HashMap<u64, u64, FxBuildHasher>,
     last_physical: u64,
-    /// Call site → name of its library; to look one up can take a third of a millisecond.
+    /// Call site → name of its library; one lookup can take a third of a millisecond.
     libraries: HashMap<usize, &'static str, FxBuildHasher>,
     /// Address → (bytes, physical).
     mappings: BTreeMap<u64, (u64, u64)>,
@@ -82,28 +82,28 @@ impl DriverMemory {
     }
 }
 
-/// Segments are few and large, so one lock and maps serve. Only hooks wait for each other.
+/// Segments are few and large, so one lock and maps suffice. Only hooks wait for each other.
 static MEMORY: Mutex<DriverMemory> = Mutex::new(DriverMemory::new());
 
-/// In a forked child, which holds nothing on any device.
+/// Called in a forked child, which holds nothing on any device.
 pub fn reset_in_child() {
     locks::reset_in_child(&MEMORY, DriverMemory::new());
 }
 
-/// An allocation taken out of the table before the driver was asked to free it.
+/// An allocation removed from the table before the driver was asked to free it.
 pub struct Freed {
     space: Space,
     address: u64,
     allocation: Allocation,
 }
 
-/// Memory was taken from the driver. Called after the real function succeeded, with unknown locks of the caller held. Says
-/// whether it is in the table, and will be uncharged when it is freed.
+/// The driver allocated memory. Called after the real function succeeded; its caller may hold any lock. Returns
+/// whether the allocation is in the table, and so will be uncharged when it is freed.
 pub fn allocated(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize) -> bool {
     add(kind, address, bytes, call, caller, false)
 }
 
-/// The same for memory that was spilled to the host over its device's limit.
+/// The same for memory that spilled to the host beyond its device's limit.
 pub fn spilled(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: usize) -> bool {
     add(kind, address, bytes, call, caller, true)
 }
@@ -130,7 +130,7 @@ pub fn found_segment(device: i32, address: u64, bytes: u64) {
     let Some(session) = Recorder::enter_if_recording() else { return };
     let key = (Space::Address, address);
     if address == 0 || MEMORY.lock().live.contains_key(&key) {
-        return; // Taken after memlab was loaded, and before the agent asked PyTorch.
+        return; // Allocated after memlab was loaded, and before the agent asked PyTorch.
     }
     session.recorder.define_device(device);
     let place = Attribution { flags: Flags::SEGMENT | Flags::BEFORE, ..Attribution::default() };
@@ -143,7 +143,7 @@ pub fn found_segment(device: i32, address: u64, bytes: u64) {
     session.recorder.sampler.driver_memory_changed();
 }
 
-/// The card, or the host, has it back: it no longer counts towards a limit.
+/// The card, or the host, has the memory back: it no longer counts towards a limit.
 fn uncharge(allocation: &Allocation) {
     if allocation.spilled {
         card::unspilled(allocation.device, allocation.bytes);
@@ -152,7 +152,7 @@ fn uncharge(allocation: &Allocation) {
     }
 }
 
-/// Memory is about to go back to the driver.
+/// The driver is about to free this memory.
 pub fn freeing(space: Space, address: u64) -> Option<Freed> {
     let session = Recorder::enter_if_recording()?;
     let allocation = MEMORY.lock().live.remove(&(space, address))?;
@@ -161,14 +161,14 @@ pub fn freeing(space: Space, address: u64) -> Option<Freed> {
     Some(Freed { space, address, allocation })
 }
 
-/// The driver has taken it back.
+/// The driver has freed it.
 pub fn freed(freed: Option<Freed>) {
     if let Some(freed) = freed {
         uncharge(&freed.allocation);
     }
 }
 
-/// The name of the library that contains an address; empty where that is not known.
+/// The name of the library that contains an address; empty if it is not known.
 pub fn library_at(address: usize) -> &'static str {
     if Recorder::current().is_none() {
         return "";
@@ -181,21 +181,21 @@ pub fn library_at(address: usize) -> &'static str {
     })
 }
 
-/// Bytes that the process holds on devices in the driver's own allocations, without `cuMemCreate`d memory.
+/// Bytes that the process holds on devices in the driver's own allocations, without memory from `cuMemCreate`.
 pub fn held_bytes() -> u64 {
     let memory = MEMORY.lock();
     let on_devices = memory.live.values().filter(|allocation| allocation.kind.on_device());
     on_devices.map(|allocation| allocation.bytes).sum()
 }
 
-/// The driver refused to take it back.
+/// The driver refused to free it.
 pub fn not_freed(freed: Option<Freed>) {
     let (Some(freed), Some(session)) = (freed, Recorder::enter_if_recording()) else { return };
     log_allocated(&session, freed.address, &freed.allocation);
     MEMORY.lock().live.insert((freed.space, freed.address), freed.allocation);
 }
 
-/// `cuMemCreate` succeeded: for a device, or for the host. `spilled`: it is on the host in the device's place. Says
+/// `cuMemCreate` succeeded: for a device, or for the host. `spilled`: in host memory instead of on the device. Returns
 /// whether it is in the table.
 pub fn created(handle: u64, bytes: u64, device: Option<i32>, spilled: bool, caller: usize) -> bool {
     let Some(mut session) = Recorder::enter() else { return false };
@@ -208,7 +208,7 @@ pub fn created(handle: u64, bytes: u64, device: Option<i32>, spilled: bool, call
     true
 }
 
-/// Another process's `cuMemCreate`d memory was opened; the driver does not tell its size.
+/// Another process's memory was opened by its handle; the driver does not report its size.
 pub fn imported_handle(handle: u64, caller: usize) {
     let Some(mut session) = Recorder::enter() else { return };
     let device = current_device();
@@ -235,7 +235,7 @@ pub fn retained(handle: u64) {
     }
 }
 
-/// A reference to a handle is about to be dropped; says whether memlab knows it.
+/// A reference to a handle is about to be dropped; returns whether memlab knows the handle.
 pub fn releasing(handle: u64) -> bool {
     let Some(session) = Recorder::enter_if_recording() else { return false };
     let memory = &mut *MEMORY.lock();
@@ -318,7 +318,7 @@ fn describe(
     }
     let mut place = attribution::here(session.recorder, session.thread);
     let library = library_at(caller);
-    // PyTorch's caching allocator is the only one in this library that asks for these kinds.
+    // PyTorch's caching allocator is the only caller in this library that uses these kinds.
     let segment = matches!(kind, DriverKind::Device | DriverKind::Physical) && library.starts_with("libc10_cuda");
     if segment {
         place.flags |= if kind == DriverKind::Device && is_uncached() { Flags::BLOCK } else { Flags::SEGMENT };
@@ -326,8 +326,8 @@ fn describe(
     Allocation { device, bytes, kind, context: calls::current_context(), call, library, place, spilled: false }
 }
 
-/// Whether PyTorch takes every block from the driver by itself, and reports none. PyTorch looks at the variable's presence
-/// alone, and at the same moment: when it first allocates.
+/// Whether PyTorch's caching allocator is disabled: each block comes straight from the driver, and none is reported.
+/// PyTorch checks only whether the variable is set, and at the same moment: at its first allocation.
 fn is_uncached() -> bool {
     static UNCACHED: OnceLock<bool> = OnceLock::new();
     *UNCACHED.get_or_init(|| std::env::var_os("PYTORCH_NO_CUDA_MEMORY_CACHING").is_some())

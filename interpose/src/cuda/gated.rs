@@ -1,7 +1,7 @@
 //! The driver's calls that touch device memory: in a program started for offloading, each passes the gate.
 //!
-//! In every other program `cuGetProcAddress` and `dlsym` answer with the driver's own functions, and what is linked against
-//! libcuda itself passes through these at the price of a call.
+//! In other programs `cuGetProcAddress` and `dlsym` return the driver's own functions, and only code linked directly
+//! against libcuda passes through these, at the cost of one call.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -21,7 +21,7 @@ macro_rules! gated {
     };
 }
 
-/// Rows as those of [`hooks`], which are all of the kind above and have no details.
+/// Takes rows like those of [`hooks`]; all are gated functions and have no details.
 macro_rules! gated_hooks {
     ($($asked:ident $arguments:tt $since:literal: $symbol:ident $(/ $per_thread:ident)?;)*) => {
         hooks! { $(gated[] $asked $arguments $since: $symbol $(/ $per_thread)? => {};)* }

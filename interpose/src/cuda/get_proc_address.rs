@@ -1,4 +1,4 @@
-//! `cuGetProcAddress`: how runtimes since CUDA 11.3 fetch the driver's functions.
+//! `cuGetProcAddress`: how runtimes since CUDA 11.3 look up the driver's functions.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -12,7 +12,7 @@ use crate::config::enabled;
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
 hooks! {
-    // CUDA 12's form.
+    // CUDA 12's signature.
     hook[] cuGetProcAddress(
         symbol: *const c_char, function: Out<*mut c_void>, version: c_int, flags: u64, status: *mut c_int
     ) 12000: cuGetProcAddress_v2 => { |real| {
@@ -23,7 +23,7 @@ hooks! {
         }
         result
     } };
-    // CUDA 11.3's form.
+    // CUDA 11.3's signature.
     hook[] cuGetProcAddress(symbol: *const c_char, function: Out<*mut c_void>, version: c_int, flags: u64) 11030:
     cuGetProcAddress => { |real| {
         let result = real(symbol, function, version, flags);
@@ -35,7 +35,7 @@ hooks! {
     } };
 }
 
-/// Replaces the function the driver has just answered with by memlab's, if it observes that one.
+/// Replaces the function that the driver has just returned with memlab's hook, if there is one for it.
 fn substitute(symbol: &CStr, function: Out<*mut c_void>, version: c_int, flags: u64) {
     let Some(real) = function.get().filter(|real| !real.is_null() && enabled()) else { return };
     if let Some(hook) = by_request(symbol.to_bytes(), version, flags & PER_THREAD_DEFAULT_STREAM != 0)
@@ -46,17 +46,17 @@ fn substitute(symbol: &CStr, function: Out<*mut c_void>, version: c_int, flags: 
     }
 }
 
-/// The hooks on the driver that this program needs.
+/// The hooks on driver functions that this program needs.
 pub fn in_force() -> impl Iterator<Item = &'static Hook> {
     HOOKS.iter().chain(hook_table::in_force())
 }
 
-/// All hooks on the driver, in force or not.
+/// All hooks on driver functions, active or not.
 pub fn all() -> impl Iterator<Item = &'static Hook> {
     HOOKS.iter().chain(hook_table::all())
 }
 
-/// The hook for what `cuGetProcAddress` answers to this request.
+/// The hook for a `cuGetProcAddress` request.
 fn by_request(name: &[u8], version: i32, per_thread_streams: bool) -> Option<&'static Hook> {
     let unwanted = if per_thread_streams { Streams::Legacy } else { Streams::PerThread };
     in_force()
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_function_is_hooked_twice_and_no_request_has_two_answers() {
+    fn each_function_has_one_hook_and_each_request_one_answer() {
         let mut symbols = HashSet::new();
         let mut requests = HashSet::new();
         for hook in all() {

@@ -1,30 +1,30 @@
-//! What a hook on a driver function is: its row in the table, and the macros that make both from one line.
+//! A hook on a driver function: its row in the table, and the macros that make both from one line.
 
 use std::ffi::c_void;
 
-/// For which default stream a function is.
+/// Which default stream a function uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Streams {
-    /// There is one function for both.
+    /// One function serves both.
     Both,
     Legacy,
     /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
     PerThread,
 }
 
-/// One observed function.
+/// One hooked function.
 pub struct Hook {
-    /// The name that `cuGetProcAddress` is asked for.
+    /// The name that is passed to `cuGetProcAddress`.
     pub asked: &'static str,
-    /// The CUDA version (1000 × major + 10 × minor) from which on the answer has this ABI, as `cudaTypedefs.h` gives it in
-    /// the names of its function types. An older request gets an older function, which memlab leaves alone.
+    /// The CUDA version (1000 × major + 10 × minor) since which the function has this ABI, as in the function type
+    /// names of `cudaTypedefs.h`. An older request gets an older function, which memlab does not hook.
     pub since: i32,
     pub streams: Streams,
-    /// The symbol the driver exports, `_v2`, `_ptsz` and all.
+    /// The driver's exported symbol, with `_v2` and `_ptsz`.
     pub abi_name: &'static str,
-    /// memlab's function of that ABI.
+    /// memlab's function with that ABI.
     pub address: *const c_void,
-    /// Tells the hook where the real function is.
+    /// Stores the real function's address in the hook.
     pub learn: fn(*mut c_void),
 }
 
@@ -60,7 +60,7 @@ macro_rules! hooks {
 }
 pub(crate) use hooks;
 
-/// The streams of a row's first symbol: the legacy one alone if there is a second symbol.
+/// The streams of a row's first symbol: only the legacy one if there is a second symbol.
 macro_rules! streams {
     () => {
         $crate::cuda::hook::Streams::Both
@@ -71,8 +71,8 @@ macro_rules! streams {
 }
 pub(crate) use streams;
 
-/// A kind of hook that is all in its details: `{ |real, caller| body }`, or `{ |real| body }` where the caller's address is
-/// not wanted. `real` calls the driver's function.
+/// A hook defined by its details: `{ |real, caller| body }`, or `{ |real| body }` if the caller's address is not
+/// needed. `real` calls the driver's function.
 macro_rules! hook {
     ($name:ident [$($count:tt)?] ($($arg:ident: $type:ty),*) { |$real:ident $(, $caller:ident)?| $body:expr }) => {
         #[allow(non_snake_case)]
@@ -112,9 +112,10 @@ macro_rules! hook {
 }
 pub(crate) use hook;
 
-/// Defines an exported function. With a count, it is an entry that adds its caller's return address as one more argument
-/// and jumps to the body, which returns straight to the caller. (A Rust function cannot read its return address.) The count
-/// is that of the integer arguments before it, which decides the register (System V calling convention, x86-64).
+/// Defines an exported function. With a count, it is an assembly entry that adds its caller's return address as one
+/// more argument and jumps to the body, which returns straight to the caller. (A Rust function cannot read its return
+/// address.) The count is the number of integer arguments before it, which decides the register (System V calling
+/// convention, x86-64).
 macro_rules! entry_point {
     ($name:ident [] ($($arg:ident: $type:ty),*) () $body:block) => {
         /// # Safety

@@ -1,4 +1,4 @@
-//! Finds the hooks on CUDA by the symbols that they stand for.
+//! Finds the hooks on CUDA by symbol.
 
 use std::ffi::c_void;
 
@@ -6,18 +6,18 @@ use super::get_proc_address;
 use super::hook::Hook;
 use super::hook_table::RUNTIME;
 
-/// The hook in force on this symbol of the driver's.
+/// The active hook on this symbol of the driver's.
 pub fn by_abi_name(name: &[u8]) -> Option<&'static Hook> {
     get_proc_address::in_force().find(|hook| hook.abi_name.as_bytes() == name)
 }
 
-/// memlab's function of this name, in force or not, if it exports one: without CUDA, no other library has it.
+/// memlab's function of this name, active or not, if it exports one: without CUDA, no other library has it.
 pub fn exported(name: &[u8]) -> Option<*const c_void> {
     let of_driver = get_proc_address::all().find(|hook| hook.abi_name.as_bytes() == name).map(|hook| hook.address);
     of_driver.or_else(|| RUNTIME.iter().find(|hook| hook.name.as_bytes() == name).map(|hook| hook.address))
 }
 
-/// Symbol and function of every hook in force, the runtime's included.
+/// Symbol and function of every active hook, the runtime's included.
 pub fn replacements() -> impl Iterator<Item = (&'static [u8], *const c_void)> {
     let of_driver = get_proc_address::in_force().map(|hook| (hook.abi_name.as_bytes(), hook.address));
     of_driver.chain(RUNTIME.iter().map(|hook| (hook.name.as_bytes(), hook.address)))

@@ -18,7 +18,7 @@ pub fn in_force() -> impl Iterator<Item = &'static Hook> {
     ALWAYS.into_iter().chain(more.iter().copied()).flatten()
 }
 
-/// All hooks on the driver, in force or not, without `cuGetProcAddress`.
+/// All hooks on the driver, active or not, without `cuGetProcAddress`.
 pub fn all() -> impl Iterator<Item = &'static Hook> {
     ALWAYS.into_iter().chain(FOR_OFFLOADING).flatten()
 }

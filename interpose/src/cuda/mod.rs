@@ -1,5 +1,5 @@
-//! Hooks on CUDA's allocation calls, at driver level, where every runtime ends up; the runtime's own functions only
-//! lend a call its name, and record what no driver-level hook has seen.
+//! Hooks on CUDA's allocation calls, at driver level, which every runtime reaches; the hooks on the runtime's own
+//! functions only supply the call's name, and record allocations that no driver-level hook has seen.
 
 pub mod allocation_hooks;
 pub mod answers;

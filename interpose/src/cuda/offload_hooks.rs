@@ -1,5 +1,5 @@
-//! What else has to be observed in a program that was started for offloading: attributes of addresses, memory that must stay
-//! where it is, and contexts.
+//! Further hooks for a program started for offloading: attributes of addresses, memory that must not move, and
+//! contexts.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -13,8 +13,8 @@ use crate::vmm::{contexts, gate, handles, mode, queries};
 
 type Opaque = *mut c_void;
 
-/// Memory that multicast objects reach (NCCL's NVLS), by its handle: it stays where it is, and the driver has to be told its
-/// own handle.
+/// Memory that multicast objects reach (NCCL's NVLS), by its handle: it must not move, and the driver needs its own
+/// handle.
 macro_rules! binds_memory {
     ($name:ident [] ($($arg:ident: $type:ty),*) { $handle:ident }) => {
         hook! { $name [] ($($arg: $type),*) { |real| {
@@ -43,7 +43,7 @@ macro_rules! binds_address {
     };
 }
 
-/// A call that makes a context: where it is written, and of which device it is.
+/// A call that creates a context. The details give where it is written, and its device.
 macro_rules! makes_context {
     ($name:ident [] ($($arg:ident: $type:ty),*) { $context:expr, $device:expr }) => {
         hook! { $name [] ($($arg: $type),*) { |real| {
@@ -70,7 +70,7 @@ hooks! {
         let _pass = gate::enter();
         let result = real(count, attributes, data, pointer);
         if result == CUDA_SUCCESS {
-            // SAFETY: the driver has just read so many of both.
+            // SAFETY: the driver has just read that many elements of both arrays.
             let (attributes, places) = unsafe { (attributes.elements(count as usize), data.elements(count as usize)) };
             attributes.zip(places).for_each(|(attribute, place)| _ = tell(place, attribute, pointer));
         }
@@ -105,15 +105,15 @@ hooks! {
         cuCtxCreate_v2 => { context, device };
 }
 
-/// What others reach by its address cannot leave.
+/// Marks memory that other devices or processes reach by its address: it must not move.
 fn stays(result: c_int, address: u64, why: &'static str) {
     if result == CUDA_SUCCESS && mode::is_enabled() {
         panics::catch(|| handles::fix_at(address, why));
     }
 }
 
-/// Writes what an attribute of memory that memlab backs is for the program; says whether it did. The attribute decides what
-/// there is room for at `to`.
+/// Writes the program's view of an attribute of memory that memlab backs; returns whether it did. The attribute
+/// decides how large `to` is.
 fn tell(to: Out<u8>, attribute: c_int, pointer: u64) -> bool {
     if to.is_null() || !mode::is_enabled() {
         return false;

@@ -1,4 +1,4 @@
-//! Pools of stream-ordered memory, and the memory of graphs: what they have reserved, and giving it back.
+//! Pools of stream-ordered memory, and graphs' memory: how much they have reserved, and releasing it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +8,7 @@ use super::calls::{self, Code, POOL_RESERVED, POOL_USED, Pool, RelaxedCaptures};
 use crate::locks;
 use crate::request::DEVICES;
 
-/// What the process uses beside plain allocations. The driver is asked about it only if it does.
+/// Which kinds of reserved memory the process uses. The driver is queried only for those.
 struct Uses {
     pools: AtomicBool,
     graphs: AtomicBool,
@@ -16,10 +16,10 @@ struct Uses {
 
 static USES: [Uses; DEVICES] =
     [const { Uses { pools: AtomicBool::new(false), graphs: AtomicBool::new(false) } }; DEVICES];
-/// Pools that the program has made and taken memory from: device and handle.
+/// Pools that the program has created and allocated from: device and handle.
 static POOLS: Mutex<Vec<(i32, usize)>> = Mutex::new(Vec::new());
 
-/// The program takes stream-ordered memory, from a pool that it made or from the device's (0).
+/// The program allocates stream-ordered memory, from a pool that it created or from the device's (0).
 pub fn pool_used(device: i32, pool: usize) {
     let Some(uses) = USES.get(device as usize) else { return };
     uses.pools.store(true, Ordering::Release);
@@ -31,19 +31,19 @@ pub fn pool_used(device: i32, pool: usize) {
     }
 }
 
-/// A pool is about to be destroyed, and is not asked any more.
+/// A pool is about to be destroyed; it is not queried any more.
 pub fn pool_destroyed(pool: usize) {
     POOLS.lock().retain(|&(_, known)| known != pool);
 }
 
-/// The program makes graphs that take memory.
+/// The program creates graphs that allocate memory.
 pub fn graphs_used(device: i32) {
     if let Some(uses) = USES.get(device as usize) {
         uses.graphs.store(true, Ordering::Release);
     }
 }
 
-/// Bytes that the device's pools and graphs have reserved; `None` where the program uses neither.
+/// Bytes that the device's pools and graphs have reserved; `None` if the program uses neither.
 pub fn reserved_bytes(device: i32) -> Option<u64> {
     let uses = USES.get(device as usize)?;
     let (pools, graphs) = (uses.pools.load(Ordering::Acquire), uses.graphs.load(Ordering::Acquire));
@@ -62,14 +62,14 @@ pub fn reserved_bytes(device: i32) -> Option<u64> {
     Some(reserved)
 }
 
-/// Bytes that the pool an allocation comes from (0: the device's current one) has reserved and not handed out.
+/// Bytes that an allocation's pool (0: the device's current one) has reserved and not handed out.
 pub fn spare_bytes(device: i32, pool: usize) -> u64 {
     let Some(pool) = existing(if pool == 0 { calls::current_pool(device) } else { Ok(pool as Pool) }) else { return 0 };
     let attribute = |which| calls::pool_attribute(pool, which).unwrap_or(0);
     attribute(POOL_RESERVED).saturating_sub(attribute(POOL_USED))
 }
 
-/// Has the device's pools give back what they keep unused.
+/// Makes the device's pools release their unused memory.
 pub fn trim(device: i32) {
     if USES.get(device as usize).is_some_and(|uses| uses.pools.load(Ordering::Acquire)) {
         let _relaxed = RelaxedCaptures::begin();
@@ -82,7 +82,7 @@ pub fn trim_all() {
     (0..DEVICES as i32).for_each(trim);
 }
 
-/// Whether the program takes stream-ordered memory, on any device.
+/// Whether the program allocates stream-ordered memory, on any device.
 pub fn are_used() -> bool {
     USES.iter().any(|uses| uses.pools.load(Ordering::Acquire))
 }

@@ -1,5 +1,5 @@
-//! The CUDA runtime's allocation calls. They give the driver's call beneath them its name and its caller; where no
-//! driver-level hook has seen the call (memlab was loaded after the runtime had found the driver), they record it.
+//! The CUDA runtime's allocation calls. They pass their name and caller to the driver-level hooks; if no driver-level
+//! hook has seen the call (memlab was loaded after the runtime had found the driver), they record it.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -21,7 +21,7 @@ use crate::symbols::{self, Real};
 /// Streams and pools.
 type Opaque = *mut c_void;
 
-/// What a hook answers when the real function cannot be found (`cudaErrorInitializationError`).
+/// Returned by a hook that cannot find the real function (`cudaErrorInitializationError`).
 const CUDA_ERROR_INITIALIZATION: c_int = 3;
 
 /// One hooked function.
@@ -34,7 +34,7 @@ pub struct RuntimeHook {
 // SAFETY: the address is that of a function, and functions can be called from any thread.
 unsafe impl Sync for RuntimeHook {}
 
-/// Finds a runtime function: in what follows in lookup order, or in a runtime that the global scope does not have.
+/// Finds a runtime function: in the objects after memlab, or in a runtime outside the global scope.
 fn find<F: Copy>(real: &Real<F>) -> Option<F> {
     real.get().or_else(|| {
         for soname in [c"libcudart.so.13", c"libcudart.so.12", c"libcudart.so.11.0"] {
@@ -59,7 +59,7 @@ macro_rules! hooks {
     };
 }
 
-/// A kind of hook that is all in its details: see [`super::hook::hook`].
+/// A hook defined by its details: see [`super::hook::hook`].
 macro_rules! hook {
     ($name:ident [$($count:tt)?] ($($arg:ident: $type:ty),*) { |$real:ident $(, $caller:ident)?| $body:expr }) => {
         #[allow(non_snake_case)]
@@ -80,7 +80,7 @@ macro_rules! hook {
     };
 }
 
-/// A call that takes memory: of which kind, its address, and how many bytes, once it has succeeded.
+/// A call that allocates memory. The details give the kind, the address, and the bytes once it has succeeded.
 macro_rules! takes {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $kind:expr, $address:expr, $bytes:expr }) => {
         hook! { $name $count ($($arg: $type),*) { |real, caller| {
@@ -96,7 +96,7 @@ macro_rules! takes {
     };
 }
 
-/// A call that gives memory back: what its address is an address of, and the address.
+/// A call that frees memory. The details give the address and its kind.
 macro_rules! gives_back {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $space:expr, $address:expr }) => {
         hook! { $name $count ($($arg: $type),*) { |real| {
@@ -110,7 +110,7 @@ macro_rules! gives_back {
     };
 }
 
-/// A call that tells what a device is, its memory included.
+/// A call that returns a device's properties, its memory included.
 macro_rules! tells_properties {
     ($name:ident [] ($properties:ident: Properties, $device:ident: c_int) {}) => {
         hook! { $name [] ($properties: Properties, $device: c_int) { |real| {
@@ -180,14 +180,14 @@ hooks! {
 
 static FREE: Real<unsafe extern "C" fn(u64) -> c_int> = Real::next(c"cudaFree");
 
-/// Records what no driver-level hook has seen, and so no limit has been asked about: what is too much is freed again, and
-/// the call answers that the card is full.
+/// Records an allocation that no driver-level hook has seen, and so no limit was checked for: if it exceeds the limit,
+/// it is freed again and the call fails with out of memory.
 fn record(kind: DriverKind, address: u64, bytes: u64, name: &'static str, caller: usize) -> c_int {
     let too_much = limit::calls::taken_unseen(kind, bytes);
     if too_much
         && matches!(kind, Device | Managed)
         && let Some(free) = find(&FREE)
-        // SAFETY: the runtime has just handed it out, and the program has not seen it.
+        // SAFETY: the runtime has just returned it, and the program has not seen it.
         && unsafe { free(address) } == CUDA_SUCCESS
     {
         card::released(current_device(), footprint(kind, bytes));
@@ -226,7 +226,7 @@ impl Extent {
     }
 }
 
-/// `cudaChannelFormatDesc`: bits of each of four channels, and what they hold.
+/// `cudaChannelFormatDesc`: the bits of each of four channels, and their type.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct ChannelFormat {

@@ -1,12 +1,12 @@
-//! Arguments of the driver's functions. Structures have plain integers where `cuda.h` has enumerations: a newer driver may use
-//! values that are unknown here.
+//! Arguments of the driver's functions. Structures have plain integers where `cuda.h` has enumerations: a newer driver
+//! may use values that are unknown here.
 
 use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
 
 use cudarc::driver::sys;
 
-/// A place for a result, as the program passes it to a call: null, or a `T` that the call writes to.
+/// An output argument of a call: null, or a `T` that the call writes to.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
@@ -23,23 +23,23 @@ impl<T: Copy> Out<T> {
         self.0.is_null()
     }
 
-    /// What is there, after a call has written it; `None` where the program passed null.
+    /// The value, after a call has written it; `None` if the program passed null.
     pub fn get(self) -> Option<T> {
-        // SAFETY: not null, so it is the place that the program gave for the result. C promises no alignment.
+        // SAFETY: not null, so it is the program's variable for the result. C promises no alignment.
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
     }
 
     /// Writes the result, unless the program passed null.
     pub fn set(self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: not null, so it is the place for a `T` that the program gave.
+            // SAFETY: not null, so it is the program's variable for a `T`.
             unsafe { self.0.write_unaligned(value) };
         }
     }
 }
 
 impl Out<u8> {
-    /// A place of a size that only the call's other arguments tell.
+    /// The same output as another type, which the call's other arguments decide.
     ///
     /// # Safety
     ///
@@ -48,7 +48,7 @@ impl Out<u8> {
         Out(self.0.cast())
     }
 
-    /// The field at this offset of a structure; null where the program passed null.
+    /// The field at this offset of a structure; null if the program passed null.
     ///
     /// # Safety
     ///
@@ -63,13 +63,13 @@ impl Out<u8> {
 }
 
 impl<T: Copy + Default> Out<T> {
-    /// What is there, after a call has written it; zero where the program passed null.
+    /// The value, after a call has written it; zero if the program passed null.
     pub fn value(self) -> T {
         self.get().unwrap_or_default()
     }
 }
 
-/// A structure or array that the program passes to a call to be read: null, or valid during the call.
+/// An input argument of a call: a structure or array, null or valid during the call.
 #[repr(transparent)]
 pub struct In<T>(*const T);
 
@@ -82,9 +82,9 @@ impl<T> Clone for In<T> {
 impl<T> Copy for In<T> {}
 
 impl<T: Copy> In<T> {
-    /// `None` where the program passed null.
+    /// `None` if the program passed null.
     pub fn get(self) -> Option<T> {
-        // SAFETY: not null, so it is the structure that the program gave for the call to read.
+        // SAFETY: not null, so it is the structure that the program passed for the call to read.
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
     }
 
@@ -99,7 +99,7 @@ impl<T: Copy> In<T> {
     }
 }
 
-/// `CUmemLocation`, in plain integers: a newer driver may know values that enumerations lack.
+/// `CUmemLocation`, in plain integers: a newer driver may use values that enumerations lack.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Location {
@@ -116,7 +116,7 @@ impl Location {
         Self { kind: Self::DEVICE, id: device }
     }
 
-    /// The device, if it is one.
+    /// The device, if the location is one.
     pub fn as_device(self) -> Option<i32> {
         (self.kind == Self::DEVICE).then_some(self.id)
     }
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn null_is_no_place_and_nothing_to_read() {
+    fn null_has_no_value_and_no_fields() {
         let nowhere = Out::<u64>(std::ptr::null_mut());
         nowhere.set(7);
         assert_eq!((nowhere.is_null(), nowhere.get(), nowhere.value()), (true, None, 0));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn places_need_no_alignment() {
+    fn unaligned_outputs_are_written() {
         // GIVEN a structure at an odd address
         let mut bytes = [0u8; 17];
         let structure = Out::<u8>(bytes[1..].as_mut_ptr());
@@ -231,7 +231,7 @@ mod tests {
         // SAFETY: there are 16 bytes.
         let field = unsafe { structure.at::<u64>(8) };
         field.set(u64::MAX);
-        // THEN it has that value, and no other byte is touched
+        // THEN it has that value, and no other byte changes
         assert_eq!(field.get(), Some(u64::MAX));
         assert_eq!((bytes[8], bytes[9], bytes[16]), (0, 255, 255));
     }
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn arrays_are_read_in_order() {
         let numbers = [3, 1, 2];
-        // SAFETY: there are three.
+        // SAFETY: the array has three elements.
         assert_eq!(unsafe { In::<c_int>(numbers.as_ptr()).elements(3) }.collect::<Vec<_>>(), numbers);
     }
 }

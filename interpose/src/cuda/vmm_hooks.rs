@@ -75,7 +75,7 @@ hooks! {
         let _pass = gate::enter();
         let result = real(address, bytes, access, count);
         if result == CUDA_SUCCESS && mode::holds_memory() {
-            // SAFETY: the driver has just read so many.
+            // SAFETY: the driver has just read that many elements.
             let access = unsafe { access.elements(count) };
             panics::catch(|| handles::access_set(address, bytes as u64, &access.collect::<Vec<_>>()));
         }

@@ -6,26 +6,26 @@ use super::card::{Card, card, limited};
 use super::in_flight::InFlight;
 use super::{overhead, spill};
 
-/// Bytes that the process may still take of a device; all of them where it has no limit.
+/// Bytes that the process may still allocate on a device; `u64::MAX` if it has no limit.
 pub fn room(device: i32) -> u64 {
     let Some((card, limit)) = limited(device) else { return u64::MAX };
     overhead::look_up(device, card);
     limit.saturating_sub(card.used())
 }
 
-/// What becomes of an allocation.
+/// The decision on an allocation.
 pub enum Admission {
     /// The real call may be made.
     Granted(Reservation),
-    /// The call is to answer that the card is full.
+    /// The call must fail with out of memory.
     Refused,
-    /// The memory is to come from the host.
+    /// The memory must come from the host.
     Spill,
 }
 
 /// Decides on `bytes` (rounded: [`footprint`]) of device memory before the driver is asked for them. `caller` is the
-/// address of the driver's caller: where it helps, PyTorch's caching allocator is refused once before anything spills, so
-/// that it gives up what it keeps first.
+/// address of the driver's caller: PyTorch's caching allocator is refused once before anything spills, if that makes it
+/// release cached memory.
 pub fn admit(device: i32, bytes: u64, caller: usize) -> Admission {
     decide(device, bytes, |card, limit| {
         let kept = card.kept_by_allocator.load(Ordering::Relaxed);
@@ -39,7 +39,7 @@ pub fn decide(device: i32, bytes: u64, spills_now: impl FnOnce(&Card, u64) -> bo
     overhead::look_up_if_old(device, card);
     let mut granted = reserve(device, card, bytes);
     if granted.is_none() && bytes <= limit {
-        // Perhaps only what pools keep stands in the way, or what is known of the rest is no longer so.
+        // Unused memory of pools, or an outdated overhead, may be the only obstacle.
         overhead::make_room(device, card);
         granted = reserve(device, card, bytes);
     }
@@ -55,11 +55,11 @@ fn reserve(device: i32, card: &Card, bytes: u64) -> Option<Reservation> {
     card.charge_if_it_fits(bytes).then(|| Reservation { device, bytes, _in_flight: Some(in_flight) })
 }
 
-/// Room for an allocation that is being made; dropped, it is given back.
+/// Reserves room for an allocation in progress; dropping it returns the room.
 pub struct Reservation {
     device: i32,
     bytes: u64,
-    /// None where there is no limit.
+    /// None if there is no limit.
     _in_flight: Option<InFlight>,
 }
 
@@ -68,14 +68,14 @@ impl Reservation {
         Self { device, bytes: 0, _in_flight: None }
     }
 
-    /// The allocation was made and took `bytes`, which [`released`] will be told of.
+    /// The allocation succeeded and took `bytes`, which [`released`] will get when it is freed.
     pub fn commit(mut self, bytes: u64) {
         let reserved = std::mem::take(&mut self.bytes);
         let Some(card) = card(self.device) else { return };
         if bytes >= reserved { card.charge(bytes - reserved) } else { card.uncharge(reserved - bytes) }
     }
 
-    /// The allocation was made, but its end will not be seen.
+    /// The allocation succeeded, but its free will not be seen.
     pub fn commit_unwatched(self) {
         if let Some(card) = card(self.device) {
             card.look_up_again();
@@ -93,7 +93,7 @@ impl Drop for Reservation {
     }
 }
 
-/// What the device's free and total bytes are to the program. Asks anew what it holds.
+/// The device's free and total bytes as the program should see them. Looks up the process's footprint again.
 pub fn seen(device: i32, free: u64, total: u64) -> (u64, u64) {
     let Some((card, limit)) = limited(device) else { return (free, total) };
     overhead::look_up(device, card);
@@ -110,28 +110,28 @@ mod tests {
     use super::*;
     use crate::limit::card::{released, taken};
 
-    /// The device whose card the test below has for itself.
+    /// The device that only the test below uses.
     const MINE: i32 = 63;
 
     #[test]
-    fn a_reservation_that_comes_to_nothing_is_given_back() {
+    fn a_dropped_reservation_returns_its_bytes() {
         let card = card(MINE).unwrap();
         let reserve = |bytes| Reservation { device: MINE, bytes, _in_flight: Some(InFlight::begin()) };
         card.charge(700);
         // WHEN the real call fails, THEN its bytes are free again
         drop(reserve(700));
         assert_eq!(card.charged.load(Ordering::Relaxed), 0);
-        // WHEN it succeeds, THEN what it really took stays charged, be it more or less
+        // WHEN it succeeds, THEN the bytes it really took stay charged, more or fewer
         card.charge(100);
         reserve(100).commit(160);
         card.charge(100);
         reserve(100).commit(40);
         assert_eq!(card.charged.load(Ordering::Relaxed), 200);
-        // AND without a limit it is charged all the same: one may be set later
+        // AND without a limit it is charged too: one may be set later
         Reservation::for_nothing(MINE).commit(8);
         released(MINE, 208);
         assert_eq!(card.charged.load(Ordering::Relaxed), 0);
-        // AND no device is too many
+        // AND device numbers beyond the table are ignored
         released(64, 1);
         taken(-1, 1);
     }

@@ -1,5 +1,5 @@
-//! What the hooks on allocation calls do with a limit: ask first, answer as a full card does, put memory in the host's, keep
-//! the charges.
+//! How the hooks on allocation calls apply a limit: ask first, fail as a full card does, place memory on the host,
+//! keep the charges.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -20,17 +20,17 @@ use crate::moved_bytes;
 use crate::panics;
 use crate::request::DEVICES;
 
-/// An allocation call, as its hook was called.
+/// An allocation call, with its hook's arguments.
 pub struct Call {
     pub kind: DriverKind,
     pub name: &'static str,
     pub caller: usize,
-    /// What is asked for. 0 where that cannot be told: the call will fail.
+    /// Bytes requested. 0 if they cannot be determined: the call will fail.
     pub bytes: u64,
 }
 
-/// Makes the real call if the limit allows it. `outcome` tells address and size once it has succeeded; `put` hands the
-/// program the address of host memory instead, where that is possible.
+/// Makes the real call if the limit allows it. `outcome` returns address and size once it has succeeded; `put` gives
+/// the program the address of host memory instead, where that is possible.
 pub fn take(
     call: &Call,
     real: impl FnOnce() -> c_int,
@@ -64,7 +64,7 @@ pub fn take(
             let spilled = panics::catch(|| {
                 let address = spill::allocate(call.bytes)?;
                 put(address);
-                // First the `moved` line: it was never in use on the device.
+                // The `moved` line precedes the allocation: the memory was never in use on the device.
                 moved_bytes::record_spilled();
                 memory::spilled(call.kind, address, call.bytes, call.name, call.caller);
                 spill::attempt_ended();
@@ -77,7 +77,7 @@ pub fn take(
     }
 }
 
-/// The device whose limit an allocation is to keep; `None` if there is none, or the call cannot succeed anyway.
+/// The device whose limit applies to an allocation; `None` if there is none, or the call cannot succeed anyway.
 fn device_of(bytes: u64) -> Option<i32> {
     if !card::is_any_limited() || bytes == 0 || calls::current_context() == 0 {
         return None;
@@ -86,16 +86,16 @@ fn device_of(bytes: u64) -> Option<i32> {
     limited(device).map(|_| device)
 }
 
-/// Stream-ordered memory: which pool (null: the device's current one), in the order of which stream.
+/// Stream-ordered memory: from which pool (null: the device's current one), in the order of which stream.
 #[derive(Clone, Copy)]
 pub struct PoolCall {
     pub pool: *mut c_void,
     pub stream: *mut c_void,
-    /// Where the program wants the address.
+    /// Where the call writes the address.
     pub pointer: Out<u64>,
 }
 
-/// A pool grows unseen, so one thread at a time takes memory from those of a limited device.
+/// Hooks do not see a pool grow, so one thread at a time allocates from the pools of a limited device.
 static POOL_CALLS: [Mutex<()>; DEVICES] = [const { Mutex::new(()) }; DEVICES];
 
 /// Makes the real call if the limit allows it.
@@ -126,7 +126,7 @@ pub fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> 
 
 fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> c_int {
     if calls::is_capturing(from.stream as u64) {
-        // Taken when the graph runs, and counted then; what can never fit is refused at once.
+        // Allocated and counted when the graph runs; a size that can never fit is refused at once.
         pools::graphs_used(device);
         return fits_alone(device, call.bytes).map_or(CUDA_ERROR_OUT_OF_MEMORY, |()| real());
     }
@@ -134,7 +134,7 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
     let _one_at_a_time = POOL_CALLS[device as usize].lock();
     pools::pool_used(device, from.pool as usize);
     let need = footprint(DriverKind::Device, call.bytes);
-    // Whether the pool grows shows only afterwards.
+    // Whether the pool grows is only known afterwards.
     let attempt = |reserved: u64| {
         let result = real();
         if result != CUDA_SUCCESS {
@@ -144,7 +144,7 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
         if card.used().saturating_sub(reserved) <= limit {
             return Some(CUDA_SUCCESS);
         }
-        // The driver has just handed it out, and the program has not seen it.
+        // The driver has just returned it, and the program has not seen it.
         if let Some(address) = from.pointer.get() {
             calls::free_async(address, from.stream);
         }
@@ -158,7 +158,7 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
             return result;
         }
     }
-    // Not refused first: PyTorch's allocator of this kind keeps nothing that it could give up.
+    // Not refused first: PyTorch's allocator of this kind caches nothing that it could release.
     if let Admission::Granted(_reservation) = decide(device, need, |_, _| true)
         && let Some(result) = attempt(need)
     {
@@ -173,7 +173,7 @@ fn within_limit(device: i32, call: &Call, from: PoolCall, real: impl Fn() -> c_i
     }
 }
 
-/// A node of a graph that will take memory when it runs: refused if there would be no room for it now.
+/// A graph node that allocates when it runs: refused if there would be no room for it now.
 pub fn take_in_graph(bytes: u64, real: impl FnOnce() -> c_int) -> c_int {
     let fits = panics::catch(|| {
         pools::graphs_used(current_device());
@@ -189,7 +189,7 @@ fn fits_alone(device: i32, bytes: u64) -> Option<()> {
     matches!(decide(device, footprint(DriverKind::Device, bytes), |_, _| true), Admission::Granted(_)).then_some(())
 }
 
-/// `cuMemCreate`: on the device within the limit, and beyond it on the host, if it spills.
+/// `cuMemCreate`: on the device within the limit, and beyond it on the host if spilling is on.
 pub fn create(
     handle: Out<u64>,
     bytes: u64,
@@ -237,8 +237,8 @@ pub fn create(
     }
 }
 
-/// A runtime call that no driver-level hook has seen has taken memory: charges it. Says whether that is too much, and the
-/// call is to be undone.
+/// Charges a runtime call's allocation that no driver-level hook has seen. Returns true if it exceeds the limit and
+/// must be undone.
 pub fn taken_unseen(kind: DriverKind, bytes: u64) -> bool {
     let device = current_device();
     card::taken(device, footprint(kind, bytes));
@@ -250,7 +250,7 @@ pub fn taken_unseen(kind: DriverKind, bytes: u64) -> bool {
     card.used() > limit
 }
 
-/// Replaces what the driver said is free on the current device, and in all.
+/// Replaces the driver's free and total bytes of the current device.
 pub fn show_memory(free: Out<usize>, total: Out<usize>) {
     if let (Some(of_free), Some(of_total)) = (free.get(), total.get()) {
         let (seen_free, seen_total) = seen(current_device(), of_free as u64, of_total as u64);

@@ -1,4 +1,4 @@
-//! What each device's limit is, and what counts towards it.
+//! Each device's limit, and the bytes that count towards it.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -8,10 +8,10 @@ use memlab_trace::record::DriverKind;
 use crate::log::Log;
 use crate::request::DEVICES;
 
-/// Bytes in which the driver takes large blocks off the card.
+/// The driver allocates large blocks in multiples of this.
 pub const GRANULE: u64 = 2 << 20;
 const NO_LIMIT: u64 = u64::MAX;
-/// Values of [`Card::looked_up_ms`] that are no times.
+/// Values of [`Card::looked_up_ms`] that are not times.
 pub const NEVER: u64 = 0;
 pub const CHANGED: u64 = 1;
 
@@ -20,7 +20,7 @@ pub const CHANGED: u64 = 1;
 pub enum OnLimit {
     /// It fails, as on a full card.
     Oom,
-    /// It is put in host memory that the device reaches.
+    /// It is placed in host memory that the device can access.
     Spill,
 }
 
@@ -37,21 +37,21 @@ impl OnLimit {
     }
 }
 
-/// One device: its limit, and what the process holds there.
+/// One device: its limit, and the process's use of it.
 pub struct Card {
     limit: AtomicU64,
     /// The limit that the trace has.
     recorded: AtomicU64,
     pub spills: AtomicBool,
-    /// Bytes of allocations that hooks saw, those being made right now included.
+    /// Bytes of allocations that hooks saw, including those in progress.
     pub charged: AtomicU64,
-    /// Bytes that pools and graphs had reserved when they were last asked.
+    /// Bytes that pools and graphs had reserved at the last query.
     pub reserved: AtomicU64,
-    /// What is neither charged nor reserved. Negative while something charged is no longer on the card.
+    /// Bytes that are neither charged nor reserved. Negative while charged memory is not on the card.
     pub overhead: AtomicI64,
-    /// When `overhead` was looked up, in milliseconds; [`NEVER`], or [`CHANGED`] since then.
+    /// When `overhead` was looked up, in milliseconds; or [`NEVER`], or [`CHANGED`] if it has changed since.
     pub looked_up_ms: AtomicU64,
-    /// Bytes put in host memory for want of room here.
+    /// Bytes in host memory because there was no room here.
     pub spilled: AtomicU64,
     /// Bytes that PyTorch's caching allocator has reserved and not handed out.
     pub kept_by_allocator: AtomicU64,
@@ -81,7 +81,7 @@ impl Card {
         self.limit.store(bytes.unwrap_or(NO_LIMIT), Ordering::Relaxed);
     }
 
-    /// What the process holds beside charged allocations.
+    /// Bytes in use other than charged allocations.
     fn beside_charged(&self) -> i64 {
         (self.reserved.load(Ordering::Acquire) as i64).saturating_add(self.overhead.load(Ordering::Acquire))
     }
@@ -109,14 +109,14 @@ impl Card {
         let _ = self.charged.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
     }
 
-    /// Has [`super::overhead`] look up the overhead before it is used again.
+    /// Makes [`super::overhead`] look up the overhead before its next use.
     pub fn look_up_again(&self) {
         self.looked_up_ms.fetch_min(CHANGED, Ordering::AcqRel);
     }
 }
 
 pub static CARDS: [Card; DEVICES] = [const { Card::new() }; DEVICES];
-/// Whether any device has a limit: all that an allocation without one looks at.
+/// Whether any device has a limit: the only check of an allocation without one.
 static ANY_LIMIT: AtomicBool = AtomicBool::new(false);
 /// Whether any device has a limit.
 #[inline]
@@ -124,7 +124,7 @@ pub fn is_any_limited() -> bool {
     ANY_LIMIT.load(Ordering::Relaxed)
 }
 
-/// To be called after limits were changed.
+/// Must be called after limits change.
 pub fn limits_changed() {
     ANY_LIMIT.store(CARDS.iter().any(|card| card.limit().is_some()), Ordering::Relaxed);
 }
@@ -134,7 +134,7 @@ pub fn card(device: i32) -> Option<&'static Card> {
     CARDS.get(usize::try_from(device).ok()?)
 }
 
-/// The device's card and limit, if it has one.
+/// The device's card and limit, if it has a limit.
 pub fn limited(device: i32) -> Option<(&'static Card, u64)> {
     if !is_any_limited() {
         return None;
@@ -158,7 +158,7 @@ pub fn released(device: i32, bytes: u64) {
     }
 }
 
-/// The driver handed out `bytes` that no hook has asked the limit about.
+/// The driver allocated `bytes` for which no limit was checked.
 pub fn taken(device: i32, bytes: u64) {
     if let Some(card) = card(device) {
         card.charge(bytes);
@@ -172,7 +172,7 @@ pub fn spilled(device: i32, bytes: u64) {
     }
 }
 
-/// They no longer are.
+/// `bytes` of them were freed or moved back to the device.
 pub fn unspilled(device: i32, bytes: u64) {
     if let Some(card) = card(device) {
         let less = |spilled: u64| Some(spilled.saturating_sub(bytes));
@@ -180,8 +180,8 @@ pub fn unspilled(device: i32, bytes: u64) {
     }
 }
 
-/// Bytes that an allocation takes off the card: what the driver rounds up to. 0 for what is counted otherwise (pools) or
-/// is overhead.
+/// Bytes of the card that an allocation takes: its size as the driver rounds it. 0 for memory that is counted
+/// otherwise (pools) or is overhead.
 pub fn footprint(kind: DriverKind, bytes: u64) -> u64 {
     match kind {
         DriverKind::Device | DriverKind::Managed | DriverKind::Array => rounded(bytes),
@@ -190,14 +190,14 @@ pub fn footprint(kind: DriverKind, bytes: u64) -> u64 {
     }
 }
 
-/// From half a granule on the driver takes whole ones; smaller blocks share one.
+/// From half a granule on, the driver allocates whole granules; smaller blocks share one.
 fn rounded(bytes: u64) -> u64 {
     const SMALL: u64 = 512;
     let step = if bytes >= GRANULE / 2 { GRANULE } else { SMALL };
     bytes.max(1).checked_next_multiple_of(step).unwrap_or(bytes)
 }
 
-/// Writes a device's limit into the trace, if it differs from what stands there.
+/// Writes a device's limit to the trace, if it differs from the recorded one.
 pub fn record(log: &Log, device: i32) {
     let Some(card) = card(device) else { return };
     let limit = card.limit.load(Ordering::Relaxed);
@@ -208,7 +208,7 @@ pub fn record(log: &Log, device: i32) {
     log.append(encode::limit(&mut LineBuffer::<128>::new(), device, card.limit(), on_limit));
 }
 
-/// A forked child holds nothing on any device, whatever its parent did. Its limits are its parent's.
+/// A forked child holds nothing on any device, whatever its parent holds. It keeps its parent's limits.
 pub fn reset_in_child() {
     for card in &CARDS {
         card.charged.store(0, Ordering::Relaxed);
@@ -248,14 +248,14 @@ mod tests {
         assert!(card.charge_if_it_fits(60));
         assert!(!card.charge_if_it_fits(1));
         assert_eq!(card.used(), 100);
-        // AND what is given back can be had again
+        // AND returned bytes can be charged again
         card.uncharge(10);
         assert!(!card.charge_if_it_fits(11));
         assert!(card.charge_if_it_fits(10));
     }
 
     #[test]
-    fn what_was_charged_but_left_the_card_does_not_count() {
+    fn charged_memory_that_left_the_card_does_not_count() {
         let card = limited_card(100);
         card.charge(90);
         card.overhead.store(-50, Ordering::Relaxed);
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(card.used(), 0, "never below nothing");
     }
 
-    /// A small generator, so that a failing seed can be run again.
+    /// A small generator, so that a failing seed can be rerun.
     struct Random(u64);
 
     impl Random {
@@ -278,10 +278,10 @@ mod tests {
     }
 
     #[test]
-    fn threads_at_the_border_never_exceed_it() {
+    fn threads_never_exceed_the_limit_together() {
         const LIMIT: u64 = 10_000;
         for seed in 1..=8 {
-            // GIVEN a card most of which is taken, and threads that take and give back at random
+            // GIVEN a nearly full card, and threads that allocate and free at random
             let (card, held, most) = (limited_card(LIMIT), AtomicU64::new(0), AtomicU64::new(0));
             card.overhead.store(4_000, Ordering::Relaxed);
             std::thread::scope(|scope| {
@@ -311,7 +311,7 @@ mod tests {
                     });
                 }
             });
-            // THEN together they never held more than there was, came close to it, and in the end nothing is charged
+            // THEN together they never exceeded the limit, came close to it, and in the end nothing is charged
             let most = most.into_inner();
             assert!(most <= LIMIT - 4_000, "seed {seed}: {most}");
             assert!(most > (LIMIT - 4_000) * 9 / 10, "seed {seed}: only {most}");

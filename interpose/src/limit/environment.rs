@@ -5,7 +5,7 @@ use memlab_sizes::parse_limits;
 use super::card::OnLimit;
 use crate::request::{DEVICES, is_limit};
 
-/// What the two variables ask for.
+/// The settings in the two variables.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Device (`None`: all) and bytes.
@@ -13,7 +13,7 @@ pub struct Wanted {
     pub on_limit: OnLimit,
 }
 
-/// What the two variables ask for, and what to tell the user where one of them is not understood.
+/// The settings in the two variables, and the message to the user if one of them cannot be parsed.
 pub fn wanted(limit: Option<&str>, on_limit: Option<&str>) -> (Wanted, Option<String>) {
     let mut complaints = Vec::new();
     let limits = limit.filter(|text| !text.trim().is_empty()).map_or(Ok(Vec::new()), limits);
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_limit_is_complained_about_and_none_is_set() {
+    fn an_invalid_limit_is_reported_and_not_set() {
         for (text, reason) in [
             ("lots", "not a size"),
             ("8", "8 what? 8GiB?"),

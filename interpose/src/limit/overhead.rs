@@ -1,14 +1,14 @@
-//! What the process holds on a card beside allocations, pools and graphs: contexts and kernels.
+//! The process's memory on a card other than allocations, pools and graphs: contexts and kernels.
 //!
-//! NVML says what the driver accounts to the process; what hooks have charged and pools have reserved is subtracted, and the
-//! rest is *overhead*. It changes rarely (a kernel is loaded, a context made), so the figure is asked for again only when it
-//! is a quarter of a second old, before an allocation is refused, and when the program asks how much is free.
-//! The two sides are compared only while no call is under way that changes them.
+//! NVML reports what the driver accounts to the process; charged and reserved bytes are subtracted, and the rest is
+//! *overhead*. It changes rarely (a kernel is loaded, a context created), so it is looked up again only when it is a
+//! quarter of a second old, before an allocation is refused, and when the program queries free memory. The two sides
+//! are compared only while no call is in flight that changes them.
 //!
-//! Where NVML does not tell (in a container with its own process ids, on a part of a card), the overhead is
-//! estimated: by how much the card got fuller while the primary context was made, and at most by all that is in use on the
-//! card and was not taken by this process through a hook. Both are upper bounds that other processes can only raise, so the
-//! smallest ever seen counts. It does not grow with kernels that are loaded later.
+//! If NVML does not report the process (in a container with its own process ids, on a MIG partition), the overhead is
+//! estimated: by how much the card's use grew while the primary context was created, and at most by all memory in use
+//! on the card that this process did not allocate through a hook. Both are upper bounds that other processes can only
+//! raise, so the smallest ever seen counts. It does not grow with kernels that are loaded later.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -24,21 +24,21 @@ use crate::nvml::Nvml;
 use crate::request::DEVICES;
 use crate::vmm::totals;
 
-/// What was looked up counts for so long.
+/// How long a looked-up figure stays fresh.
 const FRESH_MS: u64 = 250;
 
-/// Looks up the overhead, if the known figure is old. What pools have reserved is always asked for.
+/// Looks up the overhead if the known figure is old. Reserved bytes of pools are queried at each call.
 pub(super) fn look_up_if_old(device: i32, card: &Card) {
     let known = card.looked_up_ms.load(Ordering::Acquire);
     if known > CHANGED && now_ms().saturating_sub(known) <= FRESH_MS {
         look_up_reserved(device, card);
     } else {
-        // An old figure will do where another thread's long call is in the way.
+        // If another thread's long call is in flight, the old figure is used.
         look_up_within(if known > CHANGED { Duration::ZERO } else { LOCK_TIMEOUT }, device, card);
     }
 }
 
-/// Looks up the overhead, waiting a little for calls that are under way.
+/// Looks up the overhead, waiting briefly for calls in flight.
 pub(super) fn look_up(device: i32, card: &Card) {
     look_up_within(LOCK_TIMEOUT, device, card);
 }
@@ -49,7 +49,7 @@ fn look_up_within(timeout: Duration, device: i32, card: &Card) {
     look_up_reserved(device, card);
     let known = card.looked_up_ms.load(Ordering::Acquire);
     if quiet.is_none() && known != NEVER {
-        // A wrong figure would stay wrong when the calls end; the last right one is better.
+        // A wrong figure would stay wrong when the calls end; the last correct one is better.
         card.looked_up_ms.store(OLD, Ordering::Release);
         return;
     }
@@ -63,37 +63,37 @@ fn look_up_within(timeout: Duration, device: i32, card: &Card) {
     card.looked_up_ms.store(if quiet.is_some() { now_ms() } else { OLD }, Ordering::Release);
 }
 
-/// Asks pools and graphs what they have reserved, where the program uses any.
+/// Queries the reserved bytes of pools and graphs, if the program uses any.
 pub(super) fn look_up_reserved(device: i32, card: &Card) {
     if let Some(bytes) = pools::reserved_bytes(device) {
         card.reserved.store(bytes, Ordering::Release);
     }
 }
 
-/// Does what the driver does before it calls a card full: takes back what pools keep, and looks again.
+/// Follows the driver before it reports a full card: releases the pools' unused memory, and looks up again.
 pub(super) fn make_room(device: i32, card: &Card) {
     pools::trim(device);
     look_up(device, card);
 }
 
-/// The process's footprint, asked outside of the program's calls and without calling the driver.
+/// The process's footprint, for use outside of the program's calls and without calling the driver.
 pub(super) fn used_now(device: i32, card: &Card) -> u64 {
     on_card(device).unwrap_or_else(|| card.used())
 }
 
-/// What NVML says that this process holds on the device.
+/// This process's bytes on the device, as NVML reports them.
 fn on_card(device: i32) -> Option<u64> {
     let bus_id = bus_id(device)?;
     nvml()?.usage(&bus_id, std::process::id())?.process
 }
 
-/// The overhead, where NVML does not tell. `accounted`: what is charged and reserved.
+/// The overhead if NVML does not report it. `accounted`: charged and reserved bytes.
 fn estimate(device: i32, card: &Card, accounted: i64) -> i64 {
     let Some(bound) = BOUNDS.get(device as usize) else { return 0 };
-    // Of what is charged, some may have been moved to host memory. What was spilled is there too, but not charged.
+    // Some charged bytes may have been moved to host memory. Spilled bytes are there too, but are not charged.
     let moved =
         totals::host_bytes_of(device).map(|bytes| bytes.saturating_sub(card.spilled.load(Ordering::Relaxed)) as i64);
-    // Only the current device can be asked.
+    // Only the current device can be queried.
     if let Some(moved) = moved
         && calls::current_context() != 0
         && current_device() == device
@@ -104,15 +104,15 @@ fn estimate(device: i32, card: &Card, accounted: i64) -> i64 {
     bound - moved.unwrap_or(0)
 }
 
-/// Bytes in use on the current device, by whichever process.
+/// Bytes in use on the current device, by any process.
 fn in_use() -> i64 {
     calls::memory_info().map_or(0, |(free, total)| total.saturating_sub(free) as i64)
 }
 
-/// The lowest upper bound of each card's overhead that was ever seen; the largest number before the first.
+/// The lowest upper bound of each card's overhead so far; the largest number before the first.
 static BOUNDS: [AtomicI64; DEVICES] = [const { AtomicI64::new(i64::MAX) }; DEVICES];
 
-/// The primary context of a device may be about to be made: tells what is in use on the card before.
+/// A device's primary context may be about to be created: returns the bytes in use on the card before.
 pub fn context_coming(device: i32) -> Option<u64> {
     limited(device)?;
     if calls::primary_is_active(device) != Ok(false) {
@@ -121,7 +121,7 @@ pub fn context_coming(device: i32) -> Option<u64> {
     Some(nvml()?.usage(&bus_id(device)?, std::process::id())?.used)
 }
 
-/// It was made.
+/// It was created.
 pub fn context_came(device: i32, before: Option<u64>) {
     let Some((card, _)) = limited(device) else { return };
     card.look_up_again();
@@ -133,12 +133,12 @@ pub fn context_came(device: i32, before: Option<u64>) {
     }
 }
 
-/// What the process holds has changed in a way that no hook has charged.
+/// The process's memory has changed in a way that no hook has charged.
 pub fn changed() {
     CARDS.iter().for_each(Card::look_up_again);
 }
 
-/// A context was destroyed: what it took is no longer there.
+/// A context was destroyed: its overhead was freed.
 pub fn context_gone() {
     BOUNDS.iter().for_each(|bound| bound.store(i64::MAX, Ordering::Release));
     changed();
@@ -146,7 +146,7 @@ pub fn context_gone() {
 
 fn bus_id(device: i32) -> Option<String> {
     static BUS_IDS: [Mutex<Option<String>>; DEVICES] = [const { Mutex::new(None) }; DEVICES];
-    // Not waited for long: in a forked child the thread that held it does not exist.
+    // Waits only briefly: in a forked child the thread that held the lock does not exist.
     let mut known = BUS_IDS.get(device as usize)?.try_lock_for(LOCK_TIMEOUT)?;
     if known.is_none() {
         *known = calls::device_bus_id(device).ok();
@@ -154,7 +154,7 @@ fn bus_id(device: i32) -> Option<String> {
     known.clone()
 }
 
-/// NVML as hooks use it, once it is needed: `None` inside where there is none.
+/// NVML as hooks use it, loaded at first use: `None` inside if it is not available.
 static NVML: Mutex<Option<Option<&'static Nvml>>> = Mutex::new(None);
 
 fn nvml() -> Option<&'static Nvml> {

@@ -1,4 +1,4 @@
-//! Setting limits, and telling what they are.
+//! Setting and reporting limits.
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +17,7 @@ use crate::vmm::totals;
 /// One thread at a time changes limits.
 static SETTING: Mutex<()> = Mutex::new(());
 
-/// What `MEMLAB_LIMIT` and `MEMLAB_ON_LIMIT` ask for holds from here on.
+/// Applies `MEMLAB_LIMIT` and `MEMLAB_ON_LIMIT`.
 pub fn start(config: &Config) {
     let (wanted, complaint) = environment::wanted(config.limit.as_deref(), config.on_limit.as_deref());
     for (device, bytes) in wanted.limits {
@@ -28,8 +28,8 @@ pub fn start(config: &Config) {
     }
 }
 
-/// Changes the limit of a device, or of all: `bytes` `None` lifts it, `on_limit` `None` leaves what happens there as it was.
-/// What the process holds already stays, also beyond the limit.
+/// Changes the limit of a device, or of all: `bytes` `None` lifts it, `on_limit` `None` keeps the current action.
+/// Memory that the process holds already stays, also beyond the limit.
 pub fn set(device: Option<i32>, bytes: Option<u64>, on_limit: Option<OnLimit>) {
     let _one_at_a_time = SETTING.lock();
     for (ordinal, card) in (0..).zip(&CARDS) {
@@ -63,14 +63,14 @@ pub struct Status {
     pub on_limit: OnLimit,
 }
 
-/// The devices that have a limit, of those the process sees.
+/// The devices with a limit, among those visible to the process.
 pub fn status() -> Vec<Status> {
     let devices = calls::device_count().clamp(0, DEVICES as i32);
     (0..devices)
         .filter_map(|device| {
             let (card, limit_bytes) = limited(device)?;
             let on_limit = OnLimit::spilling(card.spills.load(Ordering::Relaxed));
-            // What was spilled may have come back.
+            // Spilled memory may have come back.
             let on_host = totals::host_bytes_of(device).map_or(u64::MAX, |bytes| bytes + spill::pinned_on(device));
             let spilled_bytes = card.spilled.load(Ordering::Relaxed).min(on_host);
             Some(Status { device, limit_bytes, used_bytes: overhead::used_now(device, card), spilled_bytes, on_limit })
@@ -78,7 +78,7 @@ pub fn status() -> Vec<Status> {
         .collect()
 }
 
-/// The same as `status` on the control socket has it.
+/// The same, as JSON for `status` on the control socket.
 pub fn described() -> Value {
     let entry = |status: Status| {
         json!({

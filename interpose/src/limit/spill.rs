@@ -1,8 +1,9 @@
-//! What is beyond the limit, put in host memory that the device reaches: kernels go on as before, over the bus.
+//! Allocations beyond the limit, placed in host memory that the device can access: kernels go on as before, over the
+//! bus.
 //!
-//! Large blocks are host memory mapped at addresses of the device's, as the mover makes it, which can also bring them back.
-//! Small ones, and those that the driver cannot map so, are pinned memory. Both are taken from the machine, so neither is if
-//! that has little left: to be refused is better for the program than to be killed.
+//! Large blocks are host memory mapped at device addresses, as the mover makes them; the mover can also bring them
+//! back. Small blocks, and those that the driver cannot map so, are pinned memory. Neither is allocated if the machine
+//! has little memory left: for the program, a failed allocation is better than being killed.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,24 +19,24 @@ use crate::loaded_objects;
 use crate::locks;
 use crate::vmm::{allocations, handles, host_memory, mode, queries, totals};
 
-/// A pinned block that the program has for a device's.
+/// A pinned block that replaces a device allocation.
 struct Pinned {
     bytes: u64,
     device: i32,
-    /// Its work may use the block.
+    /// The context whose work may use the block.
     context: u64,
 }
 
 static PINNED: Mutex<BTreeMap<u64, Pinned>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
-    /// What PyTorch's allocator was refused on this thread, to be spilled when it asks again: device and bytes.
+    /// The refused request of PyTorch's allocator on this thread, to be spilled when it is repeated: device and bytes.
     static REFUSED: Cell<Option<(i32, u64)>> = const { Cell::new(None) };
 }
 
-/// Whether an allocation beyond the limit spills now. PyTorch's caching allocator gives up what it keeps when it is refused,
-/// and asks again for as much: only then does it spill. Other callers are not refused first, and neither is the allocator
-/// while it captures a graph, when it does not ask again.
+/// Whether an allocation beyond the limit spills now. PyTorch's caching allocator releases its cached memory when it
+/// is refused, and repeats the request: only the repetition spills. Other callers are not refused first; nor is the
+/// allocator while it captures a graph, when it does not repeat the request.
 pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
     if !is_caching_allocator(caller) || RelaxedCaptures::begin().were_relaxed() {
         return true;
@@ -43,8 +44,8 @@ pub(super) fn is_due(device: i32, bytes: u64, caller: usize) -> bool {
     REFUSED.with(|refused| refused.replace(Some((device, bytes))) == Some((device, bytes)))
 }
 
-/// The thread got what it asked for: the next time it is refused again first. (Expandable segments ask for memory piece by
-/// piece; they have it when they map it.)
+/// The request succeeded: the thread's next one is refused first again. (Expandable segments allocate memory piece by
+/// piece; the request has succeeded when they map it.)
 pub fn attempt_ended() {
     REFUSED.with(|refused| refused.set(None));
 }
@@ -53,7 +54,7 @@ fn is_caching_allocator(caller: usize) -> bool {
     loaded_objects::library_of(caller::outermost_caller(caller)).is_some_and(|name| name.starts_with("libc10_cuda"))
 }
 
-/// Host memory for `bytes` that belong on the current device; its address is good for both. None if that cannot be.
+/// Host memory for `bytes` that belong on the current device; its address is valid for both. None if there is none.
 pub fn allocate(bytes: u64) -> Option<u64> {
     machine_has(bytes)?;
     let _relaxed = RelaxedCaptures::begin();
@@ -68,7 +69,7 @@ pub fn allocate(bytes: u64) -> Option<u64> {
     Some(address)
 }
 
-/// Physical memory of the host's instead of the device's, for a program that maps it itself. `None` if that cannot be.
+/// Physical memory on the host instead of the device, for a program that maps it itself. `None` if there is none.
 pub fn create(device: i32, bytes: u64, properties: &Properties) -> Option<u64> {
     machine_has(bytes)?;
     mode::begin_to_hold();
@@ -79,22 +80,22 @@ fn machine_has(bytes: u64) -> Option<()> {
     host_memory::check(bytes, totals::host_bytes()).ok()
 }
 
-/// Whether the block at this address is one of memlab's in host memory.
+/// Whether the address is that of one of memlab's blocks in host memory.
 pub fn holds(address: u64) -> bool {
     mode::holds_memory() && (PINNED.lock().contains_key(&address) || queries::is_backed(address))
 }
 
-/// Gives back the pinned block at this address, if it is one. What uses it is waited for, as `cuMemFree` does.
+/// Frees the pinned block at this address, if there is one. Waits for work that uses it, as `cuMemFree` does.
 pub fn free(address: u64) -> Option<Result<(), Code>> {
     let block = PINNED.lock().remove(&address)?;
     let _relaxed = RelaxedCaptures::begin();
-    // In a context that is gone nothing runs.
+    // In a destroyed context no work runs.
     let _ = Current::switch(block.context).and_then(|_current| calls::synchronize());
     calls::free_pinned(address);
     Some(Ok(()))
 }
 
-/// A context was destroyed, and its memory goes with it.
+/// A context was destroyed, and its memory with it.
 pub fn context_destroyed(context: u64) {
     let gone: Vec<u64> = {
         let mut blocks = PINNED.lock();
@@ -105,7 +106,7 @@ pub fn context_destroyed(context: u64) {
     gone.into_iter().for_each(calls::free_pinned);
 }
 
-/// Bytes of pinned blocks, for every device that has some.
+/// Bytes of pinned blocks, for each device that has some.
 pub fn pinned_bytes() -> BTreeMap<i32, u64> {
     let mut by_device = BTreeMap::new();
     for block in PINNED.lock().values() {

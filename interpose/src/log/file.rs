@@ -1,4 +1,4 @@
-//! One file of the trace: reserved, filled and bounded.
+//! One file of the trace: reserving room, writing lines, and limiting its size.
 
 use std::fs::File;
 use std::io;
@@ -19,31 +19,31 @@ use crate::descriptors::{inode_of, move_up, soft_limit};
 
 /// Why a line was not taken.
 pub enum Refused {
-    /// The process is ending, or the log went on in another file.
+    /// The process is ending, or the log has switched to another file.
     Closed,
-    /// The file has its full size, and the line came too late to be told so.
+    /// The file has its full size, and the line arrived after the last room was taken.
     Full,
     Failed(io::Error),
 }
 
-/// What a file has room for after a line.
+/// What a file still has room for after a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     Events,
-    /// What names things, without which later events would mean nothing.
+    /// Definitions, which later events refer to.
     Definitions,
-    /// What ends the trace.
+    /// The lines that end the trace.
     Ending,
 }
 
-/// How far ahead of the end a file is extended: small at first, so that short programs leave small files.
+/// How far the file is extended beyond its last line: little at first, so that short programs leave small files.
 pub const FIRST_EXTENSION: u64 = 1 << 20;
 const LARGEST_EXTENSION: u64 = 64 << 20;
 const PAGE: u64 = 4096;
-/// Room for lines of threads that have looked for room when there still was some.
+/// Room for the lines of threads that checked for room while there still was some.
 const MARGIN: u64 = 64 << 10;
 
-/// What a file takes besides keyframe and events: its header, and what is kept back at its end.
+/// Bytes of a file besides keyframe and events: its header, and the reserve at its end.
 pub const SLACK: u64 = 64 << 10;
 
 /// While the file is open.
@@ -51,48 +51,49 @@ const OPEN: u64 = u64::MAX;
 
 pub struct TraceFile {
     pub path: PathBuf,
-    /// Closed by [`TraceFile::release`] alone.
+    /// Closed only by [`TraceFile::release`].
     file: ManuallyDrop<File>,
-    /// Device and inode of the file: programs close descriptors that are not theirs, and open their own files on them.
+    /// Device and inode of the file: programs close descriptors that are not theirs, and open their own files under the
+    /// same numbers.
     inode: (u64, u64),
-    /// Null where the file system refuses shared mappings: lines are then written with `pwrite`.
+    /// Null if the file system refuses shared mappings: lines are then written with `pwrite`.
     base: *mut u8,
     mapped: u64,
     tail: AtomicU64,
     /// Bytes of the file that exist; 0 once the file is closed.
     ready: AtomicU64,
     extending: Mutex<()>,
-    /// The extended size, which `ready` forgets on closing.
+    /// The extended size, which stays when closing sets `ready` to 0.
     extended: AtomicU64,
     front: u64,
-    /// The size it may reach.
+    /// The file's maximum size.
     most: AtomicU64,
-    /// The size from which on it is to be compacted.
+    /// The size from which the file is to be compacted.
     large: AtomicU64,
-    /// Its size once it is closed.
+    /// The size of the closed file; [`OPEN`] before.
     end: AtomicU64,
-    /// Bytes inside the file that were reserved for lines which then were refused: they stay NULs.
+    /// Bytes inside the file that were reserved for lines which were then refused: they stay NULs.
     refused: AtomicU64,
     released: AtomicBool,
     /// The file that this one replaced.
     previous: AtomicPtr<TraceFile>,
 }
 
-// SAFETY: `base` is only written through reserved, disjoint ranges.
+// SAFETY: `base` is written only through reserved, disjoint ranges.
 unsafe impl Send for TraceFile {}
-// SAFETY: `base` is only written through reserved, disjoint ranges; all other fields are atomics or locks.
+// SAFETY: `base` is written only through reserved, disjoint ranges; all other fields are atomics or locks.
 unsafe impl Sync for TraceFile {}
 
 impl TraceFile {
-    /// Makes the file at `path` and maps its first `mapped` bytes. Lines are appended after the first `front` bytes, which
-    /// are left to the caller.
+    /// Creates the file at `path` and maps its first `mapped` bytes. Lines are appended after the first `front` bytes,
+    /// which [`write_front`](Self::write_front) fills.
     pub fn create(path: &Path, naming: Naming, mapped: u64, front: u64) -> io::Result<Self> {
         let (file, path) = place::open_unused(path, naming)?;
         let file = move_up(file);
         let base = if soft_limit(Resource::As) == u64::MAX {
             map(&file, mapped)
         } else {
-            ptr::null_mut() // The program has to do with little address space: none of it is taken.
+            ptr::null_mut() // The program's address space is limited: use none of it.
         };
         Ok(Self {
             path,
@@ -125,7 +126,7 @@ impl TraceFile {
         if self.base.is_null() {
             return self.write_at(line, start).map(|()| room).map_err(Refused::Failed);
         }
-        // SAFETY: [start, end) is reserved for this call, lies inside the mapping (`extend` saw to it), and the file is
+        // SAFETY: [start, end) is reserved for this call and inside the mapping (`extend` checks that), and the file is
         // that long, so the pages exist; the mapping stays until every line reserved before closing is written.
         unsafe {
             let target = self.base.add(start as usize);
@@ -135,7 +136,7 @@ impl TraceFile {
         Ok(room)
     }
 
-    /// How much of the size that the file may reach is reserved for definitions, and for the last lines.
+    /// How much of the maximum size is reserved for definitions and for the last lines.
     fn reserve(most: u64) -> u64 {
         (most / 16).clamp(4 * MARGIN, 64 * MARGIN)
     }
@@ -193,13 +194,13 @@ impl TraceFile {
 
     fn write_at(&self, line: &[u8], start: u64) -> io::Result<()> {
         if start + line.len() as u64 > soft_limit(Resource::Fsize) {
-            return Err(io::Error::from_raw_os_error(libc::EFBIG)); // Asking the kernel would bring a deadly signal.
+            return Err(io::Error::from_raw_os_error(libc::EFBIG)); // The kernel would send SIGXFSZ.
         }
         self.check_descriptor()?;
         self.file.write_all_at(line, start)
     }
 
-    /// An error if the descriptor is no longer the trace's.
+    /// Fails if the descriptor is no longer the trace's.
     fn check_descriptor(&self) -> io::Result<()> {
         if inode_of(&*self.file) == self.inode {
             Ok(())
@@ -208,16 +209,16 @@ impl TraceFile {
         }
     }
 
-    /// Takes disk space for these bytes of the file, and makes their addresses usable.
+    /// Allocates disk space for these bytes of the file, and makes their addresses accessible.
     fn allocate(&self, from: u64, to: u64) -> io::Result<()> {
         if self.base.is_null() {
-            return Ok(()); // A full disk is an error of `pwrite`.
+            return Ok(()); // `pwrite` reports a full disk.
         }
         // SAFETY: the descriptor is open: nothing closes it before the file is closed and whole.
         match unsafe { libc::posix_fallocate(self.file.as_raw_fd(), from as i64, (to - from) as i64) } {
             0 => {
                 let page = from - from % PAGE;
-                // SAFETY: whole pages of the file's own mapping, which the file has now.
+                // SAFETY: whole pages of the file's own mapping, for which the file now has disk space.
                 let usable = unsafe {
                     let start = self.base.add(page as usize).cast();
                     libc::mprotect(start, (to - page) as usize, libc::PROT_READ | libc::PROT_WRITE)
@@ -228,12 +229,12 @@ impl TraceFile {
         }
     }
 
-    /// Refuses further lines and cuts the file to what was reserved.
+    /// Refuses further lines and truncates the file to the reserved bytes.
     ///
-    /// A thread that reserved before `ready` became 0 is counted in `tail`, so its bytes stay; one that reserves
-    /// later sees `ready` and writes nothing. No thread can touch a page beyond the new end.
+    /// A thread that reserved before `ready` became 0 is counted in `tail`, so its bytes stay; one that reserves later
+    /// sees `ready` and writes nothing. No thread can touch a page beyond the new end.
     pub fn close(&self) -> u64 {
-        // With a timeout: a signal handler that ends the process may have interrupted an extension on this very thread.
+        // With a timeout: a signal handler that ends the process may have interrupted an extension on this same thread.
         let _no_extension = self.extending.try_lock_for(Duration::from_millis(100));
         if self.is_closed() {
             return self.end.load(Ordering::SeqCst);
@@ -242,14 +243,14 @@ impl TraceFile {
         self.ready.store(0, Ordering::SeqCst);
         let end = self.tail.load(Ordering::SeqCst).min(size);
         self.end.store(end, Ordering::SeqCst);
-        // Failing to trim leaves NULs at the end, which readers skip.
+        // If truncating fails, NULs stay at the end, which readers skip.
         if self.check_descriptor().is_ok() {
             let _ = self.file.set_len(end.min(soft_limit(Resource::Fsize)));
         }
         end
     }
 
-    /// Whether the file is still found under its name: it may have been removed, renamed or replaced.
+    /// Whether the file still has its name: it may have been removed, renamed or replaced.
     pub fn is_in_place(&self) -> bool {
         is_named(&self.file, &self.path)
     }
@@ -258,12 +259,12 @@ impl TraceFile {
         self.end.load(Ordering::SeqCst) != OPEN
     }
 
-    /// Bytes at the beginning that are left to the caller.
+    /// Bytes at the beginning that are not for lines.
     pub fn front(&self) -> u64 {
         self.front
     }
 
-    /// The disk space taken, front included.
+    /// The disk space of the file, front included.
     pub fn taken(&self) -> u64 {
         match self.end.load(Ordering::SeqCst) {
             OPEN => self.extended.load(Ordering::Relaxed),
@@ -276,17 +277,17 @@ impl TraceFile {
         self.tail.load(Ordering::Relaxed)
     }
 
-    /// Bounds the file: it may reach `most` bytes, front included, and is to be compacted from `large` bytes on.
+    /// Sets the maximum size to `most` bytes, front included; from `large` bytes on the file is to be compacted.
     pub fn bound(&self, most: u64, large: u64) {
         self.most.store(most, Ordering::Relaxed);
         self.large.store(large, Ordering::Relaxed);
     }
 
-    /// Bounds a file beside which no other is being filled: to what leaves room for the one that it is compacted to, out
-    /// of `trace_max` bytes. `keyframe`: what its own keyframe takes; `left`: what files left behind still take.
+    /// Limits a file beside which no other is being filled, so that out of `trace_max` bytes there is room for its
+    /// compacted successor. `keyframe`: bytes of its own keyframe; `left`: bytes that replaced files still take.
     pub fn bound_alone(&self, trace_max: u64, keyframe: u64, left: u64) {
         let next = (keyframe + keyframe / 2 + 2 * SLACK).max(trace_max / 4);
-        // It is not compacted before there is something to gain.
+        // The file is not compacted before that would gain something.
         let large = (trace_max / 2).max(self.front() + trace_max / 16);
         self.bound(trace_max.saturating_sub(next).saturating_sub(left), large);
     }
@@ -295,7 +296,7 @@ impl TraceFile {
         self.tail() >= self.large.load(Ordering::Relaxed)
     }
 
-    /// Writes the part that was left to the caller. A NUL stays between it and the lines.
+    /// Writes the first bytes of the file. A NUL stays between them and the lines.
     pub fn write_front(&self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() as u64 >= self.front {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "there is more than fits"));
@@ -303,7 +304,7 @@ impl TraceFile {
         self.write_at(bytes, 0)
     }
 
-    /// Of a closed file: whether every line reserved has been written.
+    /// For a closed file: whether every reserved line has been written.
     pub fn is_whole(&self) -> bool {
         let end = self.end.load(Ordering::SeqCst);
         if end == OPEN {
@@ -315,8 +316,8 @@ impl TraceFile {
                 Err(_) => return false,
             }
         } else {
-            // SAFETY: closing left the file this long; reading bytes that a late thread may still be writing only decides
-            // whether to look again.
+            // SAFETY: closing left the file this long; a late thread may still be writing the bytes read here, which
+            // only decides whether to check again.
             let lines =
                 unsafe { std::slice::from_raw_parts(self.base.add(self.front as usize), (end - self.front) as usize) };
             memchr::memchr_iter(0, lines).count()
@@ -335,12 +336,13 @@ impl TraceFile {
         Ok(nuls)
     }
 
-    /// Gives up mapping and descriptor of a closed file that is whole. The disk space of a deleted file is only freed then.
+    /// Releases mapping and descriptor of a closed file that is whole. Only then is the disk space of a deleted file
+    /// freed.
     ///
     /// # Safety
     ///
-    /// [`is_whole`](Self::is_whole) must have said yes: no thread writes to the file any more, and one that still comes to
-    /// it finds it closed and touches neither.
+    /// [`is_whole`](Self::is_whole) must have returned true: no thread writes to the file any more, and a thread that
+    /// reaches it later finds it closed and touches neither.
     pub unsafe fn release(&self) {
         if self.released.swap(true, Ordering::AcqRel) {
             return;
@@ -355,17 +357,17 @@ impl TraceFile {
     fn close_descriptor(&self) {
         // The program may have closed it and reused its number.
         if self.check_descriptor().is_ok() {
-            // SAFETY: still the file's own, and no longer used.
+            // SAFETY: the descriptor is still the file's, and no longer used.
             unsafe { libc::close(self.file.as_raw_fd()) };
         }
     }
 
-    /// Notes which file this one replaces.
+    /// Records which file this one replaces.
     pub fn follows(&self, previous: &'static Self) {
         self.previous.store(ptr::from_ref(previous).cast_mut(), Ordering::Release);
     }
 
-    /// In a forked child: [`reset_in_child`](Self::reset_in_child) for this file and all that came before it.
+    /// Called in a forked child: [`reset_in_child`](Self::reset_in_child) for this file and all that it replaced.
     pub fn reset_all_in_child(&self) {
         self.reset_in_child();
         // SAFETY: null, or a file of a log, which is never freed.
@@ -377,14 +379,14 @@ impl TraceFile {
         }
     }
 
-    /// In a forked child, which would hold the disk space and the lock of its parent's file. An append that a signal
-    /// handler has interrupted to fork may go on here: it writes to memory of the child's own.
+    /// Releases the parent's file in a forked child, which would otherwise hold its disk space and lock. An append that
+    /// a signal handler has interrupted to fork may continue here: it writes to the child's own memory.
     fn reset_in_child(&self) {
         if self.released.swap(true, Ordering::AcqRel) {
             return;
         }
         if !self.base.is_null() {
-            // SAFETY: replaces the child's own mapping of the file by one of nothing, at the same place.
+            // SAFETY: replaces the child's own mapping of the file by an empty one, at the same place.
             unsafe {
                 libc::mmap(
                     self.base.cast(),
@@ -400,24 +402,24 @@ impl TraceFile {
     }
 }
 
-/// Maps the first bytes of a file without access: pages beyond its end would fault in what reads all memory of the process,
-/// as valgrind does to find leaks. Access is given as the file is extended. Null where the file system
-/// refuses shared mappings.
+/// Maps the first bytes of a file without access: pages beyond its end would fault in tools that read all memory of the
+/// process, as valgrind does to find leaks. Access is enabled as the file is extended. Null if the file system refuses
+/// shared mappings.
 ///
-/// Uses the system call: ThreadSanitizer takes a call of `mmap` for a write to every byte of the mapping, and does not
+/// Uses the system call: ThreadSanitizer treats a call of `mmap` as a write to every byte of the mapping, and does not
 /// know the atomic operation by which other threads learn of it.
 fn map(file: &File, bytes: u64) -> *mut u8 {
-    // A variadic function looks at whole registers.
+    // A variadic function reads whole registers.
     let [protection, flags] = [libc::PROT_NONE, libc::MAP_SHARED | libc::MAP_NORESERVE].map(i64::from);
     let (address, descriptor, offset) = (0_i64, i64::from(file.as_raw_fd()), 0_i64);
-    // SAFETY: a new mapping at an address of the kernel's choice, of an open descriptor.
+    // SAFETY: a new mapping at an address that the kernel chooses, of an open descriptor.
     let base = unsafe { libc::syscall(libc::SYS_mmap, address, bytes, protection, flags, descriptor, offset) };
     if base == -1 { ptr::null_mut() } else { ptr::with_exposed_provenance_mut(base as usize) }
 }
 
 impl Drop for TraceFile {
     fn drop(&mut self) {
-        // Only of a file that no log has had.
+        // Only for a file that was never part of a log.
         // SAFETY: no other thread has it.
         unsafe { self.release() };
     }

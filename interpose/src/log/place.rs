@@ -1,6 +1,6 @@
 //! Which file a trace may be written to: a new one, or one that holds an earlier trace.
 //!
-//! The name may be a mistake (`-o train.py`), a device, or something that another user has laid in a shared folder.
+//! The name may be a mistake (`-o train.py`), a device, or a file that another user has placed in a shared folder.
 //! Nothing is opened if opening it could block or have an effect, and only traces of this user's are replaced.
 
 use std::fs::{File, FileType, OpenOptions};
@@ -13,29 +13,30 @@ use rustix::io::Errno;
 
 use crate::descriptors::inode_of;
 
-/// What a trace begins with.
+/// The first bytes of a trace.
 const HEADER: &[u8] = b"{\"memlab\":";
 
-/// What to do where a trace cannot have its name. `run`: when the run began that this process is part of, in nanoseconds since
-/// 1970; what was written since is the same run's, and stays.
+/// What to do if a trace cannot have its name. `run`: when the current run began, in nanoseconds since 1970; traces
+/// begun since then belong to the same run, and stay.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
-    /// Beside a living process's trace goes `trace-1.jsonl`; anything that is no trace is the user's, who is told.
+    /// The user chose the name. If a living process's trace has it, `trace-1.jsonl` is used; if a file has it that is
+    /// not a trace, the user gets an error.
     AsAsked { run: Option<u64> },
-    /// The user did not choose this name: `trace-1.jsonl` goes beside whatever has it.
+    /// The user did not choose the name: if any file has it, `trace-1.jsonl` is used.
     Anything { run: Option<u64> },
-    /// Readers know no other name.
+    /// No other name: readers would not find it.
     Exact,
 }
 
-/// Opens a new file at `path`, or beside it (`trace-1.jsonl` …) where a living process writes to that one, this process did
-/// before an `exec`, or another process of the same run has. A file that may be mapped is never truncated: whoever reads the
-/// mapping would be killed.
+/// Opens a new file at `path`, or beside it (`trace-1.jsonl` …) if `path` is the trace of a living process, of this
+/// process before an `exec`, or of another process of the same run. A file that may be mapped is never truncated: that
+/// would kill any process that reads the mapping.
 pub fn open_unused(path: &Path, naming: Naming) -> io::Result<(File, PathBuf)> {
     for number in 0..if naming == Naming::Exact { 1 } else { 1000 } {
         let candidate = if number == 0 { path.to_owned() } else { numbered(path, number) };
-        // Several processes may do this at once. Between creating a file and locking it, another may have taken it for that of
-        // a dead process: only the process that holds the lock of the file with the name goes on.
+        // Several processes may do this at once. Between creating a file and locking it, another process may have taken
+        // it for that of a dead process: only the process that holds the lock of the file with the name continues.
         for _ in 0..16 {
             let mut options = OpenOptions::new();
             match options.read(true).write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(&candidate) {
@@ -69,7 +70,7 @@ pub fn open_unused(path: &Path, naming: Naming) -> io::Result<(File, PathBuf)> {
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "other processes write to files of this name"))
 }
 
-/// Whether an error of [`open_unused`] says that the name itself is wrong, not that the folder cannot be written to.
+/// Whether an error of [`open_unused`] means that the name itself is wrong, not that the folder is not writable.
 pub fn is_refusal(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AlreadyExists
 }
@@ -78,10 +79,10 @@ fn refused(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, format!("{what}, and memlab replaces nothing but traces"))
 }
 
-/// What has the name already.
+/// What the name refers to already.
 enum Found {
     Nothing,
-    /// A trace of this user's, or an empty file, which loses nothing.
+    /// A trace of this user's, or an empty file, whose replacement loses nothing.
     Trace(File),
     AnotherUsers,
     Other(&'static str),
@@ -105,7 +106,7 @@ impl Found {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Ok(Self::Other("it cannot be read"));
             }
-            Err(_) => return Ok(Self::Nothing), // Looked at again.
+            Err(_) => return Ok(Self::Nothing), // Checked again.
             Ok(file) => file,
         };
         let found = file.metadata()?;
@@ -114,7 +115,7 @@ impl Found {
         }
         let mut start = [0; HEADER.len()];
         let length = file.read_at(&mut start, 0)?;
-        // A process that has just made the file, and holds its lock, may not have written the header yet.
+        // A process that has just created the file, and holds its lock, may not have written the header yet.
         let is_trace = length == 0 || start[..length] == *HEADER || lock(&file) == Lock::Others;
         Ok(if is_trace { Self::Trace(file) } else { Self::Other("it is a file that is not a trace") })
     }
@@ -136,7 +137,7 @@ fn not_a_file(kind: FileType) -> Option<&'static str> {
     }
 }
 
-/// Whether the file is found under this name.
+/// Whether this name refers to the file.
 pub fn is_named(file: &File, path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == inode_of(file))
 }
@@ -151,11 +152,11 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 enum Lock {
     Ours,
     Others,
-    /// The file system has no locks.
+    /// The file system does not support locks.
     None,
 }
 
-/// Takes the lock that says "a process writes to this file"; the kernel drops it with the process.
+/// Takes the lock that marks the file as being written by a process; the kernel releases it when the process ends.
 fn lock(file: &File) -> Lock {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Lock::Ours,
@@ -164,8 +165,8 @@ fn lock(file: &File) -> Lock {
     }
 }
 
-/// Whether a trace is of this process, which keeps its id but not its descriptors where it calls `exec`, or was begun since
-/// the run was.
+/// Whether a trace is of this process, which keeps its id but not its descriptors when it calls `exec`, or was begun
+/// since the run began.
 fn is_of_this_run(file: &File, run: Option<u64>) -> bool {
     let mut beginning = [0; 512];
     let length = file.read_at(&mut beginning, 0).unwrap_or(0);
@@ -190,8 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_at_once_gets_files_of_their_own() {
-        // GIVEN the trace of a dead process, and eight that start at the same moment and are to write to it
+    fn processes_that_start_at_once_get_separate_files() {
+        // GIVEN the trace of a dead process, and eight processes that open the same name at the same moment
         let folder = folder("at-once");
         let path = folder.join("trace.jsonl");
         for _ in 0..200 {
@@ -205,7 +206,7 @@ mod tests {
                 let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
-            // THEN each has a file that is still there under its name, and no two the same
+            // THEN each has a file that still has its name, and no two the same
             assert!(files.iter().all(|(file, path)| is_named(file, path) && file.metadata().unwrap().len() == 0));
             let names: std::collections::BTreeSet<_> = files.iter().map(|(_, path)| path).collect();
             assert_eq!(names.len(), 8);
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_same_run_has_written_stays() {
+    fn traces_of_the_same_run_are_kept() {
         // GIVEN the traces of two processes that have ended: one from before this run, one of it
         let folder = folder("run");
         let path = folder.join("trace.jsonl");
@@ -223,11 +224,12 @@ mod tests {
             std::fs::write(&path, ended(start)).unwrap();
             open_unused(&path, Naming::AsAsked { run }).unwrap().1
         };
-        // WHEN a process of the run is to write there THEN it replaces the former, and goes beside the latter
+        // WHEN a process of this run opens such a name THEN it replaces the earlier trace, and goes beside its own
+        // run's
         assert_eq!(opened(999, Some(1000)), path);
         assert_eq!(opened(1000, Some(1000)), folder.join("trace-1.jsonl"));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), ended(1000));
-        // AND without a run the latest trace is meant
+        // AND without a run it replaces the latest trace
         assert_eq!(opened(1000, None), path);
         std::fs::remove_dir_all(folder).unwrap();
     }
@@ -240,18 +242,18 @@ mod tests {
         std::fs::write(&path, [0; 4096]).unwrap();
         let writer = File::open(&path).unwrap();
         assert!(lock(&writer) == Lock::Ours);
-        // WHEN another is to be written there THEN it goes beside it
+        // WHEN another process opens its name THEN it goes beside it
         let (_, beside) = open_unused(&path, Naming::AsAsked { run: None }).unwrap();
         assert_eq!(beside, folder.join("trace-1.jsonl"));
-        // AND without a writer it is a file like any other
+        // AND without a writer it is a file that is not a trace
         drop(writer);
         assert!(is_refusal(&open_unused(&path, Naming::AsAsked { run: None }).unwrap_err()));
         std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
-    fn what_is_no_trace_is_left_alone() {
-        // GIVEN names at which a file of the user's, a folder, a link to a trace and a pipe lie
+    fn files_that_are_not_traces_are_left_alone() {
+        // GIVEN names of a file of the user's, a folder, a link to a trace and a pipe
         let folder = folder("refused");
         let at = |name: &str| folder.join(name);
         std::fs::write(at("user.py"), "import torch\n").unwrap();
@@ -263,12 +265,12 @@ mod tests {
         assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
         for (name, what) in [("user.py", "not a trace"), ("folder", "folder"), ("link", "link"), ("pipe", "pipe")] {
             let before = std::fs::symlink_metadata(at(name)).unwrap();
-            // WHEN a trace is to be written there THEN that is refused, and what is there stays
+            // WHEN a trace is to be written there THEN that is refused, and they stay unchanged
             for naming in [Naming::AsAsked { run: None }, Naming::Exact] {
                 let error = open_unused(&at(name), naming).unwrap_err();
                 assert!(is_refusal(&error) && error.to_string().contains(what), "{name}: {error}");
             }
-            // AND where nobody asked for the name, the trace goes beside it
+            // AND if the user did not choose the name, the trace goes beside it
             let (_, beside) = open_unused(&at(name), Naming::Anything { run: None }).unwrap();
             assert_ne!(beside, at(name));
             assert_eq!(std::fs::symlink_metadata(at(name)).unwrap().ino(), before.ino());

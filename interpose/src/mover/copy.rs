@@ -1,4 +1,4 @@
-//! The copy pipeline: one stream per device, a few copies in flight at a time, progress as they end.
+//! The copy pipeline: one stream per device, a few copies in flight at a time; progress counts completed copies.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ impl Copy {
         }
     }
 
-    /// The part of it that begins at `offset`.
+    /// Starts the part of the copy from `offset` on.
     fn submit(self, offset: u64, bytes: u64, stream: Stream) -> Result<(), Code> {
         match self {
             Self::ToHost { from, to } => {
@@ -36,7 +36,7 @@ impl Copy {
     }
 }
 
-/// Between the spans of the arena, in order, and the addresses from `address` on.
+/// Copies between the spans of the arena, in order, and the addresses from `address` on.
 pub fn of_spans(spans: &[Span], address: u64, copy: impl Fn(Span, u64) -> Copy) -> impl Iterator<Item = Copy> {
     let mut next = address;
     spans.iter().map(move |&span| {
@@ -50,7 +50,7 @@ pub fn of_spans(spans: &[Span], address: u64, copy: impl Fn(Span, u64) -> Copy) 
 const LONGEST: u64 = 64 << 20;
 const MAX_IN_FLIGHT: usize = 4;
 
-/// Makes all copies, those of several devices at the same time; returns when they have ended.
+/// Makes all copies, on all devices in parallel; returns when they have ended.
 pub fn run(copies: &BTreeMap<u64, Vec<Copy>>, done: &AtomicU64) -> Result<(), Code> {
     let Some((&last, copies_of_last)) = copies.last_key_value() else { return Ok(()) };
     std::thread::scope(|scope| {
@@ -61,7 +61,7 @@ pub fn run(copies: &BTreeMap<u64, Vec<Copy>>, done: &AtomicU64) -> Result<(), Co
                 std::thread::Builder::new().spawn_scoped(scope, work).map_err(|_| (context, copies))
             })
             .partition(Result::is_ok);
-        // This thread copies for the last device, and for those for which no thread could be started.
+        // This thread copies for the last device, and for devices whose thread could not be started.
         let mut outcome = on_stream(last, copies_of_last, done);
         for (context, copies) in unstarted.into_iter().filter_map(Result::err) {
             outcome = outcome.and_then(|()| on_stream(context, copies, done));

@@ -1,4 +1,5 @@
-//! Mapping physical memory at the program's addresses and unmapping it, so that after a failure every byte is where it was.
+//! Mapping physical memory at the program's addresses and unmapping it, so that a failure leaves every byte where it
+//! was.
 
 use super::progress::Failure;
 use crate::cuda::calls::{self, Code};
@@ -13,10 +14,10 @@ pub(super) fn piece_of_mut(holdings: &mut Holdings, number: u64, index: usize) -
     holdings.physicals.get_mut(&number)?.pieces.get_mut(index)
 }
 
-/// A piece could not be unmapped from its addresses, or another not be mapped there.
+/// A piece could not be unmapped from its addresses, or another could not be mapped there.
 pub(super) struct MappingError {
     pub code: Code,
-    /// What had been mapped before could not be mapped again either.
+    /// The previous mapping could not be restored either.
     pub lost_mapping: bool,
 }
 
@@ -24,7 +25,7 @@ impl MappingError {
     pub const NOTHING_DONE: Self = Self { code: Code::INVALID_VALUE, lost_mapping: false };
 }
 
-/// Maps memory at each of its addresses, or at none. What an earlier failure has left mapped at an address is unmapped.
+/// Maps memory at each of its addresses, or at none. Unmaps what an earlier failure has left mapped at an address.
 pub(super) fn map_at_all(addresses: &[MappedAddress], bytes: u64, handle: u64) -> Result<(), Code> {
     for (done, MappedAddress { address, access }) in addresses.iter().enumerate() {
         let mapped = calls::map(*address, bytes, handle).or_else(|code| {
@@ -60,7 +61,7 @@ pub(super) fn unmap_from_all(addresses: &[MappedAddress], bytes: u64, handle: u6
     Ok(())
 }
 
-/// Maps what an earlier operation failed to map again.
+/// Maps the memory that an earlier operation failed to map again.
 pub(super) fn remap_lost(holdings: &mut Holdings) -> Result<(), Failure> {
     let numbers: Vec<u64> = holdings.physicals.keys().copied().collect();
     for number in numbers {

@@ -1,4 +1,4 @@
-//! Offload: all that can leave the devices goes to pinned host memory, and the program waits.
+//! Offload: all movable device memory goes to pinned host memory, and the program waits.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,9 +21,9 @@ pub const NOTHING_TO_MOVE: &str = "the program holds no device memory that could
 pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>, Failure> {
     refuse_beside_storage()?;
     let contexts = contexts::all();
-    // Pinning takes longest, and the program runs meanwhile.
+    // Pinning takes longest, so it happens while the program runs.
     progress.enter(Phase::Preparing);
-    // Stream-ordered memory cannot be moved, but what pools keep unused can be given back.
+    // Stream-ordered memory cannot be moved, but the unused memory of pools can be released.
     pools::trim_all();
     let (bytes, mapped) = {
         let holdings = HOLDINGS.lock();
@@ -36,7 +36,7 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     let mut holdings = HOLDINGS.lock();
     let holdings = &mut *holdings;
     let moving = movable(holdings)?;
-    secure(moving.bytes, holdings.mapped_host_bytes(), &contexts)?; // For what was allocated meanwhile.
+    secure(moving.bytes, holdings.mapped_host_bytes(), &contexts)?; // For memory allocated meanwhile.
     let mut arena = ARENA.lock();
     let mut plan: Vec<(u64, usize, Vec<Span>)> = Vec::new();
     let mut copies: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
@@ -91,7 +91,7 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     Ok((stayed > 0).then(|| format!("the driver did not let go of {}, which stay", size(stayed))))
 }
 
-/// What is on the devices and can be moved.
+/// The movable memory on the devices.
 struct Movable {
     numbers: Vec<u64>,
     bytes: u64,
@@ -107,7 +107,7 @@ fn movable(holdings: &Holdings) -> Result<Movable, Failure> {
     Ok(Movable { numbers, bytes })
 }
 
-/// Whether there is something to offload, as far as that can be seen without waiting.
+/// Whether there is something to offload, as far as can be seen without waiting.
 pub fn could_offload() -> bool {
     pools::are_used() || HOLDINGS.try_lock().is_none_or(|holdings| movable(&holdings).is_ok())
 }

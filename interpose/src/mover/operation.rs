@@ -1,4 +1,4 @@
-//! Starting operations, and running each on a thread.
+//! Starts operations, each on its own thread.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub enum Request {
     Restore {
         free_host: bool,
     },
-    /// (address, bytes) of whole pages, to go to host memory at the same addresses.
+    /// (address, bytes) of whole pages that go to host memory at the same addresses.
     Move {
         ranges: Vec<(u64, u64)>,
     },
@@ -64,7 +64,7 @@ pub fn start(request: Request, timeout: Duration) -> Result<&'static Progress, S
 }
 
 fn run(request: Request, timeout: Duration, progress: &'static Progress) {
-    let _guard = RecursionGuard::enter(); // Nothing this thread does is recorded.
+    let _guard = RecursionGuard::enter(); // This thread's calls are not recorded.
     calls::relax_captures();
     let outcome = panics::catch(|| match &request {
         Request::Offload => offload::offload(progress, timeout),

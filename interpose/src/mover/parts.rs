@@ -42,7 +42,7 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     progress.begin_copying(splits.iter().map(|split| 2 * split.bytes - split.going()).sum());
     let mut moved = 0;
     let mut outcome = Ok(());
-    // From the last piece to the first, so that the indices of the remaining ones stay right.
+    // From the last piece to the first, so that the indices of the remaining ones stay valid.
     for split in splits.iter().rev() {
         progress.enter(Phase::Copying);
         outcome = split_piece(&mut holdings, split, progress);
@@ -65,8 +65,8 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     Ok((moved < asked).then(|| format!("{} of it cannot be moved or were in host memory already", size(asked - moved))))
 }
 
-/// Makes sure that there is host memory for pages that go, and for those that stay: they are in the arena while the others
-/// of their piece go. `mapped` as in [`secure`].
+/// Secures host memory for pages that go, and for those that stay: the latter are in the arena while the other pages of
+/// their piece go. `mapped` as in [`secure`].
 fn secure_for(splits: &[Split], mapped: u64, contexts: &[u64]) -> Result<(), Failure> {
     let going: u64 = splits.iter().map(Split::going).sum();
     let staying = splits.iter().map(|split| split.bytes - split.going()).max().unwrap_or(0);
@@ -138,8 +138,8 @@ fn splits_of(holdings: &Holdings, ranges: &[(u64, u64)]) -> Vec<Split> {
     splits
 }
 
-/// Replaces one piece by several: those that go to host memory, and those that stay. The bytes are complete at every moment:
-/// on the device until all copies are made and what goes is mapped, and then in the copies.
+/// Replaces one piece by several: those that go to host memory, and those that stay. The bytes are complete at every
+/// moment: on the device until all copies are made and the pages that go are mapped, and then in the copies.
 fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> Result<(), Code> {
     let at = holdings.reach(split.number).ok_or(Code::INVALID_VALUE)?;
     let physical = holdings.physicals.get(&split.number).ok_or(Code::INVALID_VALUE)?;
@@ -147,7 +147,7 @@ fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> R
     let Place::Device(old) = piece.place else { return Err(Code::INVALID_VALUE) };
     let (start, device, properties) = (piece.offset, physical.device, physical.properties);
     let on_host = Properties::on_host(device).ok_or(Code::NOT_SUPPORTED)?;
-    // 1. Copies of all of it.
+    // 1. Copy all pages to the host.
     let mut pieces: Vec<Piece> = Vec::new();
     let copied = (|| {
         let mut windows = Vec::new();
@@ -168,7 +168,7 @@ fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> R
         }
         copy::run(&BTreeMap::from([(contexts::of_device(device), copies)]), &progress.done)
     })();
-    // 2. What goes is mapped in host memory.
+    // 2. Map the pages that go, in host memory.
     let addresses = holdings.addresses(split.number, start);
     let placed = copied.map_err(|code| MappingError { code, lost_mapping: false }).and_then(|()| {
         unmap_from_all(&addresses, split.bytes, old)?;
@@ -195,8 +195,8 @@ fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> R
     if let Some(physical) = holdings.physicals.get_mut(&split.number) {
         physical.pieces.splice(split.index..=split.index, pieces);
     }
-    // 3. What stays comes back from the arena: to the device, or to host memory if another process has taken the room. If
-    // neither has room, it stays in the arena, and the program waits for `restore`.
+    // 3. Bring the pages that stay back from the arena: to the device, or to host memory if another process has taken
+    // the room. If neither has room, they stay in the arena, and the program waits for `restore`.
     let mut returns = Vec::new();
     for index in split.index..split.index + count {
         let Some(Piece { bytes, place: Place::Arena(_), .. }) = piece_of(holdings, split.number, index) else {

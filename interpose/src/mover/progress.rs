@@ -1,4 +1,4 @@
-//! How an operation goes.
+//! The progress and outcome of an operation.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ impl Phase {
 /// Why an operation failed.
 pub struct Failure {
     pub what: String,
-    /// It may work later, when there is room on the device.
+    /// A retry may succeed later, when the device has room.
     pub retryable: bool,
 }
 
@@ -58,10 +58,10 @@ impl From<&str> for Failure {
     }
 }
 
-/// How an operation goes.
+/// The progress of an operation.
 pub struct Progress {
     id: u64,
-    /// What was asked for, in a word.
+    /// The kind of request, in one word.
     pub kind: &'static str,
     started: Instant,
     /// Bytes copied.
@@ -80,7 +80,8 @@ struct Stage {
 }
 
 impl Progress {
-    /// A new one. It is never freed, so that it can be read without a lock, and takes a few hundred bytes.
+    /// Makes a new one the current operation. It is never freed, so that it can be read without a lock; it takes a few
+    /// hundred bytes.
     pub fn begin(kind: &'static str) -> &'static Self {
         Box::leak(Box::new(Self {
             id: OPERATIONS.fetch_add(1, Ordering::Relaxed) + 1,
@@ -99,7 +100,7 @@ impl Progress {
         }))
     }
 
-    /// Notes how it ended, before its last phase is entered: `Ok` with a remark for the user, if there is one.
+    /// Sets the outcome, before the last phase is entered: `Ok` with a remark for the user, if there is one.
     pub fn set_outcome(&self, outcome: Result<Option<String>, Failure>) {
         let mut stage = self.stage.lock();
         match outcome {
@@ -127,7 +128,7 @@ impl Progress {
         self.enter(Phase::Copying);
     }
 
-    /// Reports the bytes that were asked for as all there was: those copied to make room do not count at the end.
+    /// Sets the total to the requested bytes: copies made to create room do not count at the end.
     pub fn settle_at(&self, bytes: u64) {
         self.stage.lock().total = bytes;
         self.done.store(bytes, Ordering::Relaxed);
@@ -137,7 +138,7 @@ impl Progress {
         self.id
     }
 
-    /// Waits for its end.
+    /// Waits until the operation ends.
     pub fn wait(&self) -> Result<(), String> {
         while self.is_running() {
             std::thread::sleep(Duration::from_millis(1));
@@ -167,13 +168,13 @@ impl Progress {
     }
 }
 
-/// The operation under way, or the last.
+/// The operation in progress, or the last one.
 static CURRENT: Mutex<Option<&'static Progress>> = Mutex::new(None);
 static OPERATIONS: AtomicU64 = AtomicU64::new(0);
-/// The driver's own checkpoint is in force; `memlab offload --full` said so.
+/// The driver's own checkpoint is active; set by `memlab offload --full`.
 static CHECKPOINTED: AtomicBool = AtomicBool::new(false);
 
-/// The operation under way, or the last. One thread at a time replaces it, under this lock.
+/// The operation in progress, or the last one. It is replaced only under this lock.
 pub fn current() -> MutexGuard<'static, Option<&'static Progress>> {
     CURRENT.lock()
 }

@@ -8,12 +8,12 @@ use crate::background;
 use crate::cuda::calls::{self, Code};
 use crate::vmm::{captures, gate};
 
-/// The closed gate: opens again when dropped, unless it is to stay closed. After a panic of memlab's it stays closed, since
-/// memory may be missing: `restore` opens it if none is.
+/// The closed gate: opens again when dropped, unless it is to stay closed. After a panic of memlab's it stays closed,
+/// since memory may be missing: `restore` opens it if none is.
 pub struct Closed(bool);
 
 impl Closed {
-    /// The gate as an earlier operation left it.
+    /// The gate, if an earlier operation left it closed.
     pub fn as_found() -> Option<Self> {
         gate::is_closed().then_some(Self(true))
     }
@@ -31,7 +31,7 @@ impl Drop for Closed {
     }
 }
 
-/// Closes the gate, waits for the threads that are inside, and for the devices. If that fails, the gate opens again.
+/// Closes the gate, then waits for the threads inside and for the devices. If that fails, the gate opens again.
 pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()) -> Result<Closed, String> {
     let closed = loop {
         while captures::is_any() {
@@ -59,8 +59,8 @@ pub fn quiesce(contexts: &[u64], deadline: Instant, synchronising: impl FnOnce()
     Ok(closed)
 }
 
-/// Waits for all work of these contexts, on another thread, since the driver may never come back: a kernel can wait
-/// for another process, a callback for a lock.
+/// Waits for all work of these contexts, on another thread, since the driver may never return: a kernel can wait for
+/// another process, a callback for a lock.
 fn synchronize(contexts: &[u64], deadline: Instant) -> Result<(), String> {
     static UNDER_WAY: AtomicBool = AtomicBool::new(false);
     if UNDER_WAY.swap(true, Ordering::AcqRel) {
@@ -79,7 +79,7 @@ fn synchronize(contexts: &[u64], deadline: Instant) -> Result<(), String> {
             calls::synchronize()
         });
         UNDER_WAY.store(false, Ordering::Release);
-        let _ = done.send(result); // The receiver is gone after the deadline.
+        let _ = done.send(result); // The receiver is dropped after the deadline.
     };
     if let Err(error) = background::spawn("memlab-sync", work) {
         UNDER_WAY.store(false, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Restore: everything comes back to where it was.
+//! Restore: all memory comes back to its previous place.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::vmm::{contexts, gate};
 
 pub const NOTHING_TO_RESTORE: &str = "nothing is offloaded: there is nothing to restore";
 
-/// Brings everything back to where it was. All physical memory is created first: if a device is full, nothing changes.
+/// Brings all memory back. All physical memory is created first: if a device is full, nothing changes.
 pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Result<Option<String>, Failure> {
     let contexts = contexts::all();
     let closed = match Closed::as_found() {
@@ -28,7 +28,7 @@ pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Resul
             quiesce(&contexts, Instant::now() + timeout, || progress.enter(Phase::Synchronising))?
         }
     };
-    // Asked before the tables are locked: to tell what is used, the limit looks into them.
+    // Queried before the tables are locked: the limit reads them to determine the bytes in use.
     let room = (0..calls::device_count()).map(|device| (device, admission::room(device))).collect();
     let mut holdings = HOLDINGS.lock();
     let outcome = bring_back(&mut holdings, progress, &contexts, room);
@@ -40,7 +40,7 @@ pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Resul
     outcome
 }
 
-/// `room`: what the limits leave of each device, in bytes.
+/// `room`: bytes of each device that the limits leave.
 fn bring_back(
     holdings: &mut Holdings,
     progress: &Progress,
@@ -52,7 +52,7 @@ fn bring_back(
         calls::set_context(context).map_err(|code| format!("the program's CUDA context cannot be used ({code})"))?;
     }
     if holdings.totals().host_bytes == 0 && !holdings.is_waiting() {
-        return Ok(None); // All of it is back, or was freed while it was away.
+        return Ok(None); // All of it is back, or was freed meanwhile.
     }
     if contexts.is_empty() {
         return Err("the program has no CUDA context any more: there is nothing to restore".into());
@@ -68,12 +68,13 @@ fn bring_back(
     Ok((left > 0).then(|| format!("{} stay in host memory: the device has no room for them", size(left))))
 }
 
-/// New physical memory for all that is not on its device, and how many bytes found no room although the program can run
-/// without them there.
+/// Creates physical memory for every piece that is not on its device. Also returns how many bytes found no room
+/// although the program can run without them there.
 fn create_all(holdings: &Holdings, mut room: BTreeMap<i32, u64>) -> Result<(Vec<Return>, u64), Failure> {
     let mut returns: Vec<Return> = Vec::new();
     let mut left = 0;
-    // First what the program waits for, which it had before; the rest comes back only within the device's limit.
+    // First the memory that the program waits for, which it had before; the rest comes back only within the device's
+    // limit.
     for waited_for in [true, false] {
         for (&number, physical) in &holdings.physicals {
             for (index, piece) in physical.pieces.iter().enumerate() {
@@ -120,8 +121,8 @@ fn create_all(holdings: &Holdings, mut room: BTreeMap<i32, u64>) -> Result<(Vec<
     Ok((returns, left))
 }
 
-/// Whether there is something to restore, as far as that can be seen without waiting. A program may have freed all of it
-/// meanwhile, and still waits to be woken; what came back may have left host memory to give back.
+/// Whether there is something to restore, as far as can be seen without waiting. The program may have freed all of it
+/// meanwhile, and still waits to be woken; memory that came back may have left host memory to release.
 pub fn could_restore(free_host: bool) -> bool {
     gate::is_closed()
         || HOLDINGS.try_lock().is_none_or(|holdings| holdings.totals().host_bytes > 0)

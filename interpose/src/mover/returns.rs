@@ -12,7 +12,7 @@ use crate::vmm::contexts;
 use crate::vmm::holdings::{Holdings, MappedAddress};
 use crate::vmm::physical::Place;
 
-/// A temporary mapping, through which memory is reached before it is mapped at the program's addresses or after.
+/// A temporary mapping, to access memory that is not, or not usably, mapped at the program's addresses.
 pub(super) struct Window {
     pub address: u64,
     bytes: u64,
@@ -45,11 +45,11 @@ pub(super) struct Return {
     pub bytes: u64,
     /// The new physical memory.
     handle: u64,
-    /// On its device; if not, in host memory.
+    /// On its device; otherwise in host memory.
     on_device: bool,
-    /// Where it is mapped for the program so far.
+    /// The program's addresses at which it is mapped so far.
     placed: Vec<MappedAddress>,
-    /// Temporary mappings to copy to and from, where the program's addresses do not serve.
+    /// Temporary mappings for copies, if the program's addresses cannot be used.
     windows: Vec<Window>,
 }
 
@@ -72,7 +72,8 @@ impl Return {
     }
 }
 
-/// Fills new memory and maps it at the program's addresses. After an error, what was not mapped yet stays where it was.
+/// Fills new memory and maps it at the program's addresses. After an error, pieces that were not mapped yet stay where
+/// they were.
 pub(super) fn return_all(holdings: &mut Holdings, mut returns: Vec<Return>, progress: &Progress) -> Result<(), Code> {
     let copied = place_all(holdings, &mut returns).and_then(|copies| copy::run(&copies, &progress.done));
     if let Err(code) = copied {
@@ -90,7 +91,7 @@ pub(super) fn return_all(holdings: &mut Holdings, mut returns: Vec<Return>, prog
     outcome
 }
 
-/// Maps the new memory, at the program's addresses where nothing is mapped, and says what to copy.
+/// Maps the new memory, at the program's addresses if nothing is mapped there, and returns the copies to make.
 fn place_all(holdings: &Holdings, returns: &mut [Return]) -> Result<BTreeMap<u64, Vec<Copy>>, Code> {
     let mut copies: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
     for it in returns {
@@ -102,7 +103,7 @@ fn place_all(holdings: &Holdings, returns: &mut [Return]) -> Result<BTreeMap<u64
                 let mut addresses = holdings.addresses(it.number, piece.offset);
                 map_at_all(&addresses, it.bytes, it.handle)?;
                 it.placed.append(&mut addresses);
-                // The program may have unmapped it meanwhile, or not let the device itself write to it.
+                // The program may have unmapped it meanwhile, or not given the device itself write access.
                 let to = match holdings.reach(it.number) {
                     Some(at) => at + piece.offset,
                     None => it.open_window(it.handle, device)?,
@@ -123,7 +124,7 @@ fn place_all(holdings: &Holdings, returns: &mut [Return]) -> Result<BTreeMap<u64
     Ok(copies)
 }
 
-/// Replaces the old memory by the new, which has the bytes by now. After an error everything is as it was.
+/// Replaces the old memory by the new, which is filled by now. After an error everything is as it was.
 fn settle(holdings: &mut Holdings, mut it: Return) -> Result<(), Code> {
     it.windows.clear();
     let Some(piece) = piece_of(holdings, it.number, it.index) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! What an operation checks before it begins: that there is host memory, and that only the driver writes to device memory.
+//! Checks before an operation begins: that there is host memory, and that only the driver writes to device memory.
 
 use super::progress::Failure;
 use crate::cuda::calls;

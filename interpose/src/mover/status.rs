@@ -1,4 +1,4 @@
-//! The state of moving, for `memlab ps` and the control socket.
+//! The state of the mover, for `memlab ps` and the control socket.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ pub fn status() -> (&'static str, Value) {
     }
     let operation = *progress::current();
     let running = operation.filter(|operation| operation.is_running()).map(|operation| operation.kind);
-    // While bytes are copied the tables are locked for long, and a status does not wait for that.
+    // While bytes are copied the tables are locked for long, and a status request does not wait for that.
     let timeout = if running.is_some() { Duration::ZERO } else { Duration::from_millis(200) };
     let Seen { totals, arena_bytes } = totals::latest(timeout);
-    // What the driver holds for the program otherwise: small allocations, stream-ordered ones, arrays, managed memory.
+    // The driver's other allocations for the program: small ones, stream-ordered ones, arrays, managed memory.
     let fixed_bytes = totals.fixed_bytes + driver_memory::held_bytes().saturating_sub(totals.backed_bytes);
     let state = match running {
         Some("offload") => "offloading",

@@ -1,14 +1,15 @@
-"""What memlab knows only with Python's help: the names of modules, parameters, gradients and optimizer state.
+"""The agent: finds the names of modules, parameters, gradients and optimizer state, which takes Python's help.
 
-Embedded in libmemlab.so and run inside the traced program, on its main thread, when it has called modules memlab has
-not met before, and after optimizers' steps. It must not keep anything of the program alive, change it, or raise: the program
-must not notice. Names are read without PyTorch's help. Tags need it, and wait while anyone might see that (`reader.py`).
+Embedded in libmemlab.so and run inside the traced program, on its main thread, after the program has called modules
+that are new to memlab, and after optimizers' steps. It must not keep the program's objects alive, change them, or
+raise: it must have no effect on the program. Names are read without PyTorch's help. Tags need it, and are put off while
+a call of PyTorch would be recorded (`reader.py`).
 
-`native` has: layer(id, name, class or "", variable or "", layer id of a replica's outermost module), tensorless(layer id),
-frame(id, file, line, function), variables(), arguments(), replicas(), instances(class, gc.get_objects), tag(device, address,
-category, bytes, root, name), step_hook(), add_step_hook(hooks, key, code), await_backward(seconds), is_in_backward(),
-forget(address), when_dead(address), take_dead(), software(name, version, root), warn(text), run_again(), run_later(),
-finish(), and `reader`, the module.
+`native` has: layer(id, name, class or "", variable or "", layer id of a replica's outermost module), tensorless(layer
+id), frame(id, file, line, function), variables(), arguments(), replicas(), instances(class, gc.get_objects),
+tag(device, address, category, bytes, root, name), step_hook(), add_step_hook(hooks, key, code),
+await_backward(seconds), is_in_backward(), forget(address), when_dead(address), take_dead(), software(name, version,
+root), warn(text), run_again(), run_later(), finish(), and `reader`, the module.
 """
 
 import atexit
@@ -32,7 +33,7 @@ _GETATTR = re.compile(r"getattr\(([^()]*), '([^']*)'\)")
 _LOCAL = re.compile(r"^[A-Z]\['[^']*'\]")
 _ITEM = re.compile(r"\[['\"]?([^]'\"]*)['\"]?\]")
 
-_NODE = 0xFFFFFFFF  # In place of a frame: the layer is the node of a graph, run by torch.fx's interpreter.
+_NODE = 0xFFFFFFFF  # Instead of a frame: the layer is a graph's node, run by torch.fx's interpreter.
 
 
 def _described(error):
@@ -40,7 +41,7 @@ def _described(error):
 
 
 def _qualified(path):
-    """The name of a module in a graph's outermost one. Its path reads L['self'].h.1.out, L['self'][1].out,
+    """The module's name in the graph's outermost module. Its path has the form L['self'].h.1.out, L['self'][1].out,
     getattr(L['fn'], '1').out or L['self']._modules['1']."""
     while (shorter := _GETATTR.sub(r"\1.\2", path)) != path:
         path = shorter
@@ -48,7 +49,7 @@ def _qualified(path):
 
 
 def _no_object():
-    """A reference to nothing."""
+    """Stands for a weak reference to a dead object."""
     return None
 
 
@@ -78,11 +79,12 @@ class Agent:
         atexit.unregister(self.at_exit)
 
     def register_step_hook(self):
-        """Has PyTorch call a function of the library's after each optimizer's step. It is registered once in a process and
-        never taken back.
+        """Registers a function of the library's that PyTorch calls after each optimizer's step. It is registered once
+        in a process and never removed.
 
-        PyTorch raises in the program if hooks come or go while it calls them, be it on another thread. The library
-        therefore adds the hook only to an empty dictionary or while no thread is in a step; else it is tried later.
+        PyTorch raises in the program if hooks are added or removed while it calls them, even on another thread. The
+        library therefore adds the hook only to an empty dictionary or while no thread is in a step; otherwise it
+        retries later.
         """
         # Not an attribute of `torch.optim`, which deletes the name.
         module: Any = sys.modules.get("torch.optim.optimizer")
@@ -91,10 +93,10 @@ class Agent:
             return
         hook = self.native.step_hook()
         known = dict.copy(hooks)
-        if any(value is hook for value in known.values()):  # By the process this one was forked from.
+        if any(value is hook for value in known.values()):  # Added by the process this one was forked from.
             self.has_step_hook = True
             return
-        # PyTorch counts up from 0 and shows the program its numbers, so none is taken from there.
+        # PyTorch's own keys count up from 0 and are visible to the program, so this key is not taken from them.
         key = next(number for number in itertools.count(-1, -1) if number not in known)
         step = next(
             constant
@@ -108,17 +110,17 @@ class Agent:
     # Modules ---------------------------------------------------------------------------------------------------------
 
     def resolve(self, unnamed):
-        """Names layers. `unnamed`: (layer id, parent layer id, module or None, its address, frame of generated code or _NODE
-        or 0, its line, the name of its class), callers before callees.
+        """Names layers. `unnamed`: (layer id, parent layer id, module or None, its address, frame of generated code or
+        _NODE or 0, its line, the name of its class), callers before callees.
 
-        A signal handler of the program may raise at any moment of this. Layers that have no name by then are given here once
-        more, so a name is the last thing that a layer gets, and modules that are watched already take no time.
+        A signal handler of the program may raise at any point. Layers without a name are then passed here once more, so
+        a layer gets its name last, and modules that are watched already take no time.
         """
         try:
             self.name_all(unnamed)
             with _Harmless():
                 self.register_step_hook()
-            # After all names: it may take long.
+            # After all names: tagging may take long.
             self.tags.tag_arguments()
             self.tags.tag_new()
         except BaseException as error:
@@ -128,7 +130,7 @@ class Agent:
 
     def name_all(self, unnamed):
         graph_modules: dict = {}
-        found: dict = {}  # Holds them until they have their names.
+        found: dict = {}  # Keeps them alive until they are named.
         with _Harmless():
             self.forget_dead()
             found.update(self.found_on_heap(unnamed))
@@ -147,7 +149,7 @@ class Agent:
                 elif module is not None and self.reader.is_module(module):
                     self.name_module(layer, parent, module)
                 else:
-                    self.native.forget(address)  # Died before it could be asked; its class name stands.
+                    self.native.forget(address)  # Died before it could be read; it keeps its class name.
 
     def name_module(self, layer, parent, module):
         self.watch(module)
@@ -162,13 +164,13 @@ class Agent:
         original, name = self.original_of(module)
         if original != 0:
             self.add_layer(layer, module, original, name)
-            self.native.tensorless(layer)  # The next replica takes its place.
+            self.native.tensorless(layer)  # The next replica takes over this layer.
             self.native.layer(layer, name, "", "", original)
             return
         self.add_layer(layer, module, layer, "")
         self.roots[layer] = weakref.ref(module)
         variable = ""
-        # Losses and the like are made anew at every step: what has no tensors needs no tags.
+        # Losses and similar modules are created at every step: modules without tensors need no tags.
         if self.reader.has_tensors(module):
             self.tags.met_model()
             with _Harmless():
@@ -178,8 +180,8 @@ class Agent:
         self.native.layer(layer, "", "", variable)
 
     def original_of(self, replica):
-        """(layer of the outermost module, qualified name in it) of the module that `nn.DataParallel` has copied; 0 if none
-        is known. A copy has another dictionary with the same objects in it."""
+        """(layer of the outermost module, qualified name in it) of the module that `nn.DataParallel` has copied; 0 if
+        unknown. A copy has a separate dictionary with the same objects in it."""
         if self.reader.attribute(replica, "_is_replica") is not True:
             return 0, ""
         hooks = self.reader.attribute(replica, "_forward_hooks")
@@ -191,7 +193,8 @@ class Agent:
         return 0, ""
 
     def variable_of(self, module):
-        """The variable, or attribute of an object, that holds an outermost module that is being called; "" if none does."""
+        """The variable, or attribute of an object, that holds an outermost module that is being called; "" if there is
+        none."""
         main = getattr(sys.modules.get("__main__"), "__dict__", {})
         named = self.reader.name_held(main, module)
         if named:
@@ -217,8 +220,9 @@ class Agent:
             self.native.warn(f"{what} ({_described(error)})")
 
     def found_on_heap(self, unnamed):
-        """Modules by address that have no layer and that no thread is inside of any more: threads called them while the main
-        one waited. If they are no replicas of `nn.DataParallel`, that takes a search of the whole heap, so it is rare."""
+        """Modules by address that have no layer and that no thread runs any more: threads called them while the main
+        one waited. Unless they are replicas of `nn.DataParallel`, this searches the whole heap, so it is done
+        rarely."""
         wanted = {
             address: kind
             for _, _, module, address, generated, _, kind in unnamed
@@ -239,7 +243,7 @@ class Agent:
             for module in [*replicas, *found.values()]:
                 for _, part in self.reader.parts(module):
                     self.watch(part)
-        finally:  # One that a signal handler cut short is not begun again at once, to be cut short again.
+        finally:  # After a signal handler has interrupted a search, the next is not begun at once.
             after = time.monotonic()
             self.next_search = after + (after - before) / _TAGGING_SHARE
         return found
@@ -247,11 +251,11 @@ class Agent:
     # Code generated by torch.fx (torch.compile's backends) ------------------------------------------------------------
 
     def find_graph_modules(self):
-        """Graph modules by address. A search of the whole heap, but only for code run by autograd's own threads."""
+        """Graph modules by address. Searches the whole heap, but only for code run by autograd's own threads."""
         return {id(module): module for module in self.reader.on_heap(self.torch.fx.GraphModule)}
 
     def name_generated(self, layer, parent, module, frame, line):
-        """The line of generated code belongs to the module and the source line that its graph node was traced from."""
+        """Assigns a line of generated code to the module and the source line that its graph node was traced from."""
         if not self.reader.is_kind(module, self.torch.fx.GraphModule):
             return
         lines, prologue = (self.reader.attribute(module, name) for name in ("_lineno_map", "_prologue_start"))
@@ -275,7 +279,7 @@ class Agent:
         return graph_modules.get(address) or next((node for node in nodes if id(node) == address), None)
 
     def name_node(self, layer, parent, node, module):
-        """A graph's node belongs to the module it was traced from. `module`: the graph module, if it is known."""
+        """Assigns a graph's node to the module it was traced from. `module`: the graph module, if it is known."""
         modules = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
         if not modules:  # Made by autograd itself, such as the sum of two gradients.
             if parent in self.layers:
@@ -290,7 +294,7 @@ class Agent:
         if name is None:
             reference, _, caller = self.layers.get(parent, (_no_object, 0, ""))
             names = [caller, _qualified(str(path))]
-            # Until PyTorch 2.5 the outermost frame that was traced is that of the module that was given to torch.compile.
+            # Until PyTorch 2.5 the outermost traced frame is that of the module that was passed to torch.compile.
             if reference() is not None and any(child == "_orig_mod" for child, _ in self.reader.children(reference())):
                 names.insert(1, "_orig_mod")
             name = ".".join(filter(None, names))
@@ -330,7 +334,7 @@ class Agent:
         self.watched[address] = weakref.ref(module, self.native.when_dead(address))
 
     def forget_dead(self):
-        """Forgets modules that died: their addresses may be others' by now."""
+        """Forgets modules that died: other objects may have their addresses by now."""
         for address in self.native.take_dead():
             if self.alive_at(address) is None:
                 self.forget_address(address)
@@ -342,7 +346,7 @@ class Agent:
             self.roots.pop(layer, None)
 
     def at_exit(self):
-        """The last moment before Python tears the program down: what is alive now is what the program ended with."""
+        """Tags the live tensors once more before Python tears the program down."""
         if not self.finished and os.getpid() == self.pid:
             self.finished = True
             try:

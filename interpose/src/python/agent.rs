@@ -1,7 +1,7 @@
 //! The embedded Python agent.
 //!
 //! It runs as a *pending call*: the interpreter calls [`run`] on its main thread between two bytecodes, with the GIL
-//! held and no lock of PyTorch's. Everything here therefore may use the C-API; nothing else in memlab does.
+//! held and no lock of PyTorch's. Everything here may therefore use the C-API; nothing else in memlab does.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_int, c_void};
@@ -24,24 +24,24 @@ const AGENT_SOURCE: &CStr = source!("agent.py");
 const READER_SOURCE: &CStr = source!("reader.py");
 const EARLIER_SOURCE: &CStr = source!("earlier.py");
 
-/// Set where PyTorch had used CUDA when memlab was loaded.
+/// Set if PyTorch had used CUDA when memlab was loaded.
 static FOUND_RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// Has the agent ask PyTorch for the memory that it handed out before memlab was loaded.
+/// Makes the agent query PyTorch for the memory that it allocated before memlab was loaded.
 pub fn ask_for_earlier_memory() {
     FOUND_RUNNING.store(true, Ordering::Relaxed);
 }
 
-/// The pending call: on the main thread, with the GIL. What it returns other than 0 is raised in the program.
+/// The pending call: on the main thread, with the GIL. A result other than 0 raises in the program.
 ///
 /// # Safety
 ///
-/// To be called by the interpreter as a pending call: with the GIL, between two bytecodes.
+/// Must be called by the interpreter as a pending call: with the GIL, between two bytecodes.
 pub unsafe extern "C" fn run(_: *mut c_void) -> c_int {
-    // Not kept while the agent runs: what the program drops meanwhile, or the garbage collector, is given back on this
-    // thread too, and is to be recorded.
+    // Not kept while the agent runs: memory that the program or the garbage collector frees meanwhile, also on this
+    // thread, must be recorded.
     let Some(guard) = RecursionGuard::enter() else {
-        // Inside a hook on this very thread (a pending call runs where Python does, so hardly ever): asked again later.
+        // Inside a hook on this same thread (rare: a pending call runs between bytecodes): scheduled again.
         if let Some(recorder) = Recorder::current() {
             recorder.python.scheduled.store(false, Ordering::Release);
         }
@@ -51,13 +51,13 @@ pub unsafe extern "C" fn run(_: *mut c_void) -> c_int {
     let Some(recorder) = Recorder::current() else { return 0 };
     recorder.python.scheduled.store(false, Ordering::Release);
     let (Some(api), Some(interpreter)) = (Api::get(), recorder.python.trusted()) else { return 0 };
-    // SAFETY: the GIL is held; the pending exception of the program, if any, is put aside meanwhile.
+    // SAFETY: the GIL is held; a pending exception of the program's is saved and restored.
     unsafe {
         let (mut kind, mut value, mut traceback) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         (api.PyErr_Fetch)(&mut kind, &mut value, &mut traceback);
         panics::catch(|| untraced(api, || work(api, recorder, interpreter)));
         if kind.is_null() && !(api.PyErr_Occurred)().is_null() {
-            // The agent catches all of its own exceptions: a signal handler of the program raised while it ran.
+            // The agent catches all of its own exceptions: this one is from a signal handler of the program.
             return -1;
         }
         (api.PyErr_Clear)();
@@ -81,7 +81,7 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
         }
         program::run(api, recorder);
         if !(api.PyErr_Occurred)().is_null() {
-            // A signal handler of the program raised: the rest has to wait for another run.
+            // A signal handler of the program raised: the rest waits for another run.
             recorder.python.schedule();
             return;
         }
@@ -121,8 +121,8 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
     }
 }
 
-/// Compares a raw walk of this thread's stack with what the C-API says of it. The innermost line is left out: it is
-/// only written back by the interpreter when it calls.
+/// Compares a raw walk of this thread's stack with the C-API's result. The innermost line is left out: the interpreter
+/// stores it only when it calls.
 ///
 /// # Safety
 ///
@@ -160,8 +160,8 @@ unsafe fn self_check(api: &Api, interpreter: &Interpreter) -> Result<(), String>
     }
 }
 
-/// The list the agent is given: (layer, parent, module or None, address, generated frame or 0, line, class). A module is
-/// alive for certain if a live frame of some thread calls it; frames stand still while the GIL is held.
+/// The list for the agent: (layer, parent, module or None, address, generated frame or 0, line, class). A module is
+/// certainly alive if a live frame of some thread calls it; frames do not change while the GIL is held.
 ///
 /// # Safety
 ///
@@ -195,7 +195,7 @@ unsafe fn describe(api: &Api, recorder: &Recorder, interpreter: &Interpreter, un
     }
 }
 
-/// Makes the agent. Null where there is nothing for it to do (no PyTorch yet).
+/// Creates the agent. Null if it has nothing to do (PyTorch is not loaded yet).
 ///
 /// # Safety
 ///
@@ -219,7 +219,7 @@ unsafe fn start(api: &Api) -> Object {
     }
 }
 
-/// In a forked child, which starts another agent for its own trace.
+/// Called in a forked child, which starts another agent for its own trace.
 pub fn reset_in_child() {
     running_agent::set(ptr::null_mut());
     program::reset_in_child();

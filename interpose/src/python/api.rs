@@ -47,7 +47,7 @@ macro_rules! python_api {
         #[allow(non_snake_case)]
         pub struct Api { $(pub $name: $type),* }
         impl Api {
-            /// Looked up once.
+            /// The functions, looked up at the first call.
             pub fn get() -> Option<&'static Self> {
                 static API: OnceLock<Option<Api>> = OnceLock::new();
                 API.get_or_init(Self::find).as_ref()

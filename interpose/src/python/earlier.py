@@ -1,13 +1,14 @@
-"""What PyTorch's allocator holds when memlab is loaded into a program that runs already, as into a notebook.
+"""Reports the memory that PyTorch's allocator holds when memlab is loaded into a running program, such as a notebook.
 
 Embedded in libmemlab.so and called by the agent when it starts.
 """
 
 
 def look(native, torch):
-    """Reports segments and blocks: `native` has found_segment(device, address, bytes) and found_block, likewise."""
+    """Reports segments and blocks. `native` has found_segment(device, address, bytes) and found_block with the same
+    arguments."""
     cuda = torch.cuda
-    # The asynchronous allocator keeps no list, and refuses.
+    # The asynchronous allocator keeps no list, and raises.
     if not cuda.is_initialized() or cuda.get_allocator_backend() != "native":
         return
     for segment in cuda.memory_snapshot():
@@ -16,4 +17,4 @@ def look(native, torch):
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
                 native.found_block(device, address, block["size"])
-            address += block["size"]  # Blocks follow each other without gaps; PyTorch 2.1 does not say where they are.
+            address += block["size"]  # Blocks follow each other without gaps; PyTorch 2.1 does not give their addresses.

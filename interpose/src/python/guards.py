@@ -8,7 +8,7 @@ import signal
 
 
 def _code_of(handler):
-    """The code that runs when a handler is called: it may be wrapped, a method, or an object that can be called."""
+    """The code that runs when a handler is called: the handler may be wrapped, a method, or a callable object."""
     while isinstance(handler, functools.partial):
         handler = handler.func
     if not callable(handler):
@@ -17,7 +17,7 @@ def _code_of(handler):
 
 
 def _raised_by_the_program(error):
-    """Whether a signal handler of the program raised this while the agent ran: the exception is the program's then."""
+    """Whether a signal handler of the program raised this while the agent ran: then the exception is the program's."""
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     frames = error.__traceback__
     while frames is not None:
@@ -28,7 +28,7 @@ def _raised_by_the_program(error):
 
 
 def _interrupted(error):
-    """Whether the agent was interrupted from outside, not by a bug of its own."""
+    """Whether the agent was interrupted from outside, not by a bug in it."""
     return not isinstance(error, Exception) or _raised_by_the_program(error)
 
 

@@ -1,8 +1,8 @@
-//! Where CPython keeps what the walker reads: one table, a row per minor version.
+//! The structure layouts of CPython that the walker reads: one table, a row per minor version.
 //!
-//! The offsets are those of x86-64 and AArch64 Linux release builds with the GIL, read off each version's headers
-//! with `offsetof`. From 3.13 on the interpreter publishes most of them itself (`_Py_DebugOffsets`), and a row is only
-//! used when the two agree.
+//! The offsets are those of x86-64 and AArch64 Linux release builds with the GIL, computed from each version's headers
+//! with `offsetof`. From 3.13 on the interpreter publishes most of them itself (`_Py_DebugOffsets`), and a row is used
+//! only if the two agree.
 
 /// Offsets in bytes, unless a field says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,17 +15,17 @@ pub struct Layout {
     pub previous: usize,
     /// In a frame: the code object (3.13+: "executable", 3.14+: a tagged reference).
     pub code: usize,
-    /// In a frame: how far execution has come.
+    /// In a frame: the current instruction.
     pub position: Position,
     /// In a frame: the first local variable.
     pub locals: usize,
-    /// In a frame (3.12+): the byte that tells who owns it, [`SHIM_OWNER`] and above being the interpreter itself.
+    /// In a frame (3.12+): the byte of its owner; [`SHIM_OWNER`] and above are the interpreter itself.
     pub owner: Option<usize>,
     pub code_filename: usize,
     pub code_name: usize,
     /// 0 before 3.11, which has no qualified names in code objects.
     pub code_qualname: usize,
-    /// The names of local variables (before 3.11, where they tell the class); 0 where they are not needed.
+    /// The names of local variables (before 3.11, to find the class); 0 if they are not needed.
     pub code_variables: usize,
     pub code_first_line: usize,
     pub code_line_table: usize,
@@ -59,14 +59,14 @@ pub enum Position {
 pub enum LineTable {
     /// `co_lnotab`: pairs of byte delta and signed line delta (3.9).
     Lnotab,
-    /// PEP 626 `co_linetable`: like it, ranges, −128 for "no line" (3.10).
+    /// PEP 626 `co_linetable`: like `Lnotab`, but ranges, and −128 for "no line" (3.10).
     Ranges,
     /// PEP 657 location table (3.11+).
     Locations,
 }
 
-/// `ob_type` in every object, `tp_name` in a type, the payload of a cell, sizes and data of tuples, bytes and strings: the
-/// same in every version of the table.
+/// `ob_type` in every object, `tp_name` in a type, the content of a cell, sizes and data of tuples, bytes and strings:
+/// the same in every version of the table.
 pub const OBJECT_TYPE: usize = 8;
 pub const TYPE_NAME: usize = 24;
 pub const CELL_CONTENTS: usize = 16;
@@ -77,18 +77,18 @@ pub const BYTES_DATA: usize = 32;
 pub const STRING_LENGTH: usize = 16;
 pub const STRING_STATE: usize = 32;
 
-/// In a type object, its flags, and the flag of types whose instances are types (read in 3.9 and 3.10).
+/// In a type object: its flags, and the flag of types whose instances are types (read in 3.9 and 3.10).
 pub const TYPE_FLAGS: usize = 168;
 pub const IS_METATYPE: u64 = 1 << 31;
 
-/// In a code object of 3.9 and 3.10: how many arguments and locals it has, its cells' names, and which argument lies in
-/// which cell (null: none does).
+/// In a code object of 3.9 and 3.10: the numbers of arguments and locals, the cells' names, and the argument that each
+/// cell holds (null if no cell holds one).
 pub const CODE_ARGUMENTS: usize = 16;
 pub const CODE_LOCALS: usize = 28;
 pub const CODE_CELLS: usize = 88;
 pub const CODE_CELL_ARGUMENTS: usize = 96;
 
-/// Frames of this owner and above are shims between C and Python, with a code object that no source has.
+/// Frames of this owner and above are shims between C and Python, whose code object has no source.
 pub const SHIM_OWNER: u8 = 3;
 
 const LAYOUTS: [Layout; 6] = [
@@ -219,8 +219,8 @@ pub fn known_versions() -> String {
     format!("3.{} to 3.{}", first.minor, last.minor)
 }
 
-/// Where `_Py_DebugOffsets` holds the numbers compared, as indices of 64-bit words from its beginning. The structure is
-/// only stable within a minor version.
+/// The positions of the compared numbers in `_Py_DebugOffsets`, as indices of 64-bit words from its beginning. The
+/// structure is stable only within a minor version.
 struct PublishedAt {
     minor: u8,
     current_frame: usize,
@@ -261,10 +261,11 @@ const PUBLISHED: [PublishedAt; 2] = [
 /// The first minor version that has `_Py_DebugOffsets`.
 pub const PUBLISHED_SINCE: u8 = 13;
 
-/// Words of `_Py_DebugOffsets` that [`agrees`] looks at.
+/// Words of `_Py_DebugOffsets` that [`agrees`] reads.
 pub const PUBLISHED_WORDS: usize = 49;
 
-/// Whether what the interpreter publishes, from [`PUBLISHED_SINCE`] on, matches the row. `Err` says what differs.
+/// Compares the offsets that the interpreter publishes, from [`PUBLISHED_SINCE`] on, with the row. `Err` names the
+/// difference.
 pub fn agrees(layout: &Layout, words: &[u64; PUBLISHED_WORDS]) -> Result<(), &'static str> {
     let Some(at) = PUBLISHED.iter().find(|at| at.minor == layout.minor) else {
         return Err("memlab does not know how it describes itself");

@@ -1,10 +1,10 @@
-//! From a position in a code object's bytecode to a line, for the three encodings CPython 3.9–3.14 use.
+//! Maps a position in a code object's bytecode to a line, for the three encodings that CPython 3.9–3.14 use.
 //!
-//! Facts from CPython's `Objects/lnotab_notes.txt` (3.9, 3.10) and `Objects/locations.md` (3.11+).
+//! Sources: CPython's `Objects/lnotab_notes.txt` (3.9, 3.10) and `Objects/locations.md` (3.11+).
 
 use super::layout::LineTable;
 
-/// The line of the instruction at byte offset `position`, or `None` where the compiler gave it none.
+/// The line of the instruction at byte offset `position`, or `None` if the compiler gave it none.
 pub fn line_at(encoding: LineTable, table: &[u8], first_line: i32, position: u32) -> Option<u32> {
     let line = match encoding {
         LineTable::Lnotab => lnotab(table, first_line, position),
@@ -79,7 +79,7 @@ fn locations(table: &[u8], first_line: i32, position: u32) -> Option<i32> {
     None
 }
 
-/// Six bits a byte, least significant first; bit 6 says that more follow.
+/// Six bits per byte, least significant first; bit 6 means that more follow.
 fn varint(bytes: &mut impl Iterator<Item = u8>) -> Option<u32> {
     let mut value = 0u32;
     let mut shift = 0u32;
@@ -108,7 +108,7 @@ mod tests {
     fn lnotab_steps_forward_and_backward() {
         // GIVEN lines 10 (bytes 0..6), 12 (6..10), 11 (10..)
         let table = [6, 2, 4, 0xff];
-        // WHEN asked for positions in each, THEN each gives its line
+        // WHEN looking up positions in each, THEN each gives its line
         for (position, line) in [(0, 10), (5, 10), (6, 12), (9, 12), (10, 11), (400, 11)] {
             assert_eq!(line_at(LineTable::Lnotab, &table, 10, position), Some(line), "at {position}");
         }
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_table_gives_no_line() {
+    fn a_truncated_table_gives_no_line() {
         assert_eq!(line_at(LineTable::Locations, &[0x80 | (14 << 3), 64], 1, 0), None);
         assert_eq!(line_at(LineTable::Locations, &[], 1, 0), None);
     }

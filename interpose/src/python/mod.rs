@@ -1,5 +1,5 @@
-//! The Python in this process: whose stacks are read, and in which a small agent names what was seen and says where the
-//! program's code is.
+//! Python in this process: reads its stacks, and runs a small agent in it that names modules and tensors and reports
+//! where the program's code is.
 
 pub mod agent;
 mod api;

@@ -1,4 +1,4 @@
-//! The functions that the agent calls back: the module `native` of `agent.py`.
+//! The functions that the agent calls: the module `native` of `agent.py`.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -15,7 +15,7 @@ use crate::locks;
 use crate::panics;
 use crate::recorder::Recorder;
 
-/// Makes the module. Null where Python has no memory left, say.
+/// Creates the module. Null if Python is out of memory.
 ///
 /// # Safety
 ///
@@ -36,7 +36,7 @@ pub unsafe fn module(api: &Api) -> Object {
     }
 }
 
-/// In a forked child, which has another agent.
+/// Called in a forked child, which has another agent.
 pub fn reset_in_child() {
     locks::unlock_in_child(&DEAD);
 }
@@ -76,7 +76,7 @@ macro_rules! native_function {
     ($name:ident, $format:literal, ($($argument:ident: $type:ty = $initial:expr),*), |$recorder:ident| $body:expr) => {
         /// # Safety
         ///
-        /// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+        /// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
         unsafe extern "C" fn $name(_: Object, arguments: Object) -> Object {
             let Some(api) = Api::get() else { return ptr::null_mut() };
             // SAFETY: called by the interpreter, with the GIL; the variables are of the types the format names.
@@ -98,7 +98,7 @@ macro_rules! native_function {
 
 /// # Safety
 ///
-/// A NUL-terminated string that outlives the call.
+/// `string` must be null or a NUL-terminated string that outlives the result.
 unsafe fn text<'a>(string: *const c_char) -> &'a [u8] {
     // SAFETY: not null, so the caller promises a NUL-terminated string.
     if string.is_null() { b"" } else { unsafe { CStr::from_ptr(string) }.to_bytes() }
@@ -160,11 +160,11 @@ native_function!(
     }
 );
 
-/// The function that PyTorch is to call after each optimizer's step: the same object at every call.
+/// Returns the function that PyTorch must call after each optimizer's step: the same object at every call.
 ///
 /// # Safety
 ///
-/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 unsafe extern "C" fn step_hook(_: Object, _arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     // SAFETY: called by the interpreter, with the GIL.
@@ -177,12 +177,12 @@ unsafe extern "C" fn step_hook(_: Object, _arguments: Object) -> Object {
     }
 }
 
-/// Puts the hook into PyTorch's dictionary under a key, unless a thread runs this code, which calls what the dictionary
-/// holds. Says whether it is there.
+/// Adds the hook to PyTorch's dictionary under a key, unless a thread runs this code, which calls the dictionary's
+/// values. Returns whether the hook is in the dictionary.
 ///
 /// # Safety
 ///
-/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 unsafe extern "C" fn add_step_hook(_: Object, arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     let (mut hooks, mut key, mut code) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
@@ -199,23 +199,23 @@ unsafe extern "C" fn add_step_hook(_: Object, arguments: Object) -> Object {
     }
 }
 
-/// All objects that the garbage collector knows of a class or of one derived from it, as a list.
+/// All objects of a class or of a subclass that the garbage collector tracks, as a list.
 ///
-/// In Python, other threads would run while all objects are held. They may drop what belongs to C++, and PyTorch says on stderr
-/// that such a tensor is still held.
+/// Not written in Python: there, other threads would run while all objects are held. They may drop objects that C++
+/// owns, and PyTorch then reports on stderr that such a tensor is still held.
 ///
 /// # Safety
 ///
-/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 unsafe extern "C" fn instances(_: Object, arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
-    // SAFETY: called by the interpreter, with the GIL, which nothing called here gives away.
+    // SAFETY: called by the interpreter, with the GIL, which no function called here releases.
     unsafe {
         let (mut class, mut all) = (ptr::null_mut(), ptr::null_mut());
         if (api.PyArg_ParseTuple)(arguments, c"OO".as_ptr(), &raw mut class, &raw mut all) == 0 {
             return ptr::null_mut();
         }
-        // Made first: to make a list may start the garbage collector.
+        // Created first: creating a list may start the garbage collector.
         let found = (api.PyList_New)(0);
         let objects = (api.PyObject_CallFunctionObjArgs)(all, ptr::null_mut::<c_void>());
         let interpreter = Recorder::current().and_then(|recorder| recorder.python.trusted());
@@ -235,12 +235,12 @@ unsafe extern "C" fn instances(_: Object, arguments: Object) -> Object {
     }
 }
 
-/// Called by the interpreter when a module dies; `address` is an int. A function in Python would not do: what a signal
+/// Called by the interpreter when a module dies; `address` is an int. Not written in Python: an exception that a signal
 /// handler raised in it would be lost.
 ///
 /// # Safety
 ///
-/// To be called by the interpreter, with the GIL, on the int that it was made with.
+/// Must be called by the interpreter, with the GIL, with the int that it was made with.
 unsafe extern "C" fn died(address: Object, _reference: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     // SAFETY: called with the GIL and the int it was made with.
@@ -261,11 +261,11 @@ static DIED: Method = Method { name: c"died".as_ptr(), function: died, flags: ME
 /// Addresses of modules that died since the agent last asked.
 static DEAD: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
-/// The function to call when the module at an address dies.
+/// Returns the function to call when the module at an address dies.
 ///
 /// # Safety
 ///
-/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 unsafe extern "C" fn when_dead(_: Object, arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     // SAFETY: called by the interpreter, with the GIL; the method is static and the new function owns the int.
@@ -285,7 +285,7 @@ unsafe extern "C" fn when_dead(_: Object, arguments: Object) -> Object {
 ///
 /// # Safety
 ///
-/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 unsafe extern "C" fn take_dead(_: Object, _arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     let dead = std::mem::take(&mut *DEAD.lock());

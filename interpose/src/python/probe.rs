@@ -1,27 +1,27 @@
-//! Finding out whether memory can be read, without a crash.
+//! Checks whether memory can be read, without a crash.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// Asks the kernel whether memory can be read: `write` to a pipe answers `EFAULT` instead of crashing.
+/// Asks the kernel whether memory can be read: `write` to a pipe fails with `EFAULT` instead of crashing.
 pub struct Probe {
     read_end: OwnedFd,
     write_end: OwnedFd,
 }
 
 impl Probe {
-    /// `None` where there can be no pipe.
+    /// `None` if no pipe can be created.
     pub fn new() -> Option<Self> {
         let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
         Some(Self { read_end, write_end })
     }
 
-    /// Whether the bytes can be read; of more than 512, the first 512.
+    /// Whether the bytes can be read; checks at most the first 512.
     pub fn readable(&self, address: *const u8, length: usize) -> bool {
         let mut sink = [0u8; 512];
         let length = length.min(sink.len());
-        // SAFETY: the kernel checks the memory, and answers an error where it cannot be read.
+        // SAFETY: the kernel checks the memory, and returns an error if it cannot be read.
         let written = unsafe { libc::write(self.write_end.as_raw_fd(), address.cast(), length) };
         if written > 0 {
             let _ = rustix::io::read(&self.read_end, &mut sink);

@@ -1,7 +1,7 @@
-"""What only Python knows of the program's code: where it is, and which cell of a notebook it is.
+"""Finds where the program's code is, and which cells of a notebook it comes from, which takes Python's help.
 
 Embedded in libmemlab.so and run inside the traced program, on its main thread, like agent.py, and bound by the same
-rules. It looks at dictionaries of modules and objects and calls nothing of the program's.
+rules. It reads dictionaries of modules and objects and calls nothing of the program's.
 
 `native` has: software(name, version, root), code(kind, root), frame(id, file, line, function).
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
     from guards import _Harmless
 
-# Programs that run other programs: what they call is the program.
+# Programs that run other programs: the code that they call is the program.
 # fmt: off
 _LAUNCHERS = frozenset((
     "IPython", "_pytest", "accelerate", "bpython", "celery", "colab_kernel_launcher", "coverage", "debugpy",
@@ -27,12 +27,12 @@ _LAUNCHERS = frozenset((
 
 _PACKAGES = ("site-packages", "dist-packages")
 
-# Names that IPython gives to what a magic such as %%time compiles.
+# File names that IPython gives to code compiled by a magic such as %%time.
 _TIMED = ("<timed exec>", "<timed eval>", "<magic-timeit>")
 
 
 def _dictionary(thing):
-    """The attributes of a module or another plain object itself, without asking its class."""
+    """The attributes of a module or another plain object, read without calling its class."""
     try:
         found = object.__getattribute__(thing, "__dict__")
     except AttributeError:
@@ -52,7 +52,7 @@ def _in_packages(file):
 
 
 def _root_of(file):
-    """The installed package, or single module, that a file belongs to; nothing where it is not the program's."""
+    """The installed package, or single module, that contains a file; "" if the file is not the program's."""
     parts = _in_packages(file)
     if not parts or parts[0].partition(".")[0] in _LAUNCHERS:
         return ""
@@ -60,8 +60,8 @@ def _root_of(file):
 
 
 def _programs():
-    """Where installed code is that is the program: what `python -m` ran, a script that is there, or what the
-    command of a package calls."""
+    """The roots of installed code that is the program: the module that `python -m` ran, an installed script, or the
+    package that a command calls."""
     main = _dictionary(sys.modules.get("__main__"))
     file = _text(main.get("__file__"))
     if not file:
@@ -73,7 +73,7 @@ def _programs():
     commands.add(os.path.join(os.path.expanduser("~"), ".local", "bin"))
     if os.path.dirname(file) not in commands:
         return []
-    # `from trainer.command import main`, as pip writes commands.
+    # `from trainer.command import main`, as in the commands that pip writes.
     called = {_text(value.__module__) for value in main.values() if type(value) is types.FunctionType}
     modules = [_dictionary(sys.modules.get(name)) for name in called if name != "__main__"]
     return [_root_of(_text(module.get("__file__"))) for module in modules]
@@ -87,7 +87,8 @@ def _shell():
 
 
 def _lines_before(shell, number):
-    """How many lines of a cell come before what its magic compiles: %%time has a line for itself, %time has not."""
+    """The number of lines in a cell before the code that its magic compiles: %%time has a separate line, %time has
+    not."""
     cells = shell.get("user_ns")
     cells = dict.get(cells, "In") if isinstance(cells, dict) else None
     text = _text(cells[number]) if type(cells) is list and number < len(cells) else ""
@@ -112,7 +113,7 @@ class Program:
         with _Harmless():
             shell = _shell()
             numbers = _dictionary(shell.get("compile")).get("_filename_map")
-            # What a magic compiles is run at once, by the cell that was compiled last.
+            # Code that a magic compiles runs at once, in the cell that was compiled last.
             counts = dict.copy(numbers).values() if type(numbers) is dict else ()
             now = max((count for count in counts if type(count) is int), default=None)
             for frame, file, line, function in frames:

@@ -1,4 +1,4 @@
-//! Where the program's code is, and which of it are cells of a notebook: told by `program.py`, which runs beside the
+//! Where the program's code is, and which of it is in cells of a notebook: found by `program.py`, which runs beside the
 //! agent and needs no PyTorch.
 
 use std::ffi::{CStr, CString, c_void};
@@ -12,10 +12,10 @@ use crate::recorder::Recorder;
 
 const SOURCE: &CStr = source!("program.py");
 
-/// What `program.py` started (a Python object), once it has.
+/// The Python object that `program.py` returned, once it has started.
 static PROGRAM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Says where the program's code is, the first time, and names the cells met since the last.
+/// Reports where the program's code is, at the first call, and names the cells that are new since the last call.
 ///
 /// # Safety
 ///
@@ -62,7 +62,7 @@ pub(super) unsafe fn run(api: &Api, recorder: &Recorder) {
     }
 }
 
-/// In a forked child, which says it again in its own trace.
+/// Called in a forked child, which reports it again in its own trace.
 pub(super) fn reset_in_child() {
     PROGRAM.store(ptr::null_mut(), Ordering::Release);
 }

@@ -1,9 +1,9 @@
 """Reads modules, optimizers and tensors without running any code of the program's.
 
-Programs override methods, properties and `__getattr__` of modules, and subclasses of tensors answer for themselves. So no
-object is asked: attributes come from the instances' own dictionaries, and what PyTorch knows of a tensor from functions of
-its base class that run no operation, with overrides disabled. PyTorch still tells whoever records what a thread asks of it
-(a JIT trace notes `numel`), so nobody may ask for tensors while `is_watched`.
+Programs override methods, properties and `__getattr__` of modules, and tensor subclasses override operations. So no
+method of the objects is called: attributes come from the instances' dictionaries, and the facts about a tensor from
+functions of PyTorch's base class that run no operation, with overrides disabled. PyTorch still reports these calls to
+recorders that are active on the thread (a JIT trace records `numel`), so tensors must not be read while `is_watched`.
 """
 
 import gc
@@ -19,12 +19,12 @@ _is_subclass = type.__dict__["__subclasscheck__"]
 
 
 def is_kind(thing, kind):
-    """Like isinstance, but not by what `__class__` or a metaclass says."""
+    """Like isinstance, but ignores `__class__` and metaclasses."""
     return _is_subclass(kind, type(thing))
 
 
 def copied(thing):
-    """What a dictionary of the program holds at one moment; subclasses and other threads play no part in it."""
+    """A copy of a dictionary of the program's, made atomically and without calling a subclass's methods."""
     return dict.copy(thing) if is_kind(thing, dict) else {}
 
 
@@ -32,7 +32,7 @@ def listed(thing):
     return list.copy(thing) if is_kind(thing, list) else list(thing) if type(thing) is tuple else []
 
 
-_ARGUMENTS = 64  # Of a longer list of arguments so many are looked at.
+_ARGUMENTS = 64  # The most items of a list of arguments that are read.
 
 
 class Reader:
@@ -43,7 +43,7 @@ class Reader:
     def __init__(self, torch, instances):
         self.torch = torch
         self.instances = instances
-        base = torch.Tensor.__mro__[1]  # Named otherwise in some versions.
+        base = torch.Tensor.__mro__[1]  # Its name differs between versions.
         ask = base.__dict__
         self.is_on_gpu = ask["is_cuda"].__get__
         self.device = ask["device"].__get__
@@ -52,7 +52,7 @@ class Reader:
         self.is_leaf = ask["is_leaf"].__get__
         self.retains_gradient = ask["retains_grad"].__get__
         self.gradient = ask["grad"].__get__
-        # A tensor that is copied when it is written to is copied by who asks for its `data_ptr`.
+        # Calling `data_ptr` of a copy-on-write tensor would copy it.
         self.storage_address = getattr(torch._C, "_data_address", None)
         self.offset = ask["storage_offset"]
         self.address = ask["data_ptr"]
@@ -69,10 +69,10 @@ class Reader:
         self.is_profiled = getattr(torch._C._autograd, "_profiler_enabled", lambda: False)
 
     def is_watched(self):
-        """Whether anyone records what this thread asks of PyTorch: a JIT trace, an export, a transform, a mode."""
+        """Whether this thread's calls of PyTorch are recorded: by a JIT trace, an export, a transform, or a mode."""
         if self.tracing_state() is not None or self.transform() is not None or self.dispatch_modes() > 0:
             return True
-        # What `torch.set_default_device` leaves in place for good only looks at functions that make tensors.
+        # The permanent mode of `torch.set_default_device` only sees functions that create tensors.
         modes = (class_name(type(self.function_mode(index))) for index in range(self.function_modes()))
         if any(mode != "DeviceContext" for mode in modes):
             return True
@@ -80,7 +80,7 @@ class Reader:
         symbolic = getattr(modules.get("torch.fx._symbolic_trace"), "__dict__", {})
         compiler = getattr(modules.get("torch.compiler"), "__dict__", {})
         if (
-            symbolic.get("_is_fx_tracing_flag")  # Of the whole process, where it is not a thread's.
+            symbolic.get("_is_fx_tracing_flag")  # Process-wide, in versions where it is not thread-local.
             or getattr(symbolic.get("_is_fx_tracing_tls"), "flag", False)
             or compiler.get("_is_compiling_flag")
             or compiler.get("_is_exporting_flag")
@@ -89,7 +89,7 @@ class Reader:
         guards = getattr(getattr(modules.get("torch._guards"), "_TLS", None), "__dict__", {})
         if guards.get("compile_context") is not None or guards.get("tracing_context") is not None:
             return True
-        # Before CPython 3.11 memlab cannot hide its functions from who records calls.
+        # Before CPython 3.11 memlab cannot hide its functions from profilers that record calls.
         return sys.version_info < (3, 11) and self.is_profiled()
 
     # Modules ---------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class Reader:
         return [(name, child) for name, child in copied(known).items() if type(name) is str and self.is_module(child)]
 
     def parts(self, root):
-        """(qualified name, module) of a module and all below it, each once, in the order of `named_modules`."""
+        """(qualified name, module) of a module and its descendants, each once, in the order of `named_modules`."""
         met = set()
         waiting = [("", root)]
         while waiting:
@@ -121,7 +121,7 @@ class Reader:
             waiting += [(prefix + child_name, child) for child_name, child in reversed(self.children(module))]
 
     def on_heap(self, kind):
-        """All objects of a class that the garbage collector knows."""
+        """All objects of a class that the garbage collector tracks."""
         return self.instances(kind, gc.get_objects)
 
     def uncalled(self, called):
@@ -159,12 +159,12 @@ class Reader:
         )
 
     def name_held(self, holder, thing):
-        """The name under which a dictionary holds a thing itself; "" if it does not."""
+        """The name under which a dictionary holds this object; "" if it does not."""
         held = copied(holder)
         return next((name for name, value in held.items() if value is thing and type(name) is str and name[:1] != "_"), "")
 
     def attribute_held(self, holder, thing):
-        """The attribute of an object, or the name of a module's child, that is a thing itself; "" if none is."""
+        """The attribute of an object, or the name of a module's child, that is this object; "" if there is none."""
         if self.is_module(holder):
             attributes = self.attributes_of_module(holder)
             return self.name_held(attributes.get("_modules"), thing) or self.name_held(attributes, thing)
@@ -180,7 +180,7 @@ class Reader:
         return is_kind(thing, self.torch.Tensor)
 
     def memory(self, tensor):
-        """(device, address, bytes) of what a tensor, or one within it, has on GPUs."""
+        """(device, address, bytes) of the GPU memory of a tensor, or of the tensors that it wraps."""
         return [self.place(part) for part in self.with_memory(tensor) if self.is_on_gpu(part)]
 
     def place(self, tensor):
@@ -192,11 +192,12 @@ class Reader:
         return self.device(tensor).index or 0, address, self.elements(tensor) * size
 
     def with_memory(self, tensor):
-        """The tensor, or, of a subclass that answers for itself (which is not asked), those that it holds."""
+        """The tensor itself, or, for a subclass that overrides dispatch (whose methods are not called), the tensors it
+        holds."""
         if not self.answers_for_itself(type(tensor)):
             return [tensor]
         held = list(copied(self.attributes_of_tensor(tensor)).values())
-        for base in type(tensor).__mro__:  # A DTensor's share of this rank.
+        for base in type(tensor).__mro__:  # A DTensor's local shard.
             slot = base.__dict__.get("_local_tensor")
             if type(slot) is types.MemberDescriptorType:
                 held.append(slot.__get__(tensor))
@@ -211,7 +212,7 @@ class Reader:
         return dispatch is not None and dispatch is not self.plain_dispatch
 
     def gradient_of(self, parameter):
-        # PyTorch warns whoever asks anything else for its gradient.
+        # For other tensors, PyTorch warns when the gradient is read.
         if self.is_leaf(parameter) or self.retains_gradient(parameter):
             return self.gradient(parameter)
         return None
@@ -223,7 +224,7 @@ class Reader:
         return [(f".{index}", item) for index, item in enumerate(listed(value)) if self.is_tensor(item)]
 
     def tensors_within(self, value, depth=5):
-        """The tensors in lists, tuples and dictionaries within each other, as modules are called with."""
+        """The tensors in nested lists, tuples and dictionaries, such as a module's arguments."""
         if self.is_tensor(value):
             return [value]
         held = listed(value) or list(copied(value).values())
@@ -233,9 +234,9 @@ class Reader:
     # Optimizers ------------------------------------------------------------------------------------------------------
 
     def optimized(self, optimizer):
-        """(group, index, parameter, its state by name) of all that an optimizer is given."""
+        """(group, index, parameter, its state by name) of all parameters of an optimizer."""
         attributes = self.torch.optim.Optimizer.__dict__["__dict__"].__get__(optimizer)
-        # A look into `state` by parameter would call the parameter's `__hash__`.
+        # Indexing `state` by parameter would call the parameter's `__hash__`.
         states = {id(parameter): state for parameter, state in copied(attributes.get("state")).items()}
         for number, group in enumerate(listed(attributes.get("param_groups"))):
             for index, parameter in enumerate(listed(copied(group).get("params"))):

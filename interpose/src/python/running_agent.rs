@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::api::{Api, Object};
 use crate::symbols;
 
-/// Null before it was started. It lives as long as the process.
+/// Null before the agent was started. The object lives as long as the process.
 static AGENT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// The agent; null before it was started. The interpreter's self-check has passed then.
+/// The agent; null before it was started. It is started only after the interpreter's self-check has passed.
 pub(super) fn get() -> Object {
     AGENT.load(Ordering::Acquire)
 }
@@ -19,7 +19,7 @@ pub(super) fn set(agent: Object) {
     AGENT.store(agent, Ordering::Release);
 }
 
-/// Calls a method of the agent's that takes nothing.
+/// Calls a method of the agent's that takes no arguments.
 ///
 /// # Safety
 ///
@@ -40,7 +40,7 @@ pub(super) unsafe fn call(api: &Api, agent: Object, method: &CStr) {
     }
 }
 
-/// Runs `work` unseen by debuggers, coverage and torch.compile.
+/// Runs `work` hidden from debuggers, coverage and torch.compile.
 ///
 /// # Safety
 ///
@@ -82,8 +82,8 @@ pub(super) unsafe fn untraced(api: &Api, work: impl FnOnce()) {
     }
 }
 
-/// torch.compile would compile the agent's own functions where its frame evaluator is active. Returns the setter and
-/// the callback to put back.
+/// Disables torch.compile's frame evaluator, which would compile the agent's own functions. Returns the setter and the
+/// callback to restore.
 ///
 /// # Safety
 ///

@@ -1,11 +1,11 @@
-//! Running the Python sources of this folder, which are embedded in the library.
+//! Runs the Python sources of this folder, which are embedded in the library.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
 use super::api::{Api, Object};
 
-/// A Python source of this folder, as C wants it.
+/// A Python source of this folder, as a C string.
 macro_rules! source {
     ($file:literal) => {
         match CStr::from_bytes_with_nul(concat!(include_str!($file), "\0").as_bytes()) {
@@ -17,17 +17,17 @@ macro_rules! source {
 
 pub(super) use source;
 
-/// What runs before other sources, in the same namespace.
+/// Runs before other sources, in the same namespace.
 pub(super) const GUARDS_SOURCE: &CStr = source!("guards.py");
 
 /// `Py_file_input`
 const FILE_INPUT: c_int = 257;
 
-/// What the function `start` of the last source makes; null if that is nothing.
+/// The result of the function `start` of the last source; null if that is None.
 ///
 /// # Safety
 ///
-/// The GIL must be held, and `native` be the module of that name.
+/// The GIL must be held, and `native` must be the module of that name.
 pub(super) unsafe fn started(api: &Api, sources: &[&CStr], name: &CStr, native: Object) -> Object {
     // SAFETY: the caller holds the GIL. Objects made here live as long as the process.
     unsafe {
@@ -58,7 +58,8 @@ pub(super) unsafe fn none(api: &Api) -> Object {
     }
 }
 
-/// A module with what the sources define, which the program does not come across. Null where Python refuses.
+/// A module with the definitions of the sources, which is not visible to the program. Null if Python fails to create
+/// it.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! What the stacks of all threads that run Python tell the agent.
+//! Reads the stacks of all threads that run Python, for the agent.
 
 use std::ptr;
 
@@ -7,14 +7,14 @@ use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
 use crate::panics;
 use crate::recorder::Recorder;
 
-/// Shows the frames of each thread that runs Python, the innermost first.
+/// Passes the frames of each thread that runs Python to `look`, the innermost first.
 ///
 /// # Safety
 ///
 /// The GIL must be held.
 pub unsafe fn each_stack(api: &Api, interpreter: &Interpreter, mut look: impl FnMut(&[RawFrame])) {
     let mut raw = Box::new([RawFrame::EMPTY; MAX_DEPTH]);
-    // SAFETY: the caller holds the GIL, so frames stand still.
+    // SAFETY: the caller holds the GIL, so frames do not change.
     unsafe {
         let mut thread = (api.PyInterpreterState_ThreadHead)((api.PyInterpreterState_Get)());
         while !thread.is_null() {
@@ -25,11 +25,11 @@ pub unsafe fn each_stack(api: &Api, interpreter: &Interpreter, mut look: impl Fn
     }
 }
 
-/// The list that `look` fills from the frames of each thread that runs Python; empty where they cannot be read.
+/// The list that `look` fills from the frames of each thread that runs Python; empty if they cannot be read.
 ///
 /// # Safety
 ///
-/// Called by the interpreter, with the GIL.
+/// Must be called by the interpreter, with the GIL.
 unsafe fn listed(mut look: impl FnMut(&Api, &Interpreter, &[RawFrame], Object)) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     // SAFETY: the caller holds the GIL.
@@ -43,11 +43,12 @@ unsafe fn listed(mut look: impl FnMut(&Api, &Interpreter, &[RawFrame], Object)) 
     }
 }
 
-/// Appends what a variable holds, if it holds something.
+/// Appends a local variable's value, if it is not null.
 ///
 /// # Safety
 ///
-/// The GIL must be held, and the frame be one of a thread that runs, of a function known to have an object there.
+/// The GIL must be held; the frame must be of a running thread and of a function known to have an object in that
+/// variable.
 unsafe fn append_local(api: &Api, interpreter: &Interpreter, raw: &RawFrame, number: usize, list: Object) {
     let value = interpreter.local(raw.frame, number) as Object;
     if !value.is_null() {
@@ -56,12 +57,12 @@ unsafe fn append_local(api: &Api, interpreter: &Interpreter, raw: &RawFrame, num
     }
 }
 
-/// The variables of the program's functions that run, outermost first: (name, address of the value, the value if the variable
-/// is the function's first, else None), as a list.
+/// The variables of the program's running functions, outermost first: (name, address of the value, the value if the
+/// variable is the function's first, else None), as a list.
 ///
 /// # Safety
 ///
-/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 pub unsafe extern "C" fn variables(_: Object, _arguments: Object) -> Object {
     // SAFETY: called by the interpreter, with the GIL.
     unsafe {
@@ -73,13 +74,14 @@ pub unsafe extern "C" fn variables(_: Object, _arguments: Object) -> Object {
 
 /// # Safety
 ///
-/// The GIL must be held, and the frame be one of a thread that runs.
+/// The GIL must be held, and the frame must be of a running thread.
 unsafe fn list_variables(api: &Api, interpreter: &Interpreter, raw: &RawFrame, list: Object) {
     let file = interpreter.file(raw.code);
     if ["/site-packages/", "/dist-packages/", "<memlab agent>"].iter().any(|library| file.contains(library)) {
         return;
     }
-    // SAFETY: the caller holds the GIL; a frame keeps its code alive, and the variables that its code names are null or objects.
+    // SAFETY: the caller holds the GIL; a frame keeps its code alive, and the variables that its code names are null or
+    // objects.
     unsafe {
         let names = (api.PyObject_GetAttrString)(raw.code.cast_mut().cast(), c"co_varnames".as_ptr());
         if names.is_null() {
@@ -106,14 +108,15 @@ unsafe fn list_variables(api: &Api, interpreter: &Interpreter, raw: &RawFrame, l
     }
 }
 
-/// What the outermost modules that run were called with: a list of their positional arguments as a tuple and of their named
+/// The arguments of the outermost running modules: a list of their positional arguments as a tuple and of their named
 /// ones as a dictionary.
 ///
 /// # Safety
 ///
-/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 pub unsafe extern "C" fn arguments(_: Object, _arguments: Object) -> Object {
-    /// `_wrapped_call_impl(self, *args, **kwargs)`, which calls no function that could change them before the module returns.
+    /// `_wrapped_call_impl(self, *args, **kwargs)`, which calls no function that could change them before the module
+    /// returns.
     const CALL: &str = "_wrapped_call_impl";
     const POSITIONAL: usize = 1;
     const NAMED: usize = 2;
@@ -131,13 +134,14 @@ pub unsafe extern "C" fn arguments(_: Object, _arguments: Object) -> Object {
     }
 }
 
-/// What `torch.nn.parallel.parallel_apply` was given by those who are in it: their lists of modules, as a list.
+/// The lists of modules that running calls of `torch.nn.parallel.parallel_apply` were given, as a list.
 ///
 /// # Safety
 ///
-/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 pub unsafe extern "C" fn replicas(_: Object, _arguments: Object) -> Object {
-    // SAFETY: called by the interpreter, with the GIL; only of this function it is known that its first local is an object.
+    // SAFETY: called by the interpreter, with the GIL; the first local is read only of this function, where it is an
+    // object.
     unsafe {
         listed(|api, interpreter, frames, list| {
             let inside = frames.iter().filter(|raw| is_parallel_apply(interpreter, raw));
@@ -151,11 +155,11 @@ fn is_parallel_apply(interpreter: &Interpreter, raw: &RawFrame) -> bool {
         && interpreter.file(raw.code).ends_with("torch/nn/parallel/parallel_apply.py")
 }
 
-/// Whether a backward may be under way, or begin while the agent runs: its threads write gradients without the GIL.
+/// Whether a backward may be in progress, or begin while the agent runs: its threads write gradients without the GIL.
 ///
 /// # Safety
 ///
-/// To be called by the interpreter, with the GIL, as a function of a module with positional arguments.
+/// Must be called by the interpreter, with the GIL, as a function of a module with positional arguments.
 pub unsafe extern "C" fn is_in_backward(_: Object, _arguments: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     let mut may_be = true;
@@ -176,12 +180,12 @@ pub unsafe extern "C" fn is_in_backward(_: Object, _arguments: Object) -> Object
     }
 }
 
-/// Whether the thread that the agent interrupts has called autograd's engine. The engine has returned if the function that calls
-/// it is the one that was interrupted.
+/// Whether the thread that the agent interrupts is inside autograd's engine. The engine has returned if the function
+/// that calls it is the one that was interrupted.
 fn has_backward(interpreter: &Interpreter, frames: &[RawFrame]) -> bool {
     let agents = frames.iter().take_while(|raw| interpreter.file(raw.code) == "<memlab agent>").count();
     let returned = frames[agents..].iter().take_while(|raw| calls_engine(interpreter, raw)).count();
-    // What lies outside of a very deep stack is not known.
+    // The outer frames of a very deep stack are not known.
     frames.len() == MAX_DEPTH || frames[agents + returned..].iter().any(|raw| calls_engine(interpreter, raw))
 }
 

@@ -1,4 +1,4 @@
-//! Whether stacks of Python can be read, and when the interpreter is asked to run the agent.
+//! Whether Python stacks can be read, and when the interpreter is asked to run the agent.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -13,7 +13,7 @@ use crate::log::Log;
 use crate::stderr::say;
 use crate::symbols;
 
-/// What the interpreter is asked to call: the agent.
+/// The function that the interpreter calls: the agent.
 pub type PendingCall = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 #[derive(Default)]
@@ -21,24 +21,25 @@ pub struct Python {
     /// Found, but no stack of it was walked yet.
     candidate: AtomicPtr<Interpreter>,
     trusted: AtomicPtr<Interpreter>,
-    /// What runs the agent; set where there is an interpreter.
+    /// Runs the agent; set if there is an interpreter.
     agent: OnceLock<PendingCall>,
     /// The interpreter has been asked to run the agent and has not done so yet.
     pub(super) scheduled: AtomicBool,
-    /// The agent has more to do: it was broken off by what a signal handler of the program raised, or has put work off.
+    /// The agent has more to do: an exception from a signal handler of the program interrupted it, or it has put work
+    /// off.
     pub(super) unfinished: AtomicBool,
-    /// The agent wants to be asked again in a while.
+    /// The agent must be scheduled again in a while.
     later: AtomicBool,
-    /// The agent wants to run when the next backward has ended.
+    /// The agent must run when the next backward has ended.
     awaits_backward: AtomicBool,
-    /// From when on it wants that, in the trace's time; 0: not at all.
+    /// The trace time from which `awaits_backward` is set; 0: never.
     awaits_backward_from: AtomicU64,
-    /// A backward that it wanted has begun.
+    /// A backward that the agent waits for has begun.
     pub(super) backward_came: AtomicBool,
 }
 
 impl Python {
-    /// Looks for an interpreter, which is to run `agent`. Called once, when the recorder is made.
+    /// Looks for an interpreter, which will run `agent`. Called once, when the recorder is made.
     pub fn start(&self, log: &Log, agent: PendingCall) {
         match Interpreter::find(symbols::in_process) {
             Ok(interpreter) => {
@@ -68,7 +69,7 @@ impl Python {
         let interpreter = unsafe { self.candidate.load(Ordering::Acquire).as_ref() }?;
         let innermost = interpreter.innermost();
         if innermost.is_null() {
-            return None; // This thread runs no Python; another one will.
+            return None; // This thread runs no Python; a later one does.
         }
         let checked = Probe::new().ok_or("no pipe").and_then(|probe| interpreter.walk_checked(innermost, &probe));
         self.candidate.store(ptr::null_mut(), Ordering::Release);
@@ -84,7 +85,7 @@ impl Python {
         }
     }
 
-    /// Gives up reading stacks: they did not agree with what the interpreter itself says.
+    /// Stops reading stacks: they did not agree with the interpreter's own report.
     pub(super) fn distrust(&self, log: &Log, why: &str) {
         self.candidate.store(ptr::null_mut(), Ordering::Release);
         self.trusted.store(ptr::null_mut(), Ordering::Release);
@@ -104,7 +105,7 @@ impl Python {
         }
     }
 
-    /// Puts the agent in the interpreter's queue; says whether there was room.
+    /// Puts the agent in the interpreter's queue; returns whether there was room.
     fn ask_interpreter(&self) -> bool {
         let (Some(&agent), add) = (self.agent.get(), symbols::in_process(c"Py_AddPendingCall")) else { return false };
         if add.is_null() {
@@ -117,12 +118,12 @@ impl Python {
         }
     }
 
-    /// Notes that the agent cannot do something now.
+    /// Records that the agent has put work off.
     pub(super) fn run_later(&self) {
         self.later.store(true, Ordering::Release);
     }
 
-    /// The agent wants to run when a backward has ended that begins `seconds` from now, or later.
+    /// Runs the agent after the next backward that begins `seconds` from now, or later.
     pub(super) fn await_backward(&self, now: u64, seconds: f64) {
         if seconds <= 0.0 {
             self.awaits_backward.store(true, Ordering::Relaxed);
@@ -131,8 +132,8 @@ impl Python {
         }
     }
 
-    /// Called for every node of a backward. The interpreter gets to what it is asked for when the thread that called backward,
-    /// if that is its main thread, is back.
+    /// Called for every node of a backward. The interpreter runs the pending call when the thread that called backward
+    /// returns, if that is its main thread.
     #[inline]
     pub fn in_backward(&self) {
         if self.awaits_backward.load(Ordering::Relaxed) && self.awaits_backward.swap(false, Ordering::AcqRel) {
@@ -141,7 +142,7 @@ impl Python {
         }
     }
 
-    /// Asks for the agent once more if it has put something off. Called a few times a second.
+    /// Schedules the agent once more if it has put work off. Called a few times a second.
     pub fn ask_again(&self, now: u64) {
         let from = self.awaits_backward_from.load(Ordering::Relaxed);
         if from != 0 && now >= from {
@@ -153,7 +154,7 @@ impl Python {
         }
     }
 
-    /// Asks for the agent although no layer may be new.
+    /// Schedules the agent although there may be no new layer.
     pub(super) fn run_again(&self) {
         self.unfinished.store(true, Ordering::Release);
         self.schedule();

@@ -1,8 +1,8 @@
-//! What PyTorch calls after every optimizer's step.
+//! The hook that PyTorch calls after every optimizer's step.
 //!
-//! It is an object of a special type, and not a function: debuggers, coverage and profilers are told of calls of Python
-//! functions and of built-in ones, but not of this. torch.compile takes it for something that it cannot compile, and
-//! calls it; a Python function it would compile too.
+//! It is an object of a special type, not a function: debuggers, coverage and profilers see calls of Python functions
+//! and of built-in ones, but not of this. torch.compile treats it as something that it cannot compile, and calls it; it
+//! would compile a Python function.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -15,10 +15,10 @@ use super::walk::MAX_DEPTH;
 use crate::panics;
 use crate::recorder::Recorder;
 
-/// The one hook of this process and of those forked from it; lives for ever.
+/// The one hook of this process and of those forked from it; never freed.
 static HOOK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// The hook, made when it is first asked for. Null where Python refuses.
+/// The hook, created at the first call. Null if Python fails to create it.
 ///
 /// # Safety
 ///
@@ -36,12 +36,12 @@ pub unsafe fn get(api: &Api) -> Object {
         [TypeSlot { slot: CALL, function: stepped as *mut c_void }, TypeSlot { slot: 0, function: ptr::null_mut() }];
     let mut spec = TypeSpec {
         name: c"memlab_native.StepHook".as_ptr(),
-        basic_size: 0, // That of `object`.
+        basic_size: 0, // The size of `object`.
         item_size: 0,
         flags: DEFAULT_FLAGS,
         slots: slots.as_mut_ptr(),
     };
-    // SAFETY: the caller holds the GIL; Python copies what the spec holds, but for the name, which is static.
+    // SAFETY: the caller holds the GIL; Python copies the spec's contents, except the name, which is static.
     unsafe {
         let kind = (api.PyType_FromSpec)(&mut spec);
         if kind.is_null() {
@@ -53,13 +53,13 @@ pub unsafe fn get(api: &Api) -> Object {
     }
 }
 
-/// Adds the hook to a dictionary of PyTorch's, whose values are called by a function with the code `caller`. PyTorch raises if
-/// the dictionary changes meanwhile, so nothing is done while a thread is in there. An empty one is no danger: who goes
-/// through it has come to its end.
+/// Adds the hook to a dictionary of PyTorch's, whose values are called by a function with the code `caller`. PyTorch
+/// raises if the dictionary changes during that, so the hook is not added while a thread runs that function. An empty
+/// dictionary is safe: its iteration has already ended.
 ///
 /// # Safety
 ///
-/// The GIL must be held. It is not given away here.
+/// The GIL must be held. It is not released here.
 pub unsafe fn add(api: &Api, hooks: Object, key: Object, caller: Object) -> bool {
     let Some(interpreter) = Recorder::current().and_then(|recorder| recorder.python.trusted()) else { return false };
     // SAFETY: the caller holds the GIL. Numbers as keys of an OrderedDict run no Python code.
@@ -71,7 +71,7 @@ pub unsafe fn add(api: &Api, hooks: Object, key: Object, caller: Object) -> bool
         let mut is_called = false;
         if (api.PyObject_Size)(hooks) != 0 {
             each_stack(api, interpreter, |frames| {
-                // What lies outside of a very deep stack is not known.
+                // The outer frames of a very deep stack are not known.
                 is_called |= frames.len() == MAX_DEPTH || frames.iter().any(|raw| ptr::eq(raw.code, caller.cast()));
             });
         }
@@ -83,13 +83,13 @@ pub unsafe fn add(api: &Api, hooks: Object, key: Object, caller: Object) -> bool
 ///
 /// # Safety
 ///
-/// To be called by the interpreter, with the GIL and a tuple of arguments.
+/// Must be called by the interpreter, with the GIL and a tuple of arguments.
 unsafe extern "C" fn stepped(_hook: Object, arguments: Object, _keywords: Object) -> Object {
     let Some(api) = Api::get() else { return ptr::null_mut() };
     // SAFETY: called by the interpreter, with the GIL and a tuple.
     unsafe {
         let optimizer = (api.PyTuple_GetItem)(arguments, 0);
-        (api.PyErr_Clear)(); // PyTorch calls it with arguments.
+        (api.PyErr_Clear)(); // Set if the tuple is empty; PyTorch always passes arguments.
         panics::catch(|| after_step(api, optimizer));
         if !(api.PyErr_Occurred)().is_null() {
             return ptr::null_mut(); // A signal handler of the program raised while the agent ran.
@@ -110,7 +110,7 @@ unsafe fn after_step(api: &Api, optimizer: Object) {
     if agent.is_null() || optimizer.is_null() {
         return;
     }
-    // SAFETY: the caller holds the GIL; the agent lives for ever.
+    // SAFETY: the caller holds the GIL; the agent is never freed.
     unsafe {
         untraced(api, || {
             let function = (api.PyObject_GetAttrString)(agent, c"after_step".as_ptr());

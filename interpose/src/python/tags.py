@@ -1,7 +1,7 @@
 """Tags: which address is which parameter, gradient, buffer, input or optimizer state.
 
-Run in the namespace of `agent.py`, after `guards.py`. Tags need PyTorch's help, and wait while anyone might see that
-(`reader.py`).
+Run in the namespace of `agent.py`, after `guards.py`. Tags need PyTorch's help, and are put off while a call of PyTorch
+would be recorded (`reader.py`).
 """
 
 import functools
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # guards.py is run before this file, in the same namespace.
 
 _PARAMETER, _GRADIENT, _OPTIMIZER_STATE, _BUFFER, _INPUT = range(5)
 
-# Tags are refreshed at each of the first optimizer steps, and later so seldom that they cost below 1 % of the time.
+# Tags are refreshed at each of the first optimizer steps, and later so rarely that they cost below 1 % of the time.
 _STEPS_TAGGED_ALWAYS = 8
 _TAGGING_SHARE = 0.01
 _TAGGING_GROWTH = 0.1
@@ -27,41 +27,41 @@ class _Tagger:
         self.native = native
         self.torch = torch
         self.reader = reader
-        self.roots = roots  # layer id -> weak outermost module; the agent's.
+        self.roots = roots  # layer id -> weak outermost module; shared with the agent.
         self.forget_dead = forget_dead
         self.warn_once = warn_once
         self.started = time.monotonic()
         self.optimizers = {}  # id -> [weak optimizer, its steps, when it may be tagged next]
-        self.backwards = -1  # So many were met while no optimizer stepped; -1: none is waited for yet.
-        self.untagged = False  # There are modules that were called for the first time since the last tags.
+        self.backwards = -1  # Backwards seen while no optimizer stepped; -1: not counting yet.
+        self.untagged = False  # Some modules were called for the first time since the last tags.
         self.next_tagging = 0.0
-        self.looks = 0  # At what modules are called with.
+        self.looks = 0  # How often arguments of modules were tagged.
         self.next_look = self.next_survey = 0.0
-        self.surveyed: list = []  # (name, weak module) of those that hold tensors and are not called.
+        self.surveyed: list = []  # (name, weak module) of modules that hold tensors and are not called.
         self.finished = False
 
     def met_model(self):
-        """An outermost module with tensors was called for the first time."""
+        """Called when an outermost module with tensors was called for the first time."""
         self.untagged = True
         if self.backwards < 0:
             self.backwards = 0
             self.native.await_backward(0.0)
 
     def tag_new(self):
-        """Tags modules that were met since the last tags. Models that are made all the time are tagged as seldom as
+        """Tags modules that are new since the last tags. Models that are created continually are tagged as rarely as
         optimizers."""
         if self.untagged and (len(self.roots) <= _STEPS_TAGGED_ALWAYS or time.monotonic() >= self.next_tagging):
             self.tag_all([])
 
     def tag(self, tensor, category, root, name):
-        with _Harmless():  # It may be fake, meta, quantised or otherwise without memory of its own.
+        with _Harmless():  # It may be fake, meta, quantised or otherwise without its own memory.
             for device, address, size in self.reader.memory(tensor):
                 self.native.tag(device, address, category, size, root, name)
 
     def tag_arguments(self):
-        """Tags what the outermost modules that run were called with. What the script makes anew for each call is an input by
-        its life; only of what it made once and for all that could not be told later. Losses that are made anew at every step
-        are looked at as seldom as optimizers are tagged."""
+        """Tags the arguments of the outermost running modules. Tensors that the script creates for each call could
+        later be recognised as inputs by their lifetime, but not those that it creates once. Losses that are created at
+        every step are checked as rarely as optimizers are tagged."""
         before = time.monotonic()
         if self.looks >= _STEPS_TAGGED_ALWAYS and before < self.next_look:
             return
@@ -75,11 +75,11 @@ class _Tagger:
         self.next_look = after + (after - before) / _TAGGING_SHARE
 
     def tag_all(self, optimizers, with_gradients=False):
-        """Tags modules (with gradients, if wanted), and of these optimizers gradients and state. Puts that off while anyone
-        might see it.
+        """Tags modules (with gradients, if wanted), and the gradients and state of these optimizers. Puts that off
+        while it would be recorded.
 
-        Gradients are only asked for where no backward can be under way: autograd's threads replace them without the GIL,
-        and another thread's model may be in the midst of that.
+        Gradients are read only if no backward can be in progress: autograd's threads replace them without the GIL, and
+        another thread's model may be in the middle of one.
         """
         with _Harmless(functools.partial(self.warn_once, "parameters are not known by name")):
             if self.reader.is_watched():
@@ -97,10 +97,10 @@ class _Tagger:
             self.next_tagging = after + max((after - before) / _TAGGING_SHARE, _TAGGING_GROWTH * (after - self.started))
 
     def tag_modules(self, with_gradients):
-        """Tags what belongs to modules; returns parameters by id: (root layer, name)."""
+        """Tags the tensors of modules; returns parameters by id: (root layer, name)."""
         called = [(root, module) for root, reference in list(self.roots.items()) if (module := reference()) is not None]
         roots = [(root, *self.tensors_of(module, "")) for root, module in called]
-        # A module that was also called by itself, before the whole: the whole names its parameters.
+        # If a part was called alone before the whole module, the whole names its parameters.
         roots.sort(key=lambda known: len(known[1]) + len(known[2]), reverse=True)
         roots += [(0, *self.tensors_of(module, f"{name}.")) for name, module in self.uncalled(called)]
         names: dict = {}
@@ -125,8 +125,8 @@ class _Tagger:
         ]
 
     def uncalled(self, called):
-        """Modules that hold tensors without being called, such as averages of weights. A search of the whole heap, so it
-        is made seldom; what it found is remembered."""
+        """Modules that hold tensors without being called, such as averages of weights. Searches the whole heap, so it
+        is done rarely, and the result is kept."""
         before = time.monotonic()
         if before >= self.next_survey or self.finished:
             found = self.reader.uncalled([module for _, module in called])
@@ -138,7 +138,7 @@ class _Tagger:
     def tag_optimizer(self, optimizer, names):
         for group, index, parameter, state in self.reader.optimized(optimizer):
             known = names.get(id(parameter))
-            if known is None:  # Optimized, but of no module that was called.
+            if known is None:  # Optimized, but not in a called module.
                 known = (0, f"param_groups.{group}.{index}")
                 self.tag(parameter, _PARAMETER, *known)
             self.tag_gradient(parameter, *known)
@@ -153,12 +153,12 @@ class _Tagger:
                 self.tag(gradient, _GRADIENT, root, name)
 
     def after_backward(self):
-        """Called by the library when a backward has ended that was waited for: programs that update parameters themselves
-        have no steps after which gradients could be looked at."""
+        """Called by the library when an awaited backward has ended: programs that update parameters themselves have no
+        optimizer steps after which gradients could be read."""
         if self.optimizers:
             return
         self.backwards += 1
-        # Before the first step of an optimizer there is one backward, as a rule.
+        # One backward usually precedes the first step of an optimizer.
         if self.backwards > 1 and not self.native.is_in_backward():
             self.tag_all([], with_gradients=True)
         always = self.backwards <= _STEPS_TAGGED_ALWAYS
@@ -176,9 +176,9 @@ class _Tagger:
                 known[2] = self.next_tagging
 
     def last(self):
-        """Tags what is alive when Python is about to tear the program down."""
+        """Tags the live tensors before Python tears the program down."""
         self.finished = True
         alive = [reference() for reference, _, _ in self.optimizers.values()]
-        alone = threading.active_count() == 1  # Else a backward may be under way.
+        alone = threading.active_count() == 1  # Otherwise a backward may be in progress.
         stepped = [optimizer for optimizer in alive if optimizer is not None]
         self.tag_all(stepped if alone else [], with_gradients=alone and not stepped)

@@ -1,8 +1,8 @@
-//! Reading the calling thread's own Python frames, without the GIL and without the C-API.
+//! Reads the calling thread's own Python frames, without the GIL and without the C-API.
 //!
-//! What makes this safe: only the owning thread changes its chain of frames; a frame keeps its code object alive; and
-//! a thread that is inside a hook is not running bytecode. Other threads' frames are only read while the GIL is held
-//! (see [`super::agent`]), when they cannot change either.
+//! This is safe because only the owning thread changes its chain of frames, a frame keeps its code object alive, and a
+//! thread inside a hook is not running bytecode. Other threads' frames are read only while the GIL is held (see
+//! [`super::agent`]), when they cannot change either.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -15,14 +15,14 @@ use super::layout::{
 use super::lines;
 use super::probe::Probe;
 
-/// Frames deeper than this (counted from the innermost) are left out.
+/// The most frames of a walk; those further out are left out.
 pub const MAX_DEPTH: usize = 512;
 
 /// One Python frame as found in memory.
 #[derive(Clone, Copy)]
 pub struct RawFrame {
     pub code: *const u8,
-    /// The instruction: an index or a pointer, as the layout says.
+    /// The instruction: an index or a pointer, depending on the layout.
     pub position: usize,
     pub frame: *const u8,
 }
@@ -31,7 +31,7 @@ impl RawFrame {
     pub const EMPTY: Self = Self { code: std::ptr::null(), position: 0, frame: std::ptr::null() };
 }
 
-/// What tells whether an address still holds the code object seen there before: addresses are reused. These lie close
+/// Fields that reveal whether an address still holds the same code object: addresses are reused. The fields are close
 /// together in a code object, since they are read for every frame of every walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CodeIdentity {
@@ -41,11 +41,11 @@ pub struct CodeIdentity {
 }
 
 impl CodeIdentity {
-    /// Of no code object.
+    /// Matches no code object.
     pub const EMPTY: Self = Self { filename: 0, name: 0, first_line: 0 };
 }
 
-/// The interpreter in this process, as far as the walker needs to know it.
+/// The interpreter in this process, as far as the walker uses it.
 pub struct Interpreter {
     layout: &'static Layout,
     this_thread_state: unsafe extern "C" fn() -> *const u8,
@@ -55,14 +55,14 @@ pub struct Interpreter {
 
 // SAFETY: the pointers name immortal static objects of libpython.
 unsafe impl Send for Interpreter {}
-// SAFETY: nothing is mutated through the pointers.
+// SAFETY: nothing is written through the pointers.
 unsafe impl Sync for Interpreter {}
 
-/// Why there will be no Python stacks.
+/// Why Python stacks cannot be read.
 pub enum Unsupported {
-    /// No Python in this process: nothing to say.
+    /// No Python in this process: not reported.
     NoPython,
-    /// A Python this table does not know.
+    /// A Python version that the table does not have.
     Unknown(String),
 }
 
@@ -110,7 +110,7 @@ impl Interpreter {
         })
     }
 
-    /// The innermost frame of the calling thread; null where it runs no Python.
+    /// The innermost frame of the calling thread; null if it runs no Python.
     pub fn innermost(&self) -> *const u8 {
         // SAFETY: callable from any thread at any time; null before start, after finalization and on foreign threads.
         let state = unsafe { (self.this_thread_state)() };
@@ -134,11 +134,11 @@ impl Interpreter {
     /// Walks the chain from `innermost` outwards into `frames`; returns how many were found. Frames that run no Python
     /// code (the interpreter's own entry shims) are left out.
     ///
-    /// `last` holds the frames of the walk before (empty, or of this same interpreter): a frame found there again, with
-    /// the same code, need not be looked at closely, which is most of the cost of a walk.
+    /// `last` holds the frames of the previous walk (empty, or of this same interpreter): a frame that is also there,
+    /// with the same code, is not examined closely, which is most of the cost of a walk.
     #[inline]
     pub fn walk(&self, innermost: *const u8, frames: &mut [RawFrame; MAX_DEPTH], last: &[RawFrame]) -> usize {
-        /// How many frames fewer than before a stack may have for its frames to be found again.
+        /// How many frames shorter than before a stack may be for its frames to be found in `last`.
         const WINDOW: usize = 8;
         let layout = self.layout;
         let mut frame = innermost;
@@ -173,7 +173,7 @@ impl Interpreter {
     ///
     /// # Safety
     ///
-    /// `frame` must be a live frame and `code` what [`code_of`](Self::code_of) says of it.
+    /// `frame` must be a live frame and `code` the result of [`code_of`](Self::code_of) for it.
     unsafe fn runs_python(&self, frame: *const u8, code: *const u8) -> bool {
         // SAFETY: a live frame has its owner, and a code object its type, at these offsets.
         unsafe {
@@ -182,8 +182,8 @@ impl Interpreter {
         }
     }
 
-    /// Walks like [`walk`](Self::walk), but has the kernel check every address first: done once, before the first
-    /// plain walk, so that a table that does not fit this build is found out without a crash.
+    /// Walks like [`walk`](Self::walk), but the kernel checks every address first: done once, before the first plain
+    /// walk, so that a table that does not match this build is detected without a crash.
     pub fn walk_checked(&self, innermost: *const u8, probe: &Probe) -> Result<(), &'static str> {
         let mut frame = innermost;
         for _ in 0..MAX_DEPTH {
@@ -223,7 +223,7 @@ impl Interpreter {
         unsafe { (read::<usize>(frame, self.layout.code) & !7) as *const u8 }
     }
 
-    /// What distinguishes the code object now at this address from another one that may be there later.
+    /// The identity of the code object that is at this address now.
     #[inline]
     pub fn identity(&self, code: *const u8) -> CodeIdentity {
         // SAFETY: `code` was found in a live frame of this thread.
@@ -236,8 +236,8 @@ impl Interpreter {
         }
     }
 
-    /// The object in the frame's local variable of this number (0: a method's `self`), or null. Only for frames of
-    /// functions known to have one there.
+    /// The object in the frame's local variable of this index (0: a method's `self`), or null. Only for frames of
+    /// functions known to have an object there.
     #[inline]
     pub fn local(&self, frame: *const u8, number: usize) -> *const u8 {
         // SAFETY: a live frame; a parameter is null, an object, or (3.11+) the cell that a closure made of it.
@@ -263,7 +263,7 @@ impl Interpreter {
         unsafe { type_name(read(object, OBJECT_TYPE)) }
     }
 
-    /// The line the frame is at.
+    /// The frame's current line.
     pub fn line(&self, raw: &RawFrame) -> Option<u32> {
         let layout = self.layout;
         // SAFETY: `raw.code` is a live code object; its line table is a bytes object.
@@ -287,14 +287,14 @@ impl Interpreter {
         unsafe { self.string(read(code, self.layout.code_filename)) }
     }
 
-    /// The plain name of the function (`forward`), which is what identifies PyTorch's own.
+    /// The plain name of the function (`forward`), which identifies PyTorch's own functions.
     pub fn name(&self, code: *const u8) -> String {
         // SAFETY: a live code object's names are string objects.
         unsafe { self.string(read(code, self.layout.code_name)) }
     }
 
-    /// The qualified name (`GPT.forward`) where the version has it. Before 3.11 the class is that of the object the method
-    /// is called on.
+    /// The qualified name (`GPT.forward`) if the version has it. Before 3.11 the class is that of the object that the
+    /// method is called on.
     pub fn qualified_name(&self, raw: &RawFrame) -> String {
         match self.layout.code_qualname {
             0 => {
@@ -310,14 +310,14 @@ impl Interpreter {
         }
     }
 
-    /// The class whose method a frame runs, told by a first argument called `self` or `cls`.
+    /// The class whose method a frame runs, found through a first argument named `self` or `cls`.
     ///
     /// # Safety
     ///
-    /// Before 3.11, for live frames of this thread.
+    /// Only before 3.11, and for live frames of this thread.
     unsafe fn class_of_method(&self, raw: &RawFrame) -> Option<String> {
-        // SAFETY: a live frame, before 3.11. Names of variables are a tuple of strings that lives as long as the code; a local
-        // is null or an object that the frame holds, and so is what a cell holds.
+        // SAFETY: a live frame, before 3.11. Names of variables are a tuple of strings that lives as long as the code;
+        // a local is null or an object that the frame holds, and the same is true for the content of a cell.
         unsafe {
             let names: *const u8 = read(raw.code, self.layout.code_variables);
             if read::<c_int>(raw.code, CODE_ARGUMENTS) < 1 || names.is_null() || read::<usize>(names, TUPLE_SIZE) == 0 {
@@ -339,7 +339,7 @@ impl Interpreter {
         }
     }
 
-    /// The first argument where a closure of the function uses it too, which moves it into a cell behind the locals.
+    /// The first argument if a closure of the function uses it too, which moves it into a cell behind the locals.
     ///
     /// # Safety
     ///
@@ -370,7 +370,8 @@ impl Interpreter {
         if string.is_null() {
             return "?".into();
         }
-        // SAFETY: not null, so the caller promises a live string; the state bits are: interned 2, kind 3, compact 1, ascii 1.
+        // SAFETY: not null, so the caller promises a live string; the state bits are: interned 2, kind 3, compact 1,
+        // ascii 1.
         unsafe {
             let length: usize = read(string, STRING_LENGTH);
             let state: u32 = read(string, STRING_STATE);

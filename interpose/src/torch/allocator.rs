@@ -1,4 +1,4 @@
-//! PyTorch's caching allocator: every block handed out and taken back, and every refusal.
+//! PyTorch's caching allocator: every block allocated and freed, and every out-of-memory error.
 
 use std::ffi::c_void;
 
@@ -32,14 +32,14 @@ static REAL_USAGE: Real<ReportMemoryUsage> =
 static REAL_OUT_OF_MEMORY: Real<ReportOutOfMemory> =
     Real::in_library(c"libc10.so", c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
 
-/// PyTorch's caching allocator handing out (`size` > 0) or taking back (`size` < 0) a block.
+/// PyTorch's caching allocator allocates (`size` > 0) or frees (`size` < 0) a block.
 ///
 /// Called by libc10_cuda with the allocator's mutex held and the GIL usually not held: nothing here may wait for Python
 /// or call back into PyTorch's allocator.
 ///
 /// # Safety
 ///
-/// To be called as PyTorch calls its own function.
+/// Must be called as PyTorch calls its own function.
 #[unsafe(export_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")]
 pub unsafe extern "C-unwind" fn report_memory_usage(
     block: *mut c_void,
@@ -48,7 +48,7 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
     reserved: usize,
     device: TorchDevice,
 ) {
-    // A forked child may give back what its parent took: that alone is no use of the card, and makes no trace.
+    // A forked child may free a block that its parent allocated: that does not use the card, and starts no trace.
     let enter = if size < 0 { Recorder::enter_if_recording } else { Recorder::enter };
     if let Some(index) = device.cuda()
         && let Some(session) = enter()
@@ -69,11 +69,12 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
     }
 }
 
-/// PyTorch's caching allocator about to raise `OutOfMemoryError`. Called with the same held as [`report_memory_usage`].
+/// PyTorch's caching allocator is about to raise `OutOfMemoryError`. The same locks are held as for
+/// [`report_memory_usage`].
 ///
 /// # Safety
 ///
-/// To be called as PyTorch calls its own function.
+/// Must be called as PyTorch calls its own function.
 #[unsafe(export_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
 pub unsafe extern "C-unwind" fn report_out_of_memory(
     requested: i64,

@@ -1,8 +1,8 @@
-//! The link from backward to forward, without Python: which operation's gradient is being computed.
+//! Links backward to forward without Python: finds the forward operation of the gradient being computed.
 //!
-//! Every autograd node made in forward gets a number (`at::sequence_number::get_and_increment`, counted per thread);
-//! when the engine evaluates a node, on a thread of its own that has no Python frames, the number tells which forward
-//! line and layer it belongs to.
+//! Every autograd node made in forward gets a number (`at::sequence_number::get_and_increment`, counted per thread).
+//! When the engine evaluates a node, on its own thread without Python frames, the number identifies the node's forward
+//! line and layer.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -26,12 +26,12 @@ static REAL_EVALUATE: Real<EvaluateFunction> = Real::in_library(
     c"libtorch_cpu.so",
     c"_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE",
 );
-/// `at::RecordFunction::currentThreadId()`, which nodes carry beside their number.
+/// `at::RecordFunction::currentThreadId()`, which nodes store beside their number.
 static TORCH_THREAD: Real<CurrentThread> =
     Real::in_library(c"libtorch_cpu.so", c"_ZN2at14RecordFunction15currentThreadIdEv");
 
 /// Where the nodes of the last two million operations were made, for all threads. A node is found by its thread and
-/// number; a newer one in its place means that it is forgotten. Its pages are only backed when used.
+/// number; if a newer one has its place, it is forgotten. Pages take memory only once they are used.
 static ORIGINS: [Origin; RING] = [const { Origin { node: AtomicU64::new(0), place: AtomicU64::new(0) } }; RING];
 
 const RING: usize = 1 << 21;
@@ -44,7 +44,7 @@ struct Origin {
     place: AtomicU64,
 }
 
-/// The highest number and thread seen: what tells a node's fields from other memory.
+/// The highest number and thread seen, which distinguish a node's fields from other memory.
 static HIGHEST: NodeLimits = NodeLimits { number: AtomicU64::new(0), torch_thread: AtomicU64::new(0) };
 
 struct NodeLimits {
@@ -52,13 +52,13 @@ struct NodeLimits {
     torch_thread: AtomicU64,
 }
 
-/// Threads and numbers both count from 0; a thread would have to make 2⁴⁰ nodes for identities to repeat. A forked child,
-/// whose stacks have other ids, has another recorder.
+/// Threads and numbers both count from 0; a thread would have to make 2⁴⁰ nodes for identities to repeat. A forked
+/// child, whose stacks have other ids, has another recorder.
 fn identity(recorder: &Recorder, torch_thread: u64, number: u64) -> u64 {
     recorder.serial() << 60 ^ torch_thread << 40 ^ number
 }
 
-/// Threads that count in step are kept apart by a multiple of a large odd number.
+/// A multiple of a large odd number separates threads that count in step.
 fn entry(torch_thread: u64, number: u64) -> &'static Origin {
     &ORIGINS[(number.wrapping_add(torch_thread.wrapping_mul(0x9e37_79b1)) as usize) % RING]
 }
@@ -82,7 +82,7 @@ fn remember(session: &mut Session, number: u64) {
     nodes.last_stack = place.stack;
     if nodes.torch_thread == 0 {
         let Some(current_thread) = TORCH_THREAD.get() else { return };
-        // SAFETY: returns the thread's number, giving it one if need be, exactly as the node under construction will.
+        // SAFETY: returns the thread's number, assigning one if necessary, as the node under construction will.
         nodes.torch_thread = unsafe { current_thread() } + 1;
         HIGHEST.torch_thread.fetch_max(nodes.torch_thread - 1, Ordering::AcqRel);
     }
@@ -96,12 +96,12 @@ fn remember(session: &mut Session, number: u64) {
     }
 }
 
-/// The engine evaluating one node. Called on the engine's thread for the device (or on the thread that called
+/// The engine evaluates one node. Called on the engine's thread for the device (or on the thread that called
 /// `backward`), without the GIL; throws what the node throws.
 ///
 /// # Safety
 ///
-/// To be called as PyTorch calls its own function, with a live node.
+/// Must be called as PyTorch calls its own function, with a live node.
 #[unsafe(export_name = "_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE")]
 pub unsafe extern "C-unwind" fn evaluate_function(
     engine: *mut c_void,
@@ -151,7 +151,7 @@ fn enter_node(node: *const u8) -> Option<Backward> {
 /// The number of nodes that were not made by an operation.
 const ACCUMULATE_GRAD: u64 = u64::MAX;
 
-/// What identifies the forward operation of a node.
+/// The identity of a node's forward operation.
 #[derive(Clone, Copy)]
 struct NodeNumber {
     number: u64,
@@ -161,12 +161,12 @@ struct NodeNumber {
 fn origin(recorder: &Recorder, node: NodeNumber) -> Option<(u32, u32)> {
     let origin = entry(node.torch_thread, node.number);
     let place = origin.place.load(Ordering::Acquire);
-    // Overwritten (a graph older than the ring is long), or being so: no link rather than a wrong one.
+    // Overwritten (the graph has more nodes than the ring), or being overwritten: no link rather than a wrong one.
     let known = origin.node.load(Ordering::Acquire) == identity(recorder, node.torch_thread, node.number);
     known.then_some(((place >> 32) as u32, place as u32))
 }
 
-/// Where a node keeps its number, found out from the first nodes seen: libtorch's headers moved it in 2.14.
+/// The offset of a node's number, determined from the first nodes seen: libtorch's headers moved it in 2.14.
 struct Link {
     /// 0: not known yet. Otherwise the offset in bytes; [`Link::OFF`] when no offset fits.
     offset: AtomicU8,
@@ -192,7 +192,7 @@ impl Link {
         }
     }
 
-    /// The number at `offset`, if it is one that a thread has handed out.
+    /// The number at `offset`, if a thread has issued it.
     fn read(node: *const u8, offset: u8) -> Option<NodeNumber> {
         // SAFETY: nodes are far larger than the offsets read; alignment is that of the words.
         let (number, torch_thread) = unsafe {

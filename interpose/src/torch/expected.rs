@@ -1,5 +1,5 @@
-//! Whether the loaded PyTorch has the functions that memlab hooks. A name that PyTorch has changed is simply never called,
-//! so the figures would be wrong without a word.
+//! Checks whether the loaded PyTorch has the functions that memlab hooks. A hook on a renamed function is never called,
+//! so the figures would be wrong without a warning.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -13,12 +13,12 @@ use crate::symbols;
 
 const LIBRARIES: [&CStr; 3] = [c"libc10.so", c"libtorch_cpu.so", c"libtorch_cuda.so"];
 
-/// How many objects had ever been loaded when this was last looked at.
+/// How many objects had ever been loaded at the last check.
 static LOADS: AtomicU64 = AtomicU64::new(0);
-/// Which of [`LIBRARIES`] have been checked in this recording: a bit for each.
+/// Which of [`LIBRARIES`] have been checked in this recording: one bit each.
 static CHECKED: AtomicU64 = AtomicU64::new(0);
 
-/// Warns of what is missing in libraries of PyTorch that were loaded since the last call.
+/// Warns of missing functions in PyTorch libraries that were loaded since the last call.
 pub fn check(recorder: &Recorder) {
     let loads = loaded_objects::loads();
     if LOADS.swap(loads, Ordering::AcqRel) == loads {
@@ -40,13 +40,13 @@ pub fn check(recorder: &Recorder) {
     }
 }
 
-/// In a forked child, whose trace is another.
+/// Called in a forked child, which has another trace.
 pub fn reset_in_child() {
     LOADS.store(0, Ordering::Release);
     CHECKED.store(0, Ordering::Release);
 }
 
-/// A sentence for each hook whose function PyTorch should have and has not.
+/// A sentence for each function that PyTorch should have but does not.
 fn missing(version: Option<Version>, hooks: impl Iterator<Item = Hook>, has: impl Fn(&Hook) -> bool) -> Vec<String> {
     let expected = hooks.filter(|hook| hook.versions.contain(version) && !has(hook));
     let which = version.map_or("this PyTorch".to_owned(), |(major, minor)| format!("PyTorch {major}.{minor}"));
@@ -67,23 +67,23 @@ mod tests {
     use crate::torch::workspace;
 
     #[test]
-    fn each_version_is_asked_for_what_it_has() {
+    fn only_functions_of_the_version_are_expected() {
         // GIVEN a PyTorch that has none of the functions that hand out workspaces
         let asked = |version| missing(version, workspace::hooks().into_iter(), |_| false);
-        // THEN the ones missed are those that this version is known to have, and what that costs is said
+        // THEN those of this version are reported as missing, with the consequence
         assert_eq!(asked(Some((2, 1))).len(), 1);
         assert_eq!(asked(Some((2, 8))).len(), 1);
         assert_eq!(asked(Some((2, 11))).len(), 2);
         assert_eq!(asked(Some((2, 15))).len(), 3);
         assert!(asked(Some((2, 4)))[0].starts_with("PyTorch 2.4 has no at::cuda::getCurrentCUDABlasHandle(): cuBLAS"));
-        // AND an unknown version is asked for nothing that comes and goes
+        // AND for an unknown version, functions that not every version has are not expected
         assert!(asked(None).is_empty());
         assert_eq!(missing(None, hooks(), |_| false).len(), hooks().filter(|h| h.versions.contain(None)).count());
         assert!(missing(Some((2, 15)), hooks(), |_| true).is_empty());
     }
 
     #[test]
-    fn the_version_is_read_from_beside_the_library() -> std::io::Result<()> {
+    fn the_version_is_read_from_the_file_beside_the_library() -> std::io::Result<()> {
         let folder = std::env::temp_dir().join(format!("memlab-version-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("lib"))?;
         let version = |source: &str| {

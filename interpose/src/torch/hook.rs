@@ -1,4 +1,4 @@
-//! What a hook on PyTorch is, and which versions have the function.
+//! A hook on PyTorch, and the versions that have its function.
 
 use std::ffi::{CStr, c_void};
 
@@ -20,12 +20,12 @@ impl Versions {
         Self { since, until: None }
     }
 
-    /// From one version to another, both within.
+    /// Both ends inclusive.
     pub const fn between(since: Version, until: Version) -> Self {
         Self { since, until: Some(until) }
     }
 
-    /// `None`: the version could not be found out.
+    /// `None`: the version is unknown.
     pub fn contain(self, version: Option<Version>) -> bool {
         match version {
             Some(version) => self.since <= version && self.until.is_none_or(|until| version <= until),
@@ -34,7 +34,7 @@ impl Versions {
     }
 }
 
-/// One function of PyTorch's that memlab stands before.
+/// One function of PyTorch's that memlab interposes.
 pub struct Hook {
     /// Its mangled name.
     pub symbol: &'static CStr,
@@ -42,9 +42,9 @@ pub struct Hook {
     pub library: &'static CStr,
     /// memlab's function.
     pub address: *const c_void,
-    /// The versions that are known to have it. In others memlab does not miss it.
+    /// The versions that are known to have it. In others its absence is not reported.
     pub versions: Versions,
-    /// Its name in PyTorch's source, and what cannot be told where it is missing.
+    /// Its name in PyTorch's source, and what memlab cannot record without it.
     pub name: &'static str,
     pub lost: &'static str,
 }

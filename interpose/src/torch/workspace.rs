@@ -1,4 +1,4 @@
-//! Workspaces PyTorch allocates for libraries: what is handed out inside these functions is scratch space of cuBLAS.
+//! Workspaces that PyTorch allocates for libraries: blocks allocated inside these functions are cuBLAS's scratch space.
 
 use std::ffi::{CStr, c_void};
 
@@ -6,8 +6,8 @@ use super::hook::{Hook, Versions};
 use crate::recorder::Recorder;
 use crate::symbols::{Real, abort_without};
 
-/// Two integer arguments (one may be the hidden pointer to a returned `DataPtr`) and a pointer back: the shape all these
-/// functions fit on x86-64.
+/// Two integer arguments (one may be the hidden pointer to a returned `DataPtr`) and a returned pointer: all these
+/// functions fit this signature on x86-64.
 type Fetch = unsafe extern "C-unwind" fn(usize, usize) -> *mut c_void;
 
 const LIBRARY: &CStr = c"libtorch_cuda.so";
@@ -28,7 +28,7 @@ macro_rules! workspace_hooks {
     ($($hook:ident = $symbol:literal, $name:literal, $versions:expr;)*) => {$(
         /// # Safety
         ///
-        /// To be called as PyTorch calls its own function.
+        /// Must be called as PyTorch calls its own function.
         #[doc = concat!("`", $name, "`, called with no lock held, on the thread that runs the operation.")]
         #[unsafe(export_name = $symbol)]
         pub unsafe extern "C-unwind" fn $hook(first: usize, second: usize) -> *mut c_void {
@@ -52,9 +52,10 @@ macro_rules! workspace_hooks {
     }};
 }
 
-// As the libraries of 2.1, 2.4, 2.6, 2.8, 2.11 and 2.15 have them, each called through the linker's table; in the versions
-// between, names may come and go earlier or later. Up to 2.11 the function that returns the handle allocates its workspace.
-// Up to 2.8 the one of cuBLASLt is allocated where it is used and given back at once, and so it counts as temporary.
+// As in the libraries of 2.1, 2.4, 2.6, 2.8, 2.11 and 2.15, each called through the linker's table; in the versions
+// between, names may have been added or removed earlier or later. Up to 2.11 the function that returns the handle
+// allocates its workspace. Up to 2.8 the one of cuBLASLt is allocated where it is used and freed at once, so it counts
+// as temporary.
 workspace_hooks! {
     cublas_handle_until_2_11 = "_ZN2at4cuda24getCurrentCUDABlasHandleEv",
         "at::cuda::getCurrentCUDABlasHandle()", Versions::between((2, 1), (2, 11));
@@ -68,7 +69,7 @@ workspace_hooks! {
         "at::cuda::allocateCUDABlasWorkspace(size_t)", Versions::since((2, 15));
 }
 
-/// Puts the thread's mark back, also when the function throws.
+/// Restores the thread's mark, also when the function throws.
 struct Marked(bool);
 
 impl Drop for Marked {
@@ -77,7 +78,7 @@ impl Drop for Marked {
     }
 }
 
-/// Sets the thread's mark, returns what it was.
+/// Sets the thread's mark; returns the previous one.
 fn mark(inside: bool) -> bool {
     match Recorder::enter_if_recording() {
         Some(session) => std::mem::replace(&mut session.thread.workspace, inside),

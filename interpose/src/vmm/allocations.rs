@@ -1,7 +1,7 @@
-//! `cuMemAlloc` and `cuMemFree` of memory that can leave.
+//! `cuMemAlloc` and `cuMemFree` of movable memory.
 //!
-//! Called from hooks with unknown locks of the program's held. `cuMemAlloc`ed memory of [`LEAST`] bytes and more is backed
-//! this way; what is smaller shares pages with other allocations in the driver and stays there.
+//! Called from hooks; the program may hold any lock. Memory from `cuMemAlloc` of [`LEAST`] bytes and more is backed
+//! this way; smaller allocations share pages with others in the driver and stay there.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -36,7 +36,7 @@ pub fn allocate(bytes: u64) -> Option<Result<u64, Code>> {
     }
     let (device, context) = (current_device(), calls::current_context());
     if context == 0 {
-        return None; // The driver says what is wrong.
+        return None; // The driver reports the error.
     }
     if !calls::can_map(device) {
         static SAID: AtomicBool = AtomicBool::new(false);
@@ -48,7 +48,7 @@ pub fn allocate(bytes: u64) -> Option<Result<u64, Code>> {
     Some(allocate_at(Properties::on_device(device), device, bytes, context))
 }
 
-/// The same in host memory, at an address that the device reaches; `None` where the driver has no such memory.
+/// The same in host memory, at an address that the device can access; `None` if the driver does not support that.
 pub fn allocate_on_host(bytes: u64) -> Option<Result<u64, Code>> {
     let (device, context) = (current_device(), calls::current_context());
     let properties = Properties::on_host(device)?;
@@ -109,7 +109,7 @@ pub fn free(address: u64) -> Option<Result<(), Code>> {
     }
     let freed = Freed { address, context, mapping, physical };
     if captures::is_any() {
-        // `cuMemFree` may be called during a capture; to synchronise would invalidate the capture.
+        // `cuMemFree` may be called during a capture; synchronising would invalidate the capture.
         holdings.deferred.push(freed);
         return Some(Ok(()));
     }
@@ -127,7 +127,7 @@ pub fn free(address: u64) -> Option<Result<(), Code>> {
     Some(Ok(()))
 }
 
-/// A capture has ended: what was freed during it is given back now, unless there is another.
+/// A capture has ended: memory freed during it is released now, unless there is another capture.
 pub fn free_deferred() {
     if captures::is_any() {
         return;
@@ -138,8 +138,8 @@ pub fn free_deferred() {
     HOLDINGS.lock().deferred.extend(left);
 }
 
-/// Destroys a context by `destroy`, and forgets what was allocated in it. The lock is held meanwhile: operations that move
-/// memory use contexts.
+/// Destroys a context by `destroy`, and forgets the memory allocated in it. The lock is held meanwhile: operations that
+/// move memory use contexts.
 pub fn destroy_context(context: u64, destroy: impl FnOnce() -> bool) {
     let mut holdings = HOLDINGS.lock();
     if !destroy() {
@@ -158,7 +158,7 @@ pub fn destroy_context(context: u64, destroy: impl FnOnce() -> bool) {
     }
 }
 
-/// `cuCtxEnablePeerAccess` has let `device` reach the memory of `owner`, as it does with memory of the driver's own.
+/// `cuCtxEnablePeerAccess` has let `device` access the memory of `owner`: applies that to memory that memlab backs.
 pub fn peer_enabled(owner: i32, device: i32) {
     let mut holdings = HOLDINGS.lock();
     if holdings.peers.contains(&(owner, device)) {
@@ -170,7 +170,7 @@ pub fn peer_enabled(owner: i32, device: i32) {
     for (&address, mapping) in mappings.iter_mut().filter(|(_, mapping)| mapping.allocation.is_some()) {
         if physicals.get(&mapping.physical).is_some_and(|physical| physical.device == owner) {
             mapping.allow(&access);
-            // What is not mapped now is allowed when it comes back.
+            // Memory that is not mapped now gets the access when it comes back.
             let _ = calls::set_access(address, mapping.bytes, &access);
         }
     }

@@ -1,5 +1,5 @@
-//! Pinned host memory for what has left the devices. It grows when more is needed and is kept for the next time:
-//! pinning takes longer than copying.
+//! Pinned host memory for bytes that have left the devices. It grows as needed and is kept for the next time: pinning
+//! takes longer than copying.
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::cuda::calls::{self, Code};
 use crate::locks;
 
-/// A piece of the arena: within one region, so that one copy may cover it.
+/// A piece of the arena: within one region, so that one copy can cover it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     pub address: usize,
@@ -34,14 +34,14 @@ struct Region {
 #[derive(Default)]
 pub struct Arena {
     regions: Vec<Region>,
-    /// Address → bytes, none touching another of the same region.
+    /// Address → bytes; adjacent free pieces of a region are merged.
     free: BTreeMap<usize, u64>,
 }
 
 /// Locked after [`super::holdings::HOLDINGS`], or alone.
 pub static ARENA: Mutex<Arena> = Mutex::new(Arena::new());
 
-/// In a forked child, which does not have the pages.
+/// Called in a forked child, which does not have the pages.
 pub fn reset_in_child() {
     locks::reset_in_child(&ARENA, Arena::new());
 }
@@ -49,7 +49,7 @@ pub fn reset_in_child() {
 const LARGEST_REGION: u64 = 1 << 30;
 const LEAST_REGION: u64 = 64 << 20;
 const HUGE_PAGE: u64 = 2 << 20;
-/// Keeps regions apart, so that free pieces of two never become one.
+/// Separates regions, so that free pieces of two regions never merge.
 const GAP: u64 = 4096;
 
 impl Arena {
@@ -66,7 +66,8 @@ impl Arena {
         self.free.values().sum()
     }
 
-    /// Grows until `bytes` are free. A context must be current. What was pinned before an error stays for the next try.
+    /// Grows until `bytes` are free. A context must be current. Memory pinned before an error stays for the next
+    /// attempt.
     pub fn secure(&mut self, bytes: u64) -> Result<(), String> {
         let missing = bytes.saturating_sub(self.free_bytes()).next_multiple_of(HUGE_PAGE);
         if missing == 0 {
@@ -75,7 +76,7 @@ impl Arena {
         let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8) as u64;
         let region = (missing / workers).next_multiple_of(HUGE_PAGE).clamp(LEAST_REGION, LARGEST_REGION);
         let sizes: Vec<u64> = (0..missing.div_ceil(region)).map(|i| region.min(missing - i * region)).collect();
-        // The kernel hands out and zeroes pages on several threads, the driver pins them in order behind.
+        // The kernel allocates and zeroes pages on several threads; the driver pins them in order behind.
         let next = AtomicUsize::new(0);
         let (made, regions) = mpsc::channel();
         std::thread::scope(|scope| {
@@ -95,7 +96,7 @@ impl Arena {
                         failure = Some(format!("no thread could be started ({error}): nothing was moved"));
                         break;
                     }
-                    Err(_) => break, // Fewer will do.
+                    Err(_) => break, // Fewer threads are enough.
                     Ok(_) => {}
                 }
             }
@@ -128,7 +129,7 @@ impl Arena {
         })
     }
 
-    /// Takes pieces that add up to `bytes`, which [`secure`](Self::secure) has made sure are there.
+    /// Takes pieces that add up to `bytes`, which [`secure`](Self::secure) has made available.
     pub fn take(&mut self, bytes: u64) -> Option<Vec<Span>> {
         if self.free_bytes() < bytes {
             return None;
@@ -162,7 +163,7 @@ impl Arena {
         }
     }
 
-    /// Gives regions that hold nothing back to the system. A context must be current.
+    /// Releases regions without taken spans to the system. A context must be current.
     pub fn shrink(&mut self) {
         let free = &mut self.free;
         self.regions.retain(|region| {
@@ -177,7 +178,7 @@ impl Arena {
     }
 }
 
-/// Maps memory and has the kernel back every page, so that a lack of memory is an error here and not later.
+/// Maps memory and makes the kernel back every page, so that a lack of memory is an error here and not later.
 fn take_pages(bytes: u64) -> Result<usize, String> {
     let short = |bytes| format!("the system did not give {} of host memory: nothing was moved", size(bytes));
     // SAFETY: a fresh mapping, which no other thread knows; advice on it, which may be refused.
@@ -194,14 +195,14 @@ fn take_pages(bytes: u64) -> Result<usize, String> {
             return Err(short(bytes));
         }
         libc::madvise(address, bytes as usize, libc::MADV_HUGEPAGE);
-        // A forked child has no use for it, and pages shared with one would be copied on the next write.
+        // A forked child does not use it, and pages shared with one would be copied on the next write.
         libc::madvise(address, (bytes + GAP) as usize, libc::MADV_DONTFORK);
         if libc::madvise(address, bytes as usize, libc::MADV_POPULATE_WRITE) != 0 {
             if *libc::__errno_location() == libc::ENOMEM {
                 libc::munmap(address, (bytes + GAP) as usize);
                 return Err(short(bytes));
             }
-            // A kernel before 5.14: touched one by one.
+            // A kernel before 5.14: touch the pages one by one.
             for page in (0..bytes as usize).step_by(4096) {
                 address.cast::<u8>().add(page).write_volatile(0);
             }
@@ -224,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_do_not_overlap_and_come_back() {
+    fn spans_do_not_overlap_and_can_be_reused() {
         // GIVEN an arena of two regions
         let regions = [(1 << 30, 64u64 << 20), (2 << 30, 32 << 20)];
         let mut arena = Arena::new();
@@ -232,7 +233,7 @@ mod tests {
             arena.regions.push(Region { address, bytes });
             arena.free.insert(address, bytes);
         }
-        // WHEN pieces are taken and given back in a random order
+        // WHEN pieces are taken and returned in a random order
         let mut random = 0x9e37_79b9_7f4a_7c15u64;
         let mut next = |below: u64| {
             random ^= random << 13;
@@ -256,7 +257,7 @@ mod tests {
                 let spans = taken.swap_remove(next(taken.len() as u64) as usize);
                 arena.give_back(&spans);
             }
-            // THEN no byte is taken twice, none lost, and none outside the regions
+            // THEN no byte is taken twice, none is lost, and none is outside the regions
             let mut all: Vec<(usize, u64)> = arena.free.iter().map(|(&address, &bytes)| (address, bytes)).collect();
             all.extend(taken.iter().flatten().map(|span| (span.address, span.bytes)));
             all.sort_unstable();

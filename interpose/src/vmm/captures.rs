@@ -1,29 +1,30 @@
-//! Streams that are being captured into a graph: while there is one, nothing can be synchronised.
+//! Streams that are being captured into a graph: during a capture nothing can be synchronised.
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
 use crate::cuda::calls;
 
-/// A stream's handle, and the thread if each thread has its own stream under that handle (else 0).
+/// A stream's handle, and the thread if each thread has its own stream under that handle (otherwise 0).
 type Key = (u64, usize);
 
 /// Streams that are being captured, and the context in which each capture began.
 static CAPTURING: Mutex<Option<HashMap<Key, u64>>> = Mutex::new(None);
 
 fn key(stream: u64) -> Key {
-    /// `CU_STREAM_PER_THREAD`, which functions for per-thread streams (`_ptsz`) also call 0; the legacy stream, 0 for the
-    /// others, cannot be captured.
+    /// `CU_STREAM_PER_THREAD`, which functions for per-thread streams (`_ptsz`) also call 0; the legacy stream, 0 in
+    /// the other functions, cannot be captured.
     const PER_THREAD: u64 = 2;
     match stream {
-        // SAFETY: cannot fail.
+        // SAFETY: pthread_self cannot fail.
         0 | PER_THREAD => (PER_THREAD, unsafe { libc::pthread_self() } as usize),
         stream => (stream, 0),
     }
 }
 
-/// A capture is about to begin. Noted before the call, so that the thread that closes the gate and finds it empty knows of
-/// all. False if the stream is being captured already: the second call fails, and the first capture goes on.
+/// A capture is about to begin. Recorded before the call, so that the thread that closes the gate and finds it empty
+/// knows of all captures. False if the stream is being captured already: the second call fails, and the first capture
+/// goes on.
 pub fn begins(stream: u64) -> bool {
     let context = calls::current_context();
     CAPTURING.lock().get_or_insert_default().try_insert(key(stream), context).is_ok()
@@ -36,16 +37,16 @@ pub fn ended(stream: u64) {
     }
 }
 
-/// A call that ends a capture has failed: it may go on.
+/// A call that ends a capture has failed: the capture may go on.
 pub fn ended_perhaps(stream: u64) {
     let is_known = CAPTURING.lock().as_ref().is_some_and(|capturing| capturing.contains_key(&key(stream)));
-    // The driver is asked about known streams alone: another handle may be none.
+    // The driver is asked only about known streams: another handle may be invalid.
     if is_known && !calls::is_capturing(key(stream).0) {
         ended(stream);
     }
 }
 
-/// A context is gone, and its captures with it.
+/// A context was destroyed, and its captures with it.
 pub fn context_destroyed(context: u64) {
     if let Some(capturing) = CAPTURING.lock().as_mut() {
         capturing.retain(|_, of| *of != context);
@@ -65,8 +66,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_have_streams_of_their_own() {
-        // GIVEN two threads that capture their own streams, which have one handle, or none
+    fn threads_have_separate_streams() {
+        // GIVEN two threads that capture their own streams, with the per-thread handle or 0
         assert!(begins(2) && !begins(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -74,11 +75,11 @@ mod tests {
                 ended(2);
             });
         });
-        // THEN the end of one is not that of the other
+        // THEN ending one does not end the other
         assert!(is_any());
         ended(0);
         assert!(!is_any());
-        // AND for other streams it is no matter which thread ends them
+        // AND any thread can end the capture of another stream
         assert!(begins(77));
         std::thread::scope(|scope| {
             scope.spawn(|| ended(77));

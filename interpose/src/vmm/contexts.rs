@@ -6,7 +6,7 @@ use crate::cuda::calls;
 use crate::cuda::device::primary_context;
 use crate::locks;
 
-/// Contexts that the program has made besides the devices' primary ones, and their devices.
+/// Contexts that the program has created besides the devices' primary ones, and their devices.
 static CREATED: Mutex<Vec<(u64, i32)>> = Mutex::new(Vec::new());
 
 pub fn created(context: u64, device: i32) {
@@ -23,7 +23,7 @@ pub fn all() -> Vec<u64> {
     primary.chain(CREATED.lock().iter().map(|&(context, _)| context)).collect()
 }
 
-/// A context in which copies to and from a device can be made; 0 where there is none.
+/// A context for copies to and from a device; 0 if there is none.
 pub fn of_device(device: i32) -> u64 {
     match primary_context(device) {
         0 => CREATED.lock().iter().find(|&&(_, owner)| owner == device).map_or(0, |&(context, _)| context),

@@ -1,10 +1,10 @@
-//! The gate that every hooked driver call passes that must not run while memory moves. Open, it costs a few nanoseconds; closed, threads
-//! wait in it, before they enter the driver, until it opens again.
+//! The gate for hooked driver calls that must not run while memory moves. Open, it costs a few nanoseconds; closed,
+//! threads wait in it, before they enter the driver, until it opens again.
 //!
-//! A passing thread notes that it is inside *before* it looks whether the gate is closed. The closing thread closes it
-//! *before* it looks which threads are inside. Each sees the other, provided that neither's store and load are reordered.
-//! So that the passing thread needs no fence for that, the closing one makes every running thread of the process execute
-//! one, where the kernel has `membarrier`.
+//! A passing thread stores that it is inside *before* it loads the gate's state. The closing thread stores the state
+//! *before* it loads which threads are inside. At least one sees the other, provided that neither's store and load are
+//! reordered. To spare the passing thread a fence, the closing one makes every running thread of the process execute
+//! one, if the kernel has `membarrier`.
 
 use std::cell::Cell;
 use std::ptr;
@@ -18,19 +18,19 @@ const CLOSED: u32 = 1;
 static STATE: AtomicU32 = AtomicU32::new(OPEN);
 /// Whether there is a gate: only in a program started for offloading.
 static BUILT: AtomicBool = AtomicBool::new(false);
-/// Whether the kernel makes the fence of the passing side.
+/// Whether `membarrier` replaces the fence of the passing side.
 static LIGHT: AtomicBool = AtomicBool::new(false);
 
-/// Where one thread says how many gated calls it is inside of.
+/// One thread's count of gated calls that it is inside of.
 #[repr(align(128))]
 struct Slot {
     inside: AtomicU32,
-    /// Belongs to a living thread.
+    /// In use by a living thread.
     taken: AtomicBool,
     next: AtomicPtr<Slot>,
 }
 
-/// All slots ever made; they are used again and never freed, so the list can be walked without a lock.
+/// All slots ever made; they are reused and never freed, so the list can be walked without a lock.
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
@@ -43,14 +43,14 @@ struct HandBack;
 
 impl Drop for HandBack {
     fn drop(&mut self) {
-        // SAFETY: null or a slot, and those live for ever.
+        // SAFETY: null or a slot, which is never freed.
         if let Some(slot) = unsafe { OWN.replace(ptr::null()).as_ref() } {
             slot.taken.store(false, Ordering::Release);
         }
     }
 }
 
-/// A thread's stay inside a gated call.
+/// A thread's passage through a gated call.
 pub struct Pass(Option<&'static Slot>);
 
 impl Drop for Pass {
@@ -65,7 +65,7 @@ impl Drop for Pass {
 /// Enables the gate and registers for membarrier. Called when the library is loaded, and again in a forked child.
 pub fn build() {
     const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
-    // SAFETY: a system call without pointers; refused where the kernel is too old or forbids it.
+    // SAFETY: a system call without pointers; fails if the kernel is too old or forbids it.
     let registered = unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0) } == 0;
     LIGHT.store(registered, Ordering::Relaxed);
     BUILT.store(true, Ordering::Release);
@@ -96,7 +96,7 @@ pub fn enter() -> Pass {
 fn wait(slot: &Slot) {
     loop {
         slot.inside.store(0, Ordering::Release);
-        // SAFETY: a valid futex word; returns when it is woken, has changed, or a signal came.
+        // SAFETY: a valid futex word; returns when it is woken, the word has changed, or a signal arrived.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
@@ -143,7 +143,8 @@ fn claim() -> &'static Slot {
         }
     });
     OWN.set(slot);
-    // A thread whose locals are being torn down keeps its slot for good; it is empty, and few do CUDA there.
+    // A thread whose locals are being destroyed keeps its slot permanently; the slot is empty, and few threads call
+    // CUDA there.
     let _ = HAND_BACK.try_with(|_| ());
     slot
 }
@@ -160,7 +161,7 @@ pub fn let_through() {
 fn own_slot() -> &'static Slot {
     match OWN.get() {
         own if own.is_null() => claim(),
-        // SAFETY: slots live for ever.
+        // SAFETY: slots are never freed.
         own => unsafe { &*own },
     }
 }
@@ -176,7 +177,7 @@ pub fn close() {
     fence(Ordering::SeqCst);
 }
 
-/// Opens it and wakes the threads that wait.
+/// Opens the gate and wakes the waiting threads.
 pub fn open() {
     STATE.store(OPEN, Ordering::SeqCst);
     // SAFETY: a valid futex word.
@@ -218,7 +219,7 @@ fn is_empty() -> bool {
     true
 }
 
-/// In a forked child, where no thread would open the gate, and the other threads' slots are free.
+/// Called in a forked child, where no thread would open the gate, and the other threads' slots are free.
 pub fn reset_in_child() {
     if !BUILT.load(Ordering::Relaxed) {
         return;
@@ -246,7 +247,7 @@ mod tests {
 
     #[test]
     fn no_thread_is_inside_while_it_is_closed() {
-        // GIVEN threads that pass the gate all the time, and write down what they see inside
+        // GIVEN threads that pass the gate repeatedly, and record what they see inside
         build();
         static ALONE: AtomicBool = AtomicBool::new(false);
         static ENTRIES: AtomicU64 = AtomicU64::new(0);
@@ -276,7 +277,7 @@ mod tests {
                 ALONE.store(true, Ordering::SeqCst);
                 let before = ENTRIES.load(Ordering::SeqCst);
                 std::hint::spin_loop();
-                // THEN no thread goes in while it is closed
+                // THEN no thread enters while it is closed
                 assert_eq!(ENTRIES.load(Ordering::SeqCst), before);
                 ALONE.store(false, Ordering::SeqCst);
                 open();
@@ -288,19 +289,19 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_the_process_does_not_wait() {
+    fn the_thread_that_ends_the_process_does_not_wait() {
         // GIVEN a gate that stays closed
         build();
         std::thread::spawn(|| {
             let_through();
-            // SAFETY: the slot lives for ever.
+            // SAFETY: the slot is never freed.
             let depth = unsafe { (*OWN.get()).inside.load(Ordering::Relaxed) };
             assert_eq!(depth, 1);
             drop(enter());
-            // SAFETY: the slot lives for ever.
+            // SAFETY: the slot is never freed.
             assert_eq!(unsafe { (*OWN.get()).inside.load(Ordering::Relaxed) }, depth);
-            // Not to be in the way of other tests.
-            // SAFETY: the slot lives for ever.
+            // Resets the slot for other tests.
+            // SAFETY: the slot is never freed.
             unsafe { (*OWN.get()).inside.store(0, Ordering::Relaxed) };
         })
         .join()

@@ -1,14 +1,14 @@
-//! `cuMemCreate` and kin, for a program that manages virtual memory itself: it gets handles of memlab's, because the
-//! driver's change when memory leaves and comes back.
+//! `cuMemCreate` and related calls, for a program that manages virtual memory itself: it gets memlab's handles, because
+//! the driver's change when memory moves.
 //!
-//! Called from hooks with unknown locks of the program's held.
+//! Called from hooks; the program may hold any lock.
 
 use super::holdings::{HOLDINGS, Holdings, Mapping};
 use super::physical::{Physical, Piece, Place};
 use crate::cuda::calls::{self, Code};
 use crate::cuda::types::{Access, Properties};
 
-/// The upper half of the handles that the program gets ("meml"); the driver's are small numbers or pointers.
+/// The upper half of memlab's handles ("meml"); the driver's are small numbers or pointers.
 const HANDLE_MARK: u64 = 0x6d65_6d6c << 32;
 
 fn number_of(handle: u64) -> Option<u64> {
@@ -35,7 +35,7 @@ pub fn create(bytes: u64, properties: &Properties) -> Option<Result<u64, Code>> 
     }))
 }
 
-/// The same in host memory that the device reaches: what the program asked for on the device, of these `properties`.
+/// The same in host memory that the device can access, for a request of `properties` on the device.
 pub fn create_on_host(device: i32, bytes: u64, properties: &Properties) -> Option<Result<u64, Code>> {
     let on_host = Properties::on_host(device)?;
     // Not every kind of host memory has handles that other processes can open.
@@ -55,7 +55,7 @@ pub fn create_on_host(device: i32, bytes: u64, properties: &Properties) -> Optio
     }))
 }
 
-/// Does something with the physical memory behind a handle of memlab's; `None` leaves it to the driver.
+/// Calls `what` with the physical memory behind one of memlab's handles; `None` leaves the call to the driver.
 fn with<T>(handle: u64, what: impl FnOnce(&mut Holdings, u64) -> Result<T, Code>) -> Option<Result<T, Code>> {
     let number = number_of(handle)?;
     let mut holdings = HOLDINGS.lock();
@@ -92,12 +92,12 @@ pub fn map(address: u64, bytes: u64, offset: u64, handle: u64, flags: u64) -> Op
     })
 }
 
-/// `cuMemUnmap` of a range in which something is memlab's; `None` leaves it to the driver.
+/// `cuMemUnmap` of a range that contains memory of memlab's; `None` leaves it to the driver.
 pub fn unmap(address: u64, bytes: u64) -> Option<Result<(), Code>> {
     let mut holdings = HOLDINGS.lock();
     let end = address.saturating_add(bytes);
     if holdings.mapping_at(address).is_some_and(|(start, _)| start < address) {
-        return Some(Err(Code::INVALID_VALUE)); // From its middle on: the driver knows pieces that the program does not.
+        return Some(Err(Code::INVALID_VALUE)); // From its middle on: the driver has pieces that the program does not know.
     }
     let ours: Vec<(u64, u64)> = holdings.mappings.range(address..end).map(|(&at, it)| (at, it.bytes)).collect();
     if ours.is_empty() {
@@ -109,7 +109,7 @@ pub fn unmap(address: u64, bytes: u64) -> Option<Result<(), Code>> {
     if ours.iter().any(is_part) {
         return Some(Err(Code::INVALID_VALUE)); // In part, or by the wrong call: the driver refuses it too.
     }
-    // What is between them is the driver's.
+    // Memory between them is the driver's.
     let mut next = address;
     for &(at, length) in ours.iter().chain([&(end, 0)]) {
         if at > next
@@ -132,7 +132,7 @@ pub fn unmap(address: u64, bytes: u64) -> Option<Result<(), Code>> {
     Some(Ok(()))
 }
 
-/// The driver has allowed access to a range. Noted, to be allowed again when memory comes back.
+/// The driver has set access to a range. Stored, to be set again when memory comes back.
 pub fn access_set(address: u64, bytes: u64, access: &[Access]) {
     let mut holdings = HOLDINGS.lock();
     for (_, mapping) in holdings.mappings.range_mut(address..address.saturating_add(bytes)) {
@@ -145,7 +145,7 @@ pub fn retain(address: u64) -> Option<Result<u64, Code>> {
     let mut holdings = HOLDINGS.lock();
     let (_, mapping) = holdings.mapping_at(address)?;
     if mapping.allocation.is_some() {
-        return Some(Err(Code::INVALID_VALUE)); // As the driver says of what `cuMemAlloc` made.
+        return Some(Err(Code::INVALID_VALUE)); // The driver's answer for memory from `cuMemAlloc`.
     }
     let number = mapping.physical;
     holdings.physicals.get_mut(&number)?.references += 1;
@@ -157,8 +157,8 @@ pub fn properties(handle: u64) -> Option<Result<Properties, Code>> {
     with(handle, |holdings, number| holdings.physicals.get(&number).map(|it| it.properties).ok_or(Code::INVALID_VALUE))
 }
 
-/// Shares the memory by the driver's own handle of it. If that succeeds, the memory is never moved from here on. Memory that
-/// is in the host's, in whole or in part, cannot be shared.
+/// Shares the memory by the driver's own handle of it. If that succeeds, the memory is never moved from here on. Memory
+/// that is in host memory, in whole or in part, cannot be shared.
 pub fn fix(handle: u64, why: &'static str, share: impl FnOnce(u64) -> Result<(), Code>) -> Option<Result<(), Code>> {
     with(handle, |holdings, number| {
         let physical = holdings.physicals.get_mut(&number).ok_or(Code::INVALID_VALUE)?;
@@ -171,7 +171,7 @@ pub fn fix(handle: u64, why: &'static str, share: impl FnOnce(u64) -> Result<(),
     })
 }
 
-/// The same for what is mapped at an address.
+/// The same for the memory mapped at an address.
 pub fn fix_at(address: u64, why: &'static str) {
     let mut holdings = HOLDINGS.lock();
     let number = holdings.mapping_at(address).map(|(_, mapping)| mapping.physical);

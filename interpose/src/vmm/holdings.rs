@@ -1,4 +1,4 @@
-//! The memory that can be moved: what is mapped where, and where its bytes are at the moment.
+//! The movable memory: what is mapped where, and where its bytes are now.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::cuda::calls::{self, Code, Current};
 use crate::cuda::types::Access;
 use crate::locks;
 
-/// What `cuMemAlloc` was asked for, where memlab answered it.
+/// The request of a `cuMemAlloc` that memlab answered.
 #[derive(Clone, Copy)]
 pub struct Allocation {
     pub requested: u64,
@@ -19,7 +19,7 @@ pub struct Allocation {
 pub struct Mapping {
     pub bytes: u64,
     pub physical: u64,
-    /// What the program has allowed, by location.
+    /// The access that the program has set, by location.
     pub access: Vec<Access>,
     pub allocation: Option<Allocation>,
 }
@@ -40,7 +40,7 @@ impl Mapping {
     }
 }
 
-/// An address, and which devices may reach what is mapped there.
+/// An address, and the devices that may access the memory mapped there.
 pub struct MappedAddress {
     pub address: u64,
     pub access: Vec<Access>,
@@ -50,9 +50,9 @@ pub struct MappedAddress {
 pub struct Totals {
     pub device_bytes: u64,
     pub host_bytes: u64,
-    /// What cannot be moved of memory that memlab answered for.
+    /// Bytes of memory from memlab that cannot be moved.
     pub fixed_bytes: u64,
-    /// What `cuMemAlloc` was asked for and memlab answered.
+    /// Bytes requested by `cuMemAlloc` calls that memlab answered.
     pub backed_bytes: u64,
 }
 
@@ -78,18 +78,18 @@ impl Freed {
 }
 
 pub struct Holdings {
-    /// By memlab's own number.
+    /// Keyed by a number of memlab's.
     pub physicals: BTreeMap<u64, Physical>,
     pub mappings: BTreeMap<u64, Mapping>,
     last: u64,
-    /// (whose memory, who may reach it), as `cuCtxEnablePeerAccess` has it.
+    /// (owner of the memory, device that may access it), as set by `cuCtxEnablePeerAccess`.
     pub peers: Vec<(i32, i32)>,
-    /// Freed during a capture, and still there.
+    /// Freed during a capture, and not released yet.
     pub deferred: Vec<Freed>,
 }
 
-/// Held while tables change and while bytes are moved. A thread of the program may wait for it in a call that frees; the
-/// thread that moves needs nothing that such a thread can hold.
+/// Held while tables change and while bytes are moved. A thread of the program may wait for it in a call that frees;
+/// the thread that moves bytes needs no lock that such a thread can hold.
 pub static HOLDINGS: Mutex<Holdings> = Mutex::new(Holdings::new());
 
 impl Holdings {
@@ -124,7 +124,7 @@ impl Holdings {
         if physical.references == 0 && physical.mapped_at.is_empty() { self.physicals.remove(&number) } else { None }
     }
 
-    /// An address at which `number` can be read and written by its device; without one it cannot be moved.
+    /// An address at which the device can read and write `number`; without one it cannot be moved.
     pub fn reach(&self, number: u64) -> Option<u64> {
         let physical = self.physicals.get(&number)?;
         let own = Access::full(physical.device);
@@ -135,7 +135,8 @@ impl Holdings {
             .find(|at| self.mappings.get(at).is_some_and(|it| it.bytes == physical.bytes && it.access.contains(&own)))
     }
 
-    /// Whether its bytes can be moved. What is mapped in part at some address could not be mapped there in pieces.
+    /// Whether its bytes can be moved. Memory that is mapped in part at some address could not be mapped there in
+    /// pieces.
     pub fn is_movable(&self, number: u64) -> bool {
         self.physicals.get(&number).is_some_and(|physical| {
             let whole = |at| self.mappings.get(at).is_some_and(|mapping| mapping.bytes == physical.bytes);
@@ -143,13 +144,13 @@ impl Holdings {
         }) && self.reach(number).is_some()
     }
 
-    /// Whether the program cannot run: some of its memory is not mapped.
+    /// Whether the program cannot run because some of its memory is not mapped.
     pub fn is_waiting(&self) -> bool {
         let mut pieces = self.physicals.values().flat_map(|physical| &physical.pieces);
         pieces.any(|piece| piece.lost_mapping || matches!(piece.place, Place::Arena(_)))
     }
 
-    /// Where a piece belongs, and which devices may reach it there.
+    /// The addresses of a piece, and the devices that may access it there.
     pub fn addresses(&self, number: u64, offset: u64) -> Vec<MappedAddress> {
         let mapped_at = self.physicals.get(&number).map_or(&[][..], |physical| &physical.mapped_at);
         let mapped = |&at: &u64| {
@@ -159,12 +160,12 @@ impl Holdings {
         mapped_at.iter().filter_map(mapped).collect()
     }
 
-    /// Host memory mapped at the program's addresses.
+    /// Bytes of host memory mapped at the program's addresses.
     pub fn mapped_host_bytes(&self) -> u64 {
         self.physicals.values().map(|physical| physical.bytes_where(|place| matches!(place, Place::Host(_)))).sum()
     }
 
-    /// Bytes in host memory, for every device that anything belongs to.
+    /// Bytes in host memory, for every device with any memory in the tables.
     pub fn host_bytes_by_device(&self) -> BTreeMap<i32, u64> {
         let mut by_device = BTreeMap::<i32, u64>::new();
         for physical in self.physicals.values() {
@@ -191,7 +192,7 @@ impl Holdings {
     }
 }
 
-/// In a forked child: the card's memory is its parent's, and the tables may have been in the middle of a change.
+/// Called in a forked child: the card's memory is its parent's, and the tables may have been in the middle of a change.
 pub fn reset_in_child() {
     locks::reset_in_child(&HOLDINGS, Holdings::new());
 }

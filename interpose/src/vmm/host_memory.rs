@@ -1,5 +1,5 @@
-//! How much host memory may still be taken: the machine's, that of the control groups the process is in, and what the
-//! user allows.
+//! How much host memory may still be taken: within the machine's memory, the process's control groups, and the user's
+//! limit.
 
 use crate::config::config;
 use std::fs;
@@ -10,11 +10,11 @@ use memlab_sizes::format as size;
 /// Always left to the rest of the machine.
 const SPARED: u64 = 512 << 20;
 
-/// Checks that `bytes` more of host memory can be had, without taking them.
+/// Checks that `bytes` more of host memory are available, without taking them.
 ///
 /// # Errors
 ///
-/// Says what they would exceed.
+/// The bound that they would exceed.
 pub fn check(bytes: u64, taken: u64) -> Result<(), String> {
     if let Some(most) = config().host_max
         && taken + bytes > most
@@ -37,7 +37,7 @@ pub fn check(bytes: u64, taken: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes that can be had by the tightest of all bounds, and whose bound that is. `root` is where `/proc` and `/sys` are.
+/// Bytes available under the tightest of all bounds, and that bound's name. `root` is where `/proc` and `/sys` are.
 fn available(root: &Path) -> Option<(u64, String)> {
     let machine = fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| of_machine(&text));
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).map_or_else(|_| Vec::new(), |text| of_groups(&text));
@@ -54,7 +54,7 @@ fn of_machine(meminfo: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The folders of the process's memory control groups and of all above them, relative to the root.
+/// The folders of the process's memory control groups and of all their ancestors, relative to the root.
 fn of_groups(cgroup: &str) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for line in cgroup.lines() {
@@ -77,7 +77,7 @@ fn of_groups(cgroup: &str) -> Vec<PathBuf> {
     folders
 }
 
-/// What a control group still lets its processes take; `None` without a limit. Caches of files count as free.
+/// Bytes that a control group's processes may still take; `None` without a limit. File caches count as free.
 fn of_group(folder: &Path) -> Option<u64> {
     let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
     let most = number("memory.max").or_else(|| number("memory.limit_in_bytes"))?;
@@ -93,8 +93,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tightest_bound_counts() {
-        // GIVEN a machine with 8 GiB to spare, and a group inside another that allows 3 GiB, of which 2 are used
+    fn the_tightest_bound_decides() {
+        // GIVEN a machine with 8 GiB available, and a group inside another that allows 3 GiB, of which 2 are used
         let root = std::env::temp_dir().join(format!("memlab-host-memory-{}", std::process::id()));
         let write = |path: &str, text: &str| {
             let path = root.join(path);
@@ -116,7 +116,7 @@ mod tests {
         // AND without the group's limit it is the machine's
         write("sys/fs/cgroup/outer/memory.max", "max\n");
         assert_eq!(available(&root).unwrap(), (8 << 30, "the machine".to_owned()));
-        // AND the older kind of group is known too
+        // AND version 1 control groups are read too
         write("proc/self/cgroup", "12:cpu,cpuacct:/x\n5:memory:/job\n");
         write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1000\n");
         write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "400\n");

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
-/// Some of the program's memory was spilled over a limit, whether or not the program was started for offloading.
+/// Some of the program's memory has spilled over a limit, whether or not the program was started for offloading.
 static SPILLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the program was started for offloading.
@@ -22,7 +22,7 @@ pub fn holds_memory() -> bool {
     is_enabled() || SPILLED.load(Ordering::Relaxed)
 }
 
-/// From here on they may.
+/// Called before the program gets the first of them.
 pub fn begin_to_hold() {
     SPILLED.store(true, Ordering::Release);
 }

@@ -1,6 +1,6 @@
 //! Physical memory behind the program's addresses.
 //!
-//! A [`Physical`] is what the program takes for one piece of device memory, by `cuMemAlloc` or by `cuMemCreate`. Its bytes
+//! A [`Physical`] is one piece of device memory from the program's view, from `cuMemAlloc` or `cuMemCreate`. Its bytes
 //! are in [`Piece`]s: one, on the device, until part of it is moved. The program never sees the driver's handles of
 //! pieces, because they change.
 
@@ -10,9 +10,9 @@ use crate::cuda::types::Properties;
 
 /// Where the bytes of a piece are.
 pub enum Place {
-    /// In physical memory of the device, by this handle of the driver's.
+    /// In physical memory of the device, by the driver's handle.
     Device(u64),
-    /// In physical memory of the host, mapped at the same address, by this handle.
+    /// In physical memory of the host, mapped at the same address, by the driver's handle.
     Host(u64),
     /// In the arena, and not mapped: the program has to wait.
     Arena(Vec<Span>),
@@ -32,7 +32,7 @@ impl Piece {
         Self { offset, bytes, place, lost_mapping: false }
     }
 
-    /// The driver's handle, of what is mapped.
+    /// The driver's handle of the physical memory; `None` in the arena.
     pub fn handle(&self) -> Option<u64> {
         match self.place {
             Place::Device(handle) | Place::Host(handle) => Some(handle),
@@ -40,7 +40,7 @@ impl Piece {
         }
     }
 
-    /// Gives its memory back.
+    /// Releases its memory.
     pub fn release(self) {
         match self.place {
             Place::Device(handle) | Place::Host(handle) => calls::release(handle),
@@ -48,7 +48,7 @@ impl Piece {
         }
     }
 
-    /// How much of it is in a mapping of so many bytes: the program may map the beginning only.
+    /// How much of it is in a mapping of this size: the program may map only the beginning.
     fn bytes_within(&self, mapped: u64) -> u64 {
         self.bytes.min(mapped.saturating_sub(self.offset))
     }
@@ -58,7 +58,7 @@ pub struct Physical {
     pub device: i32,
     pub bytes: u64,
     pub properties: Properties,
-    /// Handles that the program holds; none of what `cuMemAlloc` made.
+    /// Handles that the program holds; 0 for memory from `cuMemAlloc`.
     pub references: u32,
     /// In order, without gaps.
     pub pieces: Vec<Piece>,
@@ -94,7 +94,7 @@ impl Physical {
         Ok(())
     }
 
-    /// Gives all of its memory back.
+    /// Releases all of its memory.
     pub fn release(self) {
         self.pieces.into_iter().for_each(Piece::release);
     }

@@ -1,27 +1,27 @@
-//! What the program is told of memory that memlab backs.
+//! Answers to the program's queries about memory that memlab backs.
 
 use super::holdings::HOLDINGS;
 
-/// Whether an address is in memory by which memlab answered `cuMemAlloc`.
+/// Whether an address is in memory from a `cuMemAlloc` that memlab answered.
 pub fn is_backed(address: u64) -> bool {
     HOLDINGS.lock().mapping_at(address).is_some_and(|(_, mapping)| mapping.allocation.is_some())
 }
 
-/// `cuMemGetAddressRange` of what consists of pieces, which the driver takes for several ranges.
+/// `cuMemGetAddressRange` of memory in several pieces, which the driver treats as several ranges.
 pub fn range(address: u64) -> Option<(u64, u64)> {
     let holdings = HOLDINGS.lock();
     let (start, mapping) = holdings.mapping_at(address)?;
     Some((start, mapping.bytes_asked_for()))
 }
 
-/// The answer to an attribute of an address, of C's `int` or of 8 bytes.
+/// The value of an address's attribute, either C's `int` or 8 bytes.
 pub enum Fact {
     Number(i32),
     Word(u64),
 }
 
-/// What `cuPointerGetAttribute` is to answer for memory that memlab backs, where the driver's answer would depend on where
-/// the bytes are at the moment, on how many pieces they are in, or on who has allocated them; `None` leaves it to the driver.
+/// The answer of `cuPointerGetAttribute` for memory that memlab backs, if the driver's answer would depend on where the
+/// bytes are now, on how many pieces they are in, or on who has allocated them; `None` leaves it to the driver.
 pub fn attribute(address: u64, attribute: i32) -> Option<Fact> {
     /// `CUpointer_attribute`
     const CONTEXT: i32 = 1;

@@ -8,7 +8,7 @@ use super::arena::ARENA;
 use super::holdings::{HOLDINGS, Totals};
 use crate::locks;
 
-/// What the tables said when they could last be read: while bytes are copied they are locked.
+/// The totals when the tables could last be read: they are locked while bytes are copied.
 #[derive(Clone, Copy)]
 pub struct Seen {
     pub totals: Totals,
@@ -21,7 +21,7 @@ static LAST_SEEN: Mutex<Seen> = Mutex::new(Seen {
     arena_bytes: 0,
 });
 
-/// What the tables say, or said last if they are locked for longer than `timeout`.
+/// The current totals, or the last ones if the tables stay locked for longer than `timeout`.
 pub fn latest(timeout: Duration) -> Seen {
     let mut seen = LAST_SEEN.lock();
     if let Some(holdings) = HOLDINGS.try_lock_for(timeout) {
@@ -33,12 +33,12 @@ pub fn latest(timeout: Duration) -> Seen {
     *seen
 }
 
-/// Bytes of all devices' that are in host memory, when it could last be told.
+/// Bytes of all devices in host memory, from the last totals.
 pub fn host_bytes() -> u64 {
     latest(Duration::ZERO).totals.host_bytes
 }
 
-/// Bytes of a device's that are in host memory; `None` while they are being moved.
+/// Bytes of a device in host memory; `None` while they are being moved.
 pub fn host_bytes_of(device: i32) -> Option<u64> {
     Some(HOLDINGS.try_lock()?.host_bytes_by_device().get(&device).copied().unwrap_or(0))
 }
