@@ -9,7 +9,7 @@ from harness import ROOT, TESTS, Skip
 # A file, and a selection of its tests.
 CHOSEN = {
     "test_agent.py": "not out_of_memory",
-    "test_kinds.py": "not lacks",
+    "test_kinds.py": "not missing_pytorch_function",
     "test_interception.py": "without_caching",
 }
 
