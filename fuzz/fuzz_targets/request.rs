@@ -12,8 +12,8 @@ use libfuzzer_sys::fuzz_target;
 mod request;
 
 fuzz_target!(|bytes: &[u8]| {
-    match request::Request::parse(bytes) {
-        Ok(request::Request::Move { ranges, .. }) => assert!(!ranges.is_empty()),
+    match request::ControlRequest::parse(bytes) {
+        Ok(request::ControlRequest::Move { ranges, .. }) => assert!(!ranges.is_empty()),
         Ok(_) => {}
         Err(why) => assert!(!why.is_empty() && why.len() < 1000),
     }

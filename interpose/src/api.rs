@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::control;
 use crate::limit::card::OnLimit;
 use crate::limit::settings;
-use crate::mover::operation::{self, Request};
+use crate::mover::operation::{self, Operation};
 use crate::panics;
 use crate::recorder::Recorder;
 use crate::request::{DEVICES, LONGEST_TIMEOUT, is_limit};
@@ -51,7 +51,7 @@ fn duration(seconds: c_double) -> Duration {
     asked.unwrap_or(if seconds > 0.0 { LONGEST_TIMEOUT } else { Duration::ZERO }).min(LONGEST_TIMEOUT)
 }
 
-fn finish(request: Request, timeout: Duration) -> Result<(), String> {
+fn finish(request: Operation, timeout: Duration) -> Result<(), String> {
     operation::start(request, timeout)?.wait()
 }
 
@@ -60,7 +60,7 @@ fn finish(request: Request, timeout: Duration) -> Result<(), String> {
 /// `error` is null or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memlab_offload(timeout_s: c_double, error: *mut c_char, size: usize) -> c_int {
-    let outcome = panics::catch(|| finish(Request::Offload, duration(timeout_s)));
+    let outcome = panics::catch(|| finish(Operation::Offload, duration(timeout_s)));
     // SAFETY: the caller promises null or room for `size` bytes.
     unsafe { answer(outcome, error, size) }
 }
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn memlab_restore(
     error: *mut c_char,
     size: usize,
 ) -> c_int {
-    let request = Request::Restore { free_host: free_host != 0 };
+    let request = Operation::Restore { free_host: free_host != 0 };
     let outcome = panics::catch(|| finish(request, duration(timeout_s)));
     // SAFETY: the caller promises null or room for `size` bytes.
     unsafe { answer(outcome, error, size) }

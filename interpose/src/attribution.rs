@@ -1,10 +1,13 @@
 //! Attributes each event to the Python stack, layer and phase of the calling thread's current operation.
 
+pub mod result;
+
 use std::ptr;
 
+use self::result::Attribution;
 use crate::frame_role::FrameRole;
 use crate::python::walk::{Interpreter, RawFrame};
-use crate::recorder::{Attribution, Recorder};
+use crate::recorder::Recorder;
 use crate::thread_state::{CachedFrame, CachedLayer, FRAME_CACHE, LAYER_CACHE, STACK_CACHE, Slot, ThreadState};
 use memlab_trace::record::{Flags, Phase};
 
@@ -12,7 +15,7 @@ use memlab_trace::record::{Flags, Phase};
 #[inline(always)] // Called for each event by the hooks on blocks.
 pub fn here(recorder: &Recorder, thread: &mut ThreadState) -> Attribution {
     let workspace = if thread.workspace { Flags::WORKSPACE } else { 0 };
-    let Some(python) = recorder.python() else {
+    let Some(python) = recorder.interpreter() else {
         let phase = if thread.backward.running { Phase::Backward as u32 } else { Phase::Other as u32 };
         return Attribution { stack: 0, layer: 0, flags: phase | workspace };
     };
@@ -130,7 +133,7 @@ fn name(recorder: &Recorder, python: &Interpreter, thread: &mut ThreadState, raw
         let (frame, wants_name) = recorder.interner.frame(&recorder.log, python, raw, identity);
         *cached = CachedFrame { code: raw.code, position: raw.position, frame };
         if wants_name {
-            recorder.want_names();
+            recorder.schedule_agent();
         }
     }
     let frame = cached.frame;
@@ -195,7 +198,7 @@ fn layer(
         let (layer, new) = make();
         *cached = CachedLayer { parent, layer, key, class };
         if new {
-            recorder.want_names();
+            recorder.schedule_agent();
         }
     }
     cached.layer

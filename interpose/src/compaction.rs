@@ -41,7 +41,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(64);
 const SMALL: u64 = 64 << 20;
 
 /// The state of the compacting thread.
-struct State {
+struct CompactionState {
     /// Replaced files to which a thread may still be writing.
     left: Vec<&'static TraceFile>,
     /// Bytes of the current file's keyframe.
@@ -53,8 +53,8 @@ struct State {
 }
 
 /// Held while a trace is being compacted.
-static COMPACTING: Mutex<State> = Mutex::new(NOTHING_YET);
-const NOTHING_YET: State = State { left: Vec::new(), keyframe: 0, again: None, hopeless: false };
+static COMPACTING: Mutex<CompactionState> = Mutex::new(NOTHING_YET);
+const NOTHING_YET: CompactionState = CompactionState { left: Vec::new(), keyframe: 0, again: None, hopeless: false };
 
 /// The user was told of a failure.
 static SAID: AtomicBool = AtomicBool::new(false);
@@ -138,7 +138,7 @@ pub fn say_lost(recorder: &Recorder) {
     if lost == 0 {
         return;
     }
-    recorder.log.append(encode::lost(&mut LineBuffer::<128>::new(), recorder.now(), lost));
+    recorder.log.append(encode::lost(&mut LineBuffer::<128>::new(), recorder.elapsed_ns(), lost));
     if !SAID.load(Ordering::Relaxed) && !SAID_LOST.swap(true, Ordering::Relaxed) {
         say(
             "events come faster than the trace can be kept below MEMLAB_TRACE_MAX: some are missing, and its report says \
@@ -147,7 +147,7 @@ pub fn say_lost(recorder: &Recorder) {
     }
 }
 
-impl State {
+impl CompactionState {
     /// Releases replaced files whose lines are all written; the current file may then take their room.
     fn release_drained(&mut self, recorder: &Recorder, trace_max: u64) {
         let before = self.left.len();
@@ -196,7 +196,7 @@ impl State {
     }
 }
 
-fn compact(recorder: &Recorder, state: &mut State, trace_max: u64) -> Result<(), Failure> {
+fn compact(recorder: &Recorder, state: &mut CompactionState, trace_max: u64) -> Result<(), Failure> {
     let before = |error: &dyn std::fmt::Display| Failure::Before(error.to_string());
     let (log, old) = (&recorder.log, recorder.log.file());
     let path = old.path.clone();

@@ -23,7 +23,7 @@ use crate::mover::progress::{self, Progress};
 use crate::nvml::Nvml;
 use crate::recorder::Recorder;
 use crate::recursion::RecursionGuard;
-use crate::request::Request;
+use crate::request::ControlRequest;
 use crate::torch::expected;
 use crate::{background, compaction, got_patch, moved_bytes, mover};
 
@@ -57,10 +57,10 @@ fn run(recorder: &'static Recorder) {
         let is_settled = moved_bytes::record(recorder);
         if let Some(nvml) = nvml.as_ref().filter(|_| is_settled) {
             let always = ticks.is_multiple_of(TICKS_BETWEEN_SAMPLES);
-            recorder.sampler.sample(&recorder.log, recorder.facts.pid, || recorder.now(), nvml, always);
+            recorder.sampler.sample(&recorder.log, recorder.facts.pid, || recorder.elapsed_ns(), nvml, always);
         }
         if !recorder.is_finished() {
-            recorder.python.ask_again(recorder.now());
+            recorder.python.ask_again(recorder.elapsed_ns());
         }
         recorder.interner.sources.write(&recorder.log);
         compaction::start_if_needed(recorder);
@@ -85,23 +85,25 @@ fn refusal(client: &UnixStream) -> Option<String> {
 
 /// The line that answers a request.
 fn reply(request: &[u8], recorder: &Recorder) -> String {
-    let answer = Request::parse(request).map_or_else(|why| refused(&why), |request| answer(request, recorder));
+    let answer = ControlRequest::parse(request).map_or_else(|why| refused(&why), |request| answer(request, recorder));
     format!("{answer}\n")
 }
 
-fn answer(request: Request, recorder: &Recorder) -> Value {
+fn answer(request: ControlRequest, recorder: &Recorder) -> Value {
     match request {
-        Request::Status => status(recorder),
-        Request::Offload { timeout } => started(operation::start(operation::Request::Offload, timeout)),
-        Request::Move { timeout, ranges } => started(operation::start(operation::Request::Move { ranges }, timeout)),
-        Request::Restore { timeout, free_host } => {
-            started(operation::start(operation::Request::Restore { free_host }, timeout))
+        ControlRequest::Status => status(recorder),
+        ControlRequest::Offload { timeout } => started(operation::start(operation::Operation::Offload, timeout)),
+        ControlRequest::Move { timeout, ranges } => {
+            started(operation::start(operation::Operation::Move { ranges }, timeout))
         }
-        Request::Checkpointed(value) => {
+        ControlRequest::Restore { timeout, free_host } => {
+            started(operation::start(operation::Operation::Restore { free_host }, timeout))
+        }
+        ControlRequest::Checkpointed(value) => {
             progress::set_checkpointed(value);
             json!({"ok": true})
         }
-        Request::Limit { device, bytes, spill } => {
+        ControlRequest::Limit { device, bytes, spill } => {
             settings::set(device, bytes, spill.map(OnLimit::spilling));
             json!({"ok": true, "limits": settings::described()})
         }

@@ -5,7 +5,7 @@ use crate::limit::{card, overhead, settings, spill};
 use crate::mover::progress;
 use crate::python::agent;
 use crate::torch::expected;
-use crate::vmm::{arena, captures, contexts, gate, holdings, totals};
+use crate::vmm::{arena, captures, contexts, gate, movable_memory, totals};
 use crate::{compaction, control, got_patch, limit, moved_bytes, recorder};
 
 /// Registers the fork handler.
@@ -32,7 +32,7 @@ extern "C" fn in_child() {
     spill::reset_in_child();
     pools::reset_in_child();
 
-    holdings::reset_in_child();
+    movable_memory::reset_in_child();
     arena::reset_in_child();
     contexts::reset_in_child();
     totals::reset_in_child();

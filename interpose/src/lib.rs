@@ -28,7 +28,7 @@
 //! log, nvml, python::walk, cuda::device, cuda::pools    the trace file; reading Python's frames; querying the driver
 //! mover::progress, got_patch, cuda::calls, cuda::caller, python::lines, python::probe
 //! symbols, cuda::types, python::layout, frame_role, file_names, config
-//! loaded_objects, locks, panics, recursion, background, descriptors, stderr, request
+//! attribution::result, loaded_objects, locks, panics, recursion, background, descriptors, stderr, request
 //! ```
 
 mod api;

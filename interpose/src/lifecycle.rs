@@ -52,7 +52,7 @@ fn enable_offloading() {
         );
         return;
     }
-    gate::build();
+    gate::enable();
     mode::enable();
 }
 
@@ -94,9 +94,9 @@ fn watch_exit() {
 }
 
 extern "C" fn exiting(code: c_int, _: *mut c_void) {
-    gate::let_through(); // Other exit handlers' use of the card must not wait: the socket is removed.
+    gate::exempt_this_thread(); // Other exit handlers' use of the card must not wait: the socket is removed.
     end(|recorder| {
-        recorder.finish();
+        recorder.stop_events();
         recorder.interner.sources.write(&recorder.log);
         compaction::finish();
         end_at_once(recorder, code);
@@ -105,9 +105,9 @@ extern "C" fn exiting(code: c_int, _: *mut c_void) {
 
 /// Ends the trace without waiting: a signal may have interrupted the process anywhere.
 fn end_at_once(recorder: &Recorder, code: c_int) {
-    recorder.finish();
+    recorder.stop_events();
     compaction::say_lost(recorder);
-    recorder.end(code);
+    recorder.write_end_and_close(code);
 }
 
 /// `_exit`, which Python's `os._exit` calls: no exit handler runs, so the trace is ended here.

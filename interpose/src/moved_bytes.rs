@@ -9,7 +9,7 @@ use crate::limit::spill;
 use crate::locks;
 use crate::mover::progress::{self, Progress};
 use crate::recorder::Recorder;
-use crate::vmm::holdings::HOLDINGS;
+use crate::vmm::movable_memory::MOVABLE_MEMORY;
 
 /// The last recorded bytes of each device: see [`record`].
 static LAST_RECORDED: Mutex<BTreeMap<i32, u64>> = Mutex::new(BTreeMap::new());
@@ -21,7 +21,7 @@ pub fn record(recorder: &Recorder) -> bool {
     if progress::is_checkpointed() || progress::current().is_some_and(Progress::is_running) {
         return false;
     }
-    let Some(mut now) = HOLDINGS.try_lock().map(|holdings| holdings.host_bytes_by_device()) else { return false };
+    let Some(mut now) = MOVABLE_MEMORY.try_lock().map(|memory| memory.host_bytes_by_device()) else { return false };
     for (device, bytes) in spill::pinned_bytes() {
         *now.entry(device).or_default() += bytes;
     }
@@ -29,7 +29,7 @@ pub fn record(recorder: &Recorder) -> bool {
     last.keys().for_each(|&device| _ = now.entry(device).or_default()); // All freed: none is left there.
     for (&device, &bytes) in &now {
         if last.get(&device).copied().unwrap_or(0) != bytes {
-            recorder.log.append(encode::moved(&mut LineBuffer::<128>::new(), recorder.now(), device, bytes));
+            recorder.log.append(encode::moved(&mut LineBuffer::<128>::new(), recorder.elapsed_ns(), device, bytes));
         }
     }
     *last = now;

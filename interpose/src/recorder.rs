@@ -11,6 +11,7 @@ use memlab_trace::encode::{self, Header, LineBuffer};
 use memlab_trace::record::Flags;
 use parking_lot::Mutex;
 
+use crate::attribution::result::Attribution;
 use crate::config::{self, config, enabled};
 use crate::cuda::device;
 use crate::intern::Interner;
@@ -52,15 +53,6 @@ pub struct ProcessFacts {
     pub rank: Option<u32>,
 }
 
-/// The cause of an event: its stack, layer and flags. All zeros if nothing is known.
-#[derive(Clone, Copy, Default)]
-pub struct Attribution {
-    pub stack: u32,
-    pub layer: u32,
-    /// Bits of the trace's `flags`.
-    pub flags: u32,
-}
-
 static CURRENT: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
 static CREATING: Mutex<()> = Mutex::new(());
 static SERIALS: AtomicU64 = AtomicU64::new(0);
@@ -71,7 +63,7 @@ static ON_START: OnceLock<fn(&'static Recorder)> = OnceLock::new();
 /// Messages for the user, shown once if this process records.
 static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Registers `start`, which the thread that creates a recorder calls with it, to start the control thread and the agent.
+/// Called with each new recorder, to start the control thread and the agent, by the thread that creates the recorder.
 /// That thread may hold any lock of the program's.
 pub fn on_start(start: fn(&'static Recorder)) {
     let _ = ON_START.set(start);
@@ -173,7 +165,7 @@ impl Recorder {
             .map(|argument| String::from_utf8_lossy(argument).into_owned())
             .collect();
         let wanted = config.output_path(&config::program_name(&command));
-        let start = now();
+        let start = monotonic();
         let start_unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let pid = std::process::id();
         let facts = ProcessFacts {
@@ -218,14 +210,14 @@ impl Recorder {
 
     /// The Python interpreter whose stacks can be read; `None` if there is none, or its version is not supported.
     #[inline]
-    pub fn python(&self) -> Option<&'static Interpreter> {
+    pub fn interpreter(&self) -> Option<&'static Interpreter> {
         self.python.trusted()
     }
 
     /// Nanoseconds since the trace began.
     #[inline]
-    pub fn now(&self) -> u64 {
-        let now = now();
+    pub fn elapsed_ns(&self) -> u64 {
+        let now = monotonic();
         let seconds = (now.tv_sec - self.start.tv_sec) as u64;
         (seconds * 1_000_000_000).wrapping_add_signed(now.tv_nsec - self.start.tv_nsec)
     }
@@ -247,7 +239,7 @@ impl Recorder {
     }
 
     /// Asks the interpreter to run the agent, which names new layers.
-    pub fn want_names(&self) {
+    pub fn schedule_agent(&self) {
         self.python.schedule();
     }
 
@@ -289,7 +281,7 @@ impl Recorder {
     }
 
     /// Ends the recording of events. Later frees belong to process teardown and are not recorded.
-    pub fn finish(&self) {
+    pub fn stop_events(&self) {
         self.finished.store(true, Ordering::Relaxed);
     }
 
@@ -301,65 +293,65 @@ impl Recorder {
     /// An optimizer step ended on the calling thread.
     pub fn step(&self, thread: u32) {
         let index = self.steps.fetch_add(1, Ordering::Relaxed);
-        self.log.append(encode::step(&mut LineBuffer::<128>::new(), self.now(), thread, index));
+        self.log.append(encode::step(&mut LineBuffer::<128>::new(), self.elapsed_ns(), thread, index));
     }
 
     /// Writes the last line and truncates the file. `code` is the exit code.
-    pub fn end(&self, code: i32) {
-        self.log.append(encode::end(&mut LineBuffer::<128>::new(), self.now(), Some(code), None));
+    pub fn write_end_and_close(&self, code: i32) {
+        self.log.append(encode::end(&mut LineBuffer::<128>::new(), self.elapsed_ns(), Some(code), None));
         self.log.file().close();
     }
 }
 
 impl Session {
     #[inline]
-    pub fn now(&self) -> u64 {
-        self.recorder.now()
+    pub fn elapsed_ns(&self) -> u64 {
+        self.recorder.elapsed_ns()
     }
 
     #[inline]
-    pub fn block_allocated(&self, place: Attribution, device: i32, address: u64, bytes: u64) {
+    pub fn block_allocated(&self, attribution: Attribution, device: i32, address: u64, bytes: u64) {
         let mut line = LineBuffer::<192>::new();
         self.recorder.log.append(encode::alloc(
             &mut line,
-            self.recorder.now(),
+            self.recorder.elapsed_ns(),
             self.thread.id,
             device,
             address,
             bytes,
-            place.stack,
-            place.layer,
-            place.flags,
+            attribution.stack,
+            attribution.layer,
+            attribution.flags,
         ));
     }
 
     /// A block that was allocated before memlab was loaded.
     pub fn block_found(&self, device: i32, address: u64, bytes: u64) {
         let mut line = LineBuffer::<192>::new();
-        let (time, thread) = (self.now(), self.thread.id);
+        let (time, thread) = (self.elapsed_ns(), self.thread.id);
         self.recorder.log.append(encode::alloc(&mut line, time, thread, device, address, bytes, 0, 0, Flags::BEFORE));
     }
 
     #[inline]
     pub fn block_freed(&self, device: i32, address: u64) {
         let mut line = LineBuffer::<192>::new();
-        let now = self.recorder.now();
+        let now = self.recorder.elapsed_ns();
         self.recorder.log.append(encode::free(&mut line, now, self.thread.id, device, address));
     }
 
-    pub fn out_of_memory(&self, place: Attribution, device: i32, requested: u64, allocated: u64, reserved: u64) {
+    pub fn out_of_memory(&self, attribution: Attribution, device: i32, requested: u64, allocated: u64, reserved: u64) {
         self.recorder.sampler.driver_memory_changed();
         let mut line = LineBuffer::<256>::new();
         self.recorder.log.append(encode::oom(
             &mut line,
-            self.recorder.now(),
+            self.recorder.elapsed_ns(),
             self.thread.id,
             device,
             requested,
             allocated,
             reserved,
-            place.stack,
-            place.layer,
+            attribution.stack,
+            attribution.layer,
         ));
     }
 }
@@ -395,7 +387,7 @@ fn create_log(wanted: &Path, run: Option<u64>, most: u64, header: &[u8]) -> io::
     Err(io::Error::new(error.kind(), why))
 }
 
-fn now() -> libc::timespec {
+fn monotonic() -> libc::timespec {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the clock exists and `now` is writable.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };

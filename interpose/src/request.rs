@@ -13,7 +13,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(PartialEq, Eq, Debug)]
-pub enum Request {
+pub enum ControlRequest {
     Status,
     Offload {
         timeout: Duration,
@@ -39,7 +39,7 @@ pub enum Request {
 /// Devices have ordinals below this.
 pub const DEVICES: usize = 64;
 
-impl Request {
+impl ControlRequest {
     /// Parses a line. Anything after it is ignored; the error is for the client.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
@@ -85,19 +85,22 @@ fn timeout(request: &Map<String, Value>) -> Result<Duration, String> {
     }
 }
 
-fn offload(request: &Map<String, Value>) -> Result<Request, String> {
+fn offload(request: &Map<String, Value>) -> Result<ControlRequest, String> {
     let timeout = timeout(request)?;
-    let Some(ranges) = given(request, "ranges") else { return Ok(Request::Offload { timeout }) };
+    let Some(ranges) = given(request, "ranges") else { return Ok(ControlRequest::Offload { timeout }) };
     let pair = |range: &Value| match range.as_array().map(Vec::as_slice) {
         Some([address, bytes]) => Some((address.as_u64()?, bytes.as_u64()?)),
         _ => None,
     };
     let ranges: Option<Vec<(u64, u64)>> = ranges.as_array().and_then(|ranges| ranges.iter().map(pair).collect());
     let ranges = ranges.filter(|ranges| !ranges.is_empty());
-    Ok(Request::Move { timeout, ranges: ranges.ok_or("ranges must be pairs of address and bytes, one or more")? })
+    Ok(ControlRequest::Move {
+        timeout,
+        ranges: ranges.ok_or("ranges must be pairs of address and bytes, one or more")?,
+    })
 }
 
-fn limit(request: &Map<String, Value>) -> Result<Request, String> {
+fn limit(request: &Map<String, Value>) -> Result<ControlRequest, String> {
     let device = match given(request, "device") {
         None => None,
         Some(value) => {
@@ -118,7 +121,7 @@ fn limit(request: &Map<String, Value>) -> Result<Request, String> {
             _ => return Err("on_limit must be oom or spill".into()),
         },
     };
-    Ok(Request::Limit { device, bytes, spill })
+    Ok(ControlRequest::Limit { device, bytes, spill })
 }
 
 /// Zero is not a limit, and sums of bytes must fit in signed numbers.
@@ -134,33 +137,36 @@ mod tests {
     fn requests_are_read_as_documented() {
         let timeout = DEFAULT_TIMEOUT;
         for (text, request) in [
-            (r#"{"command": "status"}"#, Request::Status),
-            (r#"{"command": "status", "whatever": [1]}"#, Request::Status),
-            ("{\"command\": \"status\"}\nwhat comes later", Request::Status),
-            (r#"{"command": "offload"}"#, Request::Offload { timeout }),
-            (r#"{"command": "offload", "timeout_ms": null, "ranges": null}"#, Request::Offload { timeout }),
-            (r#"{"command": "offload", "timeout_ms": 5}"#, Request::Offload { timeout: Duration::from_millis(5) }),
+            (r#"{"command": "status"}"#, ControlRequest::Status),
+            (r#"{"command": "status", "whatever": [1]}"#, ControlRequest::Status),
+            ("{\"command\": \"status\"}\nwhat comes later", ControlRequest::Status),
+            (r#"{"command": "offload"}"#, ControlRequest::Offload { timeout }),
+            (r#"{"command": "offload", "timeout_ms": null, "ranges": null}"#, ControlRequest::Offload { timeout }),
+            (
+                r#"{"command": "offload", "timeout_ms": 5}"#,
+                ControlRequest::Offload { timeout: Duration::from_millis(5) },
+            ),
             (
                 r#"{"command": "offload", "timeout_ms": 18446744073709551615, "ranges": [[1, 2], [3, 4]]}"#,
-                Request::Move { timeout: LONGEST_TIMEOUT, ranges: vec![(1, 2), (3, 4)] },
+                ControlRequest::Move { timeout: LONGEST_TIMEOUT, ranges: vec![(1, 2), (3, 4)] },
             ),
-            (r#"{"command": "restore"}"#, Request::Restore { timeout, free_host: false }),
-            (r#"{"command": "restore", "free_host": true}"#, Request::Restore { timeout, free_host: true }),
+            (r#"{"command": "restore"}"#, ControlRequest::Restore { timeout, free_host: false }),
+            (r#"{"command": "restore", "free_host": true}"#, ControlRequest::Restore { timeout, free_host: true }),
             (
                 r#"{"command": "limit", "device": 0, "bytes": 4096, "on_limit": "oom"}"#,
-                Request::Limit { device: Some(0), bytes: Some(4096), spill: Some(false) },
+                ControlRequest::Limit { device: Some(0), bytes: Some(4096), spill: Some(false) },
             ),
             (
                 r#"{"command": "limit", "device": null, "bytes": null}"#,
-                Request::Limit { device: None, bytes: None, spill: None },
+                ControlRequest::Limit { device: None, bytes: None, spill: None },
             ),
             (
                 r#"{"command": "limit", "bytes": 1, "on_limit": "spill"}"#,
-                Request::Limit { device: None, bytes: Some(1), spill: Some(true) },
+                ControlRequest::Limit { device: None, bytes: Some(1), spill: Some(true) },
             ),
-            (r#"{"command": "checkpointed", "value": false}"#, Request::Checkpointed(false)),
+            (r#"{"command": "checkpointed", "value": false}"#, ControlRequest::Checkpointed(false)),
         ] {
-            assert_eq!(Request::parse(text.as_bytes()), Ok(request), "{text}");
+            assert_eq!(ControlRequest::parse(text.as_bytes()), Ok(request), "{text}");
         }
     }
 
@@ -178,7 +184,7 @@ mod tests {
             r#""bytes": 1, "on_limit": 1"#,
             r#""on_limit": "spill""#,
         ] {
-            let refused = Request::parse(format!(r#"{{"command": "limit", {wrong}}}"#).as_bytes());
+            let refused = ControlRequest::parse(format!(r#"{{"command": "limit", {wrong}}}"#).as_bytes());
             assert!(refused.is_err_and(|why| why.contains("must be")), "{wrong}");
         }
     }
@@ -224,8 +230,8 @@ mod tests {
                 }
             }
             // THEN each is parsed, or refused in a few words
-            match Request::parse(&text) {
-                Ok(Request::Move { ranges, .. }) => assert!(!ranges.is_empty()),
+            match ControlRequest::parse(&text) {
+                Ok(ControlRequest::Move { ranges, .. }) => assert!(!ranges.is_empty()),
                 Ok(_) => understood += 1,
                 Err(why) => assert!(!why.is_empty() && why.len() < 300, "{why}"),
             }
@@ -233,9 +239,9 @@ mod tests {
         assert!(understood > 1000, "{understood}: spoilt beyond what tells anything");
         // AND so are large and deeply nested ones
         for text in ["[".repeat(LIMIT), r#"{"a":"#.repeat(LIMIT / 5), "x".repeat(LIMIT), "9".repeat(LIMIT)] {
-            assert!(Request::parse(text.as_bytes()).is_err());
+            assert!(ControlRequest::parse(text.as_bytes()).is_err());
         }
         let long = format!(r#"{{"command": "{}"}}"#, "\\u0000".repeat(LIMIT / 8));
-        assert!(Request::parse(long.as_bytes()).is_err_and(|why| why.len() < 1000));
+        assert!(ControlRequest::parse(long.as_bytes()).is_err_and(|why| why.len() < 1000));
     }
 }

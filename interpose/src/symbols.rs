@@ -55,7 +55,7 @@ impl<F: Copy> Real<F> {
     }
 
     /// Uses `address` as the real function, unless one is known.
-    pub fn learn(&self, address: *mut c_void) {
+    pub fn set_if_unknown(&self, address: *mut c_void) {
         let _ = self.address.compare_exchange(ptr::null_mut(), address, Ordering::AcqRel, Ordering::Relaxed);
     }
 
@@ -77,7 +77,7 @@ impl<F: Copy> Real<F> {
         if found.is_null() {
             self.misses.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.learn(found);
+            self.set_if_unknown(found);
         }
         found
     }

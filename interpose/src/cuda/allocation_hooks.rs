@@ -4,62 +4,59 @@
 //! Callers may hold any lock (the runtime's, PyTorch's allocator mutex), so the hooks take no lock that code outside
 //! memlab can hold.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::c_uint;
 use std::ptr;
 
 use cudarc::driver::sys;
 use memlab_trace::record::DriverKind::{Array, Async, Device, Imported, Managed, Pinned, Registered};
 
-use super::answers::{backed, instead};
+use super::answers::{answer_ourselves_or, answer_with_movable};
 use super::arrays::{array_bytes, array3d_bytes, mipmapped_bytes, pitch as pitch_of};
 use super::calls::CUDA_SUCCESS;
 use super::device::range_bytes;
-use super::driver_memory::{self as memory, Space};
-use super::hook::{hook, hooks};
-use super::types::{AllocationNode, Array3dShape, ArrayShape, ExternalMemory, In, Out};
+use super::driver_memory::{self, Space};
+use super::hook::{driver_hook, driver_hook_table};
+use super::types::{AllocationNode, Array3dShape, ArrayShape, ExternalMemory, Handle, In, Out};
 use crate::limit;
 use crate::limit::calls::{Call, PoolCall};
 use crate::limit::in_flight::InFlight;
 use crate::panics;
 use crate::vmm::{allocations, gate};
 
-/// Streams, pools, graphs, nodes.
-type Opaque = *mut c_void;
-
 /// A call that allocates memory. The details give the kind, the address, and the bytes once it has succeeded.
 macro_rules! takes {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $kind:expr, $address:expr, $bytes:expr }) => {
-        hook! { $name $count ($($arg: $type),*) { |real, caller| {
+        driver_hook! { $name $count ($($arg: $type),*) { |real, caller| {
             let _pass = gate::enter();
             let result = real($($arg),*);
             if result == CUDA_SUCCESS {
-                panics::catch(|| memory::allocated($kind, $address, $bytes as u64, stringify!($name), caller));
+                panics::catch(|| driver_memory::allocated($kind, $address, $bytes as u64, stringify!($name), caller));
             }
             result
         } } }
     };
 }
 
-/// A call that allocates device memory, if its limit allows. The details also give the bytes beforehand, and, if host
-/// memory can serve, the call's result then.
+/// A call that allocates device memory, if its limit allows. Also takes the requested size and, if the memory may
+/// spill, how to return the host address.
 macro_rules! takes_limited {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*)
-     { $kind:expr, $address:expr, $bytes:expr; wants $wanted:expr $(; spilled |$spilled:ident| $put:expr)? }) => {
-        hook! { $name $count ($($arg: $type),*) { |real, caller| {
+     { $kind:expr, $address:expr, $bytes:expr; wants $wanted:expr $(; spilled |$spilled:ident| $deliver:expr)? }) => {
+        driver_hook! { $name $count ($($arg: $type),*) { |real, caller| {
             let _pass = gate::enter();
             let call = Call { kind: $kind, name: stringify!($name), caller, bytes: $wanted as u64 };
-            let put = takes_limited!(@put $($spilled $put)?);
-            limit::calls::take(&call, || real($($arg),*), || ($address, $bytes as u64), put)
+            let deliver_spilled = takes_limited!(@deliver $($spilled $deliver)?);
+            limit::calls::take(&call, || real($($arg),*), || ($address, $bytes as u64), deliver_spilled)
         } } }
     };
-    (@put) => { None::<fn(u64)> };
-    (@put $spilled:ident $put:expr) => { Some(|$spilled: u64| $put) };
+    (@deliver) => { None::<fn(u64)> };
+    (@deliver $spilled:ident $deliver:expr) => { Some(|$spilled: u64| $deliver) };
 }
 
 /// A call that allocates stream-ordered memory, if the limit allows.
 macro_rules! takes_from_pool {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $pointer:expr, $bytes:expr, $pool:expr, $stream:expr }) => {
-        hook! { $name $count ($($arg: $type),*) { |real, caller| {
+        driver_hook! { $name $count ($($arg: $type),*) { |real, caller| {
             let _pass = gate::enter();
             let call = Call { kind: Async, name: stringify!($name), caller, bytes: $bytes as u64 };
             let from = PoolCall { pool: $pool, stream: $stream, pointer: $pointer };
@@ -68,47 +65,53 @@ macro_rules! takes_from_pool {
     };
 }
 
-/// A call that frees memory. The details give the address and its kind. The free is recorded before the call: once the
-/// driver has the memory, another thread may be given it.
-macro_rules! gives_back {
+/// A call that frees memory. The details give the address space, and the address. The free is recorded before the
+/// call: once the driver has the memory, another thread may be given it.
+macro_rules! frees_driver_memory {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $space:expr, $address:expr }) => {
-        hook! { $name $count ($($arg: $type),*) { |real| {
+        driver_hook! { $name $count ($($arg: $type),*) { |real| {
             let _in_flight = InFlight::begin();
-            let freed = panics::catch(|| memory::freeing($space, $address)).flatten();
+            let freed = panics::catch(|| driver_memory::freeing($space, $address)).flatten();
             let result = real($($arg),*);
-            panics::catch(|| if result == CUDA_SUCCESS { memory::freed(freed) } else { memory::not_freed(freed) });
+            panics::catch(|| match result {
+                CUDA_SUCCESS => driver_memory::freed(freed),
+                _ => driver_memory::not_freed(freed),
+            });
             result
         } } }
     };
 }
 
 /// A call that frees memory which memlab may have answered for.
-macro_rules! frees {
+macro_rules! frees_maybe_ours {
     ($name:ident $count:tt ($pointer:ident: u64 $(, $arg:ident: $type:ty)*) {}) => {
-        hook! { $name $count ($pointer: u64 $(, $arg: $type)*) { |real| {
+        driver_hook! { $name $count ($pointer: u64 $(, $arg: $type)*) { |real| {
             let _in_flight = InFlight::begin();
-            let freed = panics::catch(|| memory::freeing(Space::Address, $pointer)).flatten();
-            let result = instead(
+            let freed = panics::catch(|| driver_memory::freeing(Space::Address, $pointer)).flatten();
+            let result = answer_ourselves_or(
                 || allocations::free($pointer).or_else(|| limit::spill::free($pointer)),
                 || real($pointer $(, $arg)*),
             );
-            panics::catch(|| if result == CUDA_SUCCESS { memory::freed(freed) } else { memory::not_freed(freed) });
+            panics::catch(|| match result {
+                CUDA_SUCCESS => driver_memory::freed(freed),
+                _ => driver_memory::not_freed(freed),
+            });
             result
         } } }
     };
 }
 
-hooks! {
-    hook[2] cuMemAlloc(pointer: Out<u64>, bytes: usize) 3020: cuMemAlloc_v2 => { |real, caller| {
+driver_hook_table! {
+    driver_hook[2] cuMemAlloc(pointer: Out<u64>, bytes: usize) 3020: cuMemAlloc_v2 => { |real, caller| {
         let _pass = gate::enter();
         // The driver reports the error for a null pointer, here and below.
         let wanted = if pointer.is_null() { 0 } else { bytes as u64 };
         let call = Call { kind: Device, name: "cuMemAlloc_v2", caller, bytes: wanted };
-        let own = || match wanted {
+        let allocate_movable = || match wanted {
             0 => None,
             bytes => allocations::allocate(bytes).map(|answer| answer.map(|address| pointer.set(address))),
         };
-        let take = || backed(caller, own, || real(pointer, bytes));
+        let take = || answer_with_movable(caller, allocate_movable, || real(pointer, bytes));
         limit::calls::take(&call, take, || (pointer.value(), bytes as u64), Some(|address| pointer.set(address)))
     } };
     takes_limited[5] cuMemAllocPitch(
@@ -131,11 +134,11 @@ hooks! {
     takes[3] cuMemHostRegister(pointer: u64, bytes: usize, flags: c_uint) 6050: cuMemHostRegister_v2 => {
         Registered, pointer, bytes
     };
-    takes_from_pool[3] cuMemAllocAsync(pointer: Out<u64>, bytes: usize, stream: Opaque) 11020:
+    takes_from_pool[3] cuMemAllocAsync(pointer: Out<u64>, bytes: usize, stream: Handle) 11020:
         cuMemAllocAsync / cuMemAllocAsync_ptsz => { pointer, bytes, ptr::null_mut(), stream };
-    takes_from_pool[4] cuMemAllocFromPoolAsync(pointer: Out<u64>, bytes: usize, pool: Opaque, stream: Opaque) 11020:
+    takes_from_pool[4] cuMemAllocFromPoolAsync(pointer: Out<u64>, bytes: usize, pool: Handle, stream: Handle) 11020:
         cuMemAllocFromPoolAsync / cuMemAllocFromPoolAsync_ptsz => { pointer, bytes, pool, stream };
-    takes[3] cuMemPoolImportPointer(pointer: Out<u64>, pool: Opaque, data: Opaque) 11020: cuMemPoolImportPointer => {
+    takes[3] cuMemPoolImportPointer(pointer: Out<u64>, pool: Handle, data: Handle) 11020: cuMemPoolImportPointer => {
         Imported, pointer.value(), range_bytes(pointer.value())
     };
     takes_limited[2] cuArrayCreate(array: Out<u64>, shape: In<ArrayShape>) 3020: cuArrayCreate_v2 => {
@@ -155,28 +158,29 @@ hooks! {
     takes[2] cuIpcOpenMemHandle(pointer: Out<u64>, handle: sys::CUipcMemHandle, flags: c_uint) 11000:
         cuIpcOpenMemHandle_v2 => { Imported, pointer.value(), range_bytes(pointer.value()) };
     // A node's memory is allocated when the graph runs, but its address and size are decided here.
-    hook[5] cuGraphAddMemAllocNode(
-        node: Out<Opaque>, graph: Opaque, after: In<Opaque>, count: usize, parameters: Out<AllocationNode>
+    driver_hook[5] cuGraphAddMemAllocNode(
+        node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, parameters: Out<AllocationNode>
     ) 11040: cuGraphAddMemAllocNode => { |real, caller| {
         let _pass = gate::enter();
         let bytes = parameters.get().map_or(0, |parameters| parameters.bytes as u64);
         let result = limit::calls::take_in_graph(bytes, || real(node, graph, after, count, parameters));
         if result == CUDA_SUCCESS {
             let address = parameters.get().map_or(0, |parameters| parameters.address);
-            panics::catch(|| memory::allocated(Async, address, bytes, "cuGraphAddMemAllocNode", caller));
+            panics::catch(|| driver_memory::allocated(Async, address, bytes, "cuGraphAddMemAllocNode", caller));
         }
         result
     } };
 
-    frees[] cuMemFree(pointer: u64) 3020: cuMemFree_v2 => {};
-    frees[] cuMemFreeAsync(pointer: u64, stream: Opaque) 11020: cuMemFreeAsync / cuMemFreeAsync_ptsz => {};
-    gives_back[] cuMemFreeHost(pointer: u64) 2000: cuMemFreeHost => { Space::Address, pointer };
-    gives_back[] cuMemHostUnregister(pointer: u64) 4000: cuMemHostUnregister => { Space::Registered, pointer };
-    gives_back[] cuIpcCloseMemHandle(pointer: u64) 4010: cuIpcCloseMemHandle => { Space::Address, pointer };
-    gives_back[] cuArrayDestroy(array: u64) 2000: cuArrayDestroy => { Space::Array, array };
-    gives_back[] cuMipmappedArrayDestroy(array: u64) 5000: cuMipmappedArrayDestroy => { Space::Array, array };
-    gives_back[] cuDestroyExternalMemory(memory: u64) 10000: cuDestroyExternalMemory => { Space::Address, memory };
-    gives_back[] cuGraphAddMemFreeNode(
-        node: Out<Opaque>, graph: Opaque, after: In<Opaque>, count: usize, pointer: u64
+    frees_maybe_ours[] cuMemFree(pointer: u64) 3020: cuMemFree_v2 => {};
+    frees_maybe_ours[] cuMemFreeAsync(pointer: u64, stream: Handle) 11020: cuMemFreeAsync / cuMemFreeAsync_ptsz => {};
+    frees_driver_memory[] cuMemFreeHost(pointer: u64) 2000: cuMemFreeHost => { Space::Address, pointer };
+    frees_driver_memory[] cuMemHostUnregister(pointer: u64) 4000: cuMemHostUnregister => { Space::Registered, pointer };
+    frees_driver_memory[] cuIpcCloseMemHandle(pointer: u64) 4010: cuIpcCloseMemHandle => { Space::Address, pointer };
+    frees_driver_memory[] cuArrayDestroy(array: u64) 2000: cuArrayDestroy => { Space::Array, array };
+    frees_driver_memory[] cuMipmappedArrayDestroy(array: u64) 5000: cuMipmappedArrayDestroy => { Space::Array, array };
+    frees_driver_memory[] cuDestroyExternalMemory(memory: u64) 10000:
+        cuDestroyExternalMemory => { Space::Address, memory };
+    frees_driver_memory[] cuGraphAddMemFreeNode(
+        node: Out<Handle>, graph: Handle, after: In<Handle>, count: usize, pointer: u64
     ) 11040: cuGraphAddMemFreeNode => { Space::Address, pointer };
 }

@@ -7,16 +7,20 @@ use super::driver_memory::library_at;
 use crate::panics;
 use crate::vmm::mode;
 
-/// Answers a call from memlab's own virtual memory management if that holds memory of the program's and `own`
+/// Answers a call from memlab's own virtual memory management if that holds memory of the program's and `answer`
 /// recognises the argument; otherwise calls the driver.
-pub fn instead(own: impl FnOnce() -> Option<Result<(), Code>>, real: impl FnOnce() -> c_int) -> c_int {
-    let answer = if mode::holds_memory() { panics::catch(own).flatten() } else { None };
+pub fn answer_ourselves_or(answer: impl FnOnce() -> Option<Result<(), Code>>, real: impl FnOnce() -> c_int) -> c_int {
+    let answer = if mode::holds_memory() { panics::catch(answer).flatten() } else { None };
     answer.map_or_else(real, Code::of)
 }
 
 /// The same for a call that allocates memory, only if the program was started for offloading. NCCL's memory stays the
 /// driver's, because NCCL shares it with other processes and with network cards.
-pub fn backed(caller: usize, own: impl FnOnce() -> Option<Result<(), Code>>, real: impl FnOnce() -> c_int) -> c_int {
+pub fn answer_with_movable(
+    caller: usize,
+    allocate: impl FnOnce() -> Option<Result<(), Code>>,
+    real: impl FnOnce() -> c_int,
+) -> c_int {
     let is_movable = || panics::catch(|| !library_at(caller).starts_with("libnccl")) == Some(true);
-    if mode::is_enabled() && is_movable() { instead(own, real) } else { real() }
+    if mode::is_enabled() && is_movable() { answer_ourselves_or(allocate, real) } else { real() }
 }

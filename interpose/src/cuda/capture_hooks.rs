@@ -1,20 +1,18 @@
 //! Captures of streams into graphs. They are tracked in every program: memory may have spilled, and frees during a
 //! capture are deferred.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
 use super::calls::CUDA_SUCCESS;
-use super::hook::{hook, hooks};
+use super::hook::{driver_hook, driver_hook_table};
+use super::types::Handle;
 use crate::panics;
 use crate::vmm::{allocations, captures, gate, mode};
-
-/// Streams, graphs, nodes.
-type Opaque = *mut c_void;
 
 /// Records the start of a capture, for the threads that have to wait for its end.
 macro_rules! begins_capture {
     ($name:ident [] ($stream:ident: $type:ty $(, $arg:ident: $more:ty)*) {}) => {
-        hook! { $name [] ($stream: $type $(, $arg: $more)*) { |real| {
+        driver_hook! { $name [] ($stream: $type $(, $arg: $more)*) { |real| {
             let _pass = gate::enter();
             let is_new = captures::begins($stream as u64);
             let result = real($stream $(, $arg)*);
@@ -29,7 +27,7 @@ macro_rules! begins_capture {
 /// Records the end of a capture. It does not pass the gate: the thread that closes the gate waits for it.
 macro_rules! ends_capture {
     ($name:ident [] ($stream:ident: $type:ty $(, $arg:ident: $more:ty)*) {}) => {
-        hook! { $name [] ($stream: $type $(, $arg: $more)*) { |real| {
+        driver_hook! { $name [] ($stream: $type $(, $arg: $more)*) { |real| {
             let result = real($stream $(, $arg)*);
             match result {
                 CUDA_SUCCESS => captures::ended($stream as u64),
@@ -43,13 +41,13 @@ macro_rules! ends_capture {
     };
 }
 
-hooks! {
-    begins_capture[] cuStreamBeginCapture(stream: Opaque, mode: c_int) 10010:
+driver_hook_table! {
+    begins_capture[] cuStreamBeginCapture(stream: Handle, mode: c_int) 10010:
         cuStreamBeginCapture_v2 / cuStreamBeginCapture_v2_ptsz => {};
     begins_capture[] cuStreamBeginCaptureToGraph(
-        stream: Opaque, graph: Opaque, dependencies: Opaque, edges: Opaque, count: usize, mode: c_int
+        stream: Handle, graph: Handle, dependencies: Handle, edges: Handle, count: usize, mode: c_int
     ) 12030: cuStreamBeginCaptureToGraph / cuStreamBeginCaptureToGraph_ptsz => {};
-    ends_capture[] cuStreamEndCapture(stream: Opaque, graph: Opaque) 10000:
+    ends_capture[] cuStreamEndCapture(stream: Handle, graph: Handle) 10000:
         cuStreamEndCapture / cuStreamEndCapture_ptsz => {};
-    ends_capture[] cuStreamDestroy(stream: Opaque) 4000: cuStreamDestroy_v2 => {};
+    ends_capture[] cuStreamDestroy(stream: Handle) 4000: cuStreamDestroy_v2 => {};
 }

@@ -1,15 +1,15 @@
 //! The driver's queries about devices and their memory, and the creation and destruction of contexts.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::answers::instead;
+use super::answers::answer_ourselves_or;
 use super::calls::CUDA_SUCCESS;
 use super::device::{current_device, device_of, primary_context};
-use super::driver_memory as memory;
-use super::hook::{hook, hooks};
+use super::driver_memory;
+use super::hook::{driver_hook, driver_hook_table};
 use super::pools;
-use super::types::Out;
+use super::types::{Handle, Out};
 use crate::limit;
 use crate::limit::in_flight::InFlight;
 use crate::limit::overhead;
@@ -17,37 +17,35 @@ use crate::panics;
 use crate::stderr::say;
 use crate::vmm::{allocations, gate, mode, queries};
 
-/// Contexts and pools.
-type Opaque = *mut c_void;
-
-hooks! {
-    hook[] cuMemPoolDestroy(pool: Opaque) 11020: cuMemPoolDestroy => { |real| {
+driver_hook_table! {
+    driver_hook[] cuMemPoolDestroy(pool: Handle) 11020: cuMemPoolDestroy => { |real| {
         panics::catch(|| pools::pool_destroyed(pool as usize));
         real(pool)
     } };
-    hook[] cuMemGetInfo(free: Out<usize>, total: Out<usize>) 3020: cuMemGetInfo_v2 => { |real| {
+    driver_hook[] cuMemGetInfo(free: Out<usize>, total: Out<usize>) 3020: cuMemGetInfo_v2 => { |real| {
         let result = real(free, total);
         if result == CUDA_SUCCESS {
             panics::catch(|| limit::calls::show_memory(free, total));
         }
         result
     } };
-    hook[] cuDeviceTotalMem(total: Out<usize>, device: c_int) 3020: cuDeviceTotalMem_v2 => { |real| {
+    driver_hook[] cuDeviceTotalMem(total: Out<usize>, device: c_int) 3020: cuDeviceTotalMem_v2 => { |real| {
         let result = real(total, device);
         if result == CUDA_SUCCESS {
             panics::catch(|| limit::calls::show_total(total, device));
         }
         result
     } };
-    hook[] cuMemGetAddressRange(base: Out<u64>, bytes: Out<usize>, address: u64) 3020: cuMemGetAddressRange_v2 => { |real| {
+    driver_hook[] cuMemGetAddressRange(base: Out<u64>, bytes: Out<usize>, address: u64) 3020:
+    cuMemGetAddressRange_v2 => { |real| {
         let own = || queries::range(address).map(|(start, length)| {
             base.set(start);
             bytes.set(length as usize);
             Ok(())
         });
-        instead(own, || real(base, bytes, address))
+        answer_ourselves_or(own, || real(base, bytes, address))
     } };
-    hook[] cuIpcGetMemHandle(handle: Opaque, address: u64) 4010: cuIpcGetMemHandle => { |real| {
+    driver_hook[] cuIpcGetMemHandle(handle: Handle, address: u64) 4010: cuIpcGetMemHandle => { |real| {
         let result = real(handle, address);
         if result != CUDA_SUCCESS && mode::is_enabled() && panics::catch(|| queries::is_backed(address)) == Some(true) {
             static SAID: AtomicBool = AtomicBool::new(false);
@@ -58,7 +56,8 @@ hooks! {
         }
         result
     } };
-    hook[] cuDevicePrimaryCtxRetain(context: Out<Opaque>, device: c_int) 7000: cuDevicePrimaryCtxRetain => { |real| {
+    driver_hook[] cuDevicePrimaryCtxRetain(context: Out<Handle>, device: c_int) 7000:
+    cuDevicePrimaryCtxRetain => { |real| {
         let before = panics::catch(|| overhead::context_coming(device)).flatten();
         let result = real(context, device);
         if result == CUDA_SUCCESS {
@@ -66,7 +65,7 @@ hooks! {
         }
         result
     } };
-    hook[] cuCtxEnablePeerAccess(peer: Opaque, flags: c_uint) 4000: cuCtxEnablePeerAccess => { |real| {
+    driver_hook[] cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) 4000: cuCtxEnablePeerAccess => { |real| {
         let _pass = gate::enter(); // It lets the peer reach mapped memory.
         let result = real(peer, flags);
         if result == CUDA_SUCCESS {
@@ -78,10 +77,10 @@ hooks! {
         }
         result
     } };
-    hook[] cuCtxDestroy(context: Opaque) 4000: cuCtxDestroy_v2 => { |real| {
+    driver_hook[] cuCtxDestroy(context: Handle) 4000: cuCtxDestroy_v2 => { |real| {
         destroy_context(context as u64, || real(context))
     } };
-    hook[] cuDevicePrimaryCtxReset(device: c_int) 11000: cuDevicePrimaryCtxReset_v2 => { |real| {
+    driver_hook[] cuDevicePrimaryCtxReset(device: c_int) 11000: cuDevicePrimaryCtxReset_v2 => { |real| {
         destroy_context(primary_context(device), || real(device))
     } };
 }
@@ -102,7 +101,7 @@ fn destroy_context(context: u64, real: impl FnOnce() -> c_int) -> c_int {
     }
     if result == CUDA_SUCCESS {
         panics::catch(|| {
-            memory::context_destroyed(context);
+            driver_memory::context_destroyed(context);
             limit::spill::context_destroyed(context);
             overhead::context_gone();
         });

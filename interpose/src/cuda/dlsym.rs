@@ -90,7 +90,7 @@ unsafe extern "C" fn substitute(handle: *mut c_void, symbol: *const c_char, call
     }
     match hook {
         Some(hook) if !found.is_null() => {
-            hook.learn(found);
+            (hook.set_real)(found);
             hook.address.cast_mut()
         }
         _ => ptr::null_mut(), // The jump repeats the lookup, which sets the caller's dlerror.

@@ -12,10 +12,11 @@ use rustc_hash::FxBuildHasher;
 use super::device::{current_device, primary_context};
 use super::{caller, calls};
 use crate::attribution;
+use crate::attribution::result::Attribution;
 use crate::limit::card::{self, footprint};
 use crate::loaded_objects;
 use crate::locks;
-use crate::recorder::{Attribution, Recorder, Session};
+use crate::recorder::{Recorder, Session};
 
 /// Which kind of handle or pointer: values of different kinds may be equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,30 +38,30 @@ impl Space {
 }
 
 #[derive(Clone)]
-struct Allocation {
+struct DriverAllocation {
     device: i32,
     bytes: u64,
     kind: DriverKind,
     context: u64,
     call: &'static str,
     library: &'static str,
-    place: Attribution,
+    attribution: Attribution,
     /// In host memory, because the device's limit was reached.
     spilled: bool,
 }
 
 /// Memory from `cuMemCreate`: lives until no handle and no mapping refers to it.
-struct Physical {
-    allocation: Allocation,
+struct DriverPhysical {
+    allocation: DriverAllocation,
     handles: u32,
     mappings: u32,
 }
 
 /// The process's allocations from the driver.
 struct DriverMemory {
-    live: HashMap<(Space, u64), Allocation, FxBuildHasher>,
+    live: HashMap<(Space, u64), DriverAllocation, FxBuildHasher>,
     /// Keyed by a number of memlab's: the driver reuses handle values while mappings still exist.
-    physical: HashMap<u64, Physical, FxBuildHasher>,
+    physical: HashMap<u64, DriverPhysical, FxBuildHasher>,
     physical_by_handle: HashMap<u64, u64, FxBuildHasher>,
     last_physical: u64,
     /// Call site → name of its library; one lookup can take a third of a millisecond.
@@ -91,10 +92,10 @@ pub fn reset_in_child() {
 }
 
 /// An allocation removed from the table before the driver was asked to free it.
-pub struct Freed {
+pub struct PendingFree {
     space: Space,
     address: u64,
-    allocation: Allocation,
+    allocation: DriverAllocation,
 }
 
 /// The driver allocated memory. Called after the real function succeeded; its caller may hold any lock. Returns
@@ -115,7 +116,7 @@ fn add(kind: DriverKind, address: u64, bytes: u64, call: &'static str, caller: u
     }
     let Some(mut session) = Recorder::enter() else { return false };
     let device = if is_host(kind) { -1 } else { current_device() };
-    let allocation = Allocation { spilled, ..describe(&mut session, device, bytes, kind, call, caller) };
+    let allocation = DriverAllocation { spilled, ..describe(&mut session, device, bytes, kind, call, caller) };
     log_allocated(&session, address, &allocation);
     if spilled {
         card::spilled(device, bytes);
@@ -133,10 +134,10 @@ pub fn found_segment(device: i32, address: u64, bytes: u64) {
         return; // Allocated after memlab was loaded, and before the agent asked PyTorch.
     }
     session.recorder.define_device(device);
-    let place = Attribution { flags: Flags::SEGMENT | Flags::BEFORE, ..Attribution::default() };
+    let attribution = Attribution { flags: Flags::SEGMENT | Flags::BEFORE, ..Attribution::default() };
     let (kind, context) = (DriverKind::Device, primary_context(device));
     let (call, library) = ("cudaMalloc", "libc10_cuda.so");
-    let allocation = Allocation { device, bytes, kind, context, call, library, place, spilled: false };
+    let allocation = DriverAllocation { device, bytes, kind, context, call, library, attribution, spilled: false };
     log_allocated(&session, address, &allocation);
     MEMORY.lock().live.insert(key, allocation);
     card::taken(device, footprint(kind, bytes));
@@ -144,7 +145,7 @@ pub fn found_segment(device: i32, address: u64, bytes: u64) {
 }
 
 /// The card, or the host, has the memory back: it no longer counts towards a limit.
-fn uncharge(allocation: &Allocation) {
+fn uncharge(allocation: &DriverAllocation) {
     if allocation.spilled {
         card::unspilled(allocation.device, allocation.bytes);
     } else {
@@ -153,16 +154,16 @@ fn uncharge(allocation: &Allocation) {
 }
 
 /// The driver is about to free this memory.
-pub fn freeing(space: Space, address: u64) -> Option<Freed> {
+pub fn freeing(space: Space, address: u64) -> Option<PendingFree> {
     let session = Recorder::enter_if_recording()?;
     let allocation = MEMORY.lock().live.remove(&(space, address))?;
     log_freed(&session, address, &allocation);
     session.recorder.sampler.driver_memory_changed();
-    Some(Freed { space, address, allocation })
+    Some(PendingFree { space, address, allocation })
 }
 
 /// The driver has freed it.
-pub fn freed(freed: Option<Freed>) {
+pub fn freed(freed: Option<PendingFree>) {
     if let Some(freed) = freed {
         uncharge(&freed.allocation);
     }
@@ -189,7 +190,7 @@ pub fn held_bytes() -> u64 {
 }
 
 /// The driver refused to free it.
-pub fn not_freed(freed: Option<Freed>) {
+pub fn not_freed(freed: Option<PendingFree>) {
     let (Some(freed), Some(session)) = (freed, Recorder::enter_if_recording()) else { return };
     log_allocated(&session, freed.address, &freed.allocation);
     MEMORY.lock().live.insert((freed.space, freed.address), freed.allocation);
@@ -204,7 +205,7 @@ pub fn created(handle: u64, bytes: u64, device: Option<i32>, spilled: bool, call
     if spilled {
         card::spilled(device, bytes);
     }
-    add_physical(&session, handle, Allocation { spilled, ..allocation });
+    add_physical(&session, handle, DriverAllocation { spilled, ..allocation });
     true
 }
 
@@ -216,12 +217,12 @@ pub fn imported_handle(handle: u64, caller: usize) {
     add_physical(&session, handle, allocation);
 }
 
-fn add_physical(session: &Session, handle: u64, allocation: Allocation) {
+fn add_physical(session: &Session, handle: u64, allocation: DriverAllocation) {
     let mut memory = MEMORY.lock();
     memory.last_physical += 1;
     let number = memory.last_physical;
     log_allocated(session, number, &allocation);
-    memory.physical.insert(number, Physical { allocation, handles: 1, mappings: 0 });
+    memory.physical.insert(number, DriverPhysical { allocation, handles: 1, mappings: 0 });
     memory.physical_by_handle.insert(handle, number);
     session.recorder.sampler.driver_memory_changed();
 }
@@ -255,7 +256,7 @@ pub fn mapped(address: u64, bytes: u64, handle: u64) {
     physical.mappings += 1;
     memory.mappings.insert(address, (bytes, number));
     let mut line = LineBuffer::<256>::new();
-    let (time, thread, device) = (session.now(), session.thread.id, physical.allocation.device);
+    let (time, thread, device) = (session.elapsed_ns(), session.thread.id, physical.allocation.device);
     session.recorder.log.append(encode::map(&mut line, time, thread, device, address, bytes, number));
 }
 
@@ -269,7 +270,7 @@ pub fn unmapped(address: u64, bytes: u64) {
         let Some(physical) = memory.physical.get_mut(&number) else { continue };
         physical.mappings -= 1;
         let mut line = LineBuffer::<256>::new();
-        let (time, thread, device) = (session.now(), session.thread.id, physical.allocation.device);
+        let (time, thread, device) = (session.elapsed_ns(), session.thread.id, physical.allocation.device);
         session.recorder.log.append(encode::unmap(&mut line, time, thread, device, start, bytes));
         drop_unused(&session, memory, number);
     }
@@ -312,18 +313,27 @@ fn describe(
     kind: DriverKind,
     call: &'static str,
     caller: usize,
-) -> Allocation {
+) -> DriverAllocation {
     if device >= 0 {
         session.recorder.define_device(device);
     }
-    let mut place = attribution::here(session.recorder, session.thread);
+    let mut attribution = attribution::here(session.recorder, session.thread);
     let library = library_at(caller);
     // PyTorch's caching allocator is the only caller in this library that uses these kinds.
     let segment = matches!(kind, DriverKind::Device | DriverKind::Physical) && library.starts_with("libc10_cuda");
     if segment {
-        place.flags |= if kind == DriverKind::Device && is_uncached() { Flags::BLOCK } else { Flags::SEGMENT };
+        attribution.flags |= if kind == DriverKind::Device && is_uncached() { Flags::BLOCK } else { Flags::SEGMENT };
     }
-    Allocation { device, bytes, kind, context: calls::current_context(), call, library, place, spilled: false }
+    DriverAllocation {
+        device,
+        bytes,
+        kind,
+        context: calls::current_context(),
+        call,
+        library,
+        attribution,
+        spilled: false,
+    }
 }
 
 /// Whether PyTorch's caching allocator is disabled: each block comes straight from the driver, and none is reported.
@@ -333,9 +343,9 @@ fn is_uncached() -> bool {
     *UNCACHED.get_or_init(|| std::env::var_os("PYTORCH_NO_CUDA_MEMORY_CACHING").is_some())
 }
 
-fn log_allocated(session: &Session, address: u64, allocation: &Allocation) {
+fn log_allocated(session: &Session, address: u64, allocation: &DriverAllocation) {
     let event = DriverAlloc {
-        time: session.now(),
+        time: session.elapsed_ns(),
         thread: session.thread.id,
         device: allocation.device,
         address,
@@ -343,16 +353,16 @@ fn log_allocated(session: &Session, address: u64, allocation: &Allocation) {
         kind: allocation.kind,
         call: allocation.call.as_bytes(),
         library: allocation.library.as_bytes(),
-        stack: allocation.place.stack,
-        layer: allocation.place.layer,
-        flags: allocation.place.flags,
+        stack: allocation.attribution.stack,
+        layer: allocation.attribution.layer,
+        flags: allocation.attribution.flags,
     };
     session.recorder.log.append(encode::driver_alloc(&mut LineBuffer::<512>::new(), &event));
 }
 
-fn log_freed(session: &Session, address: u64, allocation: &Allocation) {
+fn log_freed(session: &Session, address: u64, allocation: &DriverAllocation) {
     let mut line = LineBuffer::<256>::new();
-    let (time, thread) = (session.now(), session.thread.id);
+    let (time, thread) = (session.elapsed_ns(), session.thread.id);
     session.recorder.log.append(encode::driver_free(
         &mut line,
         time,

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::calls::CUDA_SUCCESS;
-use super::hook::{Hook, Streams, hook, hooks};
+use super::hook::{DefaultStream, DriverHook, driver_hook, driver_hook_table};
 use super::hook_table;
 use super::types::Out;
 use crate::config::enabled;
@@ -11,9 +11,9 @@ use crate::config::enabled;
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
-hooks! {
+driver_hook_table! {
     // CUDA 12's signature.
-    hook[] cuGetProcAddress(
+    driver_hook[] cuGetProcAddress(
         symbol: *const c_char, function: Out<*mut c_void>, version: c_int, flags: u64, status: *mut c_int
     ) 12000: cuGetProcAddress_v2 => { |real| {
         let result = real(symbol, function, version, flags, status);
@@ -24,7 +24,7 @@ hooks! {
         result
     } };
     // CUDA 11.3's signature.
-    hook[] cuGetProcAddress(symbol: *const c_char, function: Out<*mut c_void>, version: c_int, flags: u64) 11030:
+    driver_hook[] cuGetProcAddress(symbol: *const c_char, function: Out<*mut c_void>, version: c_int, flags: u64) 11030:
     cuGetProcAddress => { |real| {
         let result = real(symbol, function, version, flags);
         if result == CUDA_SUCCESS {
@@ -41,26 +41,28 @@ fn substitute(symbol: &CStr, function: Out<*mut c_void>, version: c_int, flags: 
     if let Some(hook) = by_request(symbol.to_bytes(), version, flags & PER_THREAD_DEFAULT_STREAM != 0)
         && !std::ptr::eq(real, hook.address)
     {
-        hook.learn(real);
+        (hook.set_real)(real);
         function.set(hook.address.cast_mut());
     }
 }
 
 /// The hooks on driver functions that this program needs.
-pub fn in_force() -> impl Iterator<Item = &'static Hook> {
+pub fn in_force() -> impl Iterator<Item = &'static DriverHook> {
     HOOKS.iter().chain(hook_table::in_force())
 }
 
 /// All hooks on driver functions, active or not.
-pub fn all() -> impl Iterator<Item = &'static Hook> {
+pub fn all() -> impl Iterator<Item = &'static DriverHook> {
     HOOKS.iter().chain(hook_table::all())
 }
 
 /// The hook for a `cuGetProcAddress` request.
-fn by_request(name: &[u8], version: i32, per_thread_streams: bool) -> Option<&'static Hook> {
-    let unwanted = if per_thread_streams { Streams::Legacy } else { Streams::PerThread };
+fn by_request(name: &[u8], version: i32, per_thread_streams: bool) -> Option<&'static DriverHook> {
+    let unwanted = if per_thread_streams { DefaultStream::Legacy } else { DefaultStream::PerThread };
     in_force()
-        .filter(|hook| hook.asked.as_bytes() == name && version >= hook.since && hook.streams != unwanted)
+        .filter(|hook| {
+            hook.requested_name.as_bytes() == name && version >= hook.since && hook.default_stream != unwanted
+        })
         .max_by_key(|hook| hook.since)
 }
 
@@ -76,10 +78,14 @@ mod tests {
         let mut requests = HashSet::new();
         for hook in all() {
             assert!(symbols.insert(hook.abi_name), "{}", hook.abi_name);
-            assert!(requests.insert((hook.asked, hook.since, hook.streams == Streams::PerThread)), "{}", hook.abi_name);
+            assert!(
+                requests.insert((hook.requested_name, hook.since, hook.default_stream == DefaultStream::PerThread)),
+                "{}",
+                hook.abi_name
+            );
             let per_thread = hook.abi_name.ends_with("_ptsz") || hook.abi_name.ends_with("_ptds");
-            assert_eq!(per_thread, hook.streams == Streams::PerThread, "{}", hook.abi_name);
-            assert!(hook.abi_name.starts_with(hook.asked), "{} for {}", hook.abi_name, hook.asked);
+            assert_eq!(per_thread, hook.default_stream == DefaultStream::PerThread, "{}", hook.abi_name);
+            assert!(hook.abi_name.starts_with(hook.requested_name), "{} for {}", hook.abi_name, hook.requested_name);
         }
     }
 

@@ -1,10 +1,10 @@
-//! A hook on a driver function: its row in the table, and the macros that make both from one line.
+//! Defines driver hooks. One row generates the exported function and its table entry.
 
 use std::ffi::c_void;
 
-/// Which default stream a function uses.
+/// Which default-stream variant a symbol implements.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Streams {
+pub enum DefaultStream {
     /// One function serves both.
     Both,
     Legacy,
@@ -13,67 +13,61 @@ pub enum Streams {
 }
 
 /// One hooked function.
-pub struct Hook {
+pub struct DriverHook {
     /// The name that is passed to `cuGetProcAddress`.
-    pub asked: &'static str,
+    pub requested_name: &'static str,
     /// The CUDA version (1000 × major + 10 × minor) since which the function has this ABI, as in the function type
     /// names of `cudaTypedefs.h`. An older request gets an older function, which memlab does not hook.
     pub since: i32,
-    pub streams: Streams,
+    pub default_stream: DefaultStream,
     /// The driver's exported symbol, with `_v2` and `_ptsz`.
     pub abi_name: &'static str,
     /// memlab's function with that ABI.
     pub address: *const c_void,
-    /// Stores the real function's address in the hook.
-    pub learn: fn(*mut c_void),
+    /// Stores the real function's address in the hook, unless it has one.
+    pub set_real: fn(*mut c_void),
 }
 
 // SAFETY: the address is that of a function, and functions can be called from any thread.
-unsafe impl Sync for Hook {}
-
-impl Hook {
-    pub fn learn(&self, real: *mut c_void) {
-        (self.learn)(real);
-    }
-}
+unsafe impl Sync for DriverHook {}
 
 /// Defines hooks, one row each, and the table `HOOKS` of them:
 ///
 /// ```text
-/// KIND[COUNT] ASKED(ARGUMENTS) SINCE: SYMBOL / SYMBOL_FOR_PER_THREAD_STREAMS => { DETAILS };
+/// KIND[COUNT] REQUESTED_NAME(ARGUMENTS) SINCE: SYMBOL / SYMBOL_FOR_PER_THREAD_STREAMS => { DETAILS };
 /// ```
 ///
 /// `KIND` is a macro that makes the function from symbol, arguments and details. `COUNT` is the number of integer
 /// arguments if the function wants its caller's address, as for [`entry_point`]; else it is empty.
-macro_rules! hooks {
-    ($($kind:ident $count:tt $asked:ident $arguments:tt $since:literal: $symbol:ident $(/ $per_thread:ident)?
+macro_rules! driver_hook_table {
+    ($($kind:ident $count:tt $requested_name:ident $arguments:tt $since:literal: $symbol:ident $(/ $per_thread:ident)?
         => $details:tt;)*) => {
         $(
             $kind! { $symbol $count $arguments $details }
             $($kind! { $per_thread $count $arguments $details })?
         )*
-        pub static HOOKS: &[$crate::cuda::hook::Hook] = &[$(
-            $symbol::hook(stringify!($asked), $since, $crate::cuda::hook::streams!($($per_thread)?)),
-            $($per_thread::hook(stringify!($asked), $since, $crate::cuda::hook::Streams::PerThread),)?
+        pub static HOOKS: &[$crate::cuda::hook::DriverHook] = &[$(
+            $symbol::row(stringify!($requested_name), $since, $crate::cuda::hook::default_stream!($($per_thread)?)),
+            $($per_thread::row(stringify!($requested_name), $since, $crate::cuda::hook::DefaultStream::PerThread),)?
         )*];
     };
 }
-pub(crate) use hooks;
+pub(crate) use driver_hook_table;
 
-/// The streams of a row's first symbol: only the legacy one if there is a second symbol.
-macro_rules! streams {
+/// The variant of a row's first symbol: the legacy one if there is a second symbol.
+macro_rules! default_stream {
     () => {
-        $crate::cuda::hook::Streams::Both
+        $crate::cuda::hook::DefaultStream::Both
     };
     ($per_thread:ident) => {
-        $crate::cuda::hook::Streams::Legacy
+        $crate::cuda::hook::DefaultStream::Legacy
     };
 }
-pub(crate) use streams;
+pub(crate) use default_stream;
 
 /// A hook defined by its details: `{ |real, caller| body }`, or `{ |real| body }` if the caller's address is not
 /// needed. `real` calls the driver's function.
-macro_rules! hook {
+macro_rules! driver_hook {
     ($name:ident [$($count:tt)?] ($($arg:ident: $type:ty),*) { |$real:ident $(, $caller:ident)?| $body:expr }) => {
         #[allow(non_snake_case)]
         mod $name {
@@ -93,24 +87,24 @@ macro_rules! hook {
                 }
             }
 
-            pub const fn hook(
-                asked: &'static str,
+            pub const fn row(
+                requested_name: &'static str,
                 since: i32,
-                streams: $crate::cuda::hook::Streams,
-            ) -> $crate::cuda::hook::Hook {
-                $crate::cuda::hook::Hook {
-                    asked,
+                default_stream: $crate::cuda::hook::DefaultStream,
+            ) -> $crate::cuda::hook::DriverHook {
+                $crate::cuda::hook::DriverHook {
+                    requested_name,
                     since,
-                    streams,
+                    default_stream,
                     abi_name: stringify!($name),
                     address: $name as *const std::ffi::c_void,
-                    learn: |real| REAL.learn(real),
+                    set_real: |real| REAL.set_if_unknown(real),
                 }
             }
         }
     };
 }
-pub(crate) use hook;
+pub(crate) use driver_hook;
 
 /// Defines an exported function. With a count, it is an assembly entry that adds its caller's return address as one
 /// more argument and jumps to the body, which returns straight to the caller. (A Rust function cannot read its return

@@ -3,11 +3,11 @@
 use std::ffi::c_void;
 
 use super::get_proc_address;
-use super::hook::Hook;
+use super::hook::DriverHook;
 use super::hook_table::RUNTIME;
 
 /// The active hook on this symbol of the driver's.
-pub fn by_abi_name(name: &[u8]) -> Option<&'static Hook> {
+pub fn by_abi_name(name: &[u8]) -> Option<&'static DriverHook> {
     get_proc_address::in_force().find(|hook| hook.abi_name.as_bytes() == name)
 }
 

@@ -1,24 +1,25 @@
 //! All hooks on CUDA: a table per file. The hook on `cuGetProcAddress` reads this table, so
 //! [`get_proc_address`](super::get_proc_address) adds its own rows.
 
-use super::hook::Hook;
+use super::hook::DriverHook;
 use super::{allocation_hooks, capture_hooks, device_hooks, gated, offload_hooks, runtime_hooks, vmm_hooks};
 use crate::vmm::mode;
 
 /// Hooks on the driver that every program needs.
-const ALWAYS: [&[Hook]; 4] = [allocation_hooks::HOOKS, vmm_hooks::HOOKS, device_hooks::HOOKS, capture_hooks::HOOKS];
+const ALWAYS: [&[DriverHook]; 4] =
+    [allocation_hooks::HOOKS, vmm_hooks::HOOKS, device_hooks::HOOKS, capture_hooks::HOOKS];
 /// Hooks on the driver in programs that were started for offloading.
-const FOR_OFFLOADING: [&[Hook]; 2] = [gated::HOOKS, offload_hooks::HOOKS];
+const FOR_OFFLOADING: [&[DriverHook]; 2] = [gated::HOOKS, offload_hooks::HOOKS];
 /// Hooks on the runtime.
 pub const RUNTIME: &[runtime_hooks::RuntimeHook] = runtime_hooks::HOOKS;
 
 /// The hooks on the driver that this program needs, without `cuGetProcAddress`.
-pub fn in_force() -> impl Iterator<Item = &'static Hook> {
+pub fn in_force() -> impl Iterator<Item = &'static DriverHook> {
     let more = if mode::is_enabled() { &FOR_OFFLOADING[..] } else { &[] };
     ALWAYS.into_iter().chain(more.iter().copied()).flatten()
 }
 
 /// All hooks on the driver, active or not, without `cuGetProcAddress`.
-pub fn all() -> impl Iterator<Item = &'static Hook> {
+pub fn all() -> impl Iterator<Item = &'static DriverHook> {
     ALWAYS.into_iter().chain(FOR_OFFLOADING).flatten()
 }

@@ -1,23 +1,21 @@
 //! Further hooks for a program started for offloading: attributes of addresses, memory that must not move, and
 //! contexts.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 
-use super::answers::instead;
+use super::answers::answer_ourselves_or;
 use super::calls::{CUDA_SUCCESS, Code};
-use super::hook::{hook, hooks};
-use super::types::{In, Out};
+use super::hook::{driver_hook, driver_hook_table};
+use super::types::{Handle, In, Out};
 use crate::panics;
 use crate::vmm::queries::Fact;
 use crate::vmm::{contexts, gate, handles, mode, queries};
-
-type Opaque = *mut c_void;
 
 /// Memory that multicast objects reach (NCCL's NVLS), by its handle: it must not move, and the driver needs its own
 /// handle.
 macro_rules! binds_memory {
     ($name:ident [] ($($arg:ident: $type:ty),*) { $handle:ident }) => {
-        hook! { $name [] ($($arg: $type),*) { |real| {
+        driver_hook! { $name [] ($($arg: $type),*) { |real| {
             let _pass = gate::enter();
             let program_handle = $handle;
             let bind = |$handle: u64| real($($arg),*);
@@ -26,7 +24,7 @@ macro_rules! binds_memory {
                 code => Err(Code(code)),
             };
             let fixed = || if mode::is_enabled() { handles::fix(program_handle, MULTICAST, share) } else { None };
-            instead(fixed, || bind(program_handle))
+            answer_ourselves_or(fixed, || bind(program_handle))
         } } }
     };
 }
@@ -34,7 +32,7 @@ macro_rules! binds_memory {
 /// Memory at an address that multicast objects reach.
 macro_rules! binds_address {
     ($name:ident [] ($($arg:ident: $type:ty),*) { $address:expr }) => {
-        hook! { $name [] ($($arg: $type),*) { |real| {
+        driver_hook! { $name [] ($($arg: $type),*) { |real| {
             let _pass = gate::enter();
             let result = real($($arg),*);
             stays(result, $address, MULTICAST);
@@ -46,7 +44,7 @@ macro_rules! binds_address {
 /// A call that creates a context. The details give where it is written, and its device.
 macro_rules! makes_context {
     ($name:ident [] ($($arg:ident: $type:ty),*) { $context:expr, $device:expr }) => {
-        hook! { $name [] ($($arg: $type),*) { |real| {
+        driver_hook! { $name [] ($($arg: $type),*) { |real| {
             let _pass = gate::enter();
             let result = real($($arg),*);
             if result == CUDA_SUCCESS && mode::is_enabled() {
@@ -59,13 +57,14 @@ macro_rules! makes_context {
 
 const MULTICAST: &str = "bound to a multicast object";
 
-hooks! {
-    hook[] cuPointerGetAttribute(data: Out<u8>, attribute: c_int, pointer: u64) 4000: cuPointerGetAttribute => { |real| {
+driver_hook_table! {
+    driver_hook[] cuPointerGetAttribute(data: Out<u8>, attribute: c_int, pointer: u64) 4000:
+    cuPointerGetAttribute => { |real| {
         let _pass = gate::enter();
         let result = real(data, attribute, pointer);
         if tell(data, attribute, pointer) { CUDA_SUCCESS } else { result }
     } };
-    hook[] cuPointerGetAttributes(count: c_uint, attributes: In<c_int>, data: In<Out<u8>>, pointer: u64) 7000:
+    driver_hook[] cuPointerGetAttributes(count: c_uint, attributes: In<c_int>, data: In<Out<u8>>, pointer: u64) 7000:
     cuPointerGetAttributes => { |real| {
         let _pass = gate::enter();
         let result = real(count, attributes, data, pointer);
@@ -76,7 +75,8 @@ hooks! {
         }
         result
     } };
-    hook[] cuPointerSetAttribute(value: Opaque, attribute: c_int, pointer: u64) 6000: cuPointerSetAttribute => { |real| {
+    driver_hook[] cuPointerSetAttribute(value: Handle, attribute: c_int, pointer: u64) 6000:
+    cuPointerSetAttribute => { |real| {
         /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`, which is set before a network card registers memory.
         const SYNC_MEMOPS: c_int = 6;
         let _pass = gate::enter();
@@ -97,9 +97,9 @@ hooks! {
     ) 13010: cuMulticastBindAddr_v2 => { address };
     binds_address[] cuMulticastBindAddr(object: u64, offset: usize, address: u64, bytes: usize, flags: u64) 12010:
         cuMulticastBindAddr => { address };
-    makes_context[] cuCtxCreate(context: Out<u64>, parameters: Opaque, flags: c_uint, device: c_int) 12050:
+    makes_context[] cuCtxCreate(context: Out<u64>, parameters: Handle, flags: c_uint, device: c_int) 12050:
         cuCtxCreate_v4 => { context, device };
-    makes_context[] cuCtxCreate(context: Out<u64>, affinity: Opaque, count: c_int, flags: c_uint, device: c_int) 11040:
+    makes_context[] cuCtxCreate(context: Out<u64>, affinity: Handle, count: c_int, flags: c_uint, device: c_int) 11040:
         cuCtxCreate_v3 => { context, device };
     makes_context[] cuCtxCreate(context: Out<u64>, flags: c_uint, device: c_int) 3020:
         cuCtxCreate_v2 => { context, device };

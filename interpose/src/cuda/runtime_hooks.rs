@@ -9,17 +9,14 @@ use memlab_trace::record::DriverKind::{self, Array, Async, Device, Imported, Man
 use super::caller::RuntimeCall;
 use super::calls::{CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
 use super::device::{current_device, range_bytes};
-use super::driver_memory::{self as memory, Space};
+use super::driver_memory::{self, Space};
 use super::hook::{c_name, entry_point};
-use super::types::{ExternalMemory, In, Out};
+use super::types::{ExternalMemory, Handle, In, Out};
 use crate::limit;
 use crate::limit::card::{self, footprint};
 use crate::limit::in_flight::InFlight;
 use crate::panics;
 use crate::symbols::{self, Real};
-
-/// Streams and pools.
-type Opaque = *mut c_void;
 
 /// Returned by a hook that cannot find the real function (`cudaErrorInitializationError`).
 const CUDA_ERROR_INITIALIZATION: c_int = 3;
@@ -40,7 +37,7 @@ fn find<F: Copy>(real: &Real<F>) -> Option<F> {
         for soname in [c"libcudart.so.13", c"libcudart.so.12", c"libcudart.so.11.0"] {
             let found = symbols::in_loaded_library(soname, real.symbol());
             if !found.is_null() {
-                real.learn(found);
+                real.set_if_unknown(found);
                 break;
             }
         }
@@ -48,9 +45,9 @@ fn find<F: Copy>(real: &Real<F>) -> Option<F> {
     })
 }
 
-/// Defines hooks, one row each (`KIND[COUNT] SYMBOL(ARGUMENTS) => { DETAILS };`, as in [`super::hook::hooks`]), and the
-/// table `HOOKS` of them.
-macro_rules! hooks {
+/// Defines hooks, one row each (`KIND[COUNT] SYMBOL(ARGUMENTS) => { DETAILS };`, as in
+/// [`super::hook::driver_hook_table`]), and the table `HOOKS` of them.
+macro_rules! runtime_hook_table {
     ($($kind:ident $count:tt $symbol:ident $arguments:tt => $details:tt;)*) => {
         $($kind! { $symbol $count $arguments $details })*
         pub static HOOKS: &[RuntimeHook] = &[$(
@@ -59,8 +56,8 @@ macro_rules! hooks {
     };
 }
 
-/// A hook defined by its details: see [`super::hook::hook`].
-macro_rules! hook {
+/// A hook defined by its details: see [`super::hook::driver_hook`].
+macro_rules! runtime_hook {
     ($name:ident [$($count:tt)?] ($($arg:ident: $type:ty),*) { |$real:ident $(, $caller:ident)?| $body:expr }) => {
         #[allow(non_snake_case)]
         mod $name {
@@ -83,7 +80,7 @@ macro_rules! hook {
 /// A call that allocates memory. The details give the kind, the address, and the bytes once it has succeeded.
 macro_rules! takes {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $kind:expr, $address:expr, $bytes:expr }) => {
-        hook! { $name $count ($($arg: $type),*) { |real, caller| {
+        runtime_hook! { $name $count ($($arg: $type),*) { |real, caller| {
             let call = RuntimeCall::enter(stringify!($name), caller);
             let result = real($($arg),*);
             let recorded = call.is_none_or(RuntimeCall::leave);
@@ -96,15 +93,18 @@ macro_rules! takes {
     };
 }
 
-/// A call that frees memory. The details give the address and its kind.
-macro_rules! gives_back {
+/// A call that frees memory. The details give the address space, and the address.
+macro_rules! frees {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $space:expr, $address:expr }) => {
-        hook! { $name $count ($($arg: $type),*) { |real| {
+        runtime_hook! { $name $count ($($arg: $type),*) { |real| {
             // This removes the allocation from the table; the driver-level hook then finds nothing to do.
             let _in_flight = InFlight::begin();
-            let freed = panics::catch(|| memory::freeing($space, $address)).flatten();
+            let freed = panics::catch(|| driver_memory::freeing($space, $address)).flatten();
             let result = real($($arg),*);
-            panics::catch(|| if result == CUDA_SUCCESS { memory::freed(freed) } else { memory::not_freed(freed) });
+            panics::catch(|| match result {
+                CUDA_SUCCESS => driver_memory::freed(freed),
+                _ => driver_memory::not_freed(freed),
+            });
             result
         } } }
     };
@@ -113,7 +113,7 @@ macro_rules! gives_back {
 /// A call that returns a device's properties, its memory included.
 macro_rules! tells_properties {
     ($name:ident [] ($properties:ident: Properties, $device:ident: c_int) {}) => {
-        hook! { $name [] ($properties: Properties, $device: c_int) { |real| {
+        runtime_hook! { $name [] ($properties: Properties, $device: c_int) { |real| {
             let result = real($properties, $device);
             if result == CUDA_SUCCESS {
                 panics::catch(|| limit::calls::show_total($properties.total(), $device));
@@ -123,7 +123,7 @@ macro_rules! tells_properties {
     };
 }
 
-hooks! {
+runtime_hook_table! {
     takes[2] cudaMalloc(pointer: Out<u64>, bytes: usize) => { Device, pointer.value(), bytes };
     takes[4] cudaMallocPitch(pointer: Out<u64>, pitch: Out<usize>, width: usize, height: usize) => {
         Device, pointer.value(), pitch.value().saturating_mul(height)
@@ -135,12 +135,12 @@ hooks! {
     takes[2] cudaMallocHost(pointer: Out<u64>, bytes: usize) => { Pinned, pointer.value(), bytes };
     takes[3] cudaHostAlloc(pointer: Out<u64>, bytes: usize, flags: c_uint) => { Pinned, pointer.value(), bytes };
     takes[3] cudaHostRegister(pointer: u64, bytes: usize, flags: c_uint) => { Registered, pointer, bytes };
-    takes[3] cudaMallocAsync(pointer: Out<u64>, bytes: usize, stream: Opaque) => { Async, pointer.value(), bytes };
-    takes[3] cudaMallocAsync_ptsz(pointer: Out<u64>, bytes: usize, stream: Opaque) => { Async, pointer.value(), bytes };
-    takes[4] cudaMallocFromPoolAsync(pointer: Out<u64>, bytes: usize, pool: Opaque, stream: Opaque) => {
+    takes[3] cudaMallocAsync(pointer: Out<u64>, bytes: usize, stream: Handle) => { Async, pointer.value(), bytes };
+    takes[3] cudaMallocAsync_ptsz(pointer: Out<u64>, bytes: usize, stream: Handle) => { Async, pointer.value(), bytes };
+    takes[4] cudaMallocFromPoolAsync(pointer: Out<u64>, bytes: usize, pool: Handle, stream: Handle) => {
         Async, pointer.value(), bytes
     };
-    takes[4] cudaMallocFromPoolAsync_ptsz(pointer: Out<u64>, bytes: usize, pool: Opaque, stream: Opaque) => {
+    takes[4] cudaMallocFromPoolAsync_ptsz(pointer: Out<u64>, bytes: usize, pool: Handle, stream: Handle) => {
         Async, pointer.value(), bytes
     };
     takes[5] cudaMallocArray(array: Out<u64>, format: In<ChannelFormat>, width: usize, height: usize, flags: c_uint) => {
@@ -157,7 +157,7 @@ hooks! {
         Imported, pointer.value(), range_bytes(pointer.value())
     };
 
-    hook[] cudaMemGetInfo(free: Out<usize>, total: Out<usize>) => { |real| {
+    runtime_hook[] cudaMemGetInfo(free: Out<usize>, total: Out<usize>) => { |real| {
         let result = real(free, total);
         if result == CUDA_SUCCESS {
             panics::catch(|| limit::calls::show_memory(free, total));
@@ -167,15 +167,15 @@ hooks! {
     tells_properties[] cudaGetDeviceProperties(properties: Properties, device: c_int) => {};
     tells_properties[] cudaGetDeviceProperties_v2(properties: Properties, device: c_int) => {};
 
-    gives_back[] cudaFree(pointer: u64) => { Space::Address, pointer };
-    gives_back[] cudaFreeAsync(pointer: u64, stream: Opaque) => { Space::Address, pointer };
-    gives_back[] cudaFreeAsync_ptsz(pointer: u64, stream: Opaque) => { Space::Address, pointer };
-    gives_back[] cudaFreeHost(pointer: u64) => { Space::Address, pointer };
-    gives_back[] cudaHostUnregister(pointer: u64) => { Space::Registered, pointer };
-    gives_back[] cudaFreeArray(array: u64) => { Space::Array, array };
-    gives_back[] cudaFreeMipmappedArray(array: u64) => { Space::Array, array };
-    gives_back[] cudaDestroyExternalMemory(memory: u64) => { Space::Address, memory };
-    gives_back[] cudaIpcCloseMemHandle(pointer: u64) => { Space::Address, pointer };
+    frees[] cudaFree(pointer: u64) => { Space::Address, pointer };
+    frees[] cudaFreeAsync(pointer: u64, stream: Handle) => { Space::Address, pointer };
+    frees[] cudaFreeAsync_ptsz(pointer: u64, stream: Handle) => { Space::Address, pointer };
+    frees[] cudaFreeHost(pointer: u64) => { Space::Address, pointer };
+    frees[] cudaHostUnregister(pointer: u64) => { Space::Registered, pointer };
+    frees[] cudaFreeArray(array: u64) => { Space::Array, array };
+    frees[] cudaFreeMipmappedArray(array: u64) => { Space::Array, array };
+    frees[] cudaDestroyExternalMemory(memory: u64) => { Space::Address, memory };
+    frees[] cudaIpcCloseMemHandle(pointer: u64) => { Space::Address, pointer };
 }
 
 static FREE: Real<unsafe extern "C" fn(u64) -> c_int> = Real::next(c"cudaFree");
@@ -193,7 +193,7 @@ fn record(kind: DriverKind, address: u64, bytes: u64, name: &'static str, caller
         card::released(current_device(), footprint(kind, bytes));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    memory::allocated(kind, address, bytes, name, caller);
+    driver_memory::allocated(kind, address, bytes, name, caller);
     CUDA_SUCCESS
 }
 

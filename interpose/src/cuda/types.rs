@@ -1,10 +1,13 @@
 //! Arguments of the driver's functions. Structures have plain integers where `cuda.h` has enumerations: a newer driver
 //! may use values that are unknown here.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::mem::offset_of;
 
 use cudarc::driver::sys;
+
+/// An argument that memlab only passes on: a stream, pool, graph, node, function, descriptor.
+pub type Handle = *mut c_void;
 
 /// An output argument of a call: null, or a `T` that the call writes to.
 #[repr(transparent)]

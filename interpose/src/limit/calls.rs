@@ -14,7 +14,7 @@ use super::{overhead, spill};
 use crate::cuda::calls::{self, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
 use crate::cuda::device::current_device;
 use crate::cuda::types::{In, Out, Properties};
-use crate::cuda::{driver_memory as memory, pools};
+use crate::cuda::{driver_memory, pools};
 use crate::locks;
 use crate::moved_bytes;
 use crate::panics;
@@ -29,26 +29,26 @@ pub struct Call {
     pub bytes: u64,
 }
 
-/// Makes the real call if the limit allows it. `outcome` returns address and size once it has succeeded; `put` gives
-/// the program the address of host memory instead, where that is possible.
+/// Makes the real call if the limit allows it. `outcome` returns address and size once it has succeeded;
+/// `deliver_spilled` gives the program the address of host memory instead, where that is possible.
 pub fn take(
     call: &Call,
     real: impl FnOnce() -> c_int,
     outcome: impl FnOnce() -> (u64, u64),
-    put: Option<impl FnOnce(u64)>,
+    deliver_spilled: Option<impl FnOnce(u64)>,
 ) -> c_int {
     let device = device_of(call.bytes);
     let admission = panics::catch(|| match device {
         Some(device) => admit(device, footprint(call.kind, call.bytes), call.caller),
         None => Admission::Granted(Reservation::for_nothing(current_device())),
     });
-    match (admission, put) {
+    match (admission, deliver_spilled) {
         (Some(Admission::Granted(reservation)), _) => {
             let result = real();
             if result == CUDA_SUCCESS {
                 panics::catch(|| {
                     let (address, bytes) = outcome();
-                    if memory::allocated(call.kind, address, bytes, call.name, call.caller) {
+                    if driver_memory::allocated(call.kind, address, bytes, call.name, call.caller) {
                         reservation.commit(footprint(call.kind, bytes));
                     } else {
                         reservation.commit_unwatched();
@@ -60,13 +60,13 @@ pub fn take(
             }
             result
         }
-        (Some(Admission::Spill), Some(put)) => {
+        (Some(Admission::Spill), Some(deliver_spilled)) => {
             let spilled = panics::catch(|| {
                 let address = spill::allocate(call.bytes)?;
-                put(address);
+                deliver_spilled(address);
                 // The `moved` line precedes the allocation: the memory was never in use on the device.
                 moved_bytes::record_spilled();
-                memory::spilled(call.kind, address, call.bytes, call.name, call.caller);
+                driver_memory::spilled(call.kind, address, call.bytes, call.name, call.caller);
                 spill::attempt_ended();
                 Some(())
             });
@@ -115,9 +115,9 @@ pub fn take_from_pool(call: &Call, from: PoolCall, real: impl Fn() -> c_int) -> 
             let address = from.pointer.get().unwrap_or(0);
             if spill::holds(address) {
                 moved_bytes::record_spilled();
-                memory::spilled(DriverKind::Async, address, call.bytes, call.name, call.caller);
+                driver_memory::spilled(DriverKind::Async, address, call.bytes, call.name, call.caller);
             } else {
-                memory::allocated(DriverKind::Async, address, call.bytes, call.name, call.caller);
+                driver_memory::allocated(DriverKind::Async, address, call.bytes, call.name, call.caller);
             }
         });
     }
@@ -204,7 +204,7 @@ pub fn create(
     let Some((properties, device)) = on_device else {
         let result = real();
         if result == CUDA_SUCCESS {
-            panics::catch(|| memory::created(made(), bytes, None, false, caller));
+            panics::catch(|| driver_memory::created(made(), bytes, None, false, caller));
         }
         return result;
     };
@@ -213,7 +213,7 @@ pub fn create(
             let result = real();
             if result == CUDA_SUCCESS {
                 panics::catch(|| {
-                    if memory::created(made(), bytes, Some(device), false, caller) {
+                    if driver_memory::created(made(), bytes, Some(device), false, caller) {
                         reservation.commit(bytes);
                     } else {
                         reservation.commit_unwatched();
@@ -227,7 +227,7 @@ pub fn create(
                 let made = spill::create(device, bytes, &properties)?;
                 handle.set(made);
                 moved_bytes::record_spilled();
-                memory::created(made, bytes, Some(device), true, caller);
+                driver_memory::created(made, bytes, Some(device), true, caller);
                 Some(())
             });
             if spilled.flatten().is_some() { CUDA_SUCCESS } else { CUDA_ERROR_OUT_OF_MEMORY }

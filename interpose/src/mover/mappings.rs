@@ -3,15 +3,15 @@
 
 use super::progress::Failure;
 use crate::cuda::calls::{self, Code};
-use crate::vmm::holdings::{Holdings, MappedAddress};
+use crate::vmm::movable_memory::{MappedAddress, MovableMemory};
 use crate::vmm::physical::Piece;
 
-pub(super) fn piece_of(holdings: &Holdings, number: u64, index: usize) -> Option<&Piece> {
-    holdings.physicals.get(&number)?.pieces.get(index)
+pub(super) fn piece_of(memory: &MovableMemory, number: u64, index: usize) -> Option<&Piece> {
+    memory.physicals.get(&number)?.pieces.get(index)
 }
 
-pub(super) fn piece_of_mut(holdings: &mut Holdings, number: u64, index: usize) -> Option<&mut Piece> {
-    holdings.physicals.get_mut(&number)?.pieces.get_mut(index)
+pub(super) fn piece_of_mut(memory: &mut MovableMemory, number: u64, index: usize) -> Option<&mut Piece> {
+    memory.physicals.get_mut(&number)?.pieces.get_mut(index)
 }
 
 /// A piece could not be unmapped from its addresses, or another could not be mapped there.
@@ -62,20 +62,20 @@ pub(super) fn unmap_from_all(addresses: &[MappedAddress], bytes: u64, handle: u6
 }
 
 /// Maps the memory that an earlier operation failed to map again.
-pub(super) fn remap_lost(holdings: &mut Holdings) -> Result<(), Failure> {
-    let numbers: Vec<u64> = holdings.physicals.keys().copied().collect();
+pub(super) fn remap_lost(memory: &mut MovableMemory) -> Result<(), Failure> {
+    let numbers: Vec<u64> = memory.physicals.keys().copied().collect();
     for number in numbers {
-        for index in 0..holdings.physicals.get(&number).map_or(0, |physical| physical.pieces.len()) {
-            let Some(piece) = piece_of(holdings, number, index).filter(|piece| piece.lost_mapping) else { continue };
+        for index in 0..memory.physicals.get(&number).map_or(0, |physical| physical.pieces.len()) {
+            let Some(piece) = piece_of(memory, number, index).filter(|piece| piece.lost_mapping) else { continue };
             let Some(handle) = piece.handle() else { continue };
-            let addresses = holdings.addresses(number, piece.offset);
+            let addresses = memory.addresses(number, piece.offset);
             unmap_all(&addresses, piece.bytes);
             map_at_all(&addresses, piece.bytes, handle).map_err(|code| {
                 Failure::retryable(format!(
                     "the driver did not map memory again ({code}): the program waits, try again"
                 ))
             })?;
-            if let Some(piece) = piece_of_mut(holdings, number, index) {
+            if let Some(piece) = piece_of_mut(memory, number, index) {
                 piece.lost_mapping = false;
             }
         }

@@ -13,7 +13,7 @@ use super::staging::{refuse_beside_storage, secure};
 use crate::cuda::{calls, pools};
 use crate::vmm::arena::{ARENA, Span};
 use crate::vmm::contexts;
-use crate::vmm::holdings::{HOLDINGS, Holdings};
+use crate::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
 use crate::vmm::physical::Place;
 
 pub const NOTHING_TO_MOVE: &str = "the program holds no device memory that could be moved (pieces of 2 MiB and more can, what cudaMallocAsync hands out cannot)";
@@ -26,23 +26,23 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     // Stream-ordered memory cannot be moved, but the unused memory of pools can be released.
     pools::trim_all();
     let (bytes, mapped) = {
-        let holdings = HOLDINGS.lock();
-        (movable(&holdings)?.bytes, holdings.mapped_host_bytes())
+        let memory = MOVABLE_MEMORY.lock();
+        (movable(&memory)?.bytes, memory.mapped_host_bytes())
     };
     secure(bytes, mapped, &contexts)?;
     progress.enter(Phase::Waiting);
     let deadline = Instant::now() + timeout;
     let closed = quiesce(&contexts, deadline, || progress.enter(Phase::Synchronising))?;
-    let mut holdings = HOLDINGS.lock();
-    let holdings = &mut *holdings;
-    let moving = movable(holdings)?;
-    secure(moving.bytes, holdings.mapped_host_bytes(), &contexts)?; // For memory allocated meanwhile.
+    let mut memory = MOVABLE_MEMORY.lock();
+    let memory = &mut *memory;
+    let moving = movable(memory)?;
+    secure(moving.bytes, memory.mapped_host_bytes(), &contexts)?; // For memory allocated meanwhile.
     let mut arena = ARENA.lock();
     let mut plan: Vec<(u64, usize, Vec<Span>)> = Vec::new();
     let mut copies: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
     for &number in &moving.numbers {
-        let Some(from) = holdings.reach(number) else { continue };
-        let Some(physical) = holdings.physicals.get(&number) else { continue };
+        let Some(from) = memory.reach(number) else { continue };
+        let Some(physical) = memory.physicals.get(&number) else { continue };
         let context = contexts::of_device(physical.device);
         for (index, piece) in physical.pieces.iter().enumerate() {
             if !matches!(piece.place, Place::Device(_)) {
@@ -63,13 +63,13 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
     let mut left = 0;
     let mut stayed = 0;
     for (number, index, spans) in plan {
-        let Some(piece) = piece_of(holdings, number, index) else { continue };
+        let Some(piece) = piece_of(memory, number, index) else { continue };
         let (bytes, place) = (piece.bytes, piece.handle());
-        let addresses = holdings.addresses(number, piece.offset);
+        let addresses = memory.addresses(number, piece.offset);
         let taken = place
             .ok_or(MappingError::NOTHING_DONE)
             .and_then(|handle| unmap_from_all(&addresses, bytes, handle).map(|()| handle));
-        let Some(piece) = piece_of_mut(holdings, number, index) else { continue };
+        let Some(piece) = piece_of_mut(memory, number, index) else { continue };
         match taken {
             Ok(handle) => {
                 piece.place = Place::Arena(spans);
@@ -83,7 +83,7 @@ pub fn offload(progress: &Progress, timeout: Duration) -> Result<Option<String>,
             }
         }
     }
-    if left == 0 && !holdings.is_waiting() {
+    if left == 0 && !memory.is_waiting() {
         return Err(format!("the driver did not let go of {}: nothing was moved", size(stayed)).into());
     }
     closed.stay_closed();
@@ -97,9 +97,9 @@ struct Movable {
     bytes: u64,
 }
 
-fn movable(holdings: &Holdings) -> Result<Movable, Failure> {
-    let numbers: Vec<u64> = holdings.physicals.keys().copied().filter(|&number| holdings.is_movable(number)).collect();
-    let pieces = numbers.iter().filter_map(|number| holdings.physicals.get(number)).flat_map(|it| &it.pieces);
+fn movable(memory: &MovableMemory) -> Result<Movable, Failure> {
+    let numbers: Vec<u64> = memory.physicals.keys().copied().filter(|&number| memory.is_movable(number)).collect();
+    let pieces = numbers.iter().filter_map(|number| memory.physicals.get(number)).flat_map(|it| &it.pieces);
     let bytes = pieces.filter(|piece| matches!(piece.place, Place::Device(_))).map(|piece| piece.bytes).sum();
     if bytes == 0 {
         return Err(NOTHING_TO_MOVE.into());
@@ -109,5 +109,5 @@ fn movable(holdings: &Holdings) -> Result<Movable, Failure> {
 
 /// Whether there is something to offload, as far as can be seen without waiting.
 pub fn could_offload() -> bool {
-    pools::are_used() || HOLDINGS.try_lock().is_none_or(|holdings| movable(&holdings).is_ok())
+    pools::are_used() || MOVABLE_MEMORY.try_lock().is_none_or(|memory| movable(&memory).is_ok())
 }

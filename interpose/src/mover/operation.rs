@@ -16,7 +16,7 @@ use crate::vmm::{gate, mode};
 pub const NOT_STARTED_FOR_IT: &str = "this process was not started for offloading";
 
 /// What to move.
-pub enum Request {
+pub enum Operation {
     Offload,
     Restore {
         free_host: bool,
@@ -27,7 +27,7 @@ pub enum Request {
     },
 }
 
-impl Request {
+impl Operation {
     fn kind(&self) -> &'static str {
         match self {
             Self::Offload => "offload",
@@ -38,7 +38,7 @@ impl Request {
 }
 
 /// Starts an operation on a new thread.
-pub fn start(request: Request, timeout: Duration) -> Result<&'static Progress, String> {
+pub fn start(request: Operation, timeout: Duration) -> Result<&'static Progress, String> {
     if !mode::is_enabled() {
         return Err(format!("{}: start it with `memlab run --offload`, or use --full", NOT_STARTED_FOR_IT));
     }
@@ -47,13 +47,13 @@ pub fn start(request: Request, timeout: Duration) -> Result<&'static Progress, S
         return Err(format!("another operation ({}) is under way: wait for its end", running.kind));
     }
     match request {
-        Request::Restore { free_host } if !restore::could_restore(free_host) => {
+        Operation::Restore { free_host } if !restore::could_restore(free_host) => {
             return Err(restore::NOTHING_TO_RESTORE.to_owned());
         }
-        Request::Offload | Request::Move { .. } if gate::is_closed() => {
+        Operation::Offload | Operation::Move { .. } if gate::is_closed() => {
             return Err("the program is offloaded already: restore it first".to_owned());
         }
-        Request::Offload if !offload::could_offload() => return Err(offload::NOTHING_TO_MOVE.to_owned()),
+        Operation::Offload if !offload::could_offload() => return Err(offload::NOTHING_TO_MOVE.to_owned()),
         _ => {}
     }
     let progress = Progress::begin(request.kind());
@@ -63,13 +63,13 @@ pub fn start(request: Request, timeout: Duration) -> Result<&'static Progress, S
     Ok(progress)
 }
 
-fn run(request: Request, timeout: Duration, progress: &'static Progress) {
+fn run(request: Operation, timeout: Duration, progress: &'static Progress) {
     let _guard = RecursionGuard::enter(); // This thread's calls are not recorded.
     calls::relax_captures();
     let outcome = panics::catch(|| match &request {
-        Request::Offload => offload::offload(progress, timeout),
-        Request::Restore { free_host } => restore::restore(progress, timeout, *free_host),
-        Request::Move { ranges } => parts::move_ranges(progress, timeout, ranges),
+        Operation::Offload => offload::offload(progress, timeout),
+        Operation::Restore { free_host } => restore::restore(progress, timeout, *free_host),
+        Operation::Move { ranges } => parts::move_ranges(progress, timeout, ranges),
     });
     let outcome = outcome.unwrap_or_else(|| Err("memlab made a mistake: please report this".into()));
     let phase = if outcome.is_ok() { Phase::Done } else { Phase::Failed };

@@ -15,7 +15,7 @@ use crate::cuda::calls::{self, Code};
 use crate::cuda::types::Properties;
 use crate::vmm::allocations::LEAST;
 use crate::vmm::arena::ARENA;
-use crate::vmm::holdings::{HOLDINGS, Holdings};
+use crate::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
 use crate::vmm::physical::{Piece, Place};
 use crate::vmm::{contexts, host_memory};
 
@@ -25,8 +25,8 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     let contexts = contexts::all();
     progress.enter(Phase::Preparing);
     let (splits, mapped) = {
-        let holdings = HOLDINGS.lock();
-        (splits_of(&holdings, ranges), holdings.mapped_host_bytes())
+        let memory = MOVABLE_MEMORY.lock();
+        (splits_of(&memory, ranges), memory.mapped_host_bytes())
     };
     if splits.is_empty() {
         return Err("none of this memory can be moved: it is below 2 MiB, shared, or already in host memory".into());
@@ -35,9 +35,9 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     progress.enter(Phase::Waiting);
     let deadline = Instant::now() + timeout;
     let closed = quiesce(&contexts, deadline, || progress.enter(Phase::Synchronising))?;
-    let mut holdings = HOLDINGS.lock();
-    let splits = splits_of(&holdings, ranges);
-    secure_for(&splits, holdings.mapped_host_bytes(), &contexts)?; // Other memory may be at these addresses by now.
+    let mut memory = MOVABLE_MEMORY.lock();
+    let splits = splits_of(&memory, ranges);
+    secure_for(&splits, memory.mapped_host_bytes(), &contexts)?; // Other memory may be at these addresses by now.
     // Pages that stay are copied to the arena and back.
     progress.begin_copying(splits.iter().map(|split| 2 * split.bytes - split.going()).sum());
     let mut moved = 0;
@@ -45,13 +45,13 @@ pub fn move_ranges(progress: &Progress, timeout: Duration, ranges: &[(u64, u64)]
     // From the last piece to the first, so that the indices of the remaining ones stay valid.
     for split in splits.iter().rev() {
         progress.enter(Phase::Copying);
-        outcome = split_piece(&mut holdings, split, progress);
+        outcome = split_piece(&mut memory, split, progress);
         if outcome.is_err() {
             break;
         }
         moved += split.going();
     }
-    if holdings.is_waiting() {
+    if memory.is_waiting() {
         closed.stay_closed();
     }
     outcome.map_err(|code| {
@@ -94,7 +94,7 @@ impl Split {
 }
 
 /// The pieces that have pages in `ranges`, by number and index.
-fn splits_of(holdings: &Holdings, ranges: &[(u64, u64)]) -> Vec<Split> {
+fn splits_of(memory: &MovableMemory, ranges: &[(u64, u64)]) -> Vec<Split> {
     let page = LEAST;
     // Sorted and merged, so that looking up a page is fast: the program waits meanwhile.
     let mut sorted: Vec<(u64, u64)> =
@@ -112,11 +112,11 @@ fn splits_of(holdings: &Holdings, ranges: &[(u64, u64)]) -> Vec<Split> {
         after > 0 && address + page <= sorted[after - 1].1
     };
     let mut splits = Vec::new();
-    for (&number, physical) in &holdings.physicals {
-        if !holdings.is_movable(number) {
+    for (&number, physical) in &memory.physicals {
+        if !memory.is_movable(number) {
             continue;
         }
-        let Some(at) = holdings.reach(number) else { continue };
+        let Some(at) = memory.reach(number) else { continue };
         for (index, piece) in physical.pieces.iter().enumerate() {
             if !matches!(piece.place, Place::Device(_)) {
                 continue;
@@ -140,9 +140,9 @@ fn splits_of(holdings: &Holdings, ranges: &[(u64, u64)]) -> Vec<Split> {
 
 /// Replaces one piece by several: those that go to host memory, and those that stay. The bytes are complete at every
 /// moment: on the device until all copies are made and the pages that go are mapped, and then in the copies.
-fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> Result<(), Code> {
-    let at = holdings.reach(split.number).ok_or(Code::INVALID_VALUE)?;
-    let physical = holdings.physicals.get(&split.number).ok_or(Code::INVALID_VALUE)?;
+fn split_piece(memory: &mut MovableMemory, split: &Split, progress: &Progress) -> Result<(), Code> {
+    let at = memory.reach(split.number).ok_or(Code::INVALID_VALUE)?;
+    let physical = memory.physicals.get(&split.number).ok_or(Code::INVALID_VALUE)?;
     let piece = &physical.pieces[split.index];
     let Place::Device(old) = piece.place else { return Err(Code::INVALID_VALUE) };
     let (start, device, properties) = (piece.offset, physical.device, physical.properties);
@@ -169,14 +169,14 @@ fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> R
         copy::run(&BTreeMap::from([(contexts::of_device(device), copies)]), &progress.done)
     })();
     // 2. Map the pages that go, in host memory.
-    let addresses = holdings.addresses(split.number, start);
+    let addresses = memory.addresses(split.number, start);
     let placed = copied.map_err(|code| MappingError { code, lost_mapping: false }).and_then(|()| {
         unmap_from_all(&addresses, split.bytes, old)?;
         let gone = || pieces.iter().filter_map(|piece| Some((piece, piece.handle()?)));
         for (done, (piece, handle)) in gone().enumerate() {
-            if let Err(code) = map_at_all(&holdings.addresses(split.number, piece.offset), piece.bytes, handle) {
+            if let Err(code) = map_at_all(&memory.addresses(split.number, piece.offset), piece.bytes, handle) {
                 for (piece, _) in gone().take(done) {
-                    unmap_all(&holdings.addresses(split.number, piece.offset), piece.bytes);
+                    unmap_all(&memory.addresses(split.number, piece.offset), piece.bytes);
                 }
                 return Err(MappingError { code, lost_mapping: map_at_all(&addresses, split.bytes, old).is_err() });
             }
@@ -185,21 +185,21 @@ fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> R
     });
     if let Err(error) = placed {
         pieces.into_iter().for_each(Piece::release);
-        if let Some(piece) = piece_of_mut(holdings, split.number, split.index) {
+        if let Some(piece) = piece_of_mut(memory, split.number, split.index) {
             piece.lost_mapping = error.lost_mapping;
         }
         return Err(error.code);
     }
     calls::release(old);
     let count = pieces.len();
-    if let Some(physical) = holdings.physicals.get_mut(&split.number) {
+    if let Some(physical) = memory.physicals.get_mut(&split.number) {
         physical.pieces.splice(split.index..=split.index, pieces);
     }
     // 3. Bring the pages that stay back from the arena: to the device, or to host memory if another process has taken
     // the room. If neither has room, they stay in the arena, and the program waits for `restore`.
     let mut returns = Vec::new();
     for index in split.index..split.index + count {
-        let Some(Piece { bytes, place: Place::Arena(_), .. }) = piece_of(holdings, split.number, index) else {
+        let Some(Piece { bytes, place: Place::Arena(_), .. }) = piece_of(memory, split.number, index) else {
             continue;
         };
         let made = calls::create(*bytes, &properties).map(|handle| (handle, true));
@@ -211,5 +211,5 @@ fn split_piece(holdings: &mut Holdings, split: &Split, progress: &Progress) -> R
             }
         }
     }
-    return_all(holdings, returns, progress)
+    return_all(memory, returns, progress)
 }

@@ -12,7 +12,7 @@ use super::returns::{Return, return_all};
 use crate::cuda::calls::{self, Code};
 use crate::limit::admission;
 use crate::vmm::arena::ARENA;
-use crate::vmm::holdings::{HOLDINGS, Holdings};
+use crate::vmm::movable_memory::{MOVABLE_MEMORY, MovableMemory};
 use crate::vmm::physical::Place;
 use crate::vmm::{contexts, gate};
 
@@ -30,9 +30,9 @@ pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Resul
     };
     // Queried before the tables are locked: the limit reads them to determine the bytes in use.
     let room = (0..calls::device_count()).map(|device| (device, admission::room(device))).collect();
-    let mut holdings = HOLDINGS.lock();
-    let outcome = bring_back(&mut holdings, progress, &contexts, room);
-    if holdings.is_waiting() {
+    let mut memory = MOVABLE_MEMORY.lock();
+    let outcome = bring_back(&mut memory, progress, &contexts, room);
+    if memory.is_waiting() {
         closed.stay_closed();
     } else if free_host && outcome.is_ok() {
         ARENA.lock().shrink();
@@ -42,7 +42,7 @@ pub fn restore(progress: &Progress, timeout: Duration, free_host: bool) -> Resul
 
 /// `room`: bytes of each device that the limits leave.
 fn bring_back(
-    holdings: &mut Holdings,
+    memory: &mut MovableMemory,
     progress: &Progress,
     contexts: &[u64],
     room: BTreeMap<i32, u64>,
@@ -51,16 +51,16 @@ fn bring_back(
     if let Some(&context) = contexts.first() {
         calls::set_context(context).map_err(|code| format!("the program's CUDA context cannot be used ({code})"))?;
     }
-    if holdings.totals().host_bytes == 0 && !holdings.is_waiting() {
+    if memory.totals().host_bytes == 0 && !memory.is_waiting() {
         return Ok(None); // All of it is back, or was freed meanwhile.
     }
     if contexts.is_empty() {
         return Err("the program has no CUDA context any more: there is nothing to restore".into());
     }
-    remap_lost(holdings)?;
-    let (returns, left) = create_all(holdings, room)?;
+    remap_lost(memory)?;
+    let (returns, left) = create_all(memory, room)?;
     progress.begin_copying(returns.iter().map(|it| it.bytes).sum());
-    return_all(holdings, returns, progress).map_err(|code| {
+    return_all(memory, returns, progress).map_err(|code| {
         Failure::retryable(format!(
             "bringing memory back failed ({code}): what is not back stays in host memory, try again"
         ))
@@ -70,13 +70,13 @@ fn bring_back(
 
 /// Creates physical memory for every piece that is not on its device. Also returns how many bytes found no room
 /// although the program can run without them there.
-fn create_all(holdings: &Holdings, mut room: BTreeMap<i32, u64>) -> Result<(Vec<Return>, u64), Failure> {
+fn create_all(memory: &MovableMemory, mut room: BTreeMap<i32, u64>) -> Result<(Vec<Return>, u64), Failure> {
     let mut returns: Vec<Return> = Vec::new();
     let mut left = 0;
     // First the memory that the program waits for, which it had before; the rest comes back only within the device's
     // limit.
     for waited_for in [true, false] {
-        for (&number, physical) in &holdings.physicals {
+        for (&number, physical) in &memory.physicals {
             for (index, piece) in physical.pieces.iter().enumerate() {
                 match piece.place {
                     Place::Arena(_) if waited_for => {}
@@ -97,7 +97,7 @@ fn create_all(holdings: &Holdings, mut room: BTreeMap<i32, u64>) -> Result<(Vec<
                     Err(Code::OUT_OF_MEMORY) if !waited_for => left += bytes,
                     Err(code) => {
                         returns.into_iter().for_each(Return::undo);
-                        let bytes = size(holdings.totals().host_bytes);
+                        let bytes = size(memory.totals().host_bytes);
                         return Err(match code {
                             Code::OUT_OF_MEMORY => Failure::retryable(format!(
                                 "the device has no room for {bytes}: everything stays in host memory, try again when there is"
@@ -125,6 +125,6 @@ fn create_all(holdings: &Holdings, mut room: BTreeMap<i32, u64>) -> Result<(Vec<
 /// meanwhile, and still waits to be woken; memory that came back may have left host memory to release.
 pub fn could_restore(free_host: bool) -> bool {
     gate::is_closed()
-        || HOLDINGS.try_lock().is_none_or(|holdings| holdings.totals().host_bytes > 0)
+        || MOVABLE_MEMORY.try_lock().is_none_or(|memory| memory.totals().host_bytes > 0)
         || free_host && ARENA.try_lock().is_none_or(|arena| arena.bytes() > 0)
 }

@@ -9,7 +9,7 @@ use crate::cuda::calls::{self, Code};
 use crate::cuda::types::Access;
 use crate::vmm::arena::ARENA;
 use crate::vmm::contexts;
-use crate::vmm::holdings::{Holdings, MappedAddress};
+use crate::vmm::movable_memory::{MappedAddress, MovableMemory};
 use crate::vmm::physical::Place;
 
 /// A temporary mapping, to access memory that is not, or not usably, mapped at the program's addresses.
@@ -74,8 +74,12 @@ impl Return {
 
 /// Fills new memory and maps it at the program's addresses. After an error, pieces that were not mapped yet stay where
 /// they were.
-pub(super) fn return_all(holdings: &mut Holdings, mut returns: Vec<Return>, progress: &Progress) -> Result<(), Code> {
-    let copied = place_all(holdings, &mut returns).and_then(|copies| copy::run(&copies, &progress.done));
+pub(super) fn return_all(
+    memory: &mut MovableMemory,
+    mut returns: Vec<Return>,
+    progress: &Progress,
+) -> Result<(), Code> {
+    let copied = place_all(memory, &mut returns).and_then(|copies| copy::run(&copies, &progress.done));
     if let Err(code) = copied {
         returns.into_iter().for_each(Return::undo);
         return Err(code);
@@ -84,7 +88,7 @@ pub(super) fn return_all(holdings: &mut Holdings, mut returns: Vec<Return>, prog
     let mut outcome = Ok(());
     for it in returns {
         match outcome {
-            Ok(()) => outcome = settle(holdings, it),
+            Ok(()) => outcome = settle(memory, it),
             Err(_) => it.undo(),
         }
     }
@@ -92,26 +96,26 @@ pub(super) fn return_all(holdings: &mut Holdings, mut returns: Vec<Return>, prog
 }
 
 /// Maps the new memory, at the program's addresses if nothing is mapped there, and returns the copies to make.
-fn place_all(holdings: &Holdings, returns: &mut [Return]) -> Result<BTreeMap<u64, Vec<Copy>>, Code> {
+fn place_all(memory: &MovableMemory, returns: &mut [Return]) -> Result<BTreeMap<u64, Vec<Copy>>, Code> {
     let mut copies: BTreeMap<u64, Vec<Copy>> = BTreeMap::new();
     for it in returns {
-        let Some(physical) = holdings.physicals.get(&it.number) else { continue };
+        let Some(physical) = memory.physicals.get(&it.number) else { continue };
         let (piece, device) = (&physical.pieces[it.index], physical.device);
         let list = copies.entry(contexts::of_device(device)).or_default();
         match &piece.place {
             Place::Arena(spans) => {
-                let mut addresses = holdings.addresses(it.number, piece.offset);
+                let mut addresses = memory.addresses(it.number, piece.offset);
                 map_at_all(&addresses, it.bytes, it.handle)?;
                 it.placed.append(&mut addresses);
                 // The program may have unmapped it meanwhile, or not given the device itself write access.
-                let to = match holdings.reach(it.number) {
+                let to = match memory.reach(it.number) {
                     Some(at) => at + piece.offset,
                     None => it.open_window(it.handle, device)?,
                 };
                 list.extend(copy::of_spans(spans, to, |from, to| Copy::ToDevice { from, to }));
             }
             &Place::Host(old) => {
-                let from = match holdings.reach(it.number) {
+                let from = match memory.reach(it.number) {
                     Some(at) => at + piece.offset,
                     None => it.open_window(old, device)?,
                 };
@@ -125,17 +129,17 @@ fn place_all(holdings: &Holdings, returns: &mut [Return]) -> Result<BTreeMap<u64
 }
 
 /// Replaces the old memory by the new, which is filled by now. After an error everything is as it was.
-fn settle(holdings: &mut Holdings, mut it: Return) -> Result<(), Code> {
+fn settle(memory: &mut MovableMemory, mut it: Return) -> Result<(), Code> {
     it.windows.clear();
-    let Some(piece) = piece_of(holdings, it.number, it.index) else { return Ok(()) };
+    let Some(piece) = piece_of(memory, it.number, it.index) else { return Ok(()) };
     if let Some(old) = piece.handle() {
-        let addresses = holdings.addresses(it.number, piece.offset);
+        let addresses = memory.addresses(it.number, piece.offset);
         let replaced = unmap_from_all(&addresses, it.bytes, old).and_then(|()| {
             map_at_all(&addresses, it.bytes, it.handle)
                 .map_err(|code| MappingError { code, lost_mapping: map_at_all(&addresses, it.bytes, old).is_err() })
         });
         if let Err(error) = replaced {
-            if let Some(piece) = piece_of_mut(holdings, it.number, it.index) {
+            if let Some(piece) = piece_of_mut(memory, it.number, it.index) {
                 piece.lost_mapping = error.lost_mapping;
             }
             it.undo();
@@ -143,7 +147,7 @@ fn settle(holdings: &mut Holdings, mut it: Return) -> Result<(), Code> {
         }
     }
     let place = if it.on_device { Place::Device(it.handle) } else { Place::Host(it.handle) };
-    let Some(piece) = piece_of_mut(holdings, it.number, it.index) else { return Ok(()) };
+    let Some(piece) = piece_of_mut(memory, it.number, it.index) else { return Ok(()) };
     match std::mem::replace(&mut piece.place, place) {
         Place::Device(handle) | Place::Host(handle) => calls::release(handle),
         Place::Arena(spans) => ARENA.lock().give_back(&spans),

@@ -9,8 +9,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::api::{Api, Object};
+use super::embedded::{GUARDS_SOURCE, none, run_sources, source, started};
 use super::running_agent::{self, call, untraced};
-use super::sources::{GUARDS_SOURCE, none, run_sources, source, started};
 use super::stacks::each_stack;
 use super::walk::{Interpreter, MAX_DEPTH, RawFrame};
 use super::{native, program};

@@ -155,7 +155,7 @@ native_function!(
             _ => TagCategory::Input,
         };
         let mut line = LineBuffer::<1024>::new();
-        let time = recorder.now();
+        let time = recorder.elapsed_ns();
         recorder.log.append(encode::tag(&mut line, time, device, address, category, bytes, root, text(name)));
     }
 );
@@ -332,10 +332,10 @@ native_function!(run_again, c"", (), |recorder| recorder.python.run_again());
 native_function!(run_later, c"", (), |recorder| recorder.python.run_later());
 
 native_function!(await_backward, c"d", (seconds: f64 = 0.0), |recorder| {
-    recorder.python.await_backward(recorder.now(), seconds)
+    recorder.python.await_backward(recorder.elapsed_ns(), seconds)
 });
 
-native_function!(finish, c"", (), |recorder| recorder.finish());
+native_function!(finish, c"", (), |recorder| recorder.stop_events());
 
 native_function!(found_segment, c"iKK", (device: c_int = 0, address: u64 = 0, bytes: u64 = 0), |_recorder| {
     driver_memory::found_segment(device, address, bytes)

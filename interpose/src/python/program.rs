@@ -6,8 +6,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::api::Api;
+use super::embedded::{GUARDS_SOURCE, source, started};
 use super::native;
-use super::sources::{GUARDS_SOURCE, source, started};
 use crate::recorder::Recorder;
 
 const SOURCE: &CStr = source!("program.py");

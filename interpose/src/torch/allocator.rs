@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::hook::Hook;
+use super::hook::TorchHook;
 use crate::attribution;
 use crate::limit::card;
 use crate::panics;
@@ -56,8 +56,8 @@ pub unsafe extern "C-unwind" fn report_memory_usage(
         card::allocator_keeps(index, reserved.saturating_sub(allocated) as u64);
         panics::catch(|| {
             if size >= 0 {
-                let place = attribution::here(session.recorder, session.thread);
-                session.block_allocated(place, index, block as u64, size as u64);
+                let attribution = attribution::here(session.recorder, session.thread);
+                session.block_allocated(attribution, index, block as u64, size as u64);
             } else {
                 session.block_freed(index, block as u64);
             }
@@ -88,8 +88,8 @@ pub unsafe extern "C-unwind" fn report_out_of_memory(
         let requested = requested.max(0) as u64;
         panics::catch(|| {
             session.recorder.define_device(index); // This may be the first event on the device.
-            let place = attribution::here(session.recorder, session.thread);
-            session.out_of_memory(place, index, requested, allocated as u64, reserved as u64);
+            let attribution = attribution::here(session.recorder, session.thread);
+            session.out_of_memory(attribution, index, requested, allocated as u64, reserved as u64);
         });
     }
     if let Some(real) = REAL_OUT_OF_MEMORY.get() {
@@ -99,16 +99,16 @@ pub unsafe extern "C-unwind" fn report_out_of_memory(
 }
 
 /// Every hook in this file.
-pub fn hooks() -> Vec<Hook> {
+pub fn hooks() -> Vec<TorchHook> {
     vec![
-        Hook::always(
+        TorchHook::always(
             c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE",
             c"libc10.so",
             report_memory_usage as *const c_void,
             "c10::reportMemoryUsageToProfiler",
             "only what PyTorch's allocator takes from the driver is seen, not the blocks it hands out",
         ),
-        Hook::always(
+        TorchHook::always(
             c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE",
             c"libc10.so",
             report_out_of_memory as *const c_void,

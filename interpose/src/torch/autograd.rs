@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::hook::Hook;
+use super::hook::TorchHook;
 use crate::attribution;
 use crate::panics;
 use crate::recorder::{Recorder, Session};
@@ -143,7 +143,7 @@ fn enter_node(node: *const u8) -> Option<Backward> {
         running: true,
         stack,
         layer,
-        frame_at_entry: session.recorder.python().map_or(ptr::null(), |python| python.innermost()),
+        frame_at_entry: session.recorder.interpreter().map_or(ptr::null(), |python| python.innermost()),
     };
     Some(outer)
 }
@@ -223,16 +223,16 @@ impl Link {
 }
 
 /// Every hook in this file.
-pub fn hooks() -> Vec<Hook> {
+pub fn hooks() -> Vec<TorchHook> {
     vec![
-        Hook::always(
+        TorchHook::always(
             c"_ZN2at15sequence_number17get_and_incrementEv",
             c"libtorch_cpu.so",
             get_and_increment as *const c_void,
             "at::sequence_number::get_and_increment",
             "what backward allocates has no line and no layer",
         ),
-        Hook::always(
+        TorchHook::always(
             c"_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE",
             c"libtorch_cpu.so",
             evaluate_function as *const c_void,

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::hook::{Hook, Version};
+use super::hook::{TorchHook, Version};
 use super::hooks::hooks;
 use crate::loaded_objects;
 use crate::recorder::Recorder;
@@ -31,7 +31,7 @@ pub fn check(recorder: &Recorder) {
         }
         let Some(path) = loaded_objects::path_of(library) else { continue };
         if CHECKED.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
-            let has = |hook: &Hook| !symbols::in_loaded_library(library, hook.symbol).is_null();
+            let has = |hook: &TorchHook| !symbols::in_loaded_library(library, hook.symbol).is_null();
             let version = version_beside(Path::new(&path));
             for complaint in missing(version, hooks().filter(|hook| hook.library == library), has) {
                 recorder.warn(&complaint);
@@ -47,7 +47,11 @@ pub fn reset_in_child() {
 }
 
 /// A sentence for each function that PyTorch should have but does not.
-fn missing(version: Option<Version>, hooks: impl Iterator<Item = Hook>, has: impl Fn(&Hook) -> bool) -> Vec<String> {
+fn missing(
+    version: Option<Version>,
+    hooks: impl Iterator<Item = TorchHook>,
+    has: impl Fn(&TorchHook) -> bool,
+) -> Vec<String> {
     let expected = hooks.filter(|hook| hook.versions.contain(version) && !has(hook));
     let which = version.map_or("this PyTorch".to_owned(), |(major, minor)| format!("PyTorch {major}.{minor}"));
     expected.map(|hook| format!("{which} has no {}: {}", hook.name, hook.lost)).collect()

@@ -35,7 +35,7 @@ impl Versions {
 }
 
 /// One function of PyTorch's that memlab interposes.
-pub struct Hook {
+pub struct TorchHook {
     /// Its mangled name.
     pub symbol: &'static CStr,
     /// The soname of the library that exports it.
@@ -49,7 +49,7 @@ pub struct Hook {
     pub lost: &'static str,
 }
 
-impl Hook {
+impl TorchHook {
     /// A function that every supported version has.
     pub const fn always(
         symbol: &'static CStr,

@@ -1,8 +1,8 @@
 //! All hooks on PyTorch.
 
-use super::hook::Hook;
+use super::hook::TorchHook;
 use super::{allocator, autograd, workspace};
 
-pub fn hooks() -> impl Iterator<Item = Hook> {
+pub fn hooks() -> impl Iterator<Item = TorchHook> {
     allocator::hooks().into_iter().chain(autograd::hooks()).chain(workspace::hooks())
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 
-use super::hook::{Hook, Versions};
+use super::hook::{TorchHook, Versions};
 use crate::recorder::Recorder;
 use crate::symbols::{Real, abort_without};
 
@@ -40,8 +40,8 @@ macro_rules! workspace_hooks {
         }
     )*
     /// Every hook in this file.
-    pub fn hooks() -> Vec<Hook> {
-        vec![$(Hook {
+    pub fn hooks() -> Vec<TorchHook> {
+        vec![$(TorchHook {
             symbol: c_symbol!($symbol),
             library: LIBRARY,
             address: $hook as *const c_void,

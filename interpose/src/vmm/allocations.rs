@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::holdings::{Allocation, Freed, HOLDINGS, Holdings, Mapping};
+use super::movable_memory::{Allocation, Freed, MOVABLE_MEMORY, Mapping, MovableMemory};
 use super::physical::{Physical, Piece, Place};
 use super::{captures, contexts};
 use crate::cuda::calls::{self, Code};
@@ -70,9 +70,9 @@ fn allocate_at(properties: Properties, device: i32, requested: u64, context: u64
             mapped_at: vec![address],
             fixed: None,
         };
-        let mut holdings = HOLDINGS.lock();
+        let mut memory = MOVABLE_MEMORY.lock();
         let mut access = vec![Access::full(device)];
-        access.extend(holdings.peers.iter().filter(|(owner, _)| *owner == device).map(|(_, peer)| Access::full(*peer)));
+        access.extend(memory.peers.iter().filter(|(owner, _)| *owner == device).map(|(_, peer)| Access::full(*peer)));
         let mapped = physical.map_at(address, bytes).and_then(|()| {
             calls::set_access(address, bytes, &access).inspect_err(|_| {
                 let _ = physical.unmap_at(address, bytes);
@@ -82,9 +82,9 @@ fn allocate_at(properties: Properties, device: i32, requested: u64, context: u64
             physical.release();
             return Err(code);
         }
-        let number = holdings.add(physical);
+        let number = memory.add(physical);
         let allocation = Some(Allocation { requested, context });
-        holdings.mappings.insert(address, Mapping { bytes, physical: number, access, allocation });
+        memory.mappings.insert(address, Mapping { bytes, physical: number, access, allocation });
         Ok(())
     });
     match made {
@@ -98,9 +98,9 @@ fn allocate_at(properties: Properties, device: i32, requested: u64, context: u64
 
 /// `cuMemFree`; `None` leaves it to the driver.
 pub fn free(address: u64) -> Option<Result<(), Code>> {
-    let mut holdings = HOLDINGS.lock();
-    let context = holdings.mappings.get(&address)?.allocation?.context;
-    let (mapping, physical) = holdings.forget(address)?;
+    let mut memory = MOVABLE_MEMORY.lock();
+    let context = memory.mappings.get(&address)?.allocation?.context;
+    let (mapping, physical) = memory.forget(address)?;
     let Some(physical) = physical else { return Some(Ok(())) };
     if physical.pieces.iter().all(|piece| matches!(piece.place, Place::Arena(_))) {
         physical.release();
@@ -110,17 +110,17 @@ pub fn free(address: u64) -> Option<Result<(), Code>> {
     let freed = Freed { address, context, mapping, physical };
     if captures::is_any() {
         // `cuMemFree` may be called during a capture; synchronising would invalidate the capture.
-        holdings.deferred.push(freed);
+        memory.deferred.push(freed);
         return Some(Ok(()));
     }
-    drop(holdings);
+    drop(memory);
     match freed.detach() {
         Ok(()) => freed.give_back(),
         Err(code) => {
             let Freed { address, mapping, physical, .. } = freed;
-            let mut holdings = HOLDINGS.lock();
-            let number = holdings.add(Physical { mapped_at: vec![address], ..physical });
-            holdings.mappings.insert(address, Mapping { physical: number, ..mapping });
+            let mut memory = MOVABLE_MEMORY.lock();
+            let number = memory.add(Physical { mapped_at: vec![address], ..physical });
+            memory.mappings.insert(address, Mapping { physical: number, ..mapping });
             return Some(Err(code));
         }
     }
@@ -132,25 +132,25 @@ pub fn free_deferred() {
     if captures::is_any() {
         return;
     }
-    let deferred = std::mem::take(&mut HOLDINGS.lock().deferred);
+    let deferred = std::mem::take(&mut MOVABLE_MEMORY.lock().deferred);
     let (gone, left): (Vec<_>, Vec<_>) = deferred.into_iter().partition(|freed| freed.detach().is_ok());
     gone.into_iter().for_each(Freed::give_back);
-    HOLDINGS.lock().deferred.extend(left);
+    MOVABLE_MEMORY.lock().deferred.extend(left);
 }
 
 /// Destroys a context by `destroy`, and forgets the memory allocated in it. The lock is held meanwhile: operations that
 /// move memory use contexts.
 pub fn destroy_context(context: u64, destroy: impl FnOnce() -> bool) {
-    let mut holdings = HOLDINGS.lock();
+    let mut memory = MOVABLE_MEMORY.lock();
     if !destroy() {
         return;
     }
     contexts::destroyed(context);
     captures::context_destroyed(context);
     let in_it = |mapping: &Mapping| mapping.allocation.is_some_and(|allocation| allocation.context == context);
-    let gone: Vec<u64> = holdings.mappings.iter().filter(|(_, it)| in_it(it)).map(|(&at, _)| at).collect();
+    let gone: Vec<u64> = memory.mappings.iter().filter(|(_, it)| in_it(it)).map(|(&at, _)| at).collect();
     for address in gone {
-        if let Some((mapping, Some(physical))) = holdings.forget(address) {
+        if let Some((mapping, Some(physical))) = memory.forget(address) {
             let _ = physical.unmap_at(address, mapping.bytes);
             physical.release();
             calls::free_address(address, mapping.bytes);
@@ -160,13 +160,13 @@ pub fn destroy_context(context: u64, destroy: impl FnOnce() -> bool) {
 
 /// `cuCtxEnablePeerAccess` has let `device` access the memory of `owner`: applies that to memory that memlab backs.
 pub fn peer_enabled(owner: i32, device: i32) {
-    let mut holdings = HOLDINGS.lock();
-    if holdings.peers.contains(&(owner, device)) {
+    let mut memory = MOVABLE_MEMORY.lock();
+    if memory.peers.contains(&(owner, device)) {
         return;
     }
-    holdings.peers.push((owner, device));
+    memory.peers.push((owner, device));
     let access = [Access::full(device)];
-    let Holdings { physicals, mappings, .. } = &mut *holdings;
+    let MovableMemory { physicals, mappings, .. } = &mut *memory;
     for (&address, mapping) in mappings.iter_mut().filter(|(_, mapping)| mapping.allocation.is_some()) {
         if physicals.get(&mapping.physical).is_some_and(|physical| physical.device == owner) {
             mapping.allow(&access);

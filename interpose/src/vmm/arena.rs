@@ -38,7 +38,7 @@ pub struct Arena {
     free: BTreeMap<usize, u64>,
 }
 
-/// Locked after [`super::holdings::HOLDINGS`], or alone.
+/// Locked after [`super::movable_memory::MOVABLE_MEMORY`], or alone.
 pub static ARENA: Mutex<Arena> = Mutex::new(Arena::new());
 
 /// Called in a forked child, which does not have the pages.

@@ -1,5 +1,5 @@
-//! The gate for hooked driver calls that must not run while memory moves. Open, it costs a few nanoseconds; closed,
-//! threads wait in it, before they enter the driver, until it opens again.
+//! The gate that every hooked driver call passes that must not run while memory moves. Open, it costs a few
+//! nanoseconds; closed, threads wait in it, before they enter the driver, until it opens again.
 //!
 //! A passing thread stores that it is inside *before* it loads the gate's state. The closing thread stores the state
 //! *before* it loads which threads are inside. At least one sees the other, provided that neither's store and load are
@@ -17,9 +17,9 @@ const CLOSED: u32 = 1;
 /// A futex: threads wait on it while it is [`CLOSED`].
 static STATE: AtomicU32 = AtomicU32::new(OPEN);
 /// Whether there is a gate: only in a program started for offloading.
-static BUILT: AtomicBool = AtomicBool::new(false);
+static ENABLED: AtomicBool = AtomicBool::new(false);
 /// Whether `membarrier` replaces the fence of the passing side.
-static LIGHT: AtomicBool = AtomicBool::new(false);
+static HAS_MEMBARRIER: AtomicBool = AtomicBool::new(false);
 
 /// One thread's count of gated calls that it is inside of.
 #[repr(align(128))]
@@ -35,13 +35,13 @@ static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
     static OWN: Cell<*const Slot> = const { Cell::new(ptr::null()) };
-    static HAND_BACK: HandBack = const { HandBack };
+    static SLOT_RELEASER: SlotReleaser = const { SlotReleaser };
 }
 
 /// Frees the slot for a new thread when its thread ends.
-struct HandBack;
+struct SlotReleaser;
 
-impl Drop for HandBack {
+impl Drop for SlotReleaser {
     fn drop(&mut self) {
         // SAFETY: null or a slot, which is never freed.
         if let Some(slot) = unsafe { OWN.replace(ptr::null()).as_ref() } {
@@ -63,24 +63,24 @@ impl Drop for Pass {
 }
 
 /// Enables the gate and registers for membarrier. Called when the library is loaded, and again in a forked child.
-pub fn build() {
+pub fn enable() {
     const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
     // SAFETY: a system call without pointers; fails if the kernel is too old or forbids it.
     let registered = unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0) } == 0;
-    LIGHT.store(registered, Ordering::Relaxed);
-    BUILT.store(true, Ordering::Release);
+    HAS_MEMBARRIER.store(registered, Ordering::Relaxed);
+    ENABLED.store(true, Ordering::Release);
 }
 
 /// Passes the gate, waiting while it is closed. The caller may hold any lock of the program's, and the GIL.
 #[inline]
 pub fn enter() -> Pass {
-    if !BUILT.load(Ordering::Relaxed) {
+    if !ENABLED.load(Ordering::Relaxed) {
         return Pass(None);
     }
     let slot = own_slot();
     let depth = slot.inside.load(Ordering::Relaxed);
     slot.inside.store(depth + 1, Ordering::Relaxed);
-    if LIGHT.load(Ordering::Relaxed) {
+    if HAS_MEMBARRIER.load(Ordering::Relaxed) {
         compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);
@@ -115,7 +115,7 @@ fn wait(slot: &Slot) {
 }
 
 #[cold]
-fn claim() -> &'static Slot {
+fn claim_slot() -> &'static Slot {
     // SAFETY: slots are never freed.
     let mut next = unsafe { SLOTS.load(Ordering::Acquire).as_ref() };
     let mut found = None;
@@ -145,13 +145,13 @@ fn claim() -> &'static Slot {
     OWN.set(slot);
     // A thread whose locals are being destroyed keeps its slot permanently; the slot is empty, and few threads call
     // CUDA there.
-    let _ = HAND_BACK.try_with(|_| ());
+    let _ = SLOT_RELEASER.try_with(|_| ());
     slot
 }
 
 /// Exempts the exiting thread from the gate, and keeps the gate from counting as empty: nothing could open it any more.
-pub fn let_through() {
-    if BUILT.load(Ordering::Relaxed) {
+pub fn exempt_this_thread() {
+    if ENABLED.load(Ordering::Relaxed) {
         let slot = own_slot();
         slot.inside.store(slot.inside.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
@@ -160,7 +160,7 @@ pub fn let_through() {
 #[inline]
 fn own_slot() -> &'static Slot {
     match OWN.get() {
-        own if own.is_null() => claim(),
+        own if own.is_null() => claim_slot(),
         // SAFETY: slots are never freed.
         own => unsafe { &*own },
     }
@@ -169,9 +169,9 @@ fn own_slot() -> &'static Slot {
 /// Closes the gate: threads that reach it from now on wait.
 pub fn close() {
     STATE.store(CLOSED, Ordering::SeqCst);
-    if LIGHT.load(Ordering::Relaxed) {
+    if HAS_MEMBARRIER.load(Ordering::Relaxed) {
         const PRIVATE_EXPEDITED: i32 = 1 << 3;
-        // SAFETY: a system call without pointers; registered for in `build`.
+        // SAFETY: a system call without pointers; registered for in `enable`.
         unsafe { libc::syscall(libc::SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) };
     }
     fence(Ordering::SeqCst);
@@ -221,7 +221,7 @@ fn is_empty() -> bool {
 
 /// Called in a forked child, where no thread would open the gate, and the other threads' slots are free.
 pub fn reset_in_child() {
-    if !BUILT.load(Ordering::Relaxed) {
+    if !ENABLED.load(Ordering::Relaxed) {
         return;
     }
     STATE.store(OPEN, Ordering::SeqCst);
@@ -236,7 +236,7 @@ pub fn reset_in_child() {
         // SAFETY: slots are never freed.
         next = unsafe { slot.next.load(Ordering::Relaxed).as_ref() };
     }
-    build();
+    enable();
 }
 
 #[cfg(test)]
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn no_thread_is_inside_while_it_is_closed() {
         // GIVEN threads that pass the gate repeatedly, and record what they see inside
-        build();
+        enable();
         static ALONE: AtomicBool = AtomicBool::new(false);
         static ENTRIES: AtomicU64 = AtomicU64::new(0);
         let stop = AtomicBool::new(false);
@@ -291,9 +291,9 @@ mod tests {
     #[test]
     fn the_thread_that_ends_the_process_does_not_wait() {
         // GIVEN a gate that stays closed
-        build();
+        enable();
         std::thread::spawn(|| {
-            let_through();
+            exempt_this_thread();
             // SAFETY: the slot is never freed.
             let depth = unsafe { (*OWN.get()).inside.load(Ordering::Relaxed) };
             assert_eq!(depth, 1);

@@ -62,7 +62,7 @@ pub struct Physical {
     pub references: u32,
     /// In order, without gaps.
     pub pieces: Vec<Piece>,
-    /// Addresses in [`super::holdings::Holdings::mappings`].
+    /// Addresses in [`super::movable_memory::MovableMemory::mappings`].
     pub mapped_at: Vec<u64>,
     /// Why it cannot be moved.
     pub fixed: Option<&'static str>,

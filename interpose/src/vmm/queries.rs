@@ -1,16 +1,16 @@
 //! Answers to the program's queries about memory that memlab backs.
 
-use super::holdings::HOLDINGS;
+use super::movable_memory::MOVABLE_MEMORY;
 
 /// Whether an address is in memory from a `cuMemAlloc` that memlab answered.
 pub fn is_backed(address: u64) -> bool {
-    HOLDINGS.lock().mapping_at(address).is_some_and(|(_, mapping)| mapping.allocation.is_some())
+    MOVABLE_MEMORY.lock().mapping_at(address).is_some_and(|(_, mapping)| mapping.allocation.is_some())
 }
 
 /// `cuMemGetAddressRange` of memory in several pieces, which the driver treats as several ranges.
 pub fn range(address: u64) -> Option<(u64, u64)> {
-    let holdings = HOLDINGS.lock();
-    let (start, mapping) = holdings.mapping_at(address)?;
+    let memory = MOVABLE_MEMORY.lock();
+    let (start, mapping) = memory.mapping_at(address)?;
     Some((start, mapping.bytes_asked_for()))
 }
 
@@ -33,12 +33,12 @@ pub fn attribute(address: u64, attribute: i32) -> Option<Fact> {
     const MAPPING_START: i32 = 19;
     /// `CU_MEMORYTYPE_DEVICE`
     const DEVICE: i32 = 2;
-    let holdings = HOLDINGS.lock();
-    let (start, mapping) = holdings.mapping_at(address)?;
+    let memory = MOVABLE_MEMORY.lock();
+    let (start, mapping) = memory.mapping_at(address)?;
     match attribute {
         CONTEXT => mapping.allocation.map(|allocation| Fact::Word(allocation.context)),
         MEMORY_TYPE => Some(Fact::Number(DEVICE)),
-        DEVICE_ORDINAL => holdings.physicals.get(&mapping.physical).map(|physical| Fact::Number(physical.device)),
+        DEVICE_ORDINAL => memory.physicals.get(&mapping.physical).map(|physical| Fact::Number(physical.device)),
         RANGE_START | MAPPING_START => Some(Fact::Word(start)),
         RANGE_BYTES | MAPPING_BYTES => Some(Fact::Word(mapping.bytes_asked_for())),
         _ => None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::arena::ARENA;
-use super::holdings::{HOLDINGS, Totals};
+use super::movable_memory::{MOVABLE_MEMORY, Totals};
 use crate::locks;
 
 /// The totals when the tables could last be read: they are locked while bytes are copied.
@@ -24,8 +24,8 @@ static LAST_SEEN: Mutex<Seen> = Mutex::new(Seen {
 /// The current totals, or the last ones if the tables stay locked for longer than `timeout`.
 pub fn latest(timeout: Duration) -> Seen {
     let mut seen = LAST_SEEN.lock();
-    if let Some(holdings) = HOLDINGS.try_lock_for(timeout) {
-        seen.totals = holdings.totals();
+    if let Some(memory) = MOVABLE_MEMORY.try_lock_for(timeout) {
+        seen.totals = memory.totals();
     }
     if let Some(arena) = ARENA.try_lock_for(timeout) {
         seen.arena_bytes = arena.bytes();
@@ -40,7 +40,7 @@ pub fn host_bytes() -> u64 {
 
 /// Bytes of a device in host memory; `None` while they are being moved.
 pub fn host_bytes_of(device: i32) -> Option<u64> {
-    Some(HOLDINGS.try_lock()?.host_bytes_by_device().get(&device).copied().unwrap_or(0))
+    Some(MOVABLE_MEMORY.try_lock()?.host_bytes_by_device().get(&device).copied().unwrap_or(0))
 }
 
 pub fn reset_in_child() {

@@ -3,13 +3,13 @@
 
 pub mod agent;
 mod api;
+mod embedded;
 pub mod layout;
 pub mod lines;
 mod native;
 pub mod probe;
 mod program;
 mod running_agent;
-mod sources;
 mod stacks;
 pub mod state;
 mod step_hook;

@@ -77,7 +77,7 @@ impl Freed {
     }
 }
 
-pub struct Holdings {
+pub struct MovableMemory {
     /// Keyed by a number of memlab's.
     pub physicals: BTreeMap<u64, Physical>,
     pub mappings: BTreeMap<u64, Mapping>,
@@ -90,9 +90,9 @@ pub struct Holdings {
 
 /// Held while tables change and while bytes are moved. A thread of the program may wait for it in a call that frees;
 /// the thread that moves bytes needs no lock that such a thread can hold.
-pub static HOLDINGS: Mutex<Holdings> = Mutex::new(Holdings::new());
+pub static MOVABLE_MEMORY: Mutex<MovableMemory> = Mutex::new(MovableMemory::new());
 
-impl Holdings {
+impl MovableMemory {
     pub const fn new() -> Self {
         Self { physicals: BTreeMap::new(), mappings: BTreeMap::new(), last: 0, peers: Vec::new(), deferred: Vec::new() }
     }
@@ -194,5 +194,5 @@ impl Holdings {
 
 /// Called in a forked child: the card's memory is its parent's, and the tables may have been in the middle of a change.
 pub fn reset_in_child() {
-    locks::reset_in_child(&HOLDINGS, Holdings::new());
+    locks::reset_in_child(&MOVABLE_MEMORY, MovableMemory::new());
 }
