@@ -38,7 +38,7 @@ class Plan:
         self._queries = queries
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
-        return self  # A copy of a model is not paged, and has no plan of its own.
+        return self  # A copy of a model is not paged, and needs no second plan.
 
     @property
     def device(self) -> str:

@@ -15,7 +15,7 @@ class Clock:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.nanoseconds = 0
-        self.ended: tuple[Any, Any] | None = None
+        self.last_pair: tuple[Any, Any] | None = None
         self.thread_state = threading.local()
 
     def __enter__(self) -> None:
@@ -36,12 +36,12 @@ class Clock:
             self.nanoseconds = time.perf_counter_ns() - began
         elif began is not None:
             began[1].record()
-            self.ended = began
+            self.last_pair = began
 
     def last_ns(self) -> int:
         """Nanoseconds of the last forward that ended; waits for it."""
-        if self.ended is not None:
-            first, last = self.ended
+        if self.last_pair is not None:
+            first, last = self.last_pair
             last.synchronize()
             self.nanoseconds = int(first.elapsed_time(last) * 1e6)
         return self.nanoseconds

@@ -14,7 +14,7 @@ from memlab._paging.recurrent import cudnn_layout, weights_of
 from memlab._paging.tensor_memory import extent, is_plain
 from memlab._paging.torch_private import TENSOR_DICTS, storage_key
 
-# Buffers below this stay on the device: running statistics, frequencies, masks. They may be written at any time.
+# Buffers below this are resident: running statistics, frequencies, masks. They may be written at any time.
 SMALL_BUFFER = 1 << 20
 
 _Found = tuple[str, Tensor, list[ModuleEntry]]  # A tensor, its first name, and all that hold it.

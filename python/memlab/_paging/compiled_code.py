@@ -1,4 +1,4 @@
-"""Has torch.compile run memlab's own functions as they are: a compiled model calls them between what is compiled of it."""
+"""Excludes memlab's own functions from torch.compile: a compiled model calls them between its compiled parts."""
 
 from __future__ import annotations
 

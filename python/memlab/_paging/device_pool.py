@@ -39,7 +39,7 @@ class DevicePool:
         self.placed: dict[int, PlacedUnit] = {}  # By the unit's index.
         tensors = [paged for weight in weights for paged in weight.tensors]
         self.edits = EditTracker(tensors, swap, self.placed, on_change, self._reload)
-        self.lock = threading.Lock()
+        self.threads_lock = threading.Lock()  # Held while `PlacedUnit.threads` changes.
         self.blocks: list[Tensor] = []
         self.stable_results: dict[int, Tensor] = {}  # By the id of a tensor in the ring: what a forward returns instead.
         self.overlapping: list[set[int]] = []  # Per unit: those whose places in the ring share bytes with its place.
@@ -119,7 +119,7 @@ class DevicePool:
         """Gives the device memory back, once nothing uses it any more."""
         self.pipeline.synchronize()
         if self.placed:
-            # Without units, so that nothing is copied to freed memory if no placement follows.
+            # No units: nothing may be copied to freed memory if no placement follows.
             self.pipeline.configure([], [], [], {}, None, self.stream())
         if self.device.type == "cuda" and self.blocks:
             torch.cuda.synchronize(self.device)
@@ -135,17 +135,17 @@ class DevicePool:
             torch.cuda.empty_cache()
 
     def forget(self, weight: Weight) -> None:
-        """A weight is no longer paged. To be called when no unit is placed."""
+        """Stops paging a weight. To be called when no unit is placed."""
         self.swap.forget(weight)
         self.edits.forget(weight)
         weight.drop_references()
 
     def unit_acquired(self, index: int) -> None:
-        """A unit was loaded for this thread: modules hold its tensors on the device from now on."""
+        """After a unit was loaded for this thread: has modules hold its tensors on the device."""
         placed = self.placed[index]
         if placed.buffers:
             self.edits.take_assigned(placed)
-        with self.lock:
+        with self.threads_lock:
             placed.threads += 1
             if placed.threads == 1:
                 placed.show_loaded()
@@ -156,7 +156,7 @@ class DevicePool:
                     break
 
     def save_before_release(self, index: int) -> bool:
-        """Saves what was written to a unit while its place is its own. Returns whether a view of it is still alive."""
+        """Copies writes to a unit to the arena, before its place is reused. Returns whether a view of it is alive."""
         placed = self.placed[index]
         if placed.resident:
             return False
@@ -173,13 +173,13 @@ class DevicePool:
         return self.placed[index].has_views()
 
     def unit_released(self, index: int) -> None:
-        """This thread needs the unit no longer."""
+        """After this thread has released a unit: has modules hold unloaded tensors if it was the last thread."""
         placed = self.placed[index]
         try:
             if placed.buffers:
                 self.edits.take_assigned(placed)
         finally:
-            with self.lock:
+            with self.threads_lock:
                 placed.threads -= 1
                 if placed.threads == 0:
                     placed.show_unloaded()

@@ -1,7 +1,7 @@
-"""What changes weights beside copies: edits between forwards, and what forwards write themselves.
+"""Changes of weights: edits between forwards, and writes in forwards.
 
 PyTorch counts the writes to a tensor in its version, but not those to its ``.data`` or its NumPy array. So a unit is copied
-again too if one of its tensors was read from a module since the last forward, or if others than the model use it.
+again too if one of its tensors was read from a module since the last forward, or if the program holds it or its memory.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class EditTracker:
         self.placed = placed
         self.on_change = on_change
         self.reload = reload
-        self.unplaced = tensors  # Those in no unit, or in one that was left out of the placement.
-        self.in_use: set[PagedTensor] = set()  # Those that others used when the last forward began.
-        self.unchanged: Snapshot | None = None  # Taken when a look at each tensor found nothing to do.
+        self.unplaced = tensors  # Tensors in no unit, or in one that was left out of the placement.
+        self.in_use: set[PagedTensor] = set()  # Tensors that the program held when the last forward began.
+        self.unchanged: Snapshot | None = None  # Taken when a check of each tensor last found nothing to do.
         self.arena_storages: list[int] = []  # Keys of the placed weights' storages.
-        self.written: list[Tensor] = []  # Those that are looked at after each forward.
+        self.written: list[Tensor] = []  # Tensors whose versions are compared after each forward.
         self.written_versions: list[int] = []
 
     def units_placed(self, weights: Iterable[Weight]) -> None:
-        """All units were placed anew, with what their weights are now."""
+        """Begins tracking units that were placed with the present bytes of their weights."""
         for watched in self.swap.watched:
             watched.touched = watched.changed  # Edits until now are copied with the units; replaced tensors are not.
         self.arena_storages = [storage_key(w.arena_storage) for w in weights if w.arena_storage is not None]
@@ -63,7 +63,7 @@ class EditTracker:
         self.unplaced = self.tensors
 
     def forget(self, weight: Weight) -> None:
-        """A weight is no longer paged. To be called when no unit is placed."""
+        """Stops tracking a weight. To be called when no unit is placed."""
         self.tensors = self.unplaced = [paged for paged in self.tensors if paged.weight is not weight]
         self.in_use.difference_update(weight.tensors)
         self.unchanged = None
@@ -79,7 +79,7 @@ class EditTracker:
         if snapshot == self.unchanged and not self.swap.touched():
             return
         self.unchanged = None
-        # Who used a tensor when the last forward began may have edited it since, and dropped it.
+        # A program that held a tensor when the last forward began may have edited it since, and dropped it.
         in_use_before = self.in_use
         self.in_use = {paged for unit in self.placed.values() for paged in unit.tensors if paged.has_other_users()}
         suspects = self._touched() | in_use_before | self.in_use
@@ -102,7 +102,7 @@ class EditTracker:
             self.unchanged = snapshot
 
     def _snapshot(self) -> Snapshot:
-        """Of all tensors at once: a look at each takes a good part of the time that paging costs the host."""
+        """Reads the counters of all tensors at once: a check of each takes much of the time that paging costs the host."""
         tensors = [paged.tensor for paged in self.tensors]
         return (
             versions_of(tensors),
@@ -151,7 +151,7 @@ class EditTracker:
                 "before torch.func.functional_call or torch.export, which replace its tensors"
             )
         with torch.no_grad(), torch.inference_mode(False):
-            paged.tensor.data = paged.tensor.detach().clone()  # Its other users keep its value.
+            paged.tensor.data = paged.tensor.detach().clone()  # Other references to it keep its value.
         paged.tensor = tensor
 
     @torch.no_grad()
@@ -188,7 +188,7 @@ class EditTracker:
     # What forwards write.
 
     def after_forward(self) -> None:
-        """After a forward, with no other under way: what it wrote to is the weights' value from now on."""
+        """After a forward, with no other under way: copies its writes to the arena, and from there to places in the ring."""
         for unit in self.placed.values():
             if unit.buffers:
                 self.take_assigned(unit)

@@ -12,7 +12,7 @@ from memlab._paging.viewed_units import ViewedUnits
 
 
 class ForwardContext:
-    """A thread in a forward that runs with units."""
+    """A thread in a forward for which units are loaded."""
 
     def __init__(self, pool: DevicePool, viewed: ViewedUnits, session: _native.Session, active_forwards: Sized) -> None:
         self.pool = pool
@@ -20,10 +20,13 @@ class ForwardContext:
         self.session = session
         self.active_forwards = active_forwards  # The threads in a forward.
         self.held: set[int] = set()
-        self.ended = False  # And not by an exception.
-        self.view_sessions: dict[int, _native.Session] = {}  # By unit: what holds those viewed beyond their points.
+        self.ended = False  # The forward has ended, and not by an exception.
+        self.view_sessions: dict[
+            int, _native.Session
+        ] = {}  # By unit: sessions that hold units of which a view is alive after their points.
 
     def reach(self, key: int) -> None:
+        """At the boundary `key`: releases units that are no longer needed and loads those that are."""
         pool, held = self.pool, self.held
         if held:
             self._before_release(pool.needed_at(key))
@@ -81,18 +84,18 @@ class TracedContext:
         self.view_sessions: dict[int, _native.Session] = {}
 
     def leave(self) -> None:
-        """Nothing is held."""
+        """Releases nothing, as nothing is held."""
 
 
-class UntracedContext:
+class RerunContext:
     """A thread that runs a part of a traced forward once more."""
 
     held: frozenset[int] = frozenset()
 
     def reach(self, key: int) -> None:
-        """Nothing is loaded or noted."""
+        """Loads and notes nothing."""
 
 
 class ThreadState(threading.local):
-    context: ForwardContext | TracedContext | UntracedContext | None = None
+    context: ForwardContext | TracedContext | RerunContext | None = None
     session: _native.Session | None = None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from memlab._paging.torch_private import BatchNorm, tree_flatten, tree_unflatten
 
 # Gives a context in which a block may be run once more, or None if it need not be checked.
-Untraced = Callable[[], AbstractContextManager[None] | None]
+RerunScope = Callable[[], AbstractContextManager[None] | None]
 
 
 def repeated_blocks(model: nn.Module) -> set[nn.Module]:
@@ -37,11 +37,13 @@ def repeated_blocks(model: nn.Module) -> set[nn.Module]:
     return blocks
 
 
-def in_micro_batches(block: nn.Module, forward: Callable[..., Any], size: int, untraced: Untraced) -> Callable[..., Any]:
+def in_micro_batches(
+    block: nn.Module, forward: Callable[..., Any], size: int, rerun_scope: RerunScope
+) -> Callable[..., Any]:
     """`forward`, called for `size` samples at a time, its results joined.
 
-    In the forward that is traced, `untraced` gives a context in which the block is run once more: whole and in pieces it
-    has to give the same, or it is refused with ValueError.
+    In the forward that is traced, `rerun_scope` gives a context in which the block is run once more. Raises ValueError if it
+    does not give the same whole and in pieces.
     """
 
     def pieces(*args: Any, **kwargs: Any) -> Any:
@@ -50,7 +52,7 @@ def in_micro_batches(block: nn.Module, forward: Callable[..., Any], size: int, u
         if batch <= size or torch.is_grad_enabled():
             return forward(*args, **kwargs)
         _refuse(block, leaves)
-        context = untraced()
+        context = rerun_scope()
         if context is not None:
             # The block may write to what it is given, count its calls, and draw random numbers.
             spare = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]

@@ -1,8 +1,8 @@
-"""What memlab puts on a model's modules, and takes off again: wrapped ``forward`` methods, guards, the plan.
+"""The attributes that memlab sets on a model's modules and removes again: wrapped ``forward`` methods, guards, the plan.
 
-A module gets an instance attribute ``forward`` (as accelerate does), rather than a wrapper module or a hook: PyTorch's fast
-paths take another way, with other last bits, where they see hooks. Copies and pickles leave the patch out, so that a copy of
-a paged model is an ordinary model.
+A module gets an instance attribute ``forward`` (as accelerate does), rather than a wrapper module or a hook: PyTorch does not
+take its fast paths for modules with hooks, and the last bits of results would differ. Copies and pickles leave the patch out,
+so that a copy of a paged model is an ordinary model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ABSENT = object()
 
 
 class Mark:
-    """On a paged or chunked model: its plan, and how to give the model back."""
+    """Marks a paged or chunked model: its plan, and the function that ends paging."""
 
     def __init__(self, model: nn.Module, plan: Any, release: Callable[[], None]) -> None:
         self.model = weakref.ref(model)
@@ -37,7 +37,7 @@ class Mark:
         self.release = release
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Mark:
-        return self  # In a copy of the model it is still the mark of the first.
+        return self  # In a copy of the model it still names the original, and so does not mark the copy.
 
 
 class PatchedMethod(functools.partial[Any]):
@@ -66,18 +66,20 @@ class PatchedMethod(functools.partial[Any]):
 
 
 class ModulePatch:
-    """The attributes that were put on a model's modules."""
+    """The attributes that memlab has set on a model's modules."""
 
     def __init__(self, model: nn.Module, what: str, originals: Callable[[nn.Module], dict[str, Any]]) -> None:
         self.model = model
         self.what = what  # "paged", "chunked": for messages.
         self.originals = originals  # A module's dictionaries of tensors, as they are outside of forwards.
-        self.attributes: dict[nn.Module, dict[str, tuple[Any, Any]]] = {}  # By name: what was there before, what was put.
+        self.attributes: dict[
+            nn.Module, dict[str, tuple[Any, Any]]
+        ] = {}  # By name: the value before, the value that memlab set.
         self.residents: set[int] = set()  # Ids of the tensors that are on the device for good.
         self.host_copies: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # Of those: a copy, and of which version.
 
     def guard(self) -> None:
-        """Has every module refuse to be moved or cast, and be copied and saved as what it was."""
+        """Has every module refuse moves and casts, and copies, pickles and state dictionaries contain nothing of memlab."""
         for module in self.model.modules():
             self._set(module, APPLY, PatchedMethod(module, APPLY, self._refuse))
             self._set(module, "__getstate__", PatchedMethod(module, "__getstate__", functools.partial(self.state, module)))
@@ -99,14 +101,14 @@ class ModulePatch:
         self._set(module, "forward", PatchedMethod(module, "forward", wrapped))
 
     def make_no_op(self, module: nn.Module, name: str) -> None:
-        """Has a method do nothing."""
+        """Replaces a method by one that does nothing."""
         self._set(module, name, PatchedMethod(module, name, lambda: None))
 
     def unwrap(self, module: nn.Module) -> None:
         self._restore(module, "forward")
 
     def release(self) -> None:
-        """Takes everything off again."""
+        """Removes all attributes again."""
         for module, names in list(self.attributes.items()):
             for name in list(names):
                 self._restore(module, name)
@@ -119,7 +121,7 @@ class ModulePatch:
     def _restore(self, module: nn.Module, name: str) -> None:
         before, ours = self.attributes[module].pop(name, (None, None))
         if ours is None or module.__dict__.get(name) is not ours:
-            return  # The program has put something else there since.
+            return  # The program has replaced the attribute since.
         if before is _ABSENT:
             module.__dict__.pop(name, None)
         else:

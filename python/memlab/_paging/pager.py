@@ -21,7 +21,7 @@ from memlab._paging.boundaries import WrappedModule
 from memlab._paging.clock import Clock
 from memlab._paging.device_pool import DevicePool
 from memlab._paging.device_transfer import to_device, with_replaced
-from memlab._paging.forward_context import ForwardContext, ThreadState, TracedContext, UntracedContext
+from memlab._paging.forward_context import ForwardContext, RerunContext, ThreadState, TracedContext
 from memlab._paging.micro_batches import in_micro_batches, repeated_blocks
 from memlab._paging.module_patch import ModulePatch
 from memlab._paging.paged_tensor import Weight
@@ -101,11 +101,11 @@ class Pager:
         tensors = self.pool.edits.tensors
         if self.stages.stage is not Stage.TRACING or any(paged.unloaded is None for paged in tensors) or self.model.training:
             return None
-        return self._untraced()
+        return self._rerun_scope()
 
     @contextmanager
-    def _untraced(self) -> Iterator[None]:
-        context, self.thread_state.context = self.thread_state.context, UntracedContext()
+    def _rerun_scope(self) -> Iterator[None]:
+        context, self.thread_state.context = self.thread_state.context, RerunContext()
         try:
             with without_dispatch_modes():
                 yield

@@ -1,4 +1,4 @@
-"""Which units stay on the device, and where in the ring the others go."""
+"""Which units are resident, and where in the ring the others are loaded."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class PlannedUnit:
     Attributes:
         name: of the module or the weights that it is made of.
         nbytes: what they take on the device.
-        resident: whether they stay there.
+        resident: whether they are on the device for good.
         compute_ns: nanoseconds that the device computes with them per forward; 0: not measured yet.
     """
 

@@ -1,4 +1,4 @@
-"""Backward through frozen weights: autograd keeps a note of where in the arena a saved weight is, and reads it again.
+"""Backward through frozen weights: autograd saves the place of a weight in the arena, and reads its bytes later.
 
 A view of device memory would hold another weight's bytes by the time of the backward.
 """
@@ -41,7 +41,7 @@ class _PackedByOthers:
 
 
 class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
-    """Replaces views of paged weights, as autograd saves them, by notes.
+    """Replaces views of paged weights that autograd saves by their places in the arena.
 
     Where others hook what is saved (the recomputation of a checkpointed block) they are given everything, weights as copies.
     """

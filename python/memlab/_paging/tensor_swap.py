@@ -1,4 +1,4 @@
-"""The swap of tensors where modules hold them: the originals outside of forwards, those for forwards within.
+"""Exchanges tensors where modules hold them: the originals outside of forwards, mapped or loaded ones in forwards.
 
 Whole `_parameters` and `_buffers` dictionaries are exchanged when a forward begins and ends; within a forward single entries
 change as units are loaded. In lists (nn.LSTM keeps its parameters in one too) a tensor is found by identity, since models
@@ -19,8 +19,8 @@ from memlab._paging.torch_private import TENSOR_DICTS
 class WatchedDict(dict[str, Any]):
     """A module's parameters or buffers outside of forwards. Notes reads and changes.
 
-    An edit of ``module.weight.data`` leaves no trace at the tensor, but its author has read the tensor from a module before.
-    What was read is copied to the device again.
+    An edit of ``module.weight.data`` changes nothing that can be observed on the tensor, but the code that makes it has read
+    the tensor from a module before. Tensors that were read are copied to the device again.
     """
 
     __slots__ = ("changed", "touched")
@@ -120,7 +120,7 @@ class SwappedDict:
         return [(paged, tensor) for paged, tensor in now if tensor is not paged.tensor]
 
     def take_assignments(self) -> None:
-        """Takes what a forward assigned to the module (a counter, a cache) over to the outside."""
+        """Copies what a forward assigned to the module (a counter, a cache) to `outside`."""
         for key, tensor in self.inside.items():
             if key not in self.paged and dict.get(self.outside, key, self) is not tensor:
                 dict.__setitem__(self.outside, key, tensor)
@@ -185,7 +185,7 @@ class TensorSwap:
         return DictSlot(swapped.inside, str(entry.key))
 
     def forget(self, weight: Weight) -> None:
-        """Leaves a weight's tensors where modules hold them, within forwards too. To be called outside of forwards."""
+        """Stops exchanging a weight's tensors: forwards find the originals. To be called outside of forwards."""
         for paged in weight.tensors:
             for entry, slot in zip(paged.entries, self.slots.pop(paged), strict=True):
                 if isinstance(slot, ListSlot):
@@ -217,9 +217,9 @@ class TensorSwap:
         return {swapped.attribute: swapped.outside.plain() for swapped in dicts if swapped is not None}
 
     def enter(self) -> None:
-        """The first thread enters a forward: modules hold what is for forwards."""
+        """Has modules hold the tensors for forwards, unless another thread's forward has done so."""
         if self.entered:
-            return  # Another thread is in a forward, and has units loaded.
+            return
         self.entered = True
         for swapped in self.dicts.values():
             swapped.module.__dict__[swapped.attribute] = swapped.inside
@@ -227,7 +227,7 @@ class TensorSwap:
             slot.put(slot.paged.tensor if slot.paged.unloaded is None else slot.paged.unloaded)
 
     def leave(self) -> None:
-        """The last thread leaves its forward: modules hold the originals."""
+        """Has modules hold the originals. To be called when no thread is in a forward."""
         if not self.entered:
             return
         for swapped in self.dicts.values():

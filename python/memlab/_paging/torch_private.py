@@ -1,7 +1,7 @@
 """What memlab uses of PyTorch beside its documented interface: one table, a row per name.
 
-No other module of memlab names a private part of PyTorch. `tests/test_page_private.py` holds the rows against the installed
-version, and the other modules against the first sentence.
+No other module of memlab names a private part of PyTorch. `tests/test_page_private.py` compares the rows with the
+installed version, and checks that the other modules name none.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def storage_key(storage: torch.UntypedStorage) -> int:
 
 
 def tensor_key(tensor: Tensor) -> int | None:
-    """`storage_key` of a tensor's storage; None if it has none of its own: sparse, or a subclass."""
+    """`storage_key` of a tensor's storage; None if it has none: sparse, or a subclass."""
     try:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):

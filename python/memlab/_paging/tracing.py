@@ -34,7 +34,7 @@ from memlab._paging.torch_private import (
 class Segment:
     """What runs between two module boundaries."""
 
-    key: int  # Of the boundary it begins with: 2 × the module's number where its call begins, one more where it ends.
+    key: int  # Of the boundary that it begins with; see `WrappedModule`.
     calls: tuple[int, ...]  # The modules being called, outermost first, as numbers of calls.
     weights: dict[Weight, None] = field(default_factory=dict)
 
@@ -78,13 +78,13 @@ class Tracer(TorchDispatchMode):
         self.copies: dict[Weight, torch.UntypedStorage] = {}
         self.calls: list[int] = []
         self.before = self._allocated()
-        self.viewed: dict[Weight, None] = {}  # In this segment.
+        self.viewed: dict[Weight, None] = {}  # Weights of which a view was made in this segment.
         self.use_counts = {weight: _use_count(weight) for weight in weights}
 
     def boundary(self, key: int) -> None:
         module, ends = divmod(key, 2)
         if ends:
-            # A call that an exception ended has no end of its own: it ends with its caller.
+            # A call that an exception ended reaches no boundary: it is ended with its caller.
             while self.calls and self.trace.modules[self.calls.pop()] != module:
                 pass
         else:
@@ -175,9 +175,8 @@ class Tracer(TorchDispatchMode):
             assert weight.arena_storage is not None
             self.copies[weight] = all_bytes(weight.arena_storage).to(self.device).untyped_storage()
         copy = view_of(self.copies[weight], tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride())
-        return copy.requires_grad_(
-            tensor.requires_grad
-        )  # See `PagedTensor.twin_over`: in inference mode `matmul` is one operation.
+        # See `PagedTensor.twin_over`: in inference mode `matmul` is one operation.
+        return copy.requires_grad_(tensor.requires_grad)
 
     def _allocated(self) -> int:
         return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0

@@ -14,7 +14,7 @@ from memlab._paging.tracing import Segment, Trace
 # Neighbours are copied together up to this size, since asking for a small copy costs more than making it. A copy of it takes
 # 0.3 ms on a PCIe 5 bus.
 SMALL_UNIT = 16 << 20
-# A weight used in several places is a unit by itself. One smaller than this stays on the device: it would be copied often.
+# A weight used in several places is a unit by itself. One smaller than this is resident: it would be copied often.
 SMALL_SHARED = 1 << 20
 
 
@@ -36,8 +36,8 @@ class Unit:
 class Point:
     """A module boundary at which other units are needed than before."""
 
-    key: int
-    units: list[int]
+    key: int  # Of the boundary; see `WrappedModule`.
+    units: list[int]  # Those that are needed from it to the next point.
 
 
 # The call whose segments make one unit with this one, or None.
@@ -53,7 +53,7 @@ class Schedule:
 
 
 def units_by_module(units: list[Unit]) -> dict[nn.Module, list[int]]:
-    """Per module the units of its own tensors: what it needs at once when it is called unforeseen."""
+    """Per module the units of the tensors that it holds itself: loaded when a call of it is not in the schedule."""
     needed: dict[nn.Module, dict[int, None]] = {}
     for index, unit in enumerate(units):
         for weight in unit.weights:

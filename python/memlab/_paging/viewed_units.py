@@ -8,13 +8,13 @@ from memlab._paging.device_pool import DevicePool
 
 
 class ViewedUnits:
-    """Each is held by a session of the pipeline: until the forward's end, or beyond if the view lives longer."""
+    """Holds each with a session of the pipeline: until the forward's end, or longer while the view is alive."""
 
     def __init__(self, pool: DevicePool) -> None:
         self.pool = pool
         self.held: dict[int, None] = {}
-        self.beyond_forward: dict[int, _native.Session] = {}  # What holds those with a view that outlived its forward.
-        self.resident_next: set[int] = set()  # Units that stay on the device from the next forward on.
+        self.beyond_forward: dict[int, _native.Session] = {}  # By unit: sessions for views that outlived their forward.
+        self.resident_next: set[int] = set()  # Units that are resident from the next forward on.
 
     def hold(self, unit: int) -> _native.Session:
         session = self.pool.pipeline.session()
@@ -23,7 +23,7 @@ class ViewedUnits:
         return session
 
     def end_forward(self, sessions: dict[int, _native.Session], ended: bool) -> None:
-        """A thread's forward is over, `ended` if not by an exception: that one's traceback still has views."""
+        """Ends a thread's forward: releases its units. `ended`: not by an exception, whose traceback has views too."""
         for unit, session in sessions.items():
             if ended and self.pool.has_views(unit):
                 self.beyond_forward.setdefault(unit, session)
@@ -32,14 +32,14 @@ class ViewedUnits:
                 session.leave(self.pool.stream())
 
     def any_left(self) -> bool:
-        """Lets go of units whose views are gone. Returns whether some are left, which the next placement makes resident."""
+        """Releases units whose views are gone. Returns whether some are left, which the next placement makes resident."""
         for unit in [unit for unit in self.beyond_forward if not self.pool.has_views(unit)]:
             self.held.pop(unit, None)
             self.beyond_forward.pop(unit).leave(self.pool.stream())
         return bool(self.beyond_forward or self.resident_next)
 
     def clear(self) -> set[int]:
-        """Lets go of all, and returns which were to stay on the device."""
+        """Releases all units. Returns those that the next placement makes resident."""
         for session in self.beyond_forward.values():
             session.leave(self.pool.stream())
         left = self.resident_next | self.beyond_forward.keys()
