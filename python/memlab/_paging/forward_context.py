@@ -21,9 +21,7 @@ class ForwardContext:
         self.active_forwards = active_forwards  # The threads in a forward.
         self.held: set[int] = set()
         self.ended = False  # The forward has ended, and not by an exception.
-        self.view_sessions: dict[
-            int, _native.Session
-        ] = {}  # By unit: sessions that hold units of which a view is alive after their points.
+        self.view_sessions: dict[int, _native.Session] = {}  # By unit that is held after its points for a view.
 
     def reach(self, key: int) -> None:
         """At the boundary `key`: releases units that are no longer needed and loads those that are."""

@@ -1,8 +1,8 @@
 """The attributes that memlab sets on a model's modules and removes again: wrapped ``forward`` methods, guards, the plan.
 
-A module gets an instance attribute ``forward`` (as accelerate does), rather than a wrapper module or a hook: PyTorch does not
-take its fast paths for modules with hooks, and the last bits of results would differ. Copies and pickles leave the patch out,
-so that a copy of a paged model is an ordinary model.
+A module gets an instance attribute ``forward`` (as accelerate does), rather than a wrapper module or a hook: PyTorch takes
+no fast path for modules with hooks, and the last bits of results would differ. Copies and pickles leave the patch out, so
+that a copy of a paged model is an ordinary model.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ class ModulePatch:
         self.model = model
         self.what = what  # "paged", "chunked": for messages.
         self.originals = originals  # A module's dictionaries of tensors, as they are outside of forwards.
-        self.attributes: dict[
-            nn.Module, dict[str, tuple[Any, Any]]
-        ] = {}  # By name: the value before, the value that memlab set.
+        self.attributes: dict[nn.Module, dict[str, tuple[Any, Any]]] = {}  # By name: the value before, memlab's value.
         self.residents: set[int] = set()  # Ids of the tensors that are on the device for good.
         self.host_copies: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # Of those: a copy, and of which version.
 
