@@ -3,4 +3,4 @@
 mod mapping;
 mod pinning;
 
-pub use mapping::{Arena, CHUNK};
+pub use mapping::{Arena, PAGE_SIZE, PIN_GRANULE};

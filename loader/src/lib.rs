@@ -50,9 +50,9 @@
 //! pipeline::capture                           forwards captured into a CUDA graph
 //! pipeline::prefetch                          loads ahead
 //! pipeline::cursor                            where a thread is in the schedule, and what it holds
-//! pipeline::shared                            what all threads of a pipeline share
+//! pipeline::core                              what all threads of a pipeline use
 //! pipeline::ring, pipeline::timing            which units are on the device; how long points compute
-//! pipeline::layout, pipeline::events, pipeline::unit_set
+//! pipeline::checked_configuration, pipeline::counters, pipeline::events, pipeline::unit_set
 //! pipeline::configuration, pipeline::unlocked
 //! memory, plan                                device memory; which units stay, and where the others go
 //! plan::solve                                 searches layouts

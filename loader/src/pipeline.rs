@@ -6,14 +6,15 @@
 //! copies for the points after it, including those of the next forward. Events order the streams; the host does not wait.
 
 mod capture;
+mod checked_configuration;
 mod configuration;
+mod core;
+mod counters;
 mod cursor;
 mod events;
-mod layout;
 mod prefetch;
 mod ring;
 mod session;
-mod shared;
 mod timing;
 mod unit_set;
 mod unlocked;
@@ -23,20 +24,20 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 pub use configuration::{Configuration, Unit, WeightRange};
-pub use ring::Counters;
+pub use counters::Counters;
 pub use session::{Change, Session};
 pub use unlocked::{Unlocked, no_lock_held};
 
+use self::core::{PipelineCore, PipelineState};
 use crate::arena::Arena;
 use crate::backend::{Active, Backend, Cuda, Host, Stream};
 use crate::error::{Error, Result};
 use crate::range::ByteRange;
-use layout::Layout;
-use shared::{Shared, State};
+use checked_configuration::CheckedConfiguration;
 
 /// Copies weights to a device; see the module.
 pub struct Pipeline {
-    shared: Arc<Shared>,
+    core: Arc<PipelineCore>,
 }
 
 impl Pipeline {
@@ -62,9 +63,9 @@ impl Pipeline {
         Self::with(arena, backend, false)
     }
 
-    fn with(arena: Arc<Arena>, backend: Arc<dyn Backend>, stalls: bool) -> Result<Self> {
+    fn with(arena: Arc<Arena>, backend: Arc<dyn Backend>, copies_block: bool) -> Result<Self> {
         let _active = Active::on(&*backend)?;
-        Ok(Self { shared: Arc::new(Shared::new(arena, Arc::clone(&backend), stalls)?) })
+        Ok(Self { core: Arc::new(PipelineCore::new(arena, Arc::clone(&backend), copies_block)?) })
     }
 
     /// Configures the pipeline again: waits for earlier copies, and for `stream`, which may be using the memory, then copies
@@ -79,35 +80,35 @@ impl Pipeline {
     /// The device addresses are valid for their lengths, and used for nothing else, until the next configuration or the end of
     /// the pipeline, and they agree with the placements.
     pub unsafe fn configure(&self, configuration: Configuration, stream: Stream) -> Result<()> {
-        let Shared { backend, arena, .. } = &*self.shared;
-        let layout = Layout::new(arena, configuration)?;
-        self.shared.stalls.fetch_and(!arena.is_pinned(), Ordering::Relaxed);
+        let PipelineCore { backend, arena, .. } = &*self.core;
+        let configuration = CheckedConfiguration::new(arena, configuration)?;
+        self.core.copies_block.fetch_and(!arena.is_pinned(), Ordering::Relaxed);
         let _active = Active::on(&**backend)?;
-        let mut state = self.shared.state.lock();
-        let under_way = (0..state.layout.units() as Unit).any(|unit| state.ring.is_held(unit));
+        let mut state = self.core.state.lock();
+        let under_way = (0..state.configuration.units() as Unit).any(|unit| state.ring.is_held(unit));
         if under_way || !state.waiting.is_empty() {
             return Err(Error::Failed("a forward is under way on another thread: let it end first".into()));
         }
         state.generation += 1;
         state.fresh = true;
-        state.layout = Arc::default();
+        state.configuration = Arc::default();
         backend.synchronize(state.ring.stream)?;
-        state.ring.clear(layout.units());
+        state.ring.clear(configuration.units());
         state.fork(&**backend, stream)?;
-        for unit in (0..layout.units() as Unit).filter(|&unit| layout.placement(unit).is_none()) {
-            state.ring.load(&**backend, &layout, unit)?;
+        for unit in (0..configuration.units() as Unit).filter(|&unit| configuration.placement(unit).is_none()) {
+            state.ring.load(&**backend, &configuration, unit)?;
         }
         backend.synchronize(state.ring.stream)?;
         state.ring.all_done();
-        state.layout = Arc::new(layout);
+        state.configuration = Arc::new(configuration);
         Ok(())
     }
 
     /// A session for one thread.
     pub fn session(&self) -> Session {
-        let mut state = self.shared.state.lock();
+        let mut state = self.core.state.lock();
         state.sessions += 1;
-        Session::new(Arc::clone(&self.shared), state.sessions)
+        Session::new(Arc::clone(&self.core), state.sessions)
     }
 
     /// The bytes of a unit were changed in the arena: if it is on the device, it is copied again after work that reads it now.
@@ -117,18 +118,18 @@ impl Pipeline {
     ///
     /// If there is no such unit, or a copy cannot be queued.
     pub fn reload(&self, unit: Unit, stream: Stream) -> Result<()> {
-        let backend = &*self.shared.backend;
+        let backend = &*self.core.backend;
         let _active = Active::on(backend)?;
-        let mut state = self.shared.state.lock();
-        let State { layout, ring, counters, .. } = &mut *state;
-        if unit as usize >= layout.units() {
-            return Err(Error::Invalid(format!("there is no unit {unit}, only {}", layout.units())));
+        let mut state = self.core.state.lock();
+        let PipelineState { configuration, ring, counters, .. } = &mut *state;
+        if unit as usize >= configuration.units() {
+            return Err(Error::Invalid(format!("there is no unit {unit}, only {}", configuration.units())));
         }
         if !ring.is_loaded(unit) && !ring.is_held(unit) {
             return Ok(());
         }
         counters.reloads += 1;
-        let pending = ring.reload(backend, layout, unit, stream)?;
+        let pending = ring.reload(backend, configuration, unit, stream)?;
         drop(state);
         pending.map_or(Ok(()), |event| {
             while !backend.block(event, Duration::MAX)? {}
@@ -138,7 +139,7 @@ impl Pipeline {
 
     /// All units in the ring are stale: they are copied again when they are needed.
     pub fn invalidate(&self) {
-        self.shared.state.lock().ring.invalidate();
+        self.core.state.lock().ring.invalidate();
     }
 
     /// Measures bytes per second of copies from the arena to `address`: the median of a few. The bytes there are overwritten.
@@ -150,31 +151,33 @@ impl Pipeline {
     /// # Safety
     ///
     /// The address is valid for `bytes`, and only `stream` uses them.
-    pub unsafe fn bandwidth(&self, address: u64, bytes: u64, stream: Stream) -> Result<f64> {
+    pub unsafe fn measure_bandwidth(&self, address: u64, bytes: u64, stream: Stream) -> Result<f64> {
         const LONGEST: Duration = Duration::from_millis(50);
         const MOST: usize = 9;
-        let Shared { backend, arena, .. } = &*self.shared;
+        let PipelineCore { backend, arena, .. } = &*self.core;
         let bytes = bytes.min(arena.bytes());
         if bytes == 0 {
             return Err(Error::Invalid("a bandwidth cannot be measured with no bytes".into()));
         }
-        let transfers =
-            layout::transfers(arena, &[WeightRange { arena: ByteRange::new(0, bytes), device_address: address }])?;
+        let transfers = checked_configuration::transfers(
+            arena,
+            &[WeightRange { arena: ByteRange::new(0, bytes), device_address: address }],
+        )?;
         let _active = Active::on(&**backend)?;
-        let mut state = self.shared.state.lock();
+        let mut state = self.core.state.lock();
         state.ring.invalidate();
         state.fork(&**backend, stream)?;
-        let copies = state.ring.stream;
+        let copy_stream = state.ring.stream;
         let (begin, end) = (backend.create_event(true)?, backend.create_event(true)?);
         let measure = || {
-            backend.record(begin, copies)?;
+            backend.record(begin, copy_stream)?;
             for transfer in &transfers {
                 // SAFETY: the source is inside the arena, the caller promises the target, and the copy is done when this
                 // returns.
-                unsafe { backend.copy(transfer, copies) }?;
+                unsafe { backend.copy(transfer, copy_stream) }?;
             }
-            backend.record(end, copies)?;
-            backend.synchronize(copies)?;
+            backend.record(end, copy_stream)?;
+            backend.synchronize(copy_stream)?;
             backend.elapsed_ns(begin, end)
         };
         let begun = Instant::now();
@@ -194,8 +197,8 @@ impl Pipeline {
     }
 
     /// Sets whether forwards that begin from now on are timed.
-    pub fn timed(&self, on: bool) {
-        self.shared.state.lock().timed = on;
+    pub fn set_timed(&self, on: bool) {
+        self.core.state.lock().timed = on;
     }
 
     /// Nanoseconds of compute per point of the last timed forward, 0 for points it did not reach. Waits for its end.
@@ -204,18 +207,18 @@ impl Pipeline {
     ///
     /// If the device has failed.
     pub fn timings(&self) -> Result<Vec<u64>> {
-        let backend = &*self.shared.backend;
+        let backend = &*self.core.backend;
         let _active = Active::on(backend)?;
-        let state = self.shared.state.lock();
-        let points = state.layout.points();
+        let state = self.core.state.lock();
+        let points = state.configuration.points();
         state.measured.as_ref().map_or(Ok(vec![0; points]), |timing| timing.read(backend, points))
     }
 
     /// Figures since the pipeline was created.
     pub fn counters(&self) -> Counters {
-        let mut counters = self.shared.state.lock().counters;
-        counters.waits += self.shared.waits.load(Ordering::Relaxed);
-        counters.waited += Duration::from_nanos(self.shared.waited_ns.load(Ordering::Relaxed));
+        let mut counters = self.core.state.lock().counters;
+        counters.waits += self.core.waits.load(Ordering::Relaxed);
+        counters.waited += Duration::from_nanos(self.core.waited_ns.load(Ordering::Relaxed));
         counters
     }
 
@@ -225,9 +228,9 @@ impl Pipeline {
     ///
     /// If a copy has failed.
     pub fn synchronize(&self) -> Result<()> {
-        let backend = &*self.shared.backend;
+        let backend = &*self.core.backend;
         let _active = Active::on(backend)?;
-        let stream = self.shared.state.lock().ring.stream;
+        let stream = self.core.state.lock().ring.stream;
         backend.synchronize(stream)
     }
 }
@@ -235,6 +238,6 @@ impl Pipeline {
 impl Drop for Pipeline {
     /// No copy writes to the device's memory after this, even if sessions remain.
     fn drop(&mut self) {
-        self.shared.close();
+        self.core.close();
     }
 }

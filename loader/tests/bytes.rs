@@ -293,7 +293,7 @@ fn compute_is_measured_per_point() {
     // GIVEN a timed forward that computes at two points and skips the others
     let fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
-    fixture.pipeline.timed(true);
+    fixture.pipeline.set_timed(true);
     for (key, ms) in [(1, 5), (3, 15)] {
         enter(&mut session, key, STREAM).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(ms));
@@ -310,7 +310,7 @@ fn entering_a_point_again_adds_to_its_time() {
     // GIVEN a timed forward that enters one point three times in a row, as with a split batch
     let fixture = Fixture::new(&six_layers());
     let mut session = fixture.pipeline.session();
-    fixture.pipeline.timed(true);
+    fixture.pipeline.set_timed(true);
     for key in [0, 1, 1, 1, 2] {
         enter(&mut session, key, STREAM).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -329,7 +329,7 @@ fn copies_can_be_throttled() {
     let device = DeviceMemory::new(None, 1 << 20).unwrap();
     let pipeline = Pipeline::new(arena, None, Some(100e6)).unwrap();
     // SAFETY: the memory is dropped after the pipeline.
-    let measured = unsafe { pipeline.bandwidth(device.address(), 1 << 20, STREAM) }.unwrap();
+    let measured = unsafe { pipeline.measure_bandwidth(device.address(), 1 << 20, STREAM) }.unwrap();
     // Lower only if the machine does not schedule the thread.
     assert!((50e6..101e6).contains(&measured), "{measured}");
 }

@@ -131,11 +131,11 @@ fn scenario_forwards() {
     let counters = fixture.pipeline.counters();
     assert_eq!((counters.forwards, counters.on_demand, counters.out_of_order, counters.waits), (3, 0, 0, 0));
     // AND bandwidth and times can be measured.
-    fixture.pipeline.timed(true);
+    fixture.pipeline.set_timed(true);
     fixture.forward(own);
     assert!(fixture.pipeline.timings().unwrap().iter().all(|&ns| ns > 0));
     // SAFETY: the memory belongs to the fixture.
-    let bandwidth = unsafe { fixture.pipeline.bandwidth(fixture.device.address(), 8192, own) }.unwrap();
+    let bandwidth = unsafe { fixture.pipeline.measure_bandwidth(fixture.device.address(), 8192, own) }.unwrap();
     assert!(bandwidth > 0.0);
     fixture.forward(own);
     fixture.pipeline.synchronize().unwrap();
@@ -145,7 +145,7 @@ fn scenario_forwards() {
 #[ignore = "run by `an_arena_pinned_in_chunks`"]
 fn scenario_an_arena_pinned_in_chunks() {
     // GIVEN an arena of more than one chunk, and a unit across the border between two
-    let chunk = memlab_loader::arena::CHUNK;
+    let chunk = memlab_loader::arena::PIN_GRANULE;
     let arena = Arc::new(Arena::new(chunk + (1 << 20)).unwrap());
     let weights = vec![9u8; 4096];
     // SAFETY: the vector outlives the call and is not written to.
@@ -195,7 +195,7 @@ fn is_inherited(address: u64) -> bool {
 fn scenario_pinning_refused() {
     // GIVEN a system that pins one chunk and fails at the second, WHEN an arena of two is pinned, THEN the failure has
     // a remedy
-    let large = Arena::new(memlab_loader::arena::CHUNK + (1 << 20)).unwrap();
+    let large = Arena::new(memlab_loader::arena::PIN_GRANULE + (1 << 20)).unwrap();
     assert!(!large.pin(0) && !large.is_pinned());
     let refused = large.pin_failure().unwrap();
     assert!(refused.contains("the system pins no more than") && refused.contains("ulimit -l"), "{refused}");

@@ -6,7 +6,21 @@ the legacy default stream); the host backend ignores them.
 
 from typing import TypedDict, final, type_check_only
 
-__all__ = ["Arena", "Pipeline", "Session", "checkpoint_tensors", "format_size", "parse_size", "plan", "simulate"]
+__all__ = [
+    "PAGE_SIZE",
+    "PIN_GRANULE",
+    "Arena",
+    "Pipeline",
+    "Session",
+    "checkpoint_tensors",
+    "format_size",
+    "parse_size",
+    "plan",
+    "simulate",
+]
+
+PAGE_SIZE: int  # Borders between pinned pieces of an arena are multiples of it.
+PIN_GRANULE: int  # Bytes that are pinned at a time: some systems refuse much larger pieces.
 
 @final
 class Arena:
@@ -73,9 +87,6 @@ class Pipeline:
 
     def reload(self, unit: int, stream: int) -> None:
         """Copies an edited unit once more, after its readers. `stream` waits for the copy."""
-
-    def invalidate(self) -> None:
-        """Marks all units in the ring as stale: each is loaded again when it is needed."""
 
     def timed(self, on: bool) -> None:
         """Whether to measure what each point of the schedule computes."""

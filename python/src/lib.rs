@@ -19,6 +19,8 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _native(module: &Bound<PyModule>) -> PyResult<()> {
+    module.add("PAGE_SIZE", memlab_loader::arena::PAGE_SIZE)?;
+    module.add("PIN_GRANULE", memlab_loader::arena::PIN_GRANULE)?;
     module.add_class::<arena::Arena>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<pipeline::Session>()?;

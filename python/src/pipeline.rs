@@ -38,7 +38,7 @@ impl Pipeline {
     fn bandwidth(&self, py: Python, address: u64, nbytes: u64, stream: u64) -> PyResult<f64> {
         let inner = self.get()?;
         // SAFETY: the caller, the rest of the package, has the memory from a tensor that lives.
-        py.detach(|| unsafe { inner.bandwidth(address, nbytes, Stream(stream)) }).map_err(raised)
+        py.detach(|| unsafe { inner.measure_bandwidth(address, nbytes, Stream(stream)) }).map_err(raised)
     }
 
     /// Configures the pipeline again: waits for `stream` and earlier copies, then loads the units that stay.
@@ -82,17 +82,10 @@ impl Pipeline {
         py.detach(|| inner.reload(unit, Stream(stream))).map_err(raised)
     }
 
-    /// All units in the ring are stale: they are loaded again when needed.
-    fn invalidate(&self, py: Python) -> PyResult<()> {
-        let inner = self.get()?;
-        py.detach(|| inner.invalidate());
-        Ok(())
-    }
-
     /// Sets whether forwards that begin from now on are timed.
     fn timed(&self, py: Python, on: bool) -> PyResult<()> {
         let inner = self.get()?;
-        py.detach(|| inner.timed(on));
+        py.detach(|| inner.set_timed(on));
         Ok(())
     }
 

@@ -12,10 +12,10 @@ use crate::error::{Error, Result, size};
 use crate::parallel::{cores, in_parallel, pieces};
 
 /// The size of a chunk that is pinned at once: some systems refuse larger ones. Copies never cross a border between two chunks.
-pub const CHUNK: u64 = 1 << 30;
+pub const PIN_GRANULE: u64 = 1 << 30;
 
 /// Borders are multiples of the page size: a page can only be pinned once.
-const PAGE: u64 = 4096;
+pub const PAGE_SIZE: u64 = 4096;
 
 /// One anonymous mapping. Pages are committed when they are first written.
 ///
@@ -36,8 +36,8 @@ impl Arena {
     /// If the system has no such range of addresses.
     pub fn new(bytes: u64) -> Result<Self> {
         let address = reserve(bytes)?;
-        let starts = (0..bytes.max(1)).step_by(CHUNK as usize);
-        let chunks = starts.map(|start| start..bytes.min(start + CHUNK)).collect();
+        let starts = (0..bytes.max(1)).step_by(PIN_GRANULE as usize);
+        let chunks = starts.map(|start| start..bytes.min(start + PIN_GRANULE)).collect();
         Ok(Self { address, bytes, chunks, pinned: Mutex::default() })
     }
 
@@ -51,9 +51,9 @@ impl Arena {
         let mut chunks = Vec::with_capacity(borders.len() + 1);
         let mut start = 0;
         for &border in borders {
-            if border <= start || border >= bytes || border % PAGE != 0 {
+            if border <= start || border >= bytes || border % PAGE_SIZE != 0 {
                 return Err(Error::Invalid(format!(
-                    "border {border} of an arena of {bytes} bytes is not a multiple of {PAGE} after the one before"
+                    "border {border} of an arena of {bytes} bytes is not a multiple of {PAGE_SIZE} after the one before"
                 )));
             }
             chunks.push(start..border);
@@ -100,7 +100,7 @@ impl Arena {
     /// `from` is readable for `bytes`, and none of them are written meanwhile.
     pub unsafe fn fill(&self, offset: u64, from: u64, bytes: u64) -> Result<()> {
         let to = self.at(offset, bytes)?.expose_provenance();
-        let pieces: Vec<_> = pieces(bytes, PIECE).collect();
+        let pieces: Vec<_> = pieces(bytes, COPY_GRANULE).collect();
         in_parallel(threads(), pieces.len(), |index| {
             let Range { start, end } = pieces[index].clone();
             let source = ptr::with_exposed_provenance::<u8>((from + start) as usize);
@@ -172,7 +172,7 @@ fn reserve(bytes: u64) -> Result<usize> {
 }
 
 /// Bytes that a thread copies at a time: enough to pay for itself, small enough to balance.
-const PIECE: u64 = 8 << 20;
+const COPY_GRANULE: u64 = 8 << 20;
 
 /// A few threads saturate the memory of one socket.
 const MOST_THREADS: usize = 8;

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use super::configuration::Unit;
+use super::core::PipelineCore;
 use super::cursor::Cursor;
-use super::shared::Shared;
 use crate::error::{Error, Result};
 
 /// One capture of one thread.
@@ -18,35 +18,35 @@ pub struct Captured {
     pub id: u64,
     /// The generation of the configuration it was made for.
     pub generation: u64,
-    pub shared: Shared,
+    pub core: PipelineCore,
     pub cursor: Cursor,
 }
 
 impl Captured {
     /// Prepares for capture `id`. May wait for copies in progress.
-    pub fn begin(shared: &Shared, id: u64) -> Result<Self> {
-        let backend = &shared.backend;
+    pub fn begin(core: &PipelineCore, id: u64) -> Result<Self> {
+        let backend = &core.backend;
         let _relaxed = backend.relax_captures();
-        let (layout, generation) = {
-            let mut state = shared.state.lock();
+        let (configuration, generation) = {
+            let mut state = core.state.lock();
             state.bounded = true;
             // A replay would not wait for these copies.
             backend.synchronize(state.ring.stream)?;
             state.ring.all_done();
-            (Arc::clone(&state.layout), state.generation)
+            (Arc::clone(&state.configuration), state.generation)
         };
-        let captured = Shared::new(Arc::clone(&shared.arena), Arc::clone(backend), false)?;
+        let captured = PipelineCore::new(Arc::clone(&core.arena), Arc::clone(backend), false)?;
         {
             let mut state = captured.state.lock();
             state.bounded = true;
             state.generation = 1;
-            state.ring.clear(layout.units());
-            for unit in (0..layout.units() as Unit).filter(|&unit| layout.placement(unit).is_none()) {
+            state.ring.clear(configuration.units());
+            for unit in (0..configuration.units() as Unit).filter(|&unit| configuration.placement(unit).is_none()) {
                 state.ring.assume_loaded(unit);
             }
-            state.layout = layout;
+            state.configuration = configuration;
         }
-        Ok(Self { id, generation, shared: captured, cursor: Cursor::new(1) })
+        Ok(Self { id, generation, core: captured, cursor: Cursor::new(1) })
     }
 
     /// The capture has failed, or ended during a forward: returns the units to report as released. Stream and events stay until
@@ -59,8 +59,8 @@ impl Captured {
 
 impl Drop for Captured {
     fn drop(&mut self) {
-        let _relaxed = self.shared.backend.relax_captures();
-        self.shared.close();
+        let _relaxed = self.core.backend.relax_captures();
+        self.core.close();
     }
 }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::checked_configuration::{CheckedConfiguration, Target};
 use super::configuration::Unit;
-use super::layout::{Layout, Target};
+use super::core::{PipelineCore, PipelineState};
 use super::ring::{Holder, Ring};
-use super::shared::{Shared, State};
 use super::timing::Timing;
 use super::unit_set::UnitSet;
 use super::unlocked::Unlocked;
@@ -61,42 +61,42 @@ impl Cursor {
     }
 
     /// See [`Session::enter`](super::Session::enter); returns whether something changed.
-    pub fn enter(&mut self, shared: &Shared, key: i64, stream: Stream, unlocked: Unlocked) -> Result<bool> {
-        match self.go_to(shared, key, stream, unlocked) {
+    pub fn enter(&mut self, core: &PipelineCore, key: i64, stream: Stream, unlocked: Unlocked) -> Result<bool> {
+        match self.go_to(core, key, stream, unlocked) {
             Ok(()) => {
                 self.reported.clone_from(&self.held);
                 Ok(!self.released.is_empty() || !self.acquired.is_empty())
             }
             Err(error) => {
-                self.release_all(shared);
+                self.release_all(core);
                 Err(error)
             }
         }
     }
 
-    fn go_to(&mut self, shared: &Shared, key: i64, stream: Stream, unlocked: Unlocked) -> Result<()> {
-        let backend = &*shared.backend;
+    fn go_to(&mut self, core: &PipelineCore, key: i64, stream: Stream, unlocked: Unlocked) -> Result<()> {
+        let backend = &*core.backend;
         if let Some(timing) = &mut self.timing {
             timing.end(backend, self.stream)?;
         }
-        let mut state = shared.state.lock();
+        let mut state = core.state.lock();
         self.renew(&state);
-        let (target, expected) = state.layout.find(self.position, key).ok_or_else(|| unknown(&state, key))?;
+        let (target, expected) = state.configuration.find(self.position, key).ok_or_else(|| unknown(&state, key))?;
         // A block that runs a batch in pieces reaches the same point with each of them.
         if !expected && matches!(target, Target::Point(point) if self.position != Some(point)) {
             state.counters.out_of_order += 1;
         }
         if !self.running {
-            self.begin(shared, &mut state, stream)?;
+            self.begin(core, &mut state, stream)?;
         }
-        let step = self.change_over(shared, &mut state, target, stream)?;
+        let step = self.change_over(core, &mut state, target, stream)?;
         drop(state);
         let pending = match step {
             Step::Done(pending) => pending,
-            Step::InUse => self.wait_and_acquire(shared, target, stream, unlocked)?,
+            Step::InUse => self.wait_and_acquire(core, target, stream, unlocked)?,
         };
         if let Some(event) = pending {
-            block(shared, event, unlocked)?;
+            block(core, event, unlocked)?;
         }
         if let (Some(timing), Target::Point(point)) = (&mut self.timing, target) {
             timing.begin(backend, point, stream)?;
@@ -105,7 +105,7 @@ impl Cursor {
     }
 
     /// Resets the cursor after another configuration.
-    fn renew(&mut self, state: &State) {
+    fn renew(&mut self, state: &PipelineState) {
         if self.generation != state.generation {
             self.generation = state.generation;
             self.position = None;
@@ -117,79 +117,91 @@ impl Cursor {
         }
     }
 
-    fn begin(&mut self, shared: &Shared, state: &mut State, stream: Stream) -> Result<()> {
+    fn begin(&mut self, core: &PipelineCore, state: &mut PipelineState, stream: Stream) -> Result<()> {
         self.stream = stream;
         self.waited = 0;
         if state.timed {
-            self.timing.get_or_insert_default().restart(state.layout.points());
+            self.timing.get_or_insert_default().restart(state.configuration.points());
         } else if let Some(mut timing) = self.timing.take() {
-            timing.destroy(&*shared.backend);
+            timing.destroy(&*core.backend);
         }
         if state.bounded {
             state.ring.invalidate();
-            state.fork(&*shared.backend, stream)?;
+            state.fork(&*core.backend, stream)?;
         }
         Ok(())
     }
 
     /// Releases units that the target does not need, and acquires those it does.
-    fn change_over(&mut self, shared: &Shared, state: &mut State, target: Target, stream: Stream) -> Result<Step> {
-        let backend = &*shared.backend;
-        let layout = Arc::clone(&state.layout);
-        let needed = layout.needed(target);
-        self.marker.difference(&self.held, needed, &mut self.released, layout.units());
-        self.marker.difference(needed, &self.held, &mut self.acquired, layout.units());
+    fn change_over(
+        &mut self,
+        core: &PipelineCore,
+        state: &mut PipelineState,
+        target: Target,
+        stream: Stream,
+    ) -> Result<Step> {
+        let backend = &*core.backend;
+        let configuration = Arc::clone(&state.configuration);
+        let needed = configuration.needed(target);
+        self.marker.difference(&self.held, needed, &mut self.released, configuration.units());
+        self.marker.difference(needed, &self.held, &mut self.acquired, configuration.units());
         if self.stream != stream {
-            self.change_stream(shared, state, stream)?;
+            self.change_stream(core, state, stream)?;
         } else {
-            state.ring.mark(backend, stream, &self.released)?;
+            state.ring.record_reader(backend, stream, &self.released)?;
         }
         if !self.released.is_empty() {
-            self.marker.keep_common(&mut self.held, needed, layout.units());
+            self.marker.keep_common(&mut self.held, needed, configuration.units());
             self.released.iter().for_each(|&unit| state.ring.release(unit, self.id));
-            shared.notify(state);
+            core.notify(state);
         }
         let queues = !self.running && !state.waiting.is_empty();
-        if queues || self.is_blocked(&state.ring, &layout) {
+        if queues || self.is_blocked(&state.ring, &configuration) {
             // A waiting thread holds nothing, or two threads could wait for each other.
-            state.ring.mark(backend, stream, &self.held)?;
+            state.ring.record_reader(backend, stream, &self.held)?;
             self.held.iter().for_each(|&unit| state.ring.release(unit, self.id));
             self.held.clear();
             self.out_of_sync = true;
-            shared.notify(state);
+            core.notify(state);
             return Ok(Step::InUse);
         }
-        let pending = self.acquire(shared, state, target, stream)?;
-        self.report_changes(layout.units());
+        let pending = self.acquire(core, state, target, stream)?;
+        self.report_changes(configuration.units());
         Ok(Step::Done(pending))
     }
 
     /// The thread continues on another stream: its units are in use on the old one until here.
-    fn change_stream(&mut self, shared: &Shared, state: &mut State, stream: Stream) -> Result<()> {
-        state.ring.mark(&*shared.backend, self.stream, &self.held)?;
-        state.ring.mark(&*shared.backend, stream, &self.released)?;
+    fn change_stream(&mut self, core: &PipelineCore, state: &mut PipelineState, stream: Stream) -> Result<()> {
+        state.ring.record_reader(&*core.backend, self.stream, &self.held)?;
+        state.ring.record_reader(&*core.backend, stream, &self.released)?;
         self.held.iter().for_each(|&unit| state.ring.move_hold(unit, self.id, stream));
         (self.stream, self.waited) = (stream, 0);
         Ok(())
     }
 
     /// Whether another thread holds units that would be overwritten.
-    fn is_blocked(&self, ring: &Ring, layout: &Layout) -> bool {
-        self.acquired.iter().any(|&unit| !ring.is_loaded(unit) && ring.is_in_use(layout, unit))
+    fn is_blocked(&self, ring: &Ring, configuration: &CheckedConfiguration) -> bool {
+        self.acquired.iter().any(|&unit| !ring.is_loaded(unit) && ring.is_in_use(configuration, unit))
     }
 
     /// Loads and holds the missing units of the target, then loads ahead. Returns an event if the thread has to wait for it.
-    fn acquire(&mut self, shared: &Shared, state: &mut State, target: Target, stream: Stream) -> Result<Option<Event>> {
-        let backend = &*shared.backend;
-        let State { layout, ring, counters, fresh, bounded, .. } = state;
+    fn acquire(
+        &mut self,
+        core: &PipelineCore,
+        state: &mut PipelineState,
+        target: Target,
+        stream: Stream,
+    ) -> Result<Option<Event>> {
+        let backend = &*core.backend;
+        let PipelineState { configuration, ring, counters, fresh, bounded, .. } = state;
         let is_expected = *fresh || (*bounded && self.position.is_none());
         for &unit in &self.acquired {
             if !ring.is_loaded(unit) {
-                if ring.load(backend, layout, unit)? {
+                if ring.load(backend, configuration, unit)? {
                     ring.epoch += 1;
                 }
                 counters.copies += 1;
-                counters.copied_bytes += layout.bytes(unit);
+                counters.copied_bytes += configuration.bytes(unit);
                 counters.on_demand += u64::from(!is_expected);
             }
         }
@@ -199,28 +211,28 @@ impl Cursor {
         }
         self.running = true;
         if let Target::Point(point) = target {
-            let uses = layout.uses_at(point);
+            let uses = configuration.uses_at(point);
             let next = self.position.map_or(0, |position| position + 1);
             self.walked = if point == next { self.walked.saturating_sub(uses) } else { 0 };
             self.position = Some(point);
         }
-        self.prefetch(shared, state)?;
+        self.prefetch(core, state)?;
         state.ring.wait_for_copies(backend, stream, &self.held, &mut self.waited)
     }
 
     /// Waits until all units of the target can be acquired at once, and acquires them.
     fn wait_and_acquire(
         &mut self,
-        shared: &Shared,
+        core: &PipelineCore,
         target: Target,
         stream: Stream,
         unlocked: Unlocked,
     ) -> Result<Option<Event>> {
         let ticket = {
-            let mut state = shared.state.lock();
+            let mut state = core.state.lock();
             self.check_generation(&state)?;
             self.acquired.clear();
-            self.acquired.extend_from_slice(state.layout.needed(target));
+            self.acquired.extend_from_slice(state.configuration.needed(target));
             state.counters.waits += 1;
             state.tickets += 1;
             let ticket = state.tickets;
@@ -228,7 +240,7 @@ impl Cursor {
             ticket
         };
         let mut outcome = Ok(None);
-        let waited = unlocked(&mut || match self.wait_one_interval(shared, target, stream, ticket) {
+        let waited = unlocked(&mut || match self.wait_one_interval(core, target, stream, ticket) {
             Ok(None) => false,
             Ok(Some(pending)) => {
                 outcome = Ok(pending);
@@ -240,9 +252,9 @@ impl Cursor {
             }
         });
         if waited.is_err() || outcome.is_err() {
-            let mut state = shared.state.lock();
+            let mut state = core.state.lock();
             state.waiting.retain(|&other| other != ticket);
-            shared.notify(&state);
+            core.notify(&state);
         }
         waited.and(outcome)
     }
@@ -251,17 +263,19 @@ impl Cursor {
     /// wait for.
     fn wait_one_interval(
         &mut self,
-        shared: &Shared,
+        core: &PipelineCore,
         target: Target,
         stream: Stream,
         ticket: u64,
     ) -> Result<Option<Option<Event>>> {
         let begun = Instant::now();
-        let mut state = shared.state.lock();
+        let mut state = core.state.lock();
         self.check_generation(&state)?;
         // Threads in a forward go first: those at its begin would only delay them.
-        while !(self.running || state.waiting.first() == Some(&ticket)) || self.is_blocked(&state.ring, &state.layout) {
-            let is_over = shared.released.wait_until(&mut state, begun + POLL_INTERVAL).timed_out();
+        while !(self.running || state.waiting.first() == Some(&ticket))
+            || self.is_blocked(&state.ring, &state.configuration)
+        {
+            let is_over = core.released.wait_until(&mut state, begun + POLL_INTERVAL).timed_out();
             self.check_generation(&state)?;
             if is_over {
                 state.counters.waited += begun.elapsed();
@@ -269,14 +283,14 @@ impl Cursor {
             }
         }
         state.counters.waited += begun.elapsed();
-        let pending = self.acquire(shared, &mut state, target, stream)?;
+        let pending = self.acquire(core, &mut state, target, stream)?;
         state.waiting.retain(|&other| other != ticket);
-        shared.notify(&state);
-        self.report_changes(state.layout.units());
+        core.notify(&state);
+        self.report_changes(state.configuration.units());
         Ok(Some(pending))
     }
 
-    fn check_generation(&self, state: &State) -> Result<()> {
+    fn check_generation(&self, state: &PipelineState) -> Result<()> {
         if self.generation == state.generation {
             return Ok(());
         }
@@ -294,9 +308,9 @@ impl Cursor {
     }
 
     /// See [`Session::leave`](super::Session::leave).
-    pub fn leave(&mut self, shared: &Shared, stream: Stream) -> Result<()> {
-        let backend = &*shared.backend;
-        let mut state = shared.state.lock();
+    pub fn leave(&mut self, core: &PipelineCore, stream: Stream) -> Result<()> {
+        let backend = &*core.backend;
+        let mut state = core.state.lock();
         self.renew(&state);
         self.released.clone_from(&self.reported);
         self.reported.clear();
@@ -309,38 +323,38 @@ impl Cursor {
             self.timing = state.measured.replace(timing);
             ended?;
         }
-        let mut marked = state.ring.mark(backend, self.stream, &self.held);
+        let mut recorded = state.ring.record_reader(backend, self.stream, &self.held);
         if self.stream != stream {
-            marked = marked.and(state.ring.mark(backend, stream, &self.held));
+            recorded = recorded.and(state.ring.record_reader(backend, stream, &self.held));
         }
         self.held.iter().for_each(|&unit| state.ring.release(unit, self.id));
         self.held.clear();
         self.running = false;
-        if self.position.is_none_or(|position| position + 1 != state.layout.points()) {
+        if self.position.is_none_or(|position| position + 1 != state.configuration.points()) {
             self.walked = 0;
         }
         let foreseen = self.position.take().is_some();
         state.counters.forwards += 1;
         state.fresh = false;
-        shared.notify(&state);
-        marked?;
+        core.notify(&state);
+        recorded?;
         if state.bounded {
             return state.join(backend, stream);
         }
         // A forward that reached no point of the schedule is not followed by another one.
-        if foreseen { self.prefetch(shared, &mut state) } else { Ok(()) }
+        if foreseen { self.prefetch(core, &mut state) } else { Ok(()) }
     }
 
     /// Releases all units after an error, whatever else fails.
-    fn release_all(&mut self, shared: &Shared) {
-        let mut state = shared.state.lock();
+    fn release_all(&mut self, core: &PipelineCore) {
+        let mut state = core.state.lock();
         self.renew(&state);
-        let _ = state.ring.mark(&*shared.backend, self.stream, &self.held);
+        let _ = state.ring.record_reader(&*core.backend, self.stream, &self.held);
         self.held.iter().for_each(|&unit| state.ring.release(unit, self.id));
         self.held.clear();
         self.walked = 0;
         self.out_of_sync = true;
-        shared.notify(&state);
+        core.notify(&state);
     }
 }
 
@@ -355,21 +369,21 @@ enum Step {
 /// How often the caller is asked whether to continue waiting.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-fn block(shared: &Shared, event: Event, unlocked: Unlocked) -> Result<()> {
+fn block(core: &PipelineCore, event: Event, unlocked: Unlocked) -> Result<()> {
     let begun = Instant::now();
     let mut outcome = Ok(true);
     let waited = unlocked(&mut || {
-        outcome = shared.backend.block(event, POLL_INTERVAL);
+        outcome = core.backend.block(event, POLL_INTERVAL);
         !matches!(outcome, Ok(false))
     });
-    shared.waits.fetch_add(1, Ordering::Relaxed);
-    shared.waited_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    core.waits.fetch_add(1, Ordering::Relaxed);
+    core.waited_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
     waited.and(outcome.map(|_| ()))
 }
 
 #[cold]
-fn unknown(state: &State, key: i64) -> Error {
-    Error::Invalid(if state.layout.units() == 0 {
+fn unknown(state: &PipelineState, key: i64) -> Error {
+    Error::Invalid(if state.configuration.units() == 0 {
         "nothing is configured yet: a forward cannot begin".into()
     } else {
         format!("key {key} is neither in the schedule nor among the fallbacks")

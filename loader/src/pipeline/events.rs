@@ -3,23 +3,23 @@
 use crate::backend::{Backend, Event};
 use crate::error::Result;
 
-/// An event of the pool; [`Events::keep`] and [`Events::drop`] count its users.
+/// An event of the pool; [`Events::retain`] and [`Events::release`] count its users.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Id(u32);
+pub struct EventId(u32);
 
 #[derive(Default)]
 pub struct Events {
     slots: Vec<(Event, u32)>,
-    free: Vec<Id>,
+    free: Vec<EventId>,
 }
 
 impl Events {
-    /// Takes an event with one user.
-    pub fn take(&mut self, backend: &dyn Backend) -> Result<Id> {
+    /// An event with one user.
+    pub fn acquire(&mut self, backend: &dyn Backend) -> Result<EventId> {
         let id = match self.free.pop() {
             Some(id) => id,
             None => {
-                let id = Id(self.slots.len() as u32);
+                let id = EventId(self.slots.len() as u32);
                 self.slots.push((backend.create_event(false)?, 0));
                 id
             }
@@ -28,17 +28,17 @@ impl Events {
         Ok(id)
     }
 
-    pub fn event(&self, id: Id) -> Event {
+    pub fn event(&self, id: EventId) -> Event {
         self.slots[id.0 as usize].0
     }
 
     /// Adds a user.
-    pub fn keep(&mut self, id: Id) {
+    pub fn retain(&mut self, id: EventId) {
         self.slots[id.0 as usize].1 += 1;
     }
 
     /// Removes a user; without users, the event returns to the pool.
-    pub fn drop(&mut self, id: Id) {
+    pub fn release(&mut self, id: EventId) {
         let uses = &mut self.slots[id.0 as usize].1;
         *uses -= 1;
         if *uses == 0 {

@@ -1,10 +1,8 @@
 //! The units on the device, their holders, and what reads and copies have to wait for.
 
-use std::time::Duration;
-
+use super::checked_configuration::CheckedConfiguration;
 use super::configuration::Unit;
-use super::events::{Events, Id};
-use super::layout::Layout;
+use super::events::{EventId, Events};
 use crate::backend::{Backend, Event, Stream};
 use crate::error::Result;
 use crate::range::ByteRange;
@@ -12,24 +10,30 @@ use crate::range::ByteRange;
 /// The number of a session.
 pub type Holder = u64;
 
-/// A reader's stream, and its position when it released the unit.
+/// A stream that used a unit, and its position when it released the unit.
 #[derive(Clone, Copy)]
-struct Mark {
+struct Reader {
     stream: Stream,
-    event: Id,
+    event: EventId,
+}
+
+/// A session that holds a unit, and the stream it uses it on.
+struct Hold {
+    holder: Holder,
+    stream: Stream,
 }
 
 #[derive(Default)]
-struct State {
+struct UnitState {
     /// Its bytes are on the device, or being copied.
     loaded: bool,
     /// The event of its latest copy, if it is loaded and was copied.
-    ready: Option<Id>,
+    ready: Option<EventId>,
     /// The number of that copy.
     copy: u64,
     /// Readers that have released it since; the next copy here waits for them.
-    marks: Vec<Mark>,
-    holds: Vec<(Holder, Stream)>,
+    readers: Vec<Reader>,
+    holds: Vec<Hold>,
 }
 
 /// The owner of a part of the ring. No other unit's bytes are there, though its own may be stale.
@@ -42,19 +46,18 @@ struct Occupant {
 /// The device memory of all units, and the stream that fills it.
 pub struct Ring {
     pub stream: Stream,
-    units: Vec<State>,
+    units: Vec<UnitState>,
     /// By placement; these do not overlap.
     occupants: Vec<Occupant>,
     pub events: Events,
     /// The number of the last copy; copies execute in order.
-    copies: u64,
+    last_copy: u64,
     /// All copies up to this number are known to be done.
-    done: u64,
+    last_done_copy: u64,
     /// Incremented when units were evicted that a session may have counted as loaded.
     pub epoch: u64,
-    /// The session that prefetched last.
-    pub prefetcher: Holder,
-    waited: Vec<Id>,
+    /// The events that the copy being queued already waits for.
+    already_waited: Vec<EventId>,
 }
 
 impl Ring {
@@ -64,11 +67,10 @@ impl Ring {
             units: Vec::new(),
             occupants: Vec::new(),
             events: Events::default(),
-            copies: 0,
-            done: 0,
+            last_copy: 0,
+            last_done_copy: 0,
             epoch: 1,
-            prefetcher: 0,
-            waited: Vec::new(),
+            already_waited: Vec::new(),
         };
         ring.clear(units);
         ring
@@ -77,17 +79,17 @@ impl Ring {
     /// Resets to `units` units, none loaded. All copies and readers must be done.
     pub fn clear(&mut self, units: usize) {
         for state in std::mem::take(&mut self.units) {
-            let marks = state.marks.iter().map(|mark| mark.event);
-            marks.chain(state.ready).for_each(|id| self.events.drop(id));
+            let readers = state.readers.iter().map(|reader| reader.event);
+            readers.chain(state.ready).for_each(|id| self.events.release(id));
         }
         self.occupants.clear();
-        self.units.resize_with(units, State::default);
+        self.units.resize_with(units, UnitState::default);
         self.epoch += 1;
     }
 
     /// All copies are done.
     pub fn all_done(&mut self) {
-        self.done = self.copies;
+        self.last_done_copy = self.last_copy;
     }
 
     pub fn is_loaded(&self, unit: Unit) -> bool {
@@ -99,20 +101,20 @@ impl Ring {
     }
 
     pub fn hold(&mut self, unit: Unit, holder: Holder, stream: Stream) {
-        self.units[unit as usize].holds.push((holder, stream));
+        self.units[unit as usize].holds.push(Hold { holder, stream });
     }
 
     pub fn release(&mut self, unit: Unit, holder: Holder) {
         let holds = &mut self.units[unit as usize].holds;
-        if let Some(index) = holds.iter().position(|hold| hold.0 == holder) {
+        if let Some(index) = holds.iter().position(|hold| hold.holder == holder) {
             holds.swap_remove(index);
         }
     }
 
     /// The holder continues on another stream.
     pub fn move_hold(&mut self, unit: Unit, holder: Holder, stream: Stream) {
-        for hold in self.units[unit as usize].holds.iter_mut().filter(|hold| hold.0 == holder) {
-            hold.1 = stream;
+        for hold in self.units[unit as usize].holds.iter_mut().filter(|hold| hold.holder == holder) {
+            hold.stream = stream;
         }
     }
 
@@ -124,27 +126,28 @@ impl Ring {
     }
 
     /// Whether a session holds units that a copy of this one would overwrite.
-    pub fn is_in_use(&self, layout: &Layout, unit: Unit) -> bool {
-        match layout.placement(unit) {
+    pub fn is_in_use(&self, configuration: &CheckedConfiguration, unit: Unit) -> bool {
+        match configuration.placement(unit) {
             Some(placement) => self.overlapped(placement).any(|other| self.is_held(other)),
             None => false,
         }
     }
 
     /// Whether the unit, `distance` uses after use `from`, may be loaded ahead: not over units that are held or needed sooner.
-    pub fn may_prefetch(&self, layout: &Layout, unit: Unit, from: usize, distance: usize) -> bool {
-        let Some(placement) = layout.placement(unit) else { return true };
-        self.overlapped(placement)
-            .all(|other| !self.is_held(other) && (!self.is_loaded(other) || layout.distance(other, from) > distance))
+    pub fn may_prefetch(&self, configuration: &CheckedConfiguration, unit: Unit, from: usize, distance: usize) -> bool {
+        let Some(placement) = configuration.placement(unit) else { return true };
+        self.overlapped(placement).all(|other| {
+            !self.is_held(other) && (!self.is_loaded(other) || configuration.distance(other, from) > distance)
+        })
     }
 
     /// Queues the copy of a unit over the units in its placement, which must not be held. Returns whether something was
     /// evicted.
-    pub fn load(&mut self, backend: &dyn Backend, layout: &Layout, unit: Unit) -> Result<bool> {
-        let ready = self.events.take(backend)?;
+    pub fn load(&mut self, backend: &dyn Backend, configuration: &CheckedConfiguration, unit: Unit) -> Result<bool> {
+        let ready = self.events.acquire(backend)?;
         let mut evicted = false;
-        let queued = self.make_room(backend, layout, unit, &mut evicted).and_then(|()| {
-            for transfer in layout.transfers(unit) {
+        let queued = self.make_room(backend, configuration, unit, &mut evicted).and_then(|()| {
+            for transfer in configuration.transfers(unit) {
                 // SAFETY: the caller of `Pipeline::configure` promised that the addresses are valid until the next
                 // configuration. `make_room` made this copy wait for readers; new readers wait for `ready`.
                 unsafe { backend.copy(transfer, self.stream) }?;
@@ -152,17 +155,17 @@ impl Ring {
             backend.record(self.events.event(ready), self.stream)
         });
         if let Err(error) = queued {
-            self.events.drop(ready);
+            self.events.release(ready);
             return Err(error.while_doing(|| format!("loading unit {unit}")));
         }
-        self.copies += 1;
+        self.last_copy += 1;
         let state = &mut self.units[unit as usize];
         let before = state.ready.replace(ready);
-        (state.loaded, state.copy) = (true, self.copies);
+        (state.loaded, state.copy) = (true, self.last_copy);
         if let Some(before) = before {
-            self.events.drop(before);
+            self.events.release(before);
         }
-        if let Some(placement) = layout.placement(unit) {
+        if let Some(placement) = configuration.placement(unit) {
             let index = self.occupants.partition_point(|occupant| occupant.placement.start < placement.start);
             self.occupants.insert(index, Occupant { placement, unit });
         }
@@ -170,9 +173,15 @@ impl Ring {
     }
 
     /// Makes the copy stream wait for all readers of the placement, and evicts the units in it.
-    fn make_room(&mut self, backend: &dyn Backend, layout: &Layout, unit: Unit, evicted: &mut bool) -> Result<()> {
-        self.waited.clear();
-        let Some(placement) = layout.placement(unit) else { return self.wait_for_readers(backend, unit) };
+    fn make_room(
+        &mut self,
+        backend: &dyn Backend,
+        configuration: &CheckedConfiguration,
+        unit: Unit,
+        evicted: &mut bool,
+    ) -> Result<()> {
+        self.already_waited.clear();
+        let Some(placement) = configuration.placement(unit) else { return self.wait_for_readers(backend, unit) };
         let first = self.occupants.partition_point(|occupant| occupant.placement.end() <= placement.start);
         while let Some(&Occupant { unit: other, .. }) =
             self.occupants.get(first).filter(|occupant| occupant.placement.start < placement.end())
@@ -185,15 +194,15 @@ impl Ring {
     }
 
     fn wait_for_readers(&mut self, backend: &dyn Backend, unit: Unit) -> Result<()> {
-        let marks = &mut self.units[unit as usize].marks;
-        for mark in marks.iter() {
-            if !self.waited.contains(&mark.event) {
-                backend.wait(self.stream, self.events.event(mark.event))?;
-                self.waited.push(mark.event);
+        let readers = &mut self.units[unit as usize].readers;
+        for reader in readers.iter() {
+            if !self.already_waited.contains(&reader.event) {
+                backend.wait(self.stream, self.events.event(reader.event))?;
+                self.already_waited.push(reader.event);
             }
         }
-        for mark in marks.drain(..) {
-            self.events.drop(mark.event);
+        for reader in readers.drain(..) {
+            self.events.release(reader.event);
         }
         Ok(())
     }
@@ -203,46 +212,46 @@ impl Ring {
     pub fn reload(
         &mut self,
         backend: &dyn Backend,
-        layout: &Layout,
+        configuration: &CheckedConfiguration,
         unit: Unit,
         stream: Stream,
     ) -> Result<Option<Event>> {
-        let mut streams: Vec<Stream> = self.units[unit as usize].holds.iter().map(|hold| hold.1).collect();
+        let mut streams: Vec<Stream> = self.units[unit as usize].holds.iter().map(|hold| hold.stream).collect();
         if !streams.contains(&stream) {
             streams.push(stream);
         }
-        for &reader in &streams {
-            self.mark(backend, reader, &[unit])?;
+        for &reading in &streams {
+            self.record_reader(backend, reading, &[unit])?;
         }
-        self.load(backend, layout, unit)?;
+        self.load(backend, configuration, unit)?;
         let Some(ready) = self.units[unit as usize].ready else { return Ok(None) };
         let event = self.events.event(ready);
         let mut ordered = true;
-        for &reader in &streams {
-            ordered &= backend.wait(reader, event)?;
+        for &reading in &streams {
+            ordered &= backend.wait(reading, event)?;
         }
         Ok((!ordered).then_some(event))
     }
 
     /// Records the position of `stream`: copies over these units wait for it.
-    pub fn mark(&mut self, backend: &dyn Backend, stream: Stream, units: &[Unit]) -> Result<()> {
+    pub fn record_reader(&mut self, backend: &dyn Backend, stream: Stream, units: &[Unit]) -> Result<()> {
         if units.is_empty() {
             return Ok(());
         }
-        let event = self.events.take(backend)?;
+        let event = self.events.acquire(backend)?;
         if let Err(error) = backend.record(self.events.event(event), stream) {
-            self.events.drop(event);
+            self.events.release(event);
             return Err(error.while_doing(|| "noting that weights are no longer in use".into()));
         }
         for &unit in units {
-            self.events.keep(event);
-            let marks = &mut self.units[unit as usize].marks;
-            match marks.iter_mut().find(|mark| mark.stream == stream) {
-                Some(mark) => self.events.drop(std::mem::replace(&mut mark.event, event)),
-                None => marks.push(Mark { stream, event }),
+            self.events.retain(event);
+            let readers = &mut self.units[unit as usize].readers;
+            match readers.iter_mut().find(|reader| reader.stream == stream) {
+                Some(reader) => self.events.release(std::mem::replace(&mut reader.event, event)),
+                None => readers.push(Reader { stream, event }),
             }
         }
-        self.events.drop(event);
+        self.events.release(event);
         Ok(())
     }
 
@@ -260,7 +269,7 @@ impl Ring {
             Some((state.copy, state.ready?))
         });
         let Some((copy, ready)) =
-            copies.max_by_key(|(copy, _)| *copy).filter(|(copy, _)| *copy > self.done.max(*waited))
+            copies.max_by_key(|(copy, _)| *copy).filter(|(copy, _)| *copy > self.last_done_copy.max(*waited))
         else {
             return Ok(None);
         };
@@ -273,10 +282,10 @@ impl Ring {
 
     /// Makes work queued on `later` from now on wait for the work queued on `earlier`.
     pub fn order(&mut self, backend: &dyn Backend, earlier: Stream, later: Stream) -> Result<()> {
-        let id = self.events.take(backend)?;
+        let id = self.events.acquire(backend)?;
         let event = self.events.event(id);
         let ordered = backend.record(event, earlier).and_then(|()| backend.wait(later, event));
-        self.events.drop(id);
+        self.events.release(id);
         ordered.map(|_| ())
     }
 
@@ -292,7 +301,7 @@ impl Ring {
     fn forget(&mut self, unit: Unit) -> bool {
         let state = &mut self.units[unit as usize];
         if let Some(ready) = state.ready.take() {
-            self.events.drop(ready);
+            self.events.release(ready);
         }
         std::mem::replace(&mut state.loaded, false)
     }
@@ -301,26 +310,4 @@ impl Ring {
     pub fn assume_loaded(&mut self, unit: Unit) {
         self.units[unit as usize].loaded = true;
     }
-}
-
-/// Figures since the pipeline was created.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Counters {
-    /// Forwards ended.
-    pub forwards: u64,
-    /// Units copied, without those that stay.
-    pub copies: u64,
-    /// Their bytes.
-    pub copied_bytes: u64,
-    /// Units among them that were needed before their copy was queued. Not counted where that is unavoidable: in the first
-    /// forward, and at the begin of each once something was captured.
-    pub on_demand: u64,
-    /// Points reached in another order than in the schedule.
-    pub out_of_order: u64,
-    /// Units copied again because their bytes changed.
-    pub reloads: u64,
-    /// How often a thread waited for units of another one, or for a copy.
-    pub waits: u64,
-    /// How long those waits took.
-    pub waited: Duration,
 }

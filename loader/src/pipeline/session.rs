@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use super::capture::{Captured, broken};
 use super::configuration::Unit;
+use super::core::PipelineCore;
 use super::cursor::Cursor;
 use super::ring::Holder;
-use super::shared::Shared;
 use super::unlocked::Unlocked;
 use crate::backend::{Active, CaptureStatus, Stream};
 use crate::error::Result;
@@ -23,15 +23,15 @@ pub struct Change<'a> {
 
 /// The position of one thread in the schedule. Each thread has its own session.
 pub struct Session {
-    shared: Arc<Shared>,
+    core: Arc<PipelineCore>,
     cursor: Cursor,
     /// The thread's last capture into a graph.
     capture: Option<Box<Captured>>,
 }
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>, id: Holder) -> Self {
-        Self { shared, cursor: Cursor::new(id), capture: None }
+    pub(super) fn new(core: Arc<PipelineCore>, id: Holder) -> Self {
+        Self { core, cursor: Cursor::new(id), capture: None }
     }
 
     /// The thread reached a point. Work queued on `stream` from here on may use the acquired units, and must not use the
@@ -42,18 +42,18 @@ impl Session {
     /// If the key is unknown, the pipeline was closed or configured again during the forward, a copy fails, or `unlocked`
     /// returns an error.
     pub fn enter(&mut self, key: i64, stream: Stream, unlocked: Unlocked) -> Result<Option<Change<'_>>> {
-        let _active = Active::on(&*self.shared.backend)?;
-        let cursor = match self.shared.backend.capturing(stream)? {
+        let _active = Active::on(&*self.core.backend)?;
+        let cursor = match self.core.backend.capturing(stream)? {
             CaptureStatus::None => {
-                let changed = self.cursor.enter(&self.shared, key, stream, unlocked)?;
+                let changed = self.cursor.enter(&self.core, key, stream, unlocked)?;
                 return Ok(
                     changed.then_some(Change { released: &self.cursor.released, acquired: &self.cursor.acquired })
                 );
             }
             CaptureStatus::Broken => return Err(broken()),
             CaptureStatus::Active(id) => {
-                let Captured { shared, cursor, .. } = Self::capture(&self.shared, &mut self.capture, id, unlocked)?;
-                cursor.enter(shared, key, stream, unlocked)?.then_some(cursor)
+                let Captured { core, cursor, .. } = Self::capture(&self.core, &mut self.capture, id, unlocked)?;
+                cursor.enter(core, key, stream, unlocked)?.then_some(cursor)
             }
         };
         Ok(cursor.map(|cursor| Change { released: &cursor.released, acquired: &cursor.acquired }))
@@ -61,16 +61,16 @@ impl Session {
 
     /// The state of a capture.
     fn capture<'a>(
-        shared: &Shared,
+        core: &PipelineCore,
         known: &'a mut Option<Box<Captured>>,
         id: u64,
         unlocked: Unlocked,
     ) -> Result<&'a mut Captured> {
-        let generation = shared.state.lock().generation;
+        let generation = core.state.lock().generation;
         if known.as_ref().is_none_or(|known| known.id != id || known.generation != generation) {
             let mut begun = None;
             unlocked(&mut || {
-                begun = Some(Captured::begin(shared, id));
+                begun = Some(Captured::begin(core, id));
                 true
             })?;
             let begun = begun.unwrap_or_else(|| Err(broken()))?;
@@ -85,17 +85,17 @@ impl Session {
     ///
     /// If copies for the next forward cannot be queued.
     pub fn leave(&mut self, stream: Stream) -> Result<&[Unit]> {
-        let _active = Active::on(&*self.shared.backend)?;
-        let capturing = self.shared.backend.capturing(stream)?;
+        let _active = Active::on(&*self.core.backend)?;
+        let capturing = self.core.backend.capturing(stream)?;
         let captured = self.capture.as_deref_mut().filter(|captured| captured.cursor.running);
         match (captured, capturing) {
             (Some(captured), CaptureStatus::Active(id)) if captured.id == id => {
-                captured.cursor.leave(&captured.shared, stream)?;
+                captured.cursor.leave(&captured.core, stream)?;
                 Ok(&captured.cursor.released)
             }
             (captured, CaptureStatus::None) => {
                 let reported = captured.map(Captured::abandon);
-                self.cursor.leave(&self.shared, stream)?;
+                self.cursor.leave(&self.core, stream)?;
                 self.cursor.released.extend(reported.into_iter().flatten());
                 Ok(&self.cursor.released)
             }
@@ -110,18 +110,18 @@ impl Session {
     /// Whether `enter` and `leave` may take long without calling `unlocked`: copies from pageable memory partly execute on the
     /// calling thread.
     pub fn may_stall(&self) -> bool {
-        self.shared.stalls.load(Ordering::Relaxed)
+        self.core.copies_block.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let Ok(_active) = Active::on(&*self.shared.backend) else { return };
+        let Ok(_active) = Active::on(&*self.core.backend) else { return };
         if self.cursor.running {
-            let _ = self.cursor.leave(&self.shared, self.cursor.stream);
+            let _ = self.cursor.leave(&self.core, self.cursor.stream);
         }
         if let Some(mut timing) = self.cursor.timing.take() {
-            timing.destroy(&*self.shared.backend);
+            timing.destroy(&*self.core.backend);
         }
     }
 }

@@ -10,8 +10,7 @@ from memlab import _native
 from memlab._paging.paged_tensor import PagedTensor, Weight
 from memlab._paging.torch_private import storage_key, use_count
 
-PIECE = 1 << 30  # Bytes that are pinned at a time: some systems refuse much larger pieces.
-PAGE = 4096  # What a piece begins at a multiple of.
+PIN_GRANULE, PAGE_SIZE = _native.PIN_GRANULE, _native.PAGE_SIZE
 
 
 def arena_for(weights: list[Weight]) -> _native.Arena:
@@ -21,8 +20,8 @@ def arena_for(weights: list[Weight]) -> _native.Arena:
     """
     offset, began, borders = 0, 0, []
     for weight in weights:
-        if offset > began and offset + weight.padded_nbytes - began > PIECE:
-            offset = began = -(-offset // PAGE) * PAGE
+        if offset > began and offset + weight.padded_nbytes - began > PIN_GRANULE:
+            offset = began = -(-offset // PAGE_SIZE) * PAGE_SIZE
             borders.append(offset)
         weight.offset = offset
         offset += weight.padded_nbytes

@@ -16,7 +16,7 @@ pub enum Target {
 }
 
 #[derive(Default)]
-pub struct Layout {
+pub struct CheckedConfiguration {
     transfers: Vec<Vec<Transfer>>,
     bytes: Vec<u64>,
     placements: Vec<Option<ByteRange>>,
@@ -35,7 +35,7 @@ pub struct Layout {
     pub lookahead: Option<usize>,
 }
 
-impl Layout {
+impl CheckedConfiguration {
     pub fn new(arena: &Arena, configuration: Configuration) -> Result<Self> {
         let Configuration { units, placements, schedule, fallback, lookahead } = configuration;
         if units.len() != placements.len() {
@@ -52,7 +52,7 @@ impl Layout {
                 return Err(of_unit(unit, &"its place ends beyond all addresses"));
             }
         }
-        let mut layout = Self {
+        let mut configuration = Self {
             bytes: transfers.iter().map(|all| all.iter().map(|transfer| transfer.bytes).sum()).collect(),
             uses_of: vec![Vec::new(); transfers.len()],
             transfers,
@@ -62,23 +62,24 @@ impl Layout {
             ..Self::default()
         };
         for (point, (key, units)) in schedule.into_iter().enumerate() {
-            let units =
-                layout.checked(units).map_err(|why| Error::Invalid(format!("point {point} (key {key}): {why}")))?;
-            for &unit in units.iter().filter(|&&unit| layout.placements[unit as usize].is_some()) {
-                layout.uses_of[unit as usize].push(layout.uses.len());
-                layout.uses.push(unit);
+            let units = configuration
+                .checked(units)
+                .map_err(|why| Error::Invalid(format!("point {point} (key {key}): {why}")))?;
+            for &unit in units.iter().filter(|&&unit| configuration.placements[unit as usize].is_some()) {
+                configuration.uses_of[unit as usize].push(configuration.uses.len());
+                configuration.uses.push(unit);
             }
-            layout.first_use.push(layout.uses.len());
-            layout.points_of.entry(key).or_default().push(point);
-            layout.keys.push(key);
-            layout.points.push(units);
+            configuration.first_use.push(configuration.uses.len());
+            configuration.points_of.entry(key).or_default().push(point);
+            configuration.keys.push(key);
+            configuration.points.push(units);
         }
         for (key, units) in fallback {
-            let units = layout.checked(units).map_err(|why| Error::Invalid(format!("key {key}: {why}")))?;
-            layout.fallback_of.insert(key, layout.fallbacks.len());
-            layout.fallbacks.push(units);
+            let units = configuration.checked(units).map_err(|why| Error::Invalid(format!("key {key}: {why}")))?;
+            configuration.fallback_of.insert(key, configuration.fallbacks.len());
+            configuration.fallbacks.push(units);
         }
-        Ok(layout)
+        Ok(configuration)
     }
 
     /// Units that are needed at the same time, each once. They must exist and must not overlap.
@@ -209,26 +210,29 @@ pub(super) fn transfers(arena: &Arena, ranges: &[WeightRange]) -> Result<Vec<Tra
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arena::CHUNK;
+    use crate::arena::PIN_GRANULE;
 
     #[test]
     fn copies_are_merged_where_they_can_be_and_end_at_borders() {
         // GIVEN ranges of which the first two follow each other on both sides, the third only in the arena, and the last
         // crosses a border between chunks
-        let arena = Arena::new(3 * CHUNK).unwrap();
-        let ranges = [(0, 5000, 512), (512, 5512, 512), (1024, 9000, 512), (7, 1, 0), (CHUNK - 1024, 20_000, 4096)]
-            .map(|(start, device_address, length)| WeightRange { arena: ByteRange { start, length }, device_address });
+        let arena = Arena::new(3 * PIN_GRANULE).unwrap();
+        let ranges =
+            [(0, 5000, 512), (512, 5512, 512), (1024, 9000, 512), (7, 1, 0), (PIN_GRANULE - 1024, 20_000, 4096)].map(
+                |(start, device_address, length)| WeightRange { arena: ByteRange { start, length }, device_address },
+            );
         // WHEN they are made into copies
         let copies = transfers(&arena, &ranges).unwrap();
         // THEN there is one for what belongs together, and two where the border is
         let seen: Vec<_> = copies.iter().map(|copy| (copy.from - arena.address(), copy.to, copy.bytes)).collect();
-        let expected = [(0, 5000, 1024), (1024, 9000, 512), (CHUNK - 1024, 20_000, 1024), (CHUNK, 21_024, 3072)];
+        let expected =
+            [(0, 5000, 1024), (1024, 9000, 512), (PIN_GRANULE - 1024, 20_000, 1024), (PIN_GRANULE, 21_024, 3072)];
         assert_eq!(seen, expected);
     }
 
-    fn layout(schedule: &[(i64, &[Unit])], fallback: &[(i64, &[Unit])]) -> Result<Layout> {
+    fn configuration(schedule: &[(i64, &[Unit])], fallback: &[(i64, &[Unit])]) -> Result<CheckedConfiguration> {
         let arena = Arena::new(4096).unwrap();
-        Layout::new(
+        CheckedConfiguration::new(
             &arena,
             Configuration {
                 units: (0..4)
@@ -253,29 +257,32 @@ mod tests {
     fn keys_are_looked_up_in_order() {
         use Target::{Fallback, Point};
         // GIVEN a schedule that has one key twice, and a key outside of it
-        let layout = layout(&[(10, &[0]), (11, &[1, 3]), (10, &[2]), (12, &[3])], &[(99, &[3])]).unwrap();
+        let configuration = configuration(&[(10, &[0]), (11, &[1, 3]), (10, &[2]), (12, &[3])], &[(99, &[3])]).unwrap();
         // WHEN keys come in order, THEN they are expected, also around the end
-        assert_eq!(layout.find(None, 10), Some((Point(0), true)));
-        assert_eq!(layout.find(Some(1), 10), Some((Point(2), true)));
-        assert_eq!(layout.find(Some(3), 10), Some((Point(0), true)));
+        assert_eq!(configuration.find(None, 10), Some((Point(0), true)));
+        assert_eq!(configuration.find(Some(1), 10), Some((Point(2), true)));
+        assert_eq!(configuration.find(Some(3), 10), Some((Point(0), true)));
         // WHEN they do not, THEN the next of that key is meant, around the end if it has to be
-        assert_eq!(layout.find(None, 12), Some((Point(3), false)));
-        assert_eq!(layout.find(Some(0), 10), Some((Point(2), false)));
-        assert_eq!(layout.find(Some(2), 10), Some((Point(0), false)));
+        assert_eq!(configuration.find(None, 12), Some((Point(3), false)));
+        assert_eq!(configuration.find(Some(0), 10), Some((Point(2), false)));
+        assert_eq!(configuration.find(Some(2), 10), Some((Point(0), false)));
         // WHEN the schedule lacks it, THEN it is a fallback key, or unknown
-        assert_eq!(layout.find(Some(2), 99), Some((Fallback(0), false)));
-        assert_eq!(layout.find(Some(2), 98), None);
+        assert_eq!(configuration.find(Some(2), 99), Some((Fallback(0), false)));
+        assert_eq!(configuration.find(Some(2), 98), None);
         // THEN uses leave out what stays, and distances go round
-        assert_eq!(layout.uses(), [0, 1, 2]);
-        assert_eq!([layout.distance(0, 0), layout.distance(0, 1), layout.distance(3, 0)], [0, 2, usize::MAX]);
+        assert_eq!(configuration.uses(), [0, 1, 2]);
+        assert_eq!(
+            [configuration.distance(0, 0), configuration.distance(0, 1), configuration.distance(3, 0)],
+            [0, 2, usize::MAX]
+        );
     }
 
     #[test]
     fn what_cannot_be_right_is_said() {
         // GIVEN points that need what overlaps, or what there is not, WHEN they are checked, THEN the error names them.
-        let error = layout(&[(10, &[0, 2])], &[]).err().unwrap().to_string();
+        let error = configuration(&[(10, &[0, 2])], &[]).err().unwrap().to_string();
         assert_eq!(error, "point 0 (key 10): units 0 and 2 are needed at the same time and overlap in the ring");
-        let error = layout(&[], &[(7, &[4])]).err().unwrap().to_string();
+        let error = configuration(&[], &[(7, &[4])]).err().unwrap().to_string();
         assert_eq!(error, "key 7: there is no unit 4, only 4");
     }
 }

@@ -1,35 +1,40 @@
-//! State shared by all threads of a pipeline.
+//! The part of a pipeline that all its threads use: backend, arena, and the state behind its lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::layout::Layout;
-use super::ring::{Counters, Ring};
+use super::checked_configuration::CheckedConfiguration;
+use super::counters::Counters;
+use super::ring::{Holder, Ring};
 use super::timing::Timing;
 use crate::arena::Arena;
 use crate::backend::{Active, Backend, Stream};
 use crate::error::Result;
 
-pub struct Shared {
+/// What all threads of a pipeline use.
+pub struct PipelineCore {
     pub backend: Arc<dyn Backend>,
     pub arena: Arc<Arena>,
-    pub state: Mutex<State>,
+    pub state: Mutex<PipelineState>,
     /// Units were released.
     pub released: Condvar,
     /// Copies block the thread that queues them.
-    pub stalls: AtomicBool,
+    pub copies_block: AtomicBool,
     pub waits: AtomicU64,
     pub waited_ns: AtomicU64,
 }
 
-pub struct State {
-    pub layout: Arc<Layout>,
+/// What changes while forwards run.
+pub struct PipelineState {
+    pub configuration: Arc<CheckedConfiguration>,
     /// Incremented with each configuration.
     pub generation: u64,
     pub ring: Ring,
     pub counters: Counters,
+    /// The session that prefetched last.
+    pub prefetcher: Holder,
     /// No forward has ended since the configuration.
     pub fresh: bool,
     /// Replayed graphs fill the ring too, without notice. So a forward assumes an empty ring at its begin, and the caller's
@@ -44,14 +49,15 @@ pub struct State {
     pub measured: Option<Timing>,
 }
 
-impl Shared {
+impl PipelineCore {
     /// An empty state with a stream for copies.
-    pub fn new(arena: Arc<Arena>, backend: Arc<dyn Backend>, stalls: bool) -> Result<Self> {
-        let state = State {
-            layout: Arc::default(),
+    pub fn new(arena: Arc<Arena>, backend: Arc<dyn Backend>, copies_block: bool) -> Result<Self> {
+        let state = PipelineState {
+            configuration: Arc::default(),
             generation: 0,
             ring: Ring::new(backend.create_stream()?, 0),
             counters: Counters::default(),
+            prefetcher: 0,
             fresh: true,
             bounded: false,
             waiting: Vec::new(),
@@ -65,13 +71,13 @@ impl Shared {
             arena,
             state: Mutex::new(state),
             released: Condvar::new(),
-            stalls: AtomicBool::new(stalls),
+            copies_block: AtomicBool::new(copies_block),
             waits: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
         })
     }
 
-    pub fn notify(&self, state: &State) {
+    pub fn notify(&self, state: &PipelineState) {
         if !state.waiting.is_empty() {
             self.released.notify_all();
         }
@@ -82,7 +88,7 @@ impl Shared {
         let _active = Active::on(&*self.backend);
         let mut state = self.state.lock();
         state.generation += 1;
-        state.layout = Arc::default();
+        state.configuration = Arc::default();
         self.backend.destroy_stream(state.ring.stream);
         state.ring.clear(0);
         state.waiting.clear();
@@ -90,21 +96,21 @@ impl Shared {
     }
 }
 
-impl State {
+impl PipelineState {
     /// Makes copies wait for the work queued on `stream`.
     pub fn fork(&mut self, backend: &dyn Backend, stream: Stream) -> Result<()> {
-        let copies = self.ring.stream;
-        self.ring.order(backend, stream, copies)
+        let copy_stream = self.ring.stream;
+        self.ring.order(backend, stream, copy_stream)
     }
 
     /// Makes `stream` wait for all copies.
     pub fn join(&mut self, backend: &dyn Backend, stream: Stream) -> Result<()> {
-        let copies = self.ring.stream;
-        self.ring.order(backend, copies, stream)
+        let copy_stream = self.ring.stream;
+        self.ring.order(backend, copy_stream, stream)
     }
 }
 
-impl Drop for Shared {
+impl Drop for PipelineCore {
     fn drop(&mut self) {
         let _active = Active::on(&*self.backend);
         let state = self.state.get_mut();
