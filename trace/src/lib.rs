@@ -71,7 +71,7 @@
 //! model::queries, model::lines            what the model answers
 //! model::apply                            how records change it
 //! model::keyframe                         the state as lines of a trace
-//! model::state                            all devices, threads, names
+//! model::process_state                    all devices, threads, names
 //! model::ooms                             out-of-memory events
 //! model::call_tree, model::accumulation   figures by stack
 //! model::device_views, model::long_lived  figures of one device; blocks kept over many steps
@@ -82,7 +82,7 @@
 //! model::ledger                           the books: bytes by stack, layer and category, now and at the peak
 //! model::line_book                        bytes by line
 //! model::cell, model::symbols             the smallest sums; names of stacks, lines and layers
-//! model::kind, model::time_bins, model::sources, model::scope, model::allocation_totals
+//! model::classification, model::time_bins, model::sources, model::scope, model::allocation_totals
 //! model::views, model::history_views, model::code_origin
 //! model::line, model::category, model::anomalies
 //! decode, encode                          one line of a trace, read and written

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::category::Category;
+use super::classification::Classification;
 use super::device::DeviceState;
-use super::kind::Kind;
 use super::line::Line;
 use super::passes::MIN_PASSES;
 use super::scope::Scope;
@@ -84,14 +84,21 @@ pub(super) fn over_passes(state: &DeviceState, symbols: &Symbols) -> Option<Accu
         let times = made.entry((cell.key.stack, cell.key.layer)).or_default();
         *times = times.saturating_add(cell.allocations);
     }
-    let stays = |kind: Kind| {
-        matches!(kind.category(), Category::Activation | Category::Input | Category::Temporary | Category::Other)
+    let stays = |classification: Classification| {
+        matches!(
+            classification.category(),
+            Category::Activation | Category::Input | Category::Temporary | Category::Other
+        )
     };
     let stacks = by_stack(state, symbols, &steady, |index| {
         let cell = &state.ledger.cells[index as usize];
         // Only places that allocated in each pass, not passes that have just begun.
         let times = made.get(&(cell.key.stack, cell.key.layer)).copied().unwrap_or(0);
-        if stays(cell.key.kind) && times >= MIN_PASSES as u64 - 1 { (0, state.ledger.at_peak(cell)) } else { (0, 0) }
+        if stays(cell.key.classification) && times >= MIN_PASSES as u64 - 1 {
+            (0, state.ledger.at_peak(cell))
+        } else {
+            (0, 0)
+        }
     });
     (!stacks.is_empty()).then_some(AccumulationView { span: AccumulationSpan::Passes, stacks })
 }
@@ -132,7 +139,7 @@ fn by_stack(
             stack,
             line: symbols.line(book.lines[book.line_of(cell) as usize].id).cloned(),
             bytes: sum.after.saturating_sub(sum.before),
-            category: cell.key.kind.category(),
+            category: cell.key.classification.category(),
             makes_graph: sum.makes_graph,
         }
     };

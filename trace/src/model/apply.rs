@@ -1,9 +1,9 @@
 //! How records change the state.
 
+use super::classification::effective_phase;
 use super::device_totals::{AllocationContext, RunProgress};
-use super::kind::effective_phase;
+use super::process_state::{HOST, Model};
 use super::scope::Scope;
-use super::state::{HOST, Model};
 use super::symbols::Missing;
 use crate::record::{self, Phase, Record};
 
@@ -66,10 +66,10 @@ impl Model {
     }
 
     fn apply_event(&mut self, record: &Record<'_>) {
-        let reached = RunProgress { steps: self.steps_ended, events: self.events + 1 };
+        let reached = RunProgress { steps: self.steps_ended, events: self.event_count + 1 };
         match record {
             Record::DriverAlloc(event) if event.device != HOST && event.is_block() => {
-                let Some((device, ..)) = self.on_device(event.device) else { return };
+                let Some((device, ..)) = self.device_with_symbols(event.device) else { return };
                 device.async_allocate(event);
                 let record::DriverAlloc { time, thread, device, address, bytes, stack, layer, flags, .. } = *event;
                 self.allocate(&record::Alloc { time, thread, device, address, bytes, stack, layer, flags });
@@ -82,7 +82,7 @@ impl Model {
                 self.event(event.time);
                 if event.device == HOST {
                     self.host.allocate(event, &mut self.anomalies);
-                } else if let Some((device, _, anomalies)) = self.on_device(event.device) {
+                } else if let Some((device, _, anomalies)) = self.device_with_symbols(event.device) {
                     device.driver_allocate(event, reached, anomalies);
                 }
             }
@@ -90,31 +90,31 @@ impl Model {
                 self.event(event.time);
                 if event.device == HOST {
                     self.host.free(event, &mut self.anomalies);
-                } else if let Some((device, _, anomalies)) = self.on_device(event.device) {
+                } else if let Some((device, _, anomalies)) = self.device_with_symbols(event.device) {
                     device.driver_free(event, reached, anomalies);
                 }
             }
             Record::Map(event) => {
                 self.event(event.time);
-                if let Some((device, ..)) = self.on_device(event.device) {
+                if let Some((device, ..)) = self.device_with_symbols(event.device) {
                     device.driver.map(event);
                 }
             }
             Record::Unmap(event) => {
                 self.event(event.time);
-                if let Some((device, ..)) = self.on_device(event.device) {
+                if let Some((device, ..)) = self.device_with_symbols(event.device) {
                     device.driver.unmap(event.address, event.bytes);
                 }
             }
             Record::Tag(event) => {
                 self.event(event.time);
-                if let Some((device, symbols, anomalies)) = self.on_device(event.device) {
+                if let Some((device, symbols, anomalies)) = self.device_with_symbols(event.device) {
                     device.tag(event, symbols, anomalies);
                 }
             }
             Record::Used(event) => {
                 self.event(event.time);
-                let Some((device, ..)) = self.on_device(event.device) else { return };
+                let Some((device, ..)) = self.device_with_symbols(event.device) else { return };
                 let is_first = !device.driver.totals.sampled;
                 device.sample(event, reached);
                 let index = usize::try_from(event.device).unwrap_or_default();
@@ -124,7 +124,7 @@ impl Model {
             }
             Record::Moved(event) => {
                 self.event(event.time);
-                if let Some((device, ..)) = self.on_device(event.device) {
+                if let Some((device, ..)) = self.device_with_symbols(event.device) {
                     device.moved(event, reached);
                 }
             }
@@ -133,12 +133,12 @@ impl Model {
                 // A device without any allocation still exists: it is too small, or full.
                 self.device_mut(event.device);
                 let device = usize::try_from(event.device).ok().and_then(|index| self.devices.get(index)?.as_deref());
-                self.ooms.note(event, self.steps_ended, self.events, device, &self.symbols);
+                self.ooms.note(event, self.steps_ended, self.event_count, device, &self.symbols);
             }
             // Not an event of the program: it is not counted.
             Record::Lost(event) => {
                 self.lost_events = self.lost_events.saturating_add(event.events);
-                self.time = self.time.max(event.time);
+                self.latest_time = self.latest_time.max(event.time);
             }
             Record::Step(event) => self.end_step(event),
             Record::End(event) => {
@@ -158,14 +158,14 @@ impl Model {
 
     #[inline]
     fn event(&mut self, time: u64) {
-        self.events += 1;
-        self.time = self.time.max(time);
+        self.event_count += 1;
+        self.latest_time = self.latest_time.max(time);
     }
 
     /// The steps and events so far, with the current event.
     #[inline]
     fn reached(&self) -> RunProgress {
-        RunProgress { steps: self.steps_ended, events: self.events }
+        RunProgress { steps: self.steps_ended, events: self.event_count }
     }
 
     fn defined(&mut self, missing: Missing) {
@@ -197,23 +197,25 @@ impl Model {
         let thread = self.threads.index(event.thread);
         self.enter(phase, thread);
         let context = AllocationContext { thread, seen_forward: self.threads.passes > 0, reached: self.reached() };
-        let Some((device, symbols, anomalies)) = self.on_device(event.device) else { return };
+        let Some((device, symbols, anomalies)) = self.device_with_symbols(event.device) else { return };
         let before = device.totals.allocated;
         device.allocate(event, context, symbols, anomalies);
         let after = device.totals.allocated;
-        self.allocated = self.allocated.saturating_sub(before).saturating_add(after);
-        self.steps.note(self.allocated);
+        self.allocated_bytes_all_devices =
+            self.allocated_bytes_all_devices.saturating_sub(before).saturating_add(after);
+        self.steps.note(self.allocated_bytes_all_devices);
     }
 
     #[inline]
     fn free(&mut self, event: &record::Free) {
         self.event(event.time);
         let reached = self.reached();
-        let Some((device, symbols, anomalies)) = self.on_device(event.device) else { return };
+        let Some((device, symbols, anomalies)) = self.device_with_symbols(event.device) else { return };
         let before = device.totals.allocated;
         device.free(event, reached, symbols, anomalies);
         let after = device.totals.allocated;
-        self.allocated = self.allocated.saturating_sub(before).saturating_add(after);
+        self.allocated_bytes_all_devices =
+            self.allocated_bytes_all_devices.saturating_sub(before).saturating_add(after);
     }
 
     /// A thread allocates in `phase`, which decides pending categories.
@@ -226,7 +228,7 @@ impl Model {
                 self.threads.forward_count += 1;
                 self.threads.passes = self.threads.passes.saturating_add(1);
                 for device in self.devices.iter_mut().flatten() {
-                    device.begin_forward(thread, self.events, &mut self.symbols);
+                    device.begin_forward(thread, self.event_count, &mut self.symbols);
                 }
             }
             Phase::Forward => {}
@@ -255,11 +257,11 @@ impl Model {
         let thread = self.threads.index(event.thread);
         self.end_forward(thread);
         for device in self.devices.iter_mut().flatten() {
-            device.end_step(event, self.events, &mut self.symbols);
+            device.end_step(event, self.event_count, &mut self.symbols);
         }
-        self.steps.end(event.index, event.time, self.allocated, self.events);
+        self.steps.end(event.index, event.time, self.allocated_bytes_all_devices, self.event_count);
         self.steps_ended += 1;
-        if self.looked.is_due(self.steps_ended, self.threads.passes) {
+        if self.last_scan.is_due(self.steps_ended, self.threads.passes) {
             for device in self.devices.iter_mut().flatten() {
                 device.reclassify_long_lived(&mut self.symbols);
             }

@@ -1,6 +1,6 @@
 //! Cells: the finest sums that the ledger keeps.
 
-use super::kind::Kind;
+use super::classification::Classification;
 use super::scope::SCOPES;
 use crate::record::Phase;
 
@@ -11,7 +11,7 @@ pub(crate) struct CellKey {
     pub(crate) layer: u32,
     /// The owner by tags ([`Symbols::owner`]); 0: none.
     pub(crate) owner: u32,
-    pub(crate) kind: Kind,
+    pub(crate) classification: Classification,
     pub(crate) phase: Phase,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Cell {
     pub(super) at_peak: u64,
     pub(super) epoch: u64,
     pub(crate) blocks: u64,
-    /// Blocks allocated in this cell. They stay counted here when their kind changes.
+    /// Blocks allocated in this cell. They stay counted here when their classification changes.
     pub(crate) allocations: u64,
     pub(crate) allocated_bytes: u64,
     /// Its slot in the line book of each scope.

@@ -4,10 +4,10 @@ use super::anomalies::Anomalies;
 use super::blocks::{Block, LiveBlocks};
 use super::category_timeline::CategoryRecorder;
 use super::cell::CellKey;
+use super::classification::{Classification, effective_phase, first_classification};
 use super::device_totals::{AllocationContext, OtherProcesses, Peak, RunProgress, Totals};
 use super::driver_memory::{DriverMemory, HeldMemory};
 use super::growth::Growth;
-use super::kind::{Kind, effective_phase, first_kind};
 use super::ledger::Ledger;
 use super::passes::Accumulation;
 use super::steps::Steps;
@@ -23,7 +23,7 @@ const LARGEST: u64 = 1 << 44;
 /// thread.
 const BACKWARD: u32 = 0;
 const OPTIMIZER: u32 = 1;
-pub(super) const MAY_LAST: u32 = 2;
+pub(super) const MAY_BECOME_LONG_LIVED: u32 = 2;
 const OF_THREADS: u32 = 3;
 
 /// The number of lists for so many threads.
@@ -102,18 +102,20 @@ impl DeviceState {
             self.release(event.address, symbols);
         }
 
-        let kind = first_kind(phase, event.flags, context.seen_forward);
-        let key = CellKey { stack: event.stack, layer: event.layer, owner: 0, kind, phase };
+        let classification = first_classification(phase, event.flags, context.seen_forward);
+        let key = CellKey { stack: event.stack, layer: event.layer, owner: 0, classification, phase };
         let cell = self.ledger.cell(key, symbols);
         self.ledger.allocate(cell, event.bytes, event.flags.has(Flags::GRADIENT_NODE));
         self.totals.born = self.totals.born.saturating_add(1);
         self.totals.allocations = self.totals.allocations.saturating_add(1);
         let slot = self.blocks.insert(Block::new(event.address, event.bytes, self.totals.born, event.time, cell));
-        match kind {
-            Kind::InForward => self.blocks.link(slot, in_forward(context.thread)),
-            Kind::InBackward => self.blocks.link(slot, BACKWARD),
-            Kind::InOptimizer => self.blocks.link(slot, OPTIMIZER),
-            Kind::BeforeForward | Kind::BeforeAnyForward => self.blocks.link(slot, before_forward(context.thread)),
+        match classification {
+            Classification::InForward => self.blocks.link(slot, in_forward(context.thread)),
+            Classification::InBackward => self.blocks.link(slot, BACKWARD),
+            Classification::InOptimizer => self.blocks.link(slot, OPTIMIZER),
+            Classification::BeforeForward | Classification::BeforeAnyForward => {
+                self.blocks.link(slot, before_forward(context.thread))
+            }
             _ => {}
         }
 
@@ -172,8 +174,9 @@ impl DeviceState {
         self.freed = Some(block);
         if block.born <= self.totals.peak.born {
             let key = self.ledger.cells[block.cell as usize].key;
-            if key.kind.is_pending() {
-                let decided = self.ledger.cell(CellKey { kind: key.kind.once_given_back(), ..key }, symbols);
+            if key.classification.is_pending() {
+                let decided =
+                    self.ledger.cell(CellKey { classification: key.classification.if_freed(), ..key }, symbols);
                 self.ledger.shift_at_peak(block.cell, decided, block.bytes);
             }
         }
@@ -265,14 +268,14 @@ impl DeviceState {
         };
         let key = self.ledger.cells[self.blocks.get(slot).cell as usize].key;
         if event.category == TagCategory::Input {
-            if key.kind.may_be_input() {
+            if key.classification.may_be_input() {
                 self.blocks.unlink(slot);
-                self.reclassify(slot, Kind::Input, key.owner, symbols);
+                self.reclassify(slot, Classification::Input, key.owner, symbols);
             }
             return;
         }
         let is_copy = matches!(event.category, TagCategory::Parameter | TagCategory::Buffer);
-        if is_copy && key.kind == Kind::Communication {
+        if is_copy && key.classification == Classification::Communication {
             return;
         }
         let owner = symbols.intern_owner(event.root, layer_of_tensor(event.category, &event.name));
@@ -283,11 +286,11 @@ impl DeviceState {
         self.reclassify(slot, category.into(), owner, symbols);
     }
 
-    /// Changes kind and owner of a live block, and of its share of the peak if it was live then.
-    pub(super) fn reclassify(&mut self, slot: u32, kind: Kind, owner: u32, symbols: &mut Symbols) {
+    /// Changes classification and owner of a live block, and of its share of the peak if it was live then.
+    pub(super) fn reclassify(&mut self, slot: u32, classification: Classification, owner: u32, symbols: &mut Symbols) {
         let block = *self.blocks.get(slot);
         let key = self.ledger.cells[block.cell as usize].key;
-        let cell = self.ledger.cell(CellKey { kind, owner, ..key }, symbols);
+        let cell = self.ledger.cell(CellKey { classification, owner, ..key }, symbols);
         self.ledger.shift(block.cell, cell, block.bytes, block.born <= self.totals.peak.born);
         self.blocks.get_mut(slot).cell = cell;
     }
@@ -297,10 +300,10 @@ impl DeviceState {
         while let Some(slot) = self.blocks.first(list) {
             self.blocks.unlink(slot);
             let key = self.ledger.cells[self.blocks.get(slot).cell as usize].key;
-            let kind = key.kind.survivor();
-            self.reclassify(slot, kind, key.owner, symbols);
-            if kind.may_last(key.layer) {
-                self.blocks.link(slot, MAY_LAST);
+            let classification = key.classification.if_it_survives();
+            self.reclassify(slot, classification, key.owner, symbols);
+            if classification.may_become_long_lived(key.layer) {
+                self.blocks.link(slot, MAY_BECOME_LONG_LIVED);
             }
         }
     }

@@ -18,8 +18,8 @@ pub(crate) struct Totals {
     pub(crate) in_backward: bool,
     pub(crate) peak: Peak,
     /// The number of the latest allocation at the last scan for long-lived blocks.
-    #[serde(default)]
-    pub(crate) looked: u64,
+    #[serde(default, rename = "looked")]
+    pub(crate) born_at_last_scan: u64,
 }
 
 /// The moment with the most bytes allocated.

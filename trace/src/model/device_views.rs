@@ -149,7 +149,7 @@ impl DeviceState {
             add(&mut holds.live_bytes, cell.bytes);
             let at_peak = self.ledger.at_peak(cell);
             add(&mut holds.live_bytes_at_peak, at_peak);
-            add(&mut holds.categories_at_peak[cell.key.kind.category() as usize], at_peak);
+            add(&mut holds.categories_at_peak[cell.key.classification.category() as usize], at_peak);
         }
         for (layer, pending) in std::iter::zip(&self.ledger.layers, self.ledger.pending_activations()) {
             // Pending blocks count as the category they are shown as while they are live.
@@ -182,7 +182,7 @@ impl DeviceState {
     pub(crate) fn categories(&self) -> [CategoryView; Category::COUNT] {
         let mut views = Category::ALL.map(|category| CategoryView { category, bytes: 0, bytes_at_peak: 0 });
         for cell in &self.ledger.cells {
-            let view = &mut views[cell.key.kind.category() as usize];
+            let view = &mut views[cell.key.classification.category() as usize];
             add(&mut view.bytes, cell.bytes);
             add(&mut view.bytes_at_peak, self.ledger.at_peak(cell));
         }
@@ -235,8 +235,11 @@ impl DeviceState {
                 Some(owner) => owner_row(owner, symbols),
                 None => asked.clone(),
             };
-            let key =
-                (symbols.line(book.lines[book.line_of(cell) as usize].id).cloned(), row, cell.key.kind.category());
+            let key = (
+                symbols.line(book.lines[book.line_of(cell) as usize].id).cloned(),
+                row,
+                cell.key.classification.category(),
+            );
             let (live_bytes, at_peak) = sums.entry(key).or_default();
             add(live_bytes, cell.bytes);
             add(at_peak, self.ledger.at_peak(cell));
@@ -262,7 +265,7 @@ impl DeviceState {
         BlockView {
             address: block.address,
             bytes: block.bytes,
-            category: key.kind.category(),
+            category: key.classification.category(),
             stack: key.stack,
             layer: key.layer,
             owner: key.owner,
@@ -282,8 +285,8 @@ impl DeviceState {
 
     pub(crate) fn block_if_freed(&self, address: u64) -> Option<BlockView> {
         let block = self.blocks.get(self.blocks.find(address)?);
-        let kind = self.ledger.cells[block.cell as usize].key.kind;
-        Some(BlockView { category: kind.once_given_back().category(), ..self.block_view(block) })
+        let classification = self.ledger.cells[block.cell as usize].key.classification;
+        Some(BlockView { category: classification.if_freed().category(), ..self.block_view(block) })
     }
 
     pub(crate) fn block_views(&self) -> Vec<BlockView> {

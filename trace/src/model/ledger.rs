@@ -1,6 +1,6 @@
 //! The ledger of one device: bytes by stack, layer, category and line, now and at the peak.
 //!
-//! Every live block is counted by exactly one *cell*: all blocks of the same stack, layer, owner, phase and kind. Layers,
+//! Every live block is counted by exactly one *cell*: all blocks of the same stack, layer, owner, phase and classification. Layers,
 //! categories and stacks are sums over cells, computed when they are shown. So an event changes one cell, and one line of each
 //! scope ([`super::line_book`]).
 //!
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::category::CategoryBytes;
 use super::cell::{Cell, CellKey};
-use super::kind::Kind;
+use super::classification::Classification;
 use super::line_book::{LineBook, LineMove};
 use super::scope::{ByScope, Scope};
 use super::symbols::Symbols;
@@ -127,7 +127,7 @@ impl Ledger {
         }
         self.layers.get(cell.layer as usize)?;
         self.by_key.insert(cell.key, self.cells.len() as u32);
-        let share = &mut self.by_category[cell.key.kind.category_index()];
+        let share = &mut self.by_category[cell.key.classification.category_index()];
         *share = share.saturating_add(cell.bytes);
         self.cells.push(cell);
         Some(())
@@ -136,7 +136,7 @@ impl Ledger {
     /// Bytes of pending blocks that are shown as activations, by layer slot.
     pub(crate) fn pending_activations(&self) -> Vec<u64> {
         let mut pending = vec![0_u64; self.layers.len()];
-        for cell in self.cells.iter().filter(|cell| cell.key.kind == Kind::InForward) {
+        for cell in self.cells.iter().filter(|cell| cell.key.classification == Classification::InForward) {
             let bytes = &mut pending[cell.layer as usize];
             *bytes = bytes.saturating_add(cell.bytes);
         }
@@ -212,8 +212,8 @@ impl Ledger {
         let cell = self.changing(cell);
         cell.bytes = cell.bytes.saturating_add(bytes);
         cell.blocks = cell.blocks.saturating_add(1);
-        let share = cell.key.kind.category_index();
-        if cell.key.kind == Kind::Activation {
+        let share = cell.key.classification.category_index();
+        if cell.key.classification == Classification::Activation {
             let layer = cell.layer;
             let layer = &mut self.layers[layer as usize];
             layer.activation = layer.activation.saturating_add(bytes);
@@ -227,8 +227,8 @@ impl Ledger {
         let cell = self.changing(cell);
         cell.bytes = cell.bytes.saturating_sub(bytes);
         cell.blocks = cell.blocks.saturating_sub(1);
-        let share = cell.key.kind.category_index();
-        if cell.key.kind == Kind::Activation {
+        let share = cell.key.classification.category_index();
+        if cell.key.classification == Classification::Activation {
             let layer = cell.layer;
             let layer = &mut self.layers[layer as usize];
             layer.activation = layer.activation.saturating_sub(bytes);

@@ -9,8 +9,8 @@ use super::code_origin::CodeOrigin;
 use super::device::DeviceState;
 use super::history_views::GrowthView;
 use super::line::Line;
+use super::process_state::Model;
 use super::scope::Scope;
-use super::state::Model;
 use super::views::LineView;
 
 impl Model {
@@ -42,7 +42,7 @@ impl Model {
 
     /// What every line of `scope` holds on a device, by bytes at the peak. The lines sum to what is allocated.
     pub fn lines_in(&self, device: i32, scope: Scope) -> Vec<LineView> {
-        self.state(device).map(|state| state.lines(scope, &self.symbols)).unwrap_or_default()
+        self.device_state(device).map(|state| state.lines(scope, &self.symbols)).unwrap_or_default()
     }
 
     /// The lines that hold more at the end of the last step than after warm-up, the largest growth first, in the scope of
@@ -54,7 +54,7 @@ impl Model {
     /// The lines of `scope` that hold more at the end of the last step than after warm-up, the largest growth first.
     pub fn growth_in(&self, device: i32, scope: Scope) -> Vec<GrowthView> {
         let growth = |state: &DeviceState| state.growth.view(&state.ledger, scope, &self.symbols);
-        self.state(device).map(growth).unwrap_or_default()
+        self.device_state(device).map(growth).unwrap_or_default()
     }
 
     /// The line that counts a stack, in the scope of [`set_scope`](Self::set_scope): its innermost frame of the best
@@ -81,7 +81,7 @@ impl Model {
     /// The line of the program that holds more than half of a device's peak only because a library that it calls allocated
     /// nearly all of it.
     pub fn dominant_library_call(&self, device: i32) -> Option<Arc<Line>> {
-        let state = self.state(device)?;
+        let state = self.device_state(device)?;
         let most = state.lines(Scope::Users, &self.symbols).into_iter().next()?;
         let line = most.line.filter(|line| self.code_origin(line) == CodeOrigin::User)?;
         if most.live_bytes_at_peak <= state.totals.peak.allocated / 2 {

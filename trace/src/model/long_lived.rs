@@ -8,8 +8,8 @@
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::device::{DeviceState, MAY_LAST};
-use super::kind::Kind;
+use super::classification::Classification;
+use super::device::{DeviceState, MAY_BECOME_LONG_LIVED};
 use super::symbols::Symbols;
 
 /// The steps, and the forward passes, between two scans. Two of each: with two optimizers, or with gradients accumulated over
@@ -37,10 +37,10 @@ impl LongLivedScan {
 impl DeviceState {
     /// Scans for long-lived blocks.
     pub(super) fn reclassify_long_lived(&mut self, symbols: &mut Symbols) {
-        let last = std::mem::replace(&mut self.totals.looked, self.totals.born);
+        let last = std::mem::replace(&mut self.totals.born_at_last_scan, self.totals.born);
         let old: Vec<(u32, (u32, u32))> = self
             .blocks
-            .listed(MAY_LAST)
+            .listed(MAY_BECOME_LONG_LIVED)
             .filter(|(_, block)| block.born <= last)
             .map(|(slot, block)| (slot, self.ledger.cells[block.cell as usize].key))
             .map(|(slot, key)| (slot, (key.stack, key.layer)))
@@ -64,7 +64,7 @@ impl DeviceState {
             self.blocks.unlink(slot);
             if others.get(&place) == Some(&0) {
                 let owner = self.ledger.cells[self.blocks.get(slot).cell as usize].key.owner;
-                self.reclassify(slot, Kind::Other, owner, symbols);
+                self.reclassify(slot, Classification::Other, owner, symbols);
             }
         }
     }

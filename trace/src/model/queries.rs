@@ -13,9 +13,9 @@ use super::device::DeviceState;
 use super::device_views::block_layer;
 use super::history_views::{OomView, StepView, Timeline};
 use super::line::Line;
+use super::process_state::{HOST, Model};
 use super::scope::Scope;
 use super::sources::Sources;
-use super::state::{HOST, Model};
 use super::views::{
     AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, DriverAllocationView, DriverView, LayerView,
     SegmentMap, StackView, TotalsView,
@@ -50,12 +50,12 @@ impl Model {
 
     /// The time of the latest event, in nanoseconds since the trace's start.
     pub fn time(&self) -> u64 {
-        self.time
+        self.latest_time
     }
 
     /// Events replayed.
     pub fn events(&self) -> u64 {
-        self.events
+        self.event_count
     }
 
     /// Events missing in the trace, because they came faster than it could be kept within its size. Figures after the first of
@@ -81,22 +81,22 @@ impl Model {
 
     /// One device.
     pub fn device(&self, device: i32) -> Option<DeviceView> {
-        self.state(device).map(|state| state.view(device))
+        self.device_state(device).map(|state| state.view(device))
     }
 
     /// What every layer holds on a device, by outermost module and name. The layers sum to what is allocated.
     pub fn layers(&self, device: i32) -> Vec<LayerView> {
-        self.state(device).map(|state| state.layers(&self.symbols)).unwrap_or_default()
+        self.device_state(device).map(|state| state.layers(&self.symbols)).unwrap_or_default()
     }
 
     /// What every combination of line, layer and category holds on a device. They sum to what is allocated.
     pub fn attributions(&self, device: i32) -> Vec<AttributionView> {
-        self.state(device).map(|state| state.attributions(&self.symbols, self.scope)).unwrap_or_default()
+        self.device_state(device).map(|state| state.attributions(&self.symbols, self.scope)).unwrap_or_default()
     }
 
     /// What every category holds on a device, in the order of [`Category::ALL`]. The categories sum to the use of the device.
     pub fn categories(&self, device: i32) -> [CategoryView; Category::COUNT] {
-        match self.state(device) {
+        match self.device_state(device) {
             Some(state) => state.categories(),
             None => DeviceState::default().categories(),
         }
@@ -104,17 +104,17 @@ impl Model {
 
     /// A device's memory over time.
     pub fn timeline(&self, device: i32) -> Timeline {
-        self.state(device).map(DeviceState::timeline_view).unwrap_or_default()
+        self.device_state(device).map(DeviceState::timeline_view).unwrap_or_default()
     }
 
     /// A device's segments and the blocks in them.
     pub fn segments(&self, device: i32) -> SegmentMap {
-        self.state(device).map(DeviceState::segments).unwrap_or_default()
+        self.device_state(device).map(DeviceState::segments).unwrap_or_default()
     }
 
     /// What every stack holds on a device, by id. Call trees are sums of these.
     pub fn stacks(&self, device: i32) -> Vec<StackView> {
-        self.state(device).map(DeviceState::stacks).unwrap_or_default()
+        self.device_state(device).map(DeviceState::stacks).unwrap_or_default()
     }
 
     /// The text of source lines, as far as the trace has it.
@@ -139,22 +139,22 @@ impl Model {
 
     /// A live block.
     pub fn block(&self, device: i32, address: u64) -> Option<BlockView> {
-        self.state(device)?.block(address)
+        self.device_state(device)?.block(address)
     }
 
     /// All live blocks of a device, by address.
     pub fn blocks(&self, device: i32) -> Vec<BlockView> {
-        self.state(device).map(DeviceState::block_views).unwrap_or_default()
+        self.device_state(device).map(DeviceState::block_views).unwrap_or_default()
     }
 
     /// The block at this address, if it was the last one freed on its device.
     pub(crate) fn freed(&self, device: i32, address: u64) -> Option<BlockView> {
-        self.state(device)?.freed(address)
+        self.device_state(device)?.freed(address)
     }
 
     /// A live block, in the category it would have if it were freed now.
     pub fn block_if_freed(&self, device: i32, address: u64) -> Option<BlockView> {
-        self.state(device)?.block_if_freed(address)
+        self.device_state(device)?.block_if_freed(address)
     }
 
     /// The layer that counts a block in [`Model::layers`].
@@ -166,7 +166,7 @@ impl Model {
     /// The totals of a device; zeros if it is not known.
     #[inline]
     pub fn totals(&self, device: i32) -> TotalsView {
-        self.state(device).map(DeviceState::totals_view).unwrap_or_default()
+        self.device_state(device).map(DeviceState::totals_view).unwrap_or_default()
     }
 
     /// The driver memory at an address ([`HOST`]: of the host).
@@ -176,14 +176,15 @@ impl Model {
         kind: record::DriverKind,
         address: u64,
     ) -> Option<DriverAllocationView> {
-        let driver = if device == HOST { Some(&self.host) } else { self.state(device).map(|state| &state.driver) };
+        let driver =
+            if device == HOST { Some(&self.host) } else { self.device_state(device).map(|state| &state.driver) };
         let held = driver?.held.get(&(kind, address))?;
         Some(DriverAllocationView { bytes: held.bytes, is_segment: held.segment, is_block: held.is_block() })
     }
 
     /// Whether physical memory of a segment is mapped at an address.
     pub fn is_mapped_segment(&self, device: i32, address: u64) -> bool {
-        self.state(device).is_some_and(|state| state.driver.is_mapped_segment(address))
+        self.device_state(device).is_some_and(|state| state.driver.is_mapped_segment(address))
     }
 
     /// The approximate heap size of the model in bytes.
@@ -202,7 +203,7 @@ impl Model {
         if device == HOST {
             return self.host.view();
         }
-        self.state(device).map(|state| state.driver.view()).unwrap_or_default()
+        self.device_state(device).map(|state| state.driver.view()).unwrap_or_default()
     }
 
     /// The optimizer steps, with figures of all devices together.
@@ -212,18 +213,18 @@ impl Model {
 
     /// The optimizer steps, with figures of one device.
     pub fn device_steps(&self, device: i32) -> &[StepView] {
-        self.state(device).map(|state| &*state.steps.list).unwrap_or_default()
+        self.device_state(device).map(|state| &*state.steps.list).unwrap_or_default()
     }
 
     /// Memory that accumulates on a device: over steps, and over forward passes before the peak.
     pub fn accumulations(&self, device: i32) -> Vec<AccumulationView> {
-        let Some(state) = self.state(device) else { return Vec::new() };
+        let Some(state) = self.device_state(device) else { return Vec::new() };
         [over_steps(state, &self.symbols), over_passes(state, &self.symbols)].into_iter().flatten().collect()
     }
 
     /// Whether PyTorch's allocator uses expandable segments on a device.
     pub fn has_expandable_segments(&self, device: i32) -> bool {
-        self.state(device).is_some_and(|state| state.driver.has_expandable_segments())
+        self.device_state(device).is_some_and(|state| state.driver.has_expandable_segments())
     }
 
     /// The frames of a stack, innermost first, with the stack that ends in each.
@@ -238,7 +239,7 @@ impl Model {
 
     /// Whether backward ran for allocations of a stack, or of stacks that it called, on a device.
     pub fn reached_by_backward(&self, device: i32, stack: u32) -> bool {
-        let Some(state) = self.state(device) else { return false };
+        let Some(state) = self.device_state(device) else { return false };
         // Each walk ends where another one has been.
         let mut known = HashSet::new();
         let cells = state.ledger.cells.iter().filter(|cell| cell.key.phase == Phase::Backward);
@@ -260,7 +261,7 @@ impl Model {
 
     /// The same with the lines of `scope`.
     pub fn ooms_in(&self, scope: Scope) -> Vec<OomView> {
-        self.ooms.view(|device| self.state(device), &self.symbols, scope)
+        self.ooms.view(|device| self.device_state(device), &self.symbols, scope)
     }
 
     /// The number of out-of-memory events.

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::blocks::Block;
 use crate::model::cell::{Cell, CellKey};
+use crate::model::classification::Classification;
 use crate::model::history_views::{Range, StepView, TimelinePoint};
-use crate::model::kind::Kind;
 use crate::model::scope::SCOPES;
 use crate::model::tags::{CATEGORIES, TaggedTensor};
 use crate::record::Phase;
@@ -86,22 +86,24 @@ impl Tensors {
     }
 }
 
-/// A cell: stack, layer, owner, kind and phase, its figures, its line slots and layer slot, and whether autograd nodes were
+/// A cell: stack, layer, owner, classification and phase, its figures, its line slots and layer slot, and whether autograd nodes were
 /// created with it (1).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct CellRow(u32, u32, u32, Kind, Phase, [u64; 6], [u32; SCOPES], u32, u8);
+pub(super) struct CellRow(u32, u32, u32, Classification, Phase, [u64; 6], [u32; SCOPES], u32, u8);
 
 impl From<Cell> for CellRow {
     fn from(cell: Cell) -> Self {
-        let CellKey { stack, layer, owner, kind, phase } = cell.key;
+        let CellKey { stack, layer, owner, classification, phase } = cell.key;
         let (figures, lines, layer_slot) = cell.figures();
-        Self(stack, layer, owner, kind, phase, figures, lines, layer_slot, u8::from(cell.makes_graph))
+        Self(stack, layer, owner, classification, phase, figures, lines, layer_slot, u8::from(cell.makes_graph))
     }
 }
 
 impl From<CellRow> for Cell {
-    fn from(CellRow(stack, layer, owner, kind, phase, figures, lines, layer_slot, makes_graph): CellRow) -> Self {
-        let mut cell = Self::of(CellKey { stack, layer, owner, kind, phase }, figures, lines, layer_slot);
+    fn from(
+        CellRow(stack, layer, owner, classification, phase, figures, lines, layer_slot, makes_graph): CellRow,
+    ) -> Self {
+        let mut cell = Self::of(CellKey { stack, layer, owner, classification, phase }, figures, lines, layer_slot);
         cell.makes_graph = makes_graph != 0;
         cell
     }

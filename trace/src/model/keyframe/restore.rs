@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::packed::{Blocks, Points, StepRows, Tensors};
 use super::parts::Part;
 use crate::model::device;
-use crate::model::state::{HOST, Model};
+use crate::model::process_state::{HOST, Model};
 
 impl Model {
     /// Restores the part of the state that one `{"keyframe":…}` line holds. A line that is not one, or refers to something
@@ -22,11 +22,11 @@ impl Model {
         match part {
             Part::Process { events, time, steps_ended, phase, allocated, anomalies, lost_events } => {
                 self.lost_events = lost_events;
-                (self.events, self.time, self.steps_ended, self.phase) = (events, time, steps_ended, phase);
-                (self.allocated, self.anomalies) = (allocated, anomalies);
+                (self.event_count, self.latest_time, self.steps_ended, self.phase) = (events, time, steps_ended, phase);
+                (self.allocated_bytes_all_devices, self.anomalies) = (allocated, anomalies);
             }
             Part::Threads { ids, in_forward, passes, looked } => {
-                (self.threads.passes, self.looked) = (passes, looked);
+                (self.threads.passes, self.last_scan) = (passes, looked);
                 for (thread, in_forward) in ids.into_iter().zip(in_forward) {
                     let index = self.threads.index(thread) as usize;
                     let was = std::mem::replace(&mut self.threads.in_forward[index], in_forward);
@@ -81,7 +81,7 @@ impl Model {
         else {
             return None;
         };
-        let (state, symbols, _) = self.on_device(device)?;
+        let (state, symbols, _) = self.device_with_symbols(device)?;
         match part {
             Part::Device { totals, epoch, step_epoch, timeline_origin, timeline_width_log2, .. } => {
                 state.totals = totals;

@@ -14,8 +14,8 @@ use crate::model::growth::Growth;
 use crate::model::line::Line;
 use crate::model::ooms::Ooms;
 use crate::model::passes::{Accumulation, Passes};
+use crate::model::process_state::{HOST, Model};
 use crate::model::scope::Scope;
-use crate::model::state::{HOST, Model};
 use crate::model::steps::Steps;
 use crate::record;
 
@@ -45,16 +45,16 @@ impl Model {
         let mut lines = Lines { out };
         self.write_names(&mut lines)?;
         lines.put(&Part::Process {
-            events: self.events,
-            time: self.time,
+            events: self.event_count,
+            time: self.latest_time,
             steps_ended: self.steps_ended,
             phase: self.phase,
-            allocated: self.allocated,
+            allocated: self.allocated_bytes_all_devices,
             anomalies: self.anomalies,
             lost_events: self.lost_events,
         })?;
         let (ids, in_forward) = (self.threads.ids.clone(), self.threads.in_forward.clone());
-        lines.put(&Part::Threads { ids, in_forward, passes: self.threads.passes, looked: self.looked })?;
+        lines.put(&Part::Threads { ids, in_forward, passes: self.threads.passes, looked: self.last_scan })?;
         write_steps(&mut lines, None, &self.steps)?;
         for (device, state) in (0..).zip(&self.devices) {
             if let Some(state) = state {

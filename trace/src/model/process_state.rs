@@ -16,7 +16,7 @@ use crate::record::{self, Phase};
 pub const HOST: i32 = -1;
 
 /// The most devices of a process.
-const DEVICES: i32 = 256;
+const MAX_DEVICES: i32 = 256;
 
 /// The state of a traced process.
 #[derive(Clone, Default)]
@@ -25,16 +25,16 @@ pub struct Model {
     pub(super) end: Option<record::End>,
     pub(super) warnings: Vec<String>,
     pub(super) anomalies: Anomalies,
-    pub(super) time: u64,
-    pub(super) events: u64,
+    pub(super) latest_time: u64,
+    pub(super) event_count: u64,
     pub(super) steps_ended: u64,
     pub(super) phase: Phase,
     pub(super) symbols: Symbols,
     pub(super) devices: Vec<Option<Box<DeviceState>>>,
     pub(super) host: DriverMemory,
     pub(super) threads: Threads,
-    pub(super) looked: LongLivedScan,
-    pub(super) allocated: u64,
+    pub(super) last_scan: LongLivedScan,
+    pub(super) allocated_bytes_all_devices: u64,
     pub(super) steps: Steps,
     pub(super) ooms: Ooms,
     pub(super) lost_events: u64,
@@ -81,12 +81,16 @@ impl Model {
     /// The device, created if it is new; `None` if its number is out of range.
     #[inline]
     pub(super) fn device_mut(&mut self, device: i32) -> Option<&mut DeviceState> {
-        self.on_device(device).map(|(device, ..)| device)
+        self.device_with_symbols(device).map(|(device, ..)| device)
     }
 
+    /// The device, as [`device_mut`](Self::device_mut) gives it, with what its changes need beside it.
     #[inline]
-    pub(super) fn on_device(&mut self, device: i32) -> Option<(&mut DeviceState, &mut Symbols, &mut Anomalies)> {
-        if !(0..DEVICES).contains(&device) {
+    pub(super) fn device_with_symbols(
+        &mut self,
+        device: i32,
+    ) -> Option<(&mut DeviceState, &mut Symbols, &mut Anomalies)> {
+        if !(0..MAX_DEVICES).contains(&device) {
             self.anomalies.impossible_events += 1;
             return None;
         }
@@ -98,7 +102,7 @@ impl Model {
         Some((device, &mut self.symbols, &mut self.anomalies))
     }
 
-    pub(super) fn state(&self, device: i32) -> Option<&DeviceState> {
+    pub(super) fn device_state(&self, device: i32) -> Option<&DeviceState> {
         self.devices.get(usize::try_from(device).ok()?)?.as_deref()
     }
 

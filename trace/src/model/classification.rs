@@ -26,7 +26,7 @@ use crate::record::{Flags, Phase, TagCategory};
 /// A category of blocks, decided or pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
+pub(crate) enum Classification {
     Parameter,
     Gradient,
     OptimizerState,
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
     BeforeAnyForward,
 }
 
-impl Kind {
+impl Classification {
     /// The category it is shown as.
     pub(crate) fn category(self) -> Category {
         match self {
@@ -78,12 +78,12 @@ impl Kind {
     /// Whether it is pending.
     #[inline]
     pub(crate) fn is_pending(self) -> bool {
-        self.survivor() != self
+        self.if_it_survives() != self
     }
 
     /// What a pending block becomes if it is live when that is decided.
     #[inline]
-    pub(crate) fn survivor(self) -> Self {
+    pub(crate) fn if_it_survives(self) -> Self {
         match self {
             Self::InForward => Self::Activation,
             Self::InBackward => Self::Gradient,
@@ -95,7 +95,7 @@ impl Kind {
 
     /// What a pending block becomes if it is freed.
     #[inline]
-    pub(crate) fn once_given_back(self) -> Self {
+    pub(crate) fn if_freed(self) -> Self {
         match self {
             Self::BeforeAnyForward => Self::Other,
             pending if pending.is_pending() => Self::Temporary,
@@ -108,14 +108,14 @@ impl Kind {
         matches!(self, Self::BeforeForward | Self::BeforeAnyForward | Self::Input | Self::Other)
     }
 
-    /// Whether it may turn out to be long-lived: neither an input nor part of a graph.
+    /// Whether it is provisionally an input or activation, and may be reclassified as long-lived.
     #[inline]
-    pub(crate) fn may_last(self, layer: u32) -> bool {
+    pub(crate) fn may_become_long_lived(self, layer: u32) -> bool {
         self == Self::Input || self == Self::Activation && layer == 0
     }
 }
 
-impl From<TagCategory> for Kind {
+impl From<TagCategory> for Classification {
     fn from(category: TagCategory) -> Self {
         match category {
             TagCategory::Parameter => Self::Parameter,
@@ -138,27 +138,27 @@ pub(crate) fn effective_phase(layer: u32, flags: Flags) -> Phase {
     }
 }
 
-/// The kind of a new block; `seen_forward`: a forward has been seen in this run.
+/// The classification of a new block; `seen_forward`: a forward has been seen in this run.
 #[inline]
-pub(crate) fn first_kind(phase: Phase, flags: Flags, seen_forward: bool) -> Kind {
+pub(crate) fn first_classification(phase: Phase, flags: Flags, seen_forward: bool) -> Classification {
     if flags.has(Flags::WORKSPACE) {
-        return Kind::Workspace;
+        return Classification::Workspace;
     }
     if flags.has(Flags::BEFORE) {
-        return Kind::BeforeMemlab;
+        return Classification::BeforeMemlab;
     }
     if flags.has(Flags::COMMUNICATION) {
-        return Kind::Communication;
+        return Classification::Communication;
     }
     if flags.has(Flags::MOVED_MODULE) {
-        return Kind::Parameter;
+        return Classification::Parameter;
     }
     match phase {
-        Phase::Forward => Kind::InForward,
-        Phase::Backward if flags.has(Flags::RECOMPUTE) => Kind::Activation,
-        Phase::Backward => Kind::InBackward,
-        Phase::Optimizer => Kind::InOptimizer,
-        Phase::Other if seen_forward => Kind::BeforeForward,
-        Phase::Other => Kind::BeforeAnyForward,
+        Phase::Forward => Classification::InForward,
+        Phase::Backward if flags.has(Flags::RECOMPUTE) => Classification::Activation,
+        Phase::Backward => Classification::InBackward,
+        Phase::Optimizer => Classification::InOptimizer,
+        Phase::Other if seen_forward => Classification::BeforeForward,
+        Phase::Other => Classification::BeforeAnyForward,
     }
 }
