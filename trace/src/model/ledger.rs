@@ -1,8 +1,8 @@
 //! The ledger of one device: bytes by stack, layer, category and line, now and at the peak.
 //!
-//! Every live block is counted by exactly one *cell*: all blocks of the same stack, layer, owner, phase and classification. Layers,
-//! categories and stacks are sums over cells, computed when they are shown. So an event changes one cell, and one line of each
-//! scope ([`super::line_book`]).
+//! Every live block is counted by exactly one *cell*: all blocks of the same stack, layer, owner, phase and classification.
+//! Layers, categories and stacks are sums over cells, computed when they are shown. So an event changes one cell, and one line
+//! of each scope ([`super::line_book`]).
 //!
 //! Bytes at the peak are kept without copying all cells at every new peak: a new peak increments `epoch`, and a cell saves its
 //! bytes on the first change after that. A cell with an older epoch has not changed since the peak.

@@ -86,8 +86,8 @@ impl Tensors {
     }
 }
 
-/// A cell: stack, layer, owner, classification and phase, its figures, its line slots and layer slot, and whether autograd nodes were
-/// created with it (1).
+/// A cell: stack, layer, owner, classification and phase, its figures, its line slots and layer slot, and whether autograd
+/// nodes were created with it (1).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct CellRow(u32, u32, u32, Classification, Phase, [u64; 6], [u32; SCOPES], u32, u8);
 
