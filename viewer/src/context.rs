@@ -5,8 +5,8 @@ mod device_memory;
 mod hit_targets;
 mod moment;
 mod navigation;
-mod shared;
+mod state;
 
 pub use hit_targets::{HitTarget, HitTargets, TimeScale};
 pub use moment::{ChartWindow, ShownMoment};
-pub use shared::Context;
+pub use state::{Context, Target};

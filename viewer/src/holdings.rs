@@ -5,22 +5,21 @@ use std::sync::Arc;
 
 use memlab_trace::record::Phase;
 use memlab_trace::{
-    BlockLayer, Category, CategoryView, DeviceView, LayerView, Line, LineView, Model, ResolvedSnapshot, Scope,
+    BlockLayer, ByScope, Category, CategoryView, DeviceView, LayerView, Line, LineView, Model, ResolvedSnapshot, Scope,
 };
 
-/// All that is held. The lines sum to what is allocated, so do the layers, and the categories sum to what is used.
+/// All that is held, without what holds nothing: for reports, exports and comparisons of runs. (The dashboard compares steps by
+/// [`MomentHoldings`](crate::query::MomentHoldings), the views of the model as they are.) The lines sum to what is allocated, so do the layers, and the categories sum to what is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Handed out by PyTorch's allocator.
     pub allocated_bytes: u64,
-    /// Holdings by it.
+    /// Reserved by it.
     pub reserved_bytes: u64,
     /// The whole device's use.
     pub used_bytes: u64,
-    /// The user's lines that hold something, most first.
-    pub lines: Vec<HeldLine>,
-    /// The same memory by the innermost lines of the user's code or of a library.
-    pub library_lines: Vec<HeldLine>,
+    /// The lines that hold something, most first; the same memory in each scope.
+    pub lines: ByScope<Vec<HeldLine>>,
     /// The layers that hold something, most first.
     pub layers: Vec<HeldLayer>,
     /// The categories that hold something, in the order of [`Category::ALL`].
@@ -56,14 +55,6 @@ pub struct HeldLayer {
 }
 
 impl Holdings {
-    /// The lines of `scope`.
-    pub fn lines_in(&self, scope: Scope) -> &[HeldLine] {
-        match scope {
-            Scope::Users => &self.lines,
-            Scope::Libraries => &self.library_lines,
-        }
-    }
-
     /// At the moment of a snapshot.
     pub fn at_moment(snapshot: &ResolvedSnapshot, device: i32) -> Self {
         let lines = |scope: Scope| {
@@ -76,7 +67,7 @@ impl Holdings {
                     held.backward_bytes = held.backward_bytes.saturating_add(block.bytes);
                 }
             }
-            lines.into_values().collect()
+            lines.into_values().collect::<Vec<_>>()
         };
         let mut layers: BTreeMap<BlockLayer, u64> = BTreeMap::new();
         for (_, block) in snapshot.blocks.iter().filter(|(on, _)| *on == device) {
@@ -105,8 +96,7 @@ impl Holdings {
             allocated_bytes: totals.allocated_bytes,
             reserved_bytes: totals.reserved_bytes,
             used_bytes: snapshot.used_bytes(device),
-            lines: lines(Scope::Users),
-            library_lines: lines(Scope::Libraries),
+            lines: ByScope::from_fn(|scope| sorted_lines(lines(scope))),
             layers: layers.into_iter().map(layer).collect(),
             categories: snapshot.categories(device).to_vec(),
         }
@@ -149,7 +139,7 @@ impl Holdings {
             let (bytes, backward_bytes) = of_line(&view);
             HeldLine { line: view.line, bytes, backward_bytes }
         };
-        let lines = |scope: Scope| model.lines_in(device, scope).into_iter().map(line).collect();
+        let lines = |scope: Scope| model.lines_in(device, scope).into_iter().map(line).collect::<Vec<_>>();
         let layer = |view: LayerView| HeldLayer {
             bytes: of_layer(&view),
             root: view.root,
@@ -162,8 +152,7 @@ impl Holdings {
             allocated_bytes,
             reserved_bytes,
             used_bytes,
-            lines: lines(Scope::Users),
-            library_lines: lines(Scope::Libraries),
+            lines: ByScope::from_fn(|scope| sorted_lines(lines(scope))),
             layers: model.layers(device).into_iter().map(layer).collect(),
             categories: model.categories(device).iter().map(|view| (view.category, of_category(view))).collect(),
         }
@@ -171,13 +160,15 @@ impl Holdings {
     }
 
     fn sorted(mut self) -> Self {
-        for lines in [&mut self.lines, &mut self.library_lines] {
-            lines.retain(|line| line.bytes > 0);
-            lines.sort_by(|a, b| (b.bytes, &a.line).cmp(&(a.bytes, &b.line)));
-        }
         self.layers.retain(|layer| layer.bytes > 0);
         self.layers.sort_by(|a, b| (b.bytes, a.root, &a.name).cmp(&(a.bytes, b.root, &b.name)));
         self.categories.retain(|(_, bytes)| *bytes > 0);
         self
     }
+}
+
+fn sorted_lines(mut lines: Vec<HeldLine>) -> Vec<HeldLine> {
+    lines.retain(|line| line.bytes > 0);
+    lines.sort_by(|a, b| (b.bytes, &a.line).cmp(&(a.bytes, &b.line)));
+    lines
 }

@@ -18,7 +18,7 @@
 //! arguments, config, moment, snapshot            arguments of several commands; preferences; moments by name; what screens show, as plain values
 //! offload::checkpoint, offload::operation, offload::selection
 //! offload::control                               the socket of a traced process
-//! filter, findings, input, json, program_screen, progress, save, screen, terminal, theme, trace_files
+//! filter, findings, input, json, program_terminal, progress, save, screen, terminal, theme, trace_files
 //! category, clock, error, format, holdings, offload::cuda_driver, query, signals, source_file, text
 //! ```
 
@@ -43,7 +43,7 @@ pub mod json;
 pub mod moment;
 pub mod offload;
 pub mod overlays;
-pub mod program_screen;
+pub mod program_terminal;
 pub mod progress;
 pub mod query;
 pub mod report;

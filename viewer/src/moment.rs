@@ -97,7 +97,7 @@ pub struct LoadedMoment {
 
 impl LoadedMoment {
     /// Sets whose lines are shown, by the whole run, so that all its moments show the same.
-    pub fn choose(&mut self, scope: Option<Scope>) {
+    pub fn set_scope(&mut self, scope: Option<Scope>) {
         self.snapshot.final_model.set_scope(scope);
         let chosen = self.snapshot.final_model.scope();
         self.snapshot.model.set_scope(Some(chosen));

@@ -79,7 +79,8 @@ pub struct Comparison {
     pub after: Arc<MomentHoldings>,
 }
 
-/// Who held what at a moment.
+/// The model's views of a device at a moment, for the comparison of steps in the dashboard. (Reports and exports use
+/// [`Holdings`](crate::holdings::Holdings), with what holds something only.)
 #[derive(Clone, Debug, Default)]
 pub struct MomentHoldings {
     /// When, in nanoseconds since the trace's start.

@@ -4,7 +4,7 @@ use crate::offload::mover::MoveOrder;
 
 /// What a key asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum UiRequest {
     /// Leave. No program runs that was started here.
     Quit,
     /// Leave, and give the terminal to the program.

@@ -13,7 +13,7 @@ use crate::clock::now_unix_ns;
 use crate::feed::Feed;
 use crate::input::Input;
 use crate::offload::mover::Mover;
-use crate::request::Request;
+use crate::request::UiRequest;
 use crate::signals::SignalReceiver;
 use crate::terminal::TerminalGuard;
 
@@ -150,18 +150,18 @@ fn on_event(
         return Ok(None);
     }
     match app.on_key(key) {
-        Some(Request::Quit) => return Ok(Some(Left::Quit)),
-        Some(Request::Detach) => return Ok(Some(Left::Detach)),
-        Some(Request::Input(bytes)) => {
+        Some(UiRequest::Quit) => return Ok(Some(Left::Quit)),
+        Some(UiRequest::Detach) => return Ok(Some(Left::Detach)),
+        Some(UiRequest::Input(bytes)) => {
             if let Some(program) = program {
                 program.input(&bytes);
             }
         }
-        Some(Request::Interrupt) => send(program, SIGINT),
-        Some(Request::Terminate) => send(program, SIGTERM),
-        Some(Request::Redraw) => terminal.clear()?,
-        Some(Request::Export(kind)) => app.context.notice = Some(app::save(app, kind, size)),
-        Some(Request::Move(order)) => mover.order(order),
+        Some(UiRequest::Interrupt) => send(program, SIGINT),
+        Some(UiRequest::Terminate) => send(program, SIGTERM),
+        Some(UiRequest::Redraw) => terminal.clear()?,
+        Some(UiRequest::Export(kind)) => app.context.notice = Some(app::save(app, kind, size)),
+        Some(UiRequest::Move(order)) => mover.order(order),
         None => {}
     }
     Ok(None)

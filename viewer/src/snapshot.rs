@@ -36,7 +36,7 @@ pub struct Snapshot {
 
 /// Whether the process still writes its trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub enum ProcessState {
     /// What was written before the viewer came is being read.
     Opening {
         /// Bytes read.
@@ -58,9 +58,11 @@ pub enum State {
     },
     /// The process is gone, and how it ended is not known.
     Killed,
+    /// The trace cannot be read any further; nothing more is known of the process.
+    Unreadable,
 }
 
-impl State {
+impl ProcessState {
     /// In a word or two.
     pub fn short(self) -> String {
         match self {
@@ -71,12 +73,13 @@ impl State {
             Self::Ended { code: Some(code @ 1..), .. } => format!("exit code {code}"),
             Self::Ended { .. } => "ended".to_owned(),
             Self::Killed => "killed".to_owned(),
+            Self::Unreadable => "unreadable".to_owned(),
         }
     }
 
     /// Whether nothing more will come.
     pub fn is_over(self) -> bool {
-        matches!(self, Self::Ended { .. } | Self::Killed)
+        matches!(self, Self::Ended { .. } | Self::Killed | Self::Unreadable)
     }
 }
 
@@ -88,7 +91,7 @@ pub struct ProcessSnapshot {
     /// Who it is.
     pub header: Header,
     /// Whether it still writes.
-    pub state: State,
+    pub state: ProcessState,
     /// The latest event's time: nanoseconds since the trace's start.
     pub time: u64,
     /// Events read so far.
@@ -181,7 +184,7 @@ impl Names {
 
 /// What one line holds, and how that grows.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LineRow {
+pub struct LineFigures {
     /// What it allocated itself.
     pub own: LineView,
     /// It and all it called; `None` unless that was wanted.
@@ -202,7 +205,7 @@ pub struct DeviceSnapshot {
     /// By category.
     pub categories: Vec<CategoryView>,
     /// By line.
-    pub lines: Vec<LineRow>,
+    pub lines: Vec<LineFigures>,
     /// By layer; only those that hold or held something.
     pub layers: Vec<LayerView>,
     /// By step.
@@ -221,7 +224,7 @@ pub struct DeviceSnapshot {
 
 impl ProcessSnapshot {
     /// What `replay` shows now.
-    pub fn of(replay: &Replay, path: &Path, state: State, detail: Detail) -> Self {
+    pub fn of(replay: &Replay, path: &Path, state: ProcessState, detail: Detail) -> Self {
         let model = &replay.model;
         let mut process = Self {
             path: path.to_owned(),
@@ -287,7 +290,7 @@ impl ProcessSnapshot {
     /// The end of the time axis: the present while it runs, the latest event afterwards.
     pub fn until(&self, now_unix_ns: u64) -> u64 {
         match self.state {
-            State::Recording => self.time.max(now_unix_ns.saturating_sub(self.header.start_unix_ns)),
+            ProcessState::Recording => self.time.max(now_unix_ns.saturating_sub(self.header.start_unix_ns)),
             _ => self.time,
         }
     }
@@ -312,7 +315,7 @@ impl DeviceSnapshot {
         let growth_of: HashMap<Option<&Arc<Line>>, f64> =
             growth.iter().map(|view| (view.line.as_ref(), view.bytes_per_step)).collect();
         let seconds = model.time() as f64 / 1e9;
-        let row = |own: LineView| LineRow {
+        let row = |own: LineView| LineFigures {
             inclusive: calls.is_some().then(|| {
                 let held = own.line.as_ref().and_then(|line| inclusive.get(line)).copied();
                 held.unwrap_or_else(|| AllocationTotals::from(&own))
@@ -372,7 +375,7 @@ impl DeviceSnapshot {
         }
         // Lines that got another name since, as those of stacks whose frames were not known yet.
         let renamed = earlier.into_values().filter(|row| row.own.live_bytes > 0);
-        self.lines.extend(renamed.map(|row| LineRow {
+        self.lines.extend(renamed.map(|row| LineFigures {
             own: LineView { live_bytes_at_peak: 0, peak_live_bytes: 0, backward_bytes_at_peak: 0, ..row.own.clone() },
             ..row.clone()
         }));

@@ -12,13 +12,13 @@ use memlab_viewer::context::ShownMoment;
 use memlab_viewer::format::grouped;
 use memlab_viewer::query::Detail;
 use memlab_viewer::screen::Screen;
-use memlab_viewer::snapshot::{Snapshot, State};
+use memlab_viewer::snapshot::{ProcessState, Snapshot};
 use memlab_viewer::theme::{Depth, Palette, Theme};
 
 #[test]
 fn events_of_a_running_program() {
     assert_looks("events-live", || {
-        let mut app = on_events(&eventful(), State::Recording);
+        let mut app = on_events(&eventful(), ProcessState::Recording);
         press(&mut app, "jj");
         app
     });
@@ -28,7 +28,7 @@ fn events_of_a_running_program() {
 fn events_at_the_end_filtered() {
     assert_looks("events-filtered", || {
         let mut app = on_events(&eventful(), ENDED);
-        app.context.set_filter("kind:free");
+        app.context.set_filter("kind:free").unwrap();
         app
     });
 }
@@ -51,7 +51,7 @@ fn missing_events_have_a_reason() {
     assert!(screen(&mut app).contains("looking it up"));
     assert_looks_at("events-none", &[(80, 24)], || {
         let mut app = on_events(&eventful(), ENDED);
-        app.context.set_filter("nobody");
+        app.context.set_filter("nobody").unwrap();
         app
     });
 }
@@ -67,7 +67,7 @@ fn with_more(count: u64) -> Story {
 }
 
 fn send(app: &mut App, story: &Story) {
-    let process = story.process_in(State::Recording, Detail::Events);
+    let process = story.process_in(ProcessState::Recording, Detail::Events);
     app.on_snapshot(Arc::new(Snapshot { processes: vec![process], ..Snapshot::default() }));
 }
 
@@ -78,7 +78,7 @@ fn selected_number(app: &mut App) -> u64 {
 
 #[test]
 fn the_newest_event_is_on_top_until_the_cursor_leaves_it() {
-    let mut app = on_events(&with_more(5), State::Recording);
+    let mut app = on_events(&with_more(5), ProcessState::Recording);
     let first = selected_number(&mut app);
     // GIVEN the cursor on the first row WHEN events come THEN it is on the newest
     send(&mut app, &with_more(8));
@@ -113,7 +113,7 @@ fn the_newest_event_is_on_top_until_the_cursor_leaves_it() {
 
 #[test]
 fn enter_goes_to_the_moment_of_the_event_under_the_cursor() {
-    let mut app = on_events(&with_more(20), State::Recording);
+    let mut app = on_events(&with_more(20), ProcessState::Recording);
     press(&mut app, "jjjj");
     let number = selected_number(&mut app);
     let time = app.events.items(&app.context)[app.events.table.selected].event.time;
@@ -127,7 +127,7 @@ fn enter_goes_to_the_moment_of_the_event_under_the_cursor() {
 
 #[test]
 fn the_cursor_moves_to_the_oldest_event_when_its_event_is_dropped() {
-    let mut app = on_events(&with_more(5), State::Recording);
+    let mut app = on_events(&with_more(5), ProcessState::Recording);
     press(&mut app, "jjjj");
     let number = selected_number(&mut app);
     send(&mut app, &with_more(6_000));

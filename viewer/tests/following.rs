@@ -11,7 +11,7 @@ use common::{Story, trained};
 use memlab_trace::ReadError;
 use memlab_viewer::clock::now_unix_ns;
 use memlab_viewer::feed::{Feed, Followed, Source};
-use memlab_viewer::snapshot::{ProcessSnapshot, State};
+use memlab_viewer::snapshot::{ProcessSnapshot, ProcessState};
 
 /// A trace with this process as its writer, which is alive.
 fn own(steps: u64) -> Story {
@@ -54,14 +54,14 @@ fn a_growing_trace_is_followed_to_its_end() {
     let cut = text[..text.len() / 2].rfind('\n').expect("lines") + 1;
     append(&path, &text[..cut]);
     let feed = Feed::start(Source::Traces(vec![Followed::open(&path).expect("a trace")]));
-    let before = wait(&feed, |process| process.state == State::Recording && process.events_read > 0);
+    let before = wait(&feed, |process| process.state == ProcessState::Recording && process.events_read > 0);
     // WHEN it continues to write THEN the snapshots follow
     append(&path, &text[cut..]);
     let after = wait(&feed, |process| process.steps_ended == 3);
     assert!(after.events_read > before.events_read);
     // WHEN it ends THEN the state is that of the end
     append(&path, "[\"end\",99000000000,3,null]\n");
-    wait(&feed, |process| process.state == State::Ended { code: Some(3), signal: None });
+    wait(&feed, |process| process.state == ProcessState::Ended { code: Some(3), signal: None });
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_dead_writer_is_shown_as_killed() {
     append(&path, &own(1).text.replace(&format!("\"pid\":{}", std::process::id()), "\"pid\":4194304"));
     let feed = Feed::start(Source::Traces(vec![Followed::open(&path).expect("a trace")]));
     // THEN it is shown with its last state, and as killed
-    let process = wait(&feed, |process| process.state == State::Killed);
+    let process = wait(&feed, |process| process.state == ProcessState::Killed);
     assert_eq!(process.steps_ended, 1);
 }
 

@@ -341,7 +341,7 @@ fn filters_find_lines_by_layer_and_category_and_layers_by_line() {
     opened.show(&mut app);
     let mut found = |screen: Screen, filter: &str| -> Vec<String> {
         app.screen = screen;
-        assert_eq!(app.context.set_filter(filter), None, "{filter}");
+        assert_eq!(app.context.set_filter(filter), Ok(()), "{filter}");
         opened.show(&mut app);
         let line = |item: &LineItem| item.line().and_then(|line| line.line).unwrap_or(0).to_string();
         let mut names: Vec<String> = match screen {
@@ -361,7 +361,7 @@ fn filters_find_lines_by_layer_and_category_and_layers_by_line() {
     assert_eq!(found(Screen::Layers, "line:model.py:58 layer:h.2"), ["h.2.attn"]);
     assert_eq!(found(Screen::Layers, "function:MLP.forward !layer:h.0"), ["h.1.mlp", "h.2.mlp", "h.3.mlp"]);
     // WHEN an unknown category is entered THEN the error lists the known ones
-    let error = app.context.set_filter("category:weights").expect("there is none");
+    let error = app.context.set_filter("category:weights").expect_err("there is none");
     assert!(error.contains("optimizer_state, buffer"), "{error}");
     press(&mut app, "⎋/category:");
     let screen = draw(&mut app).join("\n");

@@ -13,10 +13,10 @@ use memlab_viewer::context::ShownMoment;
 use memlab_viewer::offload::control::{MoveState, MoveStatus, Operation, OperationKind, OperationPhase};
 use memlab_viewer::offload::mover::{MemoryLocation, MoverUpdate};
 use memlab_viewer::overlays::Overlay;
-use memlab_viewer::program_screen::ProgramScreen;
-use memlab_viewer::request::Request;
+use memlab_viewer::program_terminal::ProgramTerminal;
+use memlab_viewer::request::UiRequest;
 use memlab_viewer::screen::Screen;
-use memlab_viewer::snapshot::{ProcessSnapshot, Snapshot, State};
+use memlab_viewer::snapshot::{ProcessSnapshot, ProcessState, Snapshot};
 use memlab_viewer::text;
 use memlab_viewer::theme::{Depth, Palette, Theme};
 use proptest::prelude::*;
@@ -45,12 +45,12 @@ fn app_on(processes: Vec<ProcessSnapshot>, later: u64) -> App {
 fn live(steps: u64) -> App {
     let story = trained(steps);
     let later = story.seconds() + 1;
-    app_on(vec![story.process(State::Recording)], later)
+    app_on(vec![story.process(ProcessState::Recording)], later)
 }
 
 fn with_output(app: App, (columns, rows): (u16, u16)) -> App {
     let (rows, columns) = app::output_size(columns, rows);
-    let mut screen = ProgramScreen::new(rows, columns);
+    let mut screen = ProgramTerminal::new(rows, columns);
     for step in 0..30 {
         screen.process(format!("step {step:>3} \x1b[32mloss\x1b[0m {:.3}\r\n", 4.0 / f64::from(step + 1)).as_bytes());
     }
@@ -89,7 +89,7 @@ fn waiting_for_the_first_allocation() {
 fn opening_a_long_trace() {
     let opening = || ProcessSnapshot {
         path: "/home/ada/gpt/memlab-train-4242.jsonl".into(),
-        state: State::Opening { read: 1 << 30, total: 5 << 30 },
+        state: ProcessState::Opening { read: 1 << 30, total: 5 << 30 },
         ..ProcessSnapshot::default()
     };
     assert_looks("opening", |_| app_on(vec![opening()], 0));
@@ -107,7 +107,7 @@ fn paused_at_the_peak() {
         let mut app = live(6);
         press(&mut app, " p");
         // WHEN more events come THEN the screen does not change
-        app.on_snapshot(Arc::new(snapshot(vec![trained(12).process(State::Recording)])));
+        app.on_snapshot(Arc::new(snapshot(vec![trained(12).process(ProcessState::Recording)])));
         app.on_tick(START + 99_000_000_000);
         app
     });
@@ -119,7 +119,7 @@ fn ended() {
         let mut story = trained(12);
         story.end("0", "null");
         let later = story.seconds() + 1000;
-        app_on(vec![story.process(State::Ended { code: Some(0), signal: None })], later)
+        app_on(vec![story.process(ProcessState::Ended { code: Some(0), signal: None })], later)
     });
 }
 
@@ -129,7 +129,7 @@ fn out_of_memory_then_killed() {
         let mut story = trained(3);
         story.out_of_memory(0);
         story.end("null", "9");
-        app_on(vec![story.process(State::Ended { code: None, signal: Some(9) })], 1000)
+        app_on(vec![story.process(ProcessState::Ended { code: None, signal: Some(9) })], 1000)
     });
 }
 
@@ -142,7 +142,7 @@ fn two_devices_and_two_ranks() {
         first.train(1, 1);
         let mut second = Story::begin(4243, Some((1, 2)));
         second.train(0, 3);
-        let mut app = app_on(vec![first.process(State::Recording), second.process(State::Recording)], 20);
+        let mut app = app_on(vec![first.process(ProcessState::Recording), second.process(ProcessState::Recording)], 20);
         // WHEN the next device is selected twice THEN the second rank's is shown
         press(&mut app, "dd");
         app
@@ -153,12 +153,12 @@ fn two_devices_and_two_ranks() {
 fn an_end_without_memory_shows_the_peak() {
     // GIVEN a run on the screen that holds memory
     let mut story = trained(3);
-    let mut app = app_on(vec![story.process(State::Recording)], 5);
+    let mut app = app_on(vec![story.process(ProcessState::Recording)], 5);
     assert_eq!(app.context.moment, ShownMoment::Now);
     // WHEN it frees everything and ends THEN the peak is shown
     story.free_all();
     story.end("0", "null");
-    let ended = || Arc::new(snapshot(vec![story.process(State::Ended { code: Some(0), signal: None })]));
+    let ended = || Arc::new(snapshot(vec![story.process(ProcessState::Ended { code: Some(0), signal: None })]));
     app.on_snapshot(ended());
     assert_eq!(app.context.moment, ShownMoment::Peak);
     // AND `p` shows the end
@@ -281,7 +281,7 @@ fn memory_is_moved_from_the_dashboard() {
 }
 
 /// The request that a key causes.
-fn asked(app: &mut App, key: char) -> Option<Request> {
+fn asked(app: &mut App, key: char) -> Option<UiRequest> {
     app.on_key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE))
 }
 
@@ -296,7 +296,7 @@ fn offloading_requires_confirmation_and_restoring_does_not() {
     // WHEN it is answered with yes THEN one request is sent
     asked(&mut app, 'o');
     assert_eq!(asked(&mut app, 'x'), None);
-    let Some(Request::Move(order)) = asked(&mut app, 'y') else { panic!() };
+    let Some(UiRequest::Move(order)) = asked(&mut app, 'y') else { panic!() };
     assert_eq!((order.of.pid, order.kind, order.by_driver), (4242, OperationKind::Offload, false));
     assert_eq!(asked(&mut app, 'y'), None);
     // AND there is nothing to restore yet
@@ -318,11 +318,11 @@ fn offloading_requires_confirmation_and_restoring_does_not() {
     }
     // WHEN it is offloaded THEN r restores it
     let mut app = with_move_status(app, offloaded());
-    let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!() };
+    let Some(UiRequest::Move(order)) = asked(&mut app, 'r') else { panic!() };
     assert_eq!((order.kind, order.by_driver), (OperationKind::Restore, false));
     // AND a checkpoint of the driver is restored by the driver
     let mut app = with_move_status(app, MoveStatus { state: MoveState::Checkpointed, ..MoveStatus::default() });
-    let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!() };
+    let Some(UiRequest::Move(order)) = asked(&mut app, 'r') else { panic!() };
     assert!(order.by_driver);
 }
 
@@ -335,7 +335,7 @@ fn a_process_that_memlab_cannot_move_is_checkpointed_by_the_driver() {
     asked(&mut app, 'o');
     let text = format!("{:?}", draw(&mut app, (120, 40)).backend());
     assert!(text.contains("with the CUDA driver (--full)?"), "{text}");
-    let Some(Request::Move(order)) = asked(&mut app, 'y') else { panic!() };
+    let Some(UiRequest::Move(order)) = asked(&mut app, 'y') else { panic!() };
     assert!(order.by_driver);
 }
 
@@ -344,7 +344,7 @@ fn impossible_moves_are_explained() {
     // GIVEN a program that has ended, as in `memlab view` WHEN keys request a move THEN a notice says so
     let mut story = trained(2);
     story.end("0", "null");
-    let mut app = app_on(vec![story.process(State::Ended { code: Some(0), signal: None })], 5);
+    let mut app = app_on(vec![story.process(ProcessState::Ended { code: Some(0), signal: None })], 5);
     for key in ['o', 'r'] {
         assert_eq!(asked(&mut app, key), None);
         assert_eq!(app.context.notice.as_deref(), Some("train.py (PID 4242) has ended: it has no GPU memory any more"));
@@ -369,13 +369,14 @@ fn impossible_moves_are_explained() {
 fn on_the_processes_screen_keys_move_the_selected_process() {
     let mut second = Story::begin(4243, Some((1, 2)));
     second.train(0, 1);
-    let mut app = app_on(vec![trained(1).process(State::Recording), second.process(State::Recording)], 20);
+    let mut app =
+        app_on(vec![trained(1).process(ProcessState::Recording), second.process(ProcessState::Recording)], 20);
     let about = |moving| MemoryLocation { moving: Some(moving), ..MemoryLocation::default() };
     let known = HashMap::from([(4242, about(resident())), (4243, about(offloaded()))]);
     app.on_mover_update(MoverUpdate { known, outcomes: Vec::new() });
     press(&mut app, "7j");
     draw(&mut app, (120, 40));
-    let Some(Request::Move(order)) = asked(&mut app, 'r') else { panic!("{:?}", app.context.notice) };
+    let Some(UiRequest::Move(order)) = asked(&mut app, 'r') else { panic!("{:?}", app.context.notice) };
     assert_eq!(order.of.pid, 4243);
     press(&mut app, "1");
     assert_eq!(asked(&mut app, 'r'), None);
@@ -418,7 +419,7 @@ fn assert_harmless(buffer: &Buffer) {
 fn hostile_names_cannot_control_the_terminal() {
     // GIVEN a trace with escape codes, loops and out-of-range numbers
     for screen in Screen::ALL {
-        let mut app = app_on(vec![hostile().process_in(State::Recording, screen.detail())], 5);
+        let mut app = app_on(vec![hostile().process_in(ProcessState::Recording, screen.detail())], 5);
         app.screen = screen;
         // WHEN it is shown at any size THEN no cell has a control character
         for size in SIZES {
@@ -435,11 +436,11 @@ fn any_app(state: usize) -> App {
             with_output(live(3), (80, 24)),
             MoveStatus { operation: Some(hostile_operation()), ..offloading() },
         ),
-        2 => app_on(vec![hostile().process(State::Recording)], 5),
+        2 => app_on(vec![hostile().process(ProcessState::Recording)], 5),
         3 => {
             let mut story = trained(1);
             story.out_of_memory(0);
-            app_on(vec![story.process(State::Killed)], 5)
+            app_on(vec![story.process(ProcessState::Killed)], 5)
         }
         _ => app_on(vec![ProcessSnapshot::default()], 5),
     }
@@ -513,7 +514,7 @@ fn small_screens_cut_no_figure() {
         let mut story = Story::begin(4242, None);
         story.device(0, total << 20);
         story.alloc(0, used << 20, 1, 0, 64);
-        let mut app = app_on(vec![story.process(State::Ended { code: Some(0), signal: None })], 10);
+        let mut app = app_on(vec![story.process(ProcessState::Ended { code: Some(0), signal: None })], 10);
         let screen = text_of(&draw(&mut app, (30, 8)));
         let rows = screen.lines().skip(2).take(5).collect::<Vec<_>>().join("\n");
         for label in labels {

@@ -16,14 +16,14 @@ use memlab_viewer::overlays::Overlay;
 use memlab_viewer::query::Detail;
 use memlab_viewer::screen::Screen;
 use memlab_viewer::screens::segments::pieces;
-use memlab_viewer::snapshot::{Snapshot, State};
+use memlab_viewer::snapshot::{ProcessState, Snapshot};
 use memlab_viewer::theme::{Depth, Palette, Theme};
 use proptest::prelude::*;
 
 #[test]
 fn the_map_of_a_running_program() {
     assert_looks("segments-live", || {
-        let mut app = on_segments(&mapped(), State::Recording);
+        let mut app = on_segments(&mapped(), ProcessState::Recording);
         press(&mut app, "jjjlll");
         app
     });
@@ -48,7 +48,7 @@ fn blocks_that_match_the_filter_are_highlighted() {
     });
     // AND the cursor moves from each matching block to the next
     let mut app = on_segments(&mapped(), ENDED);
-    app.context.set_filter("size>150MiB");
+    app.context.set_filter("size>150MiB").unwrap();
     let mut seen = Vec::new();
     for _ in 0..6 {
         press(&mut app, "l");
@@ -185,13 +185,13 @@ fn the_mouse_selects_pieces() {
 #[test]
 fn the_cursor_stays_when_the_map_changes() {
     // GIVEN the cursor on a block
-    let mut app = on_segments(&mapped(), State::Recording);
+    let mut app = on_segments(&mapped(), ProcessState::Recording);
     press(&mut app, "jjjll");
     let address = app.segments.selected_piece(&app.context).expect("a piece").address;
     // WHEN it and the one before it are freed THEN the cursor is on the resulting hole
     let mut later = mapped();
     later.line(&format!(r#"["f",900000000,1,0,{}]"#, address - 192 * MIB));
-    let process = later.process_in(State::Recording, Detail::Segments);
+    let process = later.process_in(ProcessState::Recording, Detail::Segments);
     app.on_snapshot(Arc::new(Snapshot { processes: vec![process], ..Snapshot::default() }));
     let piece = app.segments.selected_piece(&app.context).expect("a piece");
     assert_eq!((piece.block, piece.bytes), (None, 288 * MIB));

@@ -9,7 +9,7 @@ use memlab_trace::SegmentMap;
 use memlab_viewer::app::{self, App};
 use memlab_viewer::query::Detail;
 use memlab_viewer::screen::Screen;
-use memlab_viewer::snapshot::State;
+use memlab_viewer::snapshot::ProcessState;
 use memlab_viewer::text;
 use proptest::prelude::*;
 use ratatui::buffer::Buffer;
@@ -26,7 +26,7 @@ fn hostile_names_and_numbers_cannot_control_the_terminal() {
         story.line(r#"["a",5,1,3,16384,0,20,30,5]"#);
         story.line(r#"["a",5,1,3,20000,100000,20,30,5]"#);
         story.line(r#"["a",5,1,3,20100,100,20,30,5]"#);
-        let mut app = app_on(vec![story.process_in(State::Recording, detail)]);
+        let mut app = app_on(vec![story.process_in(ProcessState::Recording, detail)]);
         app.screen = screen;
         for size in SIZES {
             for keys in ["", "l", "j", "fF", "G", "k", "++++", "h", "⇟"] {
@@ -42,12 +42,12 @@ fn hostile_names_and_numbers_cannot_control_the_terminal() {
 
 fn any_app(state: usize) -> App {
     match state {
-        0 => on_segments(&mapped(), State::Recording),
-        1 => on_events(&eventful(), State::Recording),
+        0 => on_segments(&mapped(), ProcessState::Recording),
+        1 => on_events(&eventful(), ProcessState::Recording),
         2 => on_map(None),
         3 => on_map(Some(SegmentMap { stray_blocks: 3, ..SegmentMap::default() })),
-        4 => app_on(vec![hostile().process_in(State::Recording, Detail::Events)]),
-        _ => app_on(vec![hostile().process_in(State::Recording, Detail::Segments)]),
+        4 => app_on(vec![hostile().process_in(ProcessState::Recording, Detail::Events)]),
+        _ => app_on(vec![hostile().process_in(ProcessState::Recording, Detail::Segments)]),
     }
 }
 
@@ -78,7 +78,7 @@ proptest! {
         rows in 1u16..90,
     ) {
         let mut app = any_app(state);
-        app.context.set_filter(filter);
+        app.context.set_filter(filter).unwrap();
         for key in keys.chars() {
             press(&mut app, &key.to_string());
             app::draw(&mut Buffer::empty(Rect::new(0, 0, columns, rows)), &mut app);

@@ -10,7 +10,7 @@ use memlab_viewer::app::{self, App};
 use memlab_viewer::context::ShownMoment;
 use memlab_viewer::screen::Screen;
 use memlab_viewer::screens::steps::changes::{Changes, total};
-use memlab_viewer::snapshot::{ProcessSnapshot, Snapshot, State};
+use memlab_viewer::snapshot::{ProcessSnapshot, ProcessState, Snapshot};
 use memlab_viewer::text;
 use memlab_viewer::theme::{Depth, Palette, Theme};
 use proptest::prelude::*;
@@ -146,7 +146,7 @@ fn growth_keeps_its_colour_as_a_leak_grows() {
 
 #[test]
 fn steps_before_the_comparison_is_loaded() {
-    let ended = State::Ended { code: Some(0), signal: None };
+    let ended = ProcessState::Ended { code: Some(0), signal: None };
     assert_looks("steps-ended", &mut app_on(Screen::Steps, vec![leaking(6).process(ended)]));
 }
 
@@ -239,7 +239,7 @@ fn changes_sum_to_the_models_figures() {
 #[test]
 fn the_cursor_stays_on_its_step_while_others_end() {
     let at = |steps: u64| {
-        Arc::new(Snapshot { processes: vec![trained(steps).process(State::Recording)], ..Snapshot::default() })
+        Arc::new(Snapshot { processes: vec![trained(steps).process(ProcessState::Recording)], ..Snapshot::default() })
     };
     let mut app = app();
     app.screen = Screen::Steps;
@@ -324,10 +324,10 @@ fn eight_ranks() -> Vec<ProcessSnapshot> {
             story.text = story.text.replace("\"host\":\"gpu1\"", "\"host\":\"gpu2\"");
         }
         let state = match rank {
-            2 => State::Ended { code: None, signal: Some(9) },
-            6 => State::Stopped,
-            7 => State::Ended { code: Some(1), signal: None },
-            _ => State::Recording,
+            2 => ProcessState::Ended { code: None, signal: Some(9) },
+            6 => ProcessState::Stopped,
+            7 => ProcessState::Ended { code: Some(1), signal: None },
+            _ => ProcessState::Recording,
         };
         if rank == 7 {
             story.out_of_memory(device);
@@ -342,7 +342,7 @@ fn eight_ranks() -> Vec<ProcessSnapshot> {
     child.text = child.text.replace("\"parent_pid\":4200", "\"parent_pid\":5001");
     child.device(1, 141 * GIB);
     child.alloc(1, 300 * MIB, 3, 0, 0);
-    processes.push(child.process(State::Ended { code: Some(0), signal: None }));
+    processes.push(child.process(ProcessState::Ended { code: Some(0), signal: None }));
     processes
 }
 
@@ -365,7 +365,7 @@ fn eight_ranks_and_a_child() {
 
 #[test]
 fn one_process() {
-    assert_looks("processes-one", &mut app_on(Screen::Processes, vec![trained(3).process(State::Recording)]));
+    assert_looks("processes-one", &mut app_on(Screen::Processes, vec![trained(3).process(ProcessState::Recording)]));
 }
 
 #[test]
@@ -416,7 +416,7 @@ fn a_program_without_pytorch_has_a_peak_of_used_memory() {
     story.device(0, 141 * GIB);
     story.line(r#"["d+",5000000,1,0,4096,1073741824,"device","cudaMalloc","main",1,0,0]"#);
     story.used(0, 2 * GIB, 141 * GIB, GIB);
-    let mut app = app_on(Screen::Overview, vec![story.process(State::Recording)]);
+    let mut app = app_on(Screen::Overview, vec![story.process(ProcessState::Recording)]);
     let rows = screen(&mut app, (120, 40));
     find(&rows, "peak 2.00 GiB used at");
 }
@@ -428,8 +428,11 @@ fn any_app(state: usize) -> App {
         1 => opened(Screen::Steps, &[&leaking(7)]).0,
         2 => opened(Screen::Steps, &[&hostile()]).0,
         3 => app_on(Screen::Processes, eight_ranks()),
-        4 => app_on(Screen::Steps, vec![hostile().process(State::Killed), hostile().process(State::Recording)]),
-        _ => app_on(Screen::Processes, vec![ProcessSnapshot::default(), trained(2).process(State::Killed)]),
+        4 => app_on(
+            Screen::Steps,
+            vec![hostile().process(ProcessState::Killed), hostile().process(ProcessState::Recording)],
+        ),
+        _ => app_on(Screen::Processes, vec![ProcessSnapshot::default(), trained(2).process(ProcessState::Killed)]),
     }
 }
 

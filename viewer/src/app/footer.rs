@@ -80,7 +80,7 @@ fn is_category(prompt: &Prompt) -> bool {
 
 fn keys(app: &App) -> Vec<FooterKey> {
     let context = &app.context;
-    let own = app.front().footer_keys(context);
+    let own = app.current_screen().footer_keys(context);
     let mut keys = footer_keys(&[("q", "quit"), ("?", "help")]);
     keys.extend(own.first);
     if app.screen == Screen::Output {

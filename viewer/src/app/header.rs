@@ -10,7 +10,7 @@ use crate::context::{HitTarget, ShownMoment};
 use crate::format;
 use crate::screen::Screen;
 use crate::screens::output::Program;
-use crate::snapshot::State;
+use crate::snapshot::ProcessState;
 use crate::text;
 use crate::widgets::pane::{put, put_spans};
 
@@ -128,14 +128,17 @@ fn state_of(app: &App) -> (String, Style) {
             Some(Program::Ended(how)) => (how.clone(), theme.warn),
             _ => ("waiting".to_owned(), theme.dim),
         },
-        Some(State::Opening { read, total }) => (format!("opening {}", format::percent(read, total)), theme.warn),
-        Some(State::Recording) => ("recording".to_owned(), theme.good),
-        Some(State::Stopped) => ("stopped".to_owned(), theme.warn),
-        Some(State::Ended { code: Some(0), .. }) => ("ended".to_owned(), theme.dim),
-        Some(State::Ended { signal: Some(signal), .. }) => (crate::signals::describe(signal), theme.bad),
-        Some(State::Ended { code: Some(code), .. }) => (format!("exit code {code}"), theme.bad),
-        Some(State::Ended { .. }) => ("ended".to_owned(), theme.dim),
-        Some(State::Killed) => ("killed".to_owned(), theme.bad),
+        Some(ProcessState::Opening { read, total }) => {
+            (format!("opening {}", format::percent(read, total)), theme.warn)
+        }
+        Some(ProcessState::Recording) => ("recording".to_owned(), theme.good),
+        Some(ProcessState::Stopped) => ("stopped".to_owned(), theme.warn),
+        Some(ProcessState::Ended { code: Some(0), .. }) => ("ended".to_owned(), theme.dim),
+        Some(ProcessState::Ended { signal: Some(signal), .. }) => (crate::signals::describe(signal), theme.bad),
+        Some(ProcessState::Ended { code: Some(code), .. }) => (format!("exit code {code}"), theme.bad),
+        Some(ProcessState::Ended { .. }) => ("ended".to_owned(), theme.dim),
+        Some(ProcessState::Killed) => ("killed".to_owned(), theme.bad),
+        Some(ProcessState::Unreadable) => ("unreadable".to_owned(), theme.bad),
     }
 }
 

@@ -6,7 +6,7 @@ use super::prompt::PromptKind;
 use super::state::App;
 use crate::context::ShownMoment;
 use crate::overlays::{Answer, ExportMenu, Help, Overlay, SourceView};
-use crate::request::Request;
+use crate::request::UiRequest;
 use crate::screen::Screen;
 use crate::screens::screen_state::Action;
 
@@ -18,14 +18,14 @@ const ALL_ROWS: isize = isize::MAX / 2;
 
 impl App {
     /// A key was pressed.
-    pub fn on_key(&mut self, key: KeyEvent) -> Option<Request> {
+    pub fn on_key(&mut self, key: KeyEvent) -> Option<UiRequest> {
         if key.kind == KeyEventKind::Release {
             return None;
         }
         self.change_moment(|app| app.route_key(key))
     }
 
-    fn route_key(&mut self, key: KeyEvent) -> Option<Request> {
+    fn route_key(&mut self, key: KeyEvent) -> Option<UiRequest> {
         self.context.notice = None;
         if self.is_typing() {
             return self.output.on_typed_key(key);
@@ -33,7 +33,7 @@ impl App {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             match key.code {
                 KeyCode::Char('c') => return self.on_interrupt(),
-                KeyCode::Char('l') => return Some(Request::Redraw),
+                KeyCode::Char('l') => return Some(UiRequest::Redraw),
                 KeyCode::Char('d') => self.scroll(&|page| page / 2),
                 KeyCode::Char('u') => self.scroll(&|page| -(page / 2)),
                 _ => {}
@@ -59,12 +59,14 @@ impl App {
         self.screen == Screen::Output && self.output.is_typing() && self.overlay.is_none()
     }
 
-    fn on_plain_key(&mut self, key: KeyEvent) -> Option<Request> {
+    fn on_plain_key(&mut self, key: KeyEvent) -> Option<UiRequest> {
         let by = if key.modifiers.contains(KeyModifiers::SHIFT) { FAR_COLUMNS } else { 1 };
         match key.code {
             KeyCode::Char('q') if self.output.program_runs() => self.overlay = Some(Overlay::Leave),
-            KeyCode::Char('q') => return Some(Request::Quit),
-            KeyCode::Char('?') | KeyCode::F(1) => self.overlay = Some(Overlay::Help(Help::new(self.front().help()))),
+            KeyCode::Char('q') => return Some(UiRequest::Quit),
+            KeyCode::Char('?') | KeyCode::F(1) => {
+                self.overlay = Some(Overlay::Help(Help::new(self.current_screen().help())))
+            }
             KeyCode::Tab => self.turn_screen(1),
             KeyCode::BackTab => self.turn_screen(self.screens().len() - 1),
             KeyCode::Char(digit @ '1'..='9') => {
@@ -134,20 +136,20 @@ impl App {
     /// Removes the filter, then the chosen moment.
     fn on_escape(&mut self) {
         if !self.context.filter.is_empty() {
-            self.context.set_filter("");
+            self.context.clear_filter();
         } else if self.context.moment == ShownMoment::Then {
             self.context.show(ShownMoment::Now);
         }
     }
 
     /// Ctrl-C: leaves if no program runs that was started here; else asks, and the second time interrupts the program.
-    fn on_interrupt(&mut self) -> Option<Request> {
+    fn on_interrupt(&mut self) -> Option<UiRequest> {
         if !self.output.program_runs() {
-            return Some(Request::Quit);
+            return Some(UiRequest::Quit);
         }
         if self.overlay == Some(Overlay::Leave) {
             self.overlay = None;
-            return Some(Request::Interrupt);
+            return Some(UiRequest::Interrupt);
         }
         self.overlay = Some(Overlay::Leave);
         None

@@ -5,7 +5,7 @@ use crate::offload::control::{MoveState, OperationKind};
 use crate::offload::mover::{MemoryLocation, MoveOrder, WatchedProcess};
 use crate::offload::operation;
 use crate::overlays::{OffloadQuestion, Overlay};
-use crate::request::Request;
+use crate::request::UiRequest;
 use crate::screen::Screen;
 use crate::snapshot::ProcessSnapshot;
 use crate::text;
@@ -59,9 +59,9 @@ impl App {
     }
 
     /// `r`: restores. It does not ask, since nothing is lost.
-    pub(super) fn restore(&mut self) -> Option<Request> {
+    pub(super) fn restore(&mut self) -> Option<UiRequest> {
         match self.restore_order() {
-            Ok(order) => Some(Request::Move(order)),
+            Ok(order) => Some(UiRequest::Move(order)),
             Err(why_not) => {
                 self.context.notice = Some(why_not);
                 None

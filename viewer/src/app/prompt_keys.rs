@@ -20,7 +20,7 @@ impl App {
         match key {
             KeyCode::Esc => {
                 if prompt.kind == PromptKind::Filter {
-                    self.context.set_filter("");
+                    self.context.clear_filter();
                 }
                 self.prompt = None;
                 return;
@@ -37,7 +37,7 @@ impl App {
         // A filter applies while it is typed, as far as it can be parsed.
         if prompt.kind == PromptKind::Filter {
             let text = prompt.text.clone();
-            let error = self.context.set_filter(&text);
+            let error = self.context.set_filter(&text).err();
             if let Some(prompt) = &mut self.prompt {
                 prompt.error = error;
             }

@@ -21,7 +21,7 @@ pub fn save(app: &mut App, kind: ExportKind, (columns, rows): (u16, u16)) -> Str
             (svg::picture(&buffer, &app.context.theme), "svg")
         }
         ExportKind::Csv | ExportKind::Json => {
-            let Some(rows) = app.front().rows(&app.context) else {
+            let Some(rows) = app.current_screen().rows(&app.context) else {
                 return "this screen is no table: write it as a picture".to_owned();
             };
             match kind {

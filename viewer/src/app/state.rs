@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::context::{ChartWindow, Context, ShownMoment};
 use crate::offload::mover::MoverUpdate;
 use crate::overlays::Overlay;
-use crate::program_screen::ProgramScreen;
+use crate::program_terminal::ProgramTerminal;
 use crate::query::{ComparisonQuery, Cursor, Detail, Query};
 use crate::screen::{Screen, TablePane};
 use crate::screens::events::EventsScreen;
@@ -19,8 +19,11 @@ use crate::screens::processes::ProcessesScreen;
 use crate::screens::screen_state::ScreenState;
 use crate::screens::segments::SegmentsScreen;
 use crate::screens::steps::StepsScreen;
-use crate::snapshot::{Snapshot, State};
+use crate::snapshot::{ProcessState, Snapshot};
 use crate::theme::Theme;
+
+/// The screen is drawn again when the time shown has advanced by so much.
+const CLOCK_RESOLUTION_NS: u64 = 250_000_000;
 
 /// The dashboard.
 pub struct App {
@@ -28,21 +31,13 @@ pub struct App {
     pub context: Context,
     /// The screen in front.
     pub screen: Screen,
-    /// All at a glance.
     pub overview: OverviewScreen,
-    /// The lines.
     pub lines: LinesScreen,
-    /// The layers.
     pub layers: LayersScreen,
-    /// The memory map.
     pub segments: SegmentsScreen,
-    /// The steps.
     pub steps: StepsScreen,
-    /// The events.
     pub events: EventsScreen,
-    /// The processes.
     pub processes: ProcessesScreen,
-    /// What the program prints.
     pub output: OutputScreen,
     /// What is drawn over the screen.
     pub overlay: Option<Overlay>,
@@ -57,6 +52,23 @@ pub struct App {
     paused_at: Option<Cursor>,
     /// The moment to go to when the first data comes.
     start_moment: Option<String>,
+}
+
+/// The state of a screen of `$app`, borrowed as `&dyn ScreenState` or, with `mut`, as `&mut dyn ScreenState`.
+macro_rules! screen_state {
+    ($app:ident, $screen:expr $(, $mutable:tt)?) => {{
+        let state: &$($mutable)? dyn ScreenState = match $screen {
+            Screen::Overview => &$($mutable)? $app.overview,
+            Screen::Lines => &$($mutable)? $app.lines,
+            Screen::Layers => &$($mutable)? $app.layers,
+            Screen::Segments => &$($mutable)? $app.segments,
+            Screen::Steps => &$($mutable)? $app.steps,
+            Screen::Events => &$($mutable)? $app.events,
+            Screen::Processes => &$($mutable)? $app.processes,
+            Screen::Output => &$($mutable)? $app.output,
+        };
+        state
+    }};
 }
 
 impl App {
@@ -84,7 +96,7 @@ impl App {
     }
 
     /// The same with a screen for what the program prints to `terminal`.
-    pub fn with_program(mut self, terminal: Arc<Mutex<ProgramScreen>>) -> Self {
+    pub fn with_program(mut self, terminal: Arc<Mutex<ProgramTerminal>>) -> Self {
         self.output = OutputScreen::of_program(terminal);
         self
     }
@@ -102,38 +114,19 @@ impl App {
     }
 
     /// The screens there are.
-    pub fn screens(&self) -> &'static [Screen] {
-        let all = &Screen::ALL;
-        if self.output.has_program() { all } else { &all[..all.len() - 1] }
+    pub fn screens(&self) -> Vec<Screen> {
+        let has_program = self.output.has_program();
+        Screen::ALL.into_iter().filter(|screen| *screen != Screen::Output || has_program).collect()
     }
 
     /// The state of a screen, and the context.
     pub(super) fn screen_mut(&mut self, screen: Screen) -> (&mut dyn ScreenState, &mut Context) {
-        let state: &mut dyn ScreenState = match screen {
-            Screen::Overview => &mut self.overview,
-            Screen::Lines => &mut self.lines,
-            Screen::Layers => &mut self.layers,
-            Screen::Segments => &mut self.segments,
-            Screen::Steps => &mut self.steps,
-            Screen::Events => &mut self.events,
-            Screen::Processes => &mut self.processes,
-            Screen::Output => &mut self.output,
-        };
-        (state, &mut self.context)
+        (screen_state!(self, screen, mut), &mut self.context)
     }
 
     /// The state of the screen in front.
-    pub(super) fn front(&self) -> &dyn ScreenState {
-        match self.screen {
-            Screen::Overview => &self.overview,
-            Screen::Lines => &self.lines,
-            Screen::Layers => &self.layers,
-            Screen::Segments => &self.segments,
-            Screen::Steps => &self.steps,
-            Screen::Events => &self.events,
-            Screen::Processes => &self.processes,
-            Screen::Output => &self.output,
-        }
+    pub(super) fn current_screen(&self) -> &dyn ScreenState {
+        screen_state!(self, self.screen)
     }
 
     /// The screen whose rows the keys move: on the overview that of the table with the focus.
@@ -149,8 +142,8 @@ impl App {
     pub fn on_snapshot(&mut self, snapshot: Arc<Snapshot>) {
         self.latest = snapshot;
         let (new, old) = (&self.latest, &self.context.snapshot);
-        let answers = (&new.cursor, new.detail, &new.trace) != (&old.cursor, old.detail, &old.trace);
-        if !self.context.paused || answers && self.latest.cursor.is_some() {
+        let is_response = (&new.cursor, new.detail, &new.trace) != (&old.cursor, old.detail, &old.trace);
+        if !self.context.paused || is_response && self.latest.cursor.is_some() {
             self.context.snapshot = self.latest.clone();
             self.change_moment(|app| {
                 app.go_to_start_moment();
@@ -161,12 +154,12 @@ impl App {
         }
     }
 
-    /// Time goes on. Returns whether the screen shows it.
+    /// Advances the clock; returns whether to redraw.
     pub fn on_tick(&mut self, now_unix_ns: u64) -> bool {
         if self.context.paused {
             return false;
         }
-        let clock = |now: u64| self.context.process().map(|process| process.until(now) / 250_000_000);
+        let clock = |now: u64| self.context.process().map(|process| process.until(now) / CLOCK_RESOLUTION_NS);
         let changed = clock(self.context.now_unix_ns) != clock(now_unix_ns);
         self.context.now_unix_ns = now_unix_ns;
         changed
@@ -194,7 +187,7 @@ impl App {
         }
     }
 
-    /// What snapshots are to show beyond what all do.
+    /// The query for the next snapshot.
     pub fn query(&self) -> Query {
         let context = &self.context;
         let detail = match self.screen.detail() {
@@ -237,7 +230,7 @@ impl App {
     fn go_to_start_moment(&mut self) {
         let context = &mut self.context;
         if context.device().is_some_and(|device| device.totals.peak_used_bytes > 0)
-            && context.process().is_some_and(|process| !matches!(process.state, State::Opening { .. }))
+            && context.process().is_some_and(|process| !matches!(process.state, ProcessState::Opening { .. }))
             && let Some(text) = self.start_moment.take()
         {
             context.notice = context.go_to(&text).err();

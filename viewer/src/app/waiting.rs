@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 use super::state::App;
 use crate::format::{self, Units};
 use crate::screens::output::Program;
-use crate::snapshot::State;
+use crate::snapshot::ProcessState;
 use crate::text;
 use crate::widgets::pane::{bar, put};
 
@@ -16,7 +16,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, app: &App) {
     let mut lines = Vec::new();
     match app.context.process() {
         Some(process) => match process.state {
-            State::Opening { read, total } => {
+            ProcessState::Opening { read, total } => {
                 let share = if total == 0 { 0.0 } else { read as f64 / total as f64 };
                 let sizes = [read, total].map(|size| format::bytes(size, Units::Auto));
                 lines.push((format!("opening {}", process.path.display()), theme.title));

@@ -80,7 +80,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let moment = options.at.unwrap_or(if *format == Format::Perfetto { NamedMoment::End } else { NamedMoment::Peak });
     let load = |observer: &mut dyn Observer| {
         let mut loaded = load_at(file, moment, *device, observer)?;
-        loaded.choose(Libraries::scope(options.libraries));
+        loaded.set_scope(Libraries::scope(options.libraries));
         anyhow::Ok(loaded)
     };
     let mut notes = Vec::new();

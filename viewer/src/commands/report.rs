@@ -59,7 +59,7 @@ fn print(files: &[PathBuf], at: Option<NamedMoment>, json: bool, scope: Option<S
         match (named, json) {
             ((file, Some(moment)), json) => {
                 let mut loaded = load_at(&file, moment, None, &mut ())?;
-                loaded.choose(scope);
+                loaded.set_scope(scope);
                 if json {
                     export::json::write(&mut report, &file, &loaded, None)?;
                 } else {
@@ -119,7 +119,7 @@ fn write_page(files: &[PathBuf], at: Option<NamedMoment>, out: &Path, scope: Opt
     destination.check(file, true)?;
     if let Some(moment) = moment {
         let mut loaded = load_at(file, *moment, None, &mut ())?;
-        loaded.choose(scope);
+        loaded.set_scope(scope);
         progress::announce("writing the page", || destination.write(|mut out| write_html_at(&mut out, file, &loaded)))?;
     } else {
         let mut loaded = progress::report(|progress| load_whole(file, progress))?;

@@ -109,7 +109,7 @@ fn app(config: &Config, theme: Theme, options: &Options) -> anyhow::Result<App> 
         app.start_at(moment);
     }
     if let Some(filter) = &options.filter
-        && let Some(error) = app.context.set_filter(filter)
+        && let Err(error) = app.context.set_filter(filter)
     {
         return Err(bad_input(format!("--filter {filter}: {error}")));
     }

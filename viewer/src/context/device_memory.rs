@@ -1,6 +1,6 @@
 //! Where the GPU memory of the processes is: on the devices, or moved to host memory.
 
-use super::shared::Context;
+use super::state::Context;
 use crate::offload::control::{MoveState, OperationKind};
 use crate::offload::mover::MemoryLocation;
 use crate::offload::operation;

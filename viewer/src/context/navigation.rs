@@ -3,7 +3,7 @@
 use memlab_trace::SeekTarget;
 
 use super::moment::{ChartWindow, ShownMoment};
-use super::shared::Context;
+use super::state::Context;
 use crate::moment::NamedMoment;
 use crate::query::Cursor;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot};

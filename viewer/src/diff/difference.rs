@@ -1,6 +1,6 @@
 //! What changed from one moment to another.
 
-use memlab_trace::{Category, Scope};
+use memlab_trace::{ByScope, Category, Scope};
 
 use super::change::{Change, order};
 use super::layers::{self, LayerChange};
@@ -18,10 +18,8 @@ pub struct Difference {
     pub totals: [(&'static str, Change); 3],
     /// What categories hold, the greatest change first.
     pub categories: Vec<(Category, Change)>,
-    /// What the user's lines hold, the greatest change first.
-    pub lines: Vec<LineChange>,
-    /// The same memory by the innermost lines of the user's code or of a library.
-    pub library_lines: Vec<LineChange>,
+    /// What lines hold, the greatest change first; the same memory in each scope.
+    pub lines: ByScope<Vec<LineChange>>,
     /// Whose lines are shown.
     pub scope: Scope,
     /// What layers hold, the greatest change first.
@@ -47,8 +45,7 @@ impl Difference {
                 ("used", of(a.used_bytes, b.used_bytes)),
             ],
             categories,
-            lines: lines::compare(&before, &after, Scope::Users),
-            library_lines: lines::compare(&before, &after, Scope::Libraries),
+            lines: ByScope::from_fn(|scope| lines::compare(&before, &after, scope)),
             scope: scope.unwrap_or(match before.dominant_library_call || after.dominant_library_call {
                 true => Scope::Libraries,
                 false => Scope::Users,
@@ -63,9 +60,6 @@ impl Difference {
 impl Difference {
     /// What the lines hold that are shown.
     pub fn shown_lines(&self) -> &[LineChange] {
-        match self.scope {
-            Scope::Users => &self.lines,
-            Scope::Libraries => &self.library_lines,
-        }
+        &self.lines[self.scope]
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use memlab_trace::Scope;
 use serde::Serialize;
 
 use super::change::Change;
@@ -91,8 +92,8 @@ pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<(
         after: moment(&difference.after),
         totals: difference.totals.iter().map(|(name, change)| row(name, *change)).collect(),
         categories: difference.categories.iter().map(|(category, change)| row(category.as_str(), *change)).collect(),
-        lines: lines(&difference.lines),
-        library_lines: lines(&difference.library_lines),
+        lines: lines(&difference.lines[Scope::Users]),
+        library_lines: lines(&difference.lines[Scope::Libraries]),
         lines_shown: difference.scope.as_str(),
         layers: difference
             .layers

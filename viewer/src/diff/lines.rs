@@ -52,7 +52,7 @@ impl LineChange {
 /// The changes of all lines of `scope` that hold something before or after.
 pub(super) fn compare(before: &Side, after: &Side, scope: Scope) -> Vec<LineChange> {
     let held = |side: &Side| -> HashMap<Option<Arc<Line>>, u64> {
-        side.held.lines_in(scope).iter().map(|held| (held.line.clone(), held.bytes)).collect()
+        side.held.lines[scope].iter().map(|held| (held.line.clone(), held.bytes)).collect()
     };
     let (held_before, held_after) = (held(before), held(after));
     let bytes_of =
@@ -70,7 +70,7 @@ pub(super) fn compare(before: &Side, after: &Side, scope: Scope) -> Vec<LineChan
     };
     note(None, None, Match::Same);
 
-    let (mut left, mut right) = (before.lines_in(scope).to_vec(), after.lines_in(scope).to_vec());
+    let (mut left, mut right) = (before.lines[scope].clone(), after.lines[scope].clone());
     let relative = |line: &Line, side: &Side| short_path(&line.file, &side.directory).to_owned();
     pair(&mut left, &mut right, |line| line.clone(), |line| line.clone(), |a, b| note(Some(a), Some(b), Match::Same));
     pair(

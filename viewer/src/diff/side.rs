@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memlab_trace::{DeviceView, Line, Model, Scope, load_whole};
+use memlab_trace::{ByScope, DeviceView, Line, Model, load_whole};
 
 use crate::holdings::Holdings;
 use crate::moment::{NamedMoment, device_of, load_at};
@@ -28,10 +28,8 @@ pub struct Side {
     pub held: Holdings,
     /// Whether the user's lines only call libraries, by the rule of the report.
     pub(super) dominant_library_call: bool,
-    /// All lines of the user that ever held something.
-    lines: Vec<Arc<Line>>,
-    /// The same with those of libraries.
-    library_lines: Vec<Arc<Line>>,
+    /// All lines of each scope that ever held something.
+    pub(super) lines: ByScope<Vec<Arc<Line>>>,
     /// All outermost modules, with their classes.
     pub(super) roots: Vec<(u32, Option<Arc<str>>)>,
 }
@@ -64,9 +62,9 @@ impl Side {
 
     fn new(named: TraceMoment, model: &Model, device: DeviceView, time: u64, steps_ended: u64, held: Holdings) -> Self {
         let header = model.header().cloned().unwrap_or_default();
-        let lines =
-            |scope| model.lines_in(device.index, scope).into_iter().filter_map(|view| view.line).collect::<Vec<_>>();
-        let (lines, library_lines) = (lines(Scope::Users), lines(Scope::Libraries));
+        let lines = ByScope::from_fn(|scope| {
+            model.lines_in(device.index, scope).into_iter().filter_map(|view| view.line).collect()
+        });
         let dominant_library_call = model.dominant_library_call(device.index).is_some();
         let layers = model.layers(device.index);
         let mut roots: Vec<_> =
@@ -74,26 +72,6 @@ impl Side {
         roots.sort();
         roots.dedup_by_key(|(root, _)| *root);
         let (command, directory) = (header.command, header.directory);
-        Self {
-            named,
-            command,
-            directory,
-            device,
-            time,
-            steps_ended,
-            held,
-            dominant_library_call,
-            lines,
-            library_lines,
-            roots,
-        }
-    }
-
-    /// All lines of `scope` that ever held something.
-    pub(super) fn lines_in(&self, scope: Scope) -> &[Arc<Line>] {
-        match scope {
-            Scope::Users => &self.lines,
-            Scope::Libraries => &self.library_lines,
-        }
+        Self { named, command, directory, device, time, steps_ended, held, dominant_library_call, lines, roots }
     }
 }

@@ -229,7 +229,7 @@ fn line_rows(held: &[(i32, Holdings)], scope: Scope, places: &Places) -> Vec<Lin
             live_bytes: line.bytes,
             backward_bytes: line.backward_bytes,
         };
-        held.lines_in(scope).iter().map(row).collect::<Vec<_>>()
+        held.lines[scope].iter().map(row).collect::<Vec<_>>()
     };
     held.iter().flat_map(of_device).collect()
 }

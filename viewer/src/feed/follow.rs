@@ -3,21 +3,13 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use memlab_trace::{Extent, Follower, Progress, ReadError, Replay, Scope, SeekOutcome, SeekTarget, SeekableReplay};
 
 use super::rates::Rates;
-use super::writer::{Writer, writer};
+use super::writer::WriterState;
 use crate::query::{Cursor, Detail, MomentHoldings};
-use crate::snapshot::{ProcessSnapshot, State};
-
-/// How often the writer is looked for.
-const CHECK: Duration = Duration::from_millis(250);
-/// A trace that grew so recently has a writer, whatever the process list says (it may be in a container).
-const GROWING: Duration = Duration::from_secs(2);
-/// Without any sign of its writer's machine, a trace this old has none.
-const QUIET: Duration = Duration::from_secs(10);
+use crate::snapshot::{ProcessSnapshot, ProcessState};
 
 enum Reading {
     /// A plain trace.
@@ -29,10 +21,10 @@ enum Reading {
 }
 
 /// What copies of the past may weigh together, in bytes.
-const BUDGET: usize = 256 << 20;
+const CHECKPOINT_BUDGET: usize = 256 << 20;
 
 /// How many of the latest events are kept for the screen.
-const EVENTS: usize = 5_000;
+const HISTORY_LENGTH: usize = 5_000;
 
 /// A trace and the model of what it said so far.
 pub struct Followed {
@@ -42,12 +34,10 @@ pub struct Followed {
     past: Option<SeekableReplay>,
     budget: usize,
     rates: Rates,
-    state: State,
+    state: ProcessState,
     skipped: u64,
     failure: Option<String>,
-    grew: Option<Instant>,
-    checked: Option<Instant>,
-    writer_is_dead: bool,
+    writer: WriterState,
 }
 
 /// What a poll brought.
@@ -66,7 +56,7 @@ impl Followed {
     ///
     /// If it cannot be read, is empty or is no trace that this memlab knows.
     pub fn open(path: &Path) -> Result<Self, ReadError> {
-        let mut replay = Replay::with_history(EVENTS);
+        let mut replay = Replay::with_history(HISTORY_LENGTH);
         let reading = match Follower::open(path) {
             Ok(mut follower) => {
                 let polled = follower.begin(&mut replay)?;
@@ -83,14 +73,15 @@ impl Followed {
             reading,
             replay,
             past: None,
-            budget: BUDGET,
+            budget: CHECKPOINT_BUDGET,
             rates: Rates::default(),
-            state: State::Opening { read: 0, total: std::fs::metadata(path).map_or(0, |metadata| metadata.len()) },
+            state: ProcessState::Opening {
+                read: 0,
+                total: std::fs::metadata(path).map_or(0, |metadata| metadata.len()),
+            },
             skipped: 0,
             failure: None,
-            grew: None,
-            checked: None,
-            writer_is_dead: false,
+            writer: WriterState::default(),
         })
     }
 
@@ -102,14 +93,14 @@ impl Followed {
     /// How far reading it has come.
     pub fn progress(&self) -> Progress {
         let (bytes_read, bytes_total) = match self.state {
-            State::Opening { read, total } => (read, total),
+            ProcessState::Opening { read, total } => (read, total),
             _ => (1, 1),
         };
         Progress { bytes_read, bytes_total, events: self.replay.model.events() }
     }
 
     /// Sets whose lines snapshots show; `None`: libraries' too where the user's only call them.
-    pub fn choose(&mut self, scope: Option<Scope>) {
+    pub fn set_scope(&mut self, scope: Option<Scope>) {
         self.replay.model.set_scope(scope);
     }
 
@@ -124,7 +115,7 @@ impl Followed {
         process.skipped_lines = self.skipped;
         process.failure.clone_from(&self.failure);
         if !self.is_over() {
-            self.rates.tell(&mut process);
+            self.rates.fill(&mut process);
         }
         process
     }
@@ -196,12 +187,12 @@ impl Followed {
         let Reading::Follows(follower) = &self.reading else { return };
         let length = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
         let is_far =
-            matches!(self.state, State::Opening { .. }) && length.saturating_sub(follower.extent().offset) > FAR;
-        self.replay.set_history_length(if is_far { 0 } else { EVENTS });
+            matches!(self.state, ProcessState::Opening { .. }) && length.saturating_sub(follower.extent().offset) > FAR;
+        self.replay.set_history_length(if is_far { 0 } else { HISTORY_LENGTH });
     }
 
-    /// What a long trace is read for is often a moment of its past: the way there is shorter from a place noted now.
-    fn note_position(&mut self) {
+    /// Checkpoints while reading, so that later seeks into the past are short.
+    fn add_checkpoint(&mut self) {
         let Reading::Follows(follower) = &self.reading else { return };
         let position = follower.position();
         if self.open_past().is_ok()
@@ -211,9 +202,9 @@ impl Followed {
         }
     }
 
-    /// How many traces share what copies of the past may weigh.
-    pub fn share(&mut self, count: usize) {
-        self.budget = BUDGET / count.max(1);
+    /// Divides the checkpoint budget among `count` traces.
+    pub fn split_checkpoint_budget(&mut self, count: usize) {
+        self.budget = CHECKPOINT_BUDGET / count.max(1);
         if let Some(past) = &mut self.past {
             past.set_checkpoint_budget(self.budget);
         }
@@ -223,7 +214,7 @@ impl Followed {
         match &mut self.past {
             Some(past) => Ok(past),
             empty => {
-                let past = empty.insert(SeekableReplay::open(&self.path, EVENTS)?);
+                let past = empty.insert(SeekableReplay::open(&self.path, HISTORY_LENGTH)?);
                 past.set_checkpoint_budget(self.budget);
                 Ok(past)
             }
@@ -241,7 +232,7 @@ impl Followed {
                         self.past = None; // It would keep the file that was replaced.
                     }
                     if polled.events > 0 || polled.restarted {
-                        self.grew = Some(Instant::now());
+                        self.writer.on_growth();
                     }
                     Polled { changed: polled.events > 0 || polled.restarted, more: polled.more }
                 }
@@ -251,7 +242,7 @@ impl Followed {
             Reading::Done => return Polled::default(),
         };
         if polled.more {
-            self.note_position();
+            self.add_checkpoint();
         }
         let changed = polled.changed | self.update_state(polled.more);
         Polled { changed, ..polled }
@@ -260,7 +251,7 @@ impl Followed {
     fn fail(&mut self, error: &ReadError) -> Polled {
         self.failure = Some(error.to_string());
         self.reading = Reading::Done;
-        self.state = State::Killed;
+        self.state = ProcessState::Unreadable;
         Polled { changed: true, more: false }
     }
 
@@ -274,15 +265,15 @@ impl Followed {
                     self.skipped = past.skipped().count;
                     self.failure = past.truncated().then(|| "the trace is cut short".to_owned());
                 }
-                self.state = self.ended().unwrap_or(State::Killed);
+                self.state = self.ended().unwrap_or(ProcessState::Killed);
                 Polled { changed: true, more: false }
             }
             Err(error) => self.fail(&error),
         }
     }
 
-    fn ended(&self) -> Option<State> {
-        self.replay.model.end().map(|end| State::Ended { code: end.code, signal: end.signal })
+    fn ended(&self) -> Option<ProcessState> {
+        self.replay.model.end().map(|end| ProcessState::Ended { code: end.code, signal: end.signal })
     }
 
     /// Brings the state up to date; whether it changed.
@@ -291,50 +282,34 @@ impl Followed {
             return false;
         }
         let before = self.state;
-        if more && matches!(before, State::Opening { .. }) {
+        if more && matches!(before, ProcessState::Opening { .. }) {
             let total = std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
             let read = match &self.reading {
                 Reading::Follows(follower) => follower.extent().offset,
                 Reading::Whole | Reading::Done => 0,
             };
-            self.state = State::Opening { read: read.min(total), total };
+            self.state = ProcessState::Opening { read: read.min(total), total };
             return before != self.state;
         }
         if let Some(ended) = self.ended() {
             self.state = ended;
             return before != self.state;
         }
-        if matches!(before, State::Opening { .. }) || self.checked.is_none_or(|checked| checked.elapsed() >= CHECK) {
-            self.checked = Some(Instant::now());
-            self.state = self.look_for_writer();
+        if matches!(before, ProcessState::Opening { .. }) || self.writer.is_check_due() {
+            self.state = self.check_writer();
         }
         before != self.state
     }
 
-    fn look_for_writer(&mut self) -> State {
-        let Some(header) = self.replay.model.header() else { return State::Recording };
-        // What was there when the file was opened says nothing about now.
-        let opening = matches!(self.state, State::Opening { .. });
-        let growing = !opening && self.grew.is_some_and(|grew| grew.elapsed() < GROWING);
-        let is_dead = match writer(header) {
-            Writer::Runs => return State::Recording,
-            Writer::Stopped => return State::Stopped,
-            Writer::Dead => !growing,
-            Writer::Elsewhere => {
-                let written = std::fs::metadata(&self.path).and_then(|metadata| metadata.modified()).ok();
-                !growing && written.and_then(|written| written.elapsed().ok()).is_none_or(|age| age > QUIET)
-            }
-        };
-        if !is_dead {
-            return State::Recording;
+    fn check_writer(&mut self) -> ProcessState {
+        let is_opening = matches!(self.state, ProcessState::Opening { .. });
+        let state = self.writer.check(self.replay.model.header(), &self.path, is_opening);
+        if state == ProcessState::Killed
+            && let Reading::Follows(follower) = &mut self.reading
+        {
+            // The lines after a hole are read by the next poll.
+            follower.set_writer_dead();
         }
-        if !self.writer_is_dead {
-            self.writer_is_dead = true;
-            if let Reading::Follows(follower) = &mut self.reading {
-                // The lines after a hole are read by the next poll.
-                follower.set_writer_dead();
-            }
-        }
-        State::Killed
+        state
     }
 }

@@ -17,7 +17,7 @@ pub fn look(
     let process = |followed: &mut Followed| {
         let is_shown = query.trace.as_ref().is_none_or(|trace| trace == followed.path());
         let detail = if is_shown { query.detail } else { Detail::None };
-        followed.choose(query.scope);
+        followed.set_scope(query.scope);
         match &query.cursor {
             None => Some(followed.snapshot(detail)),
             Some(cursor) => match followed.snapshot_at(cursor, detail, is_stale) {

@@ -22,7 +22,7 @@ pub struct Rates {
 
 impl Rates {
     /// Records the counts of a snapshot, and puts the recent rates into it.
-    pub fn tell(&mut self, process: &mut ProcessSnapshot) {
+    pub fn fill(&mut self, process: &mut ProcessSnapshot) {
         let passed = process.time.saturating_sub(self.since);
         let is_first = self.counts.is_empty();
         if is_first || passed >= STRETCH {

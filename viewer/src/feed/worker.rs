@@ -60,7 +60,7 @@ impl Worker {
             let count = self.followed.len();
             let stop = self.stop.clone();
             for followed in &mut self.followed {
-                followed.share(count);
+                followed.split_checkpoint_budget(count);
                 let polled = followed.poll(&|| is_disconnected(&stop));
                 dirty |= polled.changed;
                 more |= polled.more;

@@ -1,12 +1,61 @@
 //! Whether the process that writes a trace is still there.
 
 use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use memlab_trace::record::Header;
 
+use crate::snapshot::ProcessState;
+
+/// How often the writer is looked for.
+const WRITER_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// A trace that grew so recently has a writer, whatever the process list says (it may be in a container).
+const GROWTH_GRACE: Duration = Duration::from_secs(2);
+/// A trace of another machine that was not written for so long has no writer.
+const ABANDONED_AFTER: Duration = Duration::from_secs(10);
+
+/// When the writer of a trace was last seen or looked for.
+#[derive(Default)]
+pub struct WriterState {
+    grew: Option<Instant>,
+    checked: Option<Instant>,
+}
+
+impl WriterState {
+    /// The trace grew.
+    pub fn on_growth(&mut self) {
+        self.grew = Some(Instant::now());
+    }
+
+    /// Whether it is time for another check.
+    pub fn is_check_due(&self) -> bool {
+        self.checked.is_none_or(|checked| checked.elapsed() >= WRITER_CHECK_INTERVAL)
+    }
+
+    /// Whether the writer runs, is stopped, or is gone without a word in the trace.
+    pub fn check(&mut self, header: Option<&Header>, trace: &Path, is_opening: bool) -> ProcessState {
+        self.checked = Some(Instant::now());
+        let Some(header) = header else { return ProcessState::Recording };
+        // What was there when the file was opened says nothing about now.
+        let is_growing = !is_opening && self.grew.is_some_and(|grew| grew.elapsed() < GROWTH_GRACE);
+        let is_dead = match writer(header) {
+            Writer::Runs => return ProcessState::Recording,
+            Writer::Stopped => return ProcessState::Stopped,
+            Writer::Dead => !is_growing,
+            Writer::Elsewhere => {
+                let written = fs::metadata(trace).and_then(|metadata| metadata.modified()).ok();
+                let age = written.and_then(|written| written.elapsed().ok());
+                !is_growing && age.is_none_or(|age| age > ABANDONED_AFTER)
+            }
+        };
+        if is_dead { ProcessState::Killed } else { ProcessState::Recording }
+    }
+}
+
 /// What is known of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writer {
+enum Writer {
     /// It runs or sleeps.
     Runs,
     /// It is stopped.
@@ -18,7 +67,7 @@ pub enum Writer {
 }
 
 /// Looks for the process that a header names.
-pub fn writer(header: &Header) -> Writer {
+fn writer(header: &Header) -> Writer {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if !header.host.is_empty() && !host.trim_end().is_empty() && header.host != host.trim_end() {
         return Writer::Elsewhere;

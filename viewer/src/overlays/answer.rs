@@ -1,6 +1,6 @@
 //! What an overlay does with a key.
 
-use crate::request::Request;
+use crate::request::UiRequest;
 
 /// What becomes of an overlay after a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,5 +10,5 @@ pub enum Answer {
     /// It closes.
     Close,
     /// It closes, and something is to be done.
-    Request(Request),
+    Request(UiRequest),
 }

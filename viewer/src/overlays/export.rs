@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 
 use super::answer::Answer;
 use crate::context::{Context, HitTarget};
-use crate::request::{ExportKind, Request};
+use crate::request::{ExportKind, UiRequest};
 use crate::widgets::pane::{centered, clear, fact, frame, put};
 
 /// The choice of formats.
@@ -19,9 +19,9 @@ pub struct ExportMenu {
 /// A key was pressed.
 pub fn on_key(key: KeyCode) -> Answer {
     match key {
-        KeyCode::Char('c') => Answer::Request(Request::Export(ExportKind::Csv)),
-        KeyCode::Char('j') => Answer::Request(Request::Export(ExportKind::Json)),
-        KeyCode::Char('s') => Answer::Request(Request::Export(ExportKind::Svg)),
+        KeyCode::Char('c') => Answer::Request(UiRequest::Export(ExportKind::Csv)),
+        KeyCode::Char('j') => Answer::Request(UiRequest::Export(ExportKind::Json)),
+        KeyCode::Char('s') => Answer::Request(UiRequest::Export(ExportKind::Svg)),
         _ => Answer::Close,
     }
 }

@@ -6,7 +6,7 @@ use ratatui::layout::Rect;
 
 use super::answer::Answer;
 use crate::context::Context;
-use crate::request::Request;
+use crate::request::UiRequest;
 use crate::widgets::pane::{centered, clear, frame, put};
 
 const CHOICES: [(&str, &str); 4] = [
@@ -19,10 +19,10 @@ const CHOICES: [(&str, &str); 4] = [
 /// A key was pressed.
 pub fn on_key(key: KeyCode, program_runs: bool) -> Answer {
     match key {
-        KeyCode::Char('i') => Answer::Request(Request::Interrupt),
-        KeyCode::Char('t') => Answer::Request(Request::Terminate),
-        KeyCode::Char('d') => Answer::Request(Request::Detach),
-        KeyCode::Char('q') if !program_runs => Answer::Request(Request::Quit),
+        KeyCode::Char('i') => Answer::Request(UiRequest::Interrupt),
+        KeyCode::Char('t') => Answer::Request(UiRequest::Terminate),
+        KeyCode::Char('d') => Answer::Request(UiRequest::Detach),
+        KeyCode::Char('q') if !program_runs => Answer::Request(UiRequest::Quit),
         KeyCode::Esc | KeyCode::Char('n' | 'q') => Answer::Close,
         _ => Answer::Stay,
     }

@@ -10,7 +10,7 @@ use super::message::draw_box;
 use crate::context::Context;
 use crate::format;
 use crate::offload::mover::MoveOrder;
-use crate::request::Request;
+use crate::request::UiRequest;
 use crate::widgets::pane::put_spans;
 
 /// The question whether to offload a program.
@@ -26,7 +26,7 @@ impl OffloadQuestion {
     /// A key was pressed.
     pub fn on_key(&mut self, key: KeyCode) -> Answer {
         match key {
-            KeyCode::Char('y') => Answer::Request(Request::Move(self.order.clone())),
+            KeyCode::Char('y') => Answer::Request(UiRequest::Move(self.order.clone())),
             KeyCode::Char('n' | 'q' | 'o') | KeyCode::Esc => Answer::Close,
             _ => Answer::Stay,
         }

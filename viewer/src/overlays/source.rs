@@ -11,7 +11,7 @@ use ratatui::layout::Rect;
 use super::answer::Answer;
 use crate::context::{Context, HitTarget, ShownMoment};
 use crate::format;
-use crate::snapshot::{LineRow, ProcessSnapshot};
+use crate::snapshot::{LineFigures, ProcessSnapshot};
 use crate::source_file::{self, Source, SourceLine};
 use crate::text::place;
 use crate::widgets::pane::{clear, fact, frame, put, put_right};
@@ -106,7 +106,7 @@ fn draw_lines(buffer: &mut Buffer, area: Rect, context: &Context, view: &SourceV
 /// What the lines of the same file hold at the moment shown.
 fn held(context: &Context, line: &Line) -> HashMap<u32, u64> {
     let mut held = HashMap::new();
-    for LineRow { own, inclusive, .. } in context.device().map_or(&[][..], |device| &device.lines) {
+    for LineFigures { own, inclusive, .. } in context.device().map_or(&[][..], |device| &device.lines) {
         let Some(number) = own.line.as_ref().filter(|other| other.file == line.file).and_then(|line| line.line) else {
             continue;
         };

@@ -79,7 +79,7 @@ fn memory(loaded: &LoadedMoment, device: &DeviceView, held: &Holdings, columns: 
 
 fn lines(names: &Names<'_>, device: &DeviceView, held: &Holdings, columns: usize) -> Vec<String> {
     let mut table = Table::new(&["held", "", "in backward", "line"]).sparing(&[2]);
-    for line in held.lines_in(names.model.scope()).iter().take(ROWS) {
+    for line in held.lines[names.model.scope()].iter().take(ROWS) {
         table.row(vec![
             size(line.bytes),
             format::percent(line.bytes, held.allocated_bytes),

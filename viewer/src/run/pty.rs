@@ -17,14 +17,14 @@ use rustix::stdio::stdout;
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::launch::Ended;
-use crate::program_screen::ProgramScreen;
+use crate::program_terminal::ProgramTerminal;
 use crate::session::Program;
 
 /// A program on a separate terminal.
 pub struct PtyProgram {
     child: Child,
     master: OwnedFd,
-    screen: Arc<Mutex<ProgramScreen>>,
+    screen: Arc<Mutex<ProgramTerminal>>,
     /// Output goes to standard output instead of the screen.
     passes_on: Arc<AtomicBool>,
     reader: Option<std::thread::JoinHandle<()>>,
@@ -70,7 +70,7 @@ impl PtyProgram {
         // The command keeps its copies of the slave; replaced, they are closed, and the end of output can be seen.
         command.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
         drop(slave);
-        let screen = Arc::new(Mutex::new(ProgramScreen::new(rows, columns)));
+        let screen = Arc::new(Mutex::new(ProgramTerminal::new(rows, columns)));
         let passes_on = Arc::new(AtomicBool::new(false));
         let source = File::from(master.try_clone()?);
         let (target, passing) = (screen.clone(), passes_on.clone());
@@ -111,7 +111,7 @@ impl PtyProgram {
     }
 
     /// What it printed.
-    pub fn screen(&self) -> Arc<Mutex<ProgramScreen>> {
+    pub fn screen(&self) -> Arc<Mutex<ProgramTerminal>> {
         self.screen.clone()
     }
 
@@ -186,7 +186,7 @@ impl Program for PtyProgram {
 }
 
 /// Reads what the program prints until it and its children closed the terminal.
-fn read(mut source: File, screen: &Mutex<ProgramScreen>, passing: &AtomicBool) {
+fn read(mut source: File, screen: &Mutex<ProgramTerminal>, passing: &AtomicBool) {
     let mut buffer = vec![0; 1 << 16];
     loop {
         let length = match source.read(&mut buffer) {

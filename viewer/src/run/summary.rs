@@ -17,7 +17,7 @@ use crate::clock::now_unix_ns;
 use crate::format::{self, Units};
 use crate::progress;
 use crate::query::Detail;
-use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
+use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, ProcessState};
 use crate::text;
 
 /// Reading the traces for the summary may take this long.
@@ -85,10 +85,10 @@ fn of_trace(trace: &Found, ended: Option<(Ended, u64)>, patience: Duration, shor
             loaded.model.set_scope(None);
             let end = loaded.model.end();
             let state = match (ended, end) {
-                (Some((Ended::Code(code), _)), _) => State::Ended { code: Some(code), signal: None },
-                (Some((Ended::Signal(signal), _)), _) => State::Ended { code: None, signal: Some(signal) },
-                (None, Some(end)) => State::Ended { code: end.code, signal: end.signal },
-                (None, None) => State::Killed,
+                (Some((Ended::Code(code), _)), _) => ProcessState::Ended { code: Some(code), signal: None },
+                (Some((Ended::Signal(signal), _)), _) => ProcessState::Ended { code: None, signal: Some(signal) },
+                (None, Some(end)) => ProcessState::Ended { code: end.code, signal: end.signal },
+                (None, None) => ProcessState::Killed,
             };
             let mut process =
                 ProcessSnapshot::of(&Replay::from_model(loaded.model, 0), &trace.path, state, Detail::None);
@@ -117,9 +117,9 @@ fn summary(process: &ProcessSnapshot, path: &str, short: bool) -> String {
     let header = &process.header;
     let rank = header.rank.map(|rank| format!(", rank {rank}")).unwrap_or_default();
     let end = match process.state {
-        State::Ended { signal: Some(signal), .. } => format!(", {}", crate::signals::describe(signal)),
-        State::Ended { code: Some(code), .. } if code != 0 => format!(", exit code {code}"),
-        State::Ended { .. } => String::new(),
+        ProcessState::Ended { signal: Some(signal), .. } => format!(", {}", crate::signals::describe(signal)),
+        ProcessState::Ended { code: Some(code), .. } if code != 0 => format!(", exit code {code}"),
+        ProcessState::Ended { .. } => String::new(),
         _ => ", no end on record".to_owned(),
     };
     let command = text::short_command(&header.command);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use memlab_viewer::app::{self, App};
 use memlab_viewer::export;
-use memlab_viewer::snapshot::{ProcessSnapshot, Snapshot, State};
+use memlab_viewer::snapshot::{ProcessSnapshot, ProcessState, Snapshot};
 use memlab_viewer::theme::{Depth, Palette, Theme};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -16,7 +16,7 @@ use super::START;
 
 pub const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
 
-pub const ENDED: State = State::Ended { code: Some(0), signal: None };
+pub const ENDED: ProcessState = ProcessState::Ended { code: Some(0), signal: None };
 
 pub fn app_on(processes: Vec<ProcessSnapshot>) -> App {
     let mut app = App::new(Theme::new(Palette::Dark, Depth::True, true), "waiting…");

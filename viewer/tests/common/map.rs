@@ -7,7 +7,7 @@ use memlab_trace::{BlockView, Category, DeviceView, Segment, SegmentMap};
 use memlab_viewer::app::App;
 use memlab_viewer::query::Detail;
 use memlab_viewer::screen::Screen;
-use memlab_viewer::snapshot::{DeviceSnapshot, ProcessSnapshot, State};
+use memlab_viewer::snapshot::{DeviceSnapshot, ProcessSnapshot, ProcessState};
 
 use super::dashboard::app_on;
 use super::{GIB, MIB, START, Story};
@@ -93,13 +93,13 @@ pub fn eventful() -> Story {
     story
 }
 
-pub fn on_segments(story: &Story, state: State) -> App {
+pub fn on_segments(story: &Story, state: ProcessState) -> App {
     let mut app = app_on(vec![story.process_in(state, Detail::Segments)]);
     app.screen = Screen::Segments;
     app
 }
 
-pub fn on_events(story: &Story, state: State) -> App {
+pub fn on_events(story: &Story, state: ProcessState) -> App {
     let mut app = app_on(vec![story.process_in(state, Detail::Events)]);
     app.screen = Screen::Events;
     app

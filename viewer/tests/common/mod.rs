@@ -14,7 +14,7 @@ use memlab_trace::{Replay, Sink, decode_line};
 use memlab_viewer::app::App;
 use memlab_viewer::feed::{Followed, look};
 use memlab_viewer::query::Detail;
-use memlab_viewer::snapshot::{ProcessSnapshot, State};
+use memlab_viewer::snapshot::{ProcessSnapshot, ProcessState};
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
@@ -212,12 +212,12 @@ impl Story {
     }
 
     /// The viewer's snapshot of the trace.
-    pub fn process(&self, state: State) -> ProcessSnapshot {
+    pub fn process(&self, state: ProcessState) -> ProcessSnapshot {
         self.process_in(state, Detail::None)
     }
 
     /// The same with the details that a screen needs.
-    pub fn process_in(&self, state: State, detail: Detail) -> ProcessSnapshot {
+    pub fn process_in(&self, state: ProcessState, detail: Detail) -> ProcessSnapshot {
         let mut replay = Replay::with_history(5_000);
         for line in self.text.lines() {
             let record = decode_line(line.as_bytes()).unwrap_or_else(|error| panic!("{error}: {line}"));

@@ -119,7 +119,7 @@ fn describe(names: &Names<'_>, words: Words, device: &DeviceView, held: &Holding
             .and(format!(" ({}, {share})", size(*bytes)));
     }
     words = words.and(".");
-    match held.lines_in(names.model.scope()).iter().find(|line| line.line.is_some()) {
+    match held.lines[names.model.scope()].iter().find(|line| line.line.is_some()) {
         Some(line) => {
             let place = names.line(line.line.as_ref()).replacen("  ", " ", 1);
             words.and(" The line that held most is ").and_code(place).and(format!(" with {}.", size(line.bytes)))

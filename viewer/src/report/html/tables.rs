@@ -126,7 +126,7 @@ pub(super) fn lines_at(names: &Names<'_>, device: &DeviceView, devices: usize, h
             ("in backward", Column::Number),
             ("line", Column::Name),
         ];
-        let (mut table, lines, cap) = (Table::new(title, &head), held.lines_in(scope), rows(devices));
+        let (mut table, lines, cap) = (Table::new(title, &head), &held.lines[scope], rows(devices));
         let most = lines.first().map_or(0, |line| line.bytes);
         for line in lines.iter().take(cap) {
             table.row(&[
@@ -139,7 +139,7 @@ pub(super) fn lines_at(names: &Names<'_>, device: &DeviceView, devices: usize, h
         table.finish(rest(&lines.iter().skip(cap).map(|line| line.bytes).collect::<Vec<_>>()))
     };
     let users = in_scope(Scope::Users);
-    if users.is_empty() || !held.library_lines.iter().any(is_library) {
+    if users.is_empty() || !held.lines[Scope::Libraries].iter().any(is_library) {
         return users;
     }
     choice(names, device, &users, &in_scope(Scope::Libraries))

@@ -35,8 +35,8 @@ impl Default for LayersScreen {
 impl ScreenState for LayersScreen {
     fn on_key(&mut self, key: KeyCode, context: &mut Context) {
         match key {
-            KeyCode::Char('l' | '+') => self.open(true, context),
-            KeyCode::Char('h' | '-') => self.open(false, context),
+            KeyCode::Char('l' | '+') => self.set_open(true, context),
+            KeyCode::Char('h' | '-') => self.set_open(false, context),
             KeyCode::Char('z') => self.toggle_all(),
             _ => {}
         }
@@ -83,7 +83,7 @@ impl LayersScreen {
     }
 
     /// Opens the row under the cursor, or closes it or the one it is in.
-    fn open(&mut self, open: bool, context: &Context) {
+    fn set_open(&mut self, open: bool, context: &Context) {
         let items = self.items(context);
         let row = self.table.selected;
         let Some(item) = items.get(row) else { return };

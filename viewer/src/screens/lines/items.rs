@@ -9,7 +9,7 @@ use memlab_trace::{AllocationTotals, CallTree, Line, LineView};
 use super::item::{LineItem, LineKey};
 use super::state::LinesScreen;
 use crate::context::Context;
-use crate::snapshot::{Calls, LineRow};
+use crate::snapshot::{Calls, LineFigures};
 use crate::text::NO_LINE;
 
 /// Rows below that depth do not open: only malicious traces nest so deep.
@@ -37,7 +37,7 @@ impl LinesScreen {
                 None => Vec::new(),
             };
             let has_callers = nodes.iter().any(|(_, node)| calls.tree.calls[*node as usize].parent.is_some());
-            let is_open = self.open.contains(&item.key);
+            let is_open = self.toggled.contains(&item.key);
             item.is_open = has_callers.then_some(is_open);
             let (key, growth) = (item.key.clone(), item.figures.growth_per_step);
             items.push(item);
@@ -83,7 +83,7 @@ impl LinesScreen {
             .collect();
         rows.sort_by(|(a, _), (b, _)| self.table.compare(a, b, context.moment));
         for (mut item, below) in rows {
-            let is_open = self.open.contains(&item.key);
+            let is_open = self.toggled.contains(&item.key);
             let has_callers =
                 item.key.len() < DEEPEST && below.iter().any(|(_, node)| calls.calls[*node as usize].parent.is_some());
             item.is_open = has_callers.then_some(is_open);
@@ -102,7 +102,7 @@ impl LinesScreen {
         let mut to_do = self.call_items(&calls.tree.roots, calls, &LineKey::new(), passes.as_deref(), context);
         while let Some((index, mut item)) = to_do.pop() {
             let children = &calls.tree.calls[index as usize].children;
-            let is_open = self.open.contains(&item.key) != self.starts_open(&item, context);
+            let is_open = self.toggled.contains(&item.key) != self.starts_open(&item, context);
             let opens = !children.is_empty() && item.key.len() < DEEPEST;
             item.is_open = opens.then_some(is_open);
             if opens && is_open {
@@ -153,7 +153,7 @@ impl LinesScreen {
         self.item(key, figures(&call.own, &call.inclusive, calls.growth(index)), context)
     }
 
-    fn item(&self, key: LineKey, figures: LineRow, context: &Context) -> LineItem {
+    fn item(&self, key: LineKey, figures: LineFigures, context: &Context) -> LineItem {
         let place = match key.last().and_then(Option::as_ref) {
             _ if context.filter.is_empty() => String::new(), // Only filters read it.
             Some(line) => format!("{}:{}", line.file, line.line.unwrap_or(0)),
@@ -179,8 +179,8 @@ impl LinesScreen {
     }
 }
 
-fn figures(own: &AllocationTotals, inclusive: &AllocationTotals, growth_per_step: Option<f64>) -> LineRow {
-    LineRow {
+fn figures(own: &AllocationTotals, inclusive: &AllocationTotals, growth_per_step: Option<f64>) -> LineFigures {
+    LineFigures {
         own: LineView {
             allocations: own.allocations,
             allocated_bytes: own.allocated_bytes,
@@ -191,6 +191,6 @@ fn figures(own: &AllocationTotals, inclusive: &AllocationTotals, growth_per_step
         },
         inclusive: Some(*inclusive),
         growth_per_step,
-        ..LineRow::default()
+        ..LineFigures::default()
     }
 }

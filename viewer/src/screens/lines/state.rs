@@ -1,4 +1,4 @@
-//! The state and the keys of the lines.
+//! State and key handling of the Lines screen.
 
 use std::collections::HashSet;
 
@@ -20,21 +20,21 @@ pub struct LinesScreen {
     pub table: TableState<LineColumn>,
     /// Whether the call tree is shown instead of the table.
     pub is_tree: bool,
-    /// The rows opened, or in the tree those opened or closed, by hand.
-    pub(super) open: HashSet<LineKey>,
+    /// Rows whose open state the user toggled.
+    pub(super) toggled: HashSet<LineKey>,
 }
 
 impl Default for LinesScreen {
     fn default() -> Self {
-        Self { table: TableState::new(LineColumn::Now), is_tree: false, open: HashSet::new() }
+        Self { table: TableState::new(LineColumn::Now), is_tree: false, toggled: HashSet::new() }
     }
 }
 
 impl ScreenState for LinesScreen {
     fn on_key(&mut self, key: KeyCode, context: &mut Context) {
         match key {
-            KeyCode::Char('l' | '+') => self.open(true, context),
-            KeyCode::Char('h' | '-') => self.open(false, context),
+            KeyCode::Char('l' | '+') => self.set_open(true, context),
+            KeyCode::Char('h' | '-') => self.set_open(false, context),
             KeyCode::Char('c') => self.toggle_tree(),
             _ => {}
         }
@@ -85,27 +85,27 @@ impl ScreenState for LinesScreen {
 impl LinesScreen {
     fn toggle_tree(&mut self) {
         self.is_tree = !self.is_tree;
-        self.open.clear();
+        self.toggled.clear();
         self.table.selected = 0;
     }
 
     /// Opens the row under the cursor, or closes it or the one it is in.
-    fn open(&mut self, open: bool, context: &Context) {
+    fn set_open(&mut self, open: bool, context: &Context) {
         let items = self.items(context);
         let Some(item) = items.get(self.table.selected) else { return };
         let starts_open = self.starts_open(item, context);
         match item.is_open {
             Some(is_open) if is_open != open => {
                 if open == starts_open {
-                    self.open.remove(&item.key);
+                    self.toggled.remove(&item.key);
                 } else {
-                    self.open.insert(item.key.clone());
+                    self.toggled.insert(item.key.clone());
                 }
             }
-            // Closing what is closed goes to the row around it.
+            // Closing a closed row moves to its parent row.
             _ if !open && item.depth > 0 => {
-                let around = &item.key[..item.key.len() - 1];
-                if let Some(row) = items.iter().position(|other| other.key == around) {
+                let parent = &item.key[..item.key.len() - 1];
+                if let Some(row) = items.iter().position(|other| other.key == parent) {
                     self.table.selected = row;
                 }
             }

@@ -6,8 +6,8 @@ use crossterm::event::{KeyCode, KeyEvent};
 
 use super::typed_bytes::typed_bytes;
 use crate::context::Context;
-use crate::program_screen::ProgramScreen;
-use crate::request::Request;
+use crate::program_terminal::ProgramTerminal;
+use crate::request::UiRequest;
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
 
 /// The program that `memlab run --live` started.
@@ -28,7 +28,7 @@ pub struct OutputScreen {
     pub takes_keys: bool,
     /// Whether keys on this screen go to it.
     pub(super) is_typing: bool,
-    terminal: Option<Arc<Mutex<ProgramScreen>>>,
+    terminal: Option<Arc<Mutex<ProgramTerminal>>>,
 }
 
 impl ScreenState for OutputScreen {
@@ -73,7 +73,7 @@ impl ScreenState for OutputScreen {
 
 impl OutputScreen {
     /// The screen of a running program that prints to `terminal`.
-    pub fn of_program(terminal: Arc<Mutex<ProgramScreen>>) -> Self {
+    pub fn of_program(terminal: Arc<Mutex<ProgramTerminal>>) -> Self {
         Self { program: Some(Program::Running), takes_keys: true, is_typing: false, terminal: Some(terminal) }
     }
 
@@ -83,7 +83,7 @@ impl OutputScreen {
     }
 
     /// What the program prints.
-    pub fn terminal(&self) -> Option<MutexGuard<'_, ProgramScreen>> {
+    pub fn terminal(&self) -> Option<MutexGuard<'_, ProgramTerminal>> {
         self.terminal.as_ref().map(|terminal| terminal.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -104,12 +104,12 @@ impl OutputScreen {
     }
 
     /// A key while keys go to the program; Esc ends that.
-    pub fn on_typed_key(&mut self, key: KeyEvent) -> Option<Request> {
+    pub fn on_typed_key(&mut self, key: KeyEvent) -> Option<UiRequest> {
         if key.code == KeyCode::Esc {
             self.is_typing = false;
             return None;
         }
         let keypad = self.terminal().is_some_and(|terminal| terminal.screen().application_cursor());
-        Some(Request::Input(typed_bytes(key, keypad)?))
+        Some(UiRequest::Input(typed_bytes(key, keypad)?))
     }
 }

@@ -6,7 +6,7 @@ use signal_hook::low_level::signal_name;
 
 use super::item::ProcessItem;
 use crate::format::Units;
-use crate::snapshot::State;
+use crate::snapshot::ProcessState;
 use crate::widgets::columns::{Column, bytes_text};
 
 /// The columns.
@@ -128,9 +128,9 @@ impl Column for ProcessColumn {
 }
 
 /// A state in the column's width.
-fn state_word(state: State) -> String {
+fn state_word(state: ProcessState) -> String {
     match state {
-        State::Ended { signal: Some(signal), .. } => {
+        ProcessState::Ended { signal: Some(signal), .. } => {
             signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
         }
         state => state.short(),

@@ -11,7 +11,7 @@ use super::look::{draw_bar, imbalance_words, state_style, who};
 use super::state::ProcessesScreen;
 use crate::context::{Context, ShownMoment};
 use crate::format;
-use crate::snapshot::{ProcessSnapshot, State};
+use crate::snapshot::{ProcessSnapshot, ProcessState};
 use crate::text;
 use crate::theme::Theme;
 use crate::widgets::columns::Column;
@@ -199,7 +199,7 @@ fn details(context: &Context, item: &ProcessItem) -> Vec<Detail> {
     let targets = context.targets();
     let Some((process, device)) = targets
         .get(item.target)
-        .and_then(|(process, device)| Some((context.snapshot.processes.get(*process)?, *device)))
+        .and_then(|target| Some((context.snapshot.processes.get(target.process)?, target.device)))
     else {
         return Vec::new();
     };
@@ -236,8 +236,8 @@ fn details(context: &Context, item: &ProcessItem) -> Vec<Detail> {
 
 fn state_words(process: &ProcessSnapshot, item: &ProcessItem, context: &Context) -> String {
     let how = match process.state {
-        State::Ended { code: Some(code), signal: None } => format!("ended with exit code {code}"),
-        State::Killed => "killed: it is gone, and nobody said how it ended".to_owned(),
+        ProcessState::Ended { code: Some(code), signal: None } => format!("ended with exit code {code}"),
+        ProcessState::Killed => "killed: it is gone, and nobody said how it ended".to_owned(),
         state => state.short(),
     };
     let lasted = format::duration(process.until(context.now_unix_ns));

@@ -1,7 +1,7 @@
 //! A row of the processes: one device of one process.
 
 use crate::filter::{Field, Filterable};
-use crate::snapshot::State;
+use crate::snapshot::ProcessState;
 
 /// A row of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,7 +17,7 @@ pub struct ProcessItem {
     /// The rank in its job.
     pub rank: Option<u32>,
     /// Whether it still writes.
-    pub state: State,
+    pub state: ProcessState,
     /// Where its memory is, in a word, if not on the device.
     pub moved: Option<&'static str>,
     /// The device's number and name; empty: it uses none yet.

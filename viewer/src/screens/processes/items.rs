@@ -1,7 +1,7 @@
 //! The rows of the processes: ranks and children, a row for each device of each.
 
 use super::item::ProcessItem;
-use crate::context::{Context, ShownMoment};
+use crate::context::{Context, ShownMoment, Target};
 use crate::snapshot::ProcessSnapshot;
 use crate::text;
 
@@ -15,8 +15,8 @@ pub fn device_items(context: &Context) -> Vec<ProcessItem> {
         places[*index] = place;
     }
     let targets = context.targets();
-    let item = |(target, (index, device)): (usize, &(usize, Option<usize>))| {
-        let process = &processes[*index];
+    let item = |(target, &Target { process: index, device }): (usize, &Target)| {
+        let process = &processes[index];
         let device = device.map(|device| &process.devices[device]);
         let totals = device.map(|device| device.totals.clone()).unwrap_or_default();
         let [allocated_bytes, reserved_bytes, used_bytes] = match context.moment {
@@ -28,8 +28,8 @@ pub fn device_items(context: &Context) -> Vec<ProcessItem> {
         ProcessItem {
             target,
             pid: process.header.pid,
-            depth: depths[*index],
-            order: places[*index] * targets.len() + target,
+            depth: depths[index],
+            order: places[index] * targets.len() + target,
             rank: process.header.rank,
             state: process.state,
             moved: context.memory_location_word(process),

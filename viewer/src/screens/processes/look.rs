@@ -8,7 +8,7 @@ use super::imbalance::Imbalance;
 use super::item::ProcessItem;
 use crate::context::Context;
 use crate::format;
-use crate::snapshot::State;
+use crate::snapshot::ProcessState;
 use crate::theme::Theme;
 use crate::widgets::gauge::Gauge;
 
@@ -54,11 +54,11 @@ pub fn imbalance_words(imbalance: &Imbalance, items: &[ProcessItem], context: &C
 }
 
 /// The colour of a state.
-pub fn state_style(state: State, theme: &Theme) -> Style {
+pub fn state_style(state: ProcessState, theme: &Theme) -> Style {
     match state {
-        State::Recording => theme.good,
-        State::Opening { .. } | State::Stopped => theme.warn,
-        State::Ended { code: None | Some(0), signal: None } => theme.dim,
-        State::Ended { .. } | State::Killed => theme.bad,
+        ProcessState::Recording => theme.good,
+        ProcessState::Opening { .. } | ProcessState::Stopped => theme.warn,
+        ProcessState::Ended { code: None | Some(0), signal: None } => theme.dim,
+        ProcessState::Ended { .. } | ProcessState::Killed | ProcessState::Unreadable => theme.bad,
     }
 }

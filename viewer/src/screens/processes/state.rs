@@ -66,7 +66,7 @@ impl ProcessesScreen {
     /// The process under the cursor.
     pub fn selected_process<'c>(&self, context: &'c Context) -> Option<&'c ProcessSnapshot> {
         let target = self.items(context).get(self.table.selected)?.target;
-        let (process, _) = *context.targets().get(target)?;
-        context.snapshot.processes.get(process)
+        let target = *context.targets().get(target)?;
+        context.snapshot.processes.get(target.process)
     }
 }

@@ -8,7 +8,7 @@ use vt100::Parser;
 const SCROLLBACK: usize = 10_000;
 
 /// A screen that a program prints to, and what scrolled off it.
-pub struct ProgramScreen {
+pub struct ProgramTerminal {
     parser: Parser,
     changes: u64,
 }
@@ -17,7 +17,7 @@ fn at_least_one(number: u16) -> NonZeroU16 {
     NonZeroU16::new(number).unwrap_or(NonZeroU16::MIN)
 }
 
-impl ProgramScreen {
+impl ProgramTerminal {
     /// An empty screen.
     pub fn new(rows: u16, columns: u16) -> Self {
         Self { parser: Parser::new(at_least_one(rows), at_least_one(columns), SCROLLBACK), changes: 0 }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn the_last_rows_reach_into_what_scrolled_off() {
         // GIVEN a screen of 4 rows on which 10 lines were printed
-        let mut screen = ProgramScreen::new(4, 20);
+        let mut screen = ProgramTerminal::new(4, 20);
         for line in 0..10 {
             screen.process(format!("line {line}\r\n").as_bytes());
         }
@@ -127,14 +127,14 @@ mod tests {
 
     #[test]
     fn progress_bars_overwrite_themselves() {
-        let mut screen = ProgramScreen::new(4, 40);
+        let mut screen = ProgramTerminal::new(4, 40);
         screen.process(b"\x1b[32m 10%|#   |\x1b[0m\r 20%|##  |");
         assert_eq!(screen.last_rows(4), [" 20%|##  |"]);
     }
 
     #[test]
     fn scrolling_stays_within_what_there_is() {
-        let mut screen = ProgramScreen::new(4, 20);
+        let mut screen = ProgramTerminal::new(4, 20);
         for line in 0..10 {
             screen.process(format!("{line}\r\n").as_bytes());
         }
@@ -147,7 +147,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_output_brings_it_down(bytes: Vec<u8>, rows in 1u16..40, columns in 1u16..100) {
-            let mut screen = ProgramScreen::new(20, 30);
+            let mut screen = ProgramTerminal::new(20, 30);
             screen.process(&bytes);
             screen.resize(rows, columns);
             screen.process(&bytes);

@@ -14,6 +14,15 @@ use crate::query::Cursor;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, Snapshot};
 use crate::theme::Theme;
 
+/// A device of a process, or a process without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// An index into [`Snapshot::processes`].
+    pub process: usize,
+    /// An index into [`ProcessSnapshot::devices`]; `None`: it has none.
+    pub device: Option<usize>,
+}
+
 /// What all screens share.
 pub struct Context {
     /// What is on the screen.
@@ -79,12 +88,12 @@ impl Context {
         }
     }
 
-    /// All devices of all processes: indices into `processes` and its `devices`.
-    pub fn targets(&self) -> Vec<(usize, Option<usize>)> {
-        let of_process = |(index, process): (usize, &ProcessSnapshot)| -> Vec<(usize, Option<usize>)> {
-            match process.devices.len() {
-                0 => vec![(index, None)],
-                devices => (0..devices).map(|device| (index, Some(device))).collect(),
+    /// All devices of all processes, and the processes without one.
+    pub fn targets(&self) -> Vec<Target> {
+        let of_process = |(process, snapshot): (usize, &ProcessSnapshot)| -> Vec<Target> {
+            match snapshot.devices.len() {
+                0 => vec![Target { process, device: None }],
+                devices => (0..devices).map(|device| Target { process, device: Some(device) }).collect(),
             }
         };
         self.snapshot.processes.iter().enumerate().flat_map(of_process).collect()
@@ -110,13 +119,13 @@ impl Context {
 
     /// The process shown.
     pub fn process(&self) -> Option<&ProcessSnapshot> {
-        let (process, _) = *self.targets().get(self.target())?;
-        self.snapshot.processes.get(process)
+        let target = *self.targets().get(self.target())?;
+        self.snapshot.processes.get(target.process)
     }
 
     /// The device shown.
     pub fn device(&self) -> Option<&DeviceSnapshot> {
-        let (process, device) = *self.targets().get(self.target())?;
+        let Target { process, device } = *self.targets().get(self.target())?;
         self.snapshot.processes.get(process)?.devices.get(device?)
     }
 
@@ -143,16 +152,21 @@ impl Context {
         self.process()?.sources.line(&line.file, line.line?)
     }
 
-    /// Sets the filter; returns what is wrong with it, if it cannot be parsed.
-    pub fn set_filter(&mut self, text: &str) -> Option<String> {
-        match Filter::parse(text) {
-            Ok(filter) => {
-                self.filter = filter;
-                self.filter_text = text.to_owned();
-                None
-            }
-            Err(error) => Some(error),
-        }
+    /// Sets the filter.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, for the user, if it cannot be parsed; the filter then stays as it was.
+    pub fn set_filter(&mut self, text: &str) -> Result<(), String> {
+        self.filter = Filter::parse(text)?;
+        self.filter_text = text.to_owned();
+        Ok(())
+    }
+
+    /// Removes the filter.
+    pub fn clear_filter(&mut self) {
+        self.filter = Filter::default();
+        self.filter_text.clear();
     }
 
     /// Shows the lines of libraries too, or the user's alone.
