@@ -17,7 +17,7 @@ pub fn watch() {
 /// Runs in the child, whose only thread is the one that forked. Each part unlocks locks that another thread may have
 /// held, and forgets the parent's state: its trace, its agent, its memory on the cards.
 extern "C" fn in_child() {
-    recorder::reset_in_child();
+    recorder::start::reset_in_child();
     compaction::reset_in_child();
     control::clients::reset_in_child();
     agent::reset_in_child();

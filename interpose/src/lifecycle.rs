@@ -15,7 +15,7 @@ use crate::limit::settings;
 use crate::loaded_objects::{is_preloaded, path_of};
 use crate::panics;
 use crate::python::agent;
-use crate::recorder::{self, Recorder};
+use crate::recorder::{Recorder, start};
 use crate::stderr::say;
 use crate::symbols::Real;
 use crate::torch::{expected, hooks};
@@ -34,7 +34,7 @@ pub fn loaded() {
         return;
     }
     fork::watch();
-    recorder::on_start(recording_begins);
+    start::on_start(recording_begins);
     panics::catch(|| settings::start(config()));
     if config().offload {
         enable_offloading();

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use hashbrown::HashMap;
-use memlab_trace::encode::{self, DriverAlloc, LineBuffer};
 use memlab_trace::record::{DriverKind, Flags};
 use parking_lot::Mutex;
 use rustc_hash::FxBuildHasher;
@@ -16,7 +15,8 @@ use crate::attribution::result::Attribution;
 use crate::limit::card::{self, footprint};
 use crate::loaded_objects;
 use crate::locks;
-use crate::recorder::{Recorder, Session};
+use crate::recorder::Recorder;
+use crate::recorder::session::{DriverBlock, Session};
 
 /// Which kind of handle or pointer: values of different kinds may be equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -255,9 +255,7 @@ pub fn mapped(address: u64, bytes: u64, handle: u64) {
     let Some(physical) = memory.physical.get_mut(&number) else { return };
     physical.mappings += 1;
     memory.mappings.insert(address, (bytes, number));
-    let mut line = LineBuffer::<256>::new();
-    let (time, thread, device) = (session.elapsed_ns(), session.thread.id, physical.allocation.device);
-    session.recorder.log.append(encode::map(&mut line, time, thread, device, address, bytes, number));
+    session.driver_mapped(physical.allocation.device, address, bytes, number);
 }
 
 pub fn unmapped(address: u64, bytes: u64) {
@@ -269,9 +267,7 @@ pub fn unmapped(address: u64, bytes: u64) {
         let Some((bytes, number)) = memory.mappings.remove(&start) else { continue };
         let Some(physical) = memory.physical.get_mut(&number) else { continue };
         physical.mappings -= 1;
-        let mut line = LineBuffer::<256>::new();
-        let (time, thread, device) = (session.elapsed_ns(), session.thread.id, physical.allocation.device);
-        session.recorder.log.append(encode::unmap(&mut line, time, thread, device, start, bytes));
+        session.driver_unmapped(physical.allocation.device, start, bytes);
         drop_unused(&session, memory, number);
     }
 }
@@ -344,31 +340,10 @@ fn is_uncached() -> bool {
 }
 
 fn log_allocated(session: &Session, address: u64, allocation: &DriverAllocation) {
-    let event = DriverAlloc {
-        time: session.elapsed_ns(),
-        thread: session.thread.id,
-        device: allocation.device,
-        address,
-        bytes: allocation.bytes,
-        kind: allocation.kind,
-        call: allocation.call.as_bytes(),
-        library: allocation.library.as_bytes(),
-        stack: allocation.attribution.stack,
-        layer: allocation.attribution.layer,
-        flags: allocation.attribution.flags,
-    };
-    session.recorder.log.append(encode::driver_alloc(&mut LineBuffer::<512>::new(), &event));
+    let &DriverAllocation { device, bytes, kind, call, library, attribution, .. } = allocation;
+    session.driver_allocated(address, &DriverBlock { device, bytes, kind, call, library, attribution });
 }
 
 fn log_freed(session: &Session, address: u64, allocation: &DriverAllocation) {
-    let mut line = LineBuffer::<256>::new();
-    let (time, thread) = (session.elapsed_ns(), session.thread.id);
-    session.recorder.log.append(encode::driver_free(
-        &mut line,
-        time,
-        thread,
-        allocation.device,
-        address,
-        allocation.kind,
-    ));
+    session.driver_freed(allocation.device, address, allocation.kind);
 }

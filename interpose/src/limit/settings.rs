@@ -24,7 +24,7 @@ pub fn start(config: &Config) {
         set(device, Some(bytes), Some(wanted.on_limit));
     }
     if let Some(complaint) = complaint {
-        recorder::warn_when_recording(complaint);
+        recorder::start::warn_when_recording(complaint);
     }
 }
 

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use super::hook::TorchHook;
 use crate::attribution;
 use crate::panics;
-use crate::recorder::{Recorder, Session};
+use crate::recorder::Recorder;
+use crate::recorder::session::Session;
 use crate::symbols::{self, Real};
 use crate::thread_state::Backward;
 
