@@ -51,8 +51,8 @@ def lines_of(memlab, trace):
 
 @pytest.mark.parametrize("way", ["script", "module", "file in packages", "command", "-c", "stdin"])
 def test_the_programs_lines_count_wherever_it_is_installed(memlab, packages, way):
-    # GIVEN a program that calls a library, also by way of Python's own library
     # GIVEN a program that calls a library, also through the standard library
+    arguments, file, options = (), str(packages / "trainer" / "train.py"), {}
     # WHEN it is started in one of the possible ways
     if way == "script":
         script = memlab.folder / "train.py"

@@ -6,8 +6,10 @@ MOMENT: naming or tagging. Ends with os._exit, so that the agent does not run ag
 """
 
 import os
+import pathlib
 import signal
 import sys
+import time
 import weakref
 
 import torch
@@ -56,7 +58,14 @@ else:
     torch._C.DisableTorchFunction = interrupting(torch._C.DisableTorchFunction, 1)
 model = Model().cuda()
 x = torch.ones(4, 8, device="cuda")
-for _ in range(2):
+end = time.monotonic() + 60  # A busy machine may run the agent late.
+
+
+def is_tagged():
+    return any(b'"head.bias"' in path.read_bytes() for path in pathlib.Path().glob("*.jsonl"))
+
+
+while time.monotonic() < end and not (interrupted and is_tagged()):
     try:
         kept = model(x)
         for _ in range(1000):  # The agent runs between two bytecodes.
