@@ -16,6 +16,7 @@ import torch
 import torch.nn as nn
 
 moment = sys.argv[1]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell starts background jobs with SIGINT ignored.
 interrupted = left = 0
 
 
@@ -61,11 +62,13 @@ x = torch.ones(4, 8, device="cuda")
 end = time.monotonic() + 60  # A busy machine may run the agent late.
 
 
-def is_tagged():
-    return any(b'"head.bias"' in path.read_bytes() for path in pathlib.Path().glob("*.jsonl"))
+def is_complete():
+    """Whether the trace has the last layer and the last parameter."""
+    traces = [path.read_bytes() for path in pathlib.Path().glob("*.jsonl")]
+    return any(b'"head"' in trace and b'"head.bias"' in trace for trace in traces)
 
 
-while time.monotonic() < end and not (interrupted and is_tagged()):
+while time.monotonic() < end and not (interrupted and is_complete()):
     try:
         kept = model(x)
         for _ in range(1000):  # The agent runs between two bytecodes.
