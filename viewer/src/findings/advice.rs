@@ -102,7 +102,7 @@ fn by_category(category: Category) -> Option<&'static str> {
              at once from smaller units."
         }
         Category::Cached => {
-            "PyTorch holds {} that nobody uses: fewer different shapes, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+            "PyTorch caches {} that no tensor uses: fewer different shapes, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
         }
         _ => return None,
     })

@@ -237,7 +237,7 @@ fn details(context: &Context, item: &ProcessItem) -> Vec<Detail> {
 fn state_words(process: &ProcessSnapshot, item: &ProcessItem, context: &Context) -> String {
     let how = match process.state {
         ProcessState::Ended { code: Some(code), signal: None } => format!("ended with exit code {code}"),
-        ProcessState::Killed => "killed: it is gone, and nobody said how it ended".to_owned(),
+        ProcessState::Killed => "killed: the process ended without saying how".to_owned(),
         state => state.short(),
     };
     let lasted = format::duration(process.until(context.now_unix_ns));

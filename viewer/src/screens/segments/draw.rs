@@ -154,9 +154,9 @@ fn draw_without(buffer: &mut Buffer, area: Rect, context: &Context) {
     let (words, more) = match context.segment_map() {
         None => ("looking it up", String::new()),
         Some(map) if map.stray_blocks > 0 => (
-            "this program's blocks lie in no segments",
+            "this program's blocks are not in segments",
             format!(
-                "{} blocks come straight from the driver's pools (backend:cudaMallocAsync), whose map nobody tells",
+                "{} blocks come straight from the driver's pools (backend:cudaMallocAsync), which have no map",
                 format::grouped(map.stray_blocks)
             ),
         ),

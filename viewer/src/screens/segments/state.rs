@@ -54,7 +54,7 @@ impl ScreenState for SegmentsScreen {
     fn on_enter(&mut self, context: &mut Context) -> Option<Action> {
         let piece = self.selected_piece(context)?;
         let Some(block) = piece.block else {
-            context.notice = Some("this is free: nobody asked for it".to_owned());
+            context.notice = Some("this block is free: no line allocated it".to_owned());
             return None;
         };
         let line = context.process().and_then(|process| process.names.lines.get(&block.stack)).cloned();
