@@ -6,7 +6,7 @@ use memlab_trace::Category;
 pub const LETTERS: [&str; Category::COUNT] = ["P", "G", "O", "B", "A", "I", "T", "N", "W", "b", "c", "x", "o", "?"];
 
 /// The categories of blocks. Memory of the others is not in blocks.
-pub const BLOCK_CATEGORIES: [Category; 10] = [
+pub const BLOCK_CATEGORIES: [Category; 11] = [
     Category::Parameter,
     Category::Gradient,
     Category::OptimizerState,
@@ -17,6 +17,7 @@ pub const BLOCK_CATEGORIES: [Category; 10] = [
     Category::Communication,
     Category::Workspace,
     Category::BeforeMemlab,
+    Category::Other,
 ];
 
 /// A category's place in [`Category::ALL`].
@@ -77,6 +78,7 @@ mod tests {
             assert_eq!(parse_category(name), Ok(Category::OptimizerState));
         }
         assert_eq!(parse_category("parameters"), Ok(Category::Parameter));
+        assert_eq!(parse_category("other"), Ok(Category::Other));
         assert!(parse_category("cached").unwrap_err().contains("optimizer_state, buffer"));
     }
 }
