@@ -19,7 +19,6 @@ use super::hook::{driver_hook, driver_hook_table};
 use super::types::{AllocationNode, Array3dShape, ArrayShape, ExternalMemory, Handle, In, Out};
 use crate::limit;
 use crate::limit::calls::{Call, PoolCall};
-use crate::limit::in_flight::InFlight;
 use crate::panics;
 use crate::vmm::{allocations, gate};
 
@@ -65,19 +64,11 @@ macro_rules! takes_from_pool {
     };
 }
 
-/// A call that frees memory. The details give the address space, and the address. The free is recorded before the
-/// call: once the driver has the memory, another thread may be given it.
+/// A call that frees memory. The details give the address space, and the address.
 macro_rules! frees_driver_memory {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $space:expr, $address:expr }) => {
         driver_hook! { $name $count ($($arg: $type),*) { |real| {
-            let _in_flight = InFlight::begin();
-            let freed = panics::catch(|| driver_memory::freeing($space, $address)).flatten();
-            let result = real($($arg),*);
-            panics::catch(|| match result {
-                CUDA_SUCCESS => driver_memory::freed(freed),
-                _ => driver_memory::not_freed(freed),
-            });
-            result
+            limit::calls::free($space, $address, || real($($arg),*))
         } } }
     };
 }
@@ -86,17 +77,10 @@ macro_rules! frees_driver_memory {
 macro_rules! frees_maybe_ours {
     ($name:ident $count:tt ($pointer:ident: u64 $(, $arg:ident: $type:ty)*) {}) => {
         driver_hook! { $name $count ($pointer: u64 $(, $arg: $type)*) { |real| {
-            let _in_flight = InFlight::begin();
-            let freed = panics::catch(|| driver_memory::freeing(Space::Address, $pointer)).flatten();
-            let result = answer_ourselves_or(
+            limit::calls::free(Space::Address, $pointer, || answer_ourselves_or(
                 || allocations::free($pointer).or_else(|| limit::spill::free($pointer)),
                 || real($pointer $(, $arg)*),
-            );
-            panics::catch(|| match result {
-                CUDA_SUCCESS => driver_memory::freed(freed),
-                _ => driver_memory::not_freed(freed),
-            });
-            result
+            ))
         } } }
     };
 }

@@ -14,7 +14,6 @@ use super::hook::{c_name, entry_point};
 use super::types::{ExternalMemory, Handle, In, Out};
 use crate::limit;
 use crate::limit::card::{self, footprint};
-use crate::limit::in_flight::InFlight;
 use crate::panics;
 use crate::symbols::{self, Real};
 
@@ -98,14 +97,7 @@ macro_rules! frees {
     ($name:ident $count:tt ($($arg:ident: $type:ty),*) { $space:expr, $address:expr }) => {
         runtime_hook! { $name $count ($($arg: $type),*) { |real| {
             // This removes the allocation from the table; the driver-level hook then finds nothing to do.
-            let _in_flight = InFlight::begin();
-            let freed = panics::catch(|| driver_memory::freeing($space, $address)).flatten();
-            let result = real($($arg),*);
-            panics::catch(|| match result {
-                CUDA_SUCCESS => driver_memory::freed(freed),
-                _ => driver_memory::not_freed(freed),
-            });
-            result
+            limit::calls::free($space, $address, || real($($arg),*))
         } } }
     };
 }

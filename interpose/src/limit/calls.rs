@@ -13,8 +13,9 @@ use super::in_flight::InFlight;
 use super::{overhead, spill};
 use crate::cuda::calls::{self, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS};
 use crate::cuda::device::current_device;
+use crate::cuda::driver_memory::{self, Space};
+use crate::cuda::pools;
 use crate::cuda::types::{In, Out, Properties};
-use crate::cuda::{driver_memory, pools};
 use crate::locks;
 use crate::moved_bytes;
 use crate::panics;
@@ -75,6 +76,19 @@ pub fn take(
         (Some(Admission::Refused | Admission::Spill), _) => CUDA_ERROR_OUT_OF_MEMORY,
         (None, _) => real(), // memlab panicked.
     }
+}
+
+/// Makes a call that frees what is at `address`. The free is recorded before the call: once the driver has the memory,
+/// another thread may be given it.
+pub fn free(space: Space, address: u64, real: impl FnOnce() -> c_int) -> c_int {
+    let _in_flight = InFlight::begin();
+    let freed = panics::catch(|| driver_memory::freeing(space, address)).flatten();
+    let result = real();
+    panics::catch(|| match result {
+        CUDA_SUCCESS => driver_memory::freed(freed),
+        _ => driver_memory::not_freed(freed),
+    });
+    result
 }
 
 /// The device whose limit applies to an allocation; `None` if there is none, or the call cannot succeed anyway.
