@@ -22,5 +22,5 @@
 mod limits;
 mod size;
 
-pub use limits::{Limit, LimitError, parse_limits};
+pub use limits::{Limit, LimitError, parse_limit, parse_limits};
 pub use size::{ParseError, format, parse, three_digits};

@@ -66,13 +66,18 @@ pub fn parse_limits(text: &str) -> Result<Vec<Limit>, LimitError> {
         if limits.iter().any(|limit| limit.device == device) {
             return Err(LimitError::Twice(device));
         }
-        limits.push(Limit { device, bytes: bytes(size)? });
+        limits.push(Limit { device, bytes: parse_limit(size)? });
     }
     limits.sort_by_key(|limit| limit.device.is_some());
     Ok(limits)
 }
 
-fn bytes(text: &str) -> Result<u64, LimitError> {
+/// Reads one limit: a size above 0.
+///
+/// # Errors
+///
+/// If the text is not a size, or the size is 0.
+pub fn parse_limit(text: &str) -> Result<u64, LimitError> {
     match size::parse(text).map_err(LimitError::Size)? {
         0 => Err(LimitError::Zero(text.trim().to_owned())),
         bytes => Ok(bytes),

@@ -38,15 +38,19 @@ impl Libraries {
     }
 }
 
-/// How moments are written.
-pub const MOMENTS_HELP: &str = "\
-Moments:
-  peak           when most memory was allocated
+/// How moments are written, one a line.
+pub const MOMENTS: &str = "\
+\x20 peak           when most memory was allocated
   end            the end of the run
   oom, oom:2     the first out-of-memory error, the second
   step:12        the end of optimizer step 12; step:0 is the first
   12.5s, 850ms, 1m30s, 1:30
                  a time since the start of the trace";
+
+/// The help on moments, for commands that take one.
+pub fn moments_help() -> String {
+    format!("Moments:\n{MOMENTS}")
+}
 
 /// A time above 0.
 ///
@@ -66,10 +70,7 @@ pub fn parse_timeout(text: &str) -> Result<Duration, String> {
 ///
 /// What to write instead.
 pub fn size(text: &str) -> Result<u64, String> {
-    match memlab_sizes::parse(text) {
-        Ok(0) => Err(format!("{text:?}: no program runs without memory: give it some, as in 8GiB")),
-        size => size.map_err(|error| error.to_string()),
-    }
+    memlab_sizes::parse_limit(text).map_err(|error| error.to_string())
 }
 
 /// The argument of `memlab run --limit`, `8GiB` or `0:8GiB,1:4GiB`: passed to the library as it is, once it is known to

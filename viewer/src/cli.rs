@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::arguments::MOMENTS_HELP;
+use crate::arguments::moments_help;
 use crate::commands::{config, diff, export, limit, offload, ps, report, restore, top, view};
 use crate::{error, run, text};
 
@@ -57,13 +57,13 @@ enum Command {
     /// Show the preferences of the dashboard and where they are stored.
     Config(config::Options),
     /// Report where the memory of a recorded run was.
-    #[command(after_help = MOMENTS_HELP)]
+    #[command(after_help = moments_help())]
     Report(report::Options),
     /// Show what changed from one run, or moment, to another.
-    #[command(after_help = diff::HELP)]
+    #[command(after_help = diff::help())]
     Diff(diff::Options),
     /// Write a moment of a recorded run, or the run over time, in the format of another program.
-    #[command(after_help = MOMENTS_HELP)]
+    #[command(after_help = moments_help())]
     Export(export::Options),
 }
 

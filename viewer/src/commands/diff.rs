@@ -5,26 +5,24 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::arguments::Libraries;
+use crate::arguments::{Libraries, MOMENTS};
 use crate::diff::{Difference, Side, write_json, write_text};
 use crate::moment::NamedMoment;
 use crate::text::Style;
 use crate::trace_moment::TraceMoment;
 
-/// After the options in the help.
-pub const HELP: &str = "\
+const HELP: &str = "\
 Examples:
   memlab diff before.jsonl after.jsonl
   memlab diff run.jsonl@step:3 run.jsonl@step:10
   memlab diff --at end --json a.jsonl b.jsonl
 
-A and B are traces. To compare another moment than that of --at, add it after an @:
-  peak           when most memory was allocated
-  end            the end of the run
-  oom, oom:2     the first out-of-memory error, the second
-  step:12        the end of optimizer step 12; step:0 is the first
-  12.5s, 850ms, 1m30s, 1:30
-                 a time since the start of the trace";
+A and B are traces. To compare another moment than that of --at, add it after an @:";
+
+/// The help after the options.
+pub fn help() -> String {
+    format!("{HELP}\n{MOMENTS}")
+}
 
 /// What to compare.
 #[derive(Clone, Debug, Args)]
