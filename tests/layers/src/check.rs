@@ -46,20 +46,12 @@ impl Drawing {
         Some(Self { layers })
     }
 
-    /// The number of the layer that a module is in, from the top.
-    fn layer(&self, module: &[String]) -> Option<usize> {
-        (1..=module.len())
-            .rev()
-            .find_map(|length| self.layers.iter().position(|layer| layer.iter().any(|name| name == &module[..length])))
-    }
-
-    /// The name under which a module is drawn.
-    fn name<'m>(&self, module: &'m [String]) -> &'m [String] {
-        let length = (1..=module.len())
-            .rev()
-            .find(|&length| self.layers.iter().flatten().any(|name| name == &module[..length]))
-            .unwrap_or(0);
-        &module[..length]
+    /// The number of the layer that a module is in, from the top, and the name under which it is drawn.
+    fn layer<'m>(&self, module: &'m [String]) -> Option<(usize, &'m [String])> {
+        (1..=module.len()).rev().map(|length| &module[..length]).find_map(|name| {
+            let number = self.layers.iter().position(|layer| layer.iter().any(|drawn| drawn == name))?;
+            Some((number, name))
+        })
     }
 
     fn check(&self, tree: &Tree, imports: &[Import]) -> Vec<String> {
@@ -78,7 +70,7 @@ impl Drawing {
             let broken = match (self.layer(&import.from), self.layer(&import.to)) {
                 // The root file is above all.
                 _ if import.to.is_empty() => true,
-                (Some(from), Some(to)) => to <= from && self.name(&import.from) != self.name(&import.to),
+                (Some((from, from_name)), Some((to, to_name))) => to <= from && from_name != to_name,
                 _ => false,
             };
             if broken {
