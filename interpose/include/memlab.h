@@ -34,6 +34,29 @@ int memlab_limit(int device, uint64_t bytes, int spill, char *error, size_t size
  * returns the bytes that all of it takes with its NUL; 0 if nothing is recorded yet. */
 size_t memlab_status(char *json, size_t size);
 
+/* A position in the lines of a recording; zeros: its beginning. */
+struct memlab_position {
+    uint64_t recording;
+    uint64_t bytes;
+};
+
+/* Copies the lines of the trace (docs/trace-format.md) that were recorded after `position` to `lines`, moves the position
+ * behind them, and returns how many bytes they are: whole lines, of at most `size` bytes together; 0 if there is nothing
+ * new. If it returns more than `size`, nothing was copied: the next line needs that much room. Sets `restarted` to 1 if
+ * what followed the position is gone: the lines then begin with the whole state. There is one reader in a process. */
+size_t memlab_read(struct memlab_position *position, char *lines, size_t size, int *restarted);
+
+/* The position after the last line recorded so far, in `bytes` of a memlab_position; 0 if nothing is recorded yet. */
+uint64_t memlab_position(void);
+
+/* Has Python say which memory belongs to which parameter, gradient, buffer and optimizer, the next time that its main thread
+ * runs a bytecode. Without Python, nothing. */
+void memlab_ask(void);
+
+/* The trace continues in the file `path` (as in MEMLAB_OUTPUT), which begins with the state until now; NULL: in memory. The
+ * file it was in until now is complete. */
+int memlab_output(const char *path, char *error, size_t size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,11 +1,15 @@
 //! The C functions of `include/memlab.h`, which the program itself calls.
 
-use std::ffi::{c_char, c_double, c_int};
+use std::ffi::{CStr, c_char, c_double, c_int};
 use std::time::Duration;
 
+use crate::compaction;
+use crate::config;
 use crate::control;
 use crate::limit::card::OnLimit;
 use crate::limit::settings;
+use crate::log::live::{self, Lines};
+use crate::log::place;
 use crate::mover::operation::{self, Operation};
 use crate::panics;
 use crate::recorder::Recorder;
@@ -123,6 +127,98 @@ pub unsafe extern "C" fn memlab_status(json: *mut c_char, size: usize) -> usize 
     let status = panics::catch(|| Recorder::current().map(|recorder| control::status(recorder).to_string()));
     // SAFETY: the caller promises null or room for `size` bytes.
     status.flatten().map_or(0, |status| unsafe { write(&status, json, size) })
+}
+
+/// A position in the lines of a recording: C's `struct memlab_position`.
+#[repr(C)]
+pub struct Position {
+    recording: u64,
+    bytes: u64,
+}
+
+/// # Safety
+///
+/// `position` and `restarted` are writable, and `lines` has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlab_read(
+    position: *mut Position,
+    lines: *mut c_char,
+    size: usize,
+    restarted: *mut c_int,
+) -> usize {
+    // SAFETY: the caller promises that these are writable and this large.
+    let (position, buffer, restarted) =
+        unsafe { (&mut *position, std::slice::from_raw_parts_mut(lines.cast::<u8>(), size), &mut *restarted) };
+    *restarted = 0;
+    panics::catch(|| {
+        let Some(recorder) = Recorder::current() else {
+            *restarted = c_int::from(position.recording != 0);
+            *position = Position { recording: 0, bytes: 0 };
+            return 0;
+        };
+        if position.recording != recorder.serial() {
+            *restarted = c_int::from(position.recording != 0);
+            *position = Position { recording: recorder.serial(), bytes: 0 };
+        }
+        loop {
+            match live::read(&recorder.log, &mut position.bytes, buffer) {
+                Lines::Bytes(bytes) => return bytes,
+                Lines::Needs(bytes) => return bytes.max(size + 1),
+                Lines::Restarted => *restarted = 1,
+            }
+        }
+    })
+    .unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn memlab_position() -> u64 {
+    Recorder::current().map_or(0, |recorder| live::end(&recorder.log))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn memlab_ask() {
+    if let Some(recorder) = Recorder::current() {
+        recorder.python.ask();
+    }
+}
+
+/// # Safety
+///
+/// `path` is null or a C string; `error` is null or has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlab_output(path: *const c_char, error: *mut c_char, size: usize) -> c_int {
+    let path = if path.is_null() {
+        place::IN_MEMORY.to_owned()
+    } else {
+        // SAFETY: not null, so the caller promises a C string.
+        unsafe { CStr::from_ptr(path) }.to_string_lossy().into_owned()
+    };
+    let outcome = panics::catch(|| set_output(path));
+    // SAFETY: the caller promises null or room for `size` bytes.
+    unsafe { answer(outcome, error, size) }
+}
+
+fn set_output(pattern: String) -> Result<(), String> {
+    if !config::enabled() {
+        return Err("memlab is switched off (MEMLAB=0)".to_owned());
+    }
+    let outcome = match Recorder::current() {
+        None => Ok(()),
+        Some(recorder) => {
+            let path = config::output_path(&pattern, &config::program_name(&recorder.facts.command));
+            let path = if pattern == place::IN_MEMORY {
+                path
+            } else {
+                std::env::current_dir().map_or_else(|_| path.clone(), |directory| directory.join(&path))
+            };
+            compaction::continue_in(recorder, path)
+        }
+    };
+    if outcome.is_ok() {
+        config::set_output(pattern);
+    }
+    outcome
 }
 
 #[cfg(test)]

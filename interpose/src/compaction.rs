@@ -21,11 +21,11 @@ use memlab_trace::{Follower, Model};
 use parking_lot::Mutex;
 
 use crate::background;
-use crate::config::config;
+use crate::config::trace_max;
 use crate::locks;
 use crate::log::file::{FIRST_EXTENSION, SLACK, TraceFile};
-use crate::log::place::Naming;
-use crate::log::waker;
+use crate::log::place::{self, Naming};
+use crate::log::{live, waker};
 use crate::panics;
 use crate::recorder::Recorder;
 use crate::recursion::RecursionGuard;
@@ -72,7 +72,8 @@ enum Failure {
 /// Starts the compacting thread once the trace has reached a certain size, or at once if the maximum is small. Called
 /// periodically by the control thread.
 pub fn start_if_needed(recorder: &'static Recorder) {
-    let is_due = config().trace_max <= SMALL || recorder.log.file().tail() > FIRST_EXTENSION / 2;
+    let file = recorder.log.file();
+    let is_due = trace_max(file.is_in_memory()) <= SMALL || file.tail() > FIRST_EXTENSION / 2;
     if is_due && !waker::is_set() {
         // Until the thread runs, the control thread is woken instead.
         waker::set(std::thread::current());
@@ -94,8 +95,7 @@ fn run(recorder: &'static Recorder) {
 
 fn look(recorder: &Recorder) {
     let mut state = COMPACTING.lock();
-    let trace_max = config().trace_max;
-    state.release_drained(recorder, trace_max);
+    state.release_drained(recorder);
     if !recorder.log.is_full() {
         say_lost(recorder);
     }
@@ -110,7 +110,7 @@ fn look(recorder: &Recorder) {
         file.close();
         return;
     }
-    match compact(recorder, &mut state, trace_max) {
+    match compact(recorder, &mut state, &Destination::Same) {
         Ok(()) => state.again = None,
         Err(failure) => state.failed(recorder, failure),
     }
@@ -149,25 +149,23 @@ pub fn say_lost(recorder: &Recorder) {
 
 impl CompactionState {
     /// Releases replaced files whose lines are all written; the current file may then take their room.
-    fn release_drained(&mut self, recorder: &Recorder, trace_max: u64) {
+    fn release_drained(&mut self, recorder: &Recorder) {
         let before = self.left.len();
         self.left.retain(|file| {
             let whole = file.is_whole();
-            if whole {
-                // SAFETY: the file is closed and whole: no thread writes to it any more.
-                unsafe { file.release() };
-            }
-            !whole
+            // SAFETY: the file is closed and whole: no thread writes to it any more.
+            !(whole && live::release_unless_read(&recorder.log, file, || unsafe { file.release() }))
         });
         if self.left.len() < before && !self.hopeless {
-            self.bound(recorder, trace_max);
+            self.bound(recorder);
             recorder.log.resume();
         }
     }
 
     /// Sets the current file's maximum.
-    fn bound(&self, recorder: &Recorder, trace_max: u64) {
-        recorder.log.file().bound_alone(trace_max, self.keyframe, self.taken());
+    fn bound(&self, recorder: &Recorder) {
+        let file = recorder.log.file();
+        file.bound_alone(trace_max(file.is_in_memory()), self.keyframe, self.taken());
     }
 
     /// Disk space of the replaced files.
@@ -196,7 +194,34 @@ impl CompactionState {
     }
 }
 
-fn compact(recorder: &Recorder, state: &mut CompactionState, trace_max: u64) -> Result<(), Failure> {
+/// Where the log continues.
+enum Destination {
+    /// Under the same name, in less space.
+    Same,
+    /// At this path; [`place::IN_MEMORY`]: in memory.
+    Other(PathBuf),
+}
+
+/// Continues the recording in another file, which begins with the state until now: the replaced file ends as the trace
+/// of a process that has ended. `path` may be [`place::IN_MEMORY`].
+///
+/// # Errors
+///
+/// If the file cannot be written, or the state does not fit: the recording then goes on where it was.
+pub fn continue_in(recorder: &Recorder, path: PathBuf) -> Result<(), String> {
+    // Nothing that this does is recorded.
+    let Some(_guard) = RecursionGuard::enter() else { return Err("the recorder is busy".to_owned()) };
+    let mut state = COMPACTING.lock();
+    if recorder.is_finished() || recorder.log.file().is_closed() {
+        return Err("the recording has ended".to_owned());
+    }
+    match compact(recorder, &mut state, &Destination::Other(path)) {
+        Ok(()) => Ok(()),
+        Err(Failure::Before(why) | Failure::TooMuch(why) | Failure::After(why)) => Err(why),
+    }
+}
+
+fn compact(recorder: &Recorder, state: &mut CompactionState, to: &Destination) -> Result<(), Failure> {
     let before = |error: &dyn std::fmt::Display| Failure::Before(error.to_string());
     let (log, old) = (&recorder.log, recorder.log.file());
     let path = old.path.clone();
@@ -206,7 +231,19 @@ fn compact(recorder: &Recorder, state: &mut CompactionState, trace_max: u64) -> 
     while follower.poll(&mut model).map_err(|error| before(&error))?.more && follower.extent().offset < goal {}
 
     let header = header_line(&path).map_err(|error| before(&error))?;
-    let room = trace_max.saturating_sub(old.taken() + state.taken() + 2 * SLACK);
+    let (beside, naming, in_memory) = match to {
+        Destination::Same if old.is_in_memory() => (PathBuf::from(place::IN_MEMORY), Naming::Exact, true),
+        Destination::Same => (PathBuf::from(format!("{}.next", path.display())), Naming::Exact, false),
+        Destination::Other(path) => (path.clone(), Naming::AsAsked { run: None }, path.as_os_str() == place::IN_MEMORY),
+    };
+    let most = trace_max(in_memory);
+    let is_renamed = matches!(to, Destination::Same) && !in_memory;
+    // Two files that share one bound, until the old one is gone.
+    let taken = |state: &CompactionState| match to {
+        Destination::Same => old.taken() + state.taken(),
+        Destination::Other(_) => 0,
+    };
+    let room = most.saturating_sub(taken(state) + 2 * SLACK);
     let mut size = size_of(&model);
     while size + size / 8 + SLACK > room && model.shorten_history() {
         size = size_of(&model);
@@ -219,21 +256,25 @@ fn compact(recorder: &Recorder, state: &mut CompactionState, trace_max: u64) -> 
         )));
     }
     // The state grows until the log has switched to the new file.
-    let growth = (size / 4).max(size.min(trace_max / 32));
+    let growth = (size / 4).max(size.min(most / 32));
     let front = (size + growth + SLACK).min(room).next_multiple_of(4096);
-    let beside = PathBuf::from(format!("{}.next", path.display()));
-    let mut next = TraceFile::create(&beside, Naming::Exact, trace_max, front)
+    let mut next = TraceFile::create(&beside, naming, most, front)
         .map_err(|error| Failure::Before(format!("{}: {error}", beside.display())))?;
-    next.path.clone_from(&path); // The name after the rename.
-    next.bound(trace_max.saturating_sub(old.taken() + state.taken()), u64::MAX);
+    if is_renamed {
+        next.path.clone_from(&path); // The name after the rename.
+    }
+    next.bound(most.saturating_sub(taken(state)), u64::MAX);
     // With this line, readers recognise the file if the process is killed now.
     next.write_front(&header).map_err(|error| {
         let _ = std::fs::remove_file(&beside);
         before(&error)
     })?;
+    if let Destination::Other(_) = to {
+        log.append(encode::end(&mut LineBuffer::<128>::new(), recorder.elapsed_ns(), Some(0), None));
+    }
     let old = log.switch_to(next);
     let next = log.file();
-    next.bound(trace_max.saturating_sub(old.taken() + state.taken()), u64::MAX);
+    next.bound(most.saturating_sub(taken(state)), u64::MAX);
 
     // A thread may have been interrupted between reserving its line and writing it.
     for _ in 0..100 {
@@ -246,10 +287,13 @@ fn compact(recorder: &Recorder, state: &mut CompactionState, trace_max: u64) -> 
     let keyframe =
         rest_of(&mut follower, &mut model, &header, front).map_err(|error| Failure::After(error.to_string()))?;
     next.write_front(&keyframe).map_err(|error| Failure::After(error.to_string()))?;
-    std::fs::rename(&beside, &path).map_err(|error| Failure::After(error.to_string()))?;
+    next.front_is_complete();
+    if is_renamed {
+        std::fs::rename(&beside, &path).map_err(|error| Failure::After(error.to_string()))?;
+    }
     state.keyframe = keyframe.len() as u64;
-    state.bound(recorder, trace_max);
-    state.release_drained(recorder, trace_max);
+    state.bound(recorder);
+    state.release_drained(recorder);
     Ok(())
 }
 

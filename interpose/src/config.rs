@@ -5,14 +5,18 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use memlab_sizes::ParseError;
+use parking_lot::Mutex;
 
 /// Default maximum of a trace: 2 GiB.
 const DEFAULT_TRACE_MAX: u64 = 2 << 30;
 /// A smaller trace could not hold its definitions.
 const LEAST_TRACE_MAX: u64 = 4 << 20;
+/// The most memory that a trace in memory takes.
+const IN_MEMORY_MAX: u64 = 256 << 20;
 const DEFAULT_OUTPUT: &str = "memlab-%n-%p.jsonl";
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
+static OUTPUT: Mutex<Option<String>> = Mutex::new(None);
 
 /// The settings, read from the environment at the first call.
 pub fn config() -> &'static Config {
@@ -74,29 +78,45 @@ impl Config {
             host_max_error,
         }
     }
+}
 
-    /// The trace's path for this process: `%p` its id, `%r` its rank (0 without a launcher), `%h` the host, `%n` the
-    /// program's name, `%%` a percent sign.
-    pub fn output_path(&self, program: &str) -> PathBuf {
-        let mut path = String::with_capacity(self.output.len() + 32);
-        let mut characters = self.output.chars();
-        while let Some(character) = characters.next() {
-            if character != '%' {
-                path.push(character);
-                continue;
-            }
-            match characters.next() {
-                Some('p') => path.push_str(&std::process::id().to_string()),
-                Some('r') => path.push_str(&rank().unwrap_or(0).to_string()),
-                Some('h') => path.push_str(&host_name()),
-                Some('n') => path.push_str(program),
-                Some('%') => path.push('%'),
-                Some(other) => path.extend(['%', other]),
-                None => path.push('%'),
-            }
+/// Where the trace goes, as a pattern for [`output_path`]: as `memlab_output` said last, else `MEMLAB_OUTPUT`.
+pub fn output() -> String {
+    OUTPUT.lock().clone().unwrap_or_else(|| config().output.clone())
+}
+
+/// Sets where a trace goes that begins from now on.
+pub fn set_output(pattern: String) {
+    *OUTPUT.lock() = Some(pattern);
+}
+
+/// The maximum size of a trace.
+pub fn trace_max(in_memory: bool) -> u64 {
+    let trace_max = config().trace_max;
+    if in_memory { trace_max.min(IN_MEMORY_MAX) } else { trace_max }
+}
+
+/// The trace's path for this process: `%p` its id, `%r` its rank (0 without a launcher), `%h` the host, `%n` the
+/// program's name, `%%` a percent sign.
+pub fn output_path(pattern: &str, program: &str) -> PathBuf {
+    let mut path = String::with_capacity(pattern.len() + 32);
+    let mut characters = pattern.chars();
+    while let Some(character) = characters.next() {
+        if character != '%' {
+            path.push(character);
+            continue;
         }
-        PathBuf::from(path)
+        match characters.next() {
+            Some('p') => path.push_str(&std::process::id().to_string()),
+            Some('r') => path.push_str(&rank().unwrap_or(0).to_string()),
+            Some('h') => path.push_str(&host_name()),
+            Some('n') => path.push_str(program),
+            Some('%') => path.push('%'),
+            Some(other) => path.extend(['%', other]),
+            None => path.push('%'),
+        }
     }
+    PathBuf::from(path)
 }
 
 /// A variable's value; invalid UTF-8 is replaced.
@@ -179,7 +199,7 @@ mod tests {
 
     #[test]
     fn patterns() {
-        let config = Config { output: "a-%n-%p-100%%-%x%".into(), ..Config::from_environment() };
-        assert_eq!(config.output_path("train").to_string_lossy(), format!("a-train-{}-100%-%x%", std::process::id()));
+        let path = output_path("a-%n-%p-100%%-%x%", "train");
+        assert_eq!(path.to_string_lossy(), format!("a-train-{}-100%-%x%", std::process::id()));
     }
 }

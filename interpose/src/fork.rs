@@ -2,6 +2,7 @@
 
 use crate::cuda::{driver_memory, pools};
 use crate::limit::{card, overhead, settings, spill};
+use crate::log::live;
 use crate::mover::progress;
 use crate::python::agent;
 use crate::torch::expected;
@@ -19,6 +20,7 @@ pub fn watch() {
 extern "C" fn in_child() {
     recorder::start::reset_in_child();
     compaction::reset_in_child();
+    live::reset_in_child();
     control::clients::reset_in_child();
     agent::reset_in_child();
     expected::reset_in_child();

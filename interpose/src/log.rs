@@ -5,6 +5,7 @@
 //! they survive the process, however it dies.
 
 pub mod file;
+pub mod live;
 pub mod place;
 pub mod waker;
 

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from memlab.loading import load, skeleton
     from memlab.paging import page, plan_of, unpage
     from memlab.plan import Plan
+    from memlab.recording import start, stop
+    from memlab.tracking import tracker
+    from memlab.watching import watch
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "chunk", "load", "page", "plan_of", "skeleton", "unpage"]
+__all__ = ["Plan", "chunk", "load", "page", "plan_of", "skeleton", "start", "stop", "tracker", "unpage", "watch"]
 
 # The command imports this file too, and must not wait two seconds for PyTorch: modules are imported on first use.
 _MODULES = {
@@ -31,7 +34,11 @@ _MODULES = {
     "page": "paging",
     "plan_of": "paging",
     "skeleton": "loading",
+    "start": "recording",
+    "stop": "recording",
+    "tracker": "tracking",
     "unpage": "paging",
+    "watch": "watching",
 }
 
 

@@ -1,4 +1,4 @@
-"""The Rust part: host memory for weights, the pipeline that copies them, the planner, and checkpoints.
+"""The Rust part: host memory for weights, the pipeline that copies them, the planner, checkpoints; the live books.
 
 Addresses are of memory that the caller keeps alive. Sizes are in bytes, times in nanoseconds. Streams are CUDA handles (0:
 the legacy default stream); the host backend ignores them.
@@ -12,11 +12,37 @@ __all__ = [
     "Arena",
     "Pipeline",
     "Session",
+    "ask_for_tags",
+    "blocks",
+    "books_active",
+    "books_error",
+    "books_start",
+    "books_stop",
+    "categories",
     "checkpoint_tensors",
+    "devices",
     "format_size",
+    "latest_time",
+    "layers",
+    "library_found",
+    "lines",
+    "load_library",
+    "offload",
     "parse_size",
+    "peak",
     "plan",
+    "recording_status",
+    "reset_peak",
+    "restore",
+    "set_output",
     "simulate",
+    "totals",
+    "watch_begin",
+    "watch_drop",
+    "watch_end",
+    "watch_figures",
+    "watch_layers",
+    "watch_lines",
 ]
 
 PAGE_SIZE: int  # Borders between pinned pieces of an arena are multiples of it.
@@ -170,3 +196,58 @@ def parse_size(text: str) -> int:
 
 def format_size(nbytes: int) -> str:
     """Three significant digits and a binary unit, as ``1.50 GiB``."""
+
+# The recording of this process. ------------------------------------------------------------------------------------------
+
+def library_found() -> bool:
+    """Whether libmemlab.so is in this process and has what this package needs."""
+
+def load_library(path: str) -> None:
+    """Loads libmemlab.so into the running process. OSError says why that failed."""
+
+def set_output(path: str | None = None) -> None:
+    """Continues the recording in this file; None: in memory. RuntimeError says why it cannot."""
+
+def recording_status() -> str | None:
+    """The status of the recording as the control socket reports it, JSON; None if nothing is recorded."""
+
+def ask_for_tags() -> None:
+    """Has the main thread say which memory is whose, the next time that it runs a bytecode."""
+
+def offload(timeout_s: float) -> None:
+    """Moves all device memory to host memory. RuntimeError says why it cannot."""
+
+def restore(timeout_s: float, free_host: bool) -> None:
+    """Moves it back. RuntimeError says why it cannot."""
+
+# The live books: bytes, by the columns of memlab.tracking and memlab.watching. ---------------------------------------------
+
+_Text = str | None
+
+def books_start() -> None: ...
+def books_stop() -> None: ...
+def books_active() -> bool: ...
+def books_error() -> str | None:
+    """Why the recording cannot be read; None: it can."""
+
+def totals(device: int) -> tuple[int, int, int, int, int]: ...
+def peak(device: int) -> tuple[int, int, int, float, int]: ...
+def reset_peak(device: int | None = None) -> None: ...
+def latest_time() -> float:
+    """Seconds since the recording began at its latest event."""
+
+def devices() -> list[int]: ...
+def lines(device: int) -> list[tuple[_Text, int | None, _Text, _Text, int, int, int, int, int, int, int]]: ...
+def layers(device: int) -> list[tuple[_Text, _Text, _Text, int, int, int, int, int, int, int]]: ...
+def categories(device: int) -> list[tuple[str, int, int]]: ...
+def blocks(device: int) -> list[tuple[int, int, str, _Text, int | None, _Text, _Text, str]]: ...
+def watch_begin() -> int:
+    """Begins to watch; returns the id of the watch, 0 if no books are kept."""
+
+def watch_end(watch: int) -> None: ...
+def watch_drop(watch: int) -> None: ...
+def watch_figures(watch: int, device: int) -> tuple[int, int, int, int, bool]:
+    """Allocated at the start, at the peak and at the end; the peak of reserved; whether events are missing."""
+
+def watch_lines(watch: int, device: int) -> list[tuple[_Text, int | None, _Text, _Text, int, int, int, int, int]]: ...
+def watch_layers(watch: int, device: int) -> list[tuple[_Text, _Text, _Text, int, int, int]]: ...

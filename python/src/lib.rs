@@ -1,9 +1,13 @@
-//! `memlab._native`: the loader, for Python. Says in Python what `memlab-loader` says in Rust, and nothing else.
+//! `memlab._native`: the loader and the live books, for Python. Says in Python what `memlab-loader` and `memlab-live` say in
+//! Rust, and nothing else.
 //!
 //! # Layers
 //!
 //! ```text
 //! checkpoint, pipeline, plan, sizes    one file for each part of the loader
+//! tracker                              what the tools in the program ask
+//! live_books                           the books, and the thread that reads the recording
+//! library                              the functions of libmemlab.so
 //! arena
 //! error
 //! ```
@@ -11,9 +15,12 @@
 mod arena;
 mod checkpoint;
 mod error;
+mod library;
+mod live_books;
 mod pipeline;
 mod plan;
 mod sizes;
+mod tracker;
 
 use pyo3::prelude::*;
 
@@ -29,5 +36,35 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(sizes::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(sizes::format_size, module)?)?;
+    for function in [
+        wrap_pyfunction!(library::library_found, module)?,
+        wrap_pyfunction!(library::load_library, module)?,
+        wrap_pyfunction!(library::set_output, module)?,
+        wrap_pyfunction!(library::recording_status, module)?,
+        wrap_pyfunction!(library::ask_for_tags, module)?,
+        wrap_pyfunction!(library::offload, module)?,
+        wrap_pyfunction!(library::restore, module)?,
+        wrap_pyfunction!(tracker::books_start, module)?,
+        wrap_pyfunction!(tracker::books_stop, module)?,
+        wrap_pyfunction!(tracker::books_active, module)?,
+        wrap_pyfunction!(tracker::books_error, module)?,
+        wrap_pyfunction!(tracker::totals, module)?,
+        wrap_pyfunction!(tracker::peak, module)?,
+        wrap_pyfunction!(tracker::reset_peak, module)?,
+        wrap_pyfunction!(tracker::latest_time, module)?,
+        wrap_pyfunction!(tracker::devices, module)?,
+        wrap_pyfunction!(tracker::lines, module)?,
+        wrap_pyfunction!(tracker::layers, module)?,
+        wrap_pyfunction!(tracker::categories, module)?,
+        wrap_pyfunction!(tracker::blocks, module)?,
+        wrap_pyfunction!(tracker::watch_begin, module)?,
+        wrap_pyfunction!(tracker::watch_end, module)?,
+        wrap_pyfunction!(tracker::watch_drop, module)?,
+        wrap_pyfunction!(tracker::watch_figures, module)?,
+        wrap_pyfunction!(tracker::watch_lines, module)?,
+        wrap_pyfunction!(tracker::watch_layers, module)?,
+    ] {
+        module.add_function(function)?;
+    }
     Ok(())
 }

@@ -77,6 +77,12 @@ pub struct TraceFile {
     released: AtomicBool,
     /// The file that this one replaced.
     previous: AtomicPtr<TraceFile>,
+    /// The position of the file's first byte among all bytes of the recording: greater than that of any byte of the
+    /// file that it replaced.
+    stream_start: AtomicU64,
+    /// Whether the first `front` bytes are complete.
+    front_is_written: AtomicBool,
+    in_memory: bool,
 }
 
 // SAFETY: `base` is written only through reserved, disjoint ranges.
@@ -88,8 +94,10 @@ impl TraceFile {
     /// Creates the file at `path` and maps its first `mapped` bytes. Lines are appended after the first `front` bytes,
     /// which [`write_front`](Self::write_front) fills.
     pub fn create(path: &Path, naming: Naming, mapped: u64, front: u64) -> io::Result<Self> {
+        let in_memory = path.as_os_str() == place::IN_MEMORY;
         let (file, path) = place::open_unused(path, naming)?;
         let file = move_up(file);
+        let path = if in_memory { place::path_of_descriptor(&file) } else { path };
         let base = if soft_limit(Resource::As) == u64::MAX {
             map(&file, mapped)
         } else {
@@ -112,6 +120,9 @@ impl TraceFile {
             refused: AtomicU64::new(0),
             released: AtomicBool::new(false),
             previous: AtomicPtr::new(ptr::null_mut()),
+            stream_start: AtomicU64::new(0),
+            front_is_written: AtomicBool::new(front == 0),
+            in_memory,
         })
     }
 
@@ -252,7 +263,12 @@ impl TraceFile {
 
     /// Whether the file still has its name: it may have been removed, renamed or replaced.
     pub fn is_in_place(&self) -> bool {
-        is_named(&self.file, &self.path)
+        self.in_memory || is_named(&self.file, &self.path)
+    }
+
+    /// Whether the trace is kept in memory: its path is that of a descriptor of this process.
+    pub fn is_in_memory(&self) -> bool {
+        self.in_memory
     }
 
     pub fn is_closed(&self) -> bool {
@@ -302,6 +318,11 @@ impl TraceFile {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "there is more than fits"));
         }
         self.write_at(bytes, 0)
+    }
+
+    /// The first bytes of the file are complete: they hold the state at the end of the file that it replaced.
+    pub fn front_is_complete(&self) {
+        self.front_is_written.store(true, Ordering::Release);
     }
 
     /// For a closed file: whether every reserved line has been written.
@@ -364,18 +385,18 @@ impl TraceFile {
 
     /// Records which file this one replaces.
     pub fn follows(&self, previous: &'static Self) {
+        let start = previous.stream_start() + previous.mapped;
+        self.stream_start.store(start, Ordering::Release);
         self.previous.store(ptr::from_ref(previous).cast_mut(), Ordering::Release);
     }
 
     /// Called in a forked child: [`reset_in_child`](Self::reset_in_child) for this file and all that it replaced.
     pub fn reset_all_in_child(&self) {
         self.reset_in_child();
-        // SAFETY: null, or a file of a log, which is never freed.
-        let mut file = unsafe { self.previous.load(Ordering::Acquire).as_ref() };
+        let mut file = self.previous();
         while let Some(before) = file {
             before.reset_in_child();
-            // SAFETY: null, or a file of a log, which is never freed.
-            file = unsafe { before.previous.load(Ordering::Acquire).as_ref() };
+            file = before.previous();
         }
     }
 
@@ -399,6 +420,65 @@ impl TraceFile {
             };
         }
         self.close_descriptor();
+    }
+}
+
+/// For readers inside the process.
+impl TraceFile {
+    /// The file that this one replaced.
+    pub fn previous(&self) -> Option<&'static Self> {
+        // SAFETY: null, or a file of a log, which is never freed.
+        unsafe { self.previous.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The position of the file's first byte in the recording.
+    #[inline]
+    pub fn stream_start(&self) -> u64 {
+        self.stream_start.load(Ordering::Acquire)
+    }
+
+    /// Whether the file's first bytes can be read.
+    pub fn has_front(&self) -> bool {
+        self.front_is_written.load(Ordering::Acquire)
+    }
+
+    pub fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire)
+    }
+
+    /// Copies bytes of the file, as they are now; 0 where it cannot be read.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> usize {
+        if self.check_descriptor().is_err() {
+            return 0;
+        }
+        self.file.read_at(buffer, offset).unwrap_or(0)
+    }
+
+    /// The mapped lines from `offset` up to the first that is not written yet; `None` if the file is not mapped.
+    ///
+    /// # Safety
+    ///
+    /// The file must not be released while the slice is in use.
+    pub unsafe fn written_lines(&self, offset: u64, most: usize) -> Option<&[u8]> {
+        if self.base.is_null() {
+            return None;
+        }
+        let reserved = self.tail.load(Ordering::SeqCst).min(self.extended.load(Ordering::Acquire));
+        let mut end = offset;
+        while end < reserved && (end - offset) < most as u64 {
+            // SAFETY: below `reserved`, so the page exists and is readable; the byte is written atomically.
+            let first = unsafe { (*self.base.add(end as usize).cast::<AtomicU8>()).load(Ordering::Acquire) };
+            if first == 0 {
+                break;
+            }
+            // SAFETY: the bytes up to `reserved` exist. The line begins with its first byte, which is stored last, so all
+            // of the line is written; what follows it may be being written and is not used.
+            let rest = unsafe { std::slice::from_raw_parts(self.base.add(end as usize), (reserved - end) as usize) };
+            let Some(length) = memchr::memchr(b'\n', rest) else { break };
+            end += length as u64 + 1;
+        }
+        // SAFETY: whole lines, which nothing writes to any more.
+        Some(unsafe { std::slice::from_raw_parts(self.base.add(offset as usize), (end - offset) as usize) })
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,9 @@ use crate::descriptors::inode_of;
 
 /// The first bytes of a trace.
 const HEADER: &[u8] = b"{\"memlab\":";
+
+/// In place of a path: the trace is kept in memory, and is gone with the process.
+pub const IN_MEMORY: &str = ":memory:";
 
 /// What to do if a trace cannot have its name. `run`: when the current run began, in nanoseconds since 1970; traces
 /// begun since then belong to the same run, and stay.
@@ -33,6 +37,10 @@ pub enum Naming {
 /// process before an `exec`, or of another process of the same run. A file that may be mapped is never truncated: that
 /// would kill any process that reads the mapping.
 pub fn open_unused(path: &Path, naming: Naming) -> io::Result<(File, PathBuf)> {
+    if path.as_os_str() == IN_MEMORY {
+        let memory = rustix::fs::memfd_create("memlab", rustix::fs::MemfdFlags::CLOEXEC)?;
+        return Ok((File::from(memory), path.to_owned()));
+    }
     for number in 0..if naming == Naming::Exact { 1 } else { 1000 } {
         let candidate = if number == 0 { path.to_owned() } else { numbered(path, number) };
         // Several processes may do this at once. Between creating a file and locking it, another process may have taken
@@ -135,6 +143,11 @@ fn not_a_file(kind: FileType) -> Option<&'static str> {
     } else {
         Some("it is a device")
     }
+}
+
+/// A path by which this process, and others of its user, can open a file that has no name.
+pub fn path_of_descriptor(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
 }
 
 /// Whether this name refers to the file.

@@ -65,7 +65,8 @@ class Agent:
         self.roots: dict = {}  # layer id -> weak root module
         self.next_search = 0.0
         self.tags = _Tagger(native, torch, self.reader, self.roots, self.forget_dead, self.warn_once)
-        self.after_step, self.after_backward = self.tags.after_step, self.tags.after_backward  # Called by the library.
+        # Called by the library.
+        self.after_step, self.after_backward, self.asked = self.tags.after_step, self.tags.after_backward, self.tags.asked
         self.finished = False
         self.warned = False
         native.software("torch", str(torch.__version__), os.path.dirname(os.path.abspath(torch.__file__)))

@@ -99,6 +99,13 @@ unsafe fn work(api: &Api, recorder: &'static Recorder, interpreter: &'static Int
                 return;
             }
         }
+        if recorder.python.asked.swap(false, Ordering::AcqRel) {
+            call(api, agent, c"asked");
+            if !(api.PyErr_Occurred)().is_null() {
+                recorder.python.schedule();
+                return;
+            }
+        }
         let unnamed = recorder.interner.take_unnamed();
         if !recorder.python.unfinished.swap(false, Ordering::AcqRel) && unnamed.is_empty() {
             return;

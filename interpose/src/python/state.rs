@@ -36,6 +36,8 @@ pub struct Python {
     awaits_backward_from: AtomicU64,
     /// A backward that the agent waits for has begun.
     pub(super) backward_came: AtomicBool,
+    /// A tool in the program asks what memory is used for.
+    pub(super) asked: AtomicBool,
 }
 
 impl Python {
@@ -152,6 +154,12 @@ impl Python {
         if self.later.swap(false, Ordering::AcqRel) {
             self.run_again();
         }
+    }
+
+    /// Makes the agent say what memory is used for, the next time that the main thread runs Python.
+    pub fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.run_again();
     }
 
     /// Schedules the agent although there may be no new layer.

@@ -175,6 +175,14 @@ class _Tagger:
                 self.tag_all([optimizer])
                 known[2] = self.next_tagging
 
+    def asked(self):
+        """Called by the library when a tool in the program asks what memory is used for now."""
+        if self.native.is_in_backward():
+            return
+        alive = [reference() for reference, _, _ in self.optimizers.values()]
+        self.next_survey = 0.0
+        self.tag_all([optimizer for optimizer in alive if optimizer is not None], with_gradients=True)
+
     def last(self):
         """Tags the live tensors before Python tears the program down."""
         self.finished = True

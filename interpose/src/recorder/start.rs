@@ -11,11 +11,11 @@ use memlab_trace::encode::{self, Header, LineBuffer};
 use parking_lot::Mutex;
 
 use super::{ProcessFacts, Recorder, monotonic};
-use crate::config::{self, config, enabled};
+use crate::config::{self, config, enabled, trace_max};
 use crate::intern::Interner;
 use crate::locks;
 use crate::log::Log;
-use crate::log::place::{Naming, is_refusal};
+use crate::log::place::{self, Naming, is_refusal};
 use crate::python::state::Python;
 use crate::sampler::Sampler;
 use crate::stderr::say;
@@ -91,7 +91,7 @@ impl Recorder {
             .filter(|argument| !argument.is_empty())
             .map(|argument| String::from_utf8_lossy(argument).into_owned())
             .collect();
-        let wanted = config.output_path(&config::program_name(&command));
+        let wanted = config::output_path(&config::output(), &config::program_name(&command));
         let start = monotonic();
         let start_unix_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let pid = std::process::id();
@@ -117,8 +117,7 @@ impl Recorder {
         };
         let mut line = LineBuffer::<8192>::new();
         let header = encode::header(&mut line, &header);
-        let log = create_log(&wanted, config.run, config.trace_max, header)?;
-        log.file().bound_alone(config.trace_max, 0, 0);
+        let log = create_log(&wanted, config.run, header)?;
         Ok(Self {
             log,
             interner: Interner::default(),
@@ -147,9 +146,22 @@ pub fn reset_in_child() {
     locks::unlock_in_child(&WARNINGS);
 }
 
+/// Opens the log: in memory, or in a file.
+fn create_log(wanted: &Path, run: Option<u64>, header: &[u8]) -> io::Result<Log> {
+    let in_memory = wanted.as_os_str() == place::IN_MEMORY;
+    let most = trace_max(in_memory);
+    let log = if in_memory {
+        Log::create(wanted, Naming::Exact, most, header)?
+    } else {
+        create_file(wanted, run, most, header)?
+    };
+    log.file().bound_alone(most, 0, 0);
+    Ok(log)
+}
+
 /// Opens the log at `wanted` or, if that fails, in the temporary folder, with a message. A name that cannot be right (a
 /// device, a file of the user's) is refused instead.
-fn create_log(wanted: &Path, run: Option<u64>, most: u64, header: &[u8]) -> io::Result<Log> {
+fn create_file(wanted: &Path, run: Option<u64>, most: u64, header: &[u8]) -> io::Result<Log> {
     let absolute = std::env::current_dir().map_or_else(|_| wanted.to_owned(), |directory| directory.join(wanted));
     let error = match Log::create(&absolute, Naming::AsAsked { run }, most, header) {
         Ok(log) => return Ok(log),

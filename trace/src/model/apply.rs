@@ -21,6 +21,16 @@ impl Model {
         }
     }
 
+    /// Forgets the peaks of a device ([`None`]: of all devices): what is held now becomes the most that was held.
+    pub fn reset_peaks(&mut self, device: Option<i32>) {
+        let (time, reached) = (self.latest_time, self.reached());
+        for (index, state) in (0..).zip(&mut self.devices) {
+            if let Some(state) = state.as_mut().filter(|_| device.is_none_or(|device| device == index)) {
+                state.reset_peaks(time, reached);
+            }
+        }
+    }
+
     fn apply_rare(&mut self, record: Record<'_>) {
         match record {
             Record::Header(header) => self.header = Some(*header),

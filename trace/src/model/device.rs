@@ -147,6 +147,16 @@ impl DeviceState {
         };
     }
 
+    /// What is held now becomes the most that was held: all peaks begin again.
+    pub(crate) fn reset_peaks(&mut self, time: u64, reached: RunProgress) {
+        self.note_peak(time, reached);
+        self.totals.peak_used = self.used();
+        self.driver.totals.peak_reserved = self.driver.totals.reserved;
+        self.driver.totals.peak_moved = self.driver.totals.moved;
+        self.ledger.reset_peaks();
+        self.tags.reset_peaks();
+    }
+
     #[inline]
     pub(crate) fn free(
         &mut self,

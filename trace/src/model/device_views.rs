@@ -294,6 +294,15 @@ impl DeviceState {
     }
 
     #[inline]
+    pub(crate) fn peaks_view(&self) -> TotalsView {
+        TotalsView {
+            allocated_bytes: self.totals.peak.allocated,
+            reserved_bytes: self.driver.totals.peak_reserved,
+            used_bytes: self.totals.peak_used.max(self.totals.peak.used()),
+        }
+    }
+
+    #[inline]
     pub(crate) fn totals_view(&self) -> TotalsView {
         TotalsView {
             allocated_bytes: self.totals.allocated,

@@ -153,6 +153,18 @@ impl Ledger {
         self.books[scope].resolve_again(&mut self.cells, self.epoch, symbols)
     }
 
+    /// The most that each line and layer held becomes what it holds now.
+    pub(crate) fn reset_peaks(&mut self) {
+        for book in self.books.values_mut() {
+            for line in &mut book.lines {
+                line.peak = line.bytes;
+            }
+        }
+        for layer in &mut self.layers {
+            layer.activation_peak = layer.activation;
+        }
+    }
+
     /// The cell, with its bytes at the peak saved before it changes.
     #[inline]
     fn changing(&mut self, cell: u32) -> &mut Cell {

@@ -148,7 +148,7 @@ impl Model {
     }
 
     /// The block at this address, if it was the last one freed on its device.
-    pub(crate) fn freed(&self, device: i32, address: u64) -> Option<BlockView> {
+    pub fn freed(&self, device: i32, address: u64) -> Option<BlockView> {
         self.device_state(device)?.freed(address)
     }
 
@@ -167,6 +167,12 @@ impl Model {
     #[inline]
     pub fn totals(&self, device: i32) -> TotalsView {
         self.device_state(device).map(DeviceState::totals_view).unwrap_or_default()
+    }
+
+    /// The most of each of [`totals`](Self::totals), at whatever times.
+    #[inline]
+    pub fn peaks(&self, device: i32) -> TotalsView {
+        self.device_state(device).map(DeviceState::peaks_view).unwrap_or_default()
     }
 
     /// The driver memory at an address ([`HOST`]: of the host).
@@ -225,6 +231,11 @@ impl Model {
     /// Whether PyTorch's allocator uses expandable segments on a device.
     pub fn has_expandable_segments(&self, device: i32) -> bool {
         self.device_state(device).is_some_and(|state| state.driver.has_expandable_segments())
+    }
+
+    /// The ids of the frames of a stack, innermost first.
+    pub fn frame_ids(&self, stack: u32) -> Vec<u32> {
+        self.symbols.climb_frame_ids(stack)
     }
 
     /// The frames of a stack, innermost first, with the stack that ends in each.

@@ -310,6 +310,11 @@ impl Symbols {
         .flatten()
     }
 
+    /// The ids of the frames of a stack, innermost first.
+    pub(crate) fn climb_frame_ids(&self, stack: u32) -> Vec<u32> {
+        self.climb_stacks(stack).filter_map(|(at, _)| self.stacks.get(&at)).map(|node| node.frame).collect()
+    }
+
     /// The layers from this one to its outermost module.
     fn climb_layers(&self, layer: u32) -> impl Iterator<Item = (u32, &Layer)> {
         let mut at = layer;

@@ -51,6 +51,13 @@ pub(crate) fn rounded(bytes: u64) -> u64 {
 }
 
 impl Tags {
+    /// The most that each layer owned becomes what it owns now.
+    pub(crate) fn reset_peaks(&mut self) {
+        for owned in self.owners.values_mut() {
+            owned.peak = owned.bytes;
+        }
+    }
+
     /// Tags a tensor at `address` in the block in `slot`. Returns category and owner of the block by all its tags, or `None` if
     /// nothing changed.
     pub(crate) fn tag(&mut self, slot: u32, address: u64, tensor: TaggedTensor) -> Option<(TagCategory, u32)> {

@@ -1,0 +1,203 @@
+//! Reading the recording inside the process, while it is written.
+//!
+//! There is one reader: the tools of the Python package. A file that the log has replaced stays mapped while the reader
+//! is in it, unless the log has to be replaced again.
+
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::Log;
+use super::file::TraceFile;
+use crate::locks;
+
+/// Where the reader is.
+static READER: Mutex<Reader> = Mutex::new(Reader { file: None, hole: None });
+
+struct Reader {
+    file: Option<&'static TraceFile>,
+    /// Since when a reserved line is missing, and its position.
+    hole: Option<(Instant, u64)>,
+}
+
+/// How long to wait for a line that another thread has reserved and not yet written.
+const UNFINISHED: u32 = 64;
+/// A line that is missing for so long was refused, or its thread has died.
+const HOLE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What was read.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Lines {
+    /// So many bytes of whole lines; 0: there is nothing new.
+    Bytes(usize),
+    /// The next line does not fit: it has so many bytes.
+    Needs(usize),
+    /// What followed the position is gone. The position is now the beginning of what is there, which begins with the
+    /// whole state.
+    Restarted,
+}
+
+/// The position after the last reserved line.
+#[inline]
+pub fn end(log: &Log) -> u64 {
+    let file = log.file();
+    file.stream_start() + file.tail()
+}
+
+/// Copies the lines after `position` that are written, and moves the position behind them.
+pub fn read(log: &Log, position: &mut u64, buffer: &mut [u8]) -> Lines {
+    let mut reader = READER.lock();
+    let Some(mut file) = file_at(log, *position) else {
+        *position = beginning(log).stream_start();
+        reader.file = None;
+        return Lines::Restarted;
+    };
+    loop {
+        reader.file = Some(file);
+        let lines = match *position - file.stream_start() {
+            offset if offset < file.front() => read_front(file, offset, buffer),
+            offset => read_lines(file, offset, buffer),
+        };
+        match lines {
+            Found::Lines(length) => {
+                *position += length as u64;
+                return Lines::Bytes(length);
+            }
+            Found::Needs(length) => return Lines::Needs(length),
+            Found::EndOfFront if file.has_front() => *position = file.stream_start() + file.front(),
+            Found::EndOfFront => return Lines::Bytes(0),
+            Found::Hole(nuls) => {
+                let since = match reader.hole {
+                    Some((since, at)) if at == *position => since,
+                    _ => {
+                        reader.hole = Some((Instant::now(), *position));
+                        return Lines::Bytes(0);
+                    }
+                };
+                if nuls == 0 || since.elapsed() < HOLE_TIMEOUT && !(file.is_closed() && file.is_whole()) {
+                    return Lines::Bytes(0);
+                }
+                *position += nuls as u64;
+            }
+            Found::End => match replacement(log, file) {
+                Some(next) => {
+                    file = next;
+                    *position = next.stream_start() + next.front();
+                }
+                None => return Lines::Bytes(0),
+            },
+        }
+    }
+}
+
+enum Found {
+    Lines(usize),
+    Needs(usize),
+    EndOfFront,
+    /// A reserved line is missing: so many NULs are there before the next one, or up to the end.
+    Hole(usize),
+    End,
+}
+
+/// Lines of the state at the front of a file, which a NUL ends.
+fn read_front(file: &TraceFile, offset: u64, buffer: &mut [u8]) -> Found {
+    if !file.has_front() {
+        return Found::EndOfFront;
+    }
+    let most = buffer.len().min((file.front() - offset) as usize);
+    let read = file.read_at(&mut buffer[..most], offset);
+    let text = &buffer[..read];
+    let text = &text[..memchr::memchr(0, text).unwrap_or(read)];
+    match memchr::memrchr(b'\n', text) {
+        Some(last) => Found::Lines(last + 1),
+        None if text.is_empty() => Found::EndOfFront,
+        None => Found::Needs(2 * buffer.len().max(1)),
+    }
+}
+
+fn read_lines(file: &'static TraceFile, offset: u64, buffer: &mut [u8]) -> Found {
+    for _ in 0..UNFINISHED {
+        // SAFETY: the caller holds the lock of the reader, without which no file is released that the reader is in.
+        let Some(lines) = (unsafe { file.written_lines(offset, buffer.len()) }) else {
+            return read_unmapped(file, offset, buffer);
+        };
+        if !lines.is_empty() {
+            let fits = lines.len().min(buffer.len());
+            let Some(last) = memchr::memrchr(b'\n', &lines[..fits]) else { return Found::Needs(lines.len()) };
+            buffer[..=last].copy_from_slice(&lines[..=last]);
+            return Found::Lines(last + 1);
+        }
+        if offset >= file.tail().min(file.taken()) {
+            return Found::End;
+        }
+        std::thread::yield_now();
+    }
+    let mut piece = [0; 4096];
+    let read = file.read_at(&mut piece, offset);
+    let read = read.min(file.tail().saturating_sub(offset) as usize);
+    Found::Hole(piece[..read].iter().position(|byte| *byte != 0).unwrap_or(read))
+}
+
+/// Lines of a file on a file system without shared mappings.
+fn read_unmapped(file: &TraceFile, offset: u64, buffer: &mut [u8]) -> Found {
+    let most = (file.tail().saturating_sub(offset) as usize).min(buffer.len());
+    if most == 0 {
+        return Found::End;
+    }
+    let read = file.read_at(&mut buffer[..most], offset);
+    let text = &buffer[..read];
+    let text = &text[..memchr::memchr(0, text).unwrap_or(read)];
+    match memchr::memrchr(b'\n', text) {
+        Some(last) => Found::Lines(last + 1),
+        None if text.len() == buffer.len() => Found::Needs(2 * buffer.len()),
+        None => Found::Hole(buffer[..read].iter().position(|byte| *byte != 0).unwrap_or(read)),
+    }
+}
+
+/// The file that a position is in; `None` if it is gone.
+fn file_at(log: &Log, position: u64) -> Option<&'static TraceFile> {
+    let mut file = log.file();
+    while position < file.stream_start() {
+        file = file.previous()?;
+    }
+    (!file.is_released()).then_some(file)
+}
+
+/// The file that a new reader starts with: the state at the front of the current one may not be there yet.
+fn beginning(log: &Log) -> &'static TraceFile {
+    let file = log.file();
+    match file.previous() {
+        Some(previous) if !file.has_front() && !previous.is_released() => previous,
+        _ => file,
+    }
+}
+
+/// The file that replaced `file`.
+fn replacement(log: &Log, file: &'static TraceFile) -> Option<&'static TraceFile> {
+    let mut later = log.file();
+    while !ptr::eq(later, file) {
+        let before = later.previous()?;
+        if ptr::eq(before, file) {
+            return Some(later);
+        }
+        later = before;
+    }
+    None
+}
+
+/// Calls `release` for a replaced file unless the reader is in it and the log can wait for it.
+pub fn release_unless_read(log: &Log, file: &TraceFile, release: impl FnOnce()) -> bool {
+    let reader = READER.lock();
+    let is_read = reader.file.is_some_and(|read| ptr::eq(read, file));
+    if is_read && !log.is_full() && !log.file().is_large() {
+        return false;
+    }
+    release();
+    true
+}
+
+/// Called in a forked child, which has no reader yet.
+pub fn reset_in_child() {
+    locks::reset_in_child(&READER, Reader { file: None, hole: None });
+}

@@ -1,0 +1,108 @@
+//! A watched block of code: a second state, whose peaks begin with the block.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use memlab_trace::{LayerView, Line, LineView, Model, Record};
+
+/// What a line did in a watched block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WatchedLine {
+    /// What it holds at the end of the block, and held at its peak.
+    pub now: LineView,
+    /// Bytes that it held when the block began.
+    pub at_start: u64,
+    /// Bytes that it allocated in the block.
+    pub allocated: u64,
+    /// Those of them that are live at its end.
+    pub kept: u64,
+}
+
+/// A watched block of code.
+pub struct Watch {
+    /// The state, with peaks since the block began.
+    pub model: Model,
+    at_start: HashMap<i32, Start>,
+    started: u64,
+    /// Whether the block has ended: the state stays as it was then, but for names that come later.
+    pub is_over: bool,
+    /// Records were missing meanwhile.
+    pub has_gap: bool,
+}
+
+/// A device when the block began.
+struct Start {
+    allocated: u64,
+    lines: Vec<LineView>,
+    layers: Vec<LayerView>,
+}
+
+impl Watch {
+    /// A block that begins now.
+    pub(crate) fn begin(model: &Model) -> Self {
+        let mut model = model.clone();
+        model.reset_peaks(None);
+        let start = |device: i32| Start {
+            allocated: model.totals(device).allocated_bytes,
+            lines: model.lines(device),
+            layers: model.layers(device),
+        };
+        let at_start = model.devices().iter().map(|device| (device.index, start(device.index))).collect();
+        Self { at_start, started: model.time(), model, is_over: false, has_gap: false }
+    }
+
+    /// Bytes allocated on a device when the block began.
+    pub fn allocated_at_start(&self, device: i32) -> u64 {
+        self.at_start.get(&device).map_or(0, |start| start.allocated)
+    }
+
+    /// What every line did on a device, the largest at the peak first. At start, at the peak and at the end they sum to what
+    /// was allocated then.
+    pub fn lines(&self, device: i32) -> Vec<WatchedLine> {
+        let mut kept: HashMap<Option<Arc<Line>>, u64> = HashMap::new();
+        for block in self.model.blocks(device).iter().filter(|block| block.time > self.started) {
+            *kept.entry(self.model.line_of(block.stack)).or_default() += block.bytes;
+        }
+        let before = self.at_start.get(&device).map(|start| start.lines.as_slice()).unwrap_or_default();
+        let mut before: HashMap<&Option<Arc<Line>>, &LineView> = before.iter().map(|view| (&view.line, view)).collect();
+        let mut lines: Vec<WatchedLine> = Vec::new();
+        for now in self.model.lines(device) {
+            let start = before.remove(&now.line);
+            let at_start = start.map_or(0, |start| start.live_bytes);
+            let allocated = now.allocated_bytes.saturating_sub(start.map_or(0, |start| start.allocated_bytes));
+            let kept = kept.get(&now.line).copied().unwrap_or(0);
+            if at_start + allocated + now.live_bytes + now.live_bytes_at_peak > 0 {
+                lines.push(WatchedLine { now, at_start, allocated, kept });
+            }
+        }
+        lines.sort_by_key(|line| Reverse((line.now.live_bytes_at_peak, line.allocated)));
+        lines
+    }
+
+    /// What every layer holds on a device at the end and at the peak, with the bytes that it held at the start; the largest
+    /// at the peak first.
+    pub fn layers(&self, device: i32) -> Vec<(LayerView, u64)> {
+        let before = self.at_start.get(&device).map(|start| start.layers.as_slice()).unwrap_or_default();
+        let mut layers: Vec<(LayerView, u64)> = self
+            .model
+            .layers(device)
+            .into_iter()
+            .map(|now| {
+                let same = before.iter().find(|start| (start.root, &start.name) == (now.root, &now.name));
+                let at_start = same.map_or(0, |start| start.live_bytes);
+                (now, at_start)
+            })
+            .filter(|(now, at_start)| at_start + now.live_bytes + now.live_bytes_at_peak > 0)
+            .collect();
+        layers.sort_by_key(|(now, _)| Reverse(now.live_bytes_at_peak));
+        layers
+    }
+
+    pub(crate) fn take(&mut self, record: &Record<'_>) {
+        // Names of what was allocated in the block are known only after it, sometimes. They are definitions: not events.
+        if !self.is_over || record.time().is_none() {
+            self.model.apply(record.clone());
+        }
+    }
+}

@@ -1,0 +1,1 @@
+"""What the tools share. Knows nothing of any one of them."""

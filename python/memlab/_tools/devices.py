@@ -1,0 +1,38 @@
+"""Which device a tool is asked about. Never imports torch, never initialises CUDA."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+
+Device: TypeAlias = "int | str | torch.device | None"
+
+
+def index_of(device: Device) -> int:
+    """The CUDA ordinal of a device: an int, "cuda:1", a `torch.device`; None: torch's current device, or 0.
+
+    Raises ValueError for a device without GPU memory.
+    """
+    if device is None:
+        return current()
+    if isinstance(device, int):
+        return device
+    kind, _, index = str(device).partition(":")
+    if kind != "cuda":
+        raise ValueError(f"{device} has no GPU memory: use a number, 'cuda' or 'cuda:1'")
+    return int(index) if index else current()
+
+
+def current() -> int:
+    """torch's current device; 0 while CUDA is not in use."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return 0
+    # `torch.cuda.current_device()` would initialise CUDA.
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not getattr(cuda, "_initialized", False):
+        return 0
+    return int(torch._C._cuda_getDevice())

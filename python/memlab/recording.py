@@ -1,0 +1,156 @@
+"""`memlab.start` and `memlab.stop`: record this process from inside it.
+
+Programs that were started with `memlab run` or `LD_PRELOAD` are recorded already. In others, such as notebooks, the first
+tool that is used calls `start`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from memlab import _native
+from memlab._tools.say import say_once
+
+_PACKAGE = Path(__file__).resolve().parent
+_IN_MEMORY = ":memory:"
+
+# Whether the library was loaded by this module: then a trace file ends with `stop`.
+_loaded_here = False
+_why_not: str | None = None
+
+
+def start(output: str | os.PathLike[str] | None = None, offload: bool = False) -> bool:
+    """Records this process from now on, if it is not recorded already. Returns whether it is.
+
+    Loads libmemlab.so into the running program and installs its hooks; memory that PyTorch allocated earlier is asked from
+    PyTorch. Call it early: what libraries found of CUDA before, they go on calling.
+
+    output: the file of the trace, which `memlab view` follows and `memlab report` summarizes; ``%p`` is the process id, ``%r``
+        the rank, ``%n`` the program's name. None: no file; the tools of this package read from memory.
+    offload: whether memory must be movable (`memlab.Courtesy`, `memlab offload`). Only a program started with
+        ``memlab run --offload`` can be: where this one was not, that is said, and it is recorded without.
+
+    Raises RuntimeError if `output` cannot be written, or if ``memlab run`` already records to another file. Without CUDA it
+    says so in one line and returns False.
+
+    >>> import memlab
+    >>> memlab.start() in (True, False)
+    True
+    """
+    global _loaded_here, _why_not
+    wanted = None if output is None else os.fspath(output)
+    if not _native.library_found():
+        _why_not = _reason_not_to_load()
+        if _why_not is None:
+            _why_not = _load(wanted)
+            _loaded_here = _why_not is None
+        if _why_not is not None:
+            say_once(_why_not)
+            return False
+    elif wanted is not None:
+        if not _loaded_here:
+            raise RuntimeError(
+                f"the program is recorded to {trace_path()} already, which memlab run was told; leave output= away"
+            )
+        _native.set_output(wanted)
+    if os.environ.get("MEMLAB") == "0":
+        _why_not = "memlab is switched off (MEMLAB=0): the tools return empty results"
+        say_once(_why_not)
+        return False
+    if offload and not can_offload():
+        say_once("memory cannot be moved: the program was not started with `memlab run --offload`")
+    _native.books_start()
+    error = _native.books_error()
+    if error is not None:
+        _why_not = error
+        say_once(error)
+        return False
+    _why_not = None
+    return True
+
+
+def stop() -> None:
+    """Ends what `start` began: the trace file is complete, and the tools forget what they know.
+
+    The hooks stay, and go on recording to memory, so that `start` can be called again. A trace that ``memlab run`` writes goes on.
+    """
+    _native.books_stop()
+    path = trace_path()
+    if _loaded_here and path is not None and not path.startswith("/proc/"):
+        _native.set_output(None)
+
+
+def trace_path() -> str | None:
+    """The file that the program is recorded to; None: nothing is recorded yet. A path in /proc: memory."""
+    status = status_of_recording()
+    return None if status is None else str(status["trace"])
+
+
+def status_of_recording() -> dict[str, Any] | None:
+    """What `memlab ps` knows of this process; None: nothing is recorded yet."""
+    text = _native.recording_status()
+    return None if text is None else json.loads(text)
+
+
+def can_offload() -> bool:
+    """Whether the process was started so that its memory can be moved."""
+    status = status_of_recording()
+    if status is None:
+        return os.environ.get("MEMLAB_OFFLOAD", "0") not in ("", "0") and not _loaded_here and _native.library_found()
+    return bool(status["move"]["enabled"])
+
+
+def ensure_started() -> bool:
+    """Starts the live books when a tool is first used. Returns whether they are kept."""
+    if _native.books_active():
+        return True
+    if _why_not is not None and not _native.library_found():
+        return False
+    return start()
+
+
+def why_not() -> str | None:
+    """Why nothing is recorded; None: it is, or nothing has tried."""
+    return _why_not
+
+
+def _reason_not_to_load() -> str | None:
+    """Why the tools return nothing: there is nothing to record here."""
+    if sys.platform != "linux":
+        return "memlab records on Linux only: the tools return empty results"
+    torch: Any = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if cuda is not None and not cuda._is_compiled():
+        return "this PyTorch is built without CUDA: the tools return empty results"
+    if cuda is not None and not getattr(cuda, "_initialized", False) and not cuda.is_available():
+        return "there is no CUDA device: the tools return empty results"
+    return None
+
+
+def _load(output: str | None) -> str | None:
+    """Loads the library, told where to record; why it could not, if so."""
+    path = next((path for path in _candidates() if path.exists()), None)
+    if path is None:
+        return f"libmemlab.so is missing in {_PACKAGE / 'bin'}: install memlab again, or run `make` in a source tree"
+    # The library reads its settings when it is loaded, as it does when it is preloaded.
+    before = os.environ.get("MEMLAB_OUTPUT")
+    os.environ["MEMLAB_OUTPUT"] = output or before or _IN_MEMORY
+    try:
+        _native.load_library(str(path))
+    except OSError as error:
+        return f"{path} cannot be loaded: {error}"
+    finally:
+        if before is None:
+            del os.environ["MEMLAB_OUTPUT"]
+        else:
+            os.environ["MEMLAB_OUTPUT"] = before
+    return None
+
+
+def _candidates() -> list[Path]:
+    """Where libmemlab.so may be: in the package, or in a source tree beside it."""
+    return [_PACKAGE / "bin" / "libmemlab.so", _PACKAGE.parent.parent / "target" / "release" / "libmemlab.so"]

@@ -1,0 +1,195 @@
+"""`memlab.tracker`: what is on the GPU now, and was at the peak, by line, layer and category, as numbers.
+
+The figures come from live books in this process, from the same sums that the dashboard and the report show.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from memlab import _native
+from memlab._tools import devices
+from memlab._tools.devices import Device
+from memlab._tools.source import text_of
+from memlab.recording import ensure_started, why_not
+
+
+class Totals(NamedTuple):
+    """A device's memory in bytes."""
+
+    allocated: int
+    reserved: int
+    used: int
+    """The whole device: also driver memory of libraries, the CUDA context, other processes."""
+    peak_allocated: int
+    peak_reserved: int
+
+
+class Block(NamedTuple):
+    """A live block of PyTorch's allocator."""
+
+    address: int
+    nbytes: int
+    category: str
+    file: str | None
+    line: int | None
+    function: str | None
+    layer: str | None
+    phase: str
+    """forward, backward, optimizer or other."""
+
+
+class LineMemory(NamedTuple):
+    """What a line of the program allocated, in bytes. `file` is None for memory without a Python line."""
+
+    file: str | None
+    line: int | None
+    function: str | None
+    code: str | None
+    live: int
+    at_peak: int
+    """Live when most was allocated on the device."""
+    peak: int
+    """The most that the line held at once."""
+    allocated: int
+    allocations: int
+    blocks: int
+    backward: int
+    """Part of `live` that backward allocated for operations of the line."""
+
+
+class LayerMemory(NamedTuple):
+    """What a layer holds, in bytes, without the layers inside it. `name` is None for memory outside any layer."""
+
+    root: str | None
+    name: str | None
+    kind: str | None
+    live: int
+    at_peak: int
+    parameters: int
+    """As the four that follow: the most at once."""
+    gradients: int
+    optimizer_state: int
+    buffers: int
+    activations: int
+
+
+class CategoryMemory(NamedTuple):
+    """What memory is used for, in bytes."""
+
+    category: str
+    live: int
+    at_peak: int
+
+
+class Peak(NamedTuple):
+    """The moment at which most was allocated, in bytes and seconds since the recording began."""
+
+    allocated: int
+    reserved: int
+    used: int
+    time_s: float
+    step: int
+    """Optimizer steps that had ended."""
+
+
+class Mark(NamedTuple):
+    """A moment that the program has named."""
+
+    name: str
+    time_s: float
+    device: int
+    allocated: int
+    reserved: int
+    peak: int
+    """The most allocated at once until then, since the last `reset_peak`."""
+
+
+class Tracker:
+    """The memory of this process. Its first use starts the recording (`memlab.start`) if the program is not recorded already.
+
+    Sizes are bytes. `device` is a number, ``"cuda:1"`` or a `torch.device`; None: torch's current device. Without CUDA every method
+    returns zeros or an empty list, and one line on stderr says why.
+    """
+
+    def __init__(self) -> None:
+        self._marks: list[Mark] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether books are kept."""
+        return _native.books_active()
+
+    @property
+    def why_not(self) -> str | None:
+        """Why nothing is recorded; None: it is, or no tool was used yet."""
+        return why_not()
+
+    def totals(self, device: Device = None) -> Totals:
+        """The device's memory now, and its peaks since the last `reset_peak`. Equal to `torch.cuda.memory_allocated()` and
+        `torch.cuda.memory_reserved()`, to the byte.
+
+        >>> import memlab
+        >>> memlab.tracker.totals().allocated >= 0
+        True
+        """
+        ensure_started()
+        return Totals(*_native.totals(devices.index_of(device)))
+
+    def live_blocks(self, device: Device = None) -> list[Block]:
+        """Every live block of PyTorch's allocator, by address."""
+        self._ask()
+        return [Block(*row) for row in _native.blocks(devices.index_of(device))]
+
+    def by_line(self, device: Device = None) -> list[LineMemory]:
+        """What every line of the program holds, the largest first. They sum to what is allocated."""
+        ensure_started()
+        rows = _native.lines(devices.index_of(device))
+        return [LineMemory(*row[:3], text_of(*row[:2], row[3]), *row[4:]) for row in rows]
+
+    def by_layer(self, device: Device = None) -> list[LayerMemory]:
+        """What every layer holds, the largest first. They sum to what is allocated."""
+        self._ask()
+        return [LayerMemory(*row) for row in _native.layers(devices.index_of(device))]
+
+    def by_category(self, device: Device = None) -> list[CategoryMemory]:
+        """What memory is used for: parameters, gradients, optimizer state, activations and so on, then what is no block of
+        PyTorch's: library workspaces, cached memory, the CUDA context, other processes. They sum to the device's use."""
+        self._ask()
+        return [CategoryMemory(*row) for row in _native.categories(devices.index_of(device))]
+
+    def peak(self, device: Device = None) -> Peak:
+        """The moment at which most was allocated, since the last `reset_peak`."""
+        ensure_started()
+        return Peak(*_native.peak(devices.index_of(device)))
+
+    def reset_peak(self, device: Device = None) -> None:
+        """What is allocated now becomes the peak. `torch.cuda.max_memory_allocated()` is not touched."""
+        ensure_started()
+        _native.reset_peak(devices.index_of(device))
+
+    def mark(self, name: str, device: Device = None) -> Mark:
+        """Remembers this moment under a name, in `marks`."""
+        totals, index = self.totals(device), devices.index_of(device)
+        mark = Mark(name, _native.latest_time(), index, totals.allocated, totals.reserved, totals.peak_allocated)
+        self._marks.append(mark)
+        return mark
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The moments that `mark` named, in order."""
+        return list(self._marks)
+
+    def clear_marks(self) -> None:
+        """Forgets the marks."""
+        self._marks.clear()
+
+    def _ask(self) -> None:
+        """Has PyTorch's objects say which memory is whose: the interpreter runs that between two bytecodes of its main thread."""
+        ensure_started()
+        _native.ask_for_tags()
+        for _ in range(3):
+            pass
+
+
+tracker = Tracker()

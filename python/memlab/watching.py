@@ -1,0 +1,162 @@
+"""`memlab.watch`: what one block of code does to GPU memory."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from memlab import _native
+from memlab._tools import devices
+from memlab._tools.devices import Device
+from memlab._tools.source import text_of
+from memlab.recording import ensure_started
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class WatchedLine(NamedTuple):
+    """What a line did in a watched block, in bytes. `file` is None for memory without a Python line."""
+
+    file: str | None
+    line: int | None
+    function: str | None
+    code: str | None
+    at_start: int
+    at_peak: int
+    """Held when most was allocated in the block; all lines sum to the peak."""
+    at_end: int
+    allocated: int
+    """Allocated in the block, whether freed since or not."""
+    kept: int
+    """Allocated in the block and live at its end."""
+
+
+class WatchedLayer(NamedTuple):
+    """What a layer held in a watched block, in bytes, without the layers inside it."""
+
+    root: str | None
+    name: str | None
+    kind: str | None
+    at_start: int
+    at_peak: int
+    at_end: int
+
+
+class watch:
+    """Measures a block of code: its peak, what it keeps, and its lines and layers. A context manager and a decorator.
+
+    Watches nest; neither the tracker's peak nor `torch.cuda.max_memory_allocated()` is touched. Until the block has ended, the
+    figures are those until now. As a decorator it measures each call, and prints it; `last` is the watch of the last call.
+
+    >>> import memlab
+    >>> with memlab.watch() as watched:
+    ...     pass
+    >>> watched.kept
+    0
+    """
+
+    def __init__(self, device: Device = None) -> None:
+        self._wanted = device
+        self._id = 0
+        self.device = 0
+        self.last: watch | None = None
+
+    def __enter__(self) -> watch:
+        self._drop()
+        if ensure_started():
+            self.device = devices.index_of(self._wanted)
+            self._id = _native.watch_begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._id:
+            _native.watch_end(self._id)
+
+    def __call__(self, function: _Function) -> _Function:
+        @functools.wraps(function)
+        def watched(*arguments: Any, **named: Any) -> Any:
+            with watch(self._wanted) as self.last:
+                result = function(*arguments, **named)
+            sys.stdout.write(f"{function.__qualname__}: {self.last}\n")
+            return result
+
+        return watched  # type: ignore[return-value]
+
+    def __del__(self) -> None:
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._id:
+            _native.watch_drop(self._id)
+            self._id = 0
+
+    def _figures(self) -> tuple[int, int, int, int, bool]:
+        return _native.watch_figures(self._id, self.device)
+
+    @property
+    def start(self) -> int:
+        """Bytes allocated when the block began."""
+        return self._figures()[0]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes allocated at once in the block: `torch.cuda.max_memory_allocated()`, had it been reset before."""
+        return self._figures()[1]
+
+    @property
+    def end(self) -> int:
+        """Bytes allocated when the block ended."""
+        return self._figures()[2]
+
+    @property
+    def growth(self) -> int:
+        """How far the peak is above the start."""
+        start, peak, *_ = self._figures()
+        return peak - start
+
+    @property
+    def kept(self) -> int:
+        """How much more is allocated at the end than at the start; negative if the block freed more than it kept."""
+        start, _, end, *_ = self._figures()
+        return end - start
+
+    @property
+    def peak_reserved(self) -> int:
+        """The most bytes that PyTorch's allocator reserved in the block."""
+        return self._figures()[3]
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether events are missing: the figures are those until then."""
+        return self._figures()[4]
+
+    @property
+    def lines(self) -> list[WatchedLine]:
+        """What every line did, the largest at the peak first."""
+        rows = _native.watch_lines(self._id, self.device)
+        return [WatchedLine(*row[:3], text_of(*row[:2], row[3]), *row[4:]) for row in rows]
+
+    @property
+    def layers(self) -> list[WatchedLayer]:
+        """What every layer held, the largest at the peak first."""
+        return [WatchedLayer(*row) for row in _native.watch_layers(self._id, self.device)]
+
+    def __str__(self) -> str:
+        size = _native.format_size
+        kept, start = self.kept, self.start
+        sign = "-" if kept < 0 else "+"
+        rows = [
+            f"peak {size(self.peak)} ({size(self.growth)} above the start), kept {sign}{size(abs(kept))}, start {size(start)}"
+        ]
+        for line in self.lines[:10]:
+            where = f"{line.file}:{line.line}" if line.file else "(no Python line)"
+            rows.append(
+                f"  {size(line.at_peak):>10} at the peak  {size(line.kept):>10} kept  {where}"
+                f"{'  ' + line.code if line.code else ''}"
+            )
+        return "\n".join(rows)

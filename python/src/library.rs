@@ -1,0 +1,198 @@
+//! The functions of libmemlab.so (`interpose/include/memlab.h`), if it is in this process.
+
+use std::ffi::{CStr, CString, c_char, c_double, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::exceptions::{PyOSError, PyRuntimeError};
+use pyo3::prelude::*;
+
+/// A position in the recording: C's `struct memlab_position`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Position {
+    pub recording: u64,
+    pub bytes: u64,
+}
+
+type Read = unsafe extern "C" fn(*mut Position, *mut c_char, usize, *mut c_int) -> usize;
+type Output = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> c_int;
+type Status = unsafe extern "C" fn(*mut c_char, usize) -> usize;
+type Offload = unsafe extern "C" fn(c_double, *mut c_char, usize) -> c_int;
+type Restore = unsafe extern "C" fn(c_double, c_int, *mut c_char, usize) -> c_int;
+
+/// The library's functions.
+pub struct Library {
+    read: Read,
+    position: unsafe extern "C" fn() -> u64,
+    ask: unsafe extern "C" fn(),
+    output: Output,
+    status: Status,
+    offload: Offload,
+    restore: Restore,
+}
+
+/// Null until the library is found. It is never unloaded.
+static FOUND: AtomicPtr<Library> = AtomicPtr::new(ptr::null_mut());
+
+impl Library {
+    /// The library, once [`find`] has found it.
+    #[inline]
+    pub fn get() -> Option<&'static Self> {
+        // SAFETY: null, or never freed.
+        unsafe { FOUND.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Reads lines after `position` into `buffer`: their bytes (more than the buffer has: the next line needs so many), and
+    /// whether the recording restarted.
+    pub fn read(&self, position: &mut Position, buffer: &mut [u8]) -> (usize, bool) {
+        let mut restarted = 0;
+        // SAFETY: the function of memlab.h, with memory of the size that is passed.
+        let bytes = unsafe { (self.read)(position, buffer.as_mut_ptr().cast(), buffer.len(), &mut restarted) };
+        (bytes, restarted != 0)
+    }
+
+    /// The position after the last recorded line.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        // SAFETY: the function of memlab.h.
+        unsafe { (self.position)() }
+    }
+}
+
+/// Looks for the library in the process: preloaded, or loaded by name.
+fn find() -> Option<&'static Library> {
+    if let Some(library) = Library::get() {
+        return Some(library);
+    }
+    let handle = handle()?;
+    let function = |name: &CStr| {
+        // SAFETY: a handle of dlopen, or RTLD_DEFAULT, and a C string.
+        let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        (!address.is_null()).then_some(address)
+    };
+    // SAFETY: functions of memlab.h, whose types these are.
+    let library = unsafe {
+        Library {
+            read: std::mem::transmute::<*mut c_void, Read>(function(c"memlab_read")?),
+            position: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> u64>(function(c"memlab_position")?),
+            ask: std::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(function(c"memlab_ask")?),
+            output: std::mem::transmute::<*mut c_void, Output>(function(c"memlab_output")?),
+            status: std::mem::transmute::<*mut c_void, Status>(function(c"memlab_status")?),
+            offload: std::mem::transmute::<*mut c_void, Offload>(function(c"memlab_offload")?),
+            restore: std::mem::transmute::<*mut c_void, Restore>(function(c"memlab_restore")?),
+        }
+    };
+    FOUND.store(Box::into_raw(Box::new(library)), Ordering::Release);
+    Library::get()
+}
+
+/// What to look the functions up in: everything, or the library itself where it was loaded for one caller only.
+fn handle() -> Option<*mut c_void> {
+    // SAFETY: C strings; RTLD_DEFAULT is a valid handle.
+    unsafe {
+        if !libc::dlsym(libc::RTLD_DEFAULT, c"memlab_read".as_ptr()).is_null() {
+            return Some(libc::RTLD_DEFAULT);
+        }
+        let handle = libc::dlopen(c"libmemlab.so".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW);
+        (!handle.is_null()).then_some(handle)
+    }
+}
+
+/// The text of an error that the library wrote.
+fn text(error: &[u8]) -> String {
+    CStr::from_bytes_until_nul(error).map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
+}
+
+/// Whether libmemlab.so is in this process and has what this package needs.
+#[pyfunction]
+pub fn library_found() -> bool {
+    find().is_some()
+}
+
+/// Loads libmemlab.so into the running process. OSError says why that failed.
+#[pyfunction]
+pub fn load_library(py: Python, path: &str) -> PyResult<()> {
+    let name = CString::new(path).map_err(|_| PyOSError::new_err("a path has no NUL"))?;
+    py.detach(|| {
+        // SAFETY: a C string; the library's constructor is made to run in a running program.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+        if handle.is_null() {
+            // SAFETY: dlopen failed, so there is a message, which is copied at once.
+            let why = unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy().into_owned();
+            return Err(PyOSError::new_err(why));
+        }
+        Ok(())
+    })?;
+    match find() {
+        Some(_) => Ok(()),
+        None => Err(PyOSError::new_err(format!("{path} is of another version of memlab"))),
+    }
+}
+
+/// Continues the recording in this file; None: in memory. RuntimeError says why it cannot.
+#[pyfunction]
+#[pyo3(signature = (path = None))]
+pub fn set_output(py: Python, path: Option<&str>) -> PyResult<()> {
+    let path = path.map(CString::new).transpose().map_err(|_| PyOSError::new_err("a path has no NUL"))?;
+    let library = Library::get().ok_or_else(|| PyRuntimeError::new_err("libmemlab.so is not loaded"))?;
+    let mut error = [0; 1024];
+    py.detach(|| {
+        let path = path.as_ref().map_or(ptr::null(), |path| path.as_ptr());
+        // SAFETY: the function of memlab.h, with memory of the size that is passed.
+        let outcome = unsafe { (library.output)(path, error.as_mut_ptr().cast(), error.len()) };
+        if outcome == 0 { Ok(()) } else { Err(PyRuntimeError::new_err(text(&error))) }
+    })
+}
+
+/// The status of the recording as the control socket reports it, JSON; None if nothing is recorded.
+#[pyfunction]
+pub fn recording_status() -> Option<String> {
+    let library = Library::get()?;
+    let mut json = vec![0_u8; 4096];
+    loop {
+        // SAFETY: the function of memlab.h, with memory of the size that is passed.
+        let needed = unsafe { (library.status)(json.as_mut_ptr().cast(), json.len()) };
+        if needed == 0 {
+            return None;
+        }
+        if needed <= json.len() {
+            return Some(text(&json));
+        }
+        json.resize(needed, 0);
+    }
+}
+
+/// Has the main thread say which memory is whose, the next time that it runs a bytecode.
+#[pyfunction]
+pub fn ask_for_tags() {
+    if let Some(library) = Library::get() {
+        // SAFETY: the function of memlab.h.
+        unsafe { (library.ask)() }
+    }
+}
+
+/// Moves all device memory to host memory. RuntimeError says why it cannot.
+#[pyfunction]
+pub fn offload(py: Python, timeout_s: f64) -> PyResult<()> {
+    let library = Library::get().ok_or_else(|| PyRuntimeError::new_err("libmemlab.so is not loaded"))?;
+    let mut error = [0; 1024];
+    py.detach(|| {
+        // SAFETY: the function of memlab.h, with memory of the size that is passed.
+        let outcome = unsafe { (library.offload)(timeout_s, error.as_mut_ptr().cast(), error.len()) };
+        if outcome == 0 { Ok(()) } else { Err(PyRuntimeError::new_err(text(&error))) }
+    })
+}
+
+/// Moves it back. RuntimeError says why it cannot.
+#[pyfunction]
+pub fn restore(py: Python, timeout_s: f64, free_host: bool) -> PyResult<()> {
+    let library = Library::get().ok_or_else(|| PyRuntimeError::new_err("libmemlab.so is not loaded"))?;
+    let mut error = [0; 1024];
+    py.detach(|| {
+        let free_host = c_int::from(free_host);
+        // SAFETY: the function of memlab.h, with memory of the size that is passed.
+        let outcome = unsafe { (library.restore)(timeout_s, free_host, error.as_mut_ptr().cast(), error.len()) };
+        if outcome == 0 { Ok(()) } else { Err(PyRuntimeError::new_err(text(&error))) }
+    })
+}
