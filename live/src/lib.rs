@@ -26,6 +26,6 @@ mod watch;
 
 pub use allocator_stats::{AllocatorStats, COUNTERS, Counters, POOLS};
 pub use books::{Books, WrongVersion};
-pub use line_profile::{Function, LineFigures, LineProfile, Sample};
-pub use mark::{Mark, Moment};
+pub use line_profile::{Function, LineFigures, LineProfile};
+pub use mark::{Mark, Moment, Sample};
 pub use watch::{Watch, WatchedLine};

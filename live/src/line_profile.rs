@@ -12,7 +12,7 @@ use memlab_trace::Model;
 use memlab_trace::record::Record;
 
 use crate::allocator_stats::{AllocatorStats, COUNTERS, Counters, POOLS};
-use crate::mark::Moment;
+use crate::mark::{Moment, Sample};
 
 /// A profiled function.
 #[derive(Clone, Debug)]
@@ -24,9 +24,6 @@ pub struct Function {
     /// Its first and last line.
     pub lines: (u32, u32),
 }
-
-/// Counters that only PyTorch knows, in the order in which the caller gives them: current, peak, allocated, freed of each.
-pub type Sample = Vec<[u64; 4]>;
 
 /// The figures of one line on one device.
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,7 @@
 //! Moments in the program between records.
 
-use crate::line_profile::Sample;
+/// Counters that only PyTorch knows, in the order in which the caller gives them: current, peak, allocated, freed of each.
+pub type Sample = Vec<[u64; 4]>;
 
 /// A moment, ordered with the lines of the recording by its position.
 #[derive(Clone, Debug)]

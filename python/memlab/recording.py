@@ -29,8 +29,8 @@ def start(output: str | os.PathLike[str] | None = None, offload: bool = False) -
     Loads libmemlab.so into the running program and installs its hooks; memory that PyTorch allocated earlier is asked from
     PyTorch. Call it early: what libraries found of CUDA before, they go on calling.
 
-    output: the file of the trace, which `memlab view` follows and `memlab report` summarizes; ``%p`` is the process id, ``%r``
-        the rank, ``%n`` the program's name. None: no file; the tools of this package read from memory.
+    output: the file of the trace, which `memlab view` follows and `memlab report` summarizes; ``%p`` is the process id,
+        ``%r`` the rank, ``%n`` the program's name. None: no file; the tools of this package read from memory.
     offload: whether memory must be movable (`memlab.Courtesy`, `memlab offload`). Only a program started with
         ``memlab run --offload`` can be: where this one was not, that is said, and it is recorded without.
 
@@ -53,9 +53,7 @@ def start(output: str | os.PathLike[str] | None = None, offload: bool = False) -
             return False
     elif wanted is not None:
         if not _loaded_here:
-            raise RuntimeError(
-                f"the program is recorded to {trace_path()} already, which memlab run was told; leave output= away"
-            )
+            raise RuntimeError(f"the program was started under memlab and is recorded to {trace_path()}: leave output= out")
         _native.set_output(wanted)
     if os.environ.get("MEMLAB") == "0":
         _why_not = "memlab is switched off (MEMLAB=0): the tools return empty results"
@@ -76,7 +74,7 @@ def start(output: str | os.PathLike[str] | None = None, offload: bool = False) -
 def stop() -> None:
     """Ends what `start` began: the trace file is complete, and the tools forget what they know.
 
-    The hooks stay, and go on recording to memory, so that `start` can be called again. A trace that ``memlab run`` writes goes on.
+    The hooks stay and record to memory, so that `start` can be called again. A trace that ``memlab run`` writes goes on.
     """
     _native.books_stop()
     path = trace_path()

@@ -106,10 +106,10 @@ class Mark(NamedTuple):
 
 
 class Tracker:
-    """The memory of this process. Its first use starts the recording (`memlab.start`) if the program is not recorded already.
+    """The memory of this process. The first use starts the recording (`memlab.start`) if the program is not recorded yet.
 
-    Sizes are bytes. `device` is a number, ``"cuda:1"`` or a `torch.device`; None: torch's current device. Without CUDA every method
-    returns zeros or an empty list, and one line on stderr says why.
+    Sizes are bytes. `device` is a number, ``"cuda:1"`` or a `torch.device`; None: torch's current device. Without CUDA every
+    method returns zeros or an empty list, and one line on stderr says why.
     """
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ class Tracker:
         self._marks.clear()
 
     def _ask(self) -> None:
-        """Has PyTorch's objects say which memory is whose: the interpreter runs that between two bytecodes of its main thread."""
+        """Asks which memory is whose. The interpreter answers between two bytecodes of its main thread."""
         ensure_started()
         _native.ask_for_tags()
         for _ in range(3):

@@ -48,8 +48,8 @@ class WatchedLayer(NamedTuple):
 class watch:
     """Measures a block of code: its peak, what it keeps, and its lines and layers. A context manager and a decorator.
 
-    Watches nest; neither the tracker's peak nor `torch.cuda.max_memory_allocated()` is touched. Until the block has ended, the
-    figures are those until now. As a decorator it measures each call, and prints it; `last` is the watch of the last call.
+    Watches nest; neither the tracker's peak nor `torch.cuda.max_memory_allocated()` is touched. Until the block has ended,
+    the figures are those until now. As a decorator it measures each call and prints it; `last` is the watch of the last.
 
     >>> import memlab
     >>> with memlab.watch() as watched:
@@ -151,7 +151,8 @@ class watch:
         kept, start = self.kept, self.start
         sign = "-" if kept < 0 else "+"
         rows = [
-            f"peak {size(self.peak)} ({size(self.growth)} above the start), kept {sign}{size(abs(kept))}, start {size(start)}"
+            f"peak {size(self.peak)} ({size(self.growth)} above the start), "
+            f"kept {sign}{size(abs(kept))}, start {size(start)}"
         ]
         for line in self.lines[:10]:
             where = f"{line.file}:{line.line}" if line.file else "(no Python line)"
