@@ -16,6 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memlab.chunking import chunk
+    from memlab.line_profiler import (
+        LineProfiler,
+        clear_global_line_profiler,
+        profile,
+        profile_every,
+        set_target_gpu,
+    )
     from memlab.loading import load, skeleton
     from memlab.paging import page, plan_of, unpage
     from memlab.plan import Plan
@@ -24,15 +31,37 @@ if TYPE_CHECKING:
     from memlab.watching import watch
 
 __version__ = "0.1.0"
-__all__ = ["Plan", "chunk", "load", "page", "plan_of", "skeleton", "start", "stop", "tracker", "unpage", "watch"]
+__all__ = [
+    "LineProfiler",
+    "Plan",
+    "chunk",
+    "clear_global_line_profiler",
+    "load",
+    "page",
+    "plan_of",
+    "profile",
+    "profile_every",
+    "set_target_gpu",
+    "skeleton",
+    "start",
+    "stop",
+    "tracker",
+    "unpage",
+    "watch",
+]
 
 # The command imports this file too, and must not wait two seconds for PyTorch: modules are imported on first use.
 _MODULES = {
+    "LineProfiler": "line_profiler",
     "Plan": "plan",
     "chunk": "chunking",
+    "clear_global_line_profiler": "line_profiler",
     "load": "loading",
     "page": "paging",
     "plan_of": "paging",
+    "profile": "line_profiler",
+    "profile_every": "line_profiler",
+    "set_target_gpu": "line_profiler",
     "skeleton": "loading",
     "start": "recording",
     "stop": "recording",

@@ -4,12 +4,15 @@ Addresses are of memory that the caller keeps alive. Sizes are in bytes, times i
 the legacy default stream); the host backend ignores them.
 """
 
-from typing import TypedDict, final, type_check_only
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, TypedDict, final, type_check_only
 
 __all__ = [
     "PAGE_SIZE",
     "PIN_GRANULE",
     "Arena",
+    "LineMarks",
     "Pipeline",
     "Session",
     "ask_for_tags",
@@ -31,10 +34,17 @@ __all__ = [
     "parse_size",
     "peak",
     "plan",
+    "profile_add",
+    "profile_clear",
+    "profile_drop",
+    "profile_enable",
+    "profile_figures",
+    "profile_new",
     "recording_status",
     "reset_peak",
     "restore",
     "set_output",
+    "set_target_device",
     "simulate",
     "totals",
     "watch_begin",
@@ -251,3 +261,50 @@ def watch_figures(watch: int, device: int) -> tuple[int, int, int, int, bool]:
 
 def watch_lines(watch: int, device: int) -> list[tuple[_Text, int | None, _Text, _Text, int, int, int, int, int]]: ...
 def watch_layers(watch: int, device: int) -> list[tuple[_Text, _Text, _Text, int, int, int]]: ...
+
+# Line profiles. -----------------------------------------------------------------------------------------------------------
+
+@final
+class LineMarks:
+    """Marks the lines of profiled functions, as callbacks of `sys.monitoring` and as a trace function of `sys.settrace`."""
+
+    def __new__(cls, sampler: Callable[[int], list[tuple[int, ...]]]) -> LineMarks: ...
+    def register(self, code: CodeType, first_line: int, profile: int, function: int) -> None: ...
+    def unregister(self, code: CodeType, profile: int) -> bool: ...
+    def is_idle(self) -> bool: ...
+    def on_line(self, code: CodeType, line: int) -> None: ...
+    def on_start(self, code: CodeType, offset: int) -> None: ...
+    def on_resume(self, code: CodeType, offset: int) -> None: ...
+    def on_leave(self, code: CodeType, offset: int, value: Any) -> None: ...
+    def on_throw(self, code: CodeType, offset: int, error: Any) -> None: ...
+    def __call__(self, frame: Any, event: str, argument: Any) -> LineMarks | None: ...
+
+def set_target_device(device: int) -> None: ...
+def profile_new() -> int:
+    """Adds an empty profile; returns its id, 0 if no books are kept."""
+
+def profile_drop(profile: int) -> None: ...
+def profile_add(profile: int, files: list[str], names: list[str], first_line: int, last_line: int) -> int | None: ...
+def profile_enable(profile: int, enabled: bool) -> None: ...
+def profile_clear(profile: int) -> None: ...
+
+_Counters = list[list[int]]
+
+def profile_figures(
+    profile: int,
+) -> list[
+    tuple[
+        int,
+        int,
+        int,
+        int,
+        _Counters,
+        _Counters,
+        _Counters,
+        _Counters,
+        int,
+        tuple[int, int, int, int],
+        list[list[int]] | None,
+    ]
+]:
+    """Function, line, device, hits; current, peak, allocated, freed; peak growth; the line's own allocations; samples."""

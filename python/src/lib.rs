@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! checkpoint, pipeline, plan, sizes    one file for each part of the loader
-//! tracker                              what the tools in the program ask
+//! line_marks, line_profiles, tracker   what the tools in the program ask
 //! live_books                           the books, and the thread that reads the recording
 //! library                              the functions of libmemlab.so
 //! arena
@@ -16,6 +16,8 @@ mod arena;
 mod checkpoint;
 mod error;
 mod library;
+mod line_marks;
+mod line_profiles;
 mod live_books;
 mod pipeline;
 mod plan;
@@ -36,7 +38,15 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_tensors, module)?)?;
     module.add_function(wrap_pyfunction!(sizes::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(sizes::format_size, module)?)?;
+    module.add_class::<line_marks::LineMarks>()?;
     for function in [
+        wrap_pyfunction!(line_marks::set_target_device, module)?,
+        wrap_pyfunction!(line_profiles::profile_new, module)?,
+        wrap_pyfunction!(line_profiles::profile_drop, module)?,
+        wrap_pyfunction!(line_profiles::profile_add, module)?,
+        wrap_pyfunction!(line_profiles::profile_enable, module)?,
+        wrap_pyfunction!(line_profiles::profile_clear, module)?,
+        wrap_pyfunction!(line_profiles::profile_figures, module)?,
         wrap_pyfunction!(library::library_found, module)?,
         wrap_pyfunction!(library::load_library, module)?,
         wrap_pyfunction!(library::set_output, module)?,

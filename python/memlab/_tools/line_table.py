@@ -1,0 +1,104 @@
+"""Line profiles as text and as HTML."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from memlab._tools.functions import Code
+from memlab._tools.line_columns import LineFigures, is_bytes, value_of
+
+# Bars in a notebook: a colour that is read in light and dark themes, behind text of the theme's own colour.
+_BAR = "rgba(86, 156, 214, .45)"
+
+
+@dataclass
+class FunctionProfile:
+    """What is shown of one function."""
+
+    code: Code
+    lines: Mapping[int, LineFigures]
+    no_data: str | None
+    """Why there are no figures; None: there are."""
+
+    def rows(self) -> list[tuple[int, str, LineFigures | None]]:
+        """Number, text and figures of all its lines, from the `def` line on."""
+        source = dict(self.code.source())
+        first = self.code.def_line()
+        numbers = sorted({number for number in source if number >= first} | set(self.lines))
+        return [(number, source.get(number, ""), self.lines.get(number)) for number in numbers]
+
+
+def readable(value: int | None, in_bytes: bool) -> str:
+    """`40.00K`; a count as it is; nothing where it is not known."""
+    if value is None:
+        return ""
+    if not in_bytes:
+        return str(value)
+    size, sign = float(abs(value)), "-" if value < 0 else ""
+    for unit in ("B", "K", "M", "G"):
+        if size < 1024:
+            return f"{sign}{size:.2f}{unit}"
+        size /= 1024
+    return f"{sign}{size:.2f}T"
+
+
+def as_text(profile: FunctionProfile, columns: Sequence[str]) -> str:
+    """The table of a function, as in a terminal."""
+    title = f"## {profile.code.name}\n"
+    if profile.no_data is not None:
+        return f"{title}\nno data: {profile.no_data}\n"
+    parts = [[*column.split("."), "", ""][:3] for column in columns]
+    shown = [(value_of(column), is_bytes(column)) for column in columns]
+    rows = [
+        ([readable(value(figures), in_bytes) if figures else "" for value, in_bytes in shown], number, text)
+        for number, text, figures in profile.rows()
+    ]
+    widths = [
+        max([len(part) for part in parts[index]] + [len(cells[index]) for cells, _, _ in rows])
+        for index in range(len(columns))
+    ]
+    number_width = max([4] + [len(str(number)) for _, number, _ in rows])
+
+    def joined(cells: Sequence[str]) -> str:
+        return " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+
+    lines = [title]
+    for level in range(3):
+        heads = [part[level] for part in parts]
+        if level == 0:
+            lines.append(f"{joined(heads)} {'line'.rjust(number_width)}  code")
+        elif any(heads):
+            lines.append(joined(heads).rstrip())
+    lines += [f"{joined(cells)} {str(number).rjust(number_width)}  {text}".rstrip() for cells, number, text in rows]
+    return "\n".join(lines) + "\n"
+
+
+def as_html(profile: FunctionProfile, columns: Sequence[str]) -> str:
+    """The table of a function, with bars, as in a notebook."""
+    title = f"<h4 style='font-family:monospace'>{html.escape(profile.code.name)}</h4>"
+    if profile.no_data is not None:
+        return f"<div class='memlab-lines'>{title}<p>no data: {html.escape(profile.no_data)}</p></div>"
+    shown = [(value_of(column), is_bytes(column)) for column in columns]
+    rows = [
+        (number, text, [value(figures) if figures else None for value, _ in shown])
+        for number, text, figures in profile.rows()
+    ]
+    most = [max((abs(values[index] or 0) for _, _, values in rows), default=0) for index in range(len(columns))]
+    heads = "".join(
+        f"<th style='text-align:right'>{'<br>'.join(map(html.escape, column.split('.')))}</th>" for column in columns
+    )
+    body = []
+    for number, text, values in rows:
+        cells = []
+        for value, largest, (_, in_bytes) in zip(values, most, shown, strict=True):
+            share = 100 * abs(value or 0) / largest if largest else 0
+            bar = f"background:linear-gradient(90deg,{_BAR} {share:.1f}%,transparent {share:.1f}%)"
+            cells.append(f"<td style='text-align:right;{bar}'>{readable(value, in_bytes)}</td>")
+        code = f"<td style='text-align:left;white-space:pre'><code>{html.escape(text)}</code></td>"
+        body.append(f"<tr>{''.join(cells)}<td style='text-align:right;opacity:.6'>{number}</td>{code}</tr>")
+    return (
+        f"<div class='memlab-lines'>{title}<table><thead><tr style='vertical-align:bottom'>{heads}<th>line</th>"
+        f"<th style='text-align:left'>code</th></tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
