@@ -120,6 +120,7 @@ impl Books {
             _ => {}
         }
         for watch in self.watches.values_mut() {
+            watch.has_gap |= matches!(record, Record::Lost(_)) && !watch.is_over;
             watch.take(&record);
         }
         let Some(device) = device_of(&record) else {

@@ -24,12 +24,14 @@ __all__ = [
     "categories",
     "checkpoint_tensors",
     "devices",
+    "driver_found",
     "format_size",
     "latest_time",
     "layers",
     "library_found",
     "lines",
     "load_library",
+    "lost_events",
     "offload",
     "parse_size",
     "peak",
@@ -209,6 +211,9 @@ def format_size(nbytes: int) -> str:
 
 # The recording of this process. ------------------------------------------------------------------------------------------
 
+def driver_found() -> bool:
+    """Whether there is a CUDA driver that a program could use. Does not initialise it."""
+
 def library_found() -> bool:
     """Whether libmemlab.so is in this process and has what this package needs."""
 
@@ -245,6 +250,9 @@ def peak(device: int) -> tuple[int, int, int, float, int]: ...
 def reset_peak(device: int | None = None) -> None: ...
 def latest_time() -> float:
     """Seconds since the recording began at its latest event."""
+
+def lost_events() -> int:
+    """How many events are missing, because they came faster than the recording could be kept small."""
 
 def devices() -> list[int]: ...
 def lines(device: int) -> list[tuple[_Text, int | None, _Text, _Text, int, int, int, int, int, int, int]]: ...

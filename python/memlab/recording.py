@@ -120,12 +120,14 @@ def _reason_not_to_load() -> str | None:
     """Why the tools return nothing: there is nothing to record here."""
     if sys.platform != "linux":
         return "memlab records on Linux only: the tools return empty results"
-    torch: Any = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and not cuda._is_compiled():
         return "this PyTorch is built without CUDA: the tools return empty results"
-    if cuda is not None and not getattr(cuda, "_initialized", False) and not cuda.is_available():
-        return "there is no CUDA device: the tools return empty results"
+    if cuda is not None and not getattr(cuda, "_initialized", False):
+        # `torch.cuda.is_available()` would ask CUDA, which no forked child could use afterwards.
+        count = getattr(cuda, "_device_count_nvml", lambda: -1)()
+        if count == 0 or not _native.driver_found():
+            return "there is no CUDA device: the tools return empty results"
     return None
 
 

@@ -125,6 +125,12 @@ class Tracker:
         """Why nothing is recorded; None: it is, or no tool was used yet."""
         return why_not()
 
+    @property
+    def lost_events(self) -> int:
+        """How many events are missing, because they came faster than the recording could be kept below MEMLAB_TRACE_MAX.
+        0: every figure is exact."""
+        return _native.lost_events()
+
     def totals(self, device: Device = None) -> Totals:
         """The device's memory now, and its peaks since the last `reset_peak`. Equal to `torch.cuda.memory_allocated()` and
         `torch.cuda.memory_reserved()`, to the byte.

@@ -99,6 +99,16 @@ fn handle() -> Option<*mut c_void> {
     }
 }
 
+/// Whether there is a CUDA driver that a program could use. Does not initialise it.
+#[pyfunction]
+pub fn driver_found(py: Python) -> bool {
+    py.detach(|| {
+        // SAFETY: a C string; the driver's constructors do nothing that a program could see.
+        let driver = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY) };
+        !driver.is_null()
+    })
+}
+
 /// The text of an error that the library wrote.
 fn text(error: &[u8]) -> String {
     CStr::from_bytes_until_nul(error).map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())

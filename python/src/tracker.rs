@@ -78,6 +78,12 @@ pub fn latest_time(py: Python) -> f64 {
     with_books(py, |books| books.model().time()).unwrap_or(0) as f64 / 1e9
 }
 
+/// How many events are missing, because they came faster than the recording could be kept small.
+#[pyfunction]
+pub fn lost_events(py: Python) -> u64 {
+    with_books(py, |books| books.model().lost_events()).unwrap_or(0)
+}
+
 /// The indexes of the devices seen.
 #[pyfunction]
 pub fn devices(py: Python) -> Vec<i32> {
