@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memlab.chunking import chunk
+    from memlab.courtesy import Courtesy
     from memlab.line_profiler import (
         LineProfiler,
         clear_global_line_profiler,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Courtesy",
     "LineProfiler",
     "Plan",
     "chunk",
@@ -54,6 +56,7 @@ __all__ = [
 _MODULES = {
     "LineProfiler": "line_profiler",
     "Plan": "plan",
+    "Courtesy": "courtesy",
     "chunk": "chunking",
     "clear_global_line_profiler": "line_profiler",
     "load": "loading",

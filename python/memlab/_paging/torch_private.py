@@ -6,7 +6,7 @@ installed version, and checks that the other modules name none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -97,6 +97,26 @@ TABLE = (
         "torch.compiler.disable(lambda: None)._torchdynamo_disable",
         "marks functions that torch.compile runs as they are; the documented torch.compiler.disable imports the compiler",
         without="nothing: an attribute that is not read",
+    ),
+    PrivateName("torch.Tensor._base", "courtesy: the tensor that a view is of"),
+    PrivateName("torch.Tensor._indices", "courtesy: the parts of a sparse tensor that is not coalesced"),
+    PrivateName("torch.Tensor._values", "the same"),
+    PrivateName("torch._C.DisableTorchFunctionSubclass", "courtesy: the storage of a subclass that overrides functions"),
+    PrivateName(
+        "torch.ones(1, requires_grad=True).exp().grad_fn._raw_saved_result",
+        "courtesy: what autograd saved, without unpacking it",
+    ),
+    PrivateName(
+        "torch.ones(1, requires_grad=True).exp().grad_fn._raw_saved_result.data",
+        "the same",
+        without="what autograd alone holds stays on the GPU, and is said to",
+        first=(2, 8),
+    ),
+    PrivateName(
+        "torch._C._cuda_clearCublasWorkspaces",
+        "courtesy: gives back the memory that PyTorch keeps for cuBLAS",
+        without="it stays on the GPU",
+        needs_cuda=True,
     ),
     PrivateName(
         "torch._C._dynamo.eval_frame.skip_code",
@@ -221,3 +241,69 @@ def _skip_frames(code: CodeType) -> None:
     for inner in constants:
         if isinstance(inner, CodeType):
             _skip_frames(inner)
+
+
+def plain_storage(tensor: Tensor) -> torch.UntypedStorage | None:
+    """The storage of a strided tensor, without calling what its class overrides; None where it has none."""
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def sparse_parts(tensor: Tensor) -> list[Tensor]:
+    """The tensors of indices and values that a sparse tensor consists of, coalesced or not."""
+    try:
+        if tensor.layout is torch.sparse_coo:
+            return [tensor._indices(), tensor._values()]
+        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+        if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+            return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    except (NotImplementedError, RuntimeError):  # A fake one, or of a backend that has no parts.
+        pass
+    return []
+
+
+def base_of(tensor: Tensor) -> Tensor | None:
+    """The tensor that a tensor is a view of, for autograd."""
+    return tensor._base
+
+
+def saved_by(node: Any) -> Iterator[Tensor]:
+    """The tensors that a node of an autograd graph saved for backward, without unpacking those that hooks packed.
+
+    Also the leaf whose gradient a node accumulates. Nothing where PyTorch does not show what is saved without unpacking it.
+    """
+    variable = getattr(node, "variable", None)
+    if isinstance(variable, Tensor):
+        yield variable
+    for name in _raw_names(type(node)):
+        try:
+            raw = getattr(node, name)
+        except (AttributeError, RuntimeError):  # Freed by a backward.
+            continue
+        for entry in raw if isinstance(raw, (tuple, list)) else (raw,):
+            try:
+                data = getattr(entry, "data", None)
+            except RuntimeError:  # Freed, or edited in place since.
+                continue
+            if isinstance(data, Tensor):
+                yield data
+
+
+_RAW_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _raw_names(cls: type) -> tuple[str, ...]:
+    names = _RAW_NAMES.get(cls)
+    if names is None:
+        names = _RAW_NAMES[cls] = tuple(name for name in dir(cls) if name.startswith("_raw_saved_"))
+    return names
+
+
+def clear_cublas_workspaces() -> None:
+    """Frees the memory that PyTorch keeps for cuBLAS; the next matrix product allocates it again."""
+    if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
+        torch._C._cuda_clearCublasWorkspaces()
