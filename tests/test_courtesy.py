@@ -15,11 +15,11 @@ IN_PLACE, OFFLOADED = False, True
 BOTH = pytest.mark.parametrize("offload", [IN_PLACE, OFFLOADED], ids=["in place", "offloaded"])
 
 
-def outcome(memlab, *arguments, offload=IN_PLACE, memory="1GiB", **options):
+def outcome(memlab, *arguments, offload=IN_PLACE, preload=False, memory="1GiB", **options):
     """What a function of `programs/courtesies.py` found, and standard error."""
     env = ENVIRONMENT | options.pop("env", {}) | ({"MEMLAB_OFFLOAD": "1"} if offload else {})
     program = PROGRAMS / "courtesies.py"
-    run = memlab.python(program, *arguments, preload=offload, memory=memory, env=env, timeout=60, **options)
+    run = memlab.python(program, *arguments, preload=preload or offload, memory=memory, env=env, timeout=60, **options)
     assert run.code == 0, run.errors[-3000:]
     return json.loads(run.output), run.errors
 
@@ -80,6 +80,12 @@ def test_memory_that_python_cannot_reach_is_reported(memlab):
     assert found["allocated"] == [8 * MIB, 4 * MIB] and found["moved"] == 4 * MIB
     assert sum(row["nbytes"] for row in found["stayed"]) == 4 * MIB
     assert "4.00 MiB stayed on the GPU" in errors
+    # AND by a program that is recorded, also which memory it is
+    found, errors = outcome(memlab, "unreachable", preload=True)
+    (row,) = found["stayed"]
+    assert row["nbytes"] == 4 * MIB and row["category"]
+    assert "courtesies.py:" in row["line"] and row["line"].endswith(" unreachable")
+    assert row["line"] in errors
     # AND offloading moves it too
     found, errors = outcome(memlab, "unreachable", offload=OFFLOADED)
     assert found["moved"] >= 8 * MIB and found["stayed"] == [] and errors == ""
@@ -182,7 +188,7 @@ def test_without_gpu_memory(memlab, arguments, options):
     # GIVEN a program that has not used a GPU, or has none; THEN nothing happens, and CUDA is not initialized
     found, errors = outcome(memlab, "nothing", *arguments, **options)
     assert found == {"moved": 0, "restored": 0, "initialized": False}
-    assert errors == ("memlab: PyTorch finds no CUDA device: there is no GPU memory to yield\n" * 2 if options else "")
+    assert errors == ("memlab: PyTorch finds no CUDA device: there is no GPU memory to yield\n" if options else "")
 
 
 def test_without_pytorch(memlab):

@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from memlab import _native
+from memlab._tools.say import say_once
 
 if TYPE_CHECKING:
     from memlab._courtesy.result import Yielded
@@ -75,12 +78,12 @@ class Courtesy:
             return Yielded()
         import torch
 
-        from memlab._courtesy import native
         from memlab._courtesy.in_place import yield_in_place
+        from memlab._courtesy.native import move_status
 
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError("a CUDA graph is being captured: yield memory before or after the capture")
-        status = native.move_status()
+        status = move_status()
         if not status.get("enabled"):
             yielded = yield_in_place()
             if yielded.stayed:
@@ -102,12 +105,13 @@ class Courtesy:
         """
         if "torch" not in sys.modules:
             return 0
-        from memlab._courtesy import host_copies, native
+        from memlab._courtesy import host_copies
+        from memlab._courtesy.native import move_status
 
         restored = 0
-        before = native.move_status()
+        before = move_status()
         if before.get("host_bytes") or before.get("state") == "offloaded":
-            native.restore(self.timeout_s, free_host)
+            _native.restore(self.timeout_s, free_host)
             restored = int(before["host_bytes"])
         return restored + (host_copies.bring_back() if host_copies.is_away() else 0)
 
@@ -128,25 +132,25 @@ def _uses_gpu() -> bool:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         why_not = "this program has not imported torch" if torch is None else "PyTorch finds no CUDA device"
-        sys.stderr.write(f"memlab: {why_not}: there is no GPU memory to yield\n")
+        say_once(f"{why_not}: there is no GPU memory to yield")
         return False
     return bool(torch.cuda.is_initialized())
 
 
-def _offload(status: dict[str, object], timeout_s: float) -> Yielded:
+def _offload(status: dict[str, Any], timeout_s: float) -> Yielded:
     """Moves everything with the native offload, at the same addresses."""
     import torch
 
-    from memlab._courtesy import native
+    from memlab._courtesy.native import move_status
     from memlab._courtesy.result import Yielded
 
     if status["state"] == "offloaded":
         return Yielded(offloaded=True)
     # Before the offload: afterwards, returning memory would wait for the restore.
     torch.cuda.empty_cache()
-    status = native.move_status()
+    status = move_status()
     if not status["device_bytes"]:
         return Yielded()
-    native.offload(timeout_s)
-    after = native.move_status()
-    return Yielded(int(after["host_bytes"]) - int(str(status["host_bytes"])), offloaded=True)
+    _native.offload(timeout_s)
+    after = move_status()
+    return Yielded(after["host_bytes"] - status["host_bytes"], offloaded=True)

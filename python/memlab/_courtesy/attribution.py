@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 
+from memlab import _native
 from memlab._courtesy.result import StayedMemory
+from memlab.tracking import tracker
 
 UNREACHABLE = "held where Python cannot reach it"
 
@@ -31,23 +35,35 @@ class Memory(NamedTuple):
 
 def held_elsewhere(device: int, known: list[Memory]) -> list[StayedMemory]:
     """What PyTorch still has allocated on a device, but for the blocks of `known`."""
-    held = 0
-    for block in _blocks(device):
+    places: Counter[_Place] = Counter()
+    for block, place in _recorded(device) if _native.library_found() else _snapshot(device):
         if not any(block.overlaps(memory) for memory in known):
-            held += block.nbytes
-    return [StayedMemory(device, held, UNREACHABLE)] if held else []
+            places[place] += block.nbytes
+    return [StayedMemory(device, nbytes, UNREACHABLE, *place) for place, nbytes in places.items()]
 
 
-def _blocks(device: int) -> list[Memory]:
-    """The blocks that PyTorch's caching allocator has handed out; none where another allocator is used."""
+class _Place(NamedTuple):
+    """Which memory a block is, as far as that is known."""
+
+    category: str | None = None
+    line: str | None = None
+    layer: str | None = None
+
+
+def _recorded(device: int) -> Iterator[tuple[Memory, _Place]]:
+    """The live blocks, as memlab has recorded them."""
+    for block in tracker.live_blocks(device):
+        line = f"{block.file}:{block.line} {block.function or ''}".rstrip() if block.file else None
+        yield Memory(device, block.address, block.nbytes), _Place(block.category, line, block.layer)
+
+
+def _snapshot(device: int) -> Iterator[tuple[Memory, _Place]]:
+    """The live blocks of PyTorch's caching allocator; none where another allocator is used."""
     try:
         segments = torch.cuda.memory_snapshot()
     except RuntimeError:
-        return []
-    return [
-        Memory(device, block["address"], block["size"])
-        for segment in segments
-        if segment["device"] == device
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    ]
+        return
+    for segment in segments:
+        for block in segment["blocks"]:
+            if segment["device"] == device and block["state"] == "active_allocated":
+                yield Memory(device, block["address"], block["size"]), _Place()
