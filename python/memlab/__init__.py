@@ -54,9 +54,9 @@ __all__ = [
 
 # The command imports this file too, and must not wait two seconds for PyTorch: modules are imported on first use.
 _MODULES = {
+    "Courtesy": "courtesy",
     "LineProfiler": "line_profiler",
     "Plan": "plan",
-    "Courtesy": "courtesy",
     "chunk": "chunking",
     "clear_global_line_profiler": "line_profiler",
     "load": "loading",
