@@ -1,0 +1,118 @@
+"""The memory of one test, on all devices: `memlab.watch`, without what fixtures of wider scope keep."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from memlab._pytest.summary import Place, Row
+from memlab.tracking import tracker
+from memlab.watching import watch
+
+
+class Window:
+    """Measures from its creation to `end`."""
+
+    def __init__(self, root: Path, leaks: bool) -> None:
+        self._root = root
+        self._leaks = leaks
+        self._left_out: Counter[int] = Counter()  # By device: what was made meanwhile for other tests too.
+        if leaks:
+            gc.collect()  # Garbage of earlier tests, which would be freed meanwhile.
+        self._watch = watch()
+        # Why nothing is measured is said at the end, once for all tests.
+        with contextlib.redirect_stderr(io.StringIO()):
+            self._watch.__enter__()
+        # PyTorch keeps cuBLAS' workspaces from their first use on: no test leaks them.
+        self._workspaces = self._workspace_bytes()
+
+    def end(self) -> None:
+        self._watch.__exit__(None, None, None)
+        for device, nbytes in self._workspace_bytes().items():
+            self._left_out[device] += nbytes - self._workspaces[device]
+
+    @property
+    def has_gap(self) -> bool:
+        return self._watch.has_gap
+
+    def devices(self, only: int | None = None) -> list[int]:
+        """The devices that PyTorch uses, or the one that is asked for."""
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return []
+        return [device for device in range(torch.cuda.device_count()) if only in (None, device)]
+
+    def allocated(self) -> list[int]:
+        """What is allocated now, by device."""
+        return [tracker.totals(device).allocated for device in self.devices()]
+
+    def leave_out(self, before: list[int]) -> None:
+        """Leaves out what was allocated since `before`, and still is."""
+        for device, nbytes in enumerate(self.allocated()):
+            self._left_out[device] += nbytes - (before[device] if device < len(before) else 0)
+
+    def peak(self, device: int) -> int:
+        """The most that was allocated beyond what was allocated at the start."""
+        return self._on(device).growth
+
+    def leaked(self, device: int) -> int:
+        """What is allocated at the end beyond the start."""
+        return self._on(device).kept - self._left_out[device]
+
+    def lines_at_peak(self, device: int) -> list[Place]:
+        """What lines held at the peak beyond what they held at the start, the largest first."""
+        lines = self._on(device).lines
+        return _largest([Place(line.at_peak - line.at_start, self._line(line), line.code) for line in lines])
+
+    def lines_left(self, device: int) -> list[Place]:
+        """What lines hold at the end beyond what they held at the start, the largest first."""
+        lines = self._on(device).lines
+        return _largest([Place(line.at_end - line.at_start, self._line(line), line.code) for line in lines])
+
+    def layers_at_peak(self, device: int) -> list[Place]:
+        """As `lines_at_peak`, for layers."""
+        layers = [layer for layer in self._on(device).layers if layer.name is not None]
+        return _largest(
+            [Place(layer.at_peak - layer.at_start, layer.name or layer.root or "", layer.kind) for layer in layers]
+        )
+
+    def row(self, limited: bool) -> Row:
+        """The test's figures: of the device on which it needed most."""
+        devices = self.devices()
+        most = max(devices, key=self.peak, default=0)
+        largest = self.lines_at_peak(most)[:1] if devices else []
+        return {
+            "peak": self.peak(most) if devices else 0,
+            "kept": sum(self.leaked(device) for device in devices),
+            "line": largest[0].where if largest else "",
+            "why_not": tracker.why_not,
+            "limited": limited,
+        }
+
+    def _on(self, device: int) -> watch:
+        self._watch.device = device
+        return self._watch
+
+    def _line(self, line: Any) -> str:
+        if line.file is None:
+            return "no Python line"
+        path = os.path.relpath(line.file, self._root)
+        return f"{line.file if path.startswith('..') else path}:{line.line} {line.function or ''}".rstrip()
+
+    def _workspace_bytes(self) -> Counter[int]:
+        found: Counter[int] = Counter()
+        if self._leaks and tracker.active:
+            for device in self.devices():
+                blocks = tracker.live_blocks(device)
+                found[device] = sum(block.nbytes for block in blocks if block.category == "workspace")
+        return found
+
+
+def _largest(places: list[Place]) -> list[Place]:
+    return sorted((place for place in places if place.nbytes > 0), key=lambda place: -place.nbytes)
