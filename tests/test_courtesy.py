@@ -8,7 +8,7 @@ import pytest
 from conftest import ON_GPU, PROGRAMS, ROOT
 
 MIB = 1 << 20
-ENVIRONMENT = {"PYTHONPATH": str(ROOT / "python"), "PYTHONWARNINGS": "ignore"}
+ENVIRONMENT = {"PYTHONPATH": str(ROOT / "python"), "PYTHONWARNINGS": "ignore", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 # How the program was started: as any program, and with `memlab run --offload`.
 IN_PLACE, OFFLOADED = False, True

@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         try:
             limits[item] = limits_of(item)
         except pytest.UsageError as error:
-            # A usage error in a worker of pytest-xdist would end the session without its message: there the test has an error.
+            # In a worker of pytest-xdist it would end the session without its message: there, the test has an error.
             if not hasattr(config, "workerinput"):
                 raise
             mistakes[item] = str(error)
