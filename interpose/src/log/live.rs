@@ -201,3 +201,113 @@ pub fn release_unless_read(log: &Log, file: &TraceFile, release: impl FnOnce()) 
 pub fn reset_in_child() {
     locks::reset_in_child(&READER, Reader { file: None, hole: None });
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::log::place::{IN_MEMORY, Naming};
+
+    /// There is one reader in a process.
+    static ONE_READER: Mutex<()> = Mutex::new(());
+
+    fn next_file(front: &[u8]) -> TraceFile {
+        let file = TraceFile::create(Path::new(IN_MEMORY), Naming::Exact, 64 << 20, 4096).unwrap();
+        file.write_front(front).unwrap();
+        file
+    }
+
+    fn read_all(log: &Log, position: &mut u64, text: &mut Vec<u8>) -> bool {
+        let mut buffer = [0; 4096];
+        loop {
+            match read(log, position, &mut buffer) {
+                Lines::Bytes(0) => return true,
+                Lines::Bytes(bytes) => text.extend_from_slice(&buffer[..bytes]),
+                Lines::Needs(bytes) => panic!("no line has {bytes} bytes"),
+                Lines::Restarted => return false,
+            }
+        }
+    }
+
+    #[test]
+    fn a_reader_gets_every_line_once_while_threads_append_and_the_log_switches() {
+        let _one = ONE_READER.lock();
+        // GIVEN four threads that append numbered lines, and a log that continues in other files meanwhile
+        let log = Log::create(Path::new(IN_MEMORY), Naming::Exact, 64 << 20, b"{}\n").unwrap();
+        let (mut position, mut text, stop) = (0, Vec::new(), AtomicBool::new(false));
+        let mut left: Vec<&'static TraceFile> = Vec::new();
+        let appended: Vec<u64> = std::thread::scope(|scope| {
+            let append = |thread: u64| {
+                let (log, stop) = (&log, &stop);
+                move || {
+                    let mut number = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        log.append(
+                            format!("[{thread},{number},\"{}\"]\n", "x".repeat(number as usize % 40)).as_bytes(),
+                        );
+                        number += 1;
+                        if number % 64 == 0 {
+                            std::thread::sleep(Duration::from_micros(100));
+                        }
+                    }
+                    number
+                }
+            };
+            let threads: Vec<_> = (0..4).map(|thread| scope.spawn(append(thread))).collect();
+            for round in 0..60 {
+                // WHEN it is read now and then
+                if round % 3 == 0 {
+                    let next = next_file(b"{}\n");
+                    left.push(log.switch_to(next));
+                    log.file().front_is_complete();
+                }
+                std::thread::sleep(Duration::from_millis(1));
+                assert!(read_all(&log, &mut position, &mut text));
+                left.retain(|file| {
+                    // SAFETY: closed and whole, and the reader is not in it.
+                    !(file.is_whole() && release_unless_read(&log, file, || unsafe { file.release() }))
+                });
+            }
+            stop.store(true, Ordering::Relaxed);
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(read_all(&log, &mut position, &mut text));
+        // THEN it has each line that was written, once and in the order of its thread; a line that a closing file refused
+        // is written to the next one
+        let mut next = [0; 4];
+        for line in String::from_utf8(text).unwrap().lines().filter(|line| line.starts_with('[')) {
+            let (thread, number, filler): (usize, u64, String) = serde_json::from_str(line).unwrap();
+            assert_eq!((number, filler.len() as u64), (next[thread], number % 40));
+            next[thread] += 1;
+        }
+        assert_eq!(next.to_vec(), appended);
+        assert_eq!(position, end(&log));
+    }
+
+    #[test]
+    fn a_reader_that_comes_late_begins_with_the_whole_state() {
+        let _one = ONE_READER.lock();
+        // GIVEN a log that has switched to a file with the state at its front, and the first file is gone
+        let path: PathBuf = std::env::temp_dir().join(format!("memlab-live-{}", std::process::id()));
+        let log = Log::create(&path, Naming::AsAsked { run: None }, 64 << 20, b"{}\n").unwrap();
+        log.append(b"[1]\n");
+        let old = log.switch_to(next_file(b"{}\n{\"state\":1}\n"));
+        log.append(b"[2]\n");
+        let (mut position, mut text) = (0, Vec::new());
+        // WHEN it is read before the state is complete THEN the reader gets the first file's lines and the new ones
+        assert!(read_all(&log, &mut position, &mut text));
+        assert_eq!(text, b"{}\n[1]\n[2]\n");
+        // WHEN a new reader comes later THEN it is told, and begins with the state
+        log.file().front_is_complete();
+        assert!(old.is_whole());
+        // SAFETY: closed and whole, and the reader has moved on.
+        assert!(release_unless_read(&log, old, || unsafe { old.release() }));
+        let (mut position, mut text) = (0, Vec::new());
+        assert!(!read_all(&log, &mut position, &mut text));
+        assert!(read_all(&log, &mut position, &mut text));
+        assert_eq!(String::from_utf8(text).unwrap(), "{}\n{\"state\":1}\n[2]\n");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
