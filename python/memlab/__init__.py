@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memlab.chunking import chunk
     from memlab.courtesy import Courtesy
+    from memlab.iteration_profiler import memory_profiler
     from memlab.line_profiler import (
         LineProfiler,
         clear_global_line_profiler,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from memlab.paging import page, plan_of, unpage
     from memlab.plan import Plan
     from memlab.recording import start, stop
+    from memlab.reporter import MemReporter
     from memlab.tracking import tracker
     from memlab.watching import watch
 
@@ -35,10 +37,12 @@ __version__ = "0.1.0"
 __all__ = [
     "Courtesy",
     "LineProfiler",
+    "MemReporter",
     "Plan",
     "chunk",
     "clear_global_line_profiler",
     "load",
+    "memory_profiler",
     "page",
     "plan_of",
     "profile",
@@ -56,10 +60,12 @@ __all__ = [
 _MODULES = {
     "Courtesy": "courtesy",
     "LineProfiler": "line_profiler",
+    "MemReporter": "reporter",
     "Plan": "plan",
     "chunk": "chunking",
     "clear_global_line_profiler": "line_profiler",
     "load": "loading",
+    "memory_profiler": "iteration_profiler",
     "page": "paging",
     "plan_of": "paging",
     "profile": "line_profiler",

@@ -1,0 +1,85 @@
+"""The tensors in what modules return, and which of their memory is still there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+
+def tensors_in(value: Any, depth: int = 8) -> Iterator[Tensor]:
+    """Every tensor in nested tuples, lists, dictionaries and dataclasses."""
+    if issubclass(type(value), Tensor):
+        yield value
+    elif depth == 0:
+        return
+    elif isinstance(value, dict):
+        for entry in list(value.values()):
+            yield from tensors_in(entry, depth - 1)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for entry in list(value):
+            yield from tensors_in(entry, depth - 1)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name, None), depth - 1)
+
+
+class LiveStorages:
+    """Memory of tensors by the layer that made them, counted as long as it is there. Keeps none of it alive."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, tuple[StorageWeakRef, str, int]] = {}
+
+    def add(self, layer: str, tensor: Tensor) -> None:
+        """Counts a tensor's memory for a layer, if it is not counted yet."""
+        for storage in _storages_of(tensor):
+            reference = StorageWeakRef(storage)
+            if reference.cdata not in self._storages:
+                self._storages[reference.cdata] = (reference, layer, storage.nbytes())
+
+    def leave_out(self, tensor: Tensor) -> None:
+        """Has a tensor's memory not counted: a parameter's, for instance, which a module can return too."""
+        for storage in _storages_of(tensor):
+            reference = StorageWeakRef(storage)
+            self._storages[reference.cdata] = (reference, "", 0)
+
+    def by_layer(self) -> dict[str, int]:
+        """Bytes that are still there, by layer."""
+        sums: dict[str, int] = {}
+        self._storages = {key: entry for key, entry in self._storages.items() if not entry[0].expired()}
+        for _reference, layer, nbytes in self._storages.values():
+            if nbytes:
+                sums[layer] = sums.get(layer, 0) + nbytes
+        return sums
+
+    def clear(self) -> None:
+        """Starts again with nothing."""
+        self._storages.clear()
+
+
+def tensor_nbytes(tensor: Tensor) -> int:
+    """Bytes of the elements of a tensor, of a sparse one those of its indices and values."""
+    from memlab._tools.tensor_memory import parts
+
+    total = 0
+    for _suffix, part in parts(tensor):
+        try:
+            total += part.numel() * part.element_size()
+        except Exception:  # A parameter of a lazy module has no size before the first forward.
+            continue
+    return total
+
+
+def _storages_of(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
+    from memlab._tools.tensor_memory import parts
+
+    for _suffix, part in parts(tensor):
+        try:
+            if not part.is_meta:
+                yield part.untyped_storage()
+        except Exception:  # Tensors of functorch and of other libraries can have none.
+            continue

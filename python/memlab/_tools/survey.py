@@ -1,0 +1,92 @@
+"""All tensors of the process with their names: what `memlab.MemReporter` counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from memlab._tools.live_tensors import held_by_pytorch_alone, live_tensors
+from memlab._tools.tensor_memory import TensorMemory, all_plain, memory_of, parts
+from memlab._tools.tensor_names import TensorNames, gradients_of, model_tensors, optimizer_tensors
+
+
+def survey(
+    known: TensorNames, model: nn.Module | None, optimizers: Iterable[Any], is_left_out: Callable[[Tensor], bool]
+) -> tuple[list[str], TensorMemory]:
+    """Names and memory of the tensors that Python holds, in the same order: the model's, the optimizers', the others.
+
+    `is_left_out` is asked about tensors that no Python object refers to; the rest of these come last. Keeps no tensor.
+    """
+    named = _name(known, model, optimizers)
+    others = [tensor for tensor in live_tensors() if id(tensor) not in named]
+    alone = held_by_pytorch_alone(others)
+    hidden: list[Tensor] = []
+    if any(alone):
+        pairs = list(zip(others, alone, strict=True))
+        hidden = [tensor for tensor, is_alone in pairs if is_alone and not is_left_out(tensor)]
+        others = [tensor for tensor, is_alone in pairs if not is_alone]
+    names, memory = _memory(*_with_gradients(known, named, others))
+    if hidden:
+        gradients = {id(gradient) for gradient in gradients_of([*named.values(), *others]) if gradient is not None}
+        _add_hidden(known, names, memory, [tensor for tensor in hidden if id(tensor) not in gradients])
+    known.forget_dead()
+    return names, memory
+
+
+def _memory(names: list[str], tensors: list[Tensor]) -> tuple[list[str], TensorMemory]:
+    if not all_plain(tensors):
+        pieces = [(name + suffix, part) for name, whole in zip(names, tensors, strict=True) for suffix, part in parts(whole)]
+        names, tensors = [name for name, _part in pieces], [part for _name, part in pieces]
+    return names, memory_of(tensors)
+
+
+def _add_hidden(known: TensorNames, names: list[str], memory: TensorMemory, hidden: list[Tensor]) -> None:
+    """Adds tensors that only PyTorch holds, unless others share their memory: the base of a view, for instance."""
+    seen = set(memory.keys)
+    for tensor in hidden:
+        if not seen.isdisjoint(memory_of([part for _suffix, part in parts(tensor)]).keys):
+            continue
+        found, more = _memory([known.numbered(tensor)], [tensor])
+        names += found
+        memory.extend(more)
+
+
+def _name(known: TensorNames, model: nn.Module | None, optimizers: Iterable[Any]) -> dict[int, Tensor]:
+    """Names the tensors of a model and of optimizers, and returns them by their id."""
+    tensors: dict[int, Tensor] = {}
+    for name, tensor in model_tensors(model) if model is not None else ():
+        known.give(tensor, name)
+        tensors[id(tensor)] = tensor
+    classes: dict[str, int] = {}
+    for optimizer in optimizers:
+        label = type(optimizer).__name__
+        classes[label] = classes.get(label, 0) + 1
+        if classes[label] > 1:
+            label += str(classes[label])
+        for owner, what, tensor in optimizer_tensors(optimizer):
+            if id(tensor) not in tensors:
+                path = what if owner is None else f"{known.numbered(owner)}.{what}"
+                known.give(tensor, f"{label}.{path}")
+                tensors[id(tensor)] = tensor
+    return tensors
+
+
+def _with_gradients(known: TensorNames, named: dict[int, Tensor], others: list[Tensor]) -> tuple[list[str], list[Tensor]]:
+    """Names and tensors, each with its gradient behind it: ``weight``, ``weight.grad``."""
+    tensors = [*named.values(), *others]
+    gradients = gradients_of(tensors)
+    taken = {id(gradient) for gradient in gradients if gradient is not None} - named.keys()
+    if not taken:
+        return list(map(known.numbered, tensors)), tensors
+    all_names, all_tensors = [], []
+    for tensor, gradient in zip(tensors, gradients, strict=True):
+        if id(tensor) in taken:
+            continue
+        all_tensors.append(tensor)
+        all_names.append(known.numbered(tensor))
+        if gradient is not None and id(gradient) in taken:
+            all_tensors.append(gradient)
+            all_names.append(f"{all_names[-1]}.grad")
+    return all_names, all_tensors

@@ -1,0 +1,174 @@
+"""The memory below tensors: where it is, how much it is, and the parts of tensors that have more than one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, UntypedStorage, nn
+
+# Classes whose objects are plain tensors: their methods are those of torch.Tensor, implemented in C++.
+_PLAIN_TYPES = {Tensor, nn.Parameter}
+_SPARSE_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+_PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Whether this is a tensor with which PyTorch traces programs: it has a shape and a device, and no memory."""
+    return any(kind.__name__ in ("FakeTensor", "FunctionalTensor") for kind in type(tensor).__mro__)
+
+
+def all_plain(tensors: list[Tensor]) -> bool:
+    """Whether each of these is one strided array and nothing else, so that `parts` has nothing to say."""
+    return (
+        set(map(type, tensors)) <= _PLAIN_TYPES
+        and set(map(_LAYOUT, tensors)) <= {torch.strided}
+        and not any(map(_IS_QUANTIZED, tensors))
+        and not any(map(_IS_NESTED, tensors))
+    )
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """`all_plain` of one tensor."""
+    return all_plain([tensor])
+
+
+def parts(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that have a tensor's memory, each with what to append to its name.
+
+    A dense tensor is its only part. A sparse one has indices and values, and a wrapper, such as a DTensor or a nested
+    tensor, has the tensors that it wraps. Never raises.
+    """
+    try:
+        inner = list(_inner(tensor))
+    except Exception:  # Tensors of other libraries can raise anything.
+        inner = []
+    for suffix, part in inner or [("", tensor)]:
+        if part is tensor:
+            yield suffix, part
+        else:
+            yield from ((suffix + deeper, leaf) for deeper, leaf in parts(part))
+
+
+def _inner(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    if is_fake(tensor):
+        return
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        attributes, _context = tensor.__tensor_flatten__()  # type: ignore[operator]
+        for attribute in attributes:
+            part = getattr(tensor, attribute)
+            if issubclass(type(part), Tensor):  # A DTensor names its mesh of devices too.
+                yield f".{attribute.lstrip('_')}", part
+        return
+    for method in _SPARSE_PARTS.get(tensor.layout, ()):
+        yield f".{method.lstrip('_')}", getattr(tensor, method)()
+    if tensor.is_quantized and tensor.qscheme() in _PER_CHANNEL:
+        yield "", tensor
+        yield ".scales", tensor.q_per_channel_scales()
+        yield ".zero_points", tensor.q_per_channel_zero_points()
+
+
+@dataclass
+class TensorMemory:
+    """What tensors have below them, a list for each property, in the order of the tensors.
+
+    Tensors with the same `keys` share memory. An address of 0 is no memory: meta tensors, for example.
+    """
+
+    devices: list[str] = field(default_factory=list)
+    shapes: list[str] = field(default_factory=list)
+    elements: list[int] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
+    addresses: list[int] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
+
+    def extend(self, more: TensorMemory) -> None:
+        """Appends the columns of `more`."""
+        for name, column in vars(self).items():
+            column.extend(vars(more)[name])
+
+
+def memory_of(tensors: list[Tensor]) -> TensorMemory:
+    """Reads device, shape, address and bytes of tensors. Never raises; what cannot be read has no memory."""
+    if all_plain(tensors):
+        try:
+            return _memory_of_plain(tensors)
+        except Exception:  # One of them has no storage.
+            pass
+    memory = TensorMemory()
+    for tensor in tensors:
+        memory.extend(_memory_of_any(tensor))
+    return memory
+
+
+def _memory_of_plain(tensors: list[Tensor]) -> TensorMemory:
+    storages = list(map(Tensor.untyped_storage, tensors))
+    addresses = list(map(UntypedStorage.data_ptr, storages))
+    nbytes = list(map(UntypedStorage.nbytes, storages))
+    keys = addresses
+    if 0 in addresses:
+        keys = [address or -storage._cdata for address, storage in zip(addresses, storages, strict=True)]
+        nbytes = [size if address else 0 for address, size in zip(addresses, nbytes, strict=True)]
+    shapes = list(map(Tensor.size, tensors))
+    texts = {shape: _text(shape) for shape in set(shapes)}
+    devices = list(map(_DEVICE, tensors))
+    names = {device: str(device) for device in set(devices)}
+    return TensorMemory(
+        devices=list(map(names.__getitem__, devices)),
+        shapes=list(map(texts.__getitem__, shapes)),
+        elements=list(map(Tensor.numel, tensors)),
+        keys=keys,
+        addresses=addresses,
+        nbytes=nbytes,
+    )
+
+
+def _memory_of_any(tensor: Tensor) -> TensorMemory:
+    if is_plain(tensor):
+        try:
+            return _memory_of_plain([tensor])
+        except Exception:  # No storage: functorch's wrappers, for example.
+            pass
+    with torch._C.DisableTorchFunctionSubclass():
+        shape = _or(lambda: _text(tensor.size()), "(ragged)")
+        elements = _or(lambda: int(Tensor.numel(tensor)), 0) if not is_fake(tensor) else 0
+        device = _or(lambda: str(_DEVICE(tensor)), "unknown") if not is_fake(tensor) else "meta"
+        address, nbytes = 0, 0
+        if device != "meta":
+            address, nbytes = _or(lambda: _storage(tensor), (0, 0))
+    return TensorMemory([device], [shape], [elements], [address or -id(tensor)], [address], [nbytes])
+
+
+def _storage(tensor: Tensor) -> tuple[int, int]:
+    if tensor.is_mkldnn:  # In a form of oneDNN's own, which has no storage.
+        return 0, tensor.numel() * tensor.element_size()
+    storage = Tensor.untyped_storage(tensor)
+    address = storage.data_ptr()
+    return address, storage.nbytes() if address else 0
+
+
+def _text(shape: Any) -> str:
+    # A scalar is shown as one element, as pytorch_memlab does.
+    return str(tuple(shape)) if len(shape) else "(1,)"
+
+
+def _or(read: Any, otherwise: Any) -> Any:
+    try:
+        return read()
+    except Exception:  # Tensors of other libraries can raise anything.
+        return otherwise
+
+
+# Properties of tensors, as functions that `map` calls without a frame of Python.
+_LAYOUT: Any = Tensor.layout.__get__  # type: ignore[attr-defined]
+_IS_QUANTIZED: Any = Tensor.is_quantized.__get__  # type: ignore[attr-defined]
+_IS_NESTED: Any = Tensor.is_nested.__get__  # type: ignore[attr-defined]
+_DEVICE: Any = Tensor.device.__get__  # type: ignore[attr-defined]

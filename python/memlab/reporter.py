@@ -1,0 +1,103 @@
+"""``memlab.MemReporter``: which tensors have memory, how much, and what else a GPU's memory holds."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+from memlab._tools.device_report import DeviceReport, TensorRow
+from memlab._tools.report import Report
+from memlab._tools.unseen_memory import UnseenMemory
+from memlab.tracking import tracker
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["DeviceReport", "MemReporter", "Report", "TensorRow", "UnseenMemory"]
+
+
+class MemReporter:
+    """Prints the tensors of the process by device, with their names, shapes and bytes.
+
+    `model` gives parameters and buffers their names, `add_optimizer` the state of an optimizer. `pre_collect` collects
+    garbage before each report. The reporter keeps neither models nor tensors alive.
+
+    On a GPU the report ends with the memory that no Python object holds: what autograd keeps for backward, by layer and
+    line, workspaces, the allocator's cache, the context and other processes, until the sum is all that is in use there.
+
+    >>> import torch
+    >>> from memlab import MemReporter
+    >>> linear = torch.nn.Linear(1024, 1024)
+    >>> report = MemReporter(linear).collect("cpu")
+    >>> report.devices["cpu"].tensors[0]
+    TensorRow(name='weight', shape='(1024, 1024)', elements=1048576, nbytes=4194304, shares=None)
+    """
+
+    def __init__(self, model: nn.Module | None = None, pre_collect: bool = False) -> None:
+        from memlab._tools.tensor_names import TensorNames, model_tensors
+
+        self.pre_collect = pre_collect
+        self._names = TensorNames()
+        self._model = None if model is None else weakref.ref(_require_model(model))
+        self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
+        if model is not None:  # The names stay if the tensors outlive the model.
+            for name, tensor in model_tensors(model):
+                self._names.give(tensor, name)
+        tracker.totals()  # The first use of the tracker: lines are known of what is allocated from here on.
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Names the tensors of an optimizer's state in the reports from now on: ``Adam.weight.exp_avg``."""
+        if all(known() is not optimizer for known in self._optimizers):
+            self._optimizers.append(weakref.ref(optimizer))
+
+    def report(self, verbose: bool = False, device: int | str | torch.device | None = None) -> None:
+        """Prints the tensors of all devices, or of one: ``0``, ``"cuda:0"``, ``"cpu"`` or a `torch.device`.
+
+        `verbose` adds ``(->name)`` to tensors in the memory of another, and leaves out no line.
+        """
+        print(self.collect(device).text(verbose))
+
+    def collect(self, device: int | str | torch.device | None = None) -> Report:
+        """What `report` prints, as numbers: ``collect().devices["cuda:0"].tensors``. Notebooks show it as a table."""
+        import torch
+
+        from memlab._tools.device_reports import device_reports
+        from memlab._tools.survey import survey
+
+        only = None if device is None else _device_name(device)
+        if self.pre_collect:
+            gc.collect()
+        # Thousands of rows would set off collections, which take longer than the report and change what it counts.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            with torch._C.DisableTorchFunctionSubclass():
+                model = self._model() if self._model is not None else None
+                optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
+                names, memory = survey(self._names, model, optimizers, lambda tensor: tensor.is_cuda and tracker.active)
+            return Report(device_reports(names, memory, only, tracker if tracker.active else None))
+        finally:
+            if was_enabled:
+                gc.enable()
+
+
+def _require_model(model: nn.Module) -> nn.Module:
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"memlab.MemReporter takes a model (a torch.nn.Module), and was given a {type(model).__name__}")
+    return model
+
+
+def _device_name(device: int | str | torch.device) -> str:
+    """``cuda:1`` for 1, and the current device for ``cuda``."""
+    import torch
+
+    if isinstance(device, int) and not isinstance(device, bool):
+        return f"cuda:{device}"
+    given = torch.device(device)
+    if given.type == "cuda" and given.index is None:
+        return f"cuda:{torch.cuda.current_device() if torch.cuda.is_initialized() else 0}"
+    return str(given)
