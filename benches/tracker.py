@@ -2,8 +2,8 @@
 
     make bench-tools           (or, on a machine with a GPU: python benches/tracker.py)
 
-Holds 100,000 blocks allocated by 50 lines, and prints the median time of `totals()` and `by_line()` with nothing new to read,
-of `totals()` after one allocation, of `live_blocks()`, and of beginning and ending a watch.
+Holds 100,000 blocks allocated by 50 lines, and prints the median time of `totals()` and `by_line()` with nothing new to
+read, of `totals()` after one allocation, of `live_blocks()`, and of beginning and ending a watch.
 """
 
 import argparse
