@@ -103,6 +103,7 @@ impl Books {
         for watch in self.watches.values_mut().filter(|watch| !watch.is_over) {
             watch.has_gap = true;
             watch.is_over = true;
+            watch.ended = Some(watch.model.time());
         }
     }
 
@@ -165,11 +166,17 @@ impl Books {
         self.last_id
     }
 
-    /// Begins to watch a block of code; returns the id of the watch.
-    pub fn begin_watch(&mut self) -> u64 {
+    /// Begins to watch a block of code at this time of day; returns the id of the watch.
+    pub fn begin_watch(&mut self, unix_ns: u64) -> u64 {
         let id = self.next_id();
-        self.watches.insert(id, Watch::begin(&self.model));
+        self.watches.insert(id, Watch::begin(&self.model, self.time_at(unix_ns)));
         id
+    }
+
+    /// The time of the recording at a time of day: not before its last event.
+    pub fn time_at(&self, unix_ns: u64) -> u64 {
+        let start = self.model.header().map_or(unix_ns, |header| header.start_unix_ns);
+        unix_ns.saturating_sub(start).max(self.model.time())
     }
 
     /// A watch.
@@ -177,10 +184,12 @@ impl Books {
         self.watches.get(&id)
     }
 
-    /// The block of a watch has ended.
-    pub fn end_watch(&mut self, id: u64) {
+    /// The block of a watch has ended, at this time of day.
+    pub fn end_watch(&mut self, id: u64, unix_ns: u64) {
+        let now = self.time_at(unix_ns);
         if let Some(watch) = self.watches.get_mut(&id) {
             watch.is_over = true;
+            watch.ended = Some(now);
         }
     }
 

@@ -25,6 +25,10 @@ pub struct Watch {
     pub model: Model,
     at_start: HashMap<i32, Start>,
     started: u64,
+    /// When the block began, in nanoseconds since the recording did.
+    pub began: u64,
+    /// When it ended; `None`: it goes on.
+    pub ended: Option<u64>,
     /// Whether the block has ended: the state stays as it was then, but for names that come later.
     pub is_over: bool,
     /// Records were missing meanwhile.
@@ -39,17 +43,19 @@ struct Start {
 }
 
 impl Watch {
-    /// A block that begins now.
-    pub(crate) fn begin(model: &Model) -> Self {
+    /// A block that begins at `now`, which may be long after the last event.
+    pub(crate) fn begin(model: &Model, now: u64) -> Self {
         let mut model = model.clone();
         model.reset_peaks(None);
+        model.restart_timelines(now);
         let start = |device: i32| Start {
             allocated: model.totals(device).allocated_bytes,
             lines: model.lines(device),
             layers: model.layers(device),
         };
         let at_start = model.devices().iter().map(|device| (device.index, start(device.index))).collect();
-        Self { at_start, started: model.time(), model, is_over: false, has_gap: false }
+        let started = model.time();
+        Self { at_start, started, began: now, ended: None, model, is_over: false, has_gap: false }
     }
 
     /// Bytes allocated on a device when the block began.

@@ -168,17 +168,43 @@ fn the_names_that_a_cell_gets_later_do_not_matter() {
 #[test]
 fn a_watch_that_missed_lines_says_so() {
     let mut program = Program::new();
-    let (open, over) = (program.books.begin_watch(), program.books.begin_watch());
+    let (open, over) = (program.books.begin_watch(0), program.books.begin_watch(0));
     program.alloc(1, 0x1000, 4096, 1);
-    program.books.end_watch(over);
+    program.books.end_watch(over, 0);
     // WHEN events were lost THEN the open watch says so
     program.line(r#"["lost",2,17]"#);
     assert!(program.books.watch(open).unwrap().has_gap && !program.books.watch(over).unwrap().has_gap);
     // WHEN the recording begins again THEN an open watch is over, and says so
-    let open = program.books.begin_watch();
+    let open = program.books.begin_watch(0);
     program.books.restart();
     assert!(program.books.watch(open).unwrap().has_gap && program.books.watch(open).unwrap().is_over);
     assert_eq!(program.books.model().totals(0).allocated_bytes, 0);
+}
+
+#[test]
+fn a_watch_has_a_timeline_of_its_own() {
+    const SECOND: u64 = 1_000_000_000;
+    // GIVEN a program that allocated something an hour ago
+    let mut program = Program::new();
+    program.alloc(0, 0x1000, 4096, 1);
+    // WHEN a block of four seconds allocates and frees
+    let id = program.books.begin_watch(3600 * SECOND);
+    program.alloc(3601 * SECOND, 0x2000, 8192, 1);
+    program.free(3602 * SECOND, 0x2000);
+    program.books.end_watch(id, 3604 * SECOND);
+    program.alloc(3605 * SECOND, 0x3000, 1 << 20, 1);
+    // THEN its timeline begins with the block and is as fine as the block is short
+    let watch = program.books.watch(id).unwrap();
+    assert_eq!((watch.began, watch.ended), (3600 * SECOND, Some(3604 * SECOND)));
+    let timeline = watch.model.timeline(0);
+    let points: Vec<_> =
+        timeline.points.iter().map(|point| (point.time, point.allocated.min, point.allocated.max)).collect();
+    assert_eq!((points[0], timeline.width < SECOND / 1000), ((3600 * SECOND, 4096, 4096), true));
+    assert_eq!(points.iter().map(|(.., most)| *most).max(), Some(4096 + 8192));
+    assert_eq!(timeline.points.last().map(|point| point.allocated.last), Some(4096));
+    // AND a clock that goes back does not put a block before the events of the recording
+    let late = program.books.begin_watch(5);
+    assert_eq!(program.books.watch(late).unwrap().began, 3605 * SECOND);
 }
 
 #[test]
@@ -253,7 +279,7 @@ proptest! {
                     program.free(time, address);
                 }
                 Step::Watch => watches.push(Twin {
-                    id: program.books.begin_watch(),
+                    id: program.books.begin_watch(0),
                     start: sum(&live),
                     peak: sum(&live),
                     end: None,
@@ -265,7 +291,7 @@ proptest! {
                     let watch = &mut watches[which % count];
                     if watch.end.is_none() {
                         watch.end = Some(sum(&live));
-                        program.books.end_watch(watch.id);
+                        program.books.end_watch(watch.id, 0);
                     }
                 }
                 Step::ResetPeak => {

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         set_target_gpu,
     )
     from memlab.loading import load, skeleton
+    from memlab.magics import load_ipython_extension, unload_ipython_extension
     from memlab.paging import page, plan_of, unpage
     from memlab.plan import Plan
     from memlab.recording import start, stop
@@ -42,6 +43,7 @@ __all__ = [
     "chunk",
     "clear_global_line_profiler",
     "load",
+    "load_ipython_extension",
     "memory_profiler",
     "page",
     "plan_of",
@@ -52,6 +54,7 @@ __all__ = [
     "start",
     "stop",
     "tracker",
+    "unload_ipython_extension",
     "unpage",
     "watch",
 ]
@@ -65,6 +68,7 @@ _MODULES = {
     "chunk": "chunking",
     "clear_global_line_profiler": "line_profiler",
     "load": "loading",
+    "load_ipython_extension": "magics",
     "memory_profiler": "iteration_profiler",
     "page": "paging",
     "plan_of": "paging",
@@ -75,6 +79,7 @@ _MODULES = {
     "start": "recording",
     "stop": "recording",
     "tracker": "tracking",
+    "unload_ipython_extension": "magics",
     "unpage": "paging",
     "watch": "watching",
 }

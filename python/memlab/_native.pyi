@@ -23,6 +23,7 @@ __all__ = [
     "books_stop",
     "categories",
     "checkpoint_tensors",
+    "device_facts",
     "devices",
     "driver_found",
     "format_size",
@@ -50,11 +51,13 @@ __all__ = [
     "simulate",
     "totals",
     "watch_begin",
+    "watch_categories",
     "watch_drop",
     "watch_end",
     "watch_figures",
     "watch_layers",
     "watch_lines",
+    "watch_timeline",
 ]
 
 PAGE_SIZE: int  # Borders between pinned pieces of an arena are multiples of it.
@@ -255,6 +258,9 @@ def lost_events() -> int:
     """How many events are missing, because they came faster than the recording could be kept small."""
 
 def devices() -> list[int]: ...
+def device_facts(device: int) -> tuple[_Text, int]:
+    """The name of a device and its memory; None and 0: not known."""
+
 def lines(device: int) -> list[tuple[_Text, int | None, _Text, _Text, int, int, int, int, int, int, int]]: ...
 def layers(device: int) -> list[tuple[_Text, _Text, _Text, int, int, int, int, int, int, int]]: ...
 def categories(device: int) -> list[tuple[str, int, int]]: ...
@@ -266,6 +272,13 @@ def watch_end(watch: int) -> None: ...
 def watch_drop(watch: int) -> None: ...
 def watch_figures(watch: int, device: int) -> tuple[int, int, int, int, bool]:
     """Allocated at the start, at the peak and at the end; the peak of reserved; whether events are missing."""
+
+def watch_timeline(watch: int, device: int) -> tuple[int, int, int, list[tuple[int, int, int, int, int]]]:
+    """How long the block took, when its peak was, the width of a point, in nanoseconds; points: nanoseconds since the block
+    began, the least, most and last allocated, the most reserved. Between points nothing changed."""
+
+def watch_categories(watch: int, device: int) -> list[tuple[str, int, int]]:
+    """Category, at the peak, at the end."""
 
 def watch_lines(watch: int, device: int) -> list[tuple[_Text, int | None, _Text, _Text, int, int, int, int, int]]: ...
 def watch_layers(watch: int, device: int) -> list[tuple[_Text, _Text, _Text, int, int, int]]: ...

@@ -177,9 +177,11 @@ class LineProfiler:
         for column in columns:
             value_of(column)
         if _in_notebook():
-            from IPython.display import HTML, display  # type: ignore[import-not-found]
+            from IPython.display import display
 
-            display(HTML("".join(as_html(table, columns) for table in tables)))
+            shown = "".join(as_html(table, columns) for table in tables)
+            text = "\n\n".join(as_text(table, columns) for table in tables)
+            display({"text/html": shown, "text/plain": text}, raw=True)
         else:
             self.print_stats(func, columns)
 

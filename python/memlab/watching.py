@@ -45,6 +45,35 @@ class WatchedLayer(NamedTuple):
     at_end: int
 
 
+class WatchedCategory(NamedTuple):
+    """What memory was used for in a watched block, in bytes."""
+
+    category: str
+    at_peak: int
+    at_end: int
+
+
+class TimelinePoint(NamedTuple):
+    """What happened from a moment on, in nanoseconds since the block began and bytes allocated; `reserved`: at most."""
+
+    time: int
+    least: int
+    most: int
+    last: int
+    reserved: int
+
+
+class Timeline(NamedTuple):
+    """Memory over time in a watched block, in nanoseconds."""
+
+    duration: int
+    peak_time: int
+    """When most was allocated, since the block began."""
+    width: int
+    """How long a point lasts. After it, until the next one, nothing changed."""
+    points: list[TimelinePoint]
+
+
 class watch:
     """Measures a block of code: its peak, what it keeps, and its lines and layers. A context manager and a decorator.
 
@@ -145,6 +174,17 @@ class watch:
     def layers(self) -> list[WatchedLayer]:
         """What every layer held, the largest at the peak first."""
         return [WatchedLayer(*row) for row in _native.watch_layers(self._id, self.device)]
+
+    @property
+    def categories(self) -> list[WatchedCategory]:
+        """What memory was used for; at the peak they sum to what was in use on the device then."""
+        return [WatchedCategory(*row) for row in _native.watch_categories(self._id, self.device)]
+
+    @property
+    def timeline(self) -> Timeline:
+        """Memory over time in the block."""
+        duration, peak_time, width, points = _native.watch_timeline(self._id, self.device)
+        return Timeline(duration, peak_time, width, [TimelinePoint(*point) for point in points])
 
     def __str__(self) -> str:
         size = _native.format_size

@@ -65,6 +65,7 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
         wrap_pyfunction!(tracker::latest_time, module)?,
         wrap_pyfunction!(tracker::lost_events, module)?,
         wrap_pyfunction!(tracker::devices, module)?,
+        wrap_pyfunction!(tracker::device_facts, module)?,
         wrap_pyfunction!(tracker::lines, module)?,
         wrap_pyfunction!(tracker::layers, module)?,
         wrap_pyfunction!(tracker::categories, module)?,
@@ -73,6 +74,8 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
         wrap_pyfunction!(tracker::watch_end, module)?,
         wrap_pyfunction!(tracker::watch_drop, module)?,
         wrap_pyfunction!(tracker::watch_figures, module)?,
+        wrap_pyfunction!(tracker::watch_timeline, module)?,
+        wrap_pyfunction!(tracker::watch_categories, module)?,
         wrap_pyfunction!(tracker::watch_lines, module)?,
         wrap_pyfunction!(tracker::watch_layers, module)?,
     ] {

@@ -1,7 +1,9 @@
 //! What `memlab.tracker` and `memlab.watch` answer: plain tuples, which the package gives names.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use memlab_trace::record::Phase;
-use memlab_trace::{BlockView, LayerView, LineView, Model};
+use memlab_trace::{BlockView, LayerView, LineView, Model, TimelinePoint};
 use pyo3::prelude::*;
 
 use crate::live_books;
@@ -18,6 +20,13 @@ type BlockRow = (u64, u64, &'static str, Option<String>, Option<u32>, Option<Str
 type WatchedLineRow = (Option<String>, Option<u32>, Option<String>, Option<String>, u64, u64, u64, u64, u64);
 /// A layer of a watched block: root, name and class, then at_start, at_peak, at_end.
 type WatchedLayerRow = (Option<String>, Option<String>, Option<String>, u64, u64, u64);
+
+/// A point of a watched block's timeline: nanoseconds since its begin; allocated: least, most, last; the most reserved.
+type PointRow = (u64, u64, u64, u64, u64);
+
+fn unix_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
 
 /// Runs without the GIL where much is to be read first.
 fn with_books<T>(py: Python, look: impl FnOnce(&mut memlab_live::Books) -> T + Send) -> Option<T>
@@ -88,6 +97,13 @@ pub fn lost_events(py: Python) -> u64 {
 #[pyfunction]
 pub fn devices(py: Python) -> Vec<i32> {
     with_books(py, |books| books.model().devices().iter().map(|device| device.index).collect()).unwrap_or_default()
+}
+
+/// The name of a device and its memory in bytes; None and 0 if the driver was not asked.
+#[pyfunction]
+pub fn device_facts(py: Python, device: i32) -> (Option<String>, u64) {
+    let view = with_books(py, |books| books.model().device(device)).flatten().unwrap_or_default();
+    ((!view.name.is_empty()).then_some(view.name), view.total_bytes)
 }
 
 #[pyfunction]
@@ -205,12 +221,12 @@ fn phase(phase: Phase) -> &'static str {
 /// Begins to watch; returns the watch's id, 0 if no books are kept.
 #[pyfunction]
 pub fn watch_begin(py: Python) -> u64 {
-    with_books(py, memlab_live::Books::begin_watch).unwrap_or(0)
+    with_books(py, |books| books.begin_watch(unix_ns())).unwrap_or(0)
 }
 
 #[pyfunction]
 pub fn watch_end(py: Python, watch: u64) {
-    with_books(py, |books| books.end_watch(watch));
+    with_books(py, |books| books.end_watch(watch, unix_ns()));
 }
 
 #[pyfunction]
@@ -229,6 +245,36 @@ pub fn watch_figures(py: Python, watch: u64, device: i32) -> (u64, u64, u64, u64
         Some((start, view.peak_allocated_bytes, view.allocated_bytes, view.peak_reserved_bytes, watch.has_gap))
     });
     figures.flatten().unwrap_or_default()
+}
+
+/// A watched block over time: how long it took, or has taken until now, when its peak was, and the width of a point, in
+/// nanoseconds; the points.
+#[pyfunction]
+pub fn watch_timeline(py: Python, watch: u64, device: i32) -> (u64, u64, u64, Vec<PointRow>) {
+    let timeline = with_books(py, |books| {
+        let now = books.time_at(unix_ns());
+        let watch = books.watch(watch)?;
+        let since = |time: u64| time.saturating_sub(watch.began);
+        let timeline = watch.model.timeline(device);
+        let row = |point: &TimelinePoint| {
+            let allocated = point.allocated;
+            (since(point.time), allocated.min, allocated.max, allocated.last, point.reserved.max)
+        };
+        let peak = watch.model.device(device).unwrap_or_default().peak_time;
+        let points = timeline.points.iter().map(row).collect();
+        Some((since(watch.ended.unwrap_or(now)), since(peak), timeline.width, points))
+    });
+    timeline.flatten().unwrap_or_default()
+}
+
+/// Category, at the peak and at the end of a watched block, in the order in which they are shown.
+#[pyfunction]
+pub fn watch_categories(py: Python, watch: u64, device: i32) -> Vec<(&'static str, u64, u64)> {
+    let rows = with_books(py, |books| {
+        let views = books.watch(watch)?.model.categories(device);
+        Some(views.iter().map(|view| (view.category.as_str(), view.bytes_at_peak, view.bytes)).collect())
+    });
+    rows.flatten().unwrap_or_default()
 }
 
 /// The lines that held memory in a watched block, the largest at its peak first.

@@ -31,6 +31,13 @@ impl Model {
         }
     }
 
+    /// Begins the timelines of all devices again, at `time`: they are as fine as those of a run that begins then.
+    pub fn restart_timelines(&mut self, time: u64) {
+        for state in self.devices.iter_mut().flatten() {
+            state.restart_timelines(time);
+        }
+    }
+
     fn apply_rare(&mut self, record: Record<'_>) {
         match record {
             Record::Header(header) => self.header = Some(*header),

@@ -157,6 +157,13 @@ impl DeviceState {
         self.tags.reset_peaks();
     }
 
+    pub(crate) fn restart_timelines(&mut self, time: u64) {
+        self.timeline =
+            TimelineRecorder::starting(time, self.totals.allocated, self.driver.totals.reserved, self.used());
+        self.category_timeline = CategoryRecorder::default();
+        self.category_timeline.advance(time, &self.ledger.by_category, self.totals.allocated);
+    }
+
     #[inline]
     pub(crate) fn free(
         &mut self,

@@ -46,6 +46,16 @@ impl TimeBin for TimelinePoint {
 }
 
 impl TimelineRecorder {
+    /// A timeline that begins at `time` with these figures.
+    pub(crate) fn starting(time: u64, allocated: u64, reserved: u64, used: u64) -> Self {
+        let mut timeline = Self::default();
+        let still = |value: u64| Range { min: value, max: value, last: value };
+        let point = TimelinePoint { time, allocated: still(allocated), reserved: still(reserved), used: still(used) };
+        timeline.points.next(time);
+        timeline.points.list.push(point);
+        timeline
+    }
+
     /// `allocated` changed, the other figures did not. False if no point covers this time yet.
     #[inline]
     pub(crate) fn note_allocated(&mut self, time: u64, allocated: u64) -> bool {

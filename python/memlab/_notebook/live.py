@@ -1,0 +1,126 @@
+"""Figures of a cell while it runs."""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol
+
+from memlab._notebook.cell_memory import CellMemory
+from memlab._notebook.looks import size
+
+_PERIOD = 0.5  # seconds
+
+_WIDGET = """
+export default {
+  render({ model, el }) {
+    const show = () => { el.innerHTML = model.get("html"); };
+    model.on("change:html", show);
+    show();
+  },
+};
+"""
+
+
+class _View(Protocol):
+    def show(self, memory: CellMemory) -> None:
+        """The figures until now."""
+
+    def finish(self, memory: CellMemory) -> None:
+        """The figures of the whole cell; they stay."""
+
+
+class Live:
+    """Shows what `look` returns twice a second, from a thread, until the block ends, and then once more."""
+
+    def __init__(self, shell: Any, name: str, look: Callable[[], CellMemory]) -> None:
+        self._look = look
+        self._view: _View = _kernel_view(name) if hasattr(shell, "kernel") else _Terminal()
+        self._over = threading.Event()
+        # Messages of a thread belong to the cell that its context names.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._follow,), name="memlab-live", daemon=True)
+
+    def _follow(self) -> None:
+        while not self._over.wait(_PERIOD):
+            self._view.show(self._look())
+
+    def __enter__(self) -> Live:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def finish(self, memory: CellMemory) -> None:
+        """Replaces the live figures with the last ones."""
+        self._view.finish(memory)
+
+
+def _kernel_view(name: str) -> _View:
+    try:
+        return _Widget(name)
+    except ImportError:
+        return _Output(name)
+
+
+class _Output:
+    """An output of the cell that is replaced: for front ends without widgets."""
+
+    def __init__(self, name: str) -> None:
+        from IPython.display import HTML, display
+
+        self._handle = display(HTML(f"{name} runs"), display_id=True)
+
+    def show(self, memory: CellMemory) -> None:
+        self._handle.update(memory)
+
+    def finish(self, memory: CellMemory) -> None:
+        self._handle.update(memory)
+
+
+class _Widget:
+    """A widget that follows the cell; replaced by plain HTML in the end, which a saved notebook keeps."""
+
+    def __init__(self, name: str) -> None:
+        import anywidget
+        import traitlets
+        from IPython.display import display
+
+        class LiveMemory(anywidget.AnyWidget):  # type: ignore[misc]
+            _esm = _WIDGET
+            html = traitlets.Unicode(f"{name} runs").tag(sync=True)
+
+            def __repr__(self) -> str:
+                return f"memlab follows {name}"
+
+        self._widget = LiveMemory()
+        self._handle = display(self._widget, display_id=True)
+
+    def show(self, memory: CellMemory) -> None:
+        self._widget.html = memory._repr_html_()
+
+    def finish(self, memory: CellMemory) -> None:
+        self._handle.update(memory)
+        self._widget.close()
+
+
+class _Terminal:
+    """One line on stderr, which is replaced."""
+
+    def show(self, memory: CellMemory) -> None:
+        if sys.stderr.isatty():
+            held, peak = size(memory.end), size(memory.peak)
+            sys.stderr.write(f"\r\x1b[K{memory.name}: {held} allocated, peak {peak}, {memory.seconds:.0f} s")
+            sys.stderr.flush()
+
+    def finish(self, memory: CellMemory) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[K")
+        sys.stdout.write(f"{memory!r}\n")
