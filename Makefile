@@ -8,7 +8,7 @@ SIMGPU := tests/simgpu/simgpu
 MEMLAB := target/release/memlab
 NATIVE := python/memlab/_native.abi3.so
 
-.PHONY: all demo wheel test test-rust test-python test-old lint bench bench-overhead bench-append bench-gate bench-move bench-page bench-replay bench-schedule bench-viewer fuzz clean
+.PHONY: all demo wheel test test-rust test-python test-old lint bench bench-overhead bench-append bench-gate bench-move bench-page bench-replay bench-schedule bench-tools bench-viewer fuzz clean
 
 # The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
 # place: a Python that runs has the old one mapped.
@@ -63,7 +63,7 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/mypy
 	PYTHONPATH=python $(VENV)/bin/lint-imports --no-cache --no-logo
 
-bench: bench-append bench-gate bench-replay bench-overhead bench-schedule bench-viewer
+bench: bench-append bench-gate bench-replay bench-overhead bench-schedule bench-tools bench-viewer
 
 # What memlab adds to a block event, beside PyTorch's own recorder.
 bench-overhead: all $(VENV)/.installed
@@ -94,6 +94,18 @@ bench-schedule: all $(VENV)/.installed
 
 bench-replay: all
 	$(CARGO) run --release --quiet --package memlab-trace --example replay_bench
+
+# What the Python tools take, beside pytorch_memlab, in an environment that has that too.
+TOOLS_VENV := target/tools-venv
+bench-tools: export PYTHONPATH := $(CURDIR)/python
+bench-tools: all $(TOOLS_VENV)/.installed
+	$(SIMGPU) --memory 8GiB $(TOOLS_VENV)/bin/python benches/line_profiler.py
+	$(SIMGPU) --memory 8GiB $(TOOLS_VENV)/bin/python benches/tracker.py
+
+$(TOOLS_VENV)/.installed: $(VENV)/.installed
+	$(VENV)/bin/python -m venv --clear $(TOOLS_VENV)
+	$(TOOLS_VENV)/bin/pip install --quiet --disable-pip-version-check pytorch_memlab==0.3.2 numpy $$($(VENV)/bin/pip freeze | grep ^torch==)
+	touch $@
 
 # What the dashboard costs, how soon it answers and opens, and what PyTorch's viewer makes of the same run.
 bench-viewer: all $(VENV)/.installed

@@ -11,6 +11,8 @@ CHOSEN = {
     "test_agent.py": "not out_of_memory",
     "test_kinds.py": "not missing_pytorch_function",
     "test_interception.py": "without_caching",
+    "test_tracker.py": "not two_devices and not without_a_gpu",
+    "test_line_profiler.py": "not each_gpu and not without_a_gpu and not every_cpython",
     "test_courtesy.py": "",
     "test_pytest_plugin.py": "need_too_much or leave_memory",
 }
