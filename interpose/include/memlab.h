@@ -57,6 +57,13 @@ void memlab_ask(void);
  * file it was in until now is complete. */
 int memlab_output(const char *path, char *error, size_t size);
 
+/* The calling thread enters a range of this name (UTF-8), inside the range that it is in already, until memlab_range_pop.
+ * What the thread allocates counts in its innermost range. The same as an NVTX range, for programs without NVTX. */
+void memlab_range_push(const char *name);
+
+/* The calling thread leaves the range that it entered last with memlab_range_push. */
+void memlab_range_pop(void);
+
 #ifdef __cplusplus
 }
 #endif

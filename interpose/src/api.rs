@@ -12,6 +12,7 @@ use crate::log::live::{self, Lines};
 use crate::log::place;
 use crate::mover::operation::{self, Operation};
 use crate::panics;
+use crate::ranges;
 use crate::recorder::Recorder;
 use crate::request::{DEVICES, LONGEST_TIMEOUT, is_limit};
 
@@ -219,6 +220,21 @@ fn set_output(pattern: String) -> Result<(), String> {
         config::set_output(pattern);
     }
     outcome
+}
+
+/// # Safety
+///
+/// `name` is null or ends in a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlab_range_push(name: *const c_char) {
+    // SAFETY: not null, so the caller promises a NUL.
+    let name = if name.is_null() { &[] } else { unsafe { CStr::from_ptr(name) }.to_bytes() };
+    ranges::push(ranges::open::MEMLAB, name);
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn memlab_range_pop() {
+    ranges::pop(ranges::open::MEMLAB);
 }
 
 #[cfg(test)]

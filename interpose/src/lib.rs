@@ -20,14 +20,17 @@
 //! moved_bytes                how much is in host memory, in the trace
 //! limit                      what a device may hold; spilling beyond that
 //! cuda::driver_memory, vmm, compaction    the driver's allocations; movable memory; bounding the trace
-//! attribution                stack, layer and phase of an allocation
+//! ranges::nvtx               the ranges of programs that use NVTX
+//! attribution, ranges        stack, layer and phase of an allocation; the ranges that the program names
 //! recorder                   events and definitions become lines
 //! thread_state               state of each thread
 //! intern                     ids of frames, stacks and layers
-//! sources, sampler, python::state, limit::card    parts of the recorder
+//! sources, sampler, python::state, limit::card, ranges::open    parts of the recorder
+//! ranges::table              ids of ranges
 //! log, nvml, python::walk, cuda::device, cuda::pools    the trace file; reading Python's frames; querying the driver
 //! mover::progress, got_patch, cuda::calls, cuda::caller, python::lines, python::probe
-//! symbols, cuda::types, python::layout, frame_role, file_names, config
+//! symbols, ranges::names, cuda::types, python::layout, frame_role
+//! file_names, config
 //! attribution::result, loaded_objects, locks, panics, recursion, background, descriptors, stderr, request
 //! ```
 
@@ -54,6 +57,7 @@ mod mover;
 mod nvml;
 mod panics;
 mod python;
+mod ranges;
 mod recorder;
 mod recursion;
 mod request;

@@ -15,6 +15,7 @@ use crate::limit::settings;
 use crate::loaded_objects::{is_preloaded, path_of};
 use crate::panics;
 use crate::python::agent;
+use crate::ranges::nvtx;
 use crate::recorder::{Recorder, start};
 use crate::stderr::say;
 use crate::symbols::Real;
@@ -34,6 +35,7 @@ pub fn loaded() {
         return;
     }
     fork::watch();
+    nvtx::announce();
     start::on_start(recording_begins);
     panics::catch(|| settings::start(config()));
     if config().offload {

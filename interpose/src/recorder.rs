@@ -13,6 +13,7 @@ use crate::limit::card;
 use crate::log::Log;
 use crate::python::state::Python;
 use crate::python::walk::Interpreter;
+use crate::ranges::{open, table::Ranges};
 use crate::sampler::Sampler;
 use crate::stderr::say;
 use crate::thread_state::ThreadState;
@@ -20,6 +21,7 @@ use crate::thread_state::ThreadState;
 pub struct Recorder {
     pub log: Log,
     pub interner: Interner,
+    pub ranges: Ranges,
     pub python: Python,
     pub sampler: Sampler,
     pub facts: ProcessFacts,
@@ -114,6 +116,16 @@ impl Recorder {
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let length = name.iter().position(|&byte| byte == 0).unwrap_or(0);
         self.log.append(encode::thread(&mut LineBuffer::<256>::new(), thread.id, tid, &name[..length]));
+        self.find_range(thread); // It may have entered ranges before anything was recorded.
+    }
+
+    /// Finds the range that the thread is in, after it entered or left one.
+    fn find_range(&self, thread: &mut ThreadState) {
+        let backward = thread.backward;
+        let around = backward.running.then_some((backward.open_ranges as usize, backward.caller_range));
+        let (open, innermost) = open::innermost(self.serial, &self.log, &self.ranges, around);
+        (thread.ranges.open, thread.ranges.innermost) = (open, innermost);
+        thread.ranges.now = thread.range();
     }
 
     /// Ends the recording of events. Later frees belong to process teardown and are not recorded.

@@ -68,12 +68,40 @@ pub struct Backward {
     pub layer: u32,
     /// The innermost Python frame when the engine took the node: if it is unchanged, no Python has run since.
     pub frame_at_entry: *const u8,
+    /// The range that what the node allocates counts in.
+    pub range: u32,
+    /// The range of the thread that called backward.
+    pub caller_range: u32,
+    /// How many ranges were open on this thread when the engine took the node.
+    pub open_ranges: u32,
 }
 
 impl Default for Backward {
     fn default() -> Self {
-        Self { running: false, stack: 0, layer: 0, frame_at_entry: ptr::null() }
+        Self {
+            running: false,
+            stack: 0,
+            layer: 0,
+            frame_at_entry: ptr::null(),
+            range: 0,
+            caller_range: 0,
+            open_ranges: 0,
+        }
     }
+}
+
+/// The ranges of a thread, by their ids in the trace; 0: none.
+pub struct ThreadRanges {
+    /// How many are open.
+    pub open: u32,
+    /// The innermost of them.
+    pub innermost: u32,
+    /// The one that events count in.
+    pub now: u32,
+    /// The one that events count in by the trace so far.
+    pub in_trace: Cell<u32>,
+    /// The latest result of [`crate::ranges::table::Ranges::is_inside`], with what was asked.
+    pub is_inside: (u32, u32, bool),
 }
 
 /// A thread's last autograd nodes.
@@ -83,8 +111,8 @@ pub struct Nodes {
     pub torch_thread: u64,
     /// The stack of the last node made.
     pub last_stack: u32,
-    /// Stack and layer of the last node evaluated on this thread.
-    pub last_linked: (u32, u32),
+    /// Stack, layer and range of the last node evaluated on this thread.
+    pub last_linked: (u32, u32, u32),
 }
 
 pub const FRAME_CACHE: usize = 1024;
@@ -112,6 +140,7 @@ pub struct ThreadState {
     /// The value of [`crate::recorder::Recorder::module_deaths`] for which the caches are valid.
     pub module_deaths: u64,
     pub backward: Backward,
+    pub ranges: ThreadRanges,
     pub nodes: Nodes,
     /// Inside a function that fetches a library's workspace.
     pub workspace: bool,
@@ -162,6 +191,12 @@ impl ThreadState {
     unsafe fn unmake(state: *mut Self) {
         // SAFETY: the whole mapping that `make` made, which only the caller has.
         unsafe { libc::munmap(state.cast(), STATE_BYTES) };
+    }
+
+    /// The range that events count in: during backward that of the node, unless Python code of the node opened its own.
+    pub fn range(&self) -> u32 {
+        let is_nodes = self.backward.running && self.ranges.open == self.backward.open_ranges;
+        if is_nodes { self.backward.range } else { self.ranges.innermost }
     }
 
     /// Drops the cache entries that could name a dead module.

@@ -6,6 +6,9 @@
     print(model.memlab)                             # the plan: units, what stays, predicted and achieved time
     model = memlab.unpage(model)                    # the model as it was, on the CPU
 
+    with memlab.annotate("forward"):                # a name for what is allocated here, beside lines and layers
+        loss = model(batch)
+
 The ``memlab`` command (``memlab run -- python train.py``) is in the same package. See the user guide.
 """
 
@@ -15,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memlab.annotation import annotate
     from memlab.chunking import chunk
     from memlab.courtesy import Courtesy
     from memlab.iteration_profiler import memory_profiler
@@ -40,6 +44,7 @@ __all__ = [
     "LineProfiler",
     "MemReporter",
     "Plan",
+    "annotate",
     "chunk",
     "clear_global_line_profiler",
     "load",
@@ -65,6 +70,7 @@ _MODULES = {
     "LineProfiler": "line_profiler",
     "MemReporter": "reporter",
     "Plan": "plan",
+    "annotate": "annotation",
     "chunk": "chunking",
     "clear_global_line_profiler": "line_profiler",
     "load": "loading",
@@ -88,4 +94,6 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'memlab' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"memlab.{_MODULES[name]}"), name)
+    value = getattr(importlib.import_module(f"memlab.{_MODULES[name]}"), name)
+    globals()[name] = value  # The next use costs no call.
+    return value

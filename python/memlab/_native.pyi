@@ -43,6 +43,8 @@ __all__ = [
     "profile_enable",
     "profile_figures",
     "profile_new",
+    "range_pop",
+    "range_push",
     "recording_status",
     "reset_peak",
     "restore",
@@ -205,6 +207,12 @@ def simulate(
     copy_overhead_ns: int,
 ) -> list[tuple[int, int]]:
     """When the compute of each point begins and ends, once forwards have become periodic."""
+
+def range_push(name: str) -> None:
+    """Enters a range on this thread; nothing if libmemlab.so is not in the process."""
+
+def range_pop() -> None:
+    """Leaves the range that this thread entered last with `range_push`."""
 
 def parse_size(text: str) -> int:
     """Bytes of a size with its unit, as ``8GiB`` or ``8GB``. ``ValueError`` says what to write instead."""

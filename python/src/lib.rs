@@ -7,6 +7,7 @@
 //! checkpoint, pipeline, plan, sizes    one file for each part of the loader
 //! line_marks, line_profiles, tracker   what the tools in the program ask
 //! live_books                           the books, and the thread that reads the recording
+//! ranges                               ranges that the program names
 //! library                              the functions of libmemlab.so
 //! arena
 //! error
@@ -21,6 +22,7 @@ mod line_profiles;
 mod live_books;
 mod pipeline;
 mod plan;
+mod ranges;
 mod sizes;
 mod tracker;
 
@@ -55,6 +57,8 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
         wrap_pyfunction!(library::ask_for_tags, module)?,
         wrap_pyfunction!(library::offload, module)?,
         wrap_pyfunction!(library::restore, module)?,
+        wrap_pyfunction!(ranges::range_push, module)?,
+        wrap_pyfunction!(ranges::range_pop, module)?,
         wrap_pyfunction!(tracker::books_start, module)?,
         wrap_pyfunction!(tracker::books_stop, module)?,
         wrap_pyfunction!(tracker::books_active, module)?,

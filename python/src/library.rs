@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_double, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
@@ -30,6 +30,8 @@ pub struct Library {
     status: Status,
     offload: Offload,
     restore: Restore,
+    range_push: unsafe extern "C" fn(*const c_char),
+    range_pop: unsafe extern "C" fn(),
 }
 
 /// Null until the library is found. It is never unloaded.
@@ -41,6 +43,33 @@ impl Library {
     pub fn get() -> Option<&'static Self> {
         // SAFETY: null, or never freed.
         unsafe { FOUND.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The library, looked for if something was loaded into the process since it was last looked for.
+    #[inline]
+    pub fn get_if_loaded() -> Option<&'static Self> {
+        Self::get().or_else(Self::look_again)
+    }
+
+    #[cold]
+    fn look_again() -> Option<&'static Self> {
+        static LOADS: AtomicU64 = AtomicU64::new(0);
+        let loads = loads();
+        if LOADS.swap(loads, Ordering::AcqRel) == loads { None } else { find() }
+    }
+
+    /// Enters a range.
+    #[inline]
+    pub fn range_push(&self, name: &CStr) {
+        // SAFETY: the function of memlab.h, with a C string.
+        unsafe { (self.range_push)(name.as_ptr()) }
+    }
+
+    /// Leaves it.
+    #[inline]
+    pub fn range_pop(&self) {
+        // SAFETY: the function of memlab.h.
+        unsafe { (self.range_pop)() }
     }
 
     /// Reads lines after `position` into `buffer`: their bytes (more than the buffer has: the next line needs so many), and
@@ -58,6 +87,20 @@ impl Library {
         // SAFETY: the function of memlab.h.
         unsafe { (self.position)() }
     }
+}
+
+/// How many objects have ever been loaded into the process.
+fn loads() -> u64 {
+    /// Reads the counter from the first object's description, and stops there.
+    unsafe extern "C" fn count(object: *mut libc::dl_phdr_info, _size: usize, loads: *mut c_void) -> c_int {
+        // SAFETY: the linker passes a valid description, and `loads` is the variable below.
+        unsafe { *loads.cast::<u64>() = (*object).dlpi_adds };
+        1
+    }
+    let mut loads = 0_u64;
+    // SAFETY: the callback gets `loads` back while it is alive.
+    unsafe { libc::dl_iterate_phdr(Some(count), (&raw mut loads).cast()) };
+    loads
 }
 
 /// Looks for the library in the process: preloaded, or loaded by name.
@@ -81,6 +124,10 @@ fn find() -> Option<&'static Library> {
             status: std::mem::transmute::<*mut c_void, Status>(function(c"memlab_status")?),
             offload: std::mem::transmute::<*mut c_void, Offload>(function(c"memlab_offload")?),
             restore: std::mem::transmute::<*mut c_void, Restore>(function(c"memlab_restore")?),
+            range_push: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char)>(function(
+                c"memlab_range_push",
+            )?),
+            range_pop: std::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(function(c"memlab_range_pop")?),
         }
     };
     FOUND.store(Box::into_raw(Box::new(library)), Ordering::Release);

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use crate::record::{
-    Alloc, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, Lost, Map, Moved, Oom, Record, Step, Tag,
+    Alloc, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, InRange, Lost, Map, Moved, Oom, Record, Step, Tag,
     TagCategory, Unmap, Used,
 };
 use elements::Elements;
@@ -82,7 +82,7 @@ fn decode_event(line: &[u8]) -> Result<Record<'_>, DecodeError> {
     let after_quote = inner.strip_prefix(b"\"").ok_or(DecodeError::new("the event has no tag"))?;
     let length = memchr::memchr2(b'"', b'\\', after_quote).ok_or(DecodeError::new("the event has no tag"))?;
     let (tag, rest) = after_quote.split_at(length);
-    let numeric = matches!(tag, b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step");
+    let numeric = matches!(tag, b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step" | b"range");
     let after_tag = rest.get(1..).unwrap_or_default().trim_ascii_start();
     let Some(rest) = after_tag.strip_prefix(b",").filter(|_| numeric) else {
         return decode_mixed_event(tag, line);
@@ -116,6 +116,9 @@ fn decode_event(line: &[u8]) -> Result<Record<'_>, DecodeError> {
             stack: numbers.next_u32()?,
             layer: numbers.next_u32()?,
         }),
+        b"range" => {
+            Record::InRange(InRange { time: numbers.next()?, thread: numbers.next_u32()?, range: numbers.next_u32()? })
+        }
         _ => Record::Step(Step { time: numbers.next()?, thread: numbers.next_u32()?, index: numbers.next()? }),
     };
     numbers.end()?;
@@ -167,7 +170,9 @@ fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, Deco
         b"end" => {
             Record::End(End { time: elements.number()?, code: elements.optional()?, signal: elements.optional()? })
         }
-        b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step" => return Err(DecodeError::new("an element is missing")),
+        b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step" | b"range" => {
+            return Err(DecodeError::new("an element is missing"));
+        }
         _ => Record::Unknown,
     };
     Ok(record)
@@ -210,6 +215,7 @@ fn decode_definition(line: &[u8]) -> Result<Record<'_>, DecodeError> {
         Some(b"source") => Record::Source(serde_json::from_slice(line)?),
         Some(b"stack") => Record::Stack(serde_json::from_slice(line)?),
         Some(b"layer") => Record::Layer(serde_json::from_slice(line)?),
+        Some(b"range") => Record::Range(serde_json::from_slice(line)?),
         Some(b"warning") => Record::Warning(serde_json::from_slice::<Warning>(line)?.warning),
         Some(b"skip") => Record::Skip(serde_json::from_slice::<Skip>(line)?.skip),
         Some(b"keyframe") => {

@@ -39,6 +39,8 @@ pub enum Record<'a> {
     Stack(Stack),
     /// A layer.
     Layer(Layer),
+    /// A range that the program names.
+    Range(Range),
     /// Something memlab could not do.
     Warning(String),
     /// Nothing follows up to this byte of the trace: `{"skip":536870912}`.
@@ -63,6 +65,8 @@ pub enum Record<'a> {
     Tag(Tag<'a>),
     /// An optimizer step ended.
     Step(Step),
+    /// A thread entered or left a range.
+    InRange(InRange),
     /// The use of the whole device.
     Used(Used),
     /// Memory moved between the device and the host.
@@ -89,6 +93,7 @@ impl Record<'_> {
             Self::Oom(event) => Some(event.time),
             Self::Tag(event) => Some(event.time),
             Self::Step(event) => Some(event.time),
+            Self::InRange(event) => Some(event.time),
             Self::Used(event) => Some(event.time),
             Self::Moved(event) => Some(event.time),
             Self::Lost(event) => Some(event.time),

@@ -27,6 +27,8 @@ pub enum EventKind {
     Oom,
     /// An optimizer step ended: `address` is its number.
     Step,
+    /// A thread entered or left a range: `address` is the range it is in from now on.
+    InRange,
     /// The use of the whole device was sampled: `bytes`.
     Used,
     /// `bytes` of the device's memory are in host memory from now on.
@@ -48,7 +50,7 @@ pub struct EventView {
     pub device: i32,
     /// The thread; 0: none.
     pub thread: u32,
-    /// The address; of a step: its number.
+    /// The address; of a step: its number; of a thread in a range: the range.
     pub address: u64,
     /// Bytes; 0 where not known.
     pub bytes: u64,
@@ -184,6 +186,9 @@ impl Replay {
                 ..none
             },
             Record::Step(e) => EventView { kind: EventKind::Step, thread: e.thread, address: e.index, ..none },
+            Record::InRange(e) => {
+                EventView { kind: EventKind::InRange, thread: e.thread, address: e.range.into(), ..none }
+            }
             Record::Used(e) => EventView { kind: EventKind::Used, device: e.device, bytes: e.used, ..none },
             Record::Moved(e) => EventView { kind: EventKind::Moved, device: e.device, bytes: e.bytes, ..none },
             Record::End(_) => none,

@@ -192,6 +192,7 @@ fn record() -> impl Strategy<Value = Record<'static>> {
         (i(), i(), text(), any::<Option<String>>(), any::<Option<String>>()).prop_map(
             |(layer, parent, class, name, variable)| Record::Layer(Layer { layer, parent, class, name, variable })
         ),
+        (i(), i(), text()).prop_map(|(range, parent, name)| Record::Range(Range { range, parent, name })),
         (device(), any::<Option<u64>>(), text()).prop_map(|(limit, bytes, on_limit)| Record::Limit(Limit {
             limit,
             bytes,
@@ -246,6 +247,7 @@ fn record() -> impl Strategy<Value = Record<'static>> {
                 Record::Tag(Tag { time, device, address, category, bytes, root, name: name.into() })
             }),
         (n(), i(), n()).prop_map(|(time, thread, index)| Record::Step(Step { time, thread, index })),
+        (n(), i(), i()).prop_map(|(time, thread, range)| Record::InRange(InRange { time, thread, range })),
         (n(), device(), n(), n(), any::<Option<u64>>()).prop_map(|(time, device, used, total, process)| {
             Record::Used(Used { time, device, used, total, process })
         }),

@@ -31,6 +31,9 @@ const NAMES: &[&str] = &[
     r#"{"layer":2,"parent":1,"type":"Linear","name":"fc"}"#,
     r#"{"layer":3,"parent":2,"type":"ReLU","name":null}"#,
     r#"{"layer":4,"parent":0,"type":"Other","name":""}"#,
+    r#"{"range":1,"parent":0,"name":"step"}"#,
+    r#"{"range":2,"parent":1,"name":"forward"}"#,
+    r#"{"range":3,"parent":0,"name":"forward"}"#,
 ];
 
 fn line_of(stack: u32) -> u32 {
@@ -44,6 +47,10 @@ fn line_of(stack: u32) -> u32 {
 
 fn line_with_libraries(stack: u32) -> u32 {
     if matches!(stack, 2 | 5 | 6) { 6 } else { line_of(stack) }
+}
+
+fn range_path(range: u32) -> String {
+    ["", "step", "step/forward", "forward"][range as usize].to_owned()
 }
 
 fn layer_row(layer: u32) -> (u32, Option<&'static str>) {
@@ -66,6 +73,7 @@ fn record(event: &Event, time: u64) -> Record<'static> {
         Event::Tag { device, address, category, bytes, root, name } => {
             Record::Tag(Tag { time, device, address, category, bytes, root, name: name.into() })
         }
+        Event::InRange { thread, range } => Record::InRange(InRange { time, thread, range }),
         Event::Step { thread } => Record::Step(Step { time, thread, index: time }),
         Event::DriverAlloc { device, address, bytes, segment } => Record::DriverAlloc(DriverAlloc {
             time,
@@ -111,6 +119,7 @@ fn event() -> impl Strategy<Value = Event> {
             }
         ),
         2 => thread().prop_map(|thread| Event::Step { thread }),
+        3 => (thread(), 0..4_u32).prop_map(|(thread, range)| Event::InRange { thread, range }),
         2 => (device(), 0..4_u64, any::<bool>()).prop_map(|(device, slot, segment)| Event::DriverAlloc {
             device, address: 0x7000_0000 + slot * 0x4_0000, bytes: 0x4_0000, segment
         }),
@@ -184,6 +193,7 @@ fn check(model: &Model, reference: &Reference, events: usize) -> Result<(), Test
         prop_assert_eq!(by(|view| view.live_bytes_at_peak), at_peak);
 
         check_layers(model, reference, device)?;
+        check_ranges(model, reference, device)?;
 
         // Segments contain their blocks, and the rest is free.
         let map = model.segments(device);
@@ -234,6 +244,24 @@ fn check_layers(model: &Model, reference: &Reference, device: i32) -> Result<(),
     prop_assert_eq!(by(|view| view.gradient_bytes), tagged(TagCategory::Gradient));
     prop_assert_eq!(by(|view| view.optimizer_state_bytes), tagged(TagCategory::OptimizerState));
     prop_assert_eq!(by(|view| view.buffer_bytes), tagged(TagCategory::Buffer));
+    Ok(())
+}
+
+fn check_ranges(model: &Model, reference: &Reference, device: i32) -> Result<(), TestCaseError> {
+    let ranges = model.ranges(device);
+    let [now, at_peak, allocated] = reference.by_range(device, range_path);
+    if allocated.keys().all(String::is_empty) {
+        prop_assert!(ranges.is_empty());
+        return Ok(());
+    }
+    let by = |value: fn(&memlab_trace::RangeView) -> u64| -> BTreeMap<String, u64> {
+        let rows = ranges.iter().map(|view| (view.path.join("/"), value(view)));
+        rows.filter(|(_, bytes)| *bytes > 0).collect()
+    };
+    prop_assert_eq!(by(|view| view.live_bytes), now);
+    prop_assert_eq!(by(|view| view.live_bytes_at_peak), at_peak.clone());
+    prop_assert_eq!(by(|view| view.allocated_bytes), allocated);
+    prop_assert_eq!(by(|view| view.categories_at_peak.iter().sum()), at_peak);
     Ok(())
 }
 

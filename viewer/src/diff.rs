@@ -5,6 +5,7 @@ mod difference;
 mod json;
 mod layers;
 mod lines;
+mod ranges;
 mod side;
 mod text;
 
@@ -13,5 +14,6 @@ pub use difference::Difference;
 pub use json::write_json;
 pub use layers::LayerChange;
 pub use lines::{LineChange, Match};
+pub use ranges::RangeChange;
 pub use side::Side;
 pub use text::write_text;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use memlab_trace::record::Phase;
 use memlab_trace::{
-    BlockLayer, ByScope, Category, CategoryView, DeviceView, LayerView, Line, LineView, Model, ResolvedSnapshot, Scope,
+    BlockLayer, ByScope, Category, CategoryView, DeviceView, LayerView, Line, LineView, Model, RangePath, RangeView,
+    ResolvedSnapshot, Scope,
 };
 
 /// All that is held, without what holds nothing: for reports, exports and comparisons of runs. (The dashboard compares steps by
@@ -22,6 +23,8 @@ pub struct Holdings {
     pub lines: ByScope<Vec<HeldLine>>,
     /// The layers that hold something, most first.
     pub layers: Vec<HeldLayer>,
+    /// The ranges in which something that is held was allocated, most first; nothing if the program names none.
+    pub ranges: Vec<HeldRange>,
     /// The categories that hold something, in the order of [`Category::ALL`].
     pub categories: Vec<(Category, u64)>,
 }
@@ -50,6 +53,15 @@ pub struct HeldLayer {
     pub name: Option<Arc<str>>,
     /// As [`LayerView::class`].
     pub class: Option<Arc<str>>,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// What was allocated in a range, without the ranges inside it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldRange {
+    /// As [`RangeView::path`].
+    pub path: RangePath,
     /// How much.
     pub bytes: u64,
 }
@@ -91,6 +103,11 @@ impl Holdings {
                 bytes,
             }
         };
+        let mut ranges: BTreeMap<RangePath, u64> = BTreeMap::new();
+        for (_, block) in snapshot.blocks.iter().filter(|(on, _)| *on == device) {
+            let held = ranges.entry(snapshot.final_model.range_path(block.range)).or_default();
+            *held = held.saturating_add(block.bytes);
+        }
         let totals = snapshot.model.totals(device);
         Self {
             allocated_bytes: totals.allocated_bytes,
@@ -98,6 +115,7 @@ impl Holdings {
             used_bytes: snapshot.used_bytes(device),
             lines: ByScope::from_fn(|scope| sorted_lines(lines(scope))),
             layers: layers.into_iter().map(layer).collect(),
+            ranges: ranges.into_iter().map(|(path, bytes)| HeldRange { path, bytes }).collect(),
             categories: snapshot.categories(device).to_vec(),
         }
         .sorted()
@@ -111,6 +129,7 @@ impl Holdings {
             [device.peak_allocated_bytes, device.reserved_bytes_at_peak, device.used_bytes_at_peak],
             |line| (line.live_bytes_at_peak, line.backward_bytes_at_peak),
             |layer| layer.live_bytes_at_peak,
+            |range| range.live_bytes_at_peak,
             |category| category.bytes_at_peak,
         )
     }
@@ -123,6 +142,7 @@ impl Holdings {
             [device.allocated_bytes, device.reserved_bytes, device.used_bytes],
             |line| (line.live_bytes, line.backward_bytes),
             |layer| layer.live_bytes,
+            |range| range.live_bytes,
             |category| category.bytes,
         )
     }
@@ -133,6 +153,7 @@ impl Holdings {
         [allocated_bytes, reserved_bytes, used_bytes]: [u64; 3],
         of_line: impl Fn(&LineView) -> (u64, u64),
         of_layer: impl Fn(&LayerView) -> u64,
+        of_range: impl Fn(&RangeView) -> u64,
         of_category: impl Fn(&CategoryView) -> u64,
     ) -> Self {
         let line = |view: LineView| {
@@ -154,6 +175,9 @@ impl Holdings {
             used_bytes,
             lines: ByScope::from_fn(|scope| sorted_lines(lines(scope))),
             layers: model.layers(device).into_iter().map(layer).collect(),
+            ranges: (model.ranges(device).into_iter())
+                .map(|view| HeldRange { bytes: of_range(&view), path: view.path })
+                .collect(),
             categories: model.categories(device).iter().map(|view| (view.category, of_category(view))).collect(),
         }
         .sorted()
@@ -162,6 +186,11 @@ impl Holdings {
     fn sorted(mut self) -> Self {
         self.layers.retain(|layer| layer.bytes > 0);
         self.layers.sort_by(|a, b| (b.bytes, a.root, &a.name).cmp(&(a.bytes, b.root, &b.name)));
+        self.ranges.retain(|range| range.bytes > 0);
+        self.ranges.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
+        if self.ranges.iter().all(|range| range.path.is_empty()) {
+            self.ranges.clear();
+        }
         self.categories.retain(|(_, bytes)| *bytes > 0);
         self
     }

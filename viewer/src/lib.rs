@@ -18,7 +18,7 @@
 //! arguments, config, moment, snapshot            arguments of several commands; preferences; moments by name; what screens show, as plain values
 //! offload::checkpoint, offload::operation, offload::selection
 //! offload::control                               the socket of a traced process
-//! filter, findings, input, json, program_terminal, progress, save, screen, terminal, theme, trace_files
+//! filter, findings, input, json, program_terminal, progress, ranges, save, screen, terminal, theme, trace_files
 //! category, clock, error, format, holdings, offload::cuda_driver, query, signals, source_file, text
 //! ```
 
@@ -46,6 +46,7 @@ pub mod overlays;
 pub mod program_terminal;
 pub mod progress;
 pub mod query;
+pub mod ranges;
 pub mod report;
 pub mod request;
 pub mod run;

@@ -10,14 +10,15 @@ use std::sync::Arc;
 
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{
-    AllocationTotals, CategoryView, CodeOrigin, DeviceView, DriverView, EventView, GrowthView, LayerView, Line,
-    LineView, Model, OomView, Replay, Scope, SegmentMap, Sources, StepView, Timeline,
+    AllocationTotals, CategoryView, CodeOrigin, DeviceView, DriverView, EventKind, EventView, GrowthView, LayerView,
+    Line, LineView, Model, OomView, Replay, Scope, SegmentMap, Sources, StepView, Timeline,
 };
 
 pub use self::calls::Calls;
 pub use self::relations::{Related, Relations};
 use crate::findings::{self, Finding};
 use crate::query::{Comparison, Cursor, Detail};
+use crate::ranges::range_name;
 
 /// All processes that are followed.
 #[derive(Clone, Debug, Default)]
@@ -159,6 +160,8 @@ pub struct Names {
     pub lines: HashMap<u32, Arc<Line>>,
     /// Layers' qualified names.
     pub layers: HashMap<u32, Arc<str>>,
+    /// Ranges with those around them.
+    pub ranges: HashMap<u32, String>,
     /// Threads' names.
     pub threads: HashMap<u32, String>,
 }
@@ -274,6 +277,10 @@ impl ProcessSnapshot {
             self.events = replay.events().cloned().collect();
             for event in self.events.iter() {
                 names.note(&replay.model, event.stack, event.layer);
+                if let (EventKind::InRange, Ok(range @ 1..)) = (event.kind, u32::try_from(event.address)) {
+                    let path = || range_name(&replay.model.range_path(range));
+                    names.ranges.entry(range).or_insert_with(path);
+                }
                 if let Some(thread) = replay.model.thread(event.thread) {
                     names.threads.entry(event.thread).or_insert_with(|| thread.name.clone());
                 }

@@ -149,6 +149,9 @@ pub fn place(line: &Line, directory: &str) -> String {
 pub const NO_LINE: &str = "(no Python line)";
 /// Shown instead of a layer's name outside any layer.
 pub const NO_LAYER: &str = "(outside any layer)";
+
+/// What stands for memory that was allocated in no range that the program names.
+pub const NO_RANGE: &str = "(outside any range)";
 /// Shown instead of the name of an outermost module that holds tensors and was never called.
 pub const NOT_CALLED: &str = "(not called)";
 

@@ -69,8 +69,32 @@ impl Session {
         self.recorder.elapsed_ns()
     }
 
+    /// The thread entered or left a range.
+    pub fn ranges_changed(&mut self) {
+        self.recorder.find_range(self.thread);
+        self.note_range();
+    }
+
+    /// Writes the range that the thread's events count in from now on, if it is another one than before.
+    #[inline]
+    fn note_range(&self) {
+        let ranges = &self.thread.ranges;
+        if ranges.now != ranges.in_trace.get() {
+            self.write_range();
+        }
+    }
+
+    #[cold]
+    fn write_range(&self) {
+        let ranges = &self.thread.ranges;
+        ranges.in_trace.set(ranges.now);
+        let mut line = LineBuffer::<128>::new();
+        self.recorder.log.append(encode::in_range(&mut line, self.elapsed_ns(), self.thread.id, ranges.now));
+    }
+
     #[inline]
     pub fn block_allocated(&self, attribution: Attribution, device: i32, address: u64, bytes: u64) {
+        self.note_range();
         let mut line = LineBuffer::<192>::new();
         self.recorder.log.append(encode::alloc(
             &mut line,
@@ -117,6 +141,7 @@ impl Session {
 
     /// Memory that the driver handed out. For `cuMemCreate`d memory, `address` is memlab's number for it.
     pub fn driver_allocated(&self, address: u64, memory: &DriverBlock) {
+        self.note_range(); // It may be a block of PyTorch's.
         let event = DriverAlloc {
             time: self.elapsed_ns(),
             thread: self.thread.id,

@@ -17,6 +17,7 @@ use crate::locks;
 use crate::log::Log;
 use crate::log::place::{self, Naming, is_refusal};
 use crate::python::state::Python;
+use crate::ranges::table::Ranges;
 use crate::sampler::Sampler;
 use crate::stderr::say;
 
@@ -121,6 +122,7 @@ impl Recorder {
         Ok(Self {
             log,
             interner: Interner::default(),
+            ranges: Ranges::default(),
             python: Python::default(),
             sampler: Sampler::default(),
             facts,

@@ -4,9 +4,9 @@
 //! When the engine evaluates a node, on its own thread without Python frames, the number identifies the node's forward
 //! line and layer.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use super::hook::TorchHook;
 use crate::attribution;
@@ -14,12 +14,26 @@ use crate::panics;
 use crate::recorder::Recorder;
 use crate::recorder::session::Session;
 use crate::symbols::{self, Real};
-use crate::thread_state::Backward;
+use crate::thread_state::{Backward, ThreadState};
 
 type GetAndIncrement = unsafe extern "C-unwind" fn() -> u64;
 type CurrentThread = unsafe extern "C-unwind" fn() -> u64;
 type EvaluateFunction =
     unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, *const u8, *mut c_void, *const c_void) -> *mut c_void;
+
+type Execute = unsafe extern "C-unwind" fn(
+    *mut c_void,
+    *mut c_void,
+    *const c_void,
+    *const c_void,
+    bool,
+    bool,
+    bool,
+    *const c_void,
+) -> *mut c_void;
+
+const EXECUTE: &CStr =
+    c"_ZN5torch8autograd6Engine7executeERKSt6vectorINS0_4EdgeESaIS3_EERKS2_IN2at6TensorESaIS9_EEbbbS7_";
 
 static REAL_GET_AND_INCREMENT: Real<GetAndIncrement> =
     Real::in_library(c"libtorch_cpu.so", c"_ZN2at15sequence_number17get_and_incrementEv");
@@ -27,6 +41,7 @@ static REAL_EVALUATE: Real<EvaluateFunction> = Real::in_library(
     c"libtorch_cpu.so",
     c"_ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_4NodeERNS0_11InputBufferERKS2_INS0_10ReadyQueueEE",
 );
+static REAL_EXECUTE: Real<Execute> = Real::in_library(c"libtorch_cpu.so", EXECUTE);
 /// `at::RecordFunction::currentThreadId()`, which nodes store beside their number.
 static TORCH_THREAD: Real<CurrentThread> =
     Real::in_library(c"libtorch_cpu.so", c"_ZN2at14RecordFunction15currentThreadIdEv");
@@ -36,6 +51,13 @@ static TORCH_THREAD: Real<CurrentThread> =
 static ORIGINS: [Origin; RING] = [const { Origin { node: AtomicU64::new(0), place: AtomicU64::new(0) } }; RING];
 
 const RING: usize = 1 << 21;
+
+/// The range in which each node was made, in the same places. Not touched as long as no node is made in a range.
+static RANGES: [AtomicU32; RING] = [const { AtomicU32::new(0) }; RING];
+static HAS_RANGES: AtomicBool = AtomicBool::new(false);
+
+/// The range of the thread that called backward last.
+static CALLER_RANGE: AtomicU32 = AtomicU32::new(0);
 
 /// One node's identity, stack and layer. Written by the thread that makes the node, read by the engine's.
 struct Origin {
@@ -59,9 +81,9 @@ fn identity(recorder: &Recorder, torch_thread: u64, number: u64) -> u64 {
     recorder.serial() << 60 ^ torch_thread << 40 ^ number
 }
 
-/// A multiple of a large odd number separates threads that count in step.
-fn entry(torch_thread: u64, number: u64) -> &'static Origin {
-    &ORIGINS[(number.wrapping_add(torch_thread.wrapping_mul(0x9e37_79b1)) as usize) % RING]
+/// The place of a node. A multiple of a large odd number separates threads that count in step.
+fn entry(torch_thread: u64, number: u64) -> usize {
+    (number.wrapping_add(torch_thread.wrapping_mul(0x9e37_79b1)) as usize) % RING
 }
 
 /// Called in `Node`'s constructor on the thread that runs the operation, before its result is allocated. No lock is
@@ -88,12 +110,51 @@ fn remember(session: &mut Session, number: u64) {
         HIGHEST.torch_thread.fetch_max(nodes.torch_thread - 1, Ordering::AcqRel);
     }
     let torch_thread = nodes.torch_thread - 1;
-    let origin = entry(torch_thread, number);
+    let entry = entry(torch_thread, number);
+    let (origin, range) = (&ORIGINS[entry], session.thread.ranges.now);
     origin.node.store(0, Ordering::Release);
+    if range != 0 {
+        HAS_RANGES.store(true, Ordering::Relaxed);
+    }
+    if HAS_RANGES.load(Ordering::Relaxed) {
+        RANGES[entry].store(range, Ordering::Release);
+    }
     origin.place.store(u64::from(place.stack) << 32 | u64::from(place.layer), Ordering::Release);
     origin.node.store(identity(session.recorder, torch_thread, number), Ordering::Release);
     if HIGHEST.number.load(Ordering::Relaxed) < number {
         HIGHEST.number.fetch_max(number, Ordering::AcqRel);
+    }
+}
+
+/// Backward begins, on the thread that calls it. No lock is held; the GIL is not. Throws what a node throws.
+///
+/// # Safety
+///
+/// Must be called as PyTorch calls its own function. The result is written to `gradients`.
+#[unsafe(export_name = "_ZN5torch8autograd6Engine7executeERKSt6vectorINS0_4EdgeESaIS3_EERKS2_IN2at6TensorESaIS9_EEbbbS7_")]
+pub unsafe extern "C-unwind" fn execute(
+    gradients: *mut c_void,
+    engine: *mut c_void,
+    roots: *const c_void,
+    inputs: *const c_void,
+    keep_graph: bool,
+    create_graph: bool,
+    accumulate_grad: bool,
+    outputs: *const c_void,
+) -> *mut c_void {
+    let range = Recorder::enter_if_recording().map_or(0, |session| session.thread.ranges.now);
+    let _restore = RestoreCaller(CALLER_RANGE.swap(range, Ordering::AcqRel));
+    let Some(real) = REAL_EXECUTE.get() else { symbols::abort_without("execute") };
+    // SAFETY: PyTorch's own function with the arguments it was called with.
+    unsafe { real(gradients, engine, roots, inputs, keep_graph, create_graph, accumulate_grad, outputs) }
+}
+
+/// A node may itself call backward: the range of the outer call counts again afterwards.
+struct RestoreCaller(u32);
+
+impl Drop for RestoreCaller {
+    fn drop(&mut self) {
+        CALLER_RANGE.store(self.0, Ordering::Release);
     }
 }
 
@@ -125,6 +186,7 @@ impl Drop for Restore {
     fn drop(&mut self) {
         if let Some(session) = Recorder::enter_if_recording() {
             session.thread.backward = self.0;
+            session.thread.ranges.now = session.thread.range();
         }
     }
 }
@@ -133,20 +195,37 @@ fn enter_node(node: *const u8) -> Option<Backward> {
     let session = Recorder::enter_if_recording()?;
     session.recorder.python.in_backward();
     let outer = session.thread.backward;
-    let (stack, layer) = match LINK.number_of(node, session.recorder) {
+    let (stack, layer, range) = match LINK.number_of(node, session.recorder) {
         Some(NodeNumber { number, .. }) if number == ACCUMULATE_GRAD => session.thread.nodes.last_linked,
         Some(known) => origin(session.recorder, known).unwrap_or_default(),
-        None => (0, 0),
+        None => (0, 0, 0),
     };
     // AccumulateGrad runs right after the node that made its gradient, and belongs to it.
-    session.thread.nodes.last_linked = (stack, layer);
+    session.thread.nodes.last_linked = (stack, layer, range);
+    let caller_range = CALLER_RANGE.load(Ordering::Acquire);
     session.thread.backward = Backward {
         running: true,
         stack,
         layer,
         frame_at_entry: session.recorder.interpreter().map_or(ptr::null(), |python| python.innermost()),
+        range: range_of(session.recorder, session.thread, range, caller_range),
+        caller_range,
+        open_ranges: session.thread.ranges.open,
     };
+    session.thread.ranges.now = session.thread.range();
     Some(outer)
+}
+
+/// The range that a node's memory counts in: that of its forward operation, unless backward was called in a range that
+/// the operation was not in (`with annotate("backward"): loss.backward()`).
+fn range_of(recorder: &Recorder, thread: &mut ThreadState, forward: u32, caller: u32) -> u32 {
+    if caller == 0 || caller == forward {
+        return forward;
+    }
+    if (thread.ranges.is_inside.0, thread.ranges.is_inside.1) != (forward, caller) {
+        thread.ranges.is_inside = (forward, caller, recorder.ranges.is_inside(forward, caller));
+    }
+    if thread.ranges.is_inside.2 { forward } else { caller }
 }
 
 /// The number of nodes that were not made by an operation.
@@ -159,12 +238,15 @@ struct NodeNumber {
     torch_thread: u64,
 }
 
-fn origin(recorder: &Recorder, node: NodeNumber) -> Option<(u32, u32)> {
-    let origin = entry(node.torch_thread, node.number);
+/// Stack, layer and range of a node's forward operation.
+fn origin(recorder: &Recorder, node: NodeNumber) -> Option<(u32, u32, u32)> {
+    let entry = entry(node.torch_thread, node.number);
+    let origin = &ORIGINS[entry];
     let place = origin.place.load(Ordering::Acquire);
+    let range = if HAS_RANGES.load(Ordering::Relaxed) { RANGES[entry].load(Ordering::Acquire) } else { 0 };
     // Overwritten (the graph has more nodes than the ring), or being overwritten: no link rather than a wrong one.
     let known = origin.node.load(Ordering::Acquire) == identity(recorder, node.torch_thread, node.number);
-    known.then_some(((place >> 32) as u32, place as u32))
+    known.then_some(((place >> 32) as u32, place as u32, range))
 }
 
 /// The offset of a node's number, determined from the first nodes seen: libtorch's headers moved it in 2.14.
@@ -239,6 +321,13 @@ pub fn hooks() -> Vec<TorchHook> {
             evaluate_function as *const c_void,
             "torch::autograd::Engine::evaluate_function",
             "what backward allocates is not told apart, and has no line and no layer",
+        ),
+        TorchHook::always(
+            EXECUTE,
+            c"libtorch_cpu.so",
+            execute as *const c_void,
+            "torch::autograd::Engine::execute",
+            "a range around a call of backward is not known",
         ),
     ]
 }

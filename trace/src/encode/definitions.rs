@@ -197,6 +197,15 @@ pub fn layer<'b, const N: usize>(
     line.into_bytes()
 }
 
+/// A range that the program names: the range around it (0: none), and its name.
+pub fn range<const N: usize>(buffer: &mut LineBuffer<N>, range: u32, parent: u32, name: impl AsRef<[u8]>) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"{\"range\":").number(range);
+    line.raw(b",\"parent\":").number(parent);
+    line.raw(b",\"name\":").string(name.as_ref(), 4).finish(b"}");
+    line.into_bytes()
+}
+
 /// Something memlab could not do in this process, in words for the user.
 pub fn warning<const N: usize>(buffer: &mut LineBuffer<N>, warning: impl AsRef<[u8]>) -> &[u8] {
     let mut line = buffer.line();

@@ -161,6 +161,13 @@ pub fn step<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, 
     line.into_bytes()
 }
 
+/// `["range",…]`: `range` is the innermost range that the thread is in from now on (0: none).
+pub fn in_range<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, range: u32) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"range\",").number(time).field(thread).field(range).finish(b"]");
+    line.into_bytes()
+}
+
 /// `["used",…]`: the use of the whole device and of this process, as the driver reports them.
 pub fn used<const N: usize>(
     buffer: &mut LineBuffer<N>,

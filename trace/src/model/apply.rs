@@ -69,6 +69,7 @@ impl Model {
                 self.defined(Missing::Stack(stack.stack));
             }
             Record::Layer(layer) => self.symbols.define_layer(layer),
+            Record::Range(range) => self.symbols.define_range(range),
             Record::Warning(warning) => {
                 if self.warnings.len() < WARNINGS && !self.warnings.contains(&warning) {
                     self.warnings.push(warning);
@@ -158,6 +159,11 @@ impl Model {
                 self.latest_time = self.latest_time.max(event.time);
             }
             Record::Step(event) => self.end_step(event),
+            Record::InRange(event) => {
+                self.event(event.time);
+                let thread = self.threads.index(event.thread);
+                self.threads.ranges[thread as usize] = event.range;
+            }
             Record::End(event) => {
                 self.event(event.time);
                 self.end = Some(*event);
@@ -213,7 +219,12 @@ impl Model {
         self.phase = phase;
         let thread = self.threads.index(event.thread);
         self.enter(phase, thread);
-        let context = AllocationContext { thread, seen_forward: self.threads.passes > 0, reached: self.reached() };
+        let context = AllocationContext {
+            thread,
+            range: self.threads.ranges[thread as usize],
+            seen_forward: self.threads.passes > 0,
+            reached: self.reached(),
+        };
         let Some((device, symbols, anomalies)) = self.device_with_symbols(event.device) else { return };
         let before = device.totals.allocated;
         device.allocate(event, context, symbols, anomalies);

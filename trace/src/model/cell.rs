@@ -11,6 +11,8 @@ pub(crate) struct CellKey {
     pub(crate) layer: u32,
     /// The owner by tags ([`Symbols::owner`]); 0: none.
     pub(crate) owner: u32,
+    /// The range that the thread was in; 0: none.
+    pub(crate) range: u32,
     pub(crate) classification: Classification,
     pub(crate) phase: Phase,
 }

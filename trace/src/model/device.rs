@@ -103,7 +103,8 @@ impl DeviceState {
         }
 
         let classification = first_classification(phase, event.flags, context.seen_forward);
-        let key = CellKey { stack: event.stack, layer: event.layer, owner: 0, classification, phase };
+        let AllocationContext { range, .. } = context;
+        let key = CellKey { stack: event.stack, layer: event.layer, owner: 0, range, classification, phase };
         let cell = self.ledger.cell(key, symbols);
         self.ledger.allocate(cell, event.bytes, event.flags.has(Flags::GRADIENT_NODE));
         self.totals.born = self.totals.born.saturating_add(1);

@@ -63,6 +63,8 @@ impl Peak {
 pub(crate) struct AllocationContext {
     /// Index of the thread.
     pub(crate) thread: u32,
+    /// The range that the thread is in; 0: none.
+    pub(crate) range: u32,
     /// Whether any thread has entered forward so far.
     pub(crate) seen_forward: bool,
     pub(crate) reached: RunProgress,

@@ -16,8 +16,8 @@ use super::scope::Scope;
 use super::symbols::{Owner, Symbols};
 use super::tags::Owned;
 use super::views::{
-    AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, LayerView, LineView, Segment, SegmentMap,
-    StackView, TotalsView,
+    AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, LayerView, LineView, RangePath, RangeView,
+    Segment, SegmentMap, StackView, TotalsView,
 };
 use crate::record::{Phase, TagCategory};
 
@@ -179,6 +179,25 @@ impl DeviceState {
         rows.into_iter().map(named).collect()
     }
 
+    pub(crate) fn ranges(&self, symbols: &Symbols) -> Vec<RangeView> {
+        let mut rows: BTreeMap<RangePath, RangeView> = BTreeMap::new();
+        let mut paths: HashMap<u32, RangePath> = HashMap::new();
+        for cell in &self.ledger.cells {
+            let path = paths.entry(cell.key.range).or_insert_with(|| symbols.range_path(cell.key.range));
+            let view = rows.entry(path.clone()).or_insert_with(|| RangeView::of(path.clone()));
+            let at_peak = self.ledger.at_peak(cell);
+            add(&mut view.live_bytes, cell.bytes);
+            add(&mut view.live_blocks, cell.blocks);
+            add(&mut view.live_bytes_at_peak, at_peak);
+            add(&mut view.allocations, cell.allocations);
+            add(&mut view.allocated_bytes, cell.allocated_bytes);
+            add(&mut view.categories_at_peak[cell.key.classification.category() as usize], at_peak);
+        }
+        // A program that names no ranges has none, rather than all its memory outside of them.
+        let has_ranges = rows.keys().any(|path| !path.is_empty());
+        if has_ranges { rows.into_values().collect() } else { Vec::new() }
+    }
+
     pub(crate) fn categories(&self) -> [CategoryView; Category::COUNT] {
         let mut views = Category::ALL.map(|category| CategoryView { category, bytes: 0, bytes_at_peak: 0 });
         for cell in &self.ledger.cells {
@@ -269,6 +288,7 @@ impl DeviceState {
             stack: key.stack,
             layer: key.layer,
             owner: key.owner,
+            range: key.range,
             phase: key.phase,
             time: block.time,
         }

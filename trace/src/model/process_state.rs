@@ -46,6 +46,8 @@ pub struct Model {
 pub(super) struct Threads {
     pub(super) ids: Vec<u32>,
     pub(super) in_forward: Vec<bool>,
+    /// The innermost range that each is in; 0: none.
+    pub(super) ranges: Vec<u32>,
     pub(super) indexes: HashMap<u32, u32>,
     pub(super) forward_count: u32,
     /// How often a thread has entered forward.
@@ -63,6 +65,7 @@ impl Threads {
                 let index = *self.indexes.entry(thread).or_insert_with(|| {
                     self.ids.push(thread);
                     self.in_forward.push(false);
+                    self.ranges.push(0);
                     (self.ids.len() - 1) as u32
                 });
                 self.latest = Some((thread, index));

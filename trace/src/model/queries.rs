@@ -18,7 +18,7 @@ use super::scope::Scope;
 use super::sources::Sources;
 use super::views::{
     AttributionView, BlockLayer, BlockView, CategoryView, DeviceView, DriverAllocationView, DriverView, LayerView,
-    SegmentMap, StackView, TotalsView,
+    RangePath, RangeView, SegmentMap, StackView, TotalsView,
 };
 use crate::record::{self, Phase};
 
@@ -155,6 +155,17 @@ impl Model {
     /// A live block, in the category it would have if it were freed now.
     pub fn block_if_freed(&self, device: i32, address: u64) -> Option<BlockView> {
         self.device_state(device)?.block_if_freed(address)
+    }
+
+    /// What was allocated in each range that the program names, and outside of them, by path; nothing if none of them
+    /// allocated on the device.
+    pub fn ranges(&self, device: i32) -> Vec<RangeView> {
+        self.device_state(device).map(|state| state.ranges(&self.symbols)).unwrap_or_default()
+    }
+
+    /// The names of a range and of those around it.
+    pub fn range_path(&self, range: u32) -> RangePath {
+        self.symbols.range_path(range)
     }
 
     /// The layer that counts a block in [`Model::layers`].

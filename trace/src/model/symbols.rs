@@ -12,13 +12,17 @@ use super::code_origin::{CodeOrigin, CodeRoots};
 use super::line::Line;
 use super::scope::{ByScope, Scope};
 use super::sources::Sources;
+use super::views::RangePath;
 use crate::record;
 
 /// The most frames of a stack that are read, from the innermost one. memlab writes at most 512 frames for a stack, plus those
 /// of backward.
 pub const MAX_STACK_DEPTH: usize = 1024;
 
-/// The longest name of a file, a function or a layer, in bytes: `PATH_MAX`. Names are repeated for every block.
+/// The most ranges around one that are read, from the innermost one. memlab opens at most 128 in one another.
+const MAX_RANGE_DEPTH: usize = 256;
+
+/// The longest name of a file, a function, a layer or a range, in bytes: `PATH_MAX`. Names are repeated for every block.
 const LONGEST_NAME: usize = 4096;
 
 /// A name, cut to the longest that is kept.
@@ -63,6 +67,13 @@ pub(crate) struct Layer {
     pub(crate) variable: Option<Arc<str>>,
 }
 
+/// A range that the program names.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Range {
+    pub(crate) parent: u32,
+    pub(crate) name: Arc<str>,
+}
+
 /// An owner of tensors by tags: an outermost module and a qualified name in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Owner {
@@ -76,6 +87,7 @@ pub(crate) struct Symbols {
     pub(crate) frames: HashMap<u32, Frame>,
     pub(crate) stacks: HashMap<u32, record::Stack>,
     pub(crate) layers: HashMap<u32, Layer>,
+    pub(crate) ranges: HashMap<u32, Range>,
     pub(crate) threads: HashMap<u32, record::Thread>,
     pub(crate) software: Vec<record::Software>,
     pub(crate) sources: Arc<Sources>,
@@ -152,12 +164,18 @@ impl Symbols {
         self.layers.insert(layer.layer, new);
     }
 
+    pub(crate) fn define_range(&mut self, range: record::Range) {
+        let new = Range { parent: range.parent, name: bounded(&range.name).into() };
+        self.ranges.insert(range.range, new);
+    }
+
     pub(crate) fn define_thread(&mut self, thread: record::Thread) {
         self.threads.insert(thread.thread, thread);
     }
 
     pub(crate) fn adopt_names(&mut self, later: &Self) {
         self.layers.clone_from(&later.layers);
+        self.ranges.clone_from(&later.ranges);
         self.threads.clone_from(&later.threads);
     }
 
@@ -165,7 +183,7 @@ impl Symbols {
     pub(crate) fn heap_bytes(&self) -> usize {
         /// The overhead of a map entry, and of texts that are not shared.
         const ENTRY: usize = 64;
-        let entries = [self.frames.len(), self.stacks.len(), self.layers.len()];
+        let entries = [self.frames.len(), self.stacks.len(), self.layers.len(), self.ranges.len()];
         let found: usize = self.stack_lines.values().iter().map(HashMap::len).sum();
         (entries.iter().sum::<usize>() + found + self.lines.len() + self.owners.len()) * ENTRY + self.sources.bytes()
     }
@@ -397,6 +415,23 @@ impl Symbols {
             }
         }
         names
+    }
+
+    /// The names of a range and of those around it, the outermost first; empty for 0.
+    pub(crate) fn range_path(&self, range: u32) -> RangePath {
+        let mut names = Vec::new();
+        let mut at = range;
+        let mut seen = HashSet::new();
+        while at != 0 && names.len() < MAX_RANGE_DEPTH && seen.insert(at) {
+            let Some(known) = self.ranges.get(&at) else {
+                names.push(format!("<range {at}>").into());
+                break;
+            };
+            names.push(known.name.clone());
+            at = known.parent;
+        }
+        names.reverse();
+        names.into()
     }
 
     /// The class of a layer, if known.

@@ -128,6 +128,44 @@ pub struct LayerView {
     pub categories_at_peak: [u64; Category::COUNT],
 }
 
+/// The names of a range and of those around it, the outermost first; empty: outside any range.
+pub type RangePath = Arc<[Arc<str>]>;
+
+/// What was allocated in one range that the program names, without the ranges inside it. The ranges of a device, with the
+/// one whose path is empty, sum to what is allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeView {
+    /// The range, and those around it.
+    pub path: RangePath,
+    /// Live now.
+    pub live_bytes: u64,
+    /// Blocks live now.
+    pub live_blocks: u64,
+    /// Live at the device's peak.
+    pub live_bytes_at_peak: u64,
+    /// Blocks allocated over the run.
+    pub allocations: u64,
+    /// Their bytes.
+    pub allocated_bytes: u64,
+    /// `live_bytes_at_peak` by category, in the order of [`Category::ALL`].
+    pub categories_at_peak: [u64; Category::COUNT],
+}
+
+impl RangeView {
+    /// Zeros.
+    pub fn of(path: RangePath) -> Self {
+        Self {
+            path,
+            live_bytes: 0,
+            live_blocks: 0,
+            live_bytes_at_peak: 0,
+            allocations: 0,
+            allocated_bytes: 0,
+            categories_at_peak: [0; Category::COUNT],
+        }
+    }
+}
+
 /// What one category holds on one device. The categories sum to the use of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CategoryView {
@@ -220,6 +258,8 @@ pub struct BlockView {
     pub layer: u32,
     /// Its owner by tags, see [`super::Model::layer_of`]; 0: none.
     pub owner: u32,
+    /// The range in which it was allocated, see [`super::Model::range_path`]; 0: none.
+    pub range: u32,
     /// The phase in which it was allocated.
     pub phase: Phase,
     /// When it was allocated.

@@ -290,3 +290,23 @@ pub struct Layer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variable: Option<String>,
 }
+
+/// A range that the program names: a trie node.
+///
+/// ```
+/// use memlab_trace::{decode_line, Record};
+/// let Record::Range(range) = decode_line(br#"{"range":3,"parent":1,"name":"attention"}"#)? else { panic!() };
+/// assert_eq!((range.range, range.parent, range.name.as_str()), (3, 1, "attention"));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    /// Its id.
+    pub range: u32,
+    /// The range around it; 0: none.
+    #[serde(default)]
+    pub parent: u32,
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+}

@@ -388,6 +388,24 @@ pub struct Step {
     pub index: u64,
 }
 
+/// `["range",time,thread,range]`: the thread entered a range that the program names, or left one.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::InRange, Record};
+/// let record = decode_line(br#"["range",1834020000,1,3]"#)?;
+/// assert_eq!(record, Record::InRange(InRange { time: 1834020000, thread: 1, range: 3 }));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InRange {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread.
+    pub thread: u32,
+    /// The innermost range that the thread is in from now on; 0: none.
+    pub range: u32,
+}
+
 /// `["used",time,device,used,total,process]`: the use of the whole device, as the driver reports it.
 ///
 /// ```

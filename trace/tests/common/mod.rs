@@ -43,6 +43,7 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
             let [name, variable] = [&l.name, &l.variable].map(|text| text.as_deref().map(str::as_bytes));
             encode::layer(b, l.layer, l.parent, &l.class, name, variable)
         }
+        Record::Range(r) => encode::range(b, r.range, r.parent, &r.name),
         Record::Limit(l) => encode::limit(b, l.limit, l.bytes, &l.on_limit),
         Record::Others(o) => encode::others(b, o.others, &o.processes),
         Record::Skip(to) => encode::skip(b, *to),
@@ -75,6 +76,7 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
         }
         Record::Tag(t) => encode::tag(b, t.time, t.device, t.address, t.category, t.bytes, t.root, t.name.as_bytes()),
         Record::Step(s) => encode::step(b, s.time, s.thread, s.index),
+        Record::InRange(r) => encode::in_range(b, r.time, r.thread, r.range),
         Record::Used(u) => encode::used(b, u.time, u.device, u.used, u.total, u.process),
         Record::Lost(l) => encode::lost(b, l.time, l.events),
         Record::Moved(m) => encode::moved(b, m.time, m.device, m.bytes),
@@ -111,7 +113,8 @@ pub fn all_views(model: &Model) -> String {
     );
     for device in -1..4 {
         text += &format!(
-            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
+            "{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n{:?}\n",
+            model.ranges(device),
             model.lines(device),
             model.lines_in(device, Scope::Libraries),
             model.growth_in(device, Scope::Libraries),

@@ -15,6 +15,7 @@ pub enum Event {
     Free { thread: u32, device: i32, address: u64 },
     Tag { device: i32, address: u64, category: TagCategory, bytes: u64, root: u32, name: &'static str },
     Step { thread: u32 },
+    InRange { thread: u32, range: u32 },
     DriverAlloc { device: i32, address: u64, bytes: u64, segment: bool },
     DriverFree { device: i32, address: u64 },
     Used { device: i32, used: u64, process: Option<u64> },
@@ -34,6 +35,7 @@ struct Block {
     bytes: u64,
     stack: u32,
     layer: u32,
+    range: u32,
     phase: Phase,
     /// Allocated outside of modules, optimizers and backward.
     is_scripts: bool,
@@ -162,6 +164,15 @@ impl Reference {
         (block.born..block.died.min(until)).any(|at| is_input_tag(&at))
     }
 
+    /// The range that a thread is in at event `at`: that of its last event about ranges.
+    fn range_of(&self, thread: u32, at: usize) -> u32 {
+        let entered = |event: &Event| match *event {
+            Event::InRange { thread: by, range } => (by == thread).then_some(range),
+            _ => None,
+        };
+        self.events[..at].iter().rev().find_map(entered).unwrap_or(0)
+    }
+
     fn life(&self, born: usize) -> Block {
         let Event::Alloc { thread, device, address, bytes, stack, layer, flags } = self.events[born] else { panic!() };
         let later = || self.events.iter().enumerate().skip(born + 1);
@@ -248,6 +259,7 @@ impl Reference {
             bytes,
             stack,
             layer,
+            range: self.range_of(thread, born),
             phase: own,
             is_scripts,
             kind,
@@ -294,6 +306,17 @@ impl Reference {
 
     pub fn by_stack(&self, device: i32) -> [BTreeMap<u32, u64>; 2] {
         [self.last(), self.peak(device)].map(|at| self.sums(device, at, |block| block.stack))
+    }
+
+    /// By any grouping of ranges: live now, at the peak, and allocated over the run.
+    pub fn by_range<K: Ord>(&self, device: i32, path: impl Fn(u32) -> K) -> [BTreeMap<K, u64>; 3] {
+        let [now, at_peak] =
+            [self.last(), self.peak(device)].map(|at| self.sums(device, at, |block| path(block.range)));
+        let mut allocated = BTreeMap::new();
+        for block in self.blocks.iter().filter(|block| block.device == device) {
+            *allocated.entry(path(block.range)).or_insert(0) += block.bytes;
+        }
+        [now, at_peak, allocated]
     }
 
     /// By any grouping of stacks, only blocks allocated in backward.

@@ -5,6 +5,7 @@ use memlab_trace::{ByScope, Category, Scope};
 use super::change::{Change, order};
 use super::layers::{self, LayerChange};
 use super::lines::{self, LineChange};
+use super::ranges::{self, RangeChange};
 use super::side::Side;
 
 /// What changed.
@@ -24,6 +25,8 @@ pub struct Difference {
     pub scope: Scope,
     /// What layers hold, the greatest change first.
     pub layers: Vec<LayerChange>,
+    /// What was allocated in ranges that the program names, the greatest change first.
+    pub ranges: Vec<RangeChange>,
 }
 
 impl Difference {
@@ -51,6 +54,7 @@ impl Difference {
                 false => Scope::Users,
             }),
             layers: layers::compare(&before, &after),
+            ranges: ranges::compare(&before, &after),
             before,
             after,
         }

@@ -24,6 +24,7 @@ struct Diff {
     /// Which of the two the text shows.
     lines_shown: &'static str,
     layers: Vec<LayerRow>,
+    ranges: Vec<RangeRow>,
 }
 
 #[derive(Serialize)]
@@ -79,6 +80,14 @@ struct LayerRow {
     bytes: Bytes,
 }
 
+#[derive(Serialize)]
+struct RangeRow {
+    /// The names of the range and of those around it, the outermost first; empty: outside any range.
+    path: Vec<String>,
+    #[serde(flatten)]
+    bytes: Bytes,
+}
+
 /// Writes it. Control characters in its texts come as escapes.
 ///
 /// # Errors
@@ -103,6 +112,14 @@ pub fn write_json(out: &mut impl Write, difference: &Difference) -> io::Result<(
                 class: text(change.layer.class.clone()),
                 root_type: text(change.layer.root_class.clone()),
                 root_name: text(change.layer.root_name.clone()),
+                bytes: change.bytes.into(),
+            })
+            .collect(),
+        ranges: difference
+            .ranges
+            .iter()
+            .map(|change| RangeRow {
+                path: change.path.iter().map(|name| name.to_string()).collect(),
                 bytes: change.bytes.into(),
             })
             .collect(),

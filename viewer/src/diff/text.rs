@@ -12,6 +12,7 @@ use super::side::Side;
 use crate::category::category_names;
 use crate::format::{self, Units};
 use crate::moment::NamedMoment;
+use crate::ranges::range_name;
 use crate::text::{Style, clean, fit_end, short_command, width};
 
 /// How many rows a table has.
@@ -58,7 +59,8 @@ pub fn write_text(out: &mut impl Write, difference: &Difference, style: Style) -
         let layers = difference.layers.iter().map(|layer| (layer.bytes, layer_name(layer, several))).collect();
         table(out, "By layer, each without those inside it", layers, "layer", style)?;
     }
-    Ok(())
+    let ranges = difference.ranges.iter().map(|range| (range.bytes, range_name(&range.path))).collect();
+    table(out, "By range, each without those inside it", ranges, "range", style)
 }
 
 fn side_lines(side: &Side) -> [String; 2] {

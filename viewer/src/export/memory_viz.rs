@@ -243,6 +243,7 @@ mod tests {
             stack: 0,
             layer: 0,
             owner: 0,
+            range: 0,
             phase: Phase::Other,
             time: 0,
         }

@@ -165,6 +165,7 @@ impl Idle {
                 stack: 0,
                 layer: *layer,
                 owner: 0,
+                range: 0,
                 phase: Phase::Other,
                 time: *time,
             };

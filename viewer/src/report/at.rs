@@ -13,6 +13,7 @@ use super::text::{device_title, process, write_parts};
 use crate::format::{self, Units};
 use crate::holdings::Holdings;
 use crate::moment::{LoadedMoment, NamedMoment};
+use crate::ranges::range_name;
 use crate::text::{Style, clean};
 
 /// How many lines and layers are shown.
@@ -48,6 +49,7 @@ pub fn write_text_at(out: &mut impl Write, path: &Path, loaded: &LoadedMoment, s
         parts.push(memory(loaded, &known, &held, style.columns));
         parts.push(lines(&names, &known, &held, style.columns));
         parts.push(layers(&names, &held, style.columns));
+        parts.push(ranges(&held, style.columns));
         let map = moment.segments(device.index);
         if map.free_bytes > 0 {
             parts.push(vec![format!(
@@ -88,6 +90,14 @@ fn lines(names: &Names<'_>, device: &DeviceView, held: &Holdings, columns: usize
         ]);
     }
     sections::lines_section(names, device, &table, None, columns)
+}
+
+fn ranges(held: &Holdings, columns: usize) -> Vec<String> {
+    let mut table = Table::of_layers(&["held", "", "range"]);
+    for range in held.ranges.iter().take(ROWS) {
+        table.row(vec![size(range.bytes), format::percent(range.bytes, held.allocated_bytes), range_name(&range.path)]);
+    }
+    sections::section("Ranges that the program names, each without those inside it", &table, None, columns)
 }
 
 fn layers(names: &Names<'_>, held: &Holdings, columns: usize) -> Vec<String> {

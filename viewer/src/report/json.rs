@@ -23,6 +23,7 @@ struct Report {
     /// Which of the two the text shows.
     lines_shown: &'static str,
     layers: Vec<LayerRow>,
+    ranges: Vec<RangeRow>,
     categories: Vec<CategoryRow>,
     steps: Vec<StepRow>,
     growth: Vec<GrowthRow>,
@@ -140,6 +141,20 @@ struct LayerRow {
     activation_bytes: u64,
 }
 
+/// A range that the program names, without those inside it. With the row whose path is empty, which is outside any range,
+/// they sum to what is allocated. There are none if the program names none.
+#[derive(Serialize)]
+struct RangeRow {
+    device: i32,
+    /// The names of the range and of those around it, the outermost first.
+    path: Vec<String>,
+    live_bytes_at_peak: u64,
+    live_bytes_at_end: u64,
+    live_blocks_at_end: u64,
+    allocations: u64,
+    allocated_bytes: u64,
+}
+
 #[derive(Serialize)]
 struct CategoryRow {
     device: i32,
@@ -237,6 +252,7 @@ fn report(path: &Path, loaded: &Loaded) -> Report {
         library_lines: indexes.iter().flat_map(|device| lines(model, *device, Scope::Libraries, &places)).collect(),
         lines_shown: model.scope().as_str(),
         layers: indexes.iter().flat_map(|device| layers(model, *device)).collect(),
+        ranges: indexes.iter().flat_map(|device| ranges(model, *device)).collect(),
         categories: indexes.iter().flat_map(|device| categories(model, *device)).collect(),
         steps: steps(model),
         growth: indexes.iter().flat_map(|device| growth(model, *device, &places)).collect(),
@@ -322,6 +338,19 @@ fn layers(model: &Model, device: i32) -> Vec<LayerRow> {
         })
     };
     model.layers(device).into_iter().filter_map(row).collect()
+}
+
+fn ranges(model: &Model, device: i32) -> Vec<RangeRow> {
+    let row = |view: memlab_trace::RangeView| RangeRow {
+        device,
+        path: view.path.iter().map(|name| name.to_string()).collect(),
+        live_bytes_at_peak: view.live_bytes_at_peak,
+        live_bytes_at_end: view.live_bytes,
+        live_blocks_at_end: view.live_blocks,
+        allocations: view.allocations,
+        allocated_bytes: view.allocated_bytes,
+    };
+    model.ranges(device).into_iter().map(row).collect()
 }
 
 fn categories(model: &Model, device: i32) -> Vec<CategoryRow> {

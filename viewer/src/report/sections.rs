@@ -8,6 +8,7 @@ use super::table::Table;
 use crate::category::category_names;
 use crate::findings::{self, Finding, Grows, advice::advice};
 use crate::format::{self, Units};
+use crate::ranges::{self, RangeNode};
 use crate::text::{NO_LAYER, clean};
 
 /// How many lines and layers are shown.
@@ -178,6 +179,31 @@ pub(super) fn layers(names: &Names<'_>, device: &DeviceView, columns: usize) -> 
     }
     let title = "Layers that held most, each without those inside it";
     section(title, &table, rest(layers.iter().map(|layer| layer.live_bytes_at_peak)), columns)
+}
+
+/// The ranges that the program names: what was allocated in each.
+pub(super) fn ranges(names: &Names<'_>, device: &DeviceView, columns: usize) -> Vec<String> {
+    let mut ranges = ranges::nodes(&names.model.ranges(device.index));
+    ranges.sort_by(|a, b| {
+        let most = |node: &RangeNode| (node.own.live_bytes_at_peak, node.own.allocated_bytes);
+        most(b).cmp(&most(a)).then_with(|| a.path().cmp(b.path()))
+    });
+    ranges.retain(|node| node.inclusive.allocated_bytes > 0);
+    let mut table = Table::of_layers(&["at the peak", "", "with inside", "at the end", "allocated", "blocks", "range"])
+        .sparing(&[5, 3, 4]);
+    for node in ranges.iter().take(ROWS) {
+        table.row(vec![
+            size(node.own.live_bytes_at_peak),
+            format::percent(node.own.live_bytes_at_peak, device.peak_allocated_bytes),
+            size(node.inclusive.live_bytes_at_peak),
+            size(node.own.live_bytes),
+            size(node.own.allocated_bytes),
+            format::grouped(node.own.allocations),
+            node.name(),
+        ]);
+    }
+    let title = "Ranges that the program names, each without those inside it";
+    section(title, &table, rest(ranges.iter().map(|node| node.own.live_bytes_at_peak)), columns)
 }
 
 fn rest(held: impl ExactSizeIterator<Item = u64>) -> Option<String> {

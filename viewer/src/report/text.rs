@@ -28,6 +28,7 @@ pub fn write_text(out: &mut impl Write, path: &Path, loaded: &Loaded, style: Sty
         parts.push(sections::memory(&names, &device, columns));
         parts.push(sections::lines(&names, &device, columns));
         parts.push(sections::layers(&names, &device, columns));
+        parts.push(sections::ranges(&names, &device, columns));
         parts.push(sections::growth(&names, &device, columns));
         parts.push(sections::fragmentation(&names, &device));
         parts.push(sections::driver(

@@ -134,7 +134,8 @@ pub fn map_of(segments: &[Vec<(u64, bool)>]) -> SegmentMap {
                 let category = Category::ALL[index % 8];
                 let time = index as u64 * 1_000_000;
                 let (bytes, phase) = (*bytes, Phase::Forward);
-                let block = BlockView { address: at, bytes, category, stack: 0, layer: 0, owner: 0, phase, time };
+                let block =
+                    BlockView { address: at, bytes, category, stack: 0, layer: 0, owner: 0, range: 0, phase, time };
                 segment.blocks.push(block);
             }
         }

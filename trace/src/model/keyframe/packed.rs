@@ -87,23 +87,40 @@ impl Tensors {
 }
 
 /// A cell: stack, layer, owner, classification and phase, its figures, its line slots and layer slot, and whether autograd
-/// nodes were created with it (1).
+/// nodes were created with it (1). If its blocks were allocated in a range, the range follows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct CellRow(u32, u32, u32, Classification, Phase, [u64; 6], [u32; SCOPES], u32, u8);
+pub(super) struct CellRow(
+    u32,
+    u32,
+    u32,
+    Classification,
+    Phase,
+    [u64; 6],
+    [u32; SCOPES],
+    u32,
+    u8,
+    #[serde(default, skip_serializing_if = "is_none")] u32,
+);
+
+fn is_none(range: &u32) -> bool {
+    *range == 0
+}
 
 impl From<Cell> for CellRow {
     fn from(cell: Cell) -> Self {
-        let CellKey { stack, layer, owner, classification, phase } = cell.key;
+        let CellKey { stack, layer, owner, range, classification, phase } = cell.key;
         let (figures, lines, layer_slot) = cell.figures();
-        Self(stack, layer, owner, classification, phase, figures, lines, layer_slot, u8::from(cell.makes_graph))
+        let makes_graph = u8::from(cell.makes_graph);
+        Self(stack, layer, owner, classification, phase, figures, lines, layer_slot, makes_graph, range)
     }
 }
 
 impl From<CellRow> for Cell {
     fn from(
-        CellRow(stack, layer, owner, classification, phase, figures, lines, layer_slot, makes_graph): CellRow,
+        CellRow(stack, layer, owner, classification, phase, figures, lines, layer_slot, makes_graph, range): CellRow,
     ) -> Self {
-        let mut cell = Self::of(CellKey { stack, layer, owner, classification, phase }, figures, lines, layer_slot);
+        let key = CellKey { stack, layer, owner, range, classification, phase };
+        let mut cell = Self::of(key, figures, lines, layer_slot);
         cell.makes_graph = makes_graph != 0;
         cell
     }

@@ -41,6 +41,9 @@ pub(super) enum Part {
         passes: u64,
         #[serde(default)]
         looked: LongLivedScan,
+        /// Empty if no thread is in one.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        ranges: Vec<u32>,
     },
     Line(Line),
     Owner {

@@ -25,10 +25,12 @@ impl Model {
                 (self.event_count, self.latest_time, self.steps_ended, self.phase) = (events, time, steps_ended, phase);
                 (self.allocated_bytes_all_devices, self.anomalies) = (allocated, anomalies);
             }
-            Part::Threads { ids, in_forward, passes, looked } => {
+            Part::Threads { ids, in_forward, passes, looked, ranges } => {
                 (self.threads.passes, self.last_scan) = (passes, looked);
+                let mut ranges = ranges.into_iter();
                 for (thread, in_forward) in ids.into_iter().zip(in_forward) {
                     let index = self.threads.index(thread) as usize;
+                    self.threads.ranges[index] = ranges.next().unwrap_or(0);
                     let was = std::mem::replace(&mut self.threads.in_forward[index], in_forward);
                     self.threads.forward_count += u32::from(in_forward && !was);
                 }

@@ -54,7 +54,9 @@ impl Model {
             lost_events: self.lost_events,
         })?;
         let (ids, in_forward) = (self.threads.ids.clone(), self.threads.in_forward.clone());
-        lines.put(&Part::Threads { ids, in_forward, passes: self.threads.passes, looked: self.last_scan })?;
+        let is_in_one = self.threads.ranges.iter().any(|range| *range != 0);
+        let ranges = if is_in_one { self.threads.ranges.clone() } else { Vec::new() };
+        lines.put(&Part::Threads { ids, in_forward, passes: self.threads.passes, looked: self.last_scan, ranges })?;
         write_steps(&mut lines, None, &self.steps)?;
         for (device, state) in (0..).zip(&self.devices) {
             if let Some(state) = state {
@@ -118,6 +120,9 @@ impl Model {
                 name,
                 variable,
             })?;
+        }
+        for (range, known) in sorted(&symbols.ranges) {
+            lines.put(&record::Range { range, parent: known.parent, name: known.name.to_string() })?;
         }
         for (_, thread) in sorted(&symbols.threads) {
             lines.put(thread)?;

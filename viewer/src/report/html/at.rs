@@ -145,6 +145,7 @@ fn section(names: &Names<'_>, loaded: &LoadedMoment, device: &DeviceView, held: 
         ("Lines that held most", tables::lines_at(names, device, devices, held)),
         ("Calls at the moment", calls(names, snapshot, device, devices)),
         ("Layers", layers::tree_of(&holders(snapshot, index), "then", devices)),
+        ("Ranges that the program names", tables::ranges_at(devices, held)),
         (
             "Driver memory taken by others than PyTorch’s allocator",
             tables::driver_at(&snapshot.model, index, "at the moment"),

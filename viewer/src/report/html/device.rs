@@ -26,6 +26,7 @@ pub(super) fn section(names: &Names<'_>, device: &DeviceView, devices: usize) ->
         ("Lines that held most", tables::lines(names, device, devices)),
         ("Calls at the peak", calls(names, device, devices)),
         ("Layers", layers::tree(names, device, devices)),
+        ("Ranges that the program names", tables::ranges(names, device, devices)),
         ("Growth between steps", tables::growth(names, device)),
         ("Steps", tables::steps(names, device, devices)),
         ("Driver memory taken by others than PyTorch’s allocator", tables::driver(names, index)),

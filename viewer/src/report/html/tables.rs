@@ -1,5 +1,6 @@
 //! Tables that sort when their heads are clicked, each capped to what a page can carry.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use super::super::names::Names;
 use super::elements::{name, plural, share, size};
 use crate::format;
 use crate::holdings::{HeldLine, Holdings};
+use crate::ranges::{self, range_name};
 use crate::text::markup;
 
 /// The most rows of a table, of all devices together.
@@ -234,6 +236,55 @@ pub(super) fn layers(names: &Names<'_>, device: &DeviceView, devices: usize) -> 
     }
     let left_out: Vec<u64> = layers.iter().skip(cap).map(|layer| layer.live_bytes_at_peak).collect();
     table.finish(rest(&left_out))
+}
+
+/// The ranges that the program names: what was allocated in each itself, and with those inside it.
+pub(super) fn ranges(names: &Names<'_>, device: &DeviceView, devices: usize) -> String {
+    let mut ranges = ranges::nodes(&names.model.ranges(device.index));
+    ranges.sort_by_key(|node| Reverse((node.own.live_bytes_at_peak, node.own.allocated_bytes)));
+    let mut table = Table::new(
+        "ranges",
+        &[
+            ("at the peak", Column::Sorted),
+            ("%", Column::Number),
+            ("with those inside it", Column::Number),
+            ("at the end", Column::Number),
+            ("allocated over the run", Column::Number),
+            ("blocks", Column::Number),
+            ("range (without those inside it)", Column::Name),
+        ],
+    );
+    let cap = rows(devices);
+    let most = ranges.first().map_or(0, |node| node.own.live_bytes_at_peak);
+    for node in ranges.iter().take(cap) {
+        let at_peak = node.own.live_bytes_at_peak;
+        table.row(&[
+            bytes(at_peak, Some(most)),
+            number(at_peak, &format::percent(at_peak, device.peak_allocated_bytes)),
+            bytes(node.inclusive.live_bytes_at_peak, None),
+            bytes(node.own.live_bytes, None),
+            bytes(node.own.allocated_bytes, None),
+            number(node.own.allocations, &format::grouped(node.own.allocations)),
+            text(&node.name()),
+        ]);
+    }
+    table.finish(rest(&ranges.iter().skip(cap).map(|node| node.own.live_bytes_at_peak).collect::<Vec<_>>()))
+}
+
+/// The same at a moment.
+pub(super) fn ranges_at(devices: usize, held: &Holdings) -> String {
+    let head =
+        [("at the moment", Column::Sorted), ("%", Column::Number), ("range (without those inside it)", Column::Name)];
+    let (mut table, cap) = (Table::new("ranges", &head), rows(devices));
+    let most = held.ranges.first().map_or(0, |range| range.bytes);
+    for range in held.ranges.iter().take(cap) {
+        table.row(&[
+            bytes(range.bytes, Some(most)),
+            number(range.bytes, &format::percent(range.bytes, held.allocated_bytes)),
+            text(&range_name(&range.path)),
+        ]);
+    }
+    table.finish(rest(&held.ranges.iter().skip(cap).map(|range| range.bytes).collect::<Vec<_>>()))
 }
 
 /// The lines that hold more at the end of the last step than after warm-up.

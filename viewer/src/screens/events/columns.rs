@@ -101,7 +101,7 @@ impl Column for EventColumn {
 
     fn text(self, row: &EventItem, units: Units) -> String {
         let event = &row.event;
-        let is_of_memory = !matches!(event.kind, EventKind::Step | EventKind::End);
+        let is_of_memory = !matches!(event.kind, EventKind::Step | EventKind::InRange | EventKind::End);
         match self {
             Self::Number => format::grouped(event.number),
             Self::Time => format::seconds(event.time),

@@ -104,6 +104,7 @@ fn label(item: &EventItem, theme: &Theme) -> Label {
     let name = match (item.event.kind, item.line(), item.event.call.as_deref()) {
         (EventKind::Used, ..) => "the whole device".to_owned(),
         (EventKind::Moved, ..) => "in host memory".to_owned(),
+        (EventKind::InRange, ..) => item.range().unwrap_or_default().to_owned(),
         (_, "", Some(call)) => call.to_owned(),
         (EventKind::Alloc | EventKind::Free | EventKind::Oom, "", None) => NO_LINE.to_owned(),
         (_, line, _) => line.to_owned(),
@@ -116,7 +117,12 @@ fn label(item: &EventItem, theme: &Theme) -> Label {
 /// The style of rows of some kinds: conspicuous, or dim.
 fn dress(buffer: &mut Buffer, row: Rect, item: &EventItem, columns: &[EventColumn], is_selected: bool, theme: &Theme) {
     match item.event.kind {
-        EventKind::Free | EventKind::DriverFree(_) | EventKind::Unmap | EventKind::Used | EventKind::Moved
+        EventKind::Free
+        | EventKind::DriverFree(_)
+        | EventKind::Unmap
+        | EventKind::InRange
+        | EventKind::Used
+        | EventKind::Moved
             if !is_selected =>
         {
             buffer.set_style(row, theme.dim);
@@ -171,6 +177,9 @@ fn facts_of(context: &Context, process: &ProcessSnapshot, item: &EventItem) -> V
     if event.kind == EventKind::Step {
         return vec![fact(format!("optimizer step {} ended", event.address), theme.text)];
     }
+    if let Some(range) = item.range() {
+        return vec![labelled("the thread is now in", range, theme)];
+    }
     if event.kind == EventKind::End {
         return vec![fact("nothing comes after it", theme.text)];
     }
@@ -221,7 +230,7 @@ fn what(event: &EventView) -> &'static str {
         EventKind::Oom => " asked for and not to be had",
         EventKind::Used => " in use on the whole device",
         EventKind::Moved => " of this process's in host memory from here on",
-        EventKind::Step | EventKind::End => "",
+        EventKind::Step | EventKind::InRange | EventKind::End => "",
     }
 }
 

@@ -6,7 +6,7 @@ use memlab_trace::{EventKind, EventView};
 
 use crate::filter::{Field, Filterable};
 use crate::snapshot::Names;
-use crate::text::phase_name;
+use crate::text::{NO_RANGE, phase_name};
 
 /// A row of the table.
 #[derive(Clone, Debug)]
@@ -32,6 +32,7 @@ impl EventItem {
             EventKind::Unmap => "unmap",
             EventKind::Oom => "out of memory",
             EventKind::Step => "step",
+            EventKind::InRange => "range",
             EventKind::Used => "used",
             EventKind::Moved => "moved",
             EventKind::End => "end",
@@ -43,13 +44,24 @@ impl EventItem {
         match self.event.kind {
             EventKind::Alloc | EventKind::DriverAlloc(..) | EventKind::Map => Some("+"),
             EventKind::Free | EventKind::DriverFree(_) | EventKind::Unmap => Some("-"),
-            EventKind::Oom | EventKind::Step | EventKind::Used | EventKind::Moved | EventKind::End => None,
+            EventKind::Oom
+            | EventKind::Step
+            | EventKind::InRange
+            | EventKind::Used
+            | EventKind::Moved
+            | EventKind::End => None,
         }
     }
 
     /// The layer that asked.
     pub fn layer(&self) -> Option<&str> {
         self.names.layers.get(&self.event.layer).map(|layer| &**layer)
+    }
+
+    /// The range that the thread is in from then on.
+    pub fn range(&self) -> Option<&str> {
+        let range = u32::try_from(self.event.address).ok().filter(|_| self.event.kind == EventKind::InRange)?;
+        Some(self.names.ranges.get(&range).map_or(NO_RANGE, |name| name))
     }
 
     /// The line that asked: file and number; empty if there is none.
@@ -71,6 +83,7 @@ impl Filterable for EventItem {
             &self.line,
             function,
             self.layer().unwrap_or_default(),
+            self.range().unwrap_or_default(),
             self.event.call.as_deref().unwrap_or_default(),
         ]
     }

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn block(address: u64, bytes: u64, category: Category) -> BlockView {
-        BlockView { address, bytes, category, stack: 0, layer: 0, owner: 0, phase: Phase::Other, time: 0 }
+        BlockView { address, bytes, category, stack: 0, layer: 0, owner: 0, range: 0, phase: Phase::Other, time: 0 }
     }
 
     fn segment() -> Segment {

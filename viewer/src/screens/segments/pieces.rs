@@ -88,7 +88,8 @@ mod tests {
         for (hole, bytes) in parts {
             let address = 1000 + segment.bytes + hole;
             let (category, phase) = (Category::Other, Phase::Other);
-            let block = BlockView { address, bytes: *bytes, category, stack: 0, layer: 0, owner: 0, phase, time: 0 };
+            let block =
+                BlockView { address, bytes: *bytes, category, stack: 0, layer: 0, owner: 0, range: 0, phase, time: 0 };
             segment.blocks.push(block);
             segment.bytes += hole + bytes;
             segment.free_bytes += hole;

@@ -1,0 +1,145 @@
+//! The names of ranges, each kept once and for ever: threads hold them while a range is open, also in forked children.
+
+use hashbrown::{HashMap, HashSet};
+use parking_lot::Mutex;
+use rustc_hash::FxBuildHasher;
+
+use crate::file_names::without_numbers;
+use crate::locks;
+use crate::stderr::say;
+
+/// The longest name, in bytes.
+const LONGEST: usize = 256;
+/// The most names. A program may make any number of them.
+const MAX_NAMES: usize = 4096;
+/// The most names that differ in their numbers only (`step 1`, `step 2`). Further ones are one name, `step #`.
+const MAX_NUMBERED: u32 = 128;
+/// What `emit_nvtx` of PyTorch adds to the name of an operation: numbers that are never the same again.
+const ADDED_BY_EMIT_NVTX: [&str; 2] = [", seq = ", ", op_id = "];
+
+struct Names {
+    known: HashSet<&'static str, FxBuildHasher>,
+    /// How many names become the same one without their numbers.
+    numbered: HashMap<&'static str, u32, FxBuildHasher>,
+    is_full: bool,
+}
+
+static NAMES: Mutex<Names> = Mutex::new(Names::EMPTY);
+
+/// The name as it is kept; `None` if there are too many names already.
+pub fn intern(name: &[u8]) -> Option<&'static str> {
+    let name = &name[..name.len().min(LONGEST)];
+    match std::str::from_utf8(name) {
+        Ok(text) => NAMES.lock().intern(text),
+        // It was cut within a character, or is not UTF-8.
+        Err(error) if error.error_len().is_none() => {
+            NAMES.lock().intern(std::str::from_utf8(&name[..error.valid_up_to()]).unwrap_or_default())
+        }
+        Err(_) => NAMES.lock().intern(&String::from_utf8_lossy(name)),
+    }
+}
+
+impl Names {
+    const EMPTY: Self = Self {
+        known: HashSet::with_hasher(FxBuildHasher),
+        numbered: HashMap::with_hasher(FxBuildHasher),
+        is_full: false,
+    };
+
+    fn intern(&mut self, name: &str) -> Option<&'static str> {
+        let end = ADDED_BY_EMIT_NVTX.iter().filter_map(|added| name.find(added)).min();
+        let name = &name[..end.unwrap_or(name.len())];
+        if let Some(known) = self.known.get(name) {
+            return Some(known);
+        }
+        if !name.contains(|letter: char| letter.is_ascii_digit()) {
+            return self.keep(name);
+        }
+        let pattern = without_numbers(name);
+        match self.numbered.get_mut(pattern.as_str()) {
+            Some(count) if *count >= MAX_NUMBERED => self.keep(&pattern),
+            Some(count) => {
+                *count += 1;
+                self.keep(name)
+            }
+            None => {
+                let pattern = self.keep(&pattern)?;
+                self.numbered.insert(pattern, 1);
+                self.keep(name)
+            }
+        }
+    }
+
+    fn keep(&mut self, name: &str) -> Option<&'static str> {
+        if let Some(known) = self.known.get(name) {
+            return Some(known);
+        }
+        if self.known.len() >= MAX_NAMES {
+            if !std::mem::replace(&mut self.is_full, true) {
+                say(&format!("more than {MAX_NAMES} names of ranges: further ones count in the range around them"));
+            }
+            return None;
+        }
+        let kept: &'static str = Box::leak(name.to_owned().into_boxed_str());
+        self.known.insert(kept);
+        Some(kept)
+    }
+}
+
+/// Called in a forked child. Names that its thread holds stay.
+pub fn reset_in_child() {
+    locks::reset_in_child(&NAMES, Names::EMPTY);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_kept_once() {
+        let mut names = Names::EMPTY;
+        let (first, again) = (names.intern("forward").unwrap(), names.intern("forward").unwrap());
+        assert!(std::ptr::eq(first, again));
+        // What PyTorch's emit_nvtx adds is different every time.
+        assert_eq!(names.intern("aten::add, seq = 17, op_id = 4711"), Some("aten::add"));
+        assert_eq!(names.intern("aten::add, op_id = 4712"), Some("aten::add"));
+    }
+
+    #[test]
+    fn many_numbers_become_one_name() {
+        // GIVEN a program that numbers its steps
+        let mut names = Names::EMPTY;
+        let kept: Vec<&str> = (0..1000).map(|step| names.intern(&format!("step {step}")).unwrap()).collect();
+        // THEN the first ones are told apart, and all others are one
+        assert_eq!((kept[0], kept[127], kept[128], kept[999]), ("step 0", "step 127", "step #", "step #"));
+        // AND the first ones still have their own name
+        assert_eq!(names.intern("step 5"), Some("step 5"));
+    }
+
+    #[test]
+    fn the_number_of_names_is_bounded() {
+        let mut names = Names::EMPTY;
+        let letters = |mut number: usize| {
+            let mut text = String::new();
+            while number > 0 {
+                text.push((b'a' + (number % 26) as u8) as char);
+                number /= 26;
+            }
+            text
+        };
+        let kept = (1..6000).filter(|number| names.intern(&letters(*number)).is_some()).count();
+        assert_eq!(kept, MAX_NAMES);
+        assert!(names.intern("b").is_some() && names.intern("something else").is_none());
+    }
+
+    #[test]
+    fn names_of_any_bytes() {
+        assert_eq!(intern(b"gr\xc3\xb6\xc3\x9fer"), Some("größer"));
+        assert_eq!(intern(b"\xffx"), Some("\u{fffd}x"));
+        // A character that the longest name cuts in two is left out.
+        let long = "ö".repeat(200);
+        assert_eq!(intern(&long.as_bytes()[1..]).map(str::len).map(|length| length > 200), Some(true));
+        assert_eq!(intern(long.as_bytes()).map(str::len), Some(LONGEST));
+        assert_eq!(intern(&[b"x", long.as_bytes()].concat()).map(str::len), Some(LONGEST - 1));
+    }
+}
