@@ -42,7 +42,7 @@ class LiveMemory:
 
 class Trace:
     def __init__(self, path):
-        self.frames, self.stacks, self.layers, self.events, self.tags = {}, {}, {}, [], []
+        self.frames, self.stacks, self.layers, self.ranges, self.events, self.tags = {}, {}, {}, {}, [], []
         self.warnings = []
         with open(path, "rb") as file:
             lines = file.read().replace(b"\0", b"").splitlines()
@@ -57,6 +57,8 @@ class Trace:
                 self.frames[record["frame"]] = (record["file"], record["line"], record["function"])
             elif "layer" in record:
                 self.layers[record["layer"]] = record
+            elif "range" in record:
+                self.ranges[record["range"]] = (record["parent"], record["name"])
             elif "warning" in record:
                 self.warnings.append(record["warning"])
 
@@ -96,6 +98,14 @@ class Trace:
             if is_users(file):
                 return file, line
         return None
+
+    def range_path(self, range):
+        """The names of a range and of those around it, outermost first."""
+        path: list[str] = []
+        while range:
+            range, name = self.ranges[range]
+            path.insert(0, name)
+        return path
 
     def layer_name(self, layer):
         return self.layers[layer]["name"] if layer else None
