@@ -90,7 +90,7 @@ def test_a_long_run(memlab):
     # THEN nothing is missing
     report = memlab.report(run.trace)
     assert Path(run.trace).stat().st_size <= 4 << 20
-    assert report["trace"]["missing_events"] == 0
+    assert "missing_events" not in report["trace"]
     assert ranges(report) == kept(run)
     assert ranges(report, "allocations")["epoch/step"] == 40_000 + 2 * 4
 
