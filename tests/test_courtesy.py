@@ -54,6 +54,7 @@ def test_every_kind_of_tensor_and_alias(memlab, offload):
     assert found["same"]
     assert found["view"] == [42, 42]
     assert found["others"] == [True, 1000, 0]
+    assert found["sparse"] == [True, True, True]
     start, during, after = found["allocated"]
     moved, restored = found["moved"]
     assert moved == restored > 0 and start == after
@@ -98,6 +99,8 @@ def test_captured_graphs_are_refused(memlab):
     assert "captured: yield memory before or after" in found["capturing"]
     assert "memlab run --offload" in found["captured"]
     assert found["unmoved"]
+    # AND also while only memory of its pool is left
+    assert "memlab run --offload" in found["its memory"]
     # AND without the graph memory moves
     assert found["moved"] == 4 * MIB
 
@@ -131,6 +134,14 @@ def test_restoring_on_a_full_gpu(memlab):
     assert found["unchanged"] and found["empty"] == [0] * 4 and found["used"]
     # AND when there is room it succeeds, with every byte
     assert found["restored"] == 256 * MIB and found["same"]
+
+
+def test_interruptions(memlab):
+    # GIVEN three tensors; WHEN Ctrl-C ends a yield between its copies, THEN nothing has moved
+    found, _ = outcome(memlab, "interrupted")
+    assert found["yield"] and found["unmoved"] and found["moved"] == 24 * MIB
+    # AND WHEN it ends a restore between its copies, THEN the next restore brings every byte back
+    assert found["restore"] and found["restored"] == 24 * MIB and found["same"]
 
 
 def test_too_little_host_memory(memlab):

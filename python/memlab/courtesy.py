@@ -100,7 +100,7 @@ class Courtesy:
 
         Returns: the bytes that were brought back.
 
-        Raises: RuntimeError (also torch.OutOfMemoryError) if the GPU has no room. Everything stays in host memory, and
+        Raises: RuntimeError (also torch.cuda.OutOfMemoryError) if the GPU has no room. Everything stays in host memory, and
             `restore` can be called again.
         """
         if "torch" not in sys.modules:

@@ -127,6 +127,12 @@ def aliases():
         filled(parameter.grad)
     coo = torch.sparse_coo_tensor([[0, 1, 0], [2, 0, 2]], filled(torch.empty(3, 9)), (2, 3, 9)).cuda()
     csr = torch.eye(8).to_sparse_csr().cuda()
+    # Of these no part has ever been a Python object.
+    untouched = [
+        torch.eye(300).to_sparse().cuda(),
+        torch.eye(300).to_sparse_csr().cuda(),
+        torch.eye(300).to_sparse_csc().cuda(),
+    ]
     with torch.inference_mode():
         inference = torch.rand(50, device="cuda")
     scripted = torch.jit.script(nn.BatchNorm1d(300).cuda())
@@ -171,6 +177,7 @@ def aliases():
         "moved": [yielded.moved, restored],
         "view": [row[0, 0].item(), view[512 * 10].item()],
         "others": [meta.is_meta, fake.shape[0], empty.numel()],
+        "sparse": [torch.equal(tensor.cpu().to_dense(), torch.eye(300)) for tensor in untouched],
     }
 
 
@@ -248,8 +255,11 @@ def graph():
     found["captured"] = raised(courtesy.yield_memory)
     found["unmoved"] = weight.data_ptr() == pointer and allocated() > 0
     captured.replay()
-    del result, captured
+    del captured
     gc.collect()
+    # The graph's memory is there as long as a tensor is in it. Nobody but the graph's owner knows whether there is a graph.
+    found["its memory"] = raised(courtesy.yield_memory)
+    del result
     found["moved"] = courtesy.yield_memory().moved
     courtesy.restore()
     return found
@@ -328,6 +338,41 @@ def host():
     host_copies.host_room = lambda: MIB
     error = raised(courtesy.yield_memory)
     return {"error": error, "unmoved": allocated() == start and digest(tensor) == before, "restored": courtesy.restore()}
+
+
+def interrupted():
+    """A restore that an exception ends after some of the copies, and a yield likewise."""
+    tensors = [filled(torch.empty(number * MIB, device="cuda")) for number in (1, 2, 3)]
+    before, courtesy = digest(*tensors), memlab.Courtesy()
+    from memlab._courtesy import host_copies
+
+    class Interrupting:
+        """Counts copies, and ends the second."""
+
+        def __init__(self, all_bytes):
+            self.all_bytes, self.calls = all_bytes, 0
+
+        def __call__(self, storage):
+            self.calls += 1
+            if self.calls == 4:
+                raise KeyboardInterrupt
+            return self.all_bytes(storage)
+
+    def interrupt(call):
+        original = host_copies.all_bytes
+        host_copies.all_bytes = Interrupting(original)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            host_copies.all_bytes = original
+
+    found = {"yield": interrupt(courtesy.yield_memory), "unmoved": digest(*tensors) == before}
+    found["moved"] = courtesy.yield_memory().moved
+    found["restore"] = interrupt(courtesy.restore)
+    found["restored"] = courtesy.restore()
+    return found | {"same": digest(*tensors) == before}
 
 
 def streams():

@@ -30,6 +30,7 @@ class _Copy:
     nbytes: int
     offset: int  # In the arena.
     stream: int  # For which its memory was allocated; it may be used there without further synchronization.
+    is_coming_back: bool = False  # It may have memory on the GPU again, and does not have its bytes yet.
 
 
 @dataclass
@@ -84,27 +85,27 @@ def move_out(storages: list[torch.UntypedStorage], streams: dict[int, int]) -> i
 
 
 def bring_back() -> int:
-    """Brings back what the program still uses, and returns its bytes. Nothing has changed if it raises.
+    """Brings back what the program still uses, and returns its bytes. Until it returns, all bytes are in host memory.
 
-    Raises: torch.OutOfMemoryError if the GPU has no room: it can be called again.
+    Raises: torch.cuda.OutOfMemoryError if the GPU has no room: then nothing has changed. After any error it can be called again.
     """
     with _lock:
         copies = [(away, copy) for away in _away for copy in away.copies if _is_waited_for(copy)]
         devices = sorted({copy.storage.device.index for _, copy in copies})
         _wait_for(devices)
-        filled: list[_Copy] = []
         try:
-            # Large ones first, which need whole segments. All of them before the first copy: then nothing else can fail.
+            # Large ones first, which need whole segments. All of them before the first copy: copies need no room.
             for _, copy in sorted(copies, key=lambda entry: -entry[1].nbytes):
+                copy.is_coming_back = True
                 with torch.cuda.stream(_stream(copy)):
                     copy.storage.resize_(copy.nbytes)
-                filled.append(copy)
-        except RuntimeError as error:
-            for copy in filled:
+        except torch.cuda.OutOfMemoryError as error:
+            for _, copy in copies:
                 copy.storage.resize_(0)
+                copy.is_coming_back = False
             torch.cuda.empty_cache()
             total = readable(sum(copy.nbytes for _, copy in copies))
-            raise torch.OutOfMemoryError(
+            raise torch.cuda.OutOfMemoryError(
                 f"the GPU has no room for the {total} that were moved to host memory, where they still are: "
                 "call restore() again when there is room"
             ) from error
@@ -139,7 +140,7 @@ def _host_memory_for(storages: list[torch.UntypedStorage], streams: dict[int, in
 
 def _is_waited_for(copy: _Copy) -> bool:
     """Whether the program still has the storage, and has not given it memory itself meanwhile."""
-    if copy.storage.nbytes() != 0:
+    if copy.storage.nbytes() != 0 and not copy.is_coming_back:
         return False
     # One use and two references, that of `copy` and that of the call, are memlab's own.
     return use_count(storage_key(copy.storage)) > 1 or sys.getrefcount(copy.storage) > 2

@@ -49,7 +49,7 @@ _BASES: tuple[tuple[type, Kind], ...] = (
     (torch.autograd.graph.Node, Kind.NODE),
     (torch.jit.ScriptModule, Kind.SCRIPT_MODULE),
     (torch.cuda.CUDAGraph, Kind.GRAPH),
-    (torch.cuda.MemPool, Kind.POOL),
+    *(((torch.cuda.MemPool, Kind.POOL),) if hasattr(torch.cuda, "MemPool") else ()),  # From PyTorch 2.5 on.
 )
 
 

@@ -29,7 +29,7 @@ class Window:
         # Why nothing is measured is said at the end, once for all tests.
         with contextlib.redirect_stderr(io.StringIO()):
             self._watch.__enter__()
-        # PyTorch keeps cuBLAS' workspaces from their first use on: no test leaks them.
+        # Older versions of PyTorch keep cuBLAS' workspaces from their first use on: no test leaks them.
         self._workspaces = self._workspace_bytes()
 
     def end(self) -> None:
