@@ -87,7 +87,8 @@ def move_out(storages: list[torch.UntypedStorage], streams: dict[int, int]) -> i
 def bring_back() -> int:
     """Brings back what the program still uses, and returns its bytes. Until it returns, all bytes are in host memory.
 
-    Raises: torch.cuda.OutOfMemoryError if the GPU has no room: then nothing has changed. After any error it can be called again.
+    Raises: torch.cuda.OutOfMemoryError if the GPU has no room: then nothing has changed. It can be called again after any
+        error.
     """
     with _lock:
         copies = [(away, copy) for away in _away for copy in away.copies if _is_waited_for(copy)]
