@@ -104,13 +104,8 @@ TABLE = (
     PrivateName("torch._C.DisableTorchFunctionSubclass", "courtesy: the storage of a subclass that overrides functions"),
     PrivateName(
         "torch.ones(1, requires_grad=True).exp().grad_fn._raw_saved_result",
-        "courtesy: what autograd saved, without unpacking it",
-    ),
-    PrivateName(
-        "torch.ones(1, requires_grad=True).exp().grad_fn._raw_saved_result.data",
-        "the same",
+        "courtesy: what autograd saved, without unpacking it, where its `data` can be read: with PyTorch 2.15, not with 2.4",
         without="what autograd alone holds stays on the GPU, and is said to",
-        first=(2, 8),
     ),
     PrivateName(
         "torch._C._cuda_clearCublasWorkspaces",

@@ -18,6 +18,7 @@ class Row(TypedDict):
     peak: int
     kept: int
     line: str  # That held most at the peak.
+    line_bytes: int  # What it held.
     why_not: str | None  # Why nothing was measured.
     limited: bool  # It has a limit.
 
@@ -70,7 +71,7 @@ def write_summary(terminal: pytest.TerminalReporter, rows: list[tuple[str, Row]]
             kept = format_size(max(row["kept"], 0))
             terminal.write_line(f"{format_size(row['peak']):>10}  {kept:>10}  {name}")
             if row["line"]:
-                terminal.write_line(f"{'':>24}{row['line']}")
+                terminal.write_line(f"{'':>24}{format_size(row['line_bytes'])}  {row['line']}")
     for reason in sorted(reasons):
         limited = sum(row["limited"] for _, row in rows if row["why_not"] == reason)
         unchecked = f"; {limited} {'test' if limited == 1 else 'tests'} with limits passed unchecked" if limited else ""

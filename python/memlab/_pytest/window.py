@@ -91,6 +91,7 @@ class Window:
             "peak": self.peak(most) if devices else 0,
             "kept": sum(self.leaked(device) for device in devices),
             "line": largest[0].where if largest else "",
+            "line_bytes": largest[0].nbytes if largest else 0,
             "why_not": tracker.why_not,
             "limited": limited,
         }
