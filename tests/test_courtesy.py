@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from conftest import ON_GPU, PROGRAMS, ROOT
+from moving import Program
 
 MIB = 1 << 20
 ENVIRONMENT = {"PYTHONPATH": str(ROOT / "python"), "PYTHONWARNINGS": "ignore", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -134,6 +135,31 @@ def test_restoring_on_a_full_gpu(memlab):
     assert found["unchanged"] and found["empty"] == [0] * 4 and found["used"]
     # AND when there is room it succeeds, with every byte
     assert found["restored"] == 256 * MIB and found["same"]
+
+
+@pytest.mark.skipif(ON_GPU, reason="the sizes are those of the simulated card")
+def test_restoring_while_another_process_has_the_gpu(memlab):
+    # GIVEN an offloaded program, and another that has filled the GPU meanwhile
+    found, _ = outcome(memlab, "full_of_another", offload=OFFLOADED)
+    # THEN restoring fails until the other has ended, and then brings every byte back
+    assert all(error.startswith("RuntimeError: ") for error in found["errors"])
+    assert found["restored"] == 256 * MIB and found["same"]
+
+
+def test_threads_that_use_the_gpu_wait(memlab):
+    # GIVEN an offloaded program; WHEN one of its threads uses the GPU, THEN it waits for the restore, and finds its bytes
+    found, _ = outcome(memlab, "threads", offload=OFFLOADED)
+    assert found["waited"] and found["same"]
+
+
+def test_a_restore_from_outside(memlab):
+    # GIVEN a program that has yielded its memory, and waits at its next use of the GPU
+    with Program(memlab, sys.executable, PROGRAMS / "courtesies.py", "restored_from_outside", env=ENVIRONMENT) as program:
+        assert program.process.stdout.readline() == "yielded\n"
+        assert program.move["state"] == "offloaded"
+        # WHEN `memlab restore` brings it back, THEN the program goes on, and its own restore has nothing to do
+        program.succeed("restore")
+        assert json.loads(program.end()) == {"same": True, "restored": 0}
 
 
 def test_interruptions(memlab):

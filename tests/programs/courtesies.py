@@ -7,7 +7,9 @@ import gc
 import hashlib
 import json
 import os
+import subprocess
 import sys
+import threading
 from typing import List  # noqa: UP035
 
 import memlab
@@ -327,6 +329,44 @@ def full():
     found["used"] = raised(lambda: tensors[0].cpu()) is not None
     del balloon
     return found | {"restored": courtesy.restore(), "same": digest(*tensors) == before}
+
+
+def full_of_another():
+    """Restoring, offloaded, while another process has the GPU."""
+    tensors = [filled(torch.empty(16 * MIB, device="cuda")) for _ in range(4)]
+    before, courtesy = digest(*tensors), memlab.Courtesy()
+    courtesy.yield_memory()
+    code = "import torch; held = torch.empty(400 << 20, dtype=torch.uint8, device='cuda'); print(flush=True); input()"
+    environment = os.environ | {"MEMLAB": "0"}
+    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    assert other.stdout.readline() == b"\n"
+    errors = [raised(courtesy.restore) for _ in range(2)]
+    other.communicate(b"\n")
+    return {"errors": errors, "restored": courtesy.restore(), "same": digest(*tensors) == before}
+
+
+def threads():
+    """A thread that uses the GPU while the program is offloaded."""
+    tensor = filled(torch.empty(MIB, device="cuda"))
+    before, courtesy, result = digest(tensor), memlab.Courtesy(), []
+    courtesy.yield_memory()
+    thread = threading.Thread(target=lambda: result.append(digest(tensor)))
+    thread.start()
+    thread.join(0.2)
+    waited = thread.is_alive() and not result
+    courtesy.restore()
+    thread.join()
+    return {"waited": waited, "same": result == [before]}
+
+
+def restored_from_outside():
+    """Waits until somebody else restores the memory."""
+    tensor = filled(torch.empty(MIB, device="cuda"))
+    before, courtesy = digest(tensor), memlab.Courtesy()
+    courtesy.yield_memory()
+    print("yielded", flush=True)
+    same = digest(tensor) == before  # Waits.
+    return {"same": same, "restored": courtesy.restore()}
 
 
 def host():
