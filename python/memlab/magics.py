@@ -27,7 +27,7 @@ from memlab._notebook.profiled_names import ProfiledNames
 from memlab._tools import devices
 from memlab._tools.line_columns import DEFAULT_COLUMNS, value_of
 from memlab.line_profiler import LineProfiler
-from memlab.recording import ensure_started
+from memlab.recording import ensure_started, why_not
 from memlab.watching import watch
 
 _WORD = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|\S)+)""")
@@ -102,10 +102,11 @@ class MemlabMagics(Magics):  # type: ignore[misc]
             if arguments.dump_profile is not None:
                 _write(profiler, arguments.dump_profile, columns, arguments.quiet)
             if not arguments.quiet and not arguments.return_profiler:
-                if arguments.function:
+                reason = why_not() if arguments.function else "no function is profiled: name one with -f"
+                if reason is None:
                     profiler.display(columns=columns)
                 else:
-                    sys.stdout.write("no data: no function is profiled: name one with -f\n")
+                    sys.stdout.write(f"no data: {reason}\n")
         return profiler if arguments.return_profiler else None
 
     @magic_arguments()

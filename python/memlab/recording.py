@@ -112,8 +112,8 @@ def ensure_started() -> bool:
 
 
 def why_not() -> str | None:
-    """Why nothing is recorded; None: it is, or nothing has tried."""
-    return _why_not
+    """Why nothing is recorded; None: it is, or nothing has tried. PyTorch may have been imported since the start."""
+    return _why_not or (_reason_not_to_load() if _native.books_active() else None)
 
 
 def _reason_not_to_load() -> str | None:
