@@ -22,7 +22,7 @@ class GpuMemory:
         self.device = device
         self.totals = tracker.totals(device)
         self.categories = tracker.by_category(device)
-        self.lines = [line for line in tracker.by_line(device) if line.live]
+        self.lines = tracker.by_line(device)
         self.layers = [layer for layer in tracker.by_layer(device) if layer.live and layer.name is not None]
         self.name, self.total = _native.device_facts(device)
         self._rows = rows
@@ -40,9 +40,9 @@ class GpuMemory:
         )
 
     def _line_rows(self) -> tuple[list[tuple[list[int], str, str]], list[int]]:
-        shown = self.lines[: self._rows]
+        shown = [line for line in self.lines[: self._rows] if line.live]
         rows = [([line.live, line.at_peak], looks.place(line.file, line.line), line.code or "") for line in shown]
-        rest = self.lines[self._rows :]
+        rest = [line for line in self.lines[len(shown) :] if line.live or line.at_peak]
         if rest:
             rows.append(
                 ([sum(line.live for line in rest), sum(line.at_peak for line in rest)], f"{len(rest)} more lines", "")
