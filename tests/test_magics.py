@@ -231,6 +231,20 @@ def test_a_cell_that_fails_shows_its_figures(memlab, preload):
     assert after.error is None
 
 
+def test_what_a_cell_kept_is_not_what_it_changed(memlab):
+    # GIVEN a cell that runs twice: the second time it frees what the first one kept; and one that ends the recording
+    cell = "%%memlab -o figures\nx = torch.ones(1 << 20, device='cuda')"
+    value = "[figures.start, figures.end, figures.kept, [[line.file, line.kept] for line in figures.lines]]"
+    cells = [LOAD, cell, cell, "%%memlab\nmemlab.stop()"]
+    results, figures = run_cells(memlab, cells[:3], value=value)
+    # THEN the lines are those of the second run, and kept is what is live of what it allocated
+    assert figures == [4 << 20, 4 << 20, 4 << 20, [["In[3]", 4 << 20], ["In[2]", 0]]]
+    assert "after 4.00 MiB (0 B); kept 4.00 MiB of the 4.00 MiB" in results[2].shown[0]["text/plain"]
+    # AND without figures it is said why
+    results, _ = run_cells(memlab, cells)
+    assert "no figures: `memlab.stop()` ended the recording" in results[3].shown[0]["text/plain"]
+
+
 def test_a_cell_runs_as_without_the_magic(memlab):
     # GIVEN cells with a magic, a second cell magic, empty lines first, a system call, a syntax error, a display of nothing
     cells = [

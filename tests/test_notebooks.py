@@ -165,7 +165,7 @@ def test_a_widget_follows_a_running_cell(memlab):
     (first, shown_first), *updates, (last, shown_last) = widget
     assert first == "display_data" and "application/vnd.jupyter.widget-view+json" in shown_first
     pages = [html for kind, html in updates if kind == "comm_msg" and "running" in html]
-    sizes = [float(re.search(r"holds \+([\d.]+) MiB", html)[1]) for html in pages]
+    sizes = [float(re.search(r"holds ([\d.]+) MiB", html)[1]) for html in pages]
     assert len(sizes) >= 2 and sizes == sorted(sizes) and sizes[0] < sizes[-1]
     assert last == "update_display_data" and "In[2] took" in shown_last["text/html"]
     # AND without widgets the output itself was replaced

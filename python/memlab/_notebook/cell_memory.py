@@ -19,7 +19,8 @@ _Rows = list[tuple[list[int], str, str]]
 
 
 class CellMemory:
-    """The figures of a cell that has run, or runs: in bytes, as `memlab.watch` has them.
+    """The figures of a cell that has run, or runs: in bytes, as `memlab.watch` has them; `allocated`, and how much of it
+    is `kept`, sum those of its lines.
 
     Shown as HTML in a notebook, with its peak, what it kept, a chart over time, and lines; as text elsewhere.
     """
@@ -28,17 +29,20 @@ class CellMemory:
         self.name = name
         self.device = watched.device
         self.start, self.peak, self.end = watched.start, watched.peak, watched.end
-        self.growth, self.kept = self.peak - self.start, self.end - self.start
+        self.growth = self.peak - self.start
         self.peak_reserved = watched.peak_reserved
         self.has_gap = watched.has_gap
         self.lines = watched.lines
         self.layers = watched.layers
         self.categories_at_peak = [(row.category, row.at_peak) for row in watched.categories]
         self.allocated = sum(line.allocated for line in self.lines)
+        # Of these: what it freed from before does not count.
+        self.kept = sum(line.kept for line in self.lines)
         self.device_name, self.device_bytes = _native.device_facts(self.device)
         self.error = error
         self._ended = ended
         self._why_not = why_not()
+        self._is_stopped = not _native.books_active()
         self.timeline = watched.timeline
 
     @property
@@ -53,14 +57,17 @@ class CellMemory:
         return f"{self.name} failed after {took}: {self.error}" if self.error else f"{self.name} took {took}"
 
     def _summary(self) -> str:
+        until = "after" if self._ended else "now"
         return (
-            f"peak {size(self.peak)} ({signed_size(self.growth)}), "
-            f"{'kept' if self._ended else 'holds'} {signed_size(self.kept)}, "
-            f"allocated {size(self.allocated)} in all; {size(self.start)} before it"
+            f"before {size(self.start)}, peak {size(self.peak)} ({signed_size(self.growth)}), {until} {size(self.end)} "
+            f"({signed_size(self.end - self.start)}); {'kept' if self._ended else 'holds'} {size(self.kept)} of the "
+            f"{size(self.allocated)} that it allocated"
         )
 
     def _notes(self) -> list[str]:
         notes = [f"no figures: {self._why_not}"] if self._why_not else []
+        if not notes and self._is_stopped:
+            notes.append("no figures: `memlab.stop()` ended the recording before the cell ended")
         if self.has_gap:
             notes.append("events are missing: the figures are those until then")
         return notes
@@ -75,7 +82,7 @@ class CellMemory:
         ]
         if len(rows) > _LINES:
             rest = [sizes for sizes, _, _ in rows[_LINES:]]
-            rows[_LINES:] = [([sum(column) for column in zip(*rest, strict=True)], f"{len(rest)} more lines", "")]
+            rows[_LINES:] = [([sum(column) for column in zip(*rest, strict=True)], looks.more_lines(len(rest)), "")]
         before = sum(line.at_peak for line in idle)
         if before:
             rows.append(([before, 0, 0], "from before the cell", ""))

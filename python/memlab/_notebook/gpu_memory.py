@@ -44,9 +44,8 @@ class GpuMemory:
         rows = [([line.live, line.at_peak], looks.place(line.file, line.line), line.code or "") for line in shown]
         rest = [line for line in self.lines[len(shown) :] if line.live or line.at_peak]
         if rest:
-            rows.append(
-                ([sum(line.live for line in rest), sum(line.at_peak for line in rest)], f"{len(rest)} more lines", "")
-            )
+            sums = [sum(line.live for line in rest), sum(line.at_peak for line in rest)]
+            rows.append((sums, looks.more_lines(len(rest)), ""))
         return rows, [sum(column) for column in zip(*(sizes for sizes, _, _ in rows), strict=True)]
 
     def _layer_rows(self) -> list[tuple[list[int], str, str]]:

@@ -93,6 +93,11 @@ def place(file: str | None, line: int | None) -> str:
     return "(no Python line)" if file is None else f"{file.rsplit('/', 1)[-1]}:{line}"
 
 
+def more_lines(count: int) -> str:
+    """What stands for the lines that have no row."""
+    return "1 more line" if count == 1 else f"{count} more lines"
+
+
 def layer_place(root: str | None, name: str | None, kind: str | None) -> str:
     """`model.blocks.3 (Block)`."""
     if name is None:

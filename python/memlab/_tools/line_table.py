@@ -99,6 +99,7 @@ def as_html(profile: FunctionProfile, columns: Sequence[str]) -> str:
         code = f"<td style='text-align:left;white-space:pre'><code>{html.escape(text)}</code></td>"
         body.append(f"<tr>{''.join(cells)}<td style='text-align:right;opacity:.6'>{number}</td>{code}</tr>")
     return (
-        f"<div class='memlab-lines' style='overflow-x:auto'>{title}<table><thead><tr style='vertical-align:bottom'>{heads}<th>line</th>"
+        f"<div class='memlab-lines' style='overflow-x:auto'>{title}"
+        f"<table><thead><tr style='vertical-align:bottom'>{heads}<th>line</th>"
         f"<th style='text-align:left'>code</th></tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )
