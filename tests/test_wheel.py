@@ -92,6 +92,8 @@ def test_metadata(wheel, unpacked):
     assert tags and all(tag.startswith("cp310-abi3-") for tag in tags)
     assert "Requires-Python: >=3.10" in metadata
     assert "License-Expression: MIT OR Apache-2.0" in metadata
+    # AND pytest finds the plugin
+    assert "[pytest11]\nmemlab=memlab.pytest_plugin\n" in (unpacked.about / "entry_points.txt").read_text()
     # AND it has no dependencies, in particular no PyTorch
     required = [line for line in metadata if line.startswith("Requires-Dist:")]
     assert required == ["Requires-Dist: torch>=2.6 ; extra == 'torch'"]

@@ -6,7 +6,6 @@ wider scope (class, module, package, session) are made before, and torn down lat
 
 from __future__ import annotations
 
-import gc
 import unittest
 from collections.abc import Generator
 from typing import Any
@@ -101,8 +100,7 @@ class Measuring:
             if isinstance(instance, unittest.TestCase):
                 vars(instance).clear()
             del instance
-            gc.collect()
-        window.end()
+        window.end(limit)
         item.stash[_ROW] = window.row(limited=any(self.limits[item]))
         item.user_properties.append(("memlab_peak_bytes", item.stash[_ROW]["peak"]))
         # What a test that failed has left is held by its traceback.
