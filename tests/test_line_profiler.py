@@ -337,6 +337,24 @@ def test_no_data_says_why(memlab):
     assert [" has no Python code" in text for text in said] == [True, True, False] and "is not profiled" in said[2]
 
 
+def test_a_profiler_goes_on_after_the_recording_was_stopped(memlab):
+    program = """
+    def work():
+        return torch.zeros(1 << 18, device="cuda")
+    prof = LineProfiler(work)
+    with prof, memlab.watch() as watched:
+        work()
+    memlab.stop()
+    stopped = [list(figures(prof, "line.hits")["work"].values()), watched.peak]
+    with prof, memlab.watch() as other:
+        kept = work()
+    write([stopped, figures(prof, "line.hits", "line.allocated")["work"], watched.peak, other.kept])
+    """
+    (stopped, found, old, new), _ = run_tool(memlab, FIGURES + dedent(program))
+    assert stopped == [[[None], [None]], 0] and old == 0 and new == MIB
+    assert found['return torch.zeros(1 << 18, device="cuda")'] == [1, MIB]
+
+
 def test_without_a_gpu_the_program_runs(memlab):
     program = """
     def work(): return torch.zeros(3).sum().item()

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hashbrown::HashMap;
 use memlab_trace::record::{FORMAT, Record};
@@ -43,7 +44,6 @@ pub struct Books {
     marks: std::collections::VecDeque<Mark>,
     watches: HashMap<u64, Watch>,
     profiles: HashMap<u64, LineProfile>,
-    last_id: u64,
     version_error: Option<WrongVersion>,
 }
 
@@ -161,14 +161,15 @@ impl Books {
         text
     }
 
-    fn next_id(&mut self) -> u64 {
-        self.last_id += 1;
-        self.last_id
+    /// An id that no other books of the process give: who asks with one of earlier books finds nothing.
+    fn next_id() -> u64 {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        LAST.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Begins to watch a block of code at this time of day; returns the id of the watch.
     pub fn begin_watch(&mut self, unix_ns: u64) -> u64 {
-        let id = self.next_id();
+        let id = Self::next_id();
         self.watches.insert(id, Watch::begin(&self.model, self.time_at(unix_ns)));
         id
     }
@@ -200,7 +201,7 @@ impl Books {
 
     /// Adds an empty line profile; returns its id.
     pub fn add_profile(&mut self) -> u64 {
-        let id = self.next_id();
+        let id = Self::next_id();
         self.profiles.insert(id, LineProfile::default());
         id
     }

@@ -82,12 +82,13 @@ class LineProfiler:
                 return
             self._before = _target_gpu
             set_target_gpu(self._target_gpu)
-            if not self._profile and ensure_started():
+            if ensure_started() and not _native.profile_enable(self._profile, True):
+                # The first time, and after `memlab.stop`.
                 self._profile = _native.profile_new()
                 for index in range(len(self._codes)):
                     self._add(index)
-            if self._profile:
                 _native.profile_enable(self._profile, True)
+            if self._profile:
                 for index, code in enumerate(self._codes):
                     line_hooks.add(code.code, code.first_line, self._profile, index)
 

@@ -39,14 +39,15 @@ pub fn profile_add(
     py.detach(|| live_books::current()?.books.add_function(profile, function))
 }
 
-/// The profile counts from now on, or no longer.
+/// The profile counts from now on, or no longer. Returns whether the books have it.
 #[pyfunction]
-pub fn profile_enable(py: Python, profile: u64, enabled: bool) {
+pub fn profile_enable(py: Python, profile: u64, enabled: bool) -> bool {
     py.detach(|| {
-        let (Some(library), Some(mut live)) = (Library::get(), live_books::current()) else { return };
+        let (Some(library), Some(mut live)) = (Library::get(), live_books::current()) else { return false };
         let moment = if enabled { Moment::Enabled } else { Moment::Disabled };
         live.books.mark(Mark { position: library.position(), profile, moment });
-    });
+        live.books.profile(profile).is_some()
+    })
 }
 
 /// Forgets the figures of a profile.
