@@ -29,7 +29,11 @@ _target_gpu = 0
 
 
 def set_target_gpu(gpu_id: int) -> None:
-    """Profiles this GPU from now on, in all line profilers; a number as of `torch.cuda.device`."""
+    """Profiles this GPU from now on, in all line profilers; a number as of `torch.cuda.device`.
+
+    >>> import memlab
+    >>> memlab.set_target_gpu(0)
+    """
     global _target_gpu
     _target_gpu = gpu_id
     _native.set_target_device(gpu_id)
@@ -63,7 +67,15 @@ class LineProfiler:
             self.add_function(function)
 
     def add_function(self, function: Any) -> None:
-        """Profiles one more function. Raises TypeError if it has no Python code."""
+        """Profiles one more function. Raises TypeError if it has no Python code.
+
+        >>> import memlab
+        >>> prof = memlab.LineProfiler()
+        >>> prof.add_function(len)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        TypeError: <built-in function len> has no Python code: ...
+        """
         code = code_of(function)
         with self._lock:
             if any(known.code is code.code for known in self._codes):
@@ -75,7 +87,13 @@ class LineProfiler:
                     line_hooks.add(code.code, code.first_line, self._profile, len(self._codes) - 1)
 
     def enable(self) -> None:
-        """Counts from now on. Nests with `disable`."""
+        """Counts from now on. Nests with `disable`.
+
+        >>> import memlab
+        >>> prof = memlab.LineProfiler()
+        >>> prof.enable()
+        >>> prof.disable()
+        """
         with self._lock:
             self._enabled += 1
             if self._enabled > 1:
@@ -93,7 +111,12 @@ class LineProfiler:
                     line_hooks.add(code.code, code.first_line, self._profile, index)
 
     def disable(self) -> None:
-        """Counts no longer. Other line profilers, debuggers and coverage tools are not touched."""
+        """Counts no longer. Other line profilers, debuggers and coverage tools are not touched.
+
+        >>> import memlab
+        >>> prof = memlab.LineProfiler()
+        >>> prof.disable()
+        """
         with self._lock:
             if self._enabled == 0:
                 return
@@ -110,7 +133,12 @@ class LineProfiler:
         _native.profile_add(self._profile, code.files, code.names, code.first_line, code.last_line)
 
     def clear(self) -> None:
-        """Forgets the figures, but not the functions."""
+        """Forgets the figures, but not the functions.
+
+        >>> import memlab
+        >>> prof = memlab.LineProfiler()
+        >>> prof.clear()
+        """
         if self._profile:
             _native.profile_clear(self._profile)
 
@@ -128,7 +156,13 @@ class LineProfiler:
             _native.profile_drop(self._profile)
 
     def profiles(self, func: Any = None) -> list[FunctionProfile]:
-        """The figures of all functions, or of `func`, by line."""
+        """The figures of all functions, or of `func`, by line.
+
+        >>> import memlab
+        >>> prof = memlab.LineProfiler()
+        >>> prof.profiles()
+        []
+        """
         found = self._figures()
         wanted = None if func is None else code_of(func).code
         codes = [(index, code) for index, code in enumerate(self._codes) if wanted is None or code.code is wanted]
@@ -173,6 +207,12 @@ class LineProfiler:
             ``"line.peak_delta"``, ``"line.allocated"``, ``"line.freed"``, ``"line.kept"``, ``"line.backward"``,
             ``"line.allocations"``, ``"line.hits"``. A ``peak`` is the most while the line ran; the other counters are those
             at its end, and of several executions the most is shown. ValueError for other names.
+
+        >>> import memlab
+        >>> memlab.LineProfiler().display(columns=["active_bytes.all.most"])  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: 'active_bytes.all.most' is no column: ...
         """
         tables = self.profiles(func)
         for column in columns:
@@ -187,7 +227,13 @@ class LineProfiler:
             self.print_stats(func, columns)
 
     def print_stats(self, func: Any = None, columns: Sequence[str] = DEFAULT_COLUMNS, stream: TextIO | None = None) -> None:
-        """Writes the figures as text, to `stream` or stdout. `func` and `columns` as for `display`."""
+        """Writes the figures as text, to `stream` or stdout. `func` and `columns` as for `display`.
+
+        >>> import memlab
+        >>> memlab.LineProfiler().print_stats()
+        no data: no function is profiled: pass functions to LineProfiler()
+        <BLANKLINE>
+        """
         stream = sys.stdout if stream is None else stream
         if not self._codes:
             stream.write("no data: no function is profiled: pass functions to LineProfiler()\n")
@@ -213,7 +259,11 @@ _shown_at_exit: list[tuple[Any, Sequence[str]]] = []
 
 
 def clear_global_line_profiler() -> None:
-    """Forgets what `profile` has counted so far."""
+    """Forgets what `profile` has counted so far.
+
+    >>> import memlab
+    >>> memlab.clear_global_line_profiler()
+    """
     _global_line_profiler.clear()
 
 
@@ -253,7 +303,14 @@ def profile_every(
 ) -> Callable[[_Function], _Function]:
     """Profiles a function, and prints its figures after every `output_interval` calls. A decorator.
 
-    enable: False leaves the function as it is. `columns` as for `LineProfiler.display`.
+    enable: False leaves the function as it is. `columns` as for `LineProfiler.display`. ValueError for an interval below 1.
+
+    >>> import memlab
+    >>> @memlab.profile_every(10)
+    ... def double(x):
+    ...     return x + x
+    >>> double(1)
+    2
     """
     if output_interval < 1:
         raise ValueError(f"output_interval is {output_interval}: use 1 to print after every call")

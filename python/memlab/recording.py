@@ -75,6 +75,9 @@ def stop() -> None:
     """Ends what `start` began: the trace file is complete, and the tools forget what they know.
 
     The hooks stay and record to memory, so that `start` can be called again. A trace that ``memlab run`` writes goes on.
+
+    >>> import memlab
+    >>> memlab.stop()
     """
     _native.books_stop()
     path = trace_path()
@@ -90,7 +93,7 @@ def trace_path() -> str | None:
 
 def status_of_recording() -> dict[str, Any] | None:
     """What `memlab ps` knows of this process; None: nothing is recorded yet."""
-    text = _native.recording_status()
+    text = _native.recording_status() if _native.library_found() else None
     return None if text is None else json.loads(text)
 
 
@@ -120,10 +123,13 @@ def _reason_not_to_load() -> str | None:
     """Why the tools return nothing: there is nothing to record here."""
     if sys.platform != "linux":
         return "memlab records on Linux only: the tools return empty results"
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
-    if cuda is not None and not cuda._is_compiled():
+    torch: Any = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    if not hasattr(cuda, "is_initialized"):  # Not imported, or just being imported.
+        return None
+    if not torch.backends.cuda.is_built():
         return "this PyTorch is built without CUDA: the tools return empty results"
-    if cuda is not None and not getattr(cuda, "_initialized", False):
+    if not cuda.is_initialized():
         # `torch.cuda.is_available()` would ask CUDA, which no forked child could use afterwards.
         count = getattr(cuda, "_device_count_nvml", lambda: -1)()
         if count == 0 or not _native.driver_found():

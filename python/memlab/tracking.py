@@ -110,6 +110,10 @@ class Tracker:
 
     Sizes are bytes. `device` is a number, ``"cuda:1"`` or a `torch.device`; None: torch's current device. Without CUDA every
     method returns zeros or an empty list, and one line on stderr says why.
+
+    >>> import memlab
+    >>> memlab.tracker.totals().allocated == sum(block.nbytes for block in memlab.tracker.live_blocks())
+    True
     """
 
     def __init__(self) -> None:
@@ -117,18 +121,33 @@ class Tracker:
 
     @property
     def active(self) -> bool:
-        """Whether books are kept."""
+        """Whether books are kept.
+
+        >>> import memlab
+        >>> memlab.tracker.active in (True, False)
+        True
+        """
         return _native.books_active()
 
     @property
     def why_not(self) -> str | None:
-        """Why nothing is recorded; None: it is, or no tool was used yet."""
+        """Why nothing is recorded; None: it is, or no tool was used yet.
+
+        >>> import memlab
+        >>> memlab.tracker.active and memlab.tracker.why_not is not None
+        False
+        """
         return why_not()
 
     @property
     def lost_events(self) -> int:
         """How many events are missing, because they came faster than the recording could be kept below MEMLAB_TRACE_MAX.
-        0: every figure is exact."""
+        0: every figure is exact.
+
+        >>> import memlab
+        >>> memlab.tracker.lost_events
+        0
+        """
         return _native.lost_events()
 
     def totals(self, device: Device = None) -> Totals:
@@ -136,46 +155,83 @@ class Tracker:
         `torch.cuda.memory_reserved()`, to the byte.
 
         >>> import memlab
-        >>> memlab.tracker.totals().allocated >= 0
+        >>> import torch
+        >>> memlab.tracker.totals().allocated == torch.cuda.memory_allocated()
         True
         """
         ensure_started()
         return Totals(*_native.totals(devices.index_of(device)))
 
     def live_blocks(self, device: Device = None) -> list[Block]:
-        """Every live block of PyTorch's allocator, by address."""
+        """Every live block of PyTorch's allocator, by address.
+
+        >>> import memlab
+        >>> [block.line for block in memlab.tracker.live_blocks() if block.nbytes > 1 << 50]
+        []
+        """
         self._ask()
         return [Block(*row) for row in _native.blocks(devices.index_of(device))]
 
     def by_line(self, device: Device = None) -> list[LineMemory]:
-        """What every line of the program holds, the largest first. They sum to what is allocated."""
+        """What every line of the program holds, the largest first. They sum to what is allocated.
+
+        >>> import memlab
+        >>> sum(line.live for line in memlab.tracker.by_line()) == memlab.tracker.totals().allocated
+        True
+        """
         ensure_started()
         rows = _native.lines(devices.index_of(device))
         return [LineMemory(*row[:3], text_of(*row[:2], row[3]), *row[4:]) for row in rows]
 
     def by_layer(self, device: Device = None) -> list[LayerMemory]:
-        """What every layer holds, the largest first. They sum to what is allocated."""
+        """What every layer holds, the largest first. They sum to what is allocated.
+
+        >>> import memlab
+        >>> sum(layer.live for layer in memlab.tracker.by_layer()) == memlab.tracker.totals().allocated
+        True
+        """
         self._ask()
         return [LayerMemory(*row) for row in _native.layers(devices.index_of(device))]
 
     def by_category(self, device: Device = None) -> list[CategoryMemory]:
         """What memory is used for: parameters, gradients, optimizer state, activations and so on, then what is no block of
-        PyTorch's: library workspaces, cached memory, the CUDA context, other processes. They sum to the device's use."""
+        PyTorch's: library workspaces, cached memory, the CUDA context, other processes. They sum to the device's use.
+
+        >>> import memlab
+        >>> sum(row.live for row in memlab.tracker.by_category()) == memlab.tracker.totals().used
+        True
+        """
         self._ask()
         return [CategoryMemory(*row) for row in _native.categories(devices.index_of(device))]
 
     def peak(self, device: Device = None) -> Peak:
-        """The moment at which most was allocated, since the last `reset_peak`."""
+        """The moment at which most was allocated, since the last `reset_peak`.
+
+        >>> import memlab
+        >>> memlab.tracker.peak().allocated >= memlab.tracker.totals().allocated
+        True
+        """
         ensure_started()
         return Peak(*_native.peak(devices.index_of(device)))
 
     def reset_peak(self, device: Device = None) -> None:
-        """What is allocated now becomes the peak. `torch.cuda.max_memory_allocated()` is not touched."""
+        """What is allocated now becomes the peak. `torch.cuda.max_memory_allocated()` is not touched.
+
+        >>> import memlab
+        >>> memlab.tracker.reset_peak()
+        >>> memlab.tracker.peak().allocated == memlab.tracker.totals().allocated
+        True
+        """
         ensure_started()
         _native.reset_peak(devices.index_of(device))
 
     def mark(self, name: str, device: Device = None) -> Mark:
-        """Remembers this moment under a name, in `marks`."""
+        """Remembers this moment under a name, in `marks`.
+
+        >>> import memlab
+        >>> memlab.tracker.mark("loaded").name
+        'loaded'
+        """
         totals, index = self.totals(device), devices.index_of(device)
         mark = Mark(name, _native.latest_time(), index, totals.allocated, totals.reserved, totals.peak_allocated)
         self._marks.append(mark)
@@ -183,11 +239,23 @@ class Tracker:
 
     @property
     def marks(self) -> list[Mark]:
-        """The moments that `mark` named, in order."""
+        """The moments that `mark` named, in order.
+
+        >>> import memlab
+        >>> memlab.tracker.clear_marks()
+        >>> memlab.tracker.mark("loaded") in memlab.tracker.marks
+        True
+        """
         return list(self._marks)
 
     def clear_marks(self) -> None:
-        """Forgets the marks."""
+        """Forgets the marks.
+
+        >>> import memlab
+        >>> memlab.tracker.clear_marks()
+        >>> memlab.tracker.marks
+        []
+        """
         self._marks.clear()
 
     def _ask(self) -> None:

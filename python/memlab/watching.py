@@ -129,50 +129,113 @@ class watch:
 
     @property
     def start(self) -> int:
-        """Bytes allocated when the block began."""
+        """Bytes allocated when the block began.
+
+        >>> import memlab
+        >>> with memlab.watch() as watched:
+        ...     pass
+        >>> watched.start == watched.end
+        True
+        """
         return self._figures()[0]
 
     @property
     def peak(self) -> int:
-        """The most bytes allocated at once in the block: `torch.cuda.max_memory_allocated()`, had it been reset before."""
+        """The most bytes allocated at once in the block: `torch.cuda.max_memory_allocated()`, had it been reset before.
+
+        >>> import memlab
+        >>> with memlab.watch() as watched:
+        ...     pass
+        >>> watched.peak == watched.start
+        True
+        """
         return self._figures()[1]
 
     @property
     def end(self) -> int:
-        """Bytes allocated when the block ended."""
+        """Bytes allocated when the block ended.
+
+        >>> import memlab
+        >>> with memlab.watch() as watched:
+        ...     pass
+        >>> watched.end == memlab.tracker.totals().allocated
+        True
+        """
         return self._figures()[2]
 
     @property
     def growth(self) -> int:
-        """How far the peak is above the start."""
+        """How far the peak is above the start.
+
+        >>> import memlab
+        >>> with memlab.watch() as watched:
+        ...     pass
+        >>> watched.growth
+        0
+        """
         start, peak, *_ = self._figures()
         return peak - start
 
     @property
     def kept(self) -> int:
-        """How much more is allocated at the end than at the start; negative if the block freed more than it kept."""
+        """How much more is allocated at the end than at the start; negative if the block freed more than it kept.
+
+        >>> import memlab
+        >>> with memlab.watch() as watched:
+        ...     pass
+        >>> watched.kept
+        0
+        """
         start, _, end, *_ = self._figures()
         return end - start
 
     @property
     def peak_reserved(self) -> int:
-        """The most bytes that PyTorch's allocator reserved in the block."""
+        """The most bytes that PyTorch's allocator reserved in the block.
+
+        >>> import memlab
+        >>> with memlab.watch() as watched:
+        ...     pass
+        >>> watched.peak_reserved >= watched.peak
+        True
+        """
         return self._figures()[3]
 
     @property
     def has_gap(self) -> bool:
-        """Whether events are missing: the figures are those until then."""
+        """Whether events are missing: the figures are those until then.
+
+        >>> import memlab
+        >>> with memlab.watch() as watched:
+        ...     pass
+        >>> watched.has_gap
+        False
+        """
         return self._figures()[4]
 
     @property
     def lines(self) -> list[WatchedLine]:
-        """What every line did, the largest at the peak first."""
+        """What every line did, the largest at the peak first.
+
+        >>> import memlab
+        >>> with memlab.watch() as watched:
+        ...     pass
+        >>> sum(line.at_peak for line in watched.lines) == watched.peak
+        True
+        """
         rows = _native.watch_lines(self._id, self.device)
         return [WatchedLine(*row[:3], text_of(*row[:2], row[3]), *row[4:]) for row in rows]
 
     @property
     def layers(self) -> list[WatchedLayer]:
-        """What every layer held, the largest at the peak first."""
+        """What every layer held, the largest at the peak first.
+
+        >>> import memlab
+        >>> with memlab.watch() as watched:
+        ...     pass
+        >>> sum(layer.at_peak for layer in watched.layers) == watched.peak
+        True
+        """
         return [WatchedLayer(*row) for row in _native.watch_layers(self._id, self.device)]
 
     @property

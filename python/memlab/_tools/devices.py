@@ -33,6 +33,6 @@ def current() -> int:
         return 0
     # `torch.cuda.current_device()` would initialise CUDA.
     cuda = getattr(torch, "cuda", None)
-    if cuda is None or not getattr(cuda, "_initialized", False):
+    if not hasattr(cuda, "is_initialized") or not cuda.is_initialized():  # It may be being imported.
         return 0
-    return int(torch._C._cuda_getDevice())
+    return int(cuda.current_device())

@@ -22,11 +22,11 @@ METRICS = ("current", "peak", "allocated", "freed")
 
 
 def _sample(device: int) -> list[tuple[int, ...]]:
-    torch: Any = sys.modules.get("torch")
-    if not getattr(getattr(torch, "cuda", None), "_initialized", False):
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    if not hasattr(cuda, "is_initialized") or not cuda.is_initialized():  # It may be being imported.
         return [(0,) * len(METRICS)] * (len(SAMPLED) * len(POOLS))
-    # `torch.cuda.memory_stats` takes several times as long for the same.
-    stats = torch._C._cuda_memoryStats(device)
+    # `memory_stats` takes several times as long for the same.
+    stats = cuda.memory_stats_as_nested_dict(device)
     return [tuple(stats[name][pool][metric] for metric in METRICS) for name in SAMPLED for pool in POOLS]
 
 
