@@ -1,13 +1,19 @@
 """Ranges that a program names, with `memlab.annotate` or NVTX: each has what was allocated in it, to the byte."""
 
+import csv
 import json
 import os
+import pickle
 import subprocess
 import sysconfig
+from collections import Counter
+from functools import partial
 from pathlib import Path
 
+import jsonschema
 import pytest
 from conftest import PROGRAMS, ROOT
+from test_export import export, read_perfetto
 from trace_reader import Trace
 
 PROGRAM = PROGRAMS / "annotated.py"
@@ -145,6 +151,61 @@ def test_every_function_of_nvtx(memlab, nvtx_headers):
         ["ascii"],
         [],
     ]
+
+
+def test_exports_have_the_ranges(memlab):
+    # GIVEN a training in ranges
+    run = annotated(memlab, "backward")
+    report = memlab.report(run.trace)
+    at_peak, at_end = ranges(report, "live_bytes_at_peak"), ranges(report)
+    exported = partial(export, memlab, run.trace)
+
+    # THEN the blocks of the moment say which range they are of, and sum to the report's figures
+    ours = json.loads(exported("json").read_text())
+    assert {"/".join(row["path"]) or "outside": row["live_bytes"] for row in ours["ranges"]} == at_peak
+    blocks = Counter()
+    for segment in ours["segments"]:
+        for block in segment["blocks"]:
+            blocks["/".join(block.get("range", [])) or "outside"] += block["bytes"]
+    assert blocks == at_peak
+    with open(exported("csv"), newline="") as file:
+        rows = Counter()
+        for row in csv.DictReader(file, strict=True):
+            rows[row["range"] or "outside"] += int(row["bytes"])
+    assert rows == at_peak
+
+    # AND a second profile for speedscope has the ranges around the calls
+    file = json.loads(exported("speedscope", "--at", "end").read_text())
+    jsonschema.validate(file, json.loads((ROOT / "tests" / "schemas" / "speedscope.json").read_text()))
+    by_stack, by_range = file["profiles"]
+    assert by_stack["endValue"] == by_range["endValue"] == report["devices"][0]["allocated_bytes"]
+    assert by_range["name"] == "cuda:0 allocated at the end, by range"
+    held = Counter()
+    for sample, weight in zip(by_range["samples"], by_range["weights"], strict=True):
+        frames = [file["shared"]["frames"][index] for index in sample]
+        path = [frame["name"] for frame in frames if "file" not in frame and frame["name"] != "(no Python line)"]
+        held["outside" if path == ["(outside any range)"] else "/".join(path)] += weight
+    assert held == at_end
+
+    # AND so do PyTorch's snapshot, where its own annotations are, …
+    snapshot = pickle.loads(exported("memory_viz", "--at", "end").read_bytes())
+    allocated = Counter()
+    for event in snapshot["device_traces"][0]:
+        if event["action"] == "alloc":
+            allocated[event.get("user_metadata", "outside")] += event["size"]
+    assert allocated == ranges(report, "allocated_bytes")
+
+    # … and the run over time, where each range is a slice of its thread
+    _, events = read_perfetto(exported("perfetto"))
+    depth, names = 0, set()
+    (main,) = (name for name in events if name.startswith("ranges of") and "autograd" not in name)
+    for _, event in events[main]:
+        depth += 1 if event.type == event.TYPE_SLICE_BEGIN else -1
+        assert depth >= 0
+        names.add(event.name)
+    assert depth == 0
+    assert names == {"", "step", "forward", "backward", "again", "first", "second"}
+    assert any("autograd" in name for name in events if name.startswith("ranges of"))
 
 
 def test_a_difference_of_ranges(memlab):

@@ -282,6 +282,8 @@ def test_hostile_names_are_read_in_every_format(tmp_path):
 {{"frame":1,"file":"/gpt/a.py","line":null,"function":{text}}}
 {{"stack":1,"parent":0,"frame":1}}
 {{"layer":1,"parent":0,"type":"GPT","name":{text}}}
+{{"range":1,"parent":1,"name":{text}}}
+["range",500000000,1,1]
 ["a",1000000000,1,0,4096,1024,1,1,1]
 ["a",1000000000,1,0,4100,1024,1,1,1]
 ["oom",2000000000,1,0,18446744073709551615,4096,2097152,1,1]
@@ -293,8 +295,9 @@ def test_hostile_names_are_read_in_every_format(tmp_path):
     with open(export(memlab, trace, "csv"), newline="") as file:
         row = next(csv.DictReader(file, strict=True))
     assert (row["function"], row["layer"], row["line"]) == ("'" + function, "'" + function, "")
+    assert row["range"] == "'" + function
     ours = json.loads(export(memlab, trace, "json").read_text())
-    assert ours["frames"][0]["function"] == ours["stray_blocks"][0]["layer"] == name
+    assert ours["frames"][0]["function"] == ours["stray_blocks"][0]["layer"] == ours["stray_blocks"][0]["range"][0] == name
     speedscope = json.loads(export(memlab, trace, "speedscope").read_text())
     jsonschema.validate(speedscope, json.loads((ROOT / "tests" / "schemas" / "speedscope.json").read_text()))
     snapshot = pickle.loads(export(memlab, trace, "memory_viz", "--at", "end").read_bytes())
@@ -302,6 +305,7 @@ def test_hostile_names_are_read_in_every_format(tmp_path):
     assert snapshot["device_traces"][0][-1]["size"] == (1 << 64) - 1
     tracks, events = read_perfetto(export(memlab, trace, "perfetto"))
     assert function in {track.thread.thread_name for track in tracks}
+    assert [event.name for _, event in events["ranges of " + function]] == [function, ""]
     assert {fact.name for _, event in events["cuda:0 events"] for fact in event.debug_annotations} >= {"line", "layer"}
 
 

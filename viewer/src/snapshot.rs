@@ -11,7 +11,7 @@ use std::sync::Arc;
 use memlab_trace::record::{Header, Phase};
 use memlab_trace::{
     AllocationTotals, CategoryView, CodeOrigin, DeviceView, DriverView, EventKind, EventView, GrowthView, LayerView,
-    Line, LineView, Model, OomView, Replay, Scope, SegmentMap, Sources, StepView, Timeline,
+    Line, LineView, Model, OomView, RangeView, Replay, Scope, SegmentMap, Sources, StepView, Timeline,
 };
 
 pub use self::calls::Calls;
@@ -211,6 +211,8 @@ pub struct DeviceSnapshot {
     pub lines: Vec<LineFigures>,
     /// By layer; only those that hold or held something.
     pub layers: Vec<LayerView>,
+    /// By range; nothing if the program names none.
+    pub ranges: Vec<RangeView>,
     /// By step.
     pub steps: Vec<StepView>,
     /// Which lines hold more from step to step.
@@ -337,6 +339,7 @@ impl DeviceSnapshot {
             categories: model.categories(index).to_vec(),
             lines: model.lines(index).into_iter().map(row).collect(),
             layers: model.layers(index),
+            ranges: model.ranges(index),
             steps: model.device_steps(index).to_vec(),
             driver: model.driver_memory(index),
             relations: detail.has_relations().then(|| Arc::new(Relations::new(&model.attributions(index)))),
@@ -360,6 +363,7 @@ impl DeviceSnapshot {
         }
         self.show_lines(then);
         self.show_layers(then);
+        self.show_ranges(then);
         self.driver.clone_from(&then.driver);
         // Growth is that of the run, as in the table.
         self.calls = then.calls.as_ref().map(|calls| Arc::new(calls.with_growth(&self.growth)));
@@ -396,6 +400,21 @@ impl DeviceSnapshot {
         }
         for ((root, name), live_bytes) in earlier.into_iter().filter(|(_, bytes)| *bytes > 0) {
             self.layers.push(LayerView { root, name, live_bytes, ..LayerView::default() });
+        }
+    }
+
+    fn show_ranges(&mut self, then: &Self) {
+        let earlier: HashMap<_, _> =
+            then.ranges.iter().map(|row| (&row.path, (row.live_bytes, row.live_blocks))).collect();
+        for row in &mut self.ranges {
+            (row.live_bytes, row.live_blocks) = match earlier.get(&row.path) {
+                Some(held) => *held,
+                // Before the first range, everything is in none.
+                None if earlier.is_empty() && row.path.is_empty() => {
+                    (then.totals.allocated_bytes, then.totals.live_blocks)
+                }
+                None => (0, 0),
+            };
         }
     }
 

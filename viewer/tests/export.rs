@@ -136,9 +136,9 @@ fn live_blocks_as_csv() {
     let output = export(&folder, &["a.jsonl", "--format", "csv", "-o", "-", "--device", "1"]);
     assert_eq!(
         String::from_utf8(output.stdout).unwrap(),
-        "device,address,bytes,category,layer,file,line,function,allocated_at_s,stack\r\n\
-         1,66560,4096,parameter,h.0,/gpt/train.py,3,main,2.000000000,main (/gpt/train.py:3);linear (/venv/torch/nn.py:9)\r\n\
-         1,71680,2048,temporary,h.0,/gpt/train.py,3,main,4.000000000,main (/gpt/train.py:3);linear (/venv/torch/nn.py:9)\r\n"
+        "device,address,bytes,category,layer,file,line,function,allocated_at_s,stack,range\r\n\
+         1,66560,4096,parameter,h.0,/gpt/train.py,3,main,2.000000000,main (/gpt/train.py:3);linear (/venv/torch/nn.py:9),\r\n\
+         1,71680,2048,temporary,h.0,/gpt/train.py,3,main,4.000000000,main (/gpt/train.py:3);linear (/venv/torch/nn.py:9),\r\n"
     );
 }
 

@@ -186,6 +186,51 @@ fn table_of_layers_filtered() {
     });
 }
 
+/// A training whose steps are ranges, and what is outside of them.
+fn in_ranges() -> Story {
+    let mut story = Story::begin(4242, None);
+    story.device(0, 141 * GIB);
+    for (id, parent, name) in
+        [(1, 0, "load"), (2, 0, "step"), (3, 2, "forward"), (4, 3, "attention"), (5, 2, "backward")]
+    {
+        story.line(&format!(r#"{{"range":{id},"parent":{parent},"name":"{name}"}}"#));
+    }
+    for (range, mib, stack, layer, flags) in [
+        (1, 3072, 1, 0, 64),
+        (0, 96, 6, 0, 0),
+        (3, 900, 4, 12, 5),
+        (4, 700, 3, 11, 5),
+        (5, 1024, 3, 11, 18),
+        (2, 64, 5, 0, 3),
+    ] {
+        story.line(&format!(r#"["range",0,1,{range}]"#));
+        story.alloc(0, mib << 20, stack, layer, flags);
+    }
+    story
+}
+
+#[test]
+fn table_of_ranges() {
+    assert_looks("ranges", |_| {
+        // GIVEN a program that names ranges
+        let mut app = app_on(vec![in_ranges().process(ProcessState::Recording)], 5);
+        // WHEN they are shown in place of the layers, and one that holds another is closed
+        press(&mut app, "3ajjh");
+        app
+    });
+}
+
+#[test]
+fn a_program_without_ranges() {
+    let mut app = live(2);
+    press(&mut app, "3a");
+    let screen = format!("{}", draw(&mut app, (120, 40)).backend());
+    assert!(screen.contains("none: memlab.annotate(\"forward\") names a range"), "{screen}");
+    // The layers come back with the same key.
+    press(&mut app, "a");
+    assert!(!format!("{}", draw(&mut app, (120, 40)).backend()).contains("names a range"));
+}
+
 #[test]
 fn output_of_the_program() {
     assert_looks("output", |size| {

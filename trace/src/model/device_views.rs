@@ -219,9 +219,23 @@ impl DeviceState {
     }
 
     pub(crate) fn stacks(&self) -> Vec<StackView> {
-        let mut stacks: HashMap<u32, StackView> = HashMap::new();
+        let mut views: Vec<StackView> = self.stacks_by(|_| 0).into_values().collect();
+        views.sort_unstable_by_key(|view| view.stack);
+        views
+    }
+
+    pub(crate) fn stacks_in_ranges(&self) -> Vec<(u32, StackView)> {
+        let stacks = self.stacks_by(|cell| cell.key.range).into_iter();
+        let mut views: Vec<(u32, StackView)> = stacks.map(|((range, _), view)| (range, view)).collect();
+        views.sort_unstable_by_key(|(range, view)| (*range, view.stack));
+        views
+    }
+
+    /// Sums by what `group` gives, and by stack.
+    fn stacks_by(&self, group: impl Fn(&Cell) -> u32) -> HashMap<(u32, u32), StackView> {
+        let mut stacks: HashMap<(u32, u32), StackView> = HashMap::new();
         for cell in &self.ledger.cells {
-            let view = stacks.entry(cell.key.stack).or_default();
+            let view = stacks.entry((group(cell), cell.key.stack)).or_default();
             view.stack = cell.key.stack;
             add(&mut view.allocations, cell.allocations);
             add(&mut view.allocated_bytes, cell.allocated_bytes);
@@ -229,9 +243,7 @@ impl DeviceState {
             add(&mut view.live_blocks, cell.blocks);
             add(&mut view.live_bytes_at_peak, self.ledger.at_peak(cell));
         }
-        let mut views: Vec<StackView> = stacks.into_values().collect();
-        views.sort_unstable_by_key(|view| view.stack);
-        views
+        stacks
     }
 
     pub(crate) fn timeline_view(&self) -> Timeline {

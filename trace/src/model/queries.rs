@@ -163,6 +163,16 @@ impl Model {
         self.device_state(device).map(|state| state.ranges(&self.symbols)).unwrap_or_default()
     }
 
+    /// What each stack holds on a device, for each range in which it allocated (0: none), by range and stack.
+    pub fn stacks_in_ranges(&self, device: i32) -> Vec<(u32, StackView)> {
+        self.device_state(device).map(DeviceState::stacks_in_ranges).unwrap_or_default()
+    }
+
+    /// The range that a thread is in; 0: none.
+    pub fn range_of_thread(&self, thread: u32) -> u32 {
+        self.threads.indexes.get(&thread).map_or(0, |index| self.threads.ranges[*index as usize])
+    }
+
     /// The names of a range and of those around it.
     pub fn range_path(&self, range: u32) -> RangePath {
         self.symbols.range_path(range)

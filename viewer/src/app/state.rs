@@ -245,7 +245,7 @@ impl App {
         let after = self.context.moment;
         if before != after {
             self.lines.table.follow(before, after);
-            self.layers.table.follow(before, after);
+            self.layers.follow(before, after);
         }
         result
     }

@@ -126,6 +126,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             if course.lost_phases() {
                 notes.push("too many phases to show: they were left out".to_owned());
             }
+            if course.lost_ranges() {
+                notes.push("too many ranges to show: they were left out".to_owned());
+            }
             loaded.snapshot.model.time()
         }
         Format::MemoryViz => {

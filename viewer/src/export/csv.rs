@@ -9,10 +9,10 @@ use memlab_trace::{Line, ResolvedSnapshot};
 
 use crate::text::clean;
 
-const HEAD: &str = "device,address,bytes,category,layer,file,line,function,allocated_at_s,stack";
+const HEAD: &str = "device,address,bytes,category,layer,file,line,function,allocated_at_s,stack,range";
 
 /// Writes the blocks of one device or of all, by device and address. `stack` is the whole stack from the outermost call
-/// on, its frames separated by semicolons; see [`stack_field`].
+/// on, its frames separated by semicolons; see [`stack_field`]. `range` is the path of the range that the program names.
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ pub fn write(out: &mut dyn Write, snapshot: &ResolvedSnapshot, device: Option<i3
         let (seconds, ns) = (block.time / 1_000_000_000, block.time % 1_000_000_000);
         write!(
             out,
-            "{index},{},{},{},{},{},{number},{},{seconds}.{ns:09},{}\r\n",
+            "{index},{},{},{},{},{},{number},{},{seconds}.{ns:09},{},{}\r\n",
             block.address,
             block.bytes,
             block.category.as_str(),
@@ -34,6 +34,7 @@ pub fn write(out: &mut dyn Write, snapshot: &ResolvedSnapshot, device: Option<i3
             field(line.as_ref().map_or("", |line| &line.file)),
             field(line.as_ref().map_or("", |line| &line.function)),
             field(&stack_field(&snapshot.final_model.frames(block.stack))),
+            field(&snapshot.final_model.range_path(block.range).join("/")),
         )?;
     }
     Ok(())

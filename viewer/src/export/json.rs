@@ -28,6 +28,7 @@ struct Export {
     /// Which of the two says more, or was asked for.
     lines_shown: &'static str,
     layers: Vec<LayerRow>,
+    ranges: Vec<RangeRow>,
     steps: Vec<StepRow>,
     frames: Vec<Place>,
     /// Innermost frame first, as indexes into `frames`.
@@ -99,6 +100,16 @@ struct LayerRow {
     live_bytes: u64,
 }
 
+/// What was allocated in a range that the program names, without those inside it. With the row whose path is empty, which
+/// is outside any range, they sum to what is allocated. There are none if the program names none.
+#[derive(Serialize)]
+struct RangeRow {
+    device: i32,
+    /// The names of the range and of those around it, the outermost first.
+    path: Vec<String>,
+    live_bytes: u64,
+}
+
 #[derive(Serialize)]
 struct SegmentRow {
     device: i32,
@@ -119,6 +130,9 @@ struct BlockRow {
     category: &'static str,
     phase: Phase,
     layer: Option<String>,
+    /// The names of its range and of those around it, the outermost first; absent: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    range: Vec<String>,
     /// An index into `stacks`; null: no Python frame.
     stack: Option<usize>,
     time_ns: u64,
@@ -187,6 +201,16 @@ pub fn write(out: &mut dyn Write, path: &Path, loaded: &LoadedMoment, device: Op
         library_lines: line_rows(&held, Scope::Libraries, &places),
         lines_shown: whole.scope().as_str(),
         layers: held.iter().flat_map(|(device, held)| layer_rows(*device, held)).collect(),
+        ranges: held
+            .iter()
+            .flat_map(|(device, held)| {
+                held.ranges.iter().map(|range| RangeRow {
+                    device: *device,
+                    path: names_of(&range.path),
+                    live_bytes: range.bytes,
+                })
+            })
+            .collect(),
         steps: steps(moment),
         frames,
         stacks,
@@ -248,6 +272,10 @@ fn layer_rows(device: i32, held: &Holdings) -> impl Iterator<Item = LayerRow> {
     })
 }
 
+fn names_of(path: &[Arc<str>]) -> Vec<String> {
+    path.iter().map(|name| name.to_string()).collect()
+}
+
 /// The segments of a device with their blocks, and the blocks in none.
 fn segment_rows(snapshot: &ResolvedSnapshot, device: i32, stacks: &mut Stacks<'_>) -> (Vec<SegmentRow>, Vec<BlockRow>) {
     let now = snapshot.model.time();
@@ -258,6 +286,7 @@ fn segment_rows(snapshot: &ResolvedSnapshot, device: i32, stacks: &mut Stacks<'_
         category: block.category.as_str(),
         phase: block.phase,
         layer: text(snapshot.final_model.layer_of(block).name),
+        range: names_of(&snapshot.final_model.range_path(block.range)),
         stack: stacks.index(block.stack),
         time_ns: block.time,
         age_ns: now.saturating_sub(block.time),

@@ -16,6 +16,7 @@ pub use events::Events;
 
 use super::pickle::{Memo, Pickler};
 use crate::moment::LoadedMoment;
+use crate::ranges::range_name;
 use crate::text::clean;
 use events::{Action, Event};
 
@@ -187,6 +188,11 @@ fn write_event(p: &mut Pickler<'_>, stacks: &mut Stacks<'_>, start_ns: u64, even
         p.integer(0)?;
         p.text("time_us")?;
         p.integer(start_ns.saturating_add(event.time) / 1000)?;
+        if event.range != 0 {
+            // Where `torch.cuda.memory._set_memory_metadata` puts its text, which the viewer shows.
+            p.text("user_metadata")?;
+            p.text(&range_name(&stacks.whole.range_path(event.range)))?;
+        }
         p.text("frames")?;
         stacks.write(p, event.stack)
     })

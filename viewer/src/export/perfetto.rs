@@ -1,5 +1,5 @@
 //! A run over time for <https://ui.perfetto.dev>: counters of memory for each device, the steps, what every thread was
-//! doing, the peaks and the out-of-memory events.
+//! doing, the ranges that the program names, the peaks and the out-of-memory events.
 //!
 //! Times are nanoseconds since 1970, and ids follow from the trace's own: the exports of several ranks can be put one
 //! after the other into one file, and lie beside each other in time.
@@ -16,6 +16,7 @@ use memlab_trace::{DeviceView, Model, TotalsView};
 use prost::Message;
 
 pub use course::Course;
+use course::RangeChange;
 
 use crate::format::{self, Units};
 use crate::moment::LoadedMoment;
@@ -39,6 +40,7 @@ pub fn write(out: &mut dyn Write, loaded: &LoadedMoment, course: &Course, device
     packets.describe(process_track(process, &header))?;
     steps(&mut packets, loaded, &header, process)?;
     phases(&mut packets, whole, course, &header, process)?;
+    ranges(&mut packets, loaded, course, &header, process)?;
     for view in whole.devices().into_iter().filter(|view| device.is_none_or(|device| device == view.index)) {
         counters(&mut packets, course, &view, &header, process)?;
         instants(&mut packets, loaded, &view, &header, process)?;
@@ -121,6 +123,45 @@ fn phases(packets: &mut Packets<'_>, whole: &Model, course: &Course, header: &He
             packets
                 .event(slice.begin, TrackEvent::new(EventType::SliceBegin, track).named("phase", name.to_owned()))?;
             packets.event(slice.end, TrackEvent::new(EventType::SliceEnd, track))?;
+        }
+    }
+    Ok(())
+}
+
+/// The ranges that the program names, on a track for each thread.
+fn ranges(
+    packets: &mut Packets<'_>,
+    loaded: &LoadedMoment,
+    course: &Course,
+    header: &Header,
+    process: u64,
+) -> io::Result<()> {
+    let (moment, whole) = (&loaded.snapshot.model, &loaded.snapshot.final_model);
+    for (thread, changes) in course.ranges() {
+        let track = id(header, "ranges", i64::from(thread));
+        let name = match whole.thread(thread).filter(|known| !known.name.is_empty()) {
+            Some(known) => format!("ranges of {}", clean(&known.name)),
+            None => format!("ranges of thread {thread}"),
+        };
+        packets.describe(TrackDescriptor::child(track, process, &name))?;
+        let mut open = 0;
+        for (time, change) in changes {
+            match change {
+                RangeChange::Enter(name) => {
+                    open += 1;
+                    let name = clean(name).into_owned();
+                    packets.event(*time, TrackEvent::new(EventType::SliceBegin, track).named("range", name))?;
+                }
+                // A trace that was condensed begins in the middle of ranges.
+                RangeChange::Leave if open == 0 => {}
+                RangeChange::Leave => {
+                    open -= 1;
+                    packets.event(*time, TrackEvent::new(EventType::SliceEnd, track))?;
+                }
+            }
+        }
+        for _ in 0..open {
+            packets.event(moment.time(), TrackEvent::new(EventType::SliceEnd, track))?;
         }
     }
     Ok(())

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::json::write_compact;
 use crate::moment::NamedMoment;
-use crate::text::{clean, short_command, short_path};
+use crate::text::{NO_RANGE, clean, short_command, short_path};
 
 #[derive(Serialize)]
 struct File {
@@ -53,7 +53,7 @@ struct Profile {
     weights: Vec<u64>,
 }
 
-/// Writes a profile for each device, or for one of them: of each device's own peak by the state at the end, else of the
+/// Writes a profile for each device, or for one of them, and another by range where the program names ranges: of each device's own peak by the state at the end, else of the
 /// state at `moment`.
 ///
 /// # Errors
@@ -61,7 +61,12 @@ struct Profile {
 /// What `out` says.
 pub fn write(out: &mut dyn Write, model: &Model, moment: NamedMoment, device: Option<i32>) -> io::Result<()> {
     let header = model.header().cloned().unwrap_or_default();
-    let mut frames = Frames { directory: &header.directory, shared: Shared::default(), known: HashMap::new() };
+    let mut frames = Frames {
+        directory: &header.directory,
+        shared: Shared::default(),
+        known: HashMap::new(),
+        ranges: HashMap::new(),
+    };
     let mut profiles = Vec::new();
     let mut active = (0, 0);
     for view in model.devices().into_iter().filter(|view| device.is_none_or(|device| device == view.index)) {
@@ -69,28 +74,30 @@ pub fn write(out: &mut dyn Write, model: &Model, moment: NamedMoment, device: Op
             NamedMoment::Peak => stack.live_bytes_at_peak,
             _ => stack.live_bytes,
         };
-        let mut held: Vec<(Vec<usize>, u64)> = model
-            .stacks(view.index)
-            .into_iter()
+        let stacks = model.stacks(view.index).into_iter();
+        let held: Vec<(Vec<usize>, u64)> = stacks
             .filter(|stack| bytes(stack) > 0)
             .map(|stack| (frames.stack(&model.frames(stack.stack)), bytes(&stack)))
             .collect();
-        // Neighbours that share their outer calls are drawn as one.
-        held.sort_unstable();
-        let (samples, weights): (Vec<_>, Vec<u64>) = held.into_iter().unzip();
-        let end_value = weights.iter().fold(0_u64, |sum, weight| sum.saturating_add(*weight));
-        if end_value > active.0 {
-            active = (end_value, profiles.len());
+        let by_stack = profile(format!("cuda:{} allocated at {moment}", view.index), held);
+        if by_stack.end_value > active.0 {
+            active = (by_stack.end_value, profiles.len());
         }
-        profiles.push(Profile {
-            kind: "sampled",
-            name: format!("cuda:{} allocated at {moment}", view.index),
-            unit: "bytes",
-            start_value: 0,
-            end_value,
-            samples,
-            weights,
-        });
+        profiles.push(by_stack);
+        if model.ranges(view.index).is_empty() {
+            continue;
+        }
+        // The same memory, below the ranges that the program names.
+        let stacks = model.stacks_in_ranges(view.index).into_iter();
+        let held = stacks
+            .filter(|(_, stack)| bytes(stack) > 0)
+            .map(|(range, stack)| {
+                let mut calls = frames.range(&model.range_path(range));
+                calls.extend(frames.stack(&model.frames(stack.stack)));
+                (calls, bytes(&stack))
+            })
+            .collect();
+        profiles.push(profile(format!("cuda:{} allocated at {moment}, by range", view.index), held));
     }
     let file = File {
         schema: "https://www.speedscope.app/file-format-schema.json",
@@ -103,14 +110,39 @@ pub fn write(out: &mut dyn Write, model: &Model, moment: NamedMoment, device: Op
     write_compact(out, &file)
 }
 
+/// What stacks held, as a profile.
+fn profile(name: String, mut held: Vec<(Vec<usize>, u64)>) -> Profile {
+    // Neighbours that share their outer calls are drawn as one.
+    held.sort_unstable();
+    let (samples, weights): (Vec<_>, Vec<u64>) = held.into_iter().unzip();
+    let end_value = weights.iter().fold(0_u64, |sum, weight| sum.saturating_add(*weight));
+    Profile { kind: "sampled", name, unit: "bytes", start_value: 0, end_value, samples, weights }
+}
+
 /// The frames that were met, each once.
 struct Frames<'h> {
     directory: &'h str,
     shared: Shared,
     known: HashMap<Option<Arc<Line>>, usize>,
+    /// By the name of a range.
+    ranges: HashMap<Arc<str>, usize>,
 }
 
 impl Frames<'_> {
+    /// A range and those around it, outermost first.
+    fn range(&mut self, path: &[Arc<str>]) -> Vec<usize> {
+        let none = [Arc::from(NO_RANGE)];
+        let path = if path.is_empty() { &none } else { path };
+        path.iter()
+            .map(|name| {
+                *self.ranges.entry(name.clone()).or_insert_with(|| {
+                    self.shared.frames.push(Frame { name: clean(name).into_owned(), file: None, line: None });
+                    self.shared.frames.len() - 1
+                })
+            })
+            .collect()
+    }
+
     /// A stack, outermost first; innermost first comes in.
     fn stack(&mut self, stack: &[Arc<Line>]) -> Vec<usize> {
         if stack.is_empty() {

@@ -44,6 +44,8 @@ pub(super) struct Event {
     pub(super) bytes: u64,
     /// Of a free, too, the stack that had asked for the block.
     pub(super) stack: u32,
+    /// Of a block, the range in which it was allocated; 0: none.
+    pub(super) range: u32,
     /// Nanoseconds since the trace's start.
     pub(super) time: u64,
 }
@@ -82,7 +84,15 @@ impl Events {
     fn free(&mut self, model: &Model, device: i32, address: u64, time: u64) {
         let Some(block) = model.block(device, address) else { return };
         for action in [Action::FreeRequested, Action::FreeCompleted] {
-            self.keep(Event { action, device, address, bytes: block.bytes, stack: block.stack, time });
+            self.keep(Event {
+                action,
+                device,
+                address,
+                bytes: block.bytes,
+                stack: block.stack,
+                range: block.range,
+                time,
+            });
         }
     }
 }
@@ -94,14 +104,15 @@ impl Observer for Events {
                 // Where the free was lost.
                 self.free(model, e.device, e.address, e.time);
                 let (device, address, bytes, stack, time) = (e.device, e.address, e.bytes, e.stack, e.time);
-                self.keep(Event { action: Action::Alloc, device, address, bytes, stack, time });
+                let range = model.range_of_thread(e.thread);
+                self.keep(Event { action: Action::Alloc, device, address, bytes, stack, range, time });
             }
             Record::Free(e) => self.free(model, e.device, e.address, e.time),
             Record::DriverAlloc(e) if e.is_block() => {
                 self.free(model, e.device, e.address, e.time);
                 let (device, address, bytes, stack, time) = (e.device, e.address, e.bytes, e.stack, e.time);
-                for action in [Action::SegmentAlloc, Action::Alloc] {
-                    self.keep(Event { action, device, address, bytes, stack, time });
+                for (action, range) in [(Action::SegmentAlloc, 0), (Action::Alloc, model.range_of_thread(e.thread))] {
+                    self.keep(Event { action, device, address, bytes, stack, range, time });
                 }
             }
             // Physical memory becomes part of a segment when it is mapped.
@@ -109,7 +120,7 @@ impl Observer for Events {
                 if e.flags.has(Flags::SEGMENT) && e.kind.on_device() && e.kind != DriverKind::Physical =>
             {
                 let (device, address, bytes, stack, time) = (e.device, e.address, e.bytes, e.stack, e.time);
-                self.keep(Event { action: Action::SegmentAlloc, device, address, bytes, stack, time });
+                self.keep(Event { action: Action::SegmentAlloc, device, address, bytes, stack, range: 0, time });
             }
             Record::DriverFree(e) if e.kind != DriverKind::Physical => {
                 let Some(held) = model.driver_allocation(e.device, e.kind, e.address).filter(|held| held.is_segment)
@@ -120,23 +131,31 @@ impl Observer for Events {
                     self.free(model, e.device, e.address, e.time);
                 }
                 let (device, address, time) = (e.device, e.address, e.time);
-                self.keep(Event { action: Action::SegmentFree, device, address, bytes: held.bytes, stack: 0, time });
+                self.keep(Event {
+                    action: Action::SegmentFree,
+                    device,
+                    address,
+                    bytes: held.bytes,
+                    stack: 0,
+                    range: 0,
+                    time,
+                });
             }
             Record::Map(e) => {
                 let physical = model.driver_allocation(e.device, DriverKind::Physical, e.handle);
                 if physical.is_some_and(|held| held.is_segment) {
                     let (device, address, bytes, time) = (e.device, e.address, e.bytes, e.time);
-                    self.keep(Event { action: Action::SegmentMap, device, address, bytes, stack: 0, time });
+                    self.keep(Event { action: Action::SegmentMap, device, address, bytes, stack: 0, range: 0, time });
                 }
             }
             Record::Unmap(e) if model.is_mapped_segment(e.device, e.address) => {
                 let (device, address, bytes, time) = (e.device, e.address, e.bytes, e.time);
-                self.keep(Event { action: Action::SegmentUnmap, device, address, bytes, stack: 0, time });
+                self.keep(Event { action: Action::SegmentUnmap, device, address, bytes, stack: 0, range: 0, time });
             }
             Record::Oom(e) => {
                 let free = model.device(e.device).map_or(0, |view| view.total_bytes.saturating_sub(view.used_bytes));
                 let (device, bytes, stack, time) = (e.device, e.requested, e.stack, e.time);
-                self.keep(Event { action: Action::Oom, device, address: free, bytes, stack, time });
+                self.keep(Event { action: Action::Oom, device, address: free, bytes, stack, range: 0, time });
             }
             _ => {}
         }

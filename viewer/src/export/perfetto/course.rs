@@ -2,8 +2,9 @@
 //! phase.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use memlab_trace::record::{Phase, Record};
+use memlab_trace::record::{InRange, Phase, Record};
 use memlab_trace::{Model, Observer, TimelinePoint, TotalsView};
 
 /// The most changes kept for one device; beyond, of four neighbours only the least and the most stay.
@@ -17,10 +18,21 @@ const SLICES: usize = 1 << 20;
 pub struct Course {
     devices: BTreeMap<i32, Changes>,
     threads: BTreeMap<u32, Thread>,
+    ranges: BTreeMap<u32, Vec<(u64, RangeChange)>>,
+    range_changes: usize,
     slices: usize,
     /// What the current record changes.
     at_hand: Option<AtHand>,
     last_time: u64,
+}
+
+/// A thread entered a range, or left its innermost one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RangeChange {
+    /// It entered the range of this name.
+    Enter(Arc<str>),
+    /// It left one.
+    Leave,
 }
 
 #[derive(Clone, Copy)]
@@ -75,6 +87,32 @@ impl Course {
         self.slices > SLICES
     }
 
+    /// When each thread entered and left ranges, in order of time; none if that was too often.
+    pub fn ranges(&self) -> impl Iterator<Item = (u32, &[(u64, RangeChange)])> {
+        let is_lost = self.range_changes > SLICES;
+        self.ranges.iter().filter(move |_| !is_lost).map(|(thread, changes)| (*thread, &**changes))
+    }
+
+    /// Whether threads entered and left ranges too often to keep.
+    pub fn lost_ranges(&self) -> bool {
+        self.range_changes > SLICES
+    }
+
+    /// A thread is in another range than before: from one it may have got to any other, if memlab put it there.
+    fn in_range(&mut self, model: &Model, event: &InRange) {
+        let (before, after) = (model.range_path(model.range_of_thread(event.thread)), model.range_path(event.range));
+        let shared = std::iter::zip(before.iter(), after.iter()).take_while(|(before, after)| before == after).count();
+        self.range_changes += before.len() + after.len() - 2 * shared;
+        if self.lost_ranges() {
+            self.ranges.clear();
+            return;
+        }
+        let time = event.time.max(self.last_time);
+        let changes = self.ranges.entry(event.thread).or_default();
+        changes.extend(before[shared..].iter().map(|_| (time, RangeChange::Leave)));
+        changes.extend(after[shared..].iter().map(|name| (time, RangeChange::Enter(name.clone()))));
+    }
+
     fn close(&mut self, thread: u32) {
         let Some(thread) = self.threads.get_mut(&thread) else { return };
         if let Some(slice) = thread.open.take() {
@@ -99,7 +137,10 @@ impl Course {
 
 impl Observer for Course {
     #[inline]
-    fn before(&mut self, record: &Record<'_>, _model: &Model) {
+    fn before(&mut self, record: &Record<'_>, model: &Model) {
+        if let Record::InRange(event) = record {
+            self.in_range(model, event);
+        }
         let at = |time, device, thread| Some(AtHand { time, device, thread, ends_step: false });
         self.at_hand = match record {
             Record::Alloc(event) => at(event.time, event.device, Some(event.thread)),

@@ -28,6 +28,10 @@ impl LayersScreen {
 
     /// The whole screen: the tree, and the row under the cursor in full.
     pub fn draw(&mut self, buffer: &mut Buffer, area: Rect, context: &Context) {
+        if self.shows_ranges {
+            self.ranges.draw(buffer, area, context);
+            return;
+        }
         let columns = table::columns_that_fit(area.width);
         let detail_rows = if area.height >= 12 { 5 } else { 0 };
         let place = Rect { height: area.height - detail_rows, ..area };

@@ -6,7 +6,8 @@ use crossterm::event::KeyCode;
 
 use super::columns::LayerColumn;
 use super::item::LayerKey;
-use crate::context::Context;
+use super::ranges::RangeTable;
+use crate::context::{Context, ShownMoment};
 use crate::export::rows::Rows;
 use crate::screens::screen_state::{Action, FooterKeys, ScreenHelp, ScreenState, footer_keys};
 use crate::widgets::columns::{TableControl, TableState};
@@ -21,6 +22,9 @@ pub struct LayersScreen {
     toggled: HashSet<LayerKey>,
     /// Whether those below that are open too.
     all_open: bool,
+    /// The ranges, which are shown in place of the layers.
+    pub(super) ranges: RangeTable,
+    pub(super) shows_ranges: bool,
 }
 
 /// Layers above this depth are open at first: the outermost module and what is right inside it are seen.
@@ -28,13 +32,23 @@ const OPEN_DEPTH: u16 = 1;
 
 impl Default for LayersScreen {
     fn default() -> Self {
-        Self { table: TableState::new(LayerColumn::Now), toggled: HashSet::new(), all_open: false }
+        Self {
+            table: TableState::new(LayerColumn::Now),
+            toggled: HashSet::new(),
+            all_open: false,
+            ranges: RangeTable::default(),
+            shows_ranges: false,
+        }
     }
 }
 
 impl ScreenState for LayersScreen {
     fn on_key(&mut self, key: KeyCode, context: &mut Context) {
         match key {
+            KeyCode::Char('a') => self.shows_ranges = !self.shows_ranges,
+            KeyCode::Char('l' | '+') if self.shows_ranges => self.ranges.set_open(true, context),
+            KeyCode::Char('h' | '-') if self.shows_ranges => self.ranges.set_open(false, context),
+            KeyCode::Char('z') if self.shows_ranges => self.ranges.toggle_all(context),
             KeyCode::Char('l' | '+') => self.set_open(true, context),
             KeyCode::Char('h' | '-') => self.set_open(false, context),
             KeyCode::Char('z') => self.toggle_all(),
@@ -43,28 +57,42 @@ impl ScreenState for LayersScreen {
     }
 
     fn on_enter(&mut self, context: &mut Context) -> Option<Action> {
-        self.toggle(context);
+        match self.shows_ranges {
+            true => self.ranges.toggle(context),
+            false => self.toggle(context),
+        }
         None
     }
 
     fn table(&mut self) -> Option<&mut dyn TableControl> {
-        Some(&mut self.table)
+        if self.shows_ranges { Some(&mut self.ranges.table) } else { Some(&mut self.table) }
     }
 
     fn footer_keys(&self, context: &Context) -> FooterKeys {
         let inclusive = if context.inclusive { "own" } else { "inclusive" };
-        let first = footer_keys(&[("⏎", "open"), ("z", "all"), ("i", inclusive)]);
+        let mut first = footer_keys(&[("⏎", "open"), ("z", "all"), ("i", inclusive)]);
+        // A program that names none need not be asked about them.
+        if self.shows_ranges || context.device().is_some_and(|device| !device.ranges.is_empty()) {
+            first.push(("a", if self.shows_ranges { "layers" } else { "ranges" }.to_owned()));
+        }
         FooterKeys { first, ..FooterKeys::default() }
     }
 
     fn help(&self) -> ScreenHelp {
         ScreenHelp {
             title: "Memory by layer: the tree of modules",
-            keys: &[("Enter, l  h", "open a module, close it"), ("z", "open all, close all")],
+            keys: &[
+                ("Enter, l  h", "open a module, close it"),
+                ("z", "open all, close all"),
+                ("a", "memory by the ranges that the program names (memlab.annotate, NVTX), or by layer again"),
+            ],
         }
     }
 
     fn rows(&self, context: &Context) -> Option<Rows> {
+        if self.shows_ranges {
+            return Some(self.ranges.rows(context));
+        }
         Some(rows_of::<LayerColumn>(&self.items(context), &["class"], |row| {
             (row.key.1.clone(), vec![row.class().into()])
         }))
@@ -72,6 +100,12 @@ impl ScreenState for LayersScreen {
 }
 
 impl LayersScreen {
+    /// Sorts by the new moment's column what was sorted by the old one's.
+    pub fn follow(&mut self, old: ShownMoment, new: ShownMoment) {
+        self.table.follow(old, new);
+        self.ranges.table.follow(old, new);
+    }
+
     pub(super) fn is_open(&self, key: &LayerKey, depth: u16) -> bool {
         (self.all_open || depth < OPEN_DEPTH) != self.toggled.contains(key)
     }
