@@ -12,6 +12,7 @@ that is printed is the median over rounds.
 """
 
 import argparse
+import importlib
 import json
 import statistics
 import subprocess
@@ -46,11 +47,7 @@ def measure(tool, calls):
     if tool == "without":
         took = timed()
     else:
-        if tool == "memlab":
-            from memlab import LineProfiler
-        else:
-            from pytorch_memlab import LineProfiler
-        with LineProfiler(work) as profiler:
+        with importlib.import_module(tool).LineProfiler(work) as profiler:
             took = timed()
         with open("/dev/null", "w") as nowhere:
             profiler.print_stats(stream=nowhere)
@@ -66,7 +63,7 @@ def main():
     if arguments.measure:
         measure(arguments.measure, arguments.calls)
         return
-    took = {"without": [], "pytorch_memlab": [], "memlab": []}
+    took: dict[str, list[float]] = {"without": [], "pytorch_memlab": [], "memlab": []}
     for _ in range(arguments.rounds):
         for tool, values in took.items():
             command = [sys.executable, __file__, "--measure", tool, "--calls", str(arguments.calls)]

@@ -30,7 +30,7 @@ def main():
 
     memlab.start()
     source = "\n".join(f"held += [torch.empty(128, device='cuda') for _ in range({blocks // 50})]" for _ in range(50))
-    held = []
+    held: list[torch.Tensor] = []
     exec(compile(source, "allocations.py", "exec"), {"held": held, "torch": torch})
     tracker = memlab.tracker
     assert tracker.totals().allocated == torch.cuda.memory_allocated() == 512 * len(held)

@@ -124,7 +124,7 @@ def _reason_not_to_load() -> str | None:
     if sys.platform != "linux":
         return "memlab records on Linux only: the tools return empty results"
     torch: Any = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
+    cuda: Any = getattr(torch, "cuda", None)
     if not hasattr(cuda, "is_initialized"):  # Not imported, or just being imported.
         return None
     if not torch.backends.cuda.is_built():

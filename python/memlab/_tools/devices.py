@@ -32,7 +32,7 @@ def current() -> int:
     if torch is None:
         return 0
     # `torch.cuda.current_device()` would initialise CUDA.
-    cuda = getattr(torch, "cuda", None)
+    cuda: Any = getattr(torch, "cuda", None)
     if not hasattr(cuda, "is_initialized") or not cuda.is_initialized():  # It may be being imported.
         return 0
     return int(cuda.current_device())
