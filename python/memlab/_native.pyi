@@ -220,6 +220,24 @@ def parse_size(text: str) -> int:
 def format_size(nbytes: int) -> str:
     """Three significant digits and a binary unit, as ``1.50 GiB``."""
 
+# What the reporter asks. ---------------------------------------------------------------------------------------------------
+
+def of_types(objects: list[object], types: list[type]) -> list[Any]:
+    """The objects whose type is one of `types`, in their order. Asks no object anything."""
+
+def below_tensors(
+    device: int, addresses: list[int], nbytes: list[int]
+) -> tuple[
+    list[int | None],
+    list[tuple[str, int, str | None, str | None, int | None, str | None]],
+    list[tuple[str, int]],
+]:
+    """How much of its block each tensor's memory takes (None: it is in no block); the memory of blocks that is below no
+    tensor (category, bytes, layer, file, line, function), the largest first; and by category what is in use outside of blocks.
+
+    Sizes are rounded as the allocator does it. Of memory that several tensors count, the first has all.
+    """
+
 # The recording of this process. ------------------------------------------------------------------------------------------
 
 def driver_found() -> bool:

@@ -77,7 +77,7 @@ class MemReporter:
                 model = self._model() if self._model is not None else None
                 optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
                 names, memory = survey(self._names, model, optimizers, lambda tensor: tensor.is_cuda and tracker.active)
-            return Report(device_reports(names, memory, only, tracker if tracker.active else None))
+            return Report(device_reports(names, memory, only, tracker.active))
         finally:
             if was_enabled:
                 gc.enable()

@@ -4,11 +4,11 @@
 //! # Layers
 //!
 //! ```text
-//! checkpoint, pipeline, plan, sizes    one file for each part of the loader
-//! line_marks, line_profiles, tracker   what the tools in the program ask
-//! live_books                           the books, and the thread that reads the recording
-//! ranges                               ranges that the program names
-//! library                              the functions of libmemlab.so
+//! checkpoint, pipeline, plan, sizes            one file for each part of the loader
+//! line_marks, line_profiles, report, tracker   what the tools in the program ask
+//! live_books                                   the books, and the thread that reads the recording
+//! ranges                                       ranges that the program names
+//! library                                      the functions of libmemlab.so
 //! arena
 //! error
 //! ```
@@ -23,6 +23,7 @@ mod live_books;
 mod pipeline;
 mod plan;
 mod ranges;
+mod report;
 mod sizes;
 mod tracker;
 
@@ -59,6 +60,8 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
         wrap_pyfunction!(library::restore, module)?,
         wrap_pyfunction!(ranges::range_push, module)?,
         wrap_pyfunction!(ranges::range_pop, module)?,
+        wrap_pyfunction!(report::of_types, module)?,
+        wrap_pyfunction!(report::below_tensors, module)?,
         wrap_pyfunction!(tracker::books_start, module)?,
         wrap_pyfunction!(tracker::books_stop, module)?,
         wrap_pyfunction!(tracker::books_active, module)?,

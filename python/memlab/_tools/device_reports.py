@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from itertools import compress
 
 import torch
 
+from memlab import _native
 from memlab._tools.device_report import DeviceReport
 from memlab._tools.tensor_memory import TensorMemory
-from memlab._tools.unseen_memory import UNKNOWN, Block, Blocks, UnseenMemory, rounded
-
-
-class Category(Protocol):
-    """A device's memory of one category."""
-
-    @property
-    def category(self) -> str: ...
-    @property
-    def live(self) -> int: ...
-
-
-class Tracker(Protocol):
-    """What is asked of `memlab.tracker`."""
-
-    def live_blocks(self, device: int, /) -> Sequence[Block]: ...
-    def by_category(self, device: int, /) -> Sequence[Category]: ...
+from memlab._tools.unseen_memory import UNKNOWN, UnseenMemory, rounded
 
 
 def device_reports(
-    names: list[str], memory: TensorMemory, only: str | None, tracker: Tracker | None
+    names: list[str], memory: TensorMemory, only: str | None, is_tracked: bool
 ) -> dict[str, DeviceReport]:
-    """Reports by device, CUDA's first. `only`: the device that is wanted. `tracker`: None if it does not run."""
+    """Reports by device, CUDA's first. `only`: the device that is wanted. `is_tracked`: whether blocks are known."""
     found = set(memory.devices)
+    allocated = {}
     if torch.cuda.is_initialized():
-        found |= {f"cuda:{card}" for card in range(torch.cuda.device_count()) if torch.cuda.memory_allocated(card)}
-    if only is not None:
-        found = {only}
-    return {name: _device_report(name, names, memory, tracker) for name in sorted(found, key=_gpus_first)}
+        sizes = {f"cuda:{card}": torch.cuda.memory_allocated(card) for card in range(torch.cuda.device_count())}
+        allocated = {device: nbytes for device, nbytes in sizes.items() if nbytes or device in (only, *found)}
+        found |= allocated.keys()
+    wanted = sorted(found if only is None else {only}, key=_gpus_first)
+    return {device: _device_report(device, names, memory, allocated.get(device), is_tracked) for device in wanted}
 
 
 def _gpus_first(name: str) -> tuple[bool, str, int]:
@@ -45,39 +31,45 @@ def _gpus_first(name: str) -> tuple[bool, str, int]:
     return kind != "cuda", kind, int(index or 0)
 
 
-def _device_report(device: str, names: list[str], memory: TensorMemory, tracker: Tracker | None) -> DeviceReport:
-    report = DeviceReport(device)
-    chosen: Sequence[int] = range(len(names))
-    if set(memory.devices) != {device}:
-        chosen = [index for index in chosen if memory.devices[index] == device]
-    if device != "meta" and 0 in memory.elements:  # An empty tensor counts if it keeps a memory alive: x[:0], for example.
-        chosen = [index for index in chosen if memory.elements[index] or memory.nbytes[index]]
-    report.names = [names[index] for index in chosen]
-    report.shapes = [memory.shapes[index] for index in chosen]
-    report.elements = [memory.elements[index] for index in chosen]
-    is_cuda = device.startswith("cuda:") and torch.cuda.is_initialized()
-    card = int(device.removeprefix("cuda:")) if is_cuda else -1
-    blocks = Blocks(tracker.live_blocks(card)) if is_cuda and tracker is not None else None
-    first: dict[int, str] = {}
-    for index in chosen:
-        key = memory.keys[index]
-        shared = first.get(key)
-        report.shares.append(shared)
-        if shared is not None:
-            report.sizes.append(0)
-            continue
-        first[key] = names[index]
-        nbytes = memory.nbytes[index]
-        taken = blocks.take(memory.addresses[index], nbytes) if blocks is not None else rounded(nbytes)
-        if taken is None:
-            taken = rounded(nbytes)
-            report.foreign += taken
-        report.sizes.append(taken)
-    if is_cuda:
-        report.allocated = torch.cuda.memory_allocated(card)
-    if blocks is not None and tracker is not None:
-        used = {entry.category: entry.live for entry in tracker.by_category(card)}
-        report.unseen, report.outside, report.used = blocks.unseen(), blocks.outside(used), sum(used.values())
-    elif report.allocated is not None and report.allocated > report.nbytes:
-        report.unseen = [UnseenMemory(UNKNOWN, report.allocated - report.nbytes)]
+def _device_report(device: str, names: list[str], memory: TensorMemory, allocated: int | None, tracked: bool) -> DeviceReport:
+    """The report of a device; `allocated` is None if it is none of CUDA's, or not in use."""
+    names, memory = _on_device(device, names, memory)
+    count = len(names)
+    # The first tensor of each memory counts it, the others share it.
+    owners = dict(zip(reversed(memory.keys), range(count - 1, -1, -1), strict=True))
+    shares: list[str | None] = [None] * count
+    nbytes = memory.nbytes
+    if len(owners) < count:
+        owner_of = [owners[key] for key in memory.keys]
+        shares = [None if owner == index else names[owner] for index, owner in enumerate(owner_of)]
+        nbytes = [0 if name else size for size, name in zip(nbytes, shares, strict=True)]
+    report = DeviceReport(device, names, memory.shapes, memory.elements, shares=shares, allocated=allocated)
+    if allocated is None or not tracked:
+        report.sizes = list(map(rounded, nbytes))
+        if allocated is not None and allocated > report.nbytes:
+            report.unseen = [UnseenMemory(UNKNOWN, allocated - report.nbytes)]
+        return report
+    card = int(device.removeprefix("cuda:"))
+    taken, unseen, outside = _native.below_tensors(card, memory.addresses, nbytes)
+    for index, size in enumerate(taken):
+        if size is None:  # Not from PyTorch's allocator, or no memory at all.
+            taken[index] = rounded(nbytes[index])
+            report.foreign += rounded(nbytes[index])
+    report.sizes = [size or 0 for size in taken]
+    report.unseen = [UnseenMemory(*row) for row in unseen]
+    report.outside = [UnseenMemory(*row) for row in outside]
+    in_blocks = report.nbytes - report.foreign + sum(row.nbytes for row in report.unseen)
+    report.used = in_blocks + sum(row.nbytes for row in report.outside)
     return report
+
+
+def _on_device(device: str, names: list[str], memory: TensorMemory) -> tuple[list[str], TensorMemory]:
+    """The tensors of a device. An empty one counts only if it keeps memory alive, as ``x[:0]`` does."""
+    if set(memory.devices) == {device} and 0 not in memory.elements:
+        return names, memory
+    chosen = [
+        there == device and bool(elements or nbytes or device == "meta")
+        for there, elements, nbytes in zip(memory.devices, memory.elements, memory.nbytes, strict=True)
+    ]
+    columns = {name: list(compress(column, chosen)) for name, column in vars(memory).items()}
+    return list(compress(names, chosen)), TensorMemory(**columns)

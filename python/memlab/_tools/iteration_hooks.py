@@ -64,7 +64,8 @@ class IterationHooks:
             id(tensor): tensor
             for known in self._optimizers
             if (optimizer := known()) is not None
-            for _owner, _what, tensor in optimizer_tensors(optimizer)
+            for _owner, state in optimizer_tensors(optimizer)
+            for _what, tensor in state
             if tensor.device in there
         }
         return sum(map(tensor_nbytes, tensors.values()))

@@ -5,16 +5,19 @@ from __future__ import annotations
 import gc
 import sys
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from memlab import _native
+
 
 def live_tensors() -> list[Tensor]:
     """Every tensor object of the process, the oldest first."""
-    kinds = tensor_types()
+    kinds = list(tensor_types())
     # By type and not by isinstance: a proxy of an object that is gone, or a lazy one, answers isinstance with an exception.
-    return [kept for age in (2, 1, 0) for kept in gc.get_objects(age) if type(kept) in kinds]
+    return [tensor for age in (2, 1, 0) for tensor in _native.of_types(gc.get_objects(age), kinds)]
 
 
 def tensor_types() -> set[type]:
@@ -38,15 +41,9 @@ def held_by_pytorch_alone(tensors: list[Tensor]) -> list[bool]:
     if not _reference_counts_tell():
         return [False] * len(tensors)
     unreferenced = next(map(sys.getrefcount, [torch.empty(0, device="cpu")]))
-    alone = []
-    for count, tensor_uses in zip(map(sys.getrefcount, tensors), map(_use_count, tensors), strict=True):
-        # The C++ code has one reference to the object, however many holders of the tensor it has.
-        alone.append(count == unreferenced + 1 and tensor_uses > 1)
-    return alone
-
-
-def _use_count(tensor: Tensor) -> int:
-    return tensor._use_count()  # type: ignore[attr-defined,no-any-return]
+    # The C++ code has one reference to the object, however many holders of the tensor it has.
+    counts, uses = map(sys.getrefcount, tensors), map(_USE_COUNT, tensors)
+    return [count == unreferenced + 1 and held > 1 for count, held in zip(counts, uses, strict=True)]
 
 
 @cache
@@ -56,3 +53,6 @@ def _reference_counts_tell() -> bool:
     before = sys.getrefcount(held)
     holder.grad = held
     return sys.getrefcount(held) == before + 1
+
+
+_USE_COUNT: Any = Tensor._use_count  # type: ignore[attr-defined]

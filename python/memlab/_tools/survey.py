@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from memlab._tools.live_tensors import held_by_pytorch_alone, live_tensors
-from memlab._tools.tensor_memory import TensorMemory, all_plain, memory_of, parts
+from memlab._tools.tensor_memory import TensorMemory, memory_of, memory_of_plain, parts, with_parts
 from memlab._tools.tensor_names import TensorNames, gradients_of, model_tensors, optimizer_tensors
 
 
@@ -36,10 +36,11 @@ def survey(
 
 
 def _memory(names: list[str], tensors: list[Tensor]) -> tuple[list[str], TensorMemory]:
-    if not all_plain(tensors):
-        pieces = [(name + suffix, part) for name, whole in zip(names, tensors, strict=True) for suffix, part in parts(whole)]
-        names, tensors = [name for name, _part in pieces], [part for _name, part in pieces]
-    return names, memory_of(tensors)
+    memory = memory_of_plain(tensors)
+    if memory is None:
+        names, tensors = with_parts(names, tensors)
+        memory = memory_of_plain(tensors) or memory_of(tensors)
+    return names, memory
 
 
 def _add_hidden(known: TensorNames, names: list[str], memory: TensorMemory, hidden: list[Tensor]) -> None:
@@ -48,7 +49,7 @@ def _add_hidden(known: TensorNames, names: list[str], memory: TensorMemory, hidd
     for tensor in hidden:
         if not seen.isdisjoint(memory_of([part for _suffix, part in parts(tensor)]).keys):
             continue
-        found, more = _memory([known.numbered(tensor)], [tensor])
+        found, more = _memory(known.of([tensor]), [tensor])
         names += found
         memory.extend(more)
 
@@ -65,11 +66,12 @@ def _name(known: TensorNames, model: nn.Module | None, optimizers: Iterable[Any]
         classes[label] = classes.get(label, 0) + 1
         if classes[label] > 1:
             label += str(classes[label])
-        for owner, what, tensor in optimizer_tensors(optimizer):
-            if id(tensor) not in tensors:
-                path = what if owner is None else f"{known.numbered(owner)}.{what}"
-                known.give(tensor, f"{label}.{path}")
-                tensors[id(tensor)] = tensor
+        for owner, state in optimizer_tensors(optimizer):
+            prefix = label if owner is None else f"{label}.{known.of([owner])[0]}"
+            for what, tensor in state:
+                if id(tensor) not in tensors:
+                    known.give(tensor, f"{prefix}.{what}")
+                    tensors[id(tensor)] = tensor
     return tensors
 
 
@@ -79,13 +81,13 @@ def _with_gradients(known: TensorNames, named: dict[int, Tensor], others: list[T
     gradients = gradients_of(tensors)
     taken = {id(gradient) for gradient in gradients if gradient is not None} - named.keys()
     if not taken:
-        return list(map(known.numbered, tensors)), tensors
+        return known.of(tensors), tensors
     all_names, all_tensors = [], []
     for tensor, gradient in zip(tensors, gradients, strict=True):
         if id(tensor) in taken:
             continue
         all_tensors.append(tensor)
-        all_names.append(known.numbered(tensor))
+        all_names += known.of([tensor])
         if gradient is not None and id(gradient) in taken:
             all_tensors.append(gradient)
             all_names.append(f"{all_names[-1]}.grad")

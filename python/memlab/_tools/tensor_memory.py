@@ -26,19 +26,10 @@ def is_fake(tensor: Tensor) -> bool:
     return any(kind.__name__ in ("FakeTensor", "FunctionalTensor") for kind in type(tensor).__mro__)
 
 
-def all_plain(tensors: list[Tensor]) -> bool:
-    """Whether each of these is one strided array and nothing else, so that `parts` has nothing to say."""
-    return (
-        set(map(type, tensors)) <= _PLAIN_TYPES
-        and set(map(_LAYOUT, tensors)) <= {torch.strided}
-        and not any(map(_IS_QUANTIZED, tensors))
-        and not any(map(_IS_NESTED, tensors))
-    )
-
-
-def is_plain(tensor: Tensor) -> bool:
-    """`all_plain` of one tensor."""
-    return all_plain([tensor])
+def with_parts(names: list[str], tensors: list[Tensor]) -> tuple[list[str], list[Tensor]]:
+    """Names and tensors, with the parts of tensors in their places."""
+    with_names = [(name + suffix, part) for name, whole in zip(names, tensors, strict=True) for suffix, part in parts(whole)]
+    return [name for name, _part in with_names], [part for _name, part in with_names]
 
 
 def parts(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -47,6 +38,9 @@ def parts(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     A dense tensor is its only part. A sparse one has indices and values, and a wrapper, such as a DTensor or a nested
     tensor, has the tensors that it wraps. Never raises.
     """
+    if _is_plain(tensor):
+        yield "", tensor
+        return
     try:
         inner = list(_inner(tensor))
     except Exception:  # Tensors of other libraries can raise anything.
@@ -56,6 +50,12 @@ def parts(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
             yield suffix, part
         else:
             yield from ((suffix + deeper, leaf) for deeper, leaf in parts(part))
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether this is one strided array and nothing else."""
+    is_strided = type(tensor) in _PLAIN_TYPES and _LAYOUT(tensor) is torch.strided
+    return is_strided and not _IS_QUANTIZED(tensor) and not _IS_NESTED(tensor)
 
 
 def _inner(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -96,13 +96,18 @@ class TensorMemory:
             column.extend(vars(more)[name])
 
 
+def memory_of_plain(tensors: list[Tensor]) -> TensorMemory | None:
+    """Reads device, shape, address and bytes of tensors, quickly. None if one of them is not one strided array."""
+    if not set(map(type, tensors)) <= _PLAIN_TYPES or any(map(_IS_QUANTIZED, tensors)):
+        return None
+    try:
+        return _memory_of_plain(tensors)
+    except (RuntimeError, NotImplementedError):  # One of them has no storage or no shape.
+        return None
+
+
 def memory_of(tensors: list[Tensor]) -> TensorMemory:
     """Reads device, shape, address and bytes of tensors. Never raises; what cannot be read has no memory."""
-    if all_plain(tensors):
-        try:
-            return _memory_of_plain(tensors)
-        except Exception:  # One of them has no storage.
-            pass
     memory = TensorMemory()
     for tensor in tensors:
         memory.extend(_memory_of_any(tensor))
@@ -110,7 +115,7 @@ def memory_of(tensors: list[Tensor]) -> TensorMemory:
 
 
 def _memory_of_plain(tensors: list[Tensor]) -> TensorMemory:
-    storages = list(map(Tensor.untyped_storage, tensors))
+    storages = list(map(Tensor.untyped_storage, tensors))  # Raises for sparse tensors.
     addresses = list(map(UntypedStorage.data_ptr, storages))
     nbytes = list(map(UntypedStorage.nbytes, storages))
     keys = addresses
@@ -132,11 +137,9 @@ def _memory_of_plain(tensors: list[Tensor]) -> TensorMemory:
 
 
 def _memory_of_any(tensor: Tensor) -> TensorMemory:
-    if is_plain(tensor):
-        try:
-            return _memory_of_plain([tensor])
-        except Exception:  # No storage: functorch's wrappers, for example.
-            pass
+    quick = memory_of_plain([tensor])
+    if quick is not None:
+        return quick
     with torch._C.DisableTorchFunctionSubclass():
         shape = _or(lambda: _text(tensor.size()), "(ragged)")
         elements = _or(lambda: int(Tensor.numel(tensor)), 0) if not is_fake(tensor) else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,23 +16,21 @@ class TensorNames:
         self._names: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self._numbered = 0
 
-    def known(self, tensor: Tensor) -> str | None:
-        """The name that this tensor was given, if it was. A tensor with the address of one that is gone has none."""
-        entry = self._names.get(id(tensor))
-        return entry[1] if entry is not None and entry[0]() is tensor else None
-
-    def give(self, tensor: Tensor, name: str) -> None:
+    def give(self, tensor: Tensor, name: str) -> tuple[weakref.ref[Tensor], str]:
         """Names a tensor, or renames it."""
-        self._names[id(tensor)] = (weakref.ref(tensor), name)
+        entry = self._names[id(tensor)] = (weakref.ref(tensor), name)
+        return entry
 
-    def numbered(self, tensor: Tensor) -> str:
-        """The tensor's name; one that has none is given the next number."""
-        name = self.known(tensor)
-        if name is None:
-            name = f"{type(tensor).__name__}{self._numbered}"
-            self._numbered += 1
-            self.give(tensor, name)
-        return name
+    def of(self, tensors: list[Tensor]) -> list[str]:
+        """The names of tensors. Those that have none are given the next numbers."""
+        names = []
+        for tensor in tensors:
+            entry = self._names.get(id(tensor))
+            if entry is None or entry[0]() is not tensor:  # A new one, perhaps with the address of one that is gone.
+                entry = self.give(tensor, f"{type(tensor).__name__}{self._numbered}")
+                self._numbered += 1
+            names.append(entry[1])
+        return names
 
     def forget_dead(self) -> None:
         """Drops the names of tensors that are gone."""
@@ -63,30 +61,33 @@ def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 yield f"{path}.{attribute}" if path else attribute, value
 
 
-def optimizer_tensors(optimizer: Any) -> Iterator[tuple[Tensor | None, str, Tensor]]:
-    """Each tensor of an optimizer's state: the parameter that it belongs to, what it is, and itself.
+def optimizer_tensors(optimizer: Any) -> Iterator[tuple[Tensor | None, list[tuple[str, Tensor]]]]:
+    """The tensors of an optimizer's state with what each is, by the parameter that they belong to.
 
     What belongs to no parameter, such as a learning rate that is a tensor, has None.
     """
     for parameter, state in list(getattr(optimizer, "state", {}).items()):
-        owner = parameter if issubclass(type(parameter), Tensor) else None
-        for what, tensor in _nested(state, "" if owner is not None else str(parameter)):
-            yield owner, what, tensor
+        if issubclass(type(parameter), Tensor):
+            yield parameter, list(_nested(state, ""))
+        else:
+            yield None, list(_nested(state, str(parameter)))
     for index, group in enumerate(list(getattr(optimizer, "param_groups", ()))):
         options = {key: value for key, value in group.items() if key != "params"}
-        for what, tensor in _nested(options, f"param_groups.{index}"):
-            yield None, what, tensor
+        yield None, list(_nested(options, f"param_groups.{index}"))
 
 
 def _nested(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
     if issubclass(type(value), Tensor):
         yield path, value
-    elif isinstance(value, dict):
-        for key, entry in list(value.items()):
-            yield from _nested(entry, f"{path}.{key}" if path else str(key))
+        return
+    entries: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        entries = list(value.items())
     elif isinstance(value, (list, tuple)):
-        for index, entry in enumerate(value):
-            yield from _nested(entry, f"{path}.{index}" if path else str(index))
+        entries = enumerate(value)
+    for key, entry in entries:
+        if not isinstance(entry, (int, float, str)):
+            yield from _nested(entry, f"{path}.{key}" if path else str(key))
 
 
 def gradients_of(tensors: list[Tensor]) -> list[Tensor | None]:
