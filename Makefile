@@ -100,6 +100,7 @@ TOOLS_VENV := target/tools-venv
 bench-tools: export PYTHONPATH := $(CURDIR)/python
 bench-tools: all $(TOOLS_VENV)/.installed
 	$(SIMGPU) --memory 8GiB $(TOOLS_VENV)/bin/python benches/line_profiler.py
+	$(SIMGPU) --memory 8GiB $(TOOLS_VENV)/bin/python benches/reporter.py
 	$(SIMGPU) --memory 8GiB $(TOOLS_VENV)/bin/python benches/tracker.py
 
 $(TOOLS_VENV)/.installed: $(VENV)/.installed

@@ -23,7 +23,6 @@ README = """
 import sys
 import json
 import torch
-from memlab import *
 from memlab import memory_profiler
 
 

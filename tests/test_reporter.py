@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import PYTHON, ROOT
 from memlab import MemReporter
+from memlab._tools.live_tensors import LiveTensors
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -648,3 +649,26 @@ def test_device_filter(capsys, device):
     MemReporter().report(device=device)
     printed = capsys.readouterr().out
     assert printed.count("Storage on") == 1 and "Storage on cpu" in printed and len(kept) == 2
+
+
+def test_tensors_are_found_also_when_the_collector_has_moved_them():
+    # GIVEN a reporter that has looked once, and tensors made since; WHEN collections of all ages run in between
+    live = LiveTensors()
+    live.all()
+    kept = []
+    for number in range(60):
+        kept.append([torch.zeros(number + 1), torch.zeros(3).sigmoid()])
+        if number % 7 == 3:
+            del kept[number // 2]
+        if number % 5 == 0:
+            gc.collect(number % 3)
+
+    # THEN it finds what a look at all objects finds, once
+    everything = {id(entry) for age in (0, 1, 2) for entry in gc.get_objects(age) if issubclass(type(entry), torch.Tensor)}
+    found = list(map(id, live.all()))
+    assert set(found) == everything and len(found) == len(everything)
+
+    # and when it is dropped, it leaves the collector alone
+    before = len(gc.callbacks)
+    del live
+    assert len(gc.callbacks) == before - 1

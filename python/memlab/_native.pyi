@@ -233,7 +233,7 @@ def below_tensors(
     list[tuple[str, int]],
 ]:
     """How much of its block each tensor's memory takes (None: it is in no block); the memory of blocks that is below no
-    tensor (category, bytes, layer, file, line, function), the largest first; and by category what is in use outside of blocks.
+    tensor (category, bytes, layer, file, line, function), the largest first; and what is in use outside of blocks.
 
     Sizes are rounded as the allocator does it. Of memory that several tensors count, the first has all.
     """

@@ -40,7 +40,7 @@ class memory_profiler:
       0.weight.........................64.0 KiB
       0.bias...........................1.00 KiB
       2.weight.........................8.00 KiB
-      2.bias.............................32.0 B
+      2.bias...............................32 B
     ...
     >>> sum(profiler.last.gradients.values()) == sum(profiler.last.weights.values())
     True

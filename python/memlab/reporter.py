@@ -36,10 +36,11 @@ class MemReporter:
     """
 
     def __init__(self, model: nn.Module | None = None, pre_collect: bool = False) -> None:
+        from memlab._tools.live_tensors import LiveTensors
         from memlab._tools.tensor_names import TensorNames, model_tensors
 
         self.pre_collect = pre_collect
-        self._names = TensorNames()
+        self._names, self._live = TensorNames(), LiveTensors()
         self._model = None if model is None else weakref.ref(_require_model(model))
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         if model is not None:  # The names stay if the tensors outlive the model.
@@ -76,7 +77,8 @@ class MemReporter:
             with torch._C.DisableTorchFunctionSubclass():
                 model = self._model() if self._model is not None else None
                 optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
-                names, memory = survey(self._names, model, optimizers, lambda tensor: tensor.is_cuda and tracker.active)
+                is_left_out = lambda tensor: tensor.is_cuda and tracker.active  # noqa: E731
+                names, memory = survey(self._live, self._names, model, optimizers, is_left_out)
             return Report(device_reports(names, memory, only, tracker.active))
         finally:
             if was_enabled:

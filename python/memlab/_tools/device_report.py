@@ -106,7 +106,7 @@ _WORDS = {
 def what_it_is(entry: UnseenMemory) -> str:
     """The category in words, with the layer."""
     words = _WORDS.get(entry.category, entry.category)
-    return f"{words}: {entry.layer}" if entry.layer else words
+    return words if entry.layer is None else f"{words}: {entry.layer or '(model)'}"
 
 
 def where(entry: UnseenMemory) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import compress
+from typing import cast
 
 import torch
 
@@ -12,9 +13,7 @@ from memlab._tools.tensor_memory import TensorMemory
 from memlab._tools.unseen_memory import UNKNOWN, UnseenMemory, rounded
 
 
-def device_reports(
-    names: list[str], memory: TensorMemory, only: str | None, is_tracked: bool
-) -> dict[str, DeviceReport]:
+def device_reports(names: list[str], memory: TensorMemory, only: str | None, is_tracked: bool) -> dict[str, DeviceReport]:
     """Reports by device, CUDA's first. `only`: the device that is wanted. `is_tracked`: whether blocks are known."""
     found = set(memory.devices)
     allocated = {}
@@ -31,31 +30,32 @@ def _gpus_first(name: str) -> tuple[bool, str, int]:
     return kind != "cuda", kind, int(index or 0)
 
 
-def _device_report(device: str, names: list[str], memory: TensorMemory, allocated: int | None, tracked: bool) -> DeviceReport:
+def _device_report(
+    device: str, names: list[str], memory: TensorMemory, allocated: int | None, is_tracked: bool
+) -> DeviceReport:
     """The report of a device; `allocated` is None if it is none of CUDA's, or not in use."""
     names, memory = _on_device(device, names, memory)
     count = len(names)
-    # The first tensor of each memory counts it, the others share it.
-    owners = dict(zip(reversed(memory.keys), range(count - 1, -1, -1), strict=True))
     shares: list[str | None] = [None] * count
     nbytes = memory.nbytes
-    if len(owners) < count:
-        owner_of = [owners[key] for key in memory.keys]
-        shares = [None if owner == index else names[owner] for index, owner in enumerate(owner_of)]
+    if len(set(memory.keys)) < count:  # The first tensor of each memory counts it, the others share it.
+        first = dict(zip(reversed(memory.keys), range(count - 1, -1, -1), strict=True))
+        owners = [first[key] for key in memory.keys]
+        shares = [None if owner == index else names[owner] for index, owner in enumerate(owners)]
         nbytes = [0 if name else size for size, name in zip(nbytes, shares, strict=True)]
     report = DeviceReport(device, names, memory.shapes, memory.elements, shares=shares, allocated=allocated)
-    if allocated is None or not tracked:
+    if allocated is None or not is_tracked:
         report.sizes = list(map(rounded, nbytes))
         if allocated is not None and allocated > report.nbytes:
             report.unseen = [UnseenMemory(UNKNOWN, allocated - report.nbytes)]
         return report
     card = int(device.removeprefix("cuda:"))
     taken, unseen, outside = _native.below_tensors(card, memory.addresses, nbytes)
-    for index, size in enumerate(taken):
-        if size is None:  # Not from PyTorch's allocator, or no memory at all.
-            taken[index] = rounded(nbytes[index])
-            report.foreign += rounded(nbytes[index])
-    report.sizes = [size or 0 for size in taken]
+    if None in taken:  # Not from PyTorch's allocator, or no memory at all.
+        rest = [0 if size is not None else rounded(need) for size, need in zip(taken, nbytes, strict=True)]
+        report.foreign = sum(rest)
+        taken = [size or other for size, other in zip(taken, rest, strict=True)]
+    report.sizes = cast("list[int]", taken)
     report.unseen = [UnseenMemory(*row) for row in unseen]
     report.outside = [UnseenMemory(*row) for row in outside]
     in_blocks = report.nbytes - report.foreign + sum(row.nbytes for row in report.unseen)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+import sysconfig
+import weakref
 from functools import cache
 from typing import Any
 
@@ -13,11 +15,62 @@ from torch import Tensor
 from memlab import _native
 
 
-def live_tensors() -> list[Tensor]:
-    """Every tensor object of the process, the oldest first."""
-    kinds = list(tensor_types())
+class LiveTensors:
+    """Every tensor object of the process.
+
+    The first look goes through all objects. Later ones go through the young objects only, because the garbage collector says
+    when it is about to make young objects old ones: tensors among them are remembered, by weak references.
+    """
+
+    def __init__(self) -> None:
+        self._old: dict[int, weakref.ref[Tensor]] = {}
+        self._most = 1000  # References, with those of tensors that are gone, before the latter are dropped.
+        self._is_following = False
+
+    def __del__(self) -> None:
+        if self._is_following:
+            gc.callbacks.remove(self._follower)
+
+    def all(self) -> list[Tensor]:
+        """The tensors, the oldest first."""
+        if not self._is_following:
+            tensors = [tensor for age in (2, 1, 0) for tensor in _tensors_of_age(age)]
+            if _COLLECTOR_SAYS:
+                self._follow(tensors)
+            return tensors
+        # The young first: what a collection in another thread moves in between is found among the old ones.
+        young = _tensors_of_age(1) + _tensors_of_age(0)
+        old = [tensor for reference in list(self._old.values()) if (tensor := reference()) is not None]
+        known = set(map(id, old))
+        return old + [tensor for tensor in young if id(tensor) not in known]
+
+    def _follow(self, tensors: list[Tensor]) -> None:
+        self._remember(tensors)
+        known = weakref.ref(self)
+
+        def before_collection(phase: str, details: dict[str, int]) -> None:
+            live = known()
+            if live is not None and phase == "start" and details["generation"] > 0:
+                live._remember(_tensors_of_age(1) + _tensors_of_age(0))
+
+        self._follower = before_collection
+        gc.callbacks.append(before_collection)
+        self._is_following = True
+
+    def _remember(self, tensors: list[Tensor]) -> None:
+        if len(self._old) > self._most:
+            self._old = {key: reference for key, reference in list(self._old.items()) if reference() is not None}
+            self._most = 2 * len(self._old) + 1000
+        self._old.update((id(tensor), weakref.ref(tensor)) for tensor in tensors)
+
+
+# Before Python 3.14 an object becomes old in collections of generation 1 and 2 and at no other time.
+_COLLECTOR_SAYS = sys.version_info < (3, 14) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
+def _tensors_of_age(generation: int) -> list[Tensor]:
     # By type and not by isinstance: a proxy of an object that is gone, or a lazy one, answers isinstance with an exception.
-    return [tensor for age in (2, 1, 0) for tensor in _native.of_types(gc.get_objects(age), kinds)]
+    return _native.of_types(gc.get_objects(generation), list(tensor_types()))
 
 
 def tensor_types() -> set[type]:

@@ -7,20 +7,26 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from memlab._tools.live_tensors import held_by_pytorch_alone, live_tensors
+from memlab._tools.live_tensors import LiveTensors, held_by_pytorch_alone
 from memlab._tools.tensor_memory import TensorMemory, memory_of, memory_of_plain, parts, with_parts
 from memlab._tools.tensor_names import TensorNames, gradients_of, model_tensors, optimizer_tensors
 
 
 def survey(
-    known: TensorNames, model: nn.Module | None, optimizers: Iterable[Any], is_left_out: Callable[[Tensor], bool]
+    live: LiveTensors,
+    known: TensorNames,
+    model: nn.Module | None,
+    optimizers: Iterable[Any],
+    is_left_out: Callable[[Tensor], bool],
 ) -> tuple[list[str], TensorMemory]:
     """Names and memory of the tensors that Python holds, in the same order: the model's, the optimizers', the others.
 
     `is_left_out` is asked about tensors that no Python object refers to; the rest of these come last. Keeps no tensor.
     """
     named = _name(known, model, optimizers)
-    others = [tensor for tensor in live_tensors() if id(tensor) not in named]
+    others = live.all()
+    if named:
+        others = [tensor for tensor in others if id(tensor) not in named]
     alone = held_by_pytorch_alone(others)
     hidden: list[Tensor] = []
     if any(alone):

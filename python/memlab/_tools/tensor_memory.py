@@ -18,6 +18,7 @@ _SPARSE_PARTS = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
+_IN_CACHE = 256  # So many tensors are read at a time, because a processor's cache has room for them.
 _PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 
 
@@ -98,12 +99,16 @@ class TensorMemory:
 
 def memory_of_plain(tensors: list[Tensor]) -> TensorMemory | None:
     """Reads device, shape, address and bytes of tensors, quickly. None if one of them is not one strided array."""
-    if not set(map(type, tensors)) <= _PLAIN_TYPES or any(map(_IS_QUANTIZED, tensors)):
-        return None
-    try:
-        return _memory_of_plain(tensors)
-    except (RuntimeError, NotImplementedError):  # One of them has no storage or no shape.
-        return None
+    memory = TensorMemory()
+    for first in range(0, len(tensors), _IN_CACHE):
+        some = tensors[first : first + _IN_CACHE]
+        if not set(map(type, some)) <= _PLAIN_TYPES or any(map(_IS_QUANTIZED, some)):
+            return None
+        try:
+            memory.extend(_memory_of_plain(some))
+        except (RuntimeError, NotImplementedError):  # One of them has no storage or no shape.
+            return None
+    return memory
 
 
 def memory_of(tensors: list[Tensor]) -> TensorMemory:

@@ -15,6 +15,7 @@ class TensorNames:
     def __init__(self) -> None:
         self._names: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self._numbered = 0
+        self._most = 1000  # Names, with those of tensors that are gone, before the latter are dropped.
 
     def give(self, tensor: Tensor, name: str) -> tuple[weakref.ref[Tensor], str]:
         """Names a tensor, or renames it."""
@@ -33,8 +34,10 @@ class TensorNames:
         return names
 
     def forget_dead(self) -> None:
-        """Drops the names of tensors that are gone."""
-        self._names = {key: entry for key, entry in self._names.items() if entry[0]() is not None}
+        """Drops the names of tensors that are gone, if they can be many."""
+        if len(self._names) > self._most:
+            self._names = {key: entry for key, entry in self._names.items() if entry[0]() is not None}
+            self._most = 2 * len(self._names) + 1000
 
 
 def model_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
