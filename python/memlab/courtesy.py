@@ -46,10 +46,10 @@ class Courtesy:
     >>> import memlab
     >>> courtesy = memlab.Courtesy()
     >>> yielded = courtesy.yield_memory()
-    >>> print(yielded)
-    0 B moved to host memory
-    >>> courtesy.restore()
+    >>> yielded.stayed_bytes
     0
+    >>> courtesy.restore() == yielded.moved
+    True
     >>> with courtesy:
     ...     pass  # what others do with the GPU meanwhile
     """
@@ -71,6 +71,12 @@ class Courtesy:
         Raises:
             RuntimeError: memory cannot be moved now; says why. Nothing has moved.
             MemoryError: there is not enough host memory. Nothing has moved.
+
+        >>> import memlab
+        >>> memlab.Courtesy().yield_memory().stayed_bytes
+        0
+        >>> memlab.Courtesy().restore() >= 0
+        True
         """
         from memlab._courtesy.result import Yielded
 
@@ -102,6 +108,10 @@ class Courtesy:
 
         Raises: RuntimeError (also torch.cuda.OutOfMemoryError) if the GPU has no room. Everything stays in host memory, and
             `restore` can be called again.
+
+        >>> import memlab
+        >>> memlab.Courtesy().restore()
+        0
         """
         if "torch" not in sys.modules:
             return 0

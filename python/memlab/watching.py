@@ -240,12 +240,26 @@ class watch:
 
     @property
     def categories(self) -> list[WatchedCategory]:
-        """What memory was used for; at the peak they sum to what was in use on the device then."""
+        """What memory was used for; at the peak they sum to what was in use on the device then.
+
+        >>> import memlab
+        >>> with memlab.watch() as watched:
+        ...     pass
+        >>> all(row.at_peak >= 0 for row in watched.categories)
+        True
+        """
         return [WatchedCategory(*row) for row in _native.watch_categories(self._id, self.device)]
 
     @property
     def timeline(self) -> Timeline:
-        """Memory over time in the block."""
+        """Memory over time in the block.
+
+        >>> import memlab
+        >>> with memlab.watch() as watched:
+        ...     pass
+        >>> all(point.most <= watched.peak for point in watched.timeline.points)
+        True
+        """
         duration, peak_time, width, points = _native.watch_timeline(self._id, self.device)
         return Timeline(duration, peak_time, width, [TimelinePoint(*point) for point in points])
 
