@@ -49,11 +49,22 @@ def browser():
         yield browser
 
 
+# JupyterLab's rules for outputs, as far as they concern what is in ours.
+JUPYTERLAB = """
+.jp-RenderedHTMLCommon code { background-color: #fed; color: #123; padding: 1px 5px; }
+.jp-RenderedHTMLCommon :not(pre) > code { background-color: #eee; padding: 1px 5px; }
+:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon :is(td, th, tr) { text-align: right; padding: .5em; }
+.jp-RenderedHTMLCommon tbody tr:nth-child(odd) { background: rgba(128, 128, 128, .1); }
+.jp-RenderedHTMLCommon ul:not(.list-inline) { padding-left: 2em; }
+"""
+
+
 def page_of(folder, html, background, ink):
     """A page with these outputs, in the colours of a notebook's theme."""
     path = folder / f"page{background.strip('#')}.html"
-    style = f"<style>body{{margin:0;background:{background};color:{ink}}}</style>"
-    path.write_text(f"<!doctype html><meta charset=utf-8>{style}<body>{html}</body>")
+    style = f"<style>body{{margin:0;background:{background};color:{ink}}}{JUPYTERLAB}</style>"
+    body = f"<body><div class='jp-RenderedHTML jp-RenderedHTMLCommon'>{html}</div></body>"
+    path.write_text(f"<!doctype html><meta charset=utf-8>{style}{body}")
     return path
 
 
@@ -85,6 +96,10 @@ def test_the_html_in_a_browser(browser, notebook, tmp_path, background, ink):
     inks += "it => getComputedStyle(it)[it.tagName == 'text' ? 'fill' : 'color']))]"
     red, green, blue = (int(ink[at : at + 2], 16) for at in (1, 3, 5))
     assert page.evaluate(inks) == [f"rgb({red}, {green}, {blue})"]
+    # AND places and code begin at the left, without JupyterLab's background
+    styles = "[...new Set([...document.querySelectorAll('.memlab-out {}')].map(it => getComputedStyle(it).{}))]"
+    assert page.evaluate(styles.format("td.what", "textAlign")) == ["left"]
+    assert page.evaluate(styles.format("code", "backgroundColor")) == ["rgba(0, 0, 0, 0)"]
     # AND it fits into a narrow window: only tables that scroll are wider
     for width in (1000, 420):
         page.resize(width)

@@ -35,7 +35,8 @@ _LOOKS = {
     "other": _Look("other", "?", "#b8bcc2", "#0a0e12"),
 }
 
-# Text takes the notebook's colour, light or dark; lines and bars are mixed into it.
+# Text takes the notebook's colour, light or dark; lines and bars are mixed into it. Selectors with `table` are stronger than
+# those of JupyterLab's style.
 _STYLE = """
 .memlab-out{font:13px/1.45 system-ui,-apple-system,"Segoe UI","Noto Sans","DejaVu Sans",sans-serif;
 max-width:1000px;margin:4px 0}
@@ -56,12 +57,13 @@ box-shadow:inset -1px 0 rgba(255,255,255,.55)}
 text-align:center;vertical-align:-2px}
 .memlab-out table{border-collapse:collapse;margin:0 0 8px;font-size:13px;border:0;width:auto}
 .memlab-out caption{text-align:left;font-weight:600;padding:4px 0;color:inherit}
-.memlab-out th,.memlab-out td{text-align:right;padding:2px 10px;border:0;font-weight:400;font-variant-numeric:tabular-nums;
-white-space:nowrap;vertical-align:baseline;background-color:transparent;color:inherit}
-.memlab-out thead th{font-weight:600;vertical-align:bottom;border-bottom:1px solid rgba(128,128,128,.5)}
-.memlab-out .what{text-align:left}
-.memlab-out code{font:12px ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace;background:none;color:inherit;padding:0}
-.memlab-out tr.sum td{font-weight:600;border-top:1px solid rgba(128,128,128,.5)}
+.memlab-out table th,.memlab-out table td{text-align:right;padding:2px 10px;border:0;font-weight:400;
+font-variant-numeric:tabular-nums;white-space:nowrap;vertical-align:baseline;background-color:transparent;color:inherit}
+.memlab-out table thead th{font-weight:600;vertical-align:bottom;border-bottom:1px solid rgba(128,128,128,.5)}
+.memlab-out table th.what,.memlab-out table td.what{text-align:left}
+.memlab-out table td.what code{font:12px ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace;background:none;
+color:inherit;padding:0}
+.memlab-out table tr.sum td{font-weight:600;border-top:1px solid rgba(128,128,128,.5)}
 .memlab-out details{margin:0 0 6px}
 .memlab-out summary{cursor:pointer}
 .memlab-out .bad{border-left:4px solid #d55e00;padding-left:8px}
@@ -140,7 +142,8 @@ def table(title: str, heads: Sequence[str], rows: Sequence[tuple[Sequence[int], 
         share = 100 * max(sizes[0], 0) / most
         bar = f"background-image:linear-gradient(90deg,rgba(62,160,220,.4) {share:.1f}%,transparent 0)"
         cells = f'<td style="{bar}">{size(sizes[0])}</td>' + "".join(f"<td>{size(nbytes)}</td>" for nbytes in sizes[1:])
-        what = f'<td class="what">{escape(where)}</td><td class="what"><code>{escape(code)}</code></td>'
+        text = f"<code>{escape(code)}</code>" if code else ""
+        what = f'<td class="what">{escape(where)}</td><td class="what">{text}</td>'
         body.append(f"<tr>{cells}{what}</tr>")
     if sums:
         cells = "".join(f"<td>{size(nbytes)}</td>" for nbytes in sums)
