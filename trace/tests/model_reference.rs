@@ -295,6 +295,7 @@ proptest! {
                 prop_assert_eq!(late.growth_in(device, scope).len(), early.growth_in(device, scope).len());
             }
             prop_assert_eq!(late.layers(device), early.layers(device));
+            prop_assert_eq!(late.ranges(device), early.ranges(device));
             prop_assert_eq!(late.categories(device), early.categories(device));
         }
     }
