@@ -153,6 +153,24 @@ def test_every_function_of_nvtx(memlab, nvtx_headers):
     ]
 
 
+def test_the_report_has_a_table_of_ranges(memlab):
+    trace = annotated(memlab, "plain").trace
+    page = memlab.folder / "page.html"
+
+    def report(*arguments):
+        command = [memlab.command, "report", trace, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return page.read_text() if "--html" in arguments else done.stdout
+
+    # THEN it is in the text, of the whole run and of a moment, and on the page
+    for text in (report(), report("--at", "end")):
+        (row,) = (line for line in text.splitlines() if line.endswith("  setup/weights"))
+        assert row.split()[:2] == ["2.00", "MiB"]
+        assert "Ranges that the program names" in text and "(outside any range)" in text
+    for html in (report("--html", page), report("--html", page, "--at", "end")):
+        assert "<h3>Ranges that the program names</h3>" in html and "setup/weights" in html
+
+
 def test_exports_have_the_ranges(memlab):
     # GIVEN a training in ranges
     run = annotated(memlab, "backward")

@@ -19,7 +19,7 @@ versions='
 2.8  3.13,3.12,3.11,3.10  torch==2.8.0  numpy    transformers>=4.55,<5
 2.11 3.12,3.13,3.11,3.10  torch==2.11.0 numpy    transformers>=4.55
 '
-tests='test_exact.py test_kinds.py test_layers.py test_tracker.py test_line_profiler.py'
+tests='test_exact.py test_kinds.py test_layers.py test_tracker.py test_line_profiler.py test_annotate.py'
 old=2.4 # The one that `make test` tries.
 
 # Prints the path of CPython $1.
