@@ -225,6 +225,9 @@ def format_size(nbytes: int) -> str:
 def of_types(objects: list[object], types: list[type]) -> list[Any]:
     """The objects whose type is one of `types`, in their order. Asks no object anything."""
 
+def blocks_at(device: int, addresses: list[int]) -> tuple[list[int | None], list[int]]:
+    """Where the blocks that contain these addresses begin (None: none does), and their bytes (0: none does)."""
+
 def below_tensors(
     device: int, addresses: list[int], nbytes: list[int]
 ) -> tuple[

@@ -77,9 +77,9 @@ class MemReporter:
             with torch._C.DisableTorchFunctionSubclass():
                 model = self._model() if self._model is not None else None
                 optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
-                is_left_out = lambda tensor: tensor.is_cuda and tracker.active  # noqa: E731
-                names, memory = survey(self._live, self._names, model, optimizers, is_left_out)
-            return Report(device_reports(names, memory, only, tracker.active))
+                is_tracked = tracker.active
+                names, memory = survey(self._live, self._names, model, optimizers, is_tracked)
+            return Report(device_reports(names, memory, only, is_tracked))
         finally:
             if was_enabled:
                 gc.enable()

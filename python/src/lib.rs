@@ -62,6 +62,7 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
         wrap_pyfunction!(ranges::range_pop, module)?,
         wrap_pyfunction!(report::of_types, module)?,
         wrap_pyfunction!(report::below_tensors, module)?,
+        wrap_pyfunction!(report::blocks_at, module)?,
         wrap_pyfunction!(tracker::books_start, module)?,
         wrap_pyfunction!(tracker::books_stop, module)?,
         wrap_pyfunction!(tracker::books_active, module)?,

@@ -35,6 +35,24 @@ pub fn of_types<'py>(objects: &Bound<'py, PyList>, types: Vec<Bound<'py, PyAny>>
     Ok(found)
 }
 
+/// Where the blocks that contain these addresses begin (None: none does), and their bytes.
+#[pyfunction]
+pub fn blocks_at(py: Python, device: i32, addresses: Vec<u64>) -> (Vec<Option<u64>>, Vec<u64>) {
+    py.detach(|| {
+        let blocks = live_books::current().map(|live| live.books.model().blocks(device)).unwrap_or_default();
+        let block_at = |&address: &u64| place_of(&blocks, address).map(|place| &blocks[place]);
+        let starts = addresses.iter().map(|address| block_at(address).map(|block| block.address)).collect();
+        let sizes = addresses.iter().map(|address| block_at(address).map_or(0, |block| block.bytes)).collect();
+        (starts, sizes)
+    })
+}
+
+/// The block that contains an address.
+fn place_of(blocks: &[BlockView], address: u64) -> Option<usize> {
+    let place = blocks.partition_point(|block| block.address <= address).checked_sub(1)?;
+    (address - blocks[place].address < blocks[place].bytes).then_some(place)
+}
+
 /// What is below tensors on a device, and what is not: how much of its block each tensor's memory takes (None: it is in no
 /// block), the memory of blocks that is below no tensor, and what is in use outside of blocks, by category.
 ///
@@ -56,10 +74,7 @@ pub fn below_tensors(
         let mut room: Vec<u64> = blocks.iter().map(|block| block.bytes).collect();
         let mut is_seen = vec![false; blocks.len()];
         let take = |(&address, &nbytes): (&u64, &u64)| {
-            let place = blocks.partition_point(|block| block.address <= address).checked_sub(1)?;
-            if address - blocks[place].address >= blocks[place].bytes {
-                return None;
-            }
+            let place = place_of(&blocks, address)?;
             let taken = nbytes.next_multiple_of(GRANULE).min(room[place]);
             room[place] -= taken;
             is_seen[place] = true;

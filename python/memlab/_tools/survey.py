@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,11 +17,12 @@ def survey(
     known: TensorNames,
     model: nn.Module | None,
     optimizers: Iterable[Any],
-    is_left_out: Callable[[Tensor], bool],
+    is_tracked: bool,
 ) -> tuple[list[str], TensorMemory]:
     """Names and memory of the tensors that Python holds, in the same order: the model's, the optimizers', the others.
 
-    `is_left_out` is asked about tensors that no Python object refers to; the rest of these come last. Keeps no tensor.
+    Tensors that no Python object refers to come last, or are left out on CUDA devices if the tracker tells what they are
+    (`is_tracked`). Keeps no tensor.
     """
     named = _name(known, model, optimizers)
     others = live.all()
@@ -31,9 +32,9 @@ def survey(
     hidden: list[Tensor] = []
     if any(alone):
         pairs = list(zip(others, alone, strict=True))
-        hidden = [tensor for tensor, is_alone in pairs if is_alone and not is_left_out(tensor)]
+        hidden = [tensor for tensor, is_alone in pairs if is_alone and not (is_tracked and tensor.is_cuda)]
         others = [tensor for tensor, is_alone in pairs if not is_alone]
-    names, memory = _memory(*_with_gradients(known, named, others))
+    names, memory = _memory(*_with_gradients(known, named, others), is_tracked)
     if hidden:
         gradients = {id(gradient) for gradient in gradients_of([*named.values(), *others]) if gradient is not None}
         _add_hidden(known, names, memory, [tensor for tensor in hidden if id(tensor) not in gradients])
@@ -41,11 +42,11 @@ def survey(
     return names, memory
 
 
-def _memory(names: list[str], tensors: list[Tensor]) -> tuple[list[str], TensorMemory]:
-    memory = memory_of_plain(tensors)
+def _memory(names: list[str], tensors: list[Tensor], is_tracked: bool) -> tuple[list[str], TensorMemory]:
+    memory = memory_of_plain(tensors, is_tracked)
     if memory is None:
         names, tensors = with_parts(names, tensors)
-        memory = memory_of_plain(tensors) or memory_of(tensors)
+        memory = memory_of_plain(tensors, is_tracked) or memory_of(tensors)
     return names, memory
 
 
@@ -55,7 +56,7 @@ def _add_hidden(known: TensorNames, names: list[str], memory: TensorMemory, hidd
     for tensor in hidden:
         if not seen.isdisjoint(memory_of([part for _suffix, part in parts(tensor)]).keys):
             continue
-        found, more = _memory(known.of([tensor]), [tensor])
+        found, more = _memory(known.of([tensor]), [tensor], is_tracked=False)
         names += found
         memory.extend(more)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, UntypedStorage, nn
+
+from memlab import _native
 
 # Classes whose objects are plain tensors: their methods are those of torch.Tensor, implemented in C++.
 _PLAIN_TYPES = {Tensor, nn.Parameter}
@@ -97,18 +99,65 @@ class TensorMemory:
             column.extend(vars(more)[name])
 
 
-def memory_of_plain(tensors: list[Tensor]) -> TensorMemory | None:
-    """Reads device, shape, address and bytes of tensors, quickly. None if one of them is not one strided array."""
+def memory_of_plain(tensors: list[Tensor], is_tracked: bool) -> TensorMemory | None:
+    """Reads device, shape, address and bytes of tensors, quickly. None if one of them is not one strided array.
+
+    `is_tracked`: the blocks of CUDA devices are known. Then these are what tensors in them have; for others it is storages.
+    """
     memory = TensorMemory()
     for first in range(0, len(tensors), _IN_CACHE):
         some = tensors[first : first + _IN_CACHE]
         if not set(map(type, some)) <= _PLAIN_TYPES or any(map(_IS_QUANTIZED, some)):
             return None
         try:
-            memory.extend(_memory_of_plain(some))
-        except (RuntimeError, NotImplementedError):  # One of them has no storage or no shape.
+            shapes, devices = list(map(Tensor.size, some)), list(map(_DEVICE, some))
+            memory.addresses += map(Tensor.data_ptr, some) if is_tracked else [0] * len(some)
+            memory.elements += map(Tensor.numel, some)
+        except (RuntimeError, NotImplementedError):  # One of them has no memory of its own, or no shape.
             return None
+        texts = {shape: _text(shape) for shape in set(shapes)}
+        memory.shapes += map(texts.__getitem__, shapes)
+        names = {device: str(device) for device in set(devices)}
+        memory.devices += map(names.__getitem__, devices)
+    count = len(tensors)
+    memory.keys, memory.nbytes = [0] * count, [0] * count
+    rest = _add_blocks(memory) if is_tracked else range(count)
+    try:
+        for first in range(0, len(rest), _IN_CACHE):
+            _add_storages(memory, tensors, rest[first : first + _IN_CACHE])
+    except (RuntimeError, NotImplementedError):  # One of them has no storage: it is sparse, for example.
+        return None
     return memory
+
+
+def _add_blocks(memory: TensorMemory) -> Sequence[int]:
+    """Has the blocks at the tensors' addresses be their memory. Returns the places of tensors that are in none."""
+    everywhere = range(len(memory.devices))
+    for device in {device for device in set(memory.devices) if device.startswith("cuda:")}:
+        there: Sequence[int] = everywhere
+        addresses = memory.addresses
+        if set(memory.devices) != {device}:
+            there = [place for place in everywhere if memory.devices[place] == device]
+            addresses = [addresses[place] for place in there]
+        starts, nbytes = _native.blocks_at(int(device.removeprefix("cuda:")), addresses)
+        if there is everywhere and None not in starts:
+            memory.keys = memory.addresses = cast("list[int]", starts)
+            memory.nbytes = nbytes
+            return []
+        for place, start, size in zip(there, starts, nbytes, strict=True):
+            memory.keys[place] = memory.addresses[place] = start or 0
+            memory.nbytes[place] = size
+    return [place for place in everywhere if not memory.keys[place]]
+
+
+def _add_storages(memory: TensorMemory, tensors: list[Tensor], places: Sequence[int]) -> None:
+    """Has the storages of the tensors at these places be their memory."""
+    storages = [Tensor.untyped_storage(tensors[place]) for place in places]
+    addresses, nbytes = map(UntypedStorage.data_ptr, storages), map(UntypedStorage.nbytes, storages)
+    for place, storage, address, size in zip(places, storages, addresses, nbytes, strict=True):
+        memory.addresses[place] = address
+        memory.keys[place] = address or -storage._cdata
+        memory.nbytes[place] = size if address else 0
 
 
 def memory_of(tensors: list[Tensor]) -> TensorMemory:
@@ -119,30 +168,8 @@ def memory_of(tensors: list[Tensor]) -> TensorMemory:
     return memory
 
 
-def _memory_of_plain(tensors: list[Tensor]) -> TensorMemory:
-    storages = list(map(Tensor.untyped_storage, tensors))  # Raises for sparse tensors.
-    addresses = list(map(UntypedStorage.data_ptr, storages))
-    nbytes = list(map(UntypedStorage.nbytes, storages))
-    keys = addresses
-    if 0 in addresses:
-        keys = [address or -storage._cdata for address, storage in zip(addresses, storages, strict=True)]
-        nbytes = [size if address else 0 for address, size in zip(addresses, nbytes, strict=True)]
-    shapes = list(map(Tensor.size, tensors))
-    texts = {shape: _text(shape) for shape in set(shapes)}
-    devices = list(map(_DEVICE, tensors))
-    names = {device: str(device) for device in set(devices)}
-    return TensorMemory(
-        devices=list(map(names.__getitem__, devices)),
-        shapes=list(map(texts.__getitem__, shapes)),
-        elements=list(map(Tensor.numel, tensors)),
-        keys=keys,
-        addresses=addresses,
-        nbytes=nbytes,
-    )
-
-
 def _memory_of_any(tensor: Tensor) -> TensorMemory:
-    quick = memory_of_plain([tensor])
+    quick = memory_of_plain([tensor], is_tracked=False)
     if quick is not None:
         return quick
     with torch._C.DisableTorchFunctionSubclass():
