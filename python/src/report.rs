@@ -16,6 +16,9 @@ const FILTER: usize = 4096;
 /// Category, bytes, layer, file, line, function of memory that is below no tensor.
 type UnseenRow = (&'static str, u64, Option<String>, Option<String>, Option<u32>, Option<String>);
 
+/// See [`below_tensors`].
+type BelowTensors = (Vec<Option<u64>>, Vec<UnseenRow>, Vec<(&'static str, u64)>);
+
 /// The objects whose type is one of `types`, in their order. Looks at nothing but the type: an object's class may be a lie.
 #[pyfunction]
 pub fn of_types<'py>(objects: &Bound<'py, PyList>, types: Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyList>> {
@@ -59,12 +62,7 @@ fn place_of(blocks: &[BlockView], address: u64) -> Option<usize> {
 /// Sizes are rounded as the allocator does it. Of memory that several tensors count, the first has all. The rest of blocks
 /// with tensors in them is a row of the category "rounding".
 #[pyfunction]
-pub fn below_tensors(
-    py: Python,
-    device: i32,
-    addresses: Vec<u64>,
-    nbytes: Vec<u64>,
-) -> (Vec<Option<u64>>, Vec<UnseenRow>, Vec<(&'static str, u64)>) {
+pub fn below_tensors(py: Python, device: i32, addresses: Vec<u64>, nbytes: Vec<u64>) -> BelowTensors {
     py.detach(|| {
         let Some(live) = live_books::current() else {
             return (vec![None; addresses.len()], Vec::new(), Vec::new());
