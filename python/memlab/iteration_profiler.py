@@ -71,11 +71,22 @@ class memory_profiler:
 
     @property
     def path(self) -> Path | None:
-        """The CSV file, if one is written."""
+        """The CSV file, if one is written.
+
+        >>> import torch, memlab
+        >>> with memlab.memory_profiler(torch.nn.Linear(4, 4)) as profiler:
+        ...     print(profiler.path)
+        None
+        """
         return None if self._file is None else self._file.path
 
     def record_stats(self) -> None:
-        """Ends an iteration. The last one of a period is printed."""
+        """Ends an iteration. The last one of a period is printed.
+
+        >>> import torch, memlab
+        >>> with memlab.memory_profiler(torch.nn.Linear(4, 4), print_period=2) as profiler:
+        ...     profiler.record_stats()  # The first of two: nothing is printed.
+        """
         if self._hooks is None:
             raise RuntimeError("this memory_profiler is closed: make a new one to go on")
         self._iteration += 1
@@ -87,13 +98,26 @@ class memory_profiler:
         self._prepare()
 
     def epoch_end(self) -> None:
-        """Ends an epoch: iterations count from 1 again."""
+        """Ends an epoch: iterations count from 1 again.
+
+        >>> import torch, memlab
+        >>> with memlab.memory_profiler(torch.nn.Linear(4, 4)) as profiler:
+        ...     profiler.epoch_end()
+        ...     profiler.record_stats()  # doctest: +ELLIPSIS
+        *******************************************
+        Memory Usage for Iteration 1 of Epoch 2
+        ...
+        """
         self._epoch += 1
         self._iteration = 0
         self._prepare()
 
     def close(self) -> None:
-        """Removes all hooks. Calling it again does nothing."""
+        """Removes all hooks. Calling it again does nothing.
+
+        >>> import torch, memlab
+        >>> memlab.memory_profiler(torch.nn.Linear(4, 4)).close()
+        """
         if self._hooks is not None:
             self._hooks.remove()
             self._hooks = None

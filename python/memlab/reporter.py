@@ -49,7 +49,18 @@ class MemReporter:
         tracker.totals()  # The first use of the tracker: lines are known of what is allocated from here on.
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Names the tensors of an optimizer's state in the reports from now on: ``Adam.weight.exp_avg``."""
+        """Names the tensors of an optimizer's state in the reports from now on: ``Adam.weight.exp_avg``.
+
+        >>> import torch, memlab
+        >>> model = torch.nn.Linear(4, 4)
+        >>> optimizer = torch.optim.Adam(model.parameters())
+        >>> reporter = memlab.MemReporter(model)
+        >>> reporter.add_optimizer(optimizer)
+        >>> model(torch.ones(1, 4)).sum().backward()
+        >>> optimizer.step()
+        >>> "Adam.weight.exp_avg" in reporter.collect("cpu").devices["cpu"].names
+        True
+        """
         if all(known() is not optimizer for known in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
 
@@ -57,11 +68,28 @@ class MemReporter:
         """Prints the tensors of all devices, or of one: ``0``, ``"cuda:0"``, ``"cpu"`` or a `torch.device`.
 
         `verbose` adds ``(->name)`` to tensors in the memory of another, and leaves out no line.
+
+        >>> import torch, memlab
+        >>> model = torch.nn.Linear(1024, 1024, device="meta")
+        >>> memlab.MemReporter(model).report(device="meta")  # doctest: +ELLIPSIS
+        Element type                                            Size  Used MEM
+        -------------------------------------------------------------------------------
+        Storage on meta
+        weight                                          (1024, 1024)     0.00B
+        bias                                                 (1024,)     0.00B
+        ...
         """
         print(self.collect(device).text(verbose))
 
     def collect(self, device: int | str | torch.device | None = None) -> Report:
-        """What `report` prints, as numbers: ``collect().devices["cuda:0"].tensors``. Notebooks show it as a table."""
+        """What `report` prints, as numbers. Notebooks show it as a table.
+
+        >>> import torch, memlab
+        >>> model = torch.nn.Linear(1024, 1024)
+        >>> table = memlab.MemReporter(model).collect("cpu").devices["cpu"]
+        >>> [row.nbytes for row in table.tensors if row.name == "bias"]
+        [4096]
+        """
         import torch
 
         from memlab._tools.device_reports import device_reports
