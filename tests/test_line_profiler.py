@@ -31,7 +31,7 @@ prof.display()
 FIGURES = """
 import json, torch, memlab
 from memlab import LineProfiler
-from memlab._tools.line_columns import value_of
+from memlab._lines.columns import value_of
 
 def figures(prof, *columns):
     columns = columns or ("active_bytes.all.peak", "line.allocated", "line.kept", "line.hits", "line.peak_delta")
@@ -394,7 +394,7 @@ HITS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from memlab import LineProfiler
-from memlab._tools.line_columns import value_of
+from memlab._lines.columns import value_of
 def fall(n):
     if n:
         fall(n - 1)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import PYTHON, ROOT
 from memlab import MemReporter
-from memlab._tools.live_tensors import LiveTensors
+from memlab._tensors.live_tensors import LiveTensors
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv

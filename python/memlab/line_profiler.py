@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Any, TextIO, TypeVar, overload
 
 from memlab import _native
-from memlab._tools import line_hooks
+from memlab._lines import hooks
+from memlab._lines.columns import DEFAULT_COLUMNS, LineFigures, value_of
+from memlab._lines.table import FunctionProfile, as_html, as_text
 from memlab._tools.functions import Code, code_of
-from memlab._tools.line_columns import DEFAULT_COLUMNS, LineFigures, value_of
-from memlab._tools.line_table import FunctionProfile, as_html, as_text
 from memlab.recording import ensure_started, why_not
 
 __all__ = ["DEFAULT_COLUMNS", "LineProfiler", "clear_global_line_profiler", "profile", "profile_every", "set_target_gpu"]
@@ -84,7 +84,7 @@ class LineProfiler:
             if self._profile:
                 self._add(len(self._codes) - 1)
                 if self._enabled:
-                    line_hooks.add(code.code, code.first_line, self._profile, len(self._codes) - 1)
+                    hooks.add(code.code, code.first_line, self._profile, len(self._codes) - 1)
 
     def enable(self) -> None:
         """Counts from now on. Nests with `disable`.
@@ -108,7 +108,7 @@ class LineProfiler:
                 _native.profile_enable(self._profile, True)
             if self._profile:
                 for index, code in enumerate(self._codes):
-                    line_hooks.add(code.code, code.first_line, self._profile, index)
+                    hooks.add(code.code, code.first_line, self._profile, index)
 
     def disable(self) -> None:
         """Counts no longer. Other line profilers, debuggers and coverage tools are not touched.
@@ -125,7 +125,7 @@ class LineProfiler:
                 set_target_gpu(self._before)
                 if self._profile:
                     for code in self._codes:
-                        line_hooks.remove(code.code, self._profile)
+                        hooks.remove(code.code, self._profile)
                     _native.profile_enable(self._profile, False)
 
     def _add(self, index: int) -> None:

@@ -6,9 +6,9 @@ import gc
 import weakref
 from typing import TYPE_CHECKING
 
-from memlab._tools.device_report import DeviceReport, TensorRow
-from memlab._tools.report import Report
-from memlab._tools.unseen_memory import UnseenMemory
+from memlab._reporter.device_report import DeviceReport, TensorRow
+from memlab._reporter.report import Report
+from memlab._reporter.unseen_memory import UnseenMemory
 from memlab.tracking import tracker
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class MemReporter:
     """
 
     def __init__(self, model: nn.Module | None = None, pre_collect: bool = False) -> None:
-        from memlab._tools.live_tensors import LiveTensors
-        from memlab._tools.tensor_names import TensorNames, model_tensors
+        from memlab._tensors.live_tensors import LiveTensors
+        from memlab._tensors.names import TensorNames, model_tensors
 
         self.pre_collect = pre_collect
         self._names, self._live = TensorNames(), LiveTensors()
@@ -92,8 +92,8 @@ class MemReporter:
         """
         import torch
 
-        from memlab._tools.device_reports import device_reports
-        from memlab._tools.survey import survey
+        from memlab._reporter.device_reports import device_reports
+        from memlab._reporter.survey import survey
 
         only = None if device is None else _device_name(device)
         if self.pre_collect:

@@ -98,6 +98,7 @@ TABLE = (
         "marks functions that torch.compile runs as they are; the documented torch.compiler.disable imports the compiler",
         without="nothing: an attribute that is not read",
     ),
+    PrivateName("torch.Tensor._use_count", "MemReporter: how many holders a tensor has, Python's object among them"),
     PrivateName("torch.Tensor._base", "courtesy: the tensor that a view is of"),
     PrivateName("torch.Tensor._indices", "courtesy: the parts of a sparse tensor that is not coalesced"),
     PrivateName("torch.Tensor._values", "the same"),
@@ -138,6 +139,10 @@ EMBEDDINGS = frozenset({torch.ops.aten.embedding.default, torch.ops.aten._embedd
 
 # How many tensors use each storage, which `storage_key` names. (Called for all weights before each forward.)
 use_count: Callable[[int], int] = torch._C._storage_Use_Count
+
+
+# How many holders a tensor has: its Python object is one.
+tensor_use_count: Callable[[Tensor], int] = torch.Tensor._use_count
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 
 from memlab import _native
+from memlab._paging.torch_private import storage_key
 
 # Classes whose objects are plain tensors: their methods are those of torch.Tensor, implemented in C++.
 _PLAIN_TYPES = {Tensor, nn.Parameter}
@@ -156,7 +157,7 @@ def _add_storages(memory: TensorMemory, tensors: list[Tensor], places: Sequence[
     addresses, nbytes = map(UntypedStorage.data_ptr, storages), map(UntypedStorage.nbytes, storages)
     for place, storage, address, size in zip(places, storages, addresses, nbytes, strict=True):
         memory.addresses[place] = address
-        memory.keys[place] = address or -storage._cdata
+        memory.keys[place] = address or -storage_key(storage)
         memory.nbytes[place] = size if address else 0
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from memlab._tools.iteration_table import layer_label
-from memlab._tools.module_outputs import LiveStorages, tensor_nbytes, tensors_in
-from memlab._tools.tensor_names import optimizer_tensors
+from memlab._iterations.table import layer_label
+from memlab._tensors.module_outputs import LiveStorages, tensor_nbytes, tensors_in
+from memlab._tensors.names import optimizer_tensors
 
 # Reads the live feature maps of a model on a GPU by layer; None: they are to be found from what modules return.
 FeatureMaps = Callable[[], "dict[str, int] | None"]

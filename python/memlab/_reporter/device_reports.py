@@ -8,9 +8,9 @@ from typing import cast
 import torch
 
 from memlab import _native
-from memlab._tools.device_report import DeviceReport
-from memlab._tools.tensor_memory import TensorMemory
-from memlab._tools.unseen_memory import UNKNOWN, UnseenMemory, rounded
+from memlab._reporter.device_report import DeviceReport
+from memlab._reporter.unseen_memory import UNKNOWN, UnseenMemory, rounded
+from memlab._tensors.memory import TensorMemory
 
 
 def device_reports(names: list[str], memory: TensorMemory, only: str | None, is_tracked: bool) -> dict[str, DeviceReport]:

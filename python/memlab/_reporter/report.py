@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memlab._tools.device_report import NAME_WIDTH, SHAPE_WIDTH, SIZE_WIDTH, DeviceReport
-from memlab._tools.report_html import report_html
+from memlab._reporter.device_report import NAME_WIDTH, SHAPE_WIDTH, SIZE_WIDTH, DeviceReport
+from memlab._reporter.html import report_html
 
 
 @dataclass

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from memlab._tools.live_tensors import LiveTensors, held_by_pytorch_alone
-from memlab._tools.tensor_memory import TensorMemory, memory_of, memory_of_plain, parts, with_parts
-from memlab._tools.tensor_names import TensorNames, gradients_of, model_tensors, optimizer_tensors
+from memlab._tensors.live_tensors import LiveTensors, held_by_pytorch_alone
+from memlab._tensors.memory import TensorMemory, memory_of, memory_of_plain, parts, with_parts
+from memlab._tensors.names import TensorNames, gradients_of, model_tensors, optimizer_tensors
 
 
 def survey(

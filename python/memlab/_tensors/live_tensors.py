@@ -7,12 +7,12 @@ import sys
 import sysconfig
 import weakref
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from memlab import _native
+from memlab._paging.torch_private import tensor_use_count
 
 
 class LiveTensors:
@@ -95,7 +95,7 @@ def held_by_pytorch_alone(tensors: list[Tensor]) -> list[bool]:
         return [False] * len(tensors)
     unreferenced = next(map(sys.getrefcount, [torch.empty(0, device="cpu")]))
     # The C++ code has one reference to the object, however many holders of the tensor it has.
-    counts, uses = map(sys.getrefcount, tensors), map(_USE_COUNT, tensors)
+    counts, uses = map(sys.getrefcount, tensors), map(tensor_use_count, tensors)
     return [count == unreferenced + 1 and held > 1 for count, held in zip(counts, uses, strict=True)]
 
 
@@ -106,6 +106,3 @@ def _reference_counts_tell() -> bool:
     before = sys.getrefcount(held)
     holder.grad = held
     return sys.getrefcount(held) == before + 1
-
-
-_USE_COUNT: Any = Tensor._use_count  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""Figures by line: marks, columns, tables."""

@@ -1,0 +1,1 @@
+"""The reports of `memlab.MemReporter`: tensors, and what no Python object holds."""

@@ -1,0 +1,1 @@
+"""The tensors of the process: which there are, their memory, their names."""
