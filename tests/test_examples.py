@@ -25,11 +25,7 @@ def examples(name, thing):
     return doctest.DocTestParser().get_doctest(inspect.getdoc(thing) or "", {}, name, None, 0)
 
 
-# Called by IPython.
-FOR_OTHERS = {"load_ipython_extension", "unload_ipython_extension"}
-
-
-@pytest.mark.parametrize("name", sorted({*memlab.__all__} - FOR_OTHERS))
+@pytest.mark.parametrize("name", memlab.__all__)
 def test_examples_without_a_gpu(name):
     # GIVEN a public name; WHEN the examples of its docstrings run, THEN they print the documented output
     for member, thing in documented(name).items():

@@ -334,3 +334,15 @@ def test_two_devices(memlab):
     (current, named, said, kept, blocks), _ = run_tool(memlab, TRAINING + dedent(program), devices=2)
     assert current == 4 << 20 and named == [1 << 20, 4 << 20, 4 << 20, 1 << 20]
     assert "no GPU memory" in said and kept == 1 << 20 and blocks == 2
+
+
+def test_everything_is_imported_without_ipython(memlab):
+    program = """
+    import json, sys
+    sys.modules["IPython"] = None  # As if it were not installed.
+    from memlab import *
+    names = ("LineProfiler", "MemReporter", "tracker", "watch")
+    json.dump([name for name in names if name in globals()], open("result", "w"))
+    """
+    names, _ = run_tool(memlab, program)
+    assert names == ["LineProfiler", "MemReporter", "tracker", "watch"]

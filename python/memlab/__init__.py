@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         set_target_gpu,
     )
     from memlab.loading import load, skeleton
-    from memlab.magics import load_ipython_extension, unload_ipython_extension
     from memlab.paging import page, plan_of, unpage
     from memlab.plan import Plan
     from memlab.recording import start, stop
@@ -48,7 +47,6 @@ __all__ = [
     "chunk",
     "clear_global_line_profiler",
     "load",
-    "load_ipython_extension",
     "memory_profiler",
     "page",
     "plan_of",
@@ -59,12 +57,12 @@ __all__ = [
     "start",
     "stop",
     "tracker",
-    "unload_ipython_extension",
     "unpage",
     "watch",
 ]
 
-# The command imports this file too, and must not wait two seconds for PyTorch: modules are imported on first use.
+# The command imports this file too, and must not wait two seconds for PyTorch: modules are imported on first use. (What
+# IPython calls is not in `__all__`: it needs IPython.)
 _MODULES = {
     "Courtesy": "courtesy",
     "LineProfiler": "line_profiler",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from memlab._lines.columns import LineFigures, is_bytes, value_of
 from memlab._tools.functions import Code
+from memlab._tools.short_sizes import short_size
 
 # Bars in a notebook: a colour that is read in light and dark themes, behind text of the theme's own colour.
 _BAR = "rgba(86, 156, 214, .45)"
@@ -34,14 +35,7 @@ def readable(value: int | None, in_bytes: bool) -> str:
     """`40.00K`; a count as it is; nothing where it is not known."""
     if value is None:
         return ""
-    if not in_bytes:
-        return str(value)
-    size, sign = float(abs(value)), "-" if value < 0 else ""
-    for unit in ("B", "K", "M", "G"):
-        if size < 1024:
-            return f"{sign}{size:.2f}{unit}"
-        size /= 1024
-    return f"{sign}{size:.2f}T"
+    return short_size(value) if in_bytes else str(value)
 
 
 def as_text(profile: FunctionProfile, columns: Sequence[str]) -> str:
