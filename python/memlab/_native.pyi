@@ -7,6 +7,9 @@ the legacy default stream); the host backend ignores them.
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypedDict, final, type_check_only
+from weakref import ref
+
+from torch import Tensor as _Tensor
 
 __all__ = [
     "PAGE_SIZE",
@@ -225,8 +228,24 @@ def format_size(nbytes: int) -> str:
 def of_types(objects: list[object], types: list[type]) -> list[Any]:
     """The objects whose type is one of `types`, in their order. Asks no object anything."""
 
-def blocks_at(device: int, addresses: list[int]) -> tuple[list[int | None], list[int]]:
-    """Where the blocks that contain these addresses begin (None: none does), and their bytes (0: none does)."""
+def plain_tensors(
+    tensor_class: type, plain: list[type], tensors: list[_Tensor], is_tracked: bool
+) -> tuple[list[str], list[str], list[int], list[int], list[int], list[int], list[int]] | None:
+    """Device, shape, elements, key, address and bytes of each tensor, and the places of the tensors in no block.
+
+    With `is_tracked`, key and address are where a tensor's block begins, and the bytes are the block's; without, and for a
+    tensor in no block, key and bytes are 0. None if a tensor's class is none of the two in `plain`, or it is quantized, or
+    has no shape or memory of its own.
+    """
+
+def gradients(tensor_class: type, tensors: list[_Tensor]) -> list[tuple[int, _Tensor]]:
+    """The gradients of tensors that have one, each with the place of its tensor. No warning is given."""
+
+def referents(references: list[ref[_Tensor]], others: list[_Tensor]) -> list[_Tensor]:
+    """The objects that weak references refer to, and those of `others` that are not among them."""
+
+def table_rows(names: list[str], shapes: list[str], sizes: list[int], widths: tuple[int, int, int]) -> str:
+    """The lines of a table: names to the left, shapes and sizes to the right of columns of these widths."""
 
 def below_tensors(
     device: int, addresses: list[int], nbytes: list[int]

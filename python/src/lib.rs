@@ -6,6 +6,7 @@
 //! ```text
 //! checkpoint, pipeline, plan, sizes            one file for each part of the loader
 //! line_marks, line_profiles, report, tracker   what the tools in the program ask
+//! tensors                                      what a report asks thousands of tensors
 //! live_books                                   the books, and the thread that reads the recording
 //! ranges                                       ranges that the program names
 //! library                                      the functions of libmemlab.so
@@ -25,6 +26,7 @@ mod plan;
 mod ranges;
 mod report;
 mod sizes;
+mod tensors;
 mod tracker;
 
 use pyo3::prelude::*;
@@ -62,7 +64,10 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
         wrap_pyfunction!(ranges::range_pop, module)?,
         wrap_pyfunction!(report::of_types, module)?,
         wrap_pyfunction!(report::below_tensors, module)?,
-        wrap_pyfunction!(report::blocks_at, module)?,
+        wrap_pyfunction!(tensors::gradients, module)?,
+        wrap_pyfunction!(tensors::plain_tensors, module)?,
+        wrap_pyfunction!(tensors::referents, module)?,
+        wrap_pyfunction!(tensors::table_rows, module)?,
         wrap_pyfunction!(tracker::books_start, module)?,
         wrap_pyfunction!(tracker::books_stop, module)?,
         wrap_pyfunction!(tracker::books_active, module)?,

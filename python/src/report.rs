@@ -38,18 +38,6 @@ pub fn of_types<'py>(objects: &Bound<'py, PyList>, types: Vec<Bound<'py, PyAny>>
     Ok(found)
 }
 
-/// Where the blocks that contain these addresses begin (None: none does), and their bytes.
-#[pyfunction]
-pub fn blocks_at(py: Python, device: i32, addresses: Vec<u64>) -> (Vec<Option<u64>>, Vec<u64>) {
-    py.detach(|| {
-        let blocks = live_books::current().map(|live| live.books.model().blocks(device)).unwrap_or_default();
-        let block_at = |&address: &u64| place_of(&blocks, address).map(|place| &blocks[place]);
-        let starts = addresses.iter().map(|address| block_at(address).map(|block| block.address)).collect();
-        let sizes = addresses.iter().map(|address| block_at(address).map_or(0, |block| block.bytes)).collect();
-        (starts, sizes)
-    })
-}
-
 /// The block that contains an address.
 fn place_of(blocks: &[BlockView], address: u64) -> Option<usize> {
     let place = blocks.partition_point(|block| block.address <= address).checked_sub(1)?;

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from memlab import _native
 from memlab._reporter.unseen_memory import ROUNDING, UnseenMemory
 from memlab._tools.short_sizes import short_size
 
@@ -64,8 +65,7 @@ class DeviceReport:
         width = max(NAME_WIDTH, 1 + max(map(len, names), default=0))
         rule = "-" * (RULE_WIDTH + width - NAME_WIDTH)
         row = f"%-{width}s%{SHAPE_WIDTH}s%{SIZE_WIDTH}s"
-        sizes = {size: short_size(size) for size in set(self.sizes)}
-        rows = map(row.__mod__, zip(names, self.shapes, map(sizes.__getitem__, self.sizes), strict=True))
+        rows = [_native.table_rows(names, self.shapes, self.sizes, (width, SHAPE_WIDTH, SIZE_WIDTH))] if names else []
         lines = [rule, f"Storage on {self.device}", *rows, rule]
         lines.append(f"Total Tensors: {sum(self.elements)} \tUsed Memory: {short_size(self.nbytes)}")
         if self.allocated is not None:

@@ -36,7 +36,7 @@ def survey(
         others = [tensor for tensor, is_alone in pairs if not is_alone]
     names, memory = _memory(*_with_gradients(known, named, others), is_tracked)
     if hidden:
-        gradients = {id(gradient) for gradient in gradients_of([*named.values(), *others]) if gradient is not None}
+        gradients = {id(gradient) for _place, gradient in gradients_of([*named.values(), *others])}
         _add_hidden(known, names, memory, [tensor for tensor in hidden if id(tensor) not in gradients])
     known.forget_dead()
     return names, memory
@@ -85,17 +85,17 @@ def _name(known: TensorNames, model: nn.Module | None, optimizers: Iterable[Any]
 def _with_gradients(known: TensorNames, named: dict[int, Tensor], others: list[Tensor]) -> tuple[list[str], list[Tensor]]:
     """Names and tensors, each with its gradient behind it: ``weight``, ``weight.grad``."""
     tensors = [*named.values(), *others]
-    gradients = gradients_of(tensors)
-    taken = {id(gradient) for gradient in gradients if gradient is not None} - named.keys()
-    if not taken:
+    gradients = {place: gradient for place, gradient in gradients_of(tensors) if id(gradient) not in named}
+    if not gradients:
         return known.of(tensors), tensors
+    taken = set(map(id, gradients.values()))
     all_names, all_tensors = [], []
-    for tensor, gradient in zip(tensors, gradients, strict=True):
+    for place, tensor in enumerate(tensors):
         if id(tensor) in taken:
             continue
         all_tensors.append(tensor)
         all_names += known.of([tensor])
-        if gradient is not None and id(gradient) in taken:
-            all_tensors.append(gradient)
+        if place in gradients:
+            all_tensors.append(gradients[place])
             all_names.append(f"{all_names[-1]}.grad")
     return all_names, all_tensors

@@ -40,9 +40,7 @@ class LiveTensors:
             return tensors
         # The young first: what a collection in another thread moves in between is found among the old ones.
         young = _tensors_of_age(1) + _tensors_of_age(0)
-        old = [tensor for reference in list(self._old.values()) if (tensor := reference()) is not None]
-        known = set(map(id, old))
-        return old + [tensor for tensor in young if id(tensor) not in known]
+        return _native.referents(list(self._old.values()), young)
 
     def _follow(self, tensors: list[Tensor]) -> None:
         self._remember(tensors)
@@ -95,8 +93,8 @@ def held_by_pytorch_alone(tensors: list[Tensor]) -> list[bool]:
         return [False] * len(tensors)
     unreferenced = next(map(sys.getrefcount, [torch.empty(0, device="cpu")]))
     # The C++ code has one reference to the object, however many holders of the tensor it has.
-    counts, uses = map(sys.getrefcount, tensors), map(tensor_use_count, tensors)
-    return [count == unreferenced + 1 and held > 1 for count, held in zip(counts, uses, strict=True)]
+    counts = list(map(sys.getrefcount, tensors))
+    return [count == unreferenced + 1 and tensor_use_count(tensors[place]) > 1 for place, count in enumerate(counts)]
 
 
 @cache

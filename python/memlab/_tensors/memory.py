@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -13,7 +13,7 @@ from memlab import _native
 from memlab._paging.torch_private import storage_key
 
 # Classes whose objects are plain tensors: their methods are those of torch.Tensor, implemented in C++.
-_PLAIN_TYPES = {Tensor, nn.Parameter}
+_PLAIN_TYPES = [Tensor, nn.Parameter]
 _SPARSE_PARTS = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -105,50 +105,16 @@ def memory_of_plain(tensors: list[Tensor], is_tracked: bool) -> TensorMemory | N
 
     `is_tracked`: the blocks of CUDA devices are known. Then these are what tensors in them have; for others it is storages.
     """
-    memory = TensorMemory()
-    for first in range(0, len(tensors), _IN_CACHE):
-        some = tensors[first : first + _IN_CACHE]
-        if not set(map(type, some)) <= _PLAIN_TYPES or any(map(_IS_QUANTIZED, some)):
-            return None
-        try:
-            shapes, devices = list(map(Tensor.size, some)), list(map(_DEVICE, some))
-            memory.addresses += map(Tensor.data_ptr, some) if is_tracked else [0] * len(some)
-            memory.elements += map(Tensor.numel, some)
-        except (RuntimeError, NotImplementedError):  # One of them has no memory of its own, or no shape.
-            return None
-        texts = {shape: _text(shape) for shape in set(shapes)}
-        memory.shapes += map(texts.__getitem__, shapes)
-        names = {device: str(device) for device in set(devices)}
-        memory.devices += map(names.__getitem__, devices)
-    count = len(tensors)
-    memory.keys, memory.nbytes = [0] * count, [0] * count
-    rest = _add_blocks(memory) if is_tracked else range(count)
+    read = _native.plain_tensors(Tensor, _PLAIN_TYPES, tensors, is_tracked)
+    if read is None:
+        return None
+    memory, rest = TensorMemory(*read[:-1]), read[-1]
     try:
         for first in range(0, len(rest), _IN_CACHE):
             _add_storages(memory, tensors, rest[first : first + _IN_CACHE])
     except (RuntimeError, NotImplementedError):  # One of them has no storage: it is sparse, for example.
         return None
     return memory
-
-
-def _add_blocks(memory: TensorMemory) -> Sequence[int]:
-    """Has the blocks at the tensors' addresses be their memory. Returns the places of tensors that are in none."""
-    everywhere = range(len(memory.devices))
-    for device in {device for device in set(memory.devices) if device.startswith("cuda:")}:
-        there: Sequence[int] = everywhere
-        addresses = memory.addresses
-        if set(memory.devices) != {device}:
-            there = [place for place in everywhere if memory.devices[place] == device]
-            addresses = [addresses[place] for place in there]
-        starts, nbytes = _native.blocks_at(int(device.removeprefix("cuda:")), addresses)
-        if there is everywhere and None not in starts:
-            memory.keys = memory.addresses = cast("list[int]", starts)
-            memory.nbytes = nbytes
-            return []
-        for place, start, size in zip(there, starts, nbytes, strict=True):
-            memory.keys[place] = memory.addresses[place] = start or 0
-            memory.nbytes[place] = size
-    return [place for place in everywhere if not memory.keys[place]]
 
 
 def _add_storages(memory: TensorMemory, tensors: list[Tensor], places: Sequence[int]) -> None:

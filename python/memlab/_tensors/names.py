@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from memlab import _native
+
 
 class TensorNames:
     """Names that stay the same from one report to the next, and are kept no longer than their tensors."""
@@ -93,15 +95,6 @@ def _nested(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
             yield from _nested(entry, f"{path}.{key}" if path else str(key))
 
 
-def gradients_of(tensors: list[Tensor]) -> list[Tensor | None]:
-    """The ``.grad`` of each tensor. PyTorch warns when it is read of a tensor that cannot have one, so it is not."""
-    return [
-        _GRAD(tensor) if is_leaf or _RETAINS_GRAD(tensor) else None
-        for tensor, is_leaf in zip(tensors, map(_IS_LEAF, tensors), strict=True)
-    ]
-
-
-# Properties of tensors, as functions that `map` calls without a frame of Python.
-_GRAD: Any = Tensor.grad.__get__  # type: ignore[attr-defined]
-_IS_LEAF: Any = Tensor.is_leaf.__get__  # type: ignore[attr-defined]
-_RETAINS_GRAD: Any = Tensor.retains_grad.__get__  # type: ignore[attr-defined]
+def gradients_of(tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
+    """The gradients of tensors that have one, each with the place of its tensor."""
+    return _native.gradients(Tensor, tensors)

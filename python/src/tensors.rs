@@ -1,0 +1,273 @@
+//! What `memlab.MemReporter` asks thousands of tensors, in one loop: a call from Python costs more than its answer.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString, PyTuple, PyType, PyWeakrefMethods, PyWeakrefReference};
+
+use crate::live_books;
+
+/// Device, shape, elements, key, address and bytes of each tensor, and the places of those in no block.
+type Columns<'py> =
+    (Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>, Vec<u64>, Vec<u64>, Vec<u64>, Vec<usize>);
+
+/// A property of a class that is implemented in C, such as `torch.Tensor.shape`, whatever a derived class makes of it.
+struct Getter<'py> {
+    property: Bound<'py, PyAny>,
+    get: ffi::descrgetfunc,
+}
+
+impl<'py> Getter<'py> {
+    fn new(class: &Bound<'py, PyType>, name: &str) -> PyResult<Self> {
+        let property = class.getattr(name)?;
+        // SAFETY: the type is alive, and the slot, if there is one, has this function.
+        let get = unsafe {
+            let slot = ffi::PyType_GetSlot(property.get_type_ptr(), ffi::Py_tp_descr_get);
+            std::mem::transmute::<*mut std::ffi::c_void, Option<ffi::descrgetfunc>>(slot)
+        };
+        let get = get.ok_or_else(|| PyRuntimeError::new_err(format!("torch.Tensor.{name} is no property")))?;
+        Ok(Self { property, get })
+    }
+
+    fn of(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: all three are alive; the result is a new reference, or null with an exception set.
+        unsafe {
+            let value = (self.get)(self.property.as_ptr(), object.as_ptr(), object.get_type_ptr().cast());
+            Bound::from_owned_ptr_or_err(object.py(), value)
+        }
+    }
+
+    fn is_true(&self, object: &Bound<'py, PyAny>) -> PyResult<bool> {
+        self.of(object)?.is_truthy()
+    }
+}
+
+/// Shapes that were seen, with their text and elements.
+struct Shapes<'py> {
+    places: HashMap<Vec<i64>, usize>,
+    seen: Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>,
+    dimensions: Vec<i64>,
+}
+
+impl<'py> Shapes<'py> {
+    fn place_of(&mut self, shape: &Bound<'py, PyTuple>) -> PyResult<usize> {
+        self.dimensions.clear();
+        for dimension in shape.iter_borrowed() {
+            self.dimensions.push(dimension.extract()?);
+        }
+        if let Some(&place) = self.places.get(&self.dimensions) {
+            return Ok(place);
+        }
+        let text = match &self.dimensions[..] {
+            [] => "(1,)".to_owned(), // A scalar is shown as one element, as pytorch_memlab does.
+            [one] => format!("({one},)"),
+            all => format!("({})", all.iter().map(i64::to_string).collect::<Vec<_>>().join(", ")),
+        };
+        let elements = self.dimensions.iter().product::<i64>().into_pyobject(shape.py())?.into_any();
+        self.seen.push((PyString::new(shape.py(), &text), elements));
+        self.places.insert(self.dimensions.clone(), self.seen.len() - 1);
+        Ok(self.seen.len() - 1)
+    }
+}
+
+/// Names of devices by the objects that stand for them, of which each answer has a new one.
+#[derive(Default)]
+struct Devices<'py>(Vec<(Bound<'py, PyAny>, Bound<'py, PyString>)>);
+
+impl<'py> Devices<'py> {
+    fn name_of(&mut self, device: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyString>> {
+        for (known, name) in &self.0 {
+            if known.eq(&device)? {
+                return Ok(name.clone());
+            }
+        }
+        let name = device.str()?;
+        self.0.push((device, name.clone()));
+        Ok(name)
+    }
+}
+
+/// A live block, with the place of its device's name.
+struct Place {
+    address: u64,
+    bytes: u64,
+    device: usize,
+}
+
+/// The live blocks of all devices by address, and the names of the devices.
+fn live_blocks(py: Python) -> (Vec<Place>, Vec<Bound<PyString>>) {
+    let (blocks, devices) = py.detach(|| {
+        let Some(live) = live_books::current() else { return (Vec::new(), Vec::new()) };
+        let model = live.books.model();
+        let devices: Vec<i32> = model.devices().iter().map(|device| device.index).collect();
+        let on = |(place, &device): (usize, &i32)| {
+            let blocks = model.blocks(device).into_iter();
+            blocks.map(move |block| Place { address: block.address, bytes: block.bytes, device: place })
+        };
+        let mut blocks: Vec<Place> = devices.iter().enumerate().flat_map(on).collect();
+        blocks.sort_unstable_by_key(|block| block.address);
+        (blocks, devices)
+    });
+    (blocks, devices.iter().map(|device| PyString::new(py, &format!("cuda:{device}"))).collect())
+}
+
+/// See `_native.pyi`.
+#[pyfunction]
+pub fn plain_tensors<'py>(
+    tensor_class: &Bound<'py, PyType>,
+    plain: [Bound<'py, PyType>; 2],
+    tensors: &Bound<'py, PyList>,
+    is_tracked: bool,
+) -> PyResult<Option<Columns<'py>>> {
+    match read(tensor_class, &plain, tensors, is_tracked) {
+        // One of them has no memory of its own, or no shape.
+        Err(error) if error.is_instance_of::<PyRuntimeError>(tensors.py()) => Ok(None),
+        read => read,
+    }
+}
+
+fn read<'py>(
+    tensor_class: &Bound<'py, PyType>,
+    plain: &[Bound<'py, PyType>; 2],
+    tensors: &Bound<'py, PyList>,
+    is_tracked: bool,
+) -> PyResult<Option<Columns<'py>>> {
+    let py = tensors.py();
+    let [shape, device, is_quantized] = ["shape", "device", "is_quantized"].map(|name| Getter::new(tensor_class, name));
+    let (shape, device, is_quantized) = (shape?, device?, is_quantized?);
+    let data_ptr = tensor_class.getattr("data_ptr")?;
+    let (blocks, names) = if is_tracked { live_blocks(py) } else { (Vec::new(), Vec::new()) };
+    let mut known = Shapes { places: HashMap::new(), seen: Vec::new(), dimensions: Vec::new() };
+    let mut devices = Devices::default();
+    let count = tensors.len();
+    let (mut on, mut shapes) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    let (mut keys, mut addresses, mut nbytes) = (vec![0; count], vec![0; count], vec![0; count]);
+    let mut rest = Vec::new();
+    for (index, tensor) in tensors.iter().enumerate() {
+        let kind = tensor.get_type_ptr();
+        if !plain.iter().any(|class| class.as_type_ptr() == kind) || is_quantized.is_true(&tensor)? {
+            return Ok(None);
+        }
+        shapes.push(known.place_of(shape.of(&tensor)?.cast::<PyTuple>()?)?);
+        let mut block = None;
+        if is_tracked {
+            // SAFETY: both are alive, and null ends the arguments; the result is a new reference, or null with an exception.
+            let answer = unsafe {
+                let none = std::ptr::null_mut::<ffi::PyObject>();
+                let answer = ffi::PyObject_CallFunctionObjArgs(data_ptr.as_ptr(), tensor.as_ptr(), none);
+                Bound::from_owned_ptr_or_err(py, answer)?
+            };
+            addresses[index] = answer.extract()?;
+            block = block_at(&blocks, addresses[index]);
+        }
+        match block {
+            Some(block) => {
+                on.push(names[block.device].clone());
+                (keys[index], addresses[index], nbytes[index]) = (block.address, block.address, block.bytes);
+            }
+            None => {
+                on.push(devices.name_of(device.of(&tensor)?)?);
+                rest.push(index);
+            }
+        }
+    }
+    let texts = PyList::new(py, shapes.iter().map(|&place| &known.seen[place].0))?;
+    let elements = PyList::new(py, shapes.iter().map(|&place| &known.seen[place].1))?;
+    Ok(Some((PyList::new(py, on)?, texts, elements, keys, addresses, nbytes, rest)))
+}
+
+/// The block that contains an address.
+fn block_at(blocks: &[Place], address: u64) -> Option<&Place> {
+    let place = blocks.partition_point(|block| block.address <= address).checked_sub(1)?;
+    (address - blocks[place].address < blocks[place].bytes).then_some(&blocks[place])
+}
+
+/// The `.grad` of each tensor that has one, with the tensor's place. PyTorch warns when it is read of a tensor that cannot
+/// have one, so it is not.
+#[pyfunction]
+pub fn gradients<'py>(
+    tensor_class: &Bound<'py, PyType>,
+    tensors: &Bound<'py, PyList>,
+) -> PyResult<Vec<(usize, Bound<'py, PyAny>)>> {
+    let getter = |name| Getter::new(tensor_class, name);
+    let (requires_grad, grad) = (getter("requires_grad")?, getter("grad")?);
+    let (is_leaf, retains_grad) = (getter("is_leaf")?, getter("retains_grad")?);
+    let mut found = Vec::new();
+    for (index, tensor) in tensors.iter().enumerate() {
+        // What requires no gradient is a leaf, and can have one nevertheless: a parameter that was frozen.
+        if !requires_grad.is_true(&tensor)? || is_leaf.is_true(&tensor)? || retains_grad.is_true(&tensor)? {
+            let gradient = grad.of(&tensor)?;
+            if !gradient.is_none() {
+                found.push((index, gradient));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The objects that `references` refer to, and those of `others` that are not among them.
+#[pyfunction]
+pub fn referents<'py>(references: &Bound<'py, PyList>, others: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
+    let fresh: HashSet<usize> = others.iter().map(|object| object.as_ptr() as usize).collect();
+    let mut known = HashSet::new();
+    let found = PyList::empty(references.py());
+    for reference in references {
+        if let Some(object) = reference.cast::<PyWeakrefReference>()?.upgrade() {
+            if !fresh.is_empty() && fresh.contains(&(object.as_ptr() as usize)) {
+                known.insert(object.as_ptr() as usize);
+            }
+            found.append(object)?;
+        }
+    }
+    for object in others {
+        if !known.contains(&(object.as_ptr() as usize)) {
+            found.append(object)?;
+        }
+    }
+    Ok(found)
+}
+
+/// See `_native.pyi`.
+#[pyfunction]
+pub fn table_rows(
+    names: &Bound<PyList>,
+    shapes: &Bound<PyList>,
+    sizes: Vec<u64>,
+    widths: [usize; 3],
+) -> PyResult<String> {
+    let mut text = String::with_capacity(names.len() * (widths.iter().sum::<usize>() + 1));
+    let mut last = (u64::MAX, String::new());
+    for ((name, shape), size) in names.iter().zip(shapes).zip(sizes) {
+        if size != last.0 {
+            last = (size, short_size(size));
+        }
+        let (name, shape) = (name.cast::<PyString>()?.to_string_lossy(), shape.cast::<PyString>()?.to_string_lossy());
+        let [first, second, third] = [(&*name, widths[0]), (&*shape, widths[1]), (&*last.1, widths[2])].map(padding);
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&name);
+        text.extend(std::iter::repeat_n(' ', first + second));
+        text.push_str(&shape);
+        text.extend(std::iter::repeat_n(' ', third));
+        text.push_str(&last.1);
+    }
+    Ok(text)
+}
+
+/// How many characters a text is short of a width.
+fn padding((text, width): (&str, usize)) -> usize {
+    width.saturating_sub(text.chars().count())
+}
+
+/// As `short_size` in `_tools/short_sizes.py`.
+fn short_size(bytes: u64) -> String {
+    let units = [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')];
+    let (bits, letter) = units.into_iter().find(|(bits, _)| bytes >> bits > 0).unwrap_or((0, 'B'));
+    let mut text = String::new();
+    let _ = write!(text, "{:.2}{letter}", bytes as f64 / (1u64 << bits) as f64);
+    text
+}
