@@ -229,13 +229,18 @@ def of_types(objects: list[object], types: list[type]) -> list[Any]:
     """The objects whose type is one of `types`, in their order. Asks no object anything."""
 
 def plain_tensors(
-    tensor_class: type, plain: list[type], tensors: list[_Tensor], is_tracked: bool
-) -> tuple[list[str], list[str], list[int], list[int], list[int], list[int], list[int]] | None:
-    """Device, shape, elements, key, address and bytes of each tensor, and the places of the tensors in no block.
+    tensor_class: type,
+    plain: list[type],
+    storage_class: type,
+    storage_key: Callable[[Any], int],
+    tensors: list[_Tensor],
+    is_tracked: bool,
+) -> tuple[list[str], list[str], list[int], list[int], list[int], list[int]] | None:
+    """Device, shape, elements, key, address and bytes of each tensor.
 
-    With `is_tracked`, key and address are where a tensor's block begins, and the bytes are the block's; without, and for a
-    tensor in no block, key and bytes are 0. None if a tensor's class is none of the two in `plain`, or it is quantized, or
-    has no shape or memory of its own.
+    With `is_tracked`, the bytes are those of the tensor's block, and key and address are where it begins. Without, and for a
+    tensor in no block, they are its storage's; the key of a storage without memory is its negative `storage_key`. None if a
+    tensor's class is none of the two in `plain`, or it is quantized, or has no shape or memory of its own.
     """
 
 def gradients(tensor_class: type, tensors: list[_Tensor]) -> list[tuple[int, _Tensor]]:
@@ -259,6 +264,43 @@ def below_tensors(
 
     Sizes are rounded as the allocator does it. Of memory that several tensors count, the first has all.
     """
+
+def held_alone(use_count: Callable[[_Tensor], int], tensors: list[_Tensor], unheld: list[_Tensor]) -> list[int]:
+    """The places of tensors with several holders that have one reference more than the only object in `unheld`."""
+
+def without(objects: list[_Tensor], left_out: list[_Tensor]) -> list[_Tensor]:
+    """`objects` without those that are in `left_out`."""
+
+@final
+class TensorNames:
+    """Names that stay the same from one report to the next, and are kept no longer than their tensors."""
+
+    def __new__(cls) -> TensorNames: ...
+    def give(self, names: list[str], tensors: list[_Tensor]) -> None:
+        """Names tensors, or renames them."""
+
+    def give_state(self, prefix: str, state: dict[Any, Any], tensor_class: type, named: dict[int, _Tensor]) -> bool:
+        """Names what an optimizer keeps for a parameter, ``prefix.key``, and adds it to `named`, which has tensors by `id`.
+
+        Leaves out what `named` has. False, and nothing is named, if there is more in `state` than tensors and numbers.
+        """
+
+    def of(self, tensors: list[_Tensor]) -> list[str]:
+        """The names of tensors. Those that have none are given the next numbers."""
+
+    def of_one(self, tensor: _Tensor) -> str:
+        """The name of a tensor."""
+
+    def with_gradients(
+        self, tensors: list[_Tensor], gradients: list[tuple[int, _Tensor]]
+    ) -> tuple[list[str], list[_Tensor]]:
+        """Names and tensors, each with its gradient behind it: ``weight``, ``weight.grad``.
+
+        `gradients`: each with the place of its tensor, in the order of the tensors.
+        """
+
+    def forget_dead(self) -> None:
+        """Drops the names of tensors that are gone, if they can be many."""
 
 # The recording of this process. ------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import gc
 import weakref
 from typing import TYPE_CHECKING
 
+from memlab import _native
 from memlab._reporter.device_report import DeviceReport, TensorRow
 from memlab._reporter.report import Report
 from memlab._reporter.unseen_memory import UnseenMemory
@@ -37,15 +38,15 @@ class MemReporter:
 
     def __init__(self, model: nn.Module | None = None, pre_collect: bool = False) -> None:
         from memlab._tensors.live_tensors import LiveTensors
-        from memlab._tensors.names import TensorNames, model_tensors
+        from memlab._tensors.names import model_tensors
 
         self.pre_collect = pre_collect
-        self._names, self._live = TensorNames(), LiveTensors()
+        self._names, self._live = _native.TensorNames(), LiveTensors()
         self._model = None if model is None else weakref.ref(_require_model(model))
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         if model is not None:  # The names stay if the tensors outlive the model.
-            for name, tensor in model_tensors(model):
-                self._names.give(tensor, name)
+            named = model_tensors(model)
+            self._names.give([name for name, _tensor in named], [tensor for _name, tensor in named])
         tracker.totals()  # The first use of the tracker: lines are known of what is allocated from here on.
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

@@ -6,7 +6,7 @@
 //! ```text
 //! checkpoint, pipeline, plan, sizes            one file for each part of the loader
 //! line_marks, line_profiles, report, tracker   what the tools in the program ask
-//! tensors                                      what a report asks thousands of tensors
+//! tensor_names, tensors                        what a report asks thousands of tensors
 //! live_books                                   the books, and the thread that reads the recording
 //! ranges                                       ranges that the program names
 //! library                                      the functions of libmemlab.so
@@ -26,6 +26,7 @@ mod plan;
 mod ranges;
 mod report;
 mod sizes;
+mod tensor_names;
 mod tensors;
 mod tracker;
 
@@ -35,6 +36,7 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("PAGE_SIZE", memlab_loader::arena::PAGE_SIZE)?;
     module.add("PIN_GRANULE", memlab_loader::arena::PIN_GRANULE)?;
+    module.add_class::<tensor_names::TensorNames>()?;
     module.add_class::<arena::Arena>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<pipeline::Session>()?;
@@ -66,8 +68,10 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
         wrap_pyfunction!(report::below_tensors, module)?,
         wrap_pyfunction!(tensors::gradients, module)?,
         wrap_pyfunction!(tensors::plain_tensors, module)?,
+        wrap_pyfunction!(tensors::held_alone, module)?,
         wrap_pyfunction!(tensors::referents, module)?,
         wrap_pyfunction!(tensors::table_rows, module)?,
+        wrap_pyfunction!(tensors::without, module)?,
         wrap_pyfunction!(tracker::books_start, module)?,
         wrap_pyfunction!(tracker::books_stop, module)?,
         wrap_pyfunction!(tracker::books_active, module)?,

@@ -10,9 +10,8 @@ use pyo3::types::{PyList, PyString, PyTuple, PyType, PyWeakrefMethods, PyWeakref
 
 use crate::live_books;
 
-/// Device, shape, elements, key, address and bytes of each tensor, and the places of those in no block.
-type Columns<'py> =
-    (Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>, Vec<u64>, Vec<u64>, Vec<u64>, Vec<usize>);
+/// Device, shape, elements, key, address and bytes of each tensor.
+type Columns<'py> = (Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>, Vec<i64>, Vec<u64>, Vec<u64>);
 
 /// A property of a class that is implemented in C, such as `torch.Tensor.shape`, whatever a derived class makes of it.
 struct Getter<'py> {
@@ -50,6 +49,8 @@ struct Shapes<'py> {
     places: HashMap<Vec<i64>, usize>,
     seen: Vec<(Bound<'py, PyString>, Bound<'py, PyAny>)>,
     dimensions: Vec<i64>,
+    last: Vec<i64>,
+    last_place: usize,
 }
 
 impl<'py> Shapes<'py> {
@@ -58,6 +59,15 @@ impl<'py> Shapes<'py> {
         for dimension in shape.iter_borrowed() {
             self.dimensions.push(dimension.extract()?);
         }
+        if self.dimensions == self.last && !self.seen.is_empty() {
+            return Ok(self.last_place);
+        }
+        self.last.clone_from(&self.dimensions);
+        self.last_place = self.place_of_other(shape.py())?;
+        Ok(self.last_place)
+    }
+
+    fn place_of_other(&mut self, py: Python<'py>) -> PyResult<usize> {
         if let Some(&place) = self.places.get(&self.dimensions) {
             return Ok(place);
         }
@@ -66,8 +76,8 @@ impl<'py> Shapes<'py> {
             [one] => format!("({one},)"),
             all => format!("({})", all.iter().map(i64::to_string).collect::<Vec<_>>().join(", ")),
         };
-        let elements = self.dimensions.iter().product::<i64>().into_pyobject(shape.py())?.into_any();
-        self.seen.push((PyString::new(shape.py(), &text), elements));
+        let elements = self.dimensions.iter().product::<i64>().into_pyobject(py)?.into_any();
+        self.seen.push((PyString::new(py, &text), elements));
         self.places.insert(self.dimensions.clone(), self.seen.len() - 1);
         Ok(self.seen.len() - 1)
     }
@@ -119,10 +129,12 @@ fn live_blocks(py: Python) -> (Vec<Place>, Vec<Bound<PyString>>) {
 pub fn plain_tensors<'py>(
     tensor_class: &Bound<'py, PyType>,
     plain: [Bound<'py, PyType>; 2],
+    storage_class: &Bound<'py, PyType>,
+    storage_key: &Bound<'py, PyAny>,
     tensors: &Bound<'py, PyList>,
     is_tracked: bool,
 ) -> PyResult<Option<Columns<'py>>> {
-    match read(tensor_class, &plain, tensors, is_tracked) {
+    match read(tensor_class, &plain, storage_class, storage_key, tensors, is_tracked) {
         // One of them has no memory of its own, or no shape.
         Err(error) if error.is_instance_of::<PyRuntimeError>(tensors.py()) => Ok(None),
         read => read,
@@ -132,20 +144,24 @@ pub fn plain_tensors<'py>(
 fn read<'py>(
     tensor_class: &Bound<'py, PyType>,
     plain: &[Bound<'py, PyType>; 2],
+    storage_class: &Bound<'py, PyType>,
+    storage_key: &Bound<'py, PyAny>,
     tensors: &Bound<'py, PyList>,
     is_tracked: bool,
 ) -> PyResult<Option<Columns<'py>>> {
     let py = tensors.py();
     let [shape, device, is_quantized] = ["shape", "device", "is_quantized"].map(|name| Getter::new(tensor_class, name));
     let (shape, device, is_quantized) = (shape?, device?, is_quantized?);
-    let data_ptr = tensor_class.getattr("data_ptr")?;
+    let (data_ptr, untyped_storage) = (tensor_class.getattr("data_ptr")?, tensor_class.getattr("untyped_storage")?);
+    let (storage_address, storage_nbytes) = (storage_class.getattr("data_ptr")?, storage_class.getattr("nbytes")?);
     let (blocks, names) = if is_tracked { live_blocks(py) } else { (Vec::new(), Vec::new()) };
-    let mut known = Shapes { places: HashMap::new(), seen: Vec::new(), dimensions: Vec::new() };
+    let mut known =
+        Shapes { places: HashMap::new(), seen: Vec::new(), dimensions: Vec::new(), last: Vec::new(), last_place: 0 };
     let mut devices = Devices::default();
     let count = tensors.len();
     let (mut on, mut shapes) = (Vec::with_capacity(count), Vec::with_capacity(count));
     let (mut keys, mut addresses, mut nbytes) = (vec![0; count], vec![0; count], vec![0; count]);
-    let mut rest = Vec::new();
+    let mut guess = 0;
     for (index, tensor) in tensors.iter().enumerate() {
         let kind = tensor.get_type_ptr();
         if !plain.iter().any(|class| class.as_type_ptr() == kind) || is_quantized.is_true(&tensor)? {
@@ -154,35 +170,47 @@ fn read<'py>(
         shapes.push(known.place_of(shape.of(&tensor)?.cast::<PyTuple>()?)?);
         let mut block = None;
         if is_tracked {
-            // SAFETY: both are alive, and null ends the arguments; the result is a new reference, or null with an exception.
-            let answer = unsafe {
-                let none = std::ptr::null_mut::<ffi::PyObject>();
-                let answer = ffi::PyObject_CallFunctionObjArgs(data_ptr.as_ptr(), tensor.as_ptr(), none);
-                Bound::from_owned_ptr_or_err(py, answer)?
-            };
-            addresses[index] = answer.extract()?;
-            block = block_at(&blocks, addresses[index]);
+            addresses[index] = call(&data_ptr, &tensor)?.extract()?;
+            block = block_at(&blocks, addresses[index], guess);
         }
         match block {
-            Some(block) => {
+            Some(place) => {
+                guess = place;
+                let block = &blocks[place];
                 on.push(names[block.device].clone());
-                (keys[index], addresses[index], nbytes[index]) = (block.address, block.address, block.bytes);
+                (keys[index], addresses[index], nbytes[index]) =
+                    (block.address.cast_signed(), block.address, block.bytes);
             }
             None => {
                 on.push(devices.name_of(device.of(&tensor)?)?);
-                rest.push(index);
+                let storage = call(&untyped_storage, &tensor)?;
+                addresses[index] = call(&storage_address, &storage)?.extract()?;
+                if addresses[index] == 0 {
+                    keys[index] = -storage_key.call1((storage,))?.extract::<i64>()?;
+                } else {
+                    keys[index] = addresses[index].cast_signed();
+                    nbytes[index] = call(&storage_nbytes, &storage)?.extract()?;
+                }
             }
         }
     }
     let texts = PyList::new(py, shapes.iter().map(|&place| &known.seen[place].0))?;
     let elements = PyList::new(py, shapes.iter().map(|&place| &known.seen[place].1))?;
-    Ok(Some((PyList::new(py, on)?, texts, elements, keys, addresses, nbytes, rest)))
+    Ok(Some((PyList::new(py, on)?, texts, elements, keys, addresses, nbytes)))
 }
 
-/// The block that contains an address.
-fn block_at(blocks: &[Place], address: u64) -> Option<&Place> {
+/// The place of the block that contains an address. Looks at `guess` and the block behind it first: tensors are often found
+/// in the order of their blocks.
+fn block_at(blocks: &[Place], address: u64, guess: usize) -> Option<usize> {
+    let is_in = |place: usize| blocks.get(place).is_some_and(|block| address.wrapping_sub(block.address) < block.bytes);
+    if is_in(guess) {
+        return Some(guess);
+    }
+    if is_in(guess + 1) {
+        return Some(guess + 1);
+    }
     let place = blocks.partition_point(|block| block.address <= address).checked_sub(1)?;
-    (address - blocks[place].address < blocks[place].bytes).then_some(&blocks[place])
+    is_in(place).then_some(place)
 }
 
 /// The `.grad` of each tensor that has one, with the tensor's place. PyTorch warns when it is read of a tensor that cannot
@@ -206,6 +234,35 @@ pub fn gradients<'py>(
         }
     }
     Ok(found)
+}
+
+/// See `_native.pyi`.
+#[pyfunction]
+pub fn held_alone<'py>(
+    use_count: &Bound<'py, PyAny>,
+    tensors: &Bound<'py, PyList>,
+    unheld: &Bound<'py, PyList>,
+) -> PyResult<Vec<usize>> {
+    // SAFETY: the object is alive.
+    let references = |object: &Bound<PyAny>| unsafe { ffi::Py_REFCNT(object.as_ptr()) };
+    let wanted = references(&unheld.get_item(0)?) + 1;
+    let mut found = Vec::new();
+    for (place, tensor) in tensors.iter().enumerate() {
+        if references(&tensor) == wanted && call(use_count, &tensor)?.extract::<usize>()? > 1 {
+            found.push(place);
+        }
+    }
+    Ok(found)
+}
+
+/// Calls a function with one argument, without a tuple for it.
+fn call<'py>(function: &Bound<'py, PyAny>, argument: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let none = std::ptr::null_mut::<ffi::PyObject>();
+    // SAFETY: both are alive, and null ends the arguments; the result is a new reference, or null with an exception set.
+    unsafe {
+        let answer = ffi::PyObject_CallFunctionObjArgs(function.as_ptr(), argument.as_ptr(), none);
+        Bound::from_owned_ptr_or_err(function.py(), answer)
+    }
 }
 
 /// The objects that `references` refer to, and those of `others` that are not among them.
@@ -245,22 +302,30 @@ pub fn table_rows(
             last = (size, short_size(size));
         }
         let (name, shape) = (name.cast::<PyString>()?.to_string_lossy(), shape.cast::<PyString>()?.to_string_lossy());
-        let [first, second, third] = [(&*name, widths[0]), (&*shape, widths[1]), (&*last.1, widths[2])].map(padding);
         if !text.is_empty() {
             text.push('\n');
         }
         text.push_str(&name);
-        text.extend(std::iter::repeat_n(' ', first + second));
+        pad(&mut text, padding(&name, widths[0]) + padding(&shape, widths[1]));
         text.push_str(&shape);
-        text.extend(std::iter::repeat_n(' ', third));
+        pad(&mut text, padding(&last.1, widths[2]));
         text.push_str(&last.1);
     }
     Ok(text)
 }
 
 /// How many characters a text is short of a width.
-fn padding((text, width): (&str, usize)) -> usize {
+fn padding(text: &str, width: usize) -> usize {
     width.saturating_sub(text.chars().count())
+}
+
+fn pad(text: &mut String, mut count: usize) {
+    const SPACES: &str = "                                                                ";
+    while count > SPACES.len() {
+        text.push_str(SPACES);
+        count -= SPACES.len();
+    }
+    text.push_str(&SPACES[..count]);
 }
 
 /// As `short_size` in `_tools/short_sizes.py`.
@@ -270,4 +335,15 @@ fn short_size(bytes: u64) -> String {
     let mut text = String::new();
     let _ = write!(text, "{:.2}{letter}", bytes as f64 / (1u64 << bits) as f64);
     text
+}
+
+/// `objects` without those that are in `left_out`.
+#[pyfunction]
+pub fn without<'py>(objects: &Bound<'py, PyList>, left_out: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyList>> {
+    let left_out: HashSet<usize> = left_out.iter().map(|object| object.as_ptr() as usize).collect();
+    let found = PyList::empty(objects.py());
+    for object in objects.iter().filter(|object| !left_out.contains(&(object.as_ptr() as usize))) {
+        found.append(object)?;
+    }
+    Ok(found)
 }

@@ -67,9 +67,9 @@ def _on_device(device: str, names: list[str], memory: TensorMemory) -> tuple[lis
     """The tensors of a device. An empty one counts only if it keeps memory alive, as ``x[:0]`` does."""
     if set(memory.devices) == {device} and 0 not in memory.elements:
         return names, memory
-    chosen = [
-        there == device and bool(elements or nbytes or device == "meta")
-        for there, elements, nbytes in zip(memory.devices, memory.elements, memory.nbytes, strict=True)
-    ]
+    chosen = list(map(device.__eq__, memory.devices))
+    if 0 in memory.elements and device != "meta":
+        held = zip(chosen, memory.elements, memory.nbytes, strict=True)
+        chosen = [is_there and bool(elements or nbytes) for is_there, elements, nbytes in held]
     columns = {name: list(compress(column, chosen)) for name, column in vars(memory).items()}
     return list(compress(names, chosen)), TensorMemory(**columns)

@@ -7,14 +7,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from memlab import _native
 from memlab._tensors.live_tensors import LiveTensors, held_by_pytorch_alone
 from memlab._tensors.memory import TensorMemory, memory_of, memory_of_plain, parts, with_parts
-from memlab._tensors.names import TensorNames, gradients_of, model_tensors, optimizer_tensors
+from memlab._tensors.names import gradients_of, model_tensors, optimizer_states, tensors_within
 
 
 def survey(
     live: LiveTensors,
-    known: TensorNames,
+    known: _native.TensorNames,
     model: nn.Module | None,
     optimizers: Iterable[Any],
     is_tracked: bool,
@@ -27,7 +28,7 @@ def survey(
     named = _name(known, model, optimizers)
     others = live.all()
     if named:
-        others = [tensor for tensor in others if id(tensor) not in named]
+        others = _native.without(others, list(named.values()))
     alone = held_by_pytorch_alone(others)
     hidden: list[Tensor] = []
     if any(alone):
@@ -50,7 +51,7 @@ def _memory(names: list[str], tensors: list[Tensor], is_tracked: bool) -> tuple[
     return names, memory
 
 
-def _add_hidden(known: TensorNames, names: list[str], memory: TensorMemory, hidden: list[Tensor]) -> None:
+def _add_hidden(known: _native.TensorNames, names: list[str], memory: TensorMemory, hidden: list[Tensor]) -> None:
     """Adds tensors that only PyTorch holds, unless others share their memory: the base of a view, for instance."""
     seen = set(memory.keys)
     for tensor in hidden:
@@ -61,41 +62,32 @@ def _add_hidden(known: TensorNames, names: list[str], memory: TensorMemory, hidd
         memory.extend(more)
 
 
-def _name(known: TensorNames, model: nn.Module | None, optimizers: Iterable[Any]) -> dict[int, Tensor]:
+def _name(known: _native.TensorNames, model: nn.Module | None, optimizers: Iterable[Any]) -> dict[int, Tensor]:
     """Names the tensors of a model and of optimizers, and returns them by their id."""
-    tensors: dict[int, Tensor] = {}
-    for name, tensor in model_tensors(model) if model is not None else ():
-        known.give(tensor, name)
-        tensors[id(tensor)] = tensor
+    found = model_tensors(model) if model is not None else []
+    tensors = {id(tensor): tensor for _name, tensor in found}
+    known.give([name for name, _tensor in found], list(tensors.values()))
     classes: dict[str, int] = {}
     for optimizer in optimizers:
         label = type(optimizer).__name__
         classes[label] = classes.get(label, 0) + 1
         if classes[label] > 1:
             label += str(classes[label])
-        for owner, state in optimizer_tensors(optimizer):
-            prefix = label if owner is None else f"{label}.{known.of([owner])[0]}"
-            for what, tensor in state:
+        for owner, state, path in optimizer_states(optimizer):
+            prefix = label if owner is None else f"{label}.{known.of_one(owner)}"
+            if not path and type(state) is dict and known.give_state(prefix, state, Tensor, tensors):
+                continue
+            for what, tensor in tensors_within(state, path):
                 if id(tensor) not in tensors:
-                    known.give(tensor, f"{prefix}.{what}")
+                    known.give([f"{prefix}.{what}"], [tensor])
                     tensors[id(tensor)] = tensor
     return tensors
 
 
-def _with_gradients(known: TensorNames, named: dict[int, Tensor], others: list[Tensor]) -> tuple[list[str], list[Tensor]]:
+def _with_gradients(
+    known: _native.TensorNames, named: dict[int, Tensor], others: list[Tensor]
+) -> tuple[list[str], list[Tensor]]:
     """Names and tensors, each with its gradient behind it: ``weight``, ``weight.grad``."""
     tensors = [*named.values(), *others]
-    gradients = {place: gradient for place, gradient in gradients_of(tensors) if id(gradient) not in named}
-    if not gradients:
-        return known.of(tensors), tensors
-    taken = set(map(id, gradients.values()))
-    all_names, all_tensors = [], []
-    for place, tensor in enumerate(tensors):
-        if id(tensor) in taken:
-            continue
-        all_tensors.append(tensor)
-        all_names += known.of([tensor])
-        if place in gradients:
-            all_tensors.append(gradients[place])
-            all_names.append(f"{all_names[-1]}.grad")
-    return all_names, all_tensors
+    gradients = [(place, gradient) for place, gradient in gradients_of(tensors) if id(gradient) not in named]
+    return known.with_gradients(tensors, gradients) if gradients else (known.of(tensors), tensors)

@@ -91,10 +91,11 @@ def held_by_pytorch_alone(tensors: list[Tensor]) -> list[bool]:
     """
     if not _reference_counts_tell():
         return [False] * len(tensors)
-    unreferenced = next(map(sys.getrefcount, [torch.empty(0, device="cpu")]))
     # The C++ code has one reference to the object, however many holders of the tensor it has.
-    counts = list(map(sys.getrefcount, tensors))
-    return [count == unreferenced + 1 and tensor_use_count(tensors[place]) > 1 for place, count in enumerate(counts)]
+    alone = [False] * len(tensors)
+    for place in _native.held_alone(tensor_use_count, tensors, [torch.empty(0, device="cpu")]):
+        alone[place] = True
+    return alone
 
 
 @cache

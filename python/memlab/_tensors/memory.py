@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,6 @@ _SPARSE_PARTS = {
     torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
     torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
 }
-_IN_CACHE = 256  # So many tensors are read at a time, because a processor's cache has room for them.
 _PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 
 
@@ -105,26 +104,8 @@ def memory_of_plain(tensors: list[Tensor], is_tracked: bool) -> TensorMemory | N
 
     `is_tracked`: the blocks of CUDA devices are known. Then these are what tensors in them have; for others it is storages.
     """
-    read = _native.plain_tensors(Tensor, _PLAIN_TYPES, tensors, is_tracked)
-    if read is None:
-        return None
-    memory, rest = TensorMemory(*read[:-1]), read[-1]
-    try:
-        for first in range(0, len(rest), _IN_CACHE):
-            _add_storages(memory, tensors, rest[first : first + _IN_CACHE])
-    except (RuntimeError, NotImplementedError):  # One of them has no storage: it is sparse, for example.
-        return None
-    return memory
-
-
-def _add_storages(memory: TensorMemory, tensors: list[Tensor], places: Sequence[int]) -> None:
-    """Has the storages of the tensors at these places be their memory."""
-    storages = [Tensor.untyped_storage(tensors[place]) for place in places]
-    addresses, nbytes = map(UntypedStorage.data_ptr, storages), map(UntypedStorage.nbytes, storages)
-    for place, storage, address, size in zip(places, storages, addresses, nbytes, strict=True):
-        memory.addresses[place] = address
-        memory.keys[place] = address or -storage_key(storage)
-        memory.nbytes[place] = size if address else 0
+    columns = _native.plain_tensors(Tensor, _PLAIN_TYPES, UntypedStorage, storage_key, tensors, is_tracked)
+    return None if columns is None else TensorMemory(*columns)
 
 
 def memory_of(tensors: list[Tensor]) -> TensorMemory:

@@ -1,8 +1,7 @@
-"""Names of tensors: those of a model's parameters and buffers and of an optimizer's state, and numbers for the rest."""
+"""The tensors that have names, a model's parameters and buffers and an optimizer's state, and the gradients of tensors."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,77 +10,68 @@ from torch import Tensor, nn
 from memlab import _native
 
 
-class TensorNames:
-    """Names that stay the same from one report to the next, and are kept no longer than their tensors."""
-
-    def __init__(self) -> None:
-        self._names: dict[int, tuple[weakref.ref[Tensor], str]] = {}
-        self._numbered = 0
-        self._most = 1000  # Names, with those of tensors that are gone, before the latter are dropped.
-
-    def give(self, tensor: Tensor, name: str) -> tuple[weakref.ref[Tensor], str]:
-        """Names a tensor, or renames it."""
-        entry = self._names[id(tensor)] = (weakref.ref(tensor), name)
-        return entry
-
-    def of(self, tensors: list[Tensor]) -> list[str]:
-        """The names of tensors. Those that have none are given the next numbers."""
-        names = []
-        for tensor in tensors:
-            entry = self._names.get(id(tensor))
-            if entry is None or entry[0]() is not tensor:  # A new one, perhaps with the address of one that is gone.
-                entry = self.give(tensor, f"{type(tensor).__name__}{self._numbered}")
-                self._numbered += 1
-            names.append(entry[1])
-        return names
-
-    def forget_dead(self) -> None:
-        """Drops the names of tensors that are gone, if they can be many."""
-        if len(self._names) > self._most:
-            self._names = {key: entry for key, entry in self._names.items() if entry[0]() is not None}
-            self._most = 2 * len(self._names) + 1000
-
-
 def model_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     """Parameters, buffers, and tensors that are plain attributes of the modules, each once.
 
     A tensor that has several names, as tied weights do, has all of them, joined by ``+``.
     """
-    names: dict[int, list[str]] = {}
-    tensors: dict[int, Tensor] = {}
-    for name, tensor in _named(model):
-        if id(tensor) not in tensors:
-            tensors[id(tensor)], names[id(tensor)] = tensor, []
+    found = list(_named(model))
+    tensors = {id(tensor): tensor for _name, tensor in found}
+    if len(tensors) == len(found):
+        return found
+    names: dict[int, list[str]] = {key: [] for key in tensors}
+    for name, tensor in found:
         if name not in names[id(tensor)]:
             names[id(tensor)].append(name)
     return [("+".join(names[key]), tensor) for key, tensor in tensors.items()]
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
+    # A class can have its own way to name its parameters, as FSDP's has.
+    if (type(model).named_parameters, type(model).named_buffers) == (nn.Module.named_parameters, nn.Module.named_buffers):
+        modules = [(f"{path}." if path else "", module) for path, module in model.named_modules(remove_duplicate=False)]
+        for registered in ("_parameters", "_buffers"):
+            for prefix, module in modules:
+                for name, tensor in list(getattr(module, registered).items()):
+                    if tensor is not None:
+                        yield prefix + name, tensor
+    else:
+        yield from model.named_parameters(remove_duplicate=False)
+        yield from model.named_buffers(remove_duplicate=False)
+    others: set[type] = set()  # Classes of attributes that are no tensors.
     for path, module in model.named_modules():
-        for attribute, value in list(vars(module).items()):
-            if issubclass(type(value), Tensor):
-                yield f"{path}.{attribute}" if path else attribute, value
+        attributes = vars(module).copy()
+        kinds = set(map(type, attributes.values())) - others
+        if kinds:
+            others |= {kind for kind in kinds if not issubclass(kind, Tensor)}
+        if kinds - others:
+            for attribute, value in attributes.items():
+                if issubclass(type(value), Tensor):
+                    yield f"{path}.{attribute}" if path else attribute, value
 
 
-def optimizer_tensors(optimizer: Any) -> Iterator[tuple[Tensor | None, list[tuple[str, Tensor]]]]:
-    """The tensors of an optimizer's state with what each is, by the parameter that they belong to.
+def optimizer_states(optimizer: Any) -> Iterator[tuple[Tensor | None, Any, str]]:
+    """The parts of an optimizer's state: the parameter that each belongs to, what is in it, and how it is called.
 
     What belongs to no parameter, such as a learning rate that is a tensor, has None.
     """
     for parameter, state in list(getattr(optimizer, "state", {}).items()):
         if issubclass(type(parameter), Tensor):
-            yield parameter, list(_nested(state, ""))
+            yield parameter, state, ""
         else:
-            yield None, list(_nested(state, str(parameter)))
+            yield None, state, str(parameter)
     for index, group in enumerate(list(getattr(optimizer, "param_groups", ()))):
-        options = {key: value for key, value in group.items() if key != "params"}
-        yield None, list(_nested(options, f"param_groups.{index}"))
+        yield None, {key: value for key, value in group.items() if key != "params"}, f"param_groups.{index}"
 
 
-def _nested(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
+def optimizer_tensors(optimizer: Any) -> Iterator[tuple[Tensor | None, list[tuple[str, Tensor]]]]:
+    """The tensors of an optimizer's state with what each is, by the parameter that they belong to."""
+    for parameter, state, path in optimizer_states(optimizer):
+        yield parameter, list(tensors_within(state, path))
+
+
+def tensors_within(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in nested dictionaries and lists, with the path to each, which begins with `path`."""
     if issubclass(type(value), Tensor):
         yield path, value
         return
@@ -92,7 +82,7 @@ def _nested(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
         entries = enumerate(value)
     for key, entry in entries:
         if not isinstance(entry, (int, float, str)):
-            yield from _nested(entry, f"{path}.{key}" if path else str(key))
+            yield from tensors_within(entry, f"{path}.{key}" if path else str(key))
 
 
 def gradients_of(tensors: list[Tensor]) -> list[tuple[int, Tensor]]:
