@@ -6,12 +6,12 @@ use std::fmt::Write;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString, PyTuple, PyType, PyWeakrefMethods, PyWeakrefReference};
+use pyo3::types::{PyInt, PyList, PyString, PyTuple, PyType, PyWeakrefMethods, PyWeakrefReference};
 
 use crate::live_books;
 
 /// Device, shape, elements, key, address and bytes of each tensor.
-type Columns<'py> = (Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>, Vec<i64>, Vec<u64>, Vec<u64>);
+type Columns<'py> = [Bound<'py, PyList>; 6];
 
 /// A property of a class that is implemented in C, such as `torch.Tensor.shape`, whatever a derived class makes of it.
 struct Getter<'py> {
@@ -133,11 +133,11 @@ pub fn plain_tensors<'py>(
     storage_key: &Bound<'py, PyAny>,
     tensors: &Bound<'py, PyList>,
     is_tracked: bool,
-) -> PyResult<Option<Columns<'py>>> {
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
     match read(tensor_class, &plain, storage_class, storage_key, tensors, is_tracked) {
         // One of them has no memory of its own, or no shape.
         Err(error) if error.is_instance_of::<PyRuntimeError>(tensors.py()) => Ok(None),
-        read => read,
+        read => read?.map(|columns| PyTuple::new(tensors.py(), columns)).transpose(),
     }
 }
 
@@ -196,7 +196,28 @@ fn read<'py>(
     }
     let texts = PyList::new(py, shapes.iter().map(|&place| &known.seen[place].0))?;
     let elements = PyList::new(py, shapes.iter().map(|&place| &known.seen[place].1))?;
-    Ok(Some((PyList::new(py, on)?, texts, elements, keys, addresses, nbytes)))
+    // A key is nearly always the address: they are one object.
+    let addresses = integers(py, addresses)?;
+    let key = |(place, key): (usize, i64)| match addresses[place].extract::<i64>()? {
+        address if address == key => Ok(addresses[place].clone()),
+        _ => Ok(key.into_pyobject(py)?),
+    };
+    let keys: PyResult<Vec<_>> = keys.into_iter().enumerate().map(key).collect();
+    let nbytes = integers(py, nbytes)?;
+    let [keys, addresses, nbytes] = [keys?, addresses, nbytes].map(|column| PyList::new(py, column));
+    Ok(Some([PyList::new(py, on)?, texts, elements, keys?, addresses?, nbytes?]))
+}
+
+/// Integers for Python, one object for equal ones that follow each other.
+fn integers(py: Python, values: Vec<u64>) -> PyResult<Vec<Bound<PyInt>>> {
+    let mut last = (0, 0u64.into_pyobject(py)?);
+    let mut integer = |value| {
+        if value != last.0 {
+            last = (value, value.into_pyobject(py)?);
+        }
+        Ok(last.1.clone())
+    };
+    values.into_iter().map(&mut integer).collect()
 }
 
 /// The place of the block that contains an address. Looks at `guess` and the block behind it first: tensors are often found
