@@ -152,7 +152,8 @@ class LineProfiler:
         self.disable()
 
     def __del__(self) -> None:
-        if getattr(self, "_profile", 0) and not self._enabled:
+        # While the interpreter ends, modules' names are taken away first.
+        if getattr(self, "_profile", 0) and not self._enabled and _native is not None:
             _native.profile_drop(self._profile)
 
     def profiles(self, func: Any = None) -> list[FunctionProfile]:

@@ -117,7 +117,8 @@ class watch:
         return watched  # type: ignore[return-value]
 
     def __del__(self) -> None:
-        self._drop()
+        if _native is not None:  # While the interpreter ends, modules' names are taken away first.
+            self._drop()
 
     def _drop(self) -> None:
         if self._id:
