@@ -193,7 +193,9 @@ def backward():
         nets = [Net().cuda() for _ in range(4)]
         x = torch.randn(32, 512, device="cuda")
     warm = nn.Linear(512, 1024).cuda()
-    warm(x).relu().sum().backward()  # cuBLAS takes its workspaces, which stay, outside any range.
+    # cuBLAS takes its workspaces, which stay, outside any range: for this thread and autograd's, which runs forward again too.
+    warm(x).relu().sum().backward()
+    torch.utils.checkpoint.checkpoint(warm, x, use_reentrant=False).relu().sum().backward()
     del warm
     kept["outside"] = allocated()
 
