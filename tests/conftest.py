@@ -58,7 +58,9 @@ class Memlab:
         self.started = []
 
     def environment(self, **more):
-        keep = {k: v for k, v in os.environ.items() if not k.startswith(("MEMLAB", "SIMGPU", "LD_PRELOAD"))}
+        # PYTEST_ADDOPTS would have a test's own pytest repeat failures as this one does.
+        others = ("MEMLAB", "SIMGPU", "LD_PRELOAD", "PYTEST_")
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(others)}
         # Two test programs run at a time on a small machine: more threads would slow both.
         keep |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         return keep | {name: str(value) for name, value in more.items()}
