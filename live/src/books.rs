@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use memlab_trace::record::{FORMAT, Record};
 use memlab_trace::{Model, decode_line};
 
@@ -40,7 +40,7 @@ pub struct Books {
     model: Model,
     stats: HashMap<i32, AllocatorStats>,
     frames: HashMap<u32, FirstFrame>,
-    texts: HashMap<Arc<str>, ()>,
+    texts: HashSet<Arc<str>>,
     marks: std::collections::VecDeque<Mark>,
     watches: HashMap<u64, Watch>,
     profiles: HashMap<u64, LineProfile>,
@@ -153,11 +153,11 @@ impl Books {
 
     /// The text, shared with earlier equal ones.
     fn text(&mut self, text: &str) -> Arc<str> {
-        if let Some((known, ())) = self.texts.get_key_value(text) {
+        if let Some(known) = self.texts.get(text) {
             return known.clone();
         }
         let text: Arc<str> = text.into();
-        self.texts.insert(text.clone(), ());
+        self.texts.insert(text.clone());
         text
     }
 
@@ -225,10 +225,5 @@ impl Books {
     /// Forgets a profile.
     pub fn drop_profile(&mut self, id: u64) {
         self.profiles.remove(&id);
-    }
-
-    /// Whether nothing but the state is kept.
-    pub fn is_idle(&self) -> bool {
-        self.profiles.is_empty() && self.watches.values().all(|watch| watch.is_over)
     }
 }

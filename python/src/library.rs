@@ -192,13 +192,11 @@ pub fn load_library(py: Python, path: &str) -> PyResult<()> {
 #[pyo3(signature = (path = None))]
 pub fn set_output(py: Python, path: Option<&str>) -> PyResult<()> {
     let path = path.map(CString::new).transpose().map_err(|_| PyOSError::new_err("a path has no NUL"))?;
-    let library = Library::get().ok_or_else(|| PyRuntimeError::new_err("libmemlab.so is not loaded"))?;
-    let mut error = [0; 1024];
-    py.detach(|| {
-        let path = path.as_ref().map_or(ptr::null(), |path| path.as_ptr());
+    let path = path.as_deref();
+    request(py, |library, error, size| {
+        let path = path.map_or(ptr::null(), CStr::as_ptr);
         // SAFETY: the function of memlab.h, with memory of the size that is passed.
-        let outcome = unsafe { (library.output)(path, error.as_mut_ptr().cast(), error.len()) };
-        if outcome == 0 { Ok(()) } else { Err(PyRuntimeError::new_err(text(&error))) }
+        unsafe { (library.output)(path, error, size) }
     })
 }
 
@@ -232,24 +230,25 @@ pub fn ask_for_tags() {
 /// Moves all device memory to host memory. RuntimeError says why it cannot.
 #[pyfunction]
 pub fn offload(py: Python, timeout_s: f64) -> PyResult<()> {
-    let library = Library::get().ok_or_else(|| PyRuntimeError::new_err("libmemlab.so is not loaded"))?;
-    let mut error = [0; 1024];
-    py.detach(|| {
-        // SAFETY: the function of memlab.h, with memory of the size that is passed.
-        let outcome = unsafe { (library.offload)(timeout_s, error.as_mut_ptr().cast(), error.len()) };
-        if outcome == 0 { Ok(()) } else { Err(PyRuntimeError::new_err(text(&error))) }
-    })
+    // SAFETY: the function of memlab.h, with memory of the size that is passed.
+    request(py, |library, error, size| unsafe { (library.offload)(timeout_s, error, size) })
 }
 
 /// Moves it back. RuntimeError says why it cannot.
 #[pyfunction]
 pub fn restore(py: Python, timeout_s: f64, free_host: bool) -> PyResult<()> {
+    // SAFETY: the function of memlab.h, with memory of the size that is passed.
+    request(py, |library, error, size| unsafe { (library.restore)(timeout_s, c_int::from(free_host), error, size) })
+}
+
+/// Calls a function of the library that writes why it failed to memory of a size, without the GIL.
+fn request(py: Python, call: impl FnOnce(&Library, *mut c_char, usize) -> c_int + Send) -> PyResult<()> {
     let library = Library::get().ok_or_else(|| PyRuntimeError::new_err("libmemlab.so is not loaded"))?;
-    let mut error = [0; 1024];
     py.detach(|| {
-        let free_host = c_int::from(free_host);
-        // SAFETY: the function of memlab.h, with memory of the size that is passed.
-        let outcome = unsafe { (library.restore)(timeout_s, free_host, error.as_mut_ptr().cast(), error.len()) };
-        if outcome == 0 { Ok(()) } else { Err(PyRuntimeError::new_err(text(&error))) }
+        let mut error = [0; 1024];
+        match call(library, error.as_mut_ptr().cast(), error.len()) {
+            0 => Ok(()),
+            _ => Err(PyRuntimeError::new_err(text(&error))),
+        }
     })
 }

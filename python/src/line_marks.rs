@@ -75,23 +75,16 @@ impl LineMarks {
         registered.targets.push(Target { profile, function });
     }
 
-    /// The code's lines are no longer marked for a profile; returns whether none is left that needs them.
-    fn unregister(&self, code: Bound<PyAny>, profile: u64) -> bool {
+    /// The code's lines are no longer marked for a profile.
+    fn unregister(&self, code: Bound<PyAny>, profile: u64) {
         let mut registry = self.registry.lock();
         let key = code.as_ptr() as usize;
-        let Some(registered) = registry.codes.get_mut(&key) else { return true };
+        let Some(registered) = registry.codes.get_mut(&key) else { return };
         registered.targets.retain(|target| target.profile != profile);
-        let unused = registered.targets.is_empty();
-        if unused {
+        if registered.targets.is_empty() {
             registry.codes.remove(&key);
             registry.samples.retain(|(code, _), _| *code != key);
         }
-        unused
-    }
-
-    /// Whether nothing is registered.
-    fn is_idle(&self) -> bool {
-        self.registry.lock().codes.is_empty()
     }
 
     // Callbacks of sys.monitoring.
