@@ -4,7 +4,7 @@ SHELL := /bin/bash
 VENV := .venv
 PYTHON ?= python3
 CARGO ?= cargo
-SIMGPU := tests/simgpu/simgpu
+SIMGPU := simgpu/simgpu
 MEMLAB := target/release/memlab
 NATIVE := python/memlab/_native.abi3.so
 

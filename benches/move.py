@@ -28,7 +28,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "target" / "release" / "libmemlab.so"
-SIMGPU = ROOT / "tests" / "simgpu" / "simgpu"
+SIMGPU = ROOT / "simgpu" / "simgpu"
 sys.path.insert(0, str(ROOT / "tests"))
 
 GIB = 1 << 30

@@ -6,7 +6,7 @@
 #
 #     benches/on_gpu.sh                                results in ./on_gpu_results, or in $OUT
 #     benches/on_gpu.sh exact layers                   only the checks whose names start with these
-#     SIMGPU=tests/simgpu/simgpu benches/on_gpu.sh     tries the script on the simulated GPU
+#     SIMGPU=simgpu/simgpu benches/on_gpu.sh     tries the script on the simulated GPU
 #
 # log.txt has the results for people, summary.json for programs. The exit status is 0 if every check passed. $PYTHON sets the
 # Python. Default: python3 or .venv/bin/python, whichever has PyTorch.

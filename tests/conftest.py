@@ -23,7 +23,7 @@ PYTHON = os.environ.get("MEMLAB_PYTHON", sys.executable)
 
 # A race in PyTorch and CPython before 3.14, also without memlab: an autograd thread that requests the GIL while the
 # interpreter is finalizing is ended in a C++ function that must not be unwound. The simulated card prevents it (see
-# tests/simgpu/runtime/src/thread_exit.rs); on a real one such a run is repeated.
+# simgpu/runtime/src/thread_exit.rs); on a real one such a run is repeated.
 INTERPRETER_SHUTDOWN_RACE = "terminate called without an active exception"
 
 
@@ -51,7 +51,7 @@ class Memlab:
 
     library = RELEASE / "libmemlab.so"
     command = RELEASE / "memlab"
-    simgpu = ROOT / "tests" / "simgpu" / "simgpu"
+    simgpu = ROOT / "simgpu" / "simgpu"
 
     def __init__(self, folder):
         self.folder = folder

@@ -10,9 +10,9 @@ arguments=(--steps 300 --pause 0.05)
 if nvidia-smi --query-gpu=name --format=csv,noheader >/dev/null 2>&1; then
     echo "memlab demo: a small GPT on $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)"
 else
-    echo "memlab demo: no NVIDIA GPU here, so the card is a simulated one (tests/simgpu):"
+    echo "memlab demo: no NVIDIA GPU here, so the card is a simulated one (simgpu):"
     echo "PyTorch and its memory are real, kernels do nothing, losses mean nothing."
-    launch=(tests/simgpu/simgpu --memory 8GiB)
+    launch=(simgpu/simgpu --memory 8GiB)
 fi
 
 live=--no-live

@@ -3,7 +3,7 @@
 import pytest
 from conftest import ROOT
 
-SIMGPU_PROGRAMS = ROOT / "tests" / "simgpu" / "programs"
+SIMGPU_PROGRAMS = ROOT / "simgpu" / "programs"
 TWO_DEVICES = {"two_devices", "ddp"}
 
 

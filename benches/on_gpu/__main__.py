@@ -99,7 +99,7 @@ def main():
     if not facts["devices"]:
         harness.close()
         sys.exit(
-            "on_gpu: PyTorch finds no GPU here.\nTo try the script itself: SIMGPU=tests/simgpu/simgpu benches/on_gpu.sh"
+            "on_gpu: PyTorch finds no GPU here.\nTo try the script itself: SIMGPU=simgpu/simgpu benches/on_gpu.sh"
         )
     harness.log(json.dumps(facts, indent=1))
 

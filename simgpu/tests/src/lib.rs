@@ -68,7 +68,7 @@ pub fn compile(name: &str, extra: &[&str]) -> PathBuf {
 /// The Python with torch: `MEMLAB_PYTHON`, or `.venv` in the workspace.
 pub fn python() -> Option<PathBuf> {
     let named = std::env::var_os("MEMLAB_PYTHON").map(PathBuf::from);
-    named.or_else(|| Some(sources().join("../../.venv/bin/python")).filter(|python| python.exists()))
+    named.or_else(|| Some(sources().join("../.venv/bin/python")).filter(|python| python.exists()))
 }
 
 /// Runs a command and returns its standard output; if it fails, the test fails with all output.
