@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from memlab import allocator
     from memlab.annotation import annotate
     from memlab.chunking import chunk
     from memlab.courtesy import Courtesy
@@ -43,6 +44,7 @@ __all__ = [
     "LineProfiler",
     "MemReporter",
     "Plan",
+    "allocator",
     "annotate",
     "chunk",
     "clear_global_line_profiler",
@@ -68,6 +70,7 @@ _MODULES = {
     "LineProfiler": "line_profiler",
     "MemReporter": "reporter",
     "Plan": "plan",
+    "allocator": "allocator",
     "annotate": "annotation",
     "chunk": "chunking",
     "clear_global_line_profiler": "line_profiler",
@@ -88,10 +91,14 @@ _MODULES = {
     "watch": "watching",
 }
 
+# Used as modules: `memlab.allocator.replay(…)`.
+_WHOLE = {"allocator"}
+
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'memlab' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"memlab.{_MODULES[name]}"), name)
+    module = importlib.import_module(f"memlab.{_MODULES[name]}")
+    value = module if name in _WHOLE else getattr(module, name)
     globals()[name] = value  # The next use costs no call.
     return value

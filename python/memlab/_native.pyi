@@ -14,6 +14,7 @@ from torch import Tensor as _Tensor
 __all__ = [
     "PAGE_SIZE",
     "PIN_GRANULE",
+    "AllocatorModel",
     "Arena",
     "LineMarks",
     "Pipeline",
@@ -76,6 +77,28 @@ __all__ = [
 
 PAGE_SIZE: int  # Borders between pinned pieces of an arena are multiples of it.
 PIN_GRANULE: int  # Bytes that are pinned at a time: some systems refuse much larger pieces.
+
+@final
+class AllocatorModel:
+    """PyTorch's caching allocator for one card. See `memlab.allocator`."""
+
+    def __new__(
+        cls, settings: str, total: int | None, available: int | None, descending: bool = False
+    ) -> AllocatorModel: ...
+    def place(self, stream: int, pool: tuple[int, int]) -> int:
+        """The number of a stream of a private pool, for requests."""
+
+    def apply(
+        self, requests: list[tuple[str, int, int, int]], keep_going: bool, timeline: bool
+    ) -> tuple[list[tuple[int, tuple[int, int, int, int]]], list[tuple[int, int]]]:
+        """Carries out requests: (kind, id, bytes, place). Returns those that failed, (index, (bytes asked for, bytes of the
+        segment, allocated, reserved)), and (allocated, reserved) after each. Raises ValueError for an unknown kind."""
+
+    def counters(self) -> dict[str, int]: ...
+    def segments(
+        self,
+    ) -> list[tuple[int, int, tuple[int, int], bool, bool, list[tuple[int, int, str]]]]:
+        """(address, stream, pool, is small, is expandable, blocks as (bytes, bytes asked for, state))"""
 
 @final
 class Arena:

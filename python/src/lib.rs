@@ -4,6 +4,7 @@
 //! # Layers
 //!
 //! ```text
+//! allocator                                    the model of PyTorch's allocator
 //! checkpoint, pipeline, plan, sizes            one file for each part of the loader
 //! line_marks, line_profiles, report, tracker   what the tools in the program ask
 //! tensor_names, tensors                        what a report asks thousands of tensors
@@ -14,6 +15,7 @@
 //! error
 //! ```
 
+mod allocator;
 mod arena;
 mod checkpoint;
 mod error;
@@ -36,6 +38,7 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("PAGE_SIZE", memlab_loader::arena::PAGE_SIZE)?;
     module.add("PIN_GRANULE", memlab_loader::arena::PIN_GRANULE)?;
+    module.add_class::<allocator::AllocatorModel>()?;
     module.add_class::<tensor_names::TensorNames>()?;
     module.add_class::<arena::Arena>()?;
     module.add_class::<pipeline::Pipeline>()?;

@@ -3,9 +3,10 @@
 //! The card is charged the size rounded up: to 2 MiB from 1 MiB on, to 512 bytes below. (The real driver cuts small
 //! blocks out of 2 MiB ones.)
 
+use crate::addresses::GRANULE;
 use crate::code::{Answer, Code};
 use crate::current::current_device;
-use crate::pages::{self, GRANULE, PAGE};
+use crate::pages::{self, PAGE};
 use crate::space::{Block, Kind};
 use crate::state::State;
 

@@ -19,9 +19,11 @@
 //! api             the macro of the entry points
 //! fail            injected failures
 //! space, pages    blocks by address; mapped memory
+//! addresses       which addresses large blocks get
 //! code            error codes
 //! ```
 
+mod addresses;
 mod allocation;
 mod api;
 mod arrays;

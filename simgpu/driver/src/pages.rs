@@ -2,14 +2,18 @@
 
 use std::ffi::{CStr, c_void};
 
+use crate::addresses::{self, GRANULE};
+
 /// The size of a page of host memory.
 pub const PAGE: u64 = 4096;
 
-/// The granularity of large blocks.
-pub const GRANULE: u64 = 2 << 20;
-
 /// Maps zeroed memory that is committed where it is touched; None when the address space is full.
 pub fn map(bytes: u64, alignment: u64) -> Option<u64> {
+    if alignment == GRANULE
+        && let Some(address) = addresses::map_lowest(bytes, libc::PROT_READ | libc::PROT_WRITE)
+    {
+        return Some(address);
+    }
     let alignment = alignment.max(PAGE);
     let slack = if alignment > PAGE { alignment } else { 0 };
     let address = map_any(bytes.checked_add(slack)?, libc::PROT_READ | libc::PROT_WRITE)?;
@@ -40,6 +44,11 @@ pub fn reserve(bytes: u64, alignment: u64, hint: u64) -> Option<u64> {
             unmap(address as u64, bytes);
         }
     }
+    if alignment == GRANULE
+        && let Some(address) = addresses::map_lowest(bytes, libc::PROT_NONE)
+    {
+        return Some(address);
+    }
     let address = map_any(bytes.checked_add(alignment)?, libc::PROT_NONE)?;
     let aligned = address.next_multiple_of(alignment);
     unmap(address, aligned - address);
@@ -56,6 +65,7 @@ fn map_any(bytes: u64, protection: i32) -> Option<u64> {
 
 /// Unmaps pages.
 pub fn unmap(address: u64, bytes: u64) {
+    let bytes = addresses::forget(address).unwrap_or(bytes);
     if bytes > 0 {
         // SAFETY: callers pass ranges that they mapped and that are no longer used.
         unsafe { libc::munmap(address as *mut c_void, bytes as usize) };

@@ -6,11 +6,12 @@
 
 use std::ffi::CString;
 
+use crate::addresses::GRANULE;
 use crate::api::{answer, api};
 use crate::code::{Answer, Code};
 use crate::fail::count_allocation;
 use crate::objects::{Location, Physical, Properties};
-use crate::pages::{self, GRANULE, PAGE};
+use crate::pages::{self, PAGE};
 use crate::space::{Block, Kind};
 use crate::state::{State, state};
 

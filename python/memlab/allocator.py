@@ -1,0 +1,209 @@
+"""PyTorch's caching allocator as a model: what a sequence of requests takes from a card, without a card.
+
+    snapshot = torch.cuda.memory._snapshot()              # of a run with torch.cuda.memory._record_memory_history()
+    then = memlab.allocator.replay(snapshot, settings="expandable_segments:True", card="24GiB")
+    print(then.peak_reserved, then.fits)
+
+The model has the rules of PyTorch 2.1 to 2.15, with all settings of ``PYTORCH_ALLOC_CONF`` that change device memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memlab import _native
+
+__all__ = ["OutOfMemory", "Replay", "replay", "requests_of"]
+
+#: ``("alloc", id, bytes)``, ``("alloc", id, bytes, stream)``, ``("alloc", id, bytes, stream, pool)``, ``("free", id)``,
+#: ``("free_requested", id)``, ``("free_completed", id)``, ``("empty_cache",)``, ``("release_pool", pool)`` or
+#: ``("outside", bytes)``.
+Request = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """A request that the card had no room for. All figures are in bytes."""
+
+    index: int  #: The request's index.
+    size: int  #: What was asked for.
+    segment: int  #: The segment that would have been taken for it.
+    allocated: int  #: Allocated at that moment.
+    reserved: int  #: Reserved at that moment.
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What came of a sequence of requests. All figures are in bytes, if they are not counts."""
+
+    allocated: int  #: Allocated at the end: ``torch.cuda.memory_allocated()``.
+    reserved: int  #: Reserved at the end: ``torch.cuda.memory_reserved()``.
+    peak_allocated: int  #: ``torch.cuda.max_memory_allocated()``.
+    peak_reserved: int  #: ``torch.cuda.max_memory_reserved()``.
+    retries: int  #: How often the card was full, and what was unused went back to it (``num_alloc_retries``).
+    out_of_memory: Sequence[OutOfMemory]  #: The requests that there was no room for; without `keep_going` at most one.
+    counters: Mapping[str, int]  #: More, by the names of ``torch.cuda.memory_stats()``.
+    segments: Sequence[Mapping[str, Any]]  #: The segments at the end, as ``torch.cuda.memory_snapshot()`` gives them.
+    timeline: Sequence[tuple[int, int]]  #: (allocated, reserved) after each request, if it was asked for.
+
+    @property
+    def fits(self) -> bool:
+        """Whether there was room for all requests."""
+        return not self.out_of_memory
+
+
+def replay(
+    requests: Mapping[str, Any] | Iterable[Request],
+    settings: str = "",
+    card: int | str | None = None,
+    *,
+    device: int = 0,
+    keep_going: bool = False,
+    timeline: bool = False,
+) -> Replay:
+    """Carries out requests on a model of PyTorch's caching allocator.
+
+    Args:
+        requests: a snapshot of ``torch.cuda.memory._snapshot()`` with history, or tuples: ``("alloc", id, bytes)``, then
+            perhaps stream and private pool, ``("free", id)``, ``("empty_cache",)`` and others (see `Request`).
+        settings: what ``PYTORCH_ALLOC_CONF`` would say.
+        card: how much memory the allocator may take, in bytes or as ``"24GiB"``. The context and the libraries, some hundred
+            MiB, are not included. ``None``: it is never full.
+        device: whose history is taken from a snapshot.
+        keep_going: whether to go on after a request that does not fit, as a program that catches the error does.
+        timeline: whether to note allocated and reserved bytes after each request.
+
+    Raises:
+        ValueError: the settings or a request are not valid; the snapshot has no history.
+
+    >>> import memlab
+    >>> requests = [("alloc", 0, 30 << 20), ("alloc", 1, 1000), ("free", 0), ("alloc", 2, 12 << 20)]
+    >>> memlab.allocator.replay(requests).peak_reserved >> 20
+    32
+    >>> memlab.allocator.replay(requests, card="24MiB").out_of_memory
+    [OutOfMemory(index=0, size=31457280, segment=31457280, allocated=0, reserved=0)]
+    """
+    size = _native.parse_size(card) if isinstance(card, str) else card
+    model = _native.AllocatorModel(settings, size, size)
+    if isinstance(requests, Mapping):
+        requests = requests_of(requests, device)
+    failed, figures = model.apply(_numbered(model, requests), keep_going, timeline)
+    counters = model.counters()
+    return Replay(
+        allocated=counters["allocated_bytes.all.current"],
+        reserved=counters["reserved_bytes.all.current"],
+        peak_allocated=counters["allocated_bytes.all.peak"],
+        peak_reserved=counters["reserved_bytes.all.peak"],
+        retries=counters["num_alloc_retries"],
+        out_of_memory=[OutOfMemory(index, *why) for index, why in failed],
+        counters=counters,
+        segments=[_segment(*segment, device=device) for segment in model.segments()],
+        timeline=figures,
+    )
+
+
+def requests_of(snapshot: Mapping[str, Any], device: int = 0) -> list[Request]:
+    """The requests in a snapshot's history.
+
+    What was allocated before the history begins is not in it. A history that was recorded on a card that was never full is
+    best: what goes back to a full card looks like ``torch.cuda.empty_cache()``.
+
+    Raises:
+        ValueError: the snapshot has no history of the device.
+    """
+    traces = snapshot.get("device_traces", ())
+    entries = traces[device] if device < len(traces) else ()
+    if not entries:
+        raise ValueError(
+            f"the snapshot has no history of device {device}: call torch.cuda.memory._record_memory_history() before what "
+            "is to be recorded"
+        )
+    # Before PyTorch 2.9 a request does not name its pool.
+    pools = [
+        (segment["address"], segment["address"] + segment["total_size"], tuple(segment["segment_pool_id"]))
+        for segment in snapshot.get("segments", ())
+        if tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+    ]
+
+    def pool_of(entry: Mapping[str, Any]) -> tuple[int, int]:
+        if "pool_id" in entry:
+            return tuple(entry["pool_id"])
+        return next((pool for begin, end, pool in pools if begin <= entry["addr"] < end), (0, 0))
+
+    requests: list[Request] = []
+    names: dict[int, int] = {}  # id by address
+    given_back = False
+    for entry in entries:
+        action, address = entry["action"], entry["addr"]
+        if action in ("alloc", "oom"):
+            name = len(requests)
+            if action == "alloc":
+                names[address] = name
+            requests.append(("alloc", name, entry["size"], entry["stream"], pool_of(entry)))
+        elif action == "free_requested" and address in names:
+            requests.append(("free_requested", names[address]))
+        elif action == "free_completed" and address in names:
+            name = names.pop(address)
+            if requests[-1] == ("free_requested", name):
+                requests[-1] = ("free", name)
+            else:
+                requests.append(("free_completed", name))
+        elif action in ("segment_free", "segment_unmap") and not given_back:
+            requests.append(("empty_cache",))
+        given_back = action in ("segment_free", "segment_unmap")
+    return requests
+
+
+def _numbered(model: _native.AllocatorModel, requests: Iterable[Request]) -> list[tuple[str, int, int, int]]:
+    """The requests with ids that count up from 0, and numbers of places."""
+    ids: dict[Any, int] = {}
+    places: dict[tuple[int, tuple[int, int]], int] = {}
+
+    def place_of(stream: int = 0, pool: tuple[int, int] = (0, 0)) -> int:
+        if (stream, pool) not in places:
+            places[stream, pool] = model.place(stream, pool)
+        return places[stream, pool]
+
+    numbered = []
+    for kind, *rest in requests:
+        if kind == "alloc":
+            name, size, *place = rest
+            ids[name] = len(ids)
+            numbered.append((kind, ids[name], size, place_of(*place)))
+        elif kind in ("free", "free_requested", "free_completed"):
+            if rest[0] not in ids:
+                raise ValueError(f"{rest[0]!r} is freed, but was not allocated")
+            numbered.append((kind, ids[rest[0]], 0, 0))
+        elif kind == "release_pool":
+            numbered.append((kind, 0, 0, place_of(0, rest[0])))
+        else:
+            numbered.append((kind, 0, rest[0] if rest else 0, 0))
+    return numbered
+
+
+def _segment(
+    address: int,
+    stream: int,
+    pool: tuple[int, int],
+    small: bool,
+    expandable: bool,
+    blocks: Sequence[tuple[int, int, str]],
+    *,
+    device: int,
+) -> dict[str, Any]:
+    active = [block for block in blocks if block[2] != "inactive"]
+    return {
+        "device": device,
+        "address": address,
+        "total_size": sum(size for size, _, _ in blocks),
+        "allocated_size": sum(size for size, _, state in blocks if state == "active_allocated"),
+        "active_size": sum(size for size, _, _ in active),
+        "requested_size": sum(requested for _, requested, _ in active),
+        "stream": stream,
+        "segment_type": "small" if small else "large",
+        "segment_pool_id": pool,
+        "is_expandable": expandable,
+        "blocks": [{"size": size, "requested_size": requested, "state": state} for size, requested, state in blocks],
+    }

@@ -1,0 +1,111 @@
+"""The model of PyTorch's allocator against PyTorch's own, on the simulated GPU."""
+
+import json
+
+import pytest
+
+from conftest import PROGRAMS, PYTHON, ROOT
+
+# What is set, and whether requests also go to a private pool.
+SETTINGS = [
+    ("", "", False),
+    ("", "", True),
+    ("", "0.5", True),
+    ("expandable_segments:True", "", False),
+    ("expandable_segments:True", "0.6", True),
+    ("max_split_size_mb:32", "", False),
+    ("max_split_size_mb:64,max_non_split_rounding_mb:64", "", False),
+    ("roundup_power2_divisions:4", "", False),
+    ("roundup_power2_divisions:[64:8,256:4,1024:2,>:1]", "", True),
+    ("garbage_collection_threshold:0.5", "0.8", False),
+    ("garbage_collection_threshold:0.3,max_split_size_mb:48", "0.9", False),
+    ("garbage_collection_threshold:0.4,expandable_segments:True", "0.7", False),
+    ("large_segment_size_mb:12", "", False),
+    ("large_segment_size_mb:40,expandable_segments:True", "", True),
+]
+
+
+@pytest.mark.parametrize(("settings", "fraction", "pools"), SETTINGS)
+def test_random_requests_lead_to_the_same_segments_and_blocks(memlab, settings, fraction, pools):
+    """GIVEN random requests on three streams, some to a private pool, on a small card
+    WHEN they are made to PyTorch's allocator and to the model
+    THEN counters, segments and blocks are equal after each, and the same requests do not fit."""
+    env = {"PYTORCH_CUDA_ALLOC_CONF": settings, "PYTHONPATH": ROOT / "python"}
+    if fraction:
+        env["MEMORY_FRACTION"] = fraction
+
+    run = memlab.python(
+        PROGRAMS / "allocator_twin.py", "0", "4", "500", *(["--pools"] if pools else []), preload=False, memory="1280MiB", env=env
+    )
+
+    assert run.code == 0, run.errors
+    assert int(run.output.split()[-1]) > 3, "the card was hardly ever full"
+
+
+HISTORY = """
+import json, sys, torch
+from memlab import allocator
+
+def train(steps):
+    model = torch.nn.Sequential(*(torch.nn.Linear(700 + 37 * i, 700 + 37 * (i + 1)) for i in range(12))).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(steps):
+        model(torch.randn(300 + 50 * (step % 3), 700, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 2:
+            torch.cuda.empty_cache()
+    return model, optimizer
+
+torch.cuda.init()
+torch.cuda.memory._record_memory_history(context=None)
+held = train(6)
+snapshot = torch.cuda.memory._snapshot()
+replayed = allocator.replay(snapshot)
+stats = torch.cuda.memory_stats()
+def shape(segments):
+    return [(s["total_size"], s["segment_type"], [(b["size"], b["state"]) for b in s["blocks"]])
+            for s in sorted(segments, key=lambda s: s["address"])]
+json.dump({
+    "model": [replayed.peak_allocated, replayed.peak_reserved, replayed.allocated, replayed.reserved],
+    "torch": [stats[f"{name}_bytes.all.{figure}"] for figure in ("peak", "current") for name in ("allocated", "reserved")],
+    "same": shape(replayed.segments) == shape(snapshot["segments"]),
+    "segments": len(snapshot["segments"]),
+    "half": allocator.replay(snapshot, card=replayed.peak_reserved // 2).fits,
+}, sys.stdout)
+"""
+
+
+def test_a_snapshots_history_leads_to_its_segments(memlab):
+    """GIVEN a training with history, which empties the cache in between
+    WHEN its snapshot is replayed
+    THEN peaks, segments and blocks are those of the snapshot, and half the memory is too little."""
+    run = memlab.python("-c", HISTORY, preload=False, env={"PYTHONPATH": ROOT / "python"})
+
+    assert run.code == 0, run.errors
+    found = json.loads(run.output)
+    assert found["model"] == found["torch"]
+    assert found["same"]
+    assert found["segments"] > 10
+    assert not found["half"]
+
+
+def test_what_is_wrong_is_said(memlab):
+    """GIVEN a wrong setting, a snapshot without history, and a free without an allocation
+    WHEN they are replayed
+    THEN the error says what is wrong and what to do."""
+    program = """
+from memlab import allocator
+for arguments in [([], "max_split_size_mb:3"), ({"segments": []},), ([("free", 7)],), ([("give", 7)],)]:
+    try:
+        allocator.replay(*arguments)
+    except ValueError as error:
+        print(error)
+"""
+    run = memlab.run(PYTHON, "-c", program, preload=False, env={"PYTHONPATH": ROOT / "python"})
+
+    messages = run.output.splitlines()
+    assert messages[0] == "max_split_size_mb takes a number of MiB, at least 20, not '3'"
+    assert "_record_memory_history() before" in messages[1]
+    assert messages[2] == "7 is freed, but was not allocated"
+    assert messages[3] == "'give' is not a kind of request"
