@@ -3,6 +3,8 @@
 //! Most of a replay's time is spent here. Blocks are kept in bins of sizes, eight between two powers of two, each sorted. The
 //! bin of a request and the next that is not empty are found by bits, so that a search looks into one short list, mostly.
 
+use std::collections::VecDeque;
+
 use crate::blocks::BlockId;
 use crate::sizes::MIN_BLOCK;
 
@@ -29,14 +31,15 @@ pub(crate) struct Cursor {
 
 #[derive(Debug)]
 pub(crate) struct FreeBlocks {
-    bins: Vec<Vec<(Key, BlockId)>>,
+    /// Deques, because the memory of a forward becomes free at one end in backward.
+    bins: Vec<VecDeque<(Key, BlockId)>>,
     /// One bit for each bin that has blocks.
     occupied: [u64; BINS.div_ceil(64)],
 }
 
 impl Default for FreeBlocks {
     fn default() -> FreeBlocks {
-        FreeBlocks { bins: vec![Vec::new(); BINS], occupied: [0; BINS.div_ceil(64)] }
+        FreeBlocks { bins: vec![VecDeque::new(); BINS], occupied: [0; BINS.div_ceil(64)] }
     }
 }
 
@@ -55,14 +58,19 @@ impl FreeBlocks {
     pub fn insert(&mut self, key: Key, block: BlockId) {
         let bin = bin_of(key.size);
         let entries = &mut self.bins[bin];
-        let position = entries.partition_point(|(other, _)| *other < key);
-        entries.insert(position, (key, block));
+        if entries.front().is_none_or(|(first, _)| key < *first) {
+            entries.push_front((key, block));
+        } else {
+            let position = entries.partition_point(|(other, _)| *other < key);
+            entries.insert(position, (key, block));
+        }
         self.occupied[bin / 64] |= 1 << (bin % 64);
     }
 
     pub fn remove(&mut self, key: Key) {
         let bin = bin_of(key.size);
-        let position = self.bins[bin].partition_point(|(other, _)| *other < key);
+        let is_first = self.bins[bin].front().is_some_and(|(first, _)| *first == key);
+        let position = if is_first { 0 } else { self.bins[bin].partition_point(|(other, _)| *other < key) };
         debug_assert_eq!(self.bins[bin][position].0, key);
         self.remove_at(Cursor { bin, position });
     }
