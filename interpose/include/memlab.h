@@ -61,6 +61,10 @@ int memlab_output(const char *path, char *error, size_t size);
  * What the thread allocates counts in its innermost range. The same as an NVTX range, for programs without NVTX. */
 void memlab_range_push(const char *name);
 
+/* Adds what PyTorch's allocator of `device` was asked for to the trace: `count` entries of six numbers, those of the record
+ * `requests` in docs/trace-format.md. For `memlab plan`. */
+void memlab_requests(int device, const uint64_t (*entries)[6], size_t count);
+
 /* The calling thread leaves the range that it entered last with memlab_range_push. */
 void memlab_range_pop(void);
 

@@ -3,6 +3,8 @@
 use std::ffi::{CStr, c_char, c_double, c_int};
 use std::time::Duration;
 
+use memlab_trace::encode::{self, LineBuffer};
+
 use crate::compaction;
 use crate::config;
 use crate::control;
@@ -15,6 +17,9 @@ use crate::panics;
 use crate::ranges;
 use crate::recorder::Recorder;
 use crate::request::{DEVICES, LONGEST_TIMEOUT, is_limit};
+
+/// The longest line of requests, in bytes.
+const REQUESTS_LINE: usize = 16 << 10;
 
 /// Writes the text, truncated to `size` bytes with its NUL, and returns the size of the whole text with its NUL.
 ///
@@ -235,6 +240,25 @@ pub unsafe extern "C" fn memlab_range_push(name: *const c_char) {
 #[unsafe(no_mangle)]
 pub extern "C" fn memlab_range_pop() {
     ranges::pop(ranges::open::MEMLAB);
+}
+
+/// # Safety
+///
+/// `entries` has `count` entries of six numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memlab_requests(device: c_int, entries: *const [u64; 6], count: usize) {
+    let Some(recorder) = Recorder::current() else { return };
+    if entries.is_null() {
+        return;
+    }
+    // SAFETY: not null, so the caller promises that many.
+    let mut left = unsafe { std::slice::from_raw_parts(entries, count) };
+    let mut buffer = Box::new(LineBuffer::<REQUESTS_LINE>::new());
+    while !left.is_empty() {
+        let (line, written) = encode::requests(&mut buffer, device, left);
+        recorder.log.append(line);
+        left = &left[written..];
+    }
 }
 
 #[cfg(test)]

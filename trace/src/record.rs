@@ -41,6 +41,8 @@ pub enum Record<'a> {
     Layer(Layer),
     /// A range that the program names.
     Range(Range),
+    /// A part of what PyTorch's allocator was asked for.
+    Requests(Requests),
     /// Something memlab could not do.
     Warning(String),
     /// Nothing follows up to this byte of the trace: `{"skip":536870912}`.

@@ -193,6 +193,8 @@ fn record() -> impl Strategy<Value = Record<'static>> {
             |(layer, parent, class, name, variable)| Record::Layer(Layer { layer, parent, class, name, variable })
         ),
         (i(), i(), text()).prop_map(|(range, parent, name)| Record::Range(Range { range, parent, name })),
+        (0i32..64, prop::collection::vec(prop::array::uniform6(any::<u64>()), 0..3))
+            .prop_map(|(requests, asked)| Record::Requests(Requests { requests, asked })),
         (device(), any::<Option<u64>>(), text()).prop_map(|(limit, bytes, on_limit)| Record::Limit(Limit {
             limit,
             bytes,

@@ -206,6 +206,29 @@ pub fn range<const N: usize>(buffer: &mut LineBuffer<N>, range: u32, parent: u32
     line.into_bytes()
 }
 
+/// A part of what PyTorch's allocator was asked for: as many entries of the first as the buffer has room for.
+/// Also returns how many these are.
+pub fn requests<'b, const N: usize>(
+    buffer: &'b mut LineBuffer<N>,
+    device: i32,
+    entries: &[[u64; 6]],
+) -> (&'b [u8], usize) {
+    const ENTRY: usize = 6 * (NUMBER + 1) + 3;
+    let mut line = buffer.line();
+    line.raw(b"{\"requests\":").number(device).raw(b",\"asked\":[");
+    let mut written = 0;
+    for &[kind, address, bytes, stream, first, second] in entries {
+        if line.room() < ENTRY + 4 {
+            break;
+        }
+        line.raw(if written == 0 { b"[".as_slice() } else { b",[".as_slice() });
+        line.number(kind).field(address).field(bytes).field(stream).field(first).field(second).raw(b"]");
+        written += 1;
+    }
+    line.finish(b"]}");
+    (line.into_bytes(), written)
+}
+
 /// Something memlab could not do in this process, in words for the user.
 pub fn warning<const N: usize>(buffer: &mut LineBuffer<N>, warning: impl AsRef<[u8]>) -> &[u8] {
     let mut line = buffer.line();

@@ -310,3 +310,81 @@ pub struct Range {
     #[serde(default)]
     pub name: String,
 }
+
+/// A part of what PyTorch's allocator was asked for on a device, in order: written when a run is recorded for a plan.
+///
+/// Each entry is `[kind,address,bytes,stream,pool,pool]`, as [`Asked`] gives it. The k-th allocation of all parts together is the
+/// k-th [`Alloc`](super::Alloc) of the device, which has the size of its block and where it was allocated.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::{Asked, AskedKind}, Record};
+/// let line = br#"{"requests":0,"asked":[[0,140213447884800,4000,0,0,0],[3,140213447884800,4000,0,0,0]]}"#;
+/// let Record::Requests(part) = decode_line(line)? else { panic!() };
+/// let asked: Vec<Asked> = part.entries().collect();
+/// assert_eq!((part.requests, asked[0].kind, asked[0].bytes), (0, AskedKind::Allocation, 4000));
+/// assert_eq!(asked[1].kind, AskedKind::Free);
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// The device.
+    pub requests: i32,
+    /// The entries.
+    #[serde(default)]
+    pub asked: Vec<[u64; 6]>,
+}
+
+impl Requests {
+    /// The entries that this memlab knows.
+    pub fn entries(&self) -> impl Iterator<Item = Asked> + '_ {
+        self.asked.iter().filter_map(|&[kind, address, bytes, stream, first, second]| {
+            Some(Asked { kind: AskedKind::of(kind)?, address, bytes, stream, pool: (first, second) })
+        })
+    }
+}
+
+/// Something that PyTorch's allocator was asked for, or did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// What.
+    pub kind: AskedKind,
+    /// The address of the block, or of the segment.
+    pub address: u64,
+    /// Bytes that were asked for, before rounding; bytes of the segment.
+    pub bytes: u64,
+    /// The stream's handle; 0 is the default stream.
+    pub stream: u64,
+    /// The private pool of a CUDA graph or `MemPool`; zeros: the common one.
+    pub pool: (u64, u64),
+}
+
+/// The kind of an [`Asked`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskedKind {
+    /// 0: memory for a tensor, which was given.
+    Allocation,
+    /// 1: the tensor is gone, but other streams may still use its memory.
+    FreeRequested,
+    /// 2: they have finished.
+    FreeCompleted,
+    /// 3: the tensor is gone, and its memory can be used again.
+    Free,
+    /// 4: a segment went back to the driver, or a part of it.
+    SegmentFree,
+    /// 5: memory for a tensor, which was not given: out of memory.
+    OutOfMemory,
+}
+
+impl AskedKind {
+    fn of(number: u64) -> Option<Self> {
+        Some(match number {
+            0 => Self::Allocation,
+            1 => Self::FreeRequested,
+            2 => Self::FreeCompleted,
+            3 => Self::Free,
+            4 => Self::SegmentFree,
+            5 => Self::OutOfMemory,
+            _ => return None,
+        })
+    }
+}

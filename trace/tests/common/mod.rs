@@ -43,6 +43,7 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
             let [name, variable] = [&l.name, &l.variable].map(|text| text.as_deref().map(str::as_bytes));
             encode::layer(b, l.layer, l.parent, &l.class, name, variable)
         }
+        Record::Requests(r) => encode::requests(b, r.requests, &r.asked).0,
         Record::Range(r) => encode::range(b, r.range, r.parent, &r.name),
         Record::Limit(l) => encode::limit(b, l.limit, l.bytes, &l.on_limit),
         Record::Others(o) => encode::others(b, o.others, &o.processes),

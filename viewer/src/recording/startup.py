@@ -1,0 +1,155 @@
+"""What `memlab plan` has a Python program do beside its own work: note what PyTorch's allocator is asked for, and end soon.
+
+Python runs this file at its start, as `sitecustomize`, in the program and in each Python that it starts. The notes are those of
+PyTorch itself (`torch.cuda.memory._record_memory_history`), which has the sizes before rounding; libmemlab.so writes them to
+the trace. In the environment: MEMLAB_PLAN_STEPS, how often an optimizer steps before the program ends, and MEMLAB_PLAN_SECONDS.
+"""
+
+import array
+import atexit
+import ctypes
+import importlib
+import importlib.util
+import os
+import sys
+import threading
+
+ALLOCATION, FREE_REQUESTED, FREE_COMPLETED, FREE, SEGMENT_FREE, OUT_OF_MEMORY = range(6)
+KINDS = {
+    "alloc": ALLOCATION,
+    "free_requested": FREE_REQUESTED,
+    "free_completed": FREE_COMPLETED,
+    "segment_free": SEGMENT_FREE,
+    "segment_unmap": SEGMENT_FREE,
+    "oom": OUT_OF_MEMORY,
+}
+# Some hundred MiB of notes; a training needs some ten thousand for a step.
+MOST_ENTRIES = 4_000_000
+STEPS = int(os.environ.get("MEMLAB_PLAN_STEPS", "0"))
+SECONDS = float(os.environ.get("MEMLAB_PLAN_SECONDS", "0"))
+
+
+class Recording:
+    def __init__(self, torch):
+        self.torch = torch
+        self.pid = os.getpid()
+        self.steps = {}  # by optimizer
+        self.lock = threading.Lock()
+        self.is_written = False
+
+    def begin(self):
+        """The program uses the GPU for the first time."""
+        if os.getpid() != self.pid:
+            return
+        self.torch.cuda.memory._record_memory_history(context=None, max_entries=MOST_ENTRIES)
+        atexit.register(self.write)
+        if SECONDS:
+            timer = threading.Timer(SECONDS, self.end)
+            timer.daemon = True
+            timer.start()
+
+    def after_step(self, optimizer, *_arguments):
+        self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        if STEPS and self.steps[id(optimizer)] >= STEPS:
+            self.end()
+
+    # torch.compile neither compiles it nor looks into it.
+    after_step._torchdynamo_disable = True
+
+    def end(self):
+        """Ends the program here: nothing that follows is run, and nothing is cleaned up."""
+        if os.getpid() != self.pid:
+            return
+        self.write()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                pass
+        os._exit(0)
+
+    def write(self):
+        with self.lock:
+            if self.is_written or os.getpid() != self.pid:
+                return
+            self.is_written = True
+            write = ctypes.CDLL(None).memlab_requests
+            write.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
+            write.restype = None
+            snapshot = self.torch.cuda.memory._snapshot()
+            for device, trace in enumerate(snapshot["device_traces"]):
+                entries = entries_of(trace, private_pools(snapshot, device))
+                address, count = entries.buffer_info()
+                write(device, address, count // 6)
+
+
+def entries_of(trace, pools):
+    """Six numbers for each entry, as docs/trace-format.md describes them for `requests`."""
+    entries = array.array("Q")
+    for entry in trace:
+        kind = KINDS.get(entry["action"])
+        if kind is None:
+            continue
+        address = entry["addr"]
+        if kind == FREE_COMPLETED and entries[-6:-4].tolist() == [FREE_REQUESTED, address]:
+            entries[-6] = FREE
+            continue
+        # Before PyTorch 2.9 an entry does not name its pool.
+        pool = entry.get("pool_id") or next((pool for begin, end, pool in pools if begin <= address < end), (0, 0))
+        entries.extend((kind, address, entry["size"], entry["stream"], *pool))
+    return entries
+
+
+def private_pools(snapshot, device):
+    """(begin, end, id) of each segment of a private pool."""
+    return [
+        (segment["address"], segment["address"] + segment["total_size"], segment["segment_pool_id"])
+        for segment in snapshot["segments"]
+        if segment["device"] == device and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+    ]
+
+
+class WhenImported:
+    """Calls a function after PyTorch was imported."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module):
+                execute(module)
+                self.call(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def imported(torch):
+    if not hasattr(ctypes.CDLL(None), "memlab_requests") or not hasattr(torch.cuda, "memory"):
+        return
+    recording = Recording(torch)
+    torch.cuda._lazy_call(recording.begin)
+    importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(recording.after_step)
+
+
+def run_other_sitecustomize():
+    """That of the program's environment, which this file hides."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    this = sys.modules.pop("sitecustomize")
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    try:
+        importlib.import_module("sitecustomize")
+    except ModuleNotFoundError:
+        sys.modules["sitecustomize"] = this
+
+
+if __name__ == "sitecustomize":
+    sys.meta_path.insert(0, WhenImported(imported))
+    run_other_sitecustomize()
