@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::arguments::moments_help;
-use crate::commands::{config, diff, export, limit, offload, ps, report, restore, top, view};
+use crate::commands::{config, diff, export, limit, offload, ps, report, restore, simulate, top, view};
 use crate::{error, run, text};
 
 /// Where did my GPU memory go, and how do I get it back?
@@ -33,6 +33,8 @@ Examples:
   memlab diff a.jsonl b.jsonl              print what changed from one run to another
   memlab export a.jsonl --format csv -o a.csv
   memlab view memlab-train-4242.jsonl      show the dashboard on a recorded run
+  memlab simulate --card a100-40gb -- python train.py
+                                           run without a GPU, as if on that one
   LD_PRELOAD=libmemlab.so python train.py  record without this command";
 
 #[derive(Debug, Subcommand)]
@@ -54,6 +56,9 @@ enum Command {
     Restore(restore::Options),
     /// Limit the GPU memory of a running program, or show its limits.
     Limit(limit::Options),
+    /// Run a command on a simulated GPU, without a real one.
+    #[command(after_help = simulate::HELP)]
+    Simulate(simulate::Options),
     /// Show the preferences of the dashboard and where they are stored.
     Config(config::Options),
     /// Report where the memory of a recorded run was.
@@ -77,6 +82,7 @@ pub fn main() -> ExitCode {
         Command::Offload(options) => offload::run(&options),
         Command::Restore(options) => restore::run(&options),
         Command::Limit(options) => limit::run(&options),
+        Command::Simulate(options) => simulate::run(&options),
         Command::Config(options) => config::run(&options),
         Command::Report(options) => report::run(&options),
         Command::Diff(options) => diff::run(&options),

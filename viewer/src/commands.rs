@@ -8,5 +8,6 @@ pub mod offload;
 pub mod ps;
 pub mod report;
 pub mod restore;
+pub mod simulate;
 pub mod top;
 pub mod view;

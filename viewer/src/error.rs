@@ -1,6 +1,7 @@
 //! Errors as the shell sees them: 2 for what was typed or given, 1 for what failed on the way, 130 for Ctrl-C.
 
-use std::fmt;
+use std::process::Command;
+use std::{fmt, io};
 
 use memlab_trace::ReadError;
 
@@ -21,13 +22,22 @@ pub fn bad_input(message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(BadInput(message.into()))
 }
 
-/// The command of `memlab run` cannot be started; the code is the one shells and `env` give (126 or 127).
+/// The command of `memlab run` or `memlab simulate` cannot be started; the code is the one shells and `env` give (126 or 127).
 #[derive(Debug)]
 pub struct CannotStart {
     /// What happened, to what, and what to do next.
     pub message: String,
     /// 127: not found; 126: found, but it cannot be executed.
     pub code: u8,
+}
+
+impl CannotStart {
+    /// For a command that the system does not start.
+    pub fn of(command: &Command, error: &io::Error) -> Self {
+        let program = command.get_program().to_string_lossy();
+        let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+        Self { message: format!("{program}: cannot be started: {error}"), code }
+    }
 }
 
 impl fmt::Display for CannotStart {

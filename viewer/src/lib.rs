@@ -1,5 +1,5 @@
-//! The `memlab` command: `run`, `top`, `view`, `ps`, `offload`, `restore`, `limit`, `report`, `diff`, `export`, `config`, over
-//! one dashboard and one model.
+//! The `memlab` command: `run`, `top`, `view`, `ps`, `offload`, `restore`, `limit`, `simulate`, `report`, `diff`, `export`,
+//! `config`, over one dashboard and one model.
 //!
 //! # Layers
 //!
@@ -18,7 +18,7 @@
 //! arguments, config, moment, snapshot            arguments of several commands; preferences; moments by name; what screens show, as plain values
 //! offload::checkpoint, offload::operation, offload::selection
 //! offload::control                               the socket of a traced process
-//! filter, findings, input, json, program_terminal, progress, ranges, save, screen, terminal, theme, trace_files
+//! filter, findings, input, json, program_terminal, progress, ranges, save, screen, simulation, terminal, theme, trace_files
 //! category, clock, error, format, holdings, offload::cuda_driver, query, signals, source_file, text
 //! ```
 
@@ -55,6 +55,7 @@ pub mod screen;
 pub mod screens;
 pub mod session;
 pub mod signals;
+pub mod simulation;
 pub mod snapshot;
 pub mod source_file;
 pub mod terminal;

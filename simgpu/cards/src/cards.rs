@@ -2,12 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::environment::model;
+use crate::model::Model;
 use crate::table::{MAX_DEVICES, Slot, Table};
 use crate::{file, process, visible};
 
 /// The cards as this process sees them.
 pub struct Cards {
     table: *mut Table,
+    model: Model,
     /// Card numbers of the devices that this process sees, by device ordinal.
     visible: Vec<usize>,
     /// Index of this process's slot, `u64::MAX` until it holds something.
@@ -21,14 +24,15 @@ unsafe impl Sync for Cards {}
 
 impl Cards {
     /// Opens the cards that `SIMGPU_CARDS` names. The first process creates them: `SIMGPU_DEVICES` (default 1) devices
-    /// of `SIMGPU_MEMORY` (default 8GiB) bytes. The cards are private to the process if the file cannot be used.
+    /// of the kind that `SIMGPU_CARD` names, with `SIMGPU_MEMORY` if it is set. The cards are private to the process if
+    /// the file cannot be used.
     pub fn open() -> Cards {
         let table = std::env::var_os("SIMGPU_CARDS")
             .and_then(|path| file::open_shared(path.as_ref()))
             .unwrap_or_else(file::private);
         // SAFETY: the table is mapped for the life of the process and this field never changes.
         let devices = unsafe { (*table).devices as usize };
-        Cards { table, visible: (0..devices).collect(), slot: AtomicU64::new(u64::MAX) }
+        Cards { table, model: model(), visible: (0..devices).collect(), slot: AtomicU64::new(u64::MAX) }
     }
 
     /// Like [`Cards::open`], but only the devices that `CUDA_VISIBLE_DEVICES` names.
@@ -51,6 +55,11 @@ impl Cards {
     /// The device ordinal of card number `physical`, if this process sees it.
     pub fn visible(&self, physical: usize) -> Option<usize> {
         self.visible.iter().position(|card| *card == physical)
+    }
+
+    /// What each device is. Its memory can be another: [`Cards::memory`].
+    pub fn model(&self) -> &Model {
+        &self.model
     }
 
     /// The memory of each device in bytes.

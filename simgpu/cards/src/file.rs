@@ -12,10 +12,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::environment::size_from;
+use crate::environment::{model, size_from};
 use crate::table::{MAGIC, MAX_DEVICES, Table};
-
-const DEFAULT_MEMORY: u64 = 8 << 30;
 
 /// Descriptor, path and owner of the card file, for [`leave`].
 static IN_USE: OnceLock<(PathBuf, i32, u32)> = OnceLock::new();
@@ -82,7 +80,7 @@ fn map(file: Option<&File>) -> Option<*mut Table> {
 /// Writes the header of a zeroed table that no other process can see yet.
 fn fill(table: *mut Table) {
     let devices = std::env::var("SIMGPU_DEVICES").ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(1);
-    let memory = size_from("SIMGPU_MEMORY", DEFAULT_MEMORY);
+    let memory = size_from("SIMGPU_MEMORY", model().memory);
     // SAFETY: `table` is a zeroed mapping that only this thread sees; all-zero is a valid `Table`.
     unsafe {
         (*table).devices = devices.min(MAX_DEVICES as u64);

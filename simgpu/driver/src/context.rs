@@ -6,13 +6,13 @@ use crate::current::{current, current_device, current_handle, on_stack};
 use crate::objects::Context;
 use crate::state::{State, state};
 
-/// The bytes a context takes: `SIMGPU_CONTEXT`, or 256 MiB.
-fn context_bytes() -> u64 {
-    simgpu_cards::size_from("SIMGPU_CONTEXT", 256 << 20)
+/// The bytes a context takes: `SIMGPU_CONTEXT`, or what the card's table says.
+fn context_bytes(state: &State) -> u64 {
+    simgpu_cards::size_from("SIMGPU_CONTEXT", state.cards.model().context.bytes)
 }
 
 fn make(state: &mut State, device: usize, flags: u32, primary: bool) -> Result<usize, Code> {
-    let charged = context_bytes();
+    let charged = context_bytes(state);
     state.charge(device, charged)?;
     let handle = state.new_handle();
     // CU_LIMIT_STACK_SIZE, PRINTF_FIFO_SIZE, MALLOC_HEAP_SIZE … of a new context.

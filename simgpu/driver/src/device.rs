@@ -1,6 +1,8 @@
-//! Devices: count, names and attributes, with the figures of an H100-like card.
+//! Devices: count, names and attributes, as the chosen card has them.
 
 use std::ffi::{CStr, c_char};
+
+use simgpu_cards::Model;
 
 use crate::api::{answer, answer_if_asked, api};
 use crate::code::{Answer, Code};
@@ -9,9 +11,7 @@ use crate::state::{State, initialise, state};
 /// What `cuDriverGetVersion` returns: new enough for every runtime of CUDA 12 and 13.
 pub const DRIVER_VERSION: i32 = 13_020;
 
-const NAME: &CStr = c"NVIDIA SimGPU (memlab)";
-
-/// Attributes with their values (numbers of `CUdevice_attribute` in cuda.h). Attributes not listed are 0.
+/// Attributes that all cards share, with their values (numbers of `CUdevice_attribute` in cuda.h).
 const ATTRIBUTES: &[(i32, i32)] = &[
     (1, 1024),          // MAX_THREADS_PER_BLOCK
     (2, 1024),          // MAX_BLOCK_DIM_X
@@ -25,10 +25,8 @@ const ATTRIBUTES: &[(i32, i32)] = &[
     (10, 32),           // WARP_SIZE
     (11, i32::MAX),     // MAX_PITCH
     (12, 65_536),       // MAX_REGISTERS_PER_BLOCK
-    (13, 1_980_000),    // CLOCK_RATE, kHz
     (14, 512),          // TEXTURE_ALIGNMENT
     (15, 1),            // GPU_OVERLAP
-    (16, 132),          // MULTIPROCESSOR_COUNT
     (19, 1),            // CAN_MAP_HOST_MEMORY
     (21, 131_072),      // MAXIMUM_TEXTURE1D_WIDTH
     (22, 131_072),      // MAXIMUM_TEXTURE2D_WIDTH
@@ -38,48 +36,60 @@ const ATTRIBUTES: &[(i32, i32)] = &[
     (26, 16_384),       // MAXIMUM_TEXTURE3D_DEPTH
     (30, 512),          // SURFACE_ALIGNMENT
     (31, 1),            // CONCURRENT_KERNELS
-    (36, 2_619_000),    // MEMORY_CLOCK_RATE, kHz
-    (37, 5_120),        // GLOBAL_MEMORY_BUS_WIDTH
-    (38, 52_428_800),   // L2_CACHE_SIZE
-    (39, 2_048),        // MAX_THREADS_PER_MULTIPROCESSOR
     (40, 3),            // ASYNC_ENGINE_COUNT
     (41, 1),            // UNIFIED_ADDRESSING
     (51, 32),           // TEXTURE_PITCH_ALIGNMENT
-    (75, 9),            // COMPUTE_CAPABILITY_MAJOR
-    (76, 0),            // COMPUTE_CAPABILITY_MINOR
     (78, 1),            // STREAM_PRIORITIES_SUPPORTED
     (79, 1),            // GLOBAL_L1_CACHE_SUPPORTED
     (80, 1),            // LOCAL_L1_CACHE_SUPPORTED
-    (81, 233_472),      // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
     (82, 65_536),       // MAX_REGISTERS_PER_MULTIPROCESSOR
     (83, 1),            // MANAGED_MEMORY
-    (87, 2),            // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
     (89, 1),            // CONCURRENT_MANAGED_ACCESS
     (90, 1),            // COMPUTE_PREEMPTION_SUPPORTED
     (91, 1),            // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
     (95, 1),            // COOPERATIVE_LAUNCH
-    (97, 232_448),      // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
     (98, 1),            // CAN_FLUSH_REMOTE_WRITES
     (99, 1),            // HOST_REGISTER_SUPPORTED
     (102, 1),           // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
     (103, 1),           // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
-    (106, 32),          // MAX_BLOCKS_PER_MULTIPROCESSOR
-    (108, 32_768_000),  // MAX_PERSISTING_L2_CACHE_SIZE
     (109, 134_213_632), // MAX_ACCESS_POLICY_WINDOW_SIZE
-    (111, 1_024),       // RESERVED_SHARED_MEMORY_PER_BLOCK
     (113, 1),           // READ_ONLY_HOST_REGISTER_SUPPORTED
     (115, 1),           // MEMORY_POOLS_SUPPORTED
     (119, 1),           // MEMPOOL_SUPPORTED_HANDLE_TYPES
-    (120, 1),           // CLUSTER_LAUNCH
     (122, 1),           // CAN_USE_64_BIT_STREAM_MEM_OPS
     (123, 1),           // CAN_USE_STREAM_WAIT_VALUE_NOR
     (125, 1),           // IPC_EVENT_SUPPORTED
-    (126, 4),           // MEM_SYNC_DOMAIN_COUNT
-    (127, 1),           // TENSOR_MAP_ACCESS_SUPPORTED
     (129, 1),           // UNIFIED_FUNCTION_POINTERS
     (141, 1),           // HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
     (145, 1),           // HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 ];
+
+/// The value of an attribute; 0 for one that no card here has.
+fn attribute(model: &Model, number: i32) -> i32 {
+    let limits = model.limits();
+    let is_hopper_or_newer = model.capability.0 >= 9;
+    let sync_domains = if is_hopper_or_newer { 4 } else { 1 };
+    let value = match number {
+        13 => model.clock_khz,                              // CLOCK_RATE, kHz
+        16 => model.multiprocessors,                        // MULTIPROCESSOR_COUNT
+        36 => model.memory_clock_khz,                       // MEMORY_CLOCK_RATE, kHz
+        37 => model.bus_bits,                               // GLOBAL_MEMORY_BUS_WIDTH
+        38 => model.l2,                                     // L2_CACHE_SIZE
+        39 => limits.threads,                               // MAX_THREADS_PER_MULTIPROCESSOR
+        75 => model.capability.0.into(),                    // COMPUTE_CAPABILITY_MAJOR
+        76 => model.capability.1.into(),                    // COMPUTE_CAPABILITY_MINOR
+        81 => limits.shared,                                // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        87 => limits.single_to_double,                      // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
+        97 => limits.shared_of_a_block,                     // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        106 => limits.blocks,                               // MAX_BLOCKS_PER_MULTIPROCESSOR
+        108 if model.capability.0 >= 8 => model.l2 / 8 * 5, // MAX_PERSISTING_L2_CACHE_SIZE, as an H100 has it
+        111 => limits.shared_reserved,                      // RESERVED_SHARED_MEMORY_PER_BLOCK
+        120 | 127 => is_hopper_or_newer.into(),             // CLUSTER_LAUNCH, TENSOR_MAP_ACCESS_SUPPORTED
+        126 => sync_domains,                                // MEM_SYNC_DOMAIN_COUNT
+        _ => return ATTRIBUTES.iter().find(|(known, _)| *known == number).map_or(0, |(_, value)| *value),
+    };
+    i32::try_from(value).unwrap_or(i32::MAX)
+}
 
 const PCI_BUS_ID: i32 = 33;
 const PCI_DEVICE_ID: i32 = 34;
@@ -126,8 +136,9 @@ api! {
     }
 
     fn cuDeviceGetName(name: *mut c_char, len: i32, device: i32) {
-        state()?.device(device)?;
-        text(name, len, NAME.to_bytes())?;
+        let state = state()?;
+        state.device(device)?;
+        text(name, len, state.cards.model().device_name.as_bytes())?;
     }
 
     fn cuDeviceGetUuid_v2 | cuDeviceGetUuid (to: *mut [u8; 16], device: i32) {
@@ -151,7 +162,7 @@ api! {
         let known = match attribute {
             PCI_BUS_ID => bus(&state, device),
             PCI_DEVICE_ID => 0,
-            1..=200 => ATTRIBUTES.iter().find(|(number, _)| *number == attribute).map_or(0, |(_, value)| *value),
+            1..=200 => self::attribute(state.cards.model(), attribute),
             _ => return Err(Code::INVALID_VALUE),
         };
         answer(value, known)?;

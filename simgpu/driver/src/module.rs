@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_char};
 
+use simgpu_cards::Model;
+
 use crate::allocation::allocate_on;
 use crate::api::{answer, answer_if_asked, api};
 use crate::capture;
@@ -16,11 +18,12 @@ use crate::stream_handle;
 /// The size of a module's variable is unknown, so each gets this much address space, committed where touched.
 const GLOBAL_BYTES: u64 = 16 << 20;
 
-/// `CUfunction_attribute` of a new kernel: 1024 threads per block, 32 registers, sm_90, 48 KiB of shared memory.
-const ATTRIBUTES: [i32; 16] = [1024, 0, 0, 0, 32, 90, 90, 0, 49_152, -1, 0, 0, 0, 0, 0, 0];
-
-const THREADS_PER_MULTIPROCESSOR: u32 = 2048;
-const MULTIPROCESSORS: i32 = 132;
+/// `CUfunction_attribute` of a new kernel: 1024 threads per block, 32 registers, compiled for this card, 48 KiB of shared
+/// memory.
+fn attributes(model: &Model) -> [i32; 16] {
+    let version = i32::from(model.capability.0) * 10 + i32::from(model.capability.1);
+    [1024, 0, 0, 0, 32, version, version, 0, 49_152, -1, 0, 0, 0, 0, 0, 0]
+}
 
 fn load(to: *mut usize) -> Answer {
     let mut state = state()?;
@@ -56,7 +59,8 @@ unsafe fn function(to: *mut usize, library: usize, name: *const c_char) -> Answe
     let known = state.libraries.get(&library).ok_or(Code::INVALID_HANDLE)?.functions.get(name).copied();
     let handle = known.unwrap_or_else(|| {
         let handle = state.new_handle();
-        state.functions.insert(handle, Function { library, name: name.to_owned(), attributes: ATTRIBUTES });
+        let attributes = attributes(state.cards.model());
+        state.functions.insert(handle, Function { library, name: name.to_owned(), attributes });
         if let Some(library) = state.libraries.get_mut(&library) {
             library.functions.insert(name.to_owned(), handle);
         }
@@ -120,8 +124,15 @@ fn launch(function: usize, block: [u32; 3], stream: usize) -> Answer {
     capture::submit(&mut state, stream, Work::KERNEL).map(|_| ())
 }
 
-fn blocks_per_multiprocessor(block_size: i32) -> i32 {
-    (THREADS_PER_MULTIPROCESSOR / (block_size.max(1) as u32).next_multiple_of(32)).clamp(1, 32) as i32
+fn blocks_per_multiprocessor(state: &State, block_size: i32) -> i32 {
+    let limits = state.cards.model().limits();
+    (limits.threads / (block_size.max(1) as u32).next_multiple_of(32)).clamp(1, limits.blocks) as i32
+}
+
+/// Grid and block of the potentially fastest launch.
+fn potential(state: &State, limit: i32) -> (i32, i32) {
+    let size = if limit > 0 { limit.min(1024) } else { 1024 };
+    (state.cards.model().multiprocessors as i32 * blocks_per_multiprocessor(state, size), size)
 }
 
 api! {
@@ -285,28 +296,28 @@ api! {
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         blocks: *mut i32, _function: usize, block_size: i32, _shared: usize,
     ) {
-        answer(blocks, blocks_per_multiprocessor(block_size))?;
+        answer(blocks, blocks_per_multiprocessor(&*state()?, block_size))?;
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         blocks: *mut i32, _function: usize, block_size: i32, _shared: usize, _flags: u32,
     ) {
-        answer(blocks, blocks_per_multiprocessor(block_size))?;
+        answer(blocks, blocks_per_multiprocessor(&*state()?, block_size))?;
     }
 
     fn cuOccupancyMaxPotentialBlockSize(
         grid: *mut i32, block: *mut i32, _function: usize, _shared_for: usize, _shared: usize, limit: i32,
     ) {
-        let size = if limit > 0 { limit.min(1024) } else { 1024 };
-        answer(grid, MULTIPROCESSORS * blocks_per_multiprocessor(size))?;
+        let (blocks, size) = potential(&*state()?, limit);
+        answer(grid, blocks)?;
         answer(block, size)?;
     }
 
     fn cuOccupancyMaxPotentialBlockSizeWithFlags(
         grid: *mut i32, block: *mut i32, _function: usize, _shared_for: usize, _shared: usize, limit: i32, _flags: u32,
     ) {
-        let size = if limit > 0 { limit.min(1024) } else { 1024 };
-        answer(grid, MULTIPROCESSORS * blocks_per_multiprocessor(size))?;
+        let (blocks, size) = potential(&*state()?, limit);
+        answer(grid, blocks)?;
         answer(block, size)?;
     }
 

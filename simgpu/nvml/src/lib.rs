@@ -17,16 +17,14 @@ const FUNCTION_NOT_FOUND: i32 = 13;
 const ARGUMENT_VERSION_MISMATCH: i32 = 25;
 const UNKNOWN: i32 = 999;
 
-const NAME: &CStr = c"NVIDIA SimGPU (memlab)";
 const DRIVER: &CStr = c"595.10 (simgpu)";
 const NVML: &CStr = c"13.595.10";
 
 /// The same as `cuDriverGetVersion`.
 const CUDA_DRIVER_VERSION: i32 = 13_020;
 
-/// Memory of each card that the driver reserves. CUDA does not count it. NVML's total includes it; the first version of
-/// `nvmlDeviceGetMemoryInfo` counts it as used, the second reports it separately.
-const RESERVED: u64 = 615 << 20;
+/// NVIDIA's number on the PCI bus.
+const NVIDIA: u32 = 0x10de;
 
 /// Handles are this plus the device ordinal, so that none is null.
 const HANDLE: usize = 0x4e56_4d4c_0000;
@@ -41,6 +39,14 @@ fn device(handle: usize) -> Result<(&'static Cards, usize), i32> {
     let cards = cards()?;
     let index = handle.wrapping_sub(HANDLE);
     if index < cards.devices() { Ok((cards, index)) } else { Err(INVALID_ARGUMENT) }
+}
+
+/// Total, reserved, held and free memory of a card. What the driver reserves CUDA does not count; NVML's total includes it,
+/// the first version of `nvmlDeviceGetMemoryInfo` counts it as used, and the second reports it separately.
+fn memory(handle: usize) -> Result<(u64, u64, u64, u64), i32> {
+    let (cards, index) = device(handle)?;
+    let (memory, reserved, held) = (cards.memory(), cards.model().reserved(), cards.held(index));
+    Ok((memory + reserved, reserved, held, memory.saturating_sub(held)))
 }
 
 fn bus_id(device: usize) -> String {
@@ -264,8 +270,7 @@ api! {
     }
 
     fn nvmlDeviceGetName(handle: usize, to: *mut c_char, room: u32) {
-        device(handle)?;
-        text(to, room, NAME.to_bytes())?;
+        text(to, room, device(handle)?.0.model().device_name.as_bytes())?;
     }
 
     fn nvmlDeviceGetUUID(handle: usize, to: *mut c_char, room: u32) {
@@ -273,14 +278,14 @@ api! {
     }
 
     fn nvmlDeviceGetPciInfo | nvmlDeviceGetPciInfo_v2 | nvmlDeviceGetPciInfo_v3(handle: usize, to: *mut Pci) {
-        let (_, index) = device(handle)?;
+        let (cards, index) = device(handle)?;
         let full = bus_id(index);
         let mut pci = Pci {
             old_bus_id: [0; 16],
             domain: 0,
             bus: index as u32 + 1,
             device: 0,
-            device_id: 0x2330_10de,
+            device_id: u32::from(cards.model().pci_device) << 16 | NVIDIA,
             subsystem_id: 0,
             bus_id: [0; 32],
         };
@@ -290,13 +295,12 @@ api! {
     }
 
     fn nvmlDeviceGetMemoryInfo(handle: usize, to: *mut Memory) {
-        let (cards, index) = device(handle)?;
-        let (memory, held) = (cards.memory(), cards.held(index));
-        answer(to, Memory { total: memory + RESERVED, used: held + RESERVED, free: memory.saturating_sub(held) })?;
+        let (total, reserved, held, free) = memory(handle)?;
+        answer(to, Memory { total, used: held + reserved, free })?;
     }
 
     fn nvmlDeviceGetMemoryInfo_v2(handle: usize, to: *mut Memory2) {
-        let (cards, index) = device(handle)?;
+        let (total, reserved, used, free) = memory(handle)?;
         if std::env::var_os("SIMGPU_OLD_NVML").is_some() {
             return Err(FUNCTION_NOT_FOUND);
         }
@@ -304,9 +308,7 @@ api! {
         if version != Memory2::VERSION {
             return Err(ARGUMENT_VERSION_MISMATCH);
         }
-        let (memory, held) = (cards.memory(), cards.held(index));
-        let (total, free) = (memory + RESERVED, memory.saturating_sub(held));
-        answer(to, Memory2 { version, total, reserved: RESERVED, used: held, free })?;
+        answer(to, Memory2 { version, total, reserved, used, free })?;
     }
 
     fn nvmlDeviceGetComputeRunningProcesses(handle: usize, count: *mut u32, to: *mut Process1) {
@@ -344,9 +346,9 @@ api! {
     }
 
     fn nvmlDeviceGetCudaComputeCapability(handle: usize, major: *mut i32, minor: *mut i32) {
-        device(handle)?;
-        answer(major, 9)?;
-        answer(minor, 0)?;
+        let capability = device(handle)?.0.model().capability;
+        answer(major, capability.0.into())?;
+        answer(minor, capability.1.into())?;
     }
 
     fn nvmlDeviceGetPersistenceMode(handle: usize, to: *mut i32) {

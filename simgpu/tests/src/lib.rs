@@ -10,7 +10,7 @@ pub fn sources() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// The folder with the simulated libraries, built first if they are out of date.
+/// The folder with the simulated libraries and the `memlab` command, built first if they are out of date.
 pub fn libraries() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -22,19 +22,18 @@ pub fn libraries() -> &'static Path {
         if profile.ends_with("release") {
             build.arg("--release");
         }
-        for package in ["driver", "runtime", "libraries", "nvml"] {
-            build.arg("--package").arg(format!("simgpu-{package}"));
-        }
+        // The whole of it: with fewer packages, their dependencies would have other features and be built anew.
+        build.arg("--workspace");
         let built = build.current_dir(sources()).status().expect("cargo runs");
-        assert!(built.success(), "the simulated libraries do not build");
+        assert!(built.success(), "the simulated libraries and the command do not build");
         profile.to_owned()
     })
 }
 
-/// A `simgpu` command, to extend with arguments, with a limit of three minutes.
+/// A `memlab simulate` command, to extend with arguments, with a limit of three minutes.
 pub fn simgpu() -> Command {
     let mut command = Command::new("timeout");
-    command.arg("180").arg(sources().join("simgpu")).env("SIMGPU_LIBS", libraries());
+    command.arg("180").arg(libraries().join("memlab")).arg("simulate");
     command
 }
 

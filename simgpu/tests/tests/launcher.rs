@@ -1,33 +1,34 @@
-//! The `simgpu` launcher.
+//! The launcher: `memlab simulate`.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use simgpu_tests::{compile, libraries, run, simgpu, sources, succeed, text};
+use simgpu_tests::{compile, libraries, run, simgpu, succeed, text};
 
 /// SIGTERM on every Linux.
 const SIGTERM: i32 = 15;
 
 #[test]
 fn the_exit_status_is_that_of_the_command() {
-    // GIVEN commands that end in different ways, WHEN they run under simgpu, THEN the exit code is theirs.
+    // GIVEN commands that end in different ways, WHEN they run under it, THEN the exit code is theirs.
     assert_eq!(run(simgpu().args(["sh", "-c", "exit 7"])).status.code(), Some(7));
     assert_eq!(run(simgpu().args(["/no/such/command"])).status.code(), Some(127));
-    // AND so is the signal: simgpu replaces itself with the command.
-    let mut direct = Command::new(sources().join("simgpu"));
-    let output = run(direct.args(["sh", "-c", "kill -TERM $$"]).env("SIMGPU_LIBS", libraries()));
+    // AND so is the signal: memlab replaces itself with the command.
+    let mut direct = Command::new(libraries().join("memlab"));
+    let output = run(direct.args(["simulate", "sh", "-c", "kill -TERM $$"]));
     assert_eq!(output.status.signal(), Some(SIGTERM));
 }
 
 #[test]
 fn invalid_options_are_reported() {
-    // GIVEN invalid options, WHEN simgpu starts, THEN it reports the error and runs nothing.
+    // GIVEN invalid options, WHEN memlab starts, THEN it reports the error and runs nothing.
     for (options, complaint) in [
-        (vec![], "usage"),
+        (vec![], "Usage"),
         (vec!["--memory", "lots", "true"], "--memory"),
+        (vec!["--card", "a100", "true"], "one of a100-80gb, a100-40gb, "),
         (vec!["--devices", "0", "true"], "--devices"),
         (vec!["--devices", "17", "true"], "--devices"),
-        (vec!["--fast", "true"], "usage"),
+        (vec!["--fast", "true"], "Usage"),
     ] {
         let output = run(simgpu().args(&options));
         assert_eq!(output.status.code(), Some(2), "{options:?}");

@@ -82,7 +82,7 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>) -> anyhow::R
             _ => Err(io::Error::last_os_error()),
         });
     }
-    let child = command.spawn().map_err(|error| cannot_start(command, &error))?;
+    let child = command.spawn().map_err(|error| CannotStart::of(command, &error))?;
     let pid = Pid::from_child(&child);
     lock(finder).adopt(child.id());
     let looking = Looking::start(finder.clone());
@@ -104,13 +104,6 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>) -> anyhow::R
     };
     drop(looking);
     Ok(ended)
-}
-
-/// The error for a program that exists but does not start.
-pub fn cannot_start(command: &Command, error: &io::Error) -> CannotStart {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-    CannotStart { message: format!("{program}: cannot be started: {error}"), code }
 }
 
 /// The finder, also after a panic elsewhere.

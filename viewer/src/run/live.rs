@@ -8,11 +8,12 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 use signal_hook::iterator::Signals;
 
 use super::keyboard::Keyboard;
-use super::launch::{Ended, cannot_start, lock};
+use super::launch::{Ended, lock};
 use super::pty::PtyProgram;
 use super::traces::TraceFinder;
 use crate::app::{App, output_size};
 use crate::config::Config;
+use crate::error::CannotStart;
 use crate::feed::{Feed, Source};
 use crate::session::{self, Left, Program};
 use crate::theme::Palette;
@@ -28,7 +29,7 @@ pub fn run(command: &mut Command, finder: &Arc<Mutex<TraceFinder>>, theme: Optio
     let (columns, rows) = crossterm::terminal::size().unwrap_or((80, 24));
     let (pane_rows, pane_columns) = output_size(columns, rows);
     let mut program =
-        PtyProgram::start(command, pane_rows, pane_columns).map_err(|error| cannot_start(command, &error))?;
+        PtyProgram::start(command, pane_rows, pane_columns).map_err(|error| CannotStart::of(command, &error))?;
     lock(finder).adopt(program.pid());
     let found = finder.clone();
     let mut feed = Feed::start(Source::Appearing(Box::new(move || {

@@ -1,0 +1,106 @@
+"""`memlab simulate`: the cards as PyTorch and NVML see them, and the command itself."""
+
+import json
+import subprocess
+
+import pytest
+from conftest import PYTHON
+
+WHAT_PYTORCH_SEES = """
+import ctypes, json, torch, torch.nn.functional as F
+card = torch.cuda.get_device_properties(0)
+nvml, handle = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
+name, memory, major, minor = ctypes.create_string_buffer(96), (ctypes.c_ulonglong * 3)(), ctypes.c_int(), ctypes.c_int()
+nvml.nvmlInit_v2()
+nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle))
+nvml.nvmlDeviceGetName(handle, name, 96)
+nvml.nvmlDeviceGetMemoryInfo(handle, memory)
+nvml.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor))
+assert (name.value.decode(), major.value, minor.value) == (card.name, card.major, card.minor)
+
+def attention(dtype):
+    query = torch.randn(2, 8, 256, 64, device="cuda", dtype=dtype, requires_grad=True)
+    output = F.scaled_dot_product_attention(query, query, query, is_causal=True)
+    output.sum().backward()
+    return output.grad_fn.name()
+
+print(json.dumps({
+    "name": card.name,
+    "capability": [card.major, card.minor],
+    "multiprocessors": card.multi_processor_count,
+    "threads": card.max_threads_per_multi_processor,
+    "memory": card.total_memory,
+    "board_mib": memory[0] >> 20,
+    "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
+    "attention": [attention(torch.float32), attention(torch.bfloat16)],
+}))
+"""
+
+CARDS = {
+    "t4": ("Tesla T4", [7, 5], 40, 1024, 15_095 << 20, 15_360, False),
+    "a100-40gb": ("NVIDIA A100-SXM4-40GB", [8, 0], 108, 2048, 42_297_786_368, 40_960, True),
+    "h100": ("NVIDIA H100 80GB HBM3", [9, 0], 132, 2048, 85_017_493_504, 81_559, True),
+}
+
+
+def simulate(memlab, *arguments, **environment):
+    command = [memlab.command, "simulate", *arguments]
+    return subprocess.run(command, cwd=memlab.folder, env=memlab.environment(**environment), capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_pytorch_and_nvml_see_the_card(memlab, card):
+    # GIVEN a card of the table; WHEN PyTorch runs on it
+    done = simulate(memlab, "--card", card, "--", PYTHON, "-c", WHAT_PYTORCH_SEES)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    # THEN it and NVML see that card
+    attention = seen.pop("attention")
+    assert tuple(seen.values()) == CARDS[card]
+    # AND attention runs on each, with the kernels that PyTorch has for such a card: a T4 has none for bfloat16
+    assert all(name.endswith("Backward0") for name in attention)
+    assert ("ScaledDotProduct" in attention[1]) == seen["bf16"]
+
+
+FREE = "import torch; print(torch.cuda.mem_get_info()[0], *torch.cuda.get_device_properties(0).name.split())"
+
+
+def test_the_context_is_that_of_the_card(memlab):
+    def free(*options, **environment):
+        done = simulate(memlab, *options, PYTHON, "-c", FREE, **environment)
+        assert done.returncode == 0, done.stderr
+        free, *name = done.stdout.split()
+        return int(free), " ".join(name)
+
+    # GIVEN an H100, whose context was measured; THEN so much is taken
+    assert free("--card", "H100") == (85_017_493_504 - (764 << 20), "NVIDIA H100 80GB HBM3")
+    # AND a card of a size has the same, under memlab's name
+    assert free("--card", "24GiB") == ((24 << 30) - (764 << 20), "NVIDIA SimGPU (memlab)")
+    # AND --memory changes nothing else
+    assert free("--card", "h100", "--memory", "30GiB") == ((30 << 30) - (764 << 20), "NVIDIA H100 80GB HBM3")
+    # AND no card at all is small; the environment is asked where no option is given
+    assert free()[0] == (8 << 30) - (256 << 20)
+    assert free(SIMGPU_CARD="t4")[1] == "Tesla T4"
+
+
+def test_a_command_under_a_command_has_cards_of_its_own(memlab):
+    # GIVEN a command that simulates another card; THEN that one is what its command sees
+    inner = [memlab.command, "simulate", "--card", "t4", "--", PYTHON, "-c", FREE]
+    done = simulate(memlab, "--card", "h100", "--memory", "9GiB", "--", *inner)
+    assert done.stdout.split() == [str((15_095 << 20) - (540 << 20)), "Tesla", "T4"]
+
+
+def test_what_cannot_be_run_is_said(memlab):
+    # GIVEN a card that nobody made
+    done = simulate(memlab, "--card", "a100", "true")
+    # THEN the error names those that are alike first
+    assert done.returncode == 2
+    assert "write a size such as 24GiB, or one of a100-80gb, a100-40gb, " in done.stderr
+    # AND each card that the list has is one
+    for line in simulate(memlab, "--list").stdout.split("\n\n")[0].splitlines()[1:]:
+        assert simulate(memlab, "--card", line.split()[0], "true").returncode == 0, line
+    # AND a program that does not exist, or cannot be executed, is reported as shells do
+    assert simulate(memlab, "no-such-program").returncode == 127
+    assert simulate(memlab, "/etc").returncode == 126
+    # AND a program's own options are left to it
+    assert simulate(memlab, "sh", "-c", "exit 7", "--memory").returncode == 7

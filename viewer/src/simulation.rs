@@ -1,0 +1,124 @@
+//! Simulated GPUs: what a command's environment needs so that it runs on them.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{Access, access};
+use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
+
+use crate::clock::now_unix_ns;
+
+/// The folder of the libraries under the names by which programs open them, beside this executable.
+const FOLDER: &str = "simgpu";
+
+/// The names there, and what `cargo build` calls them.
+const LIBRARIES: [(&str, &str); 5] = [
+    ("libcuda.so.1", "libsimgpu_cuda.so"),
+    ("libcuda.so", "libsimgpu_cuda.so"),
+    ("libnvidia-ml.so.1", "libsimgpu_nvml.so"),
+    (RUNTIME, RUNTIME),
+    (COMPUTING, COMPUTING),
+];
+const RUNTIME: &str = "libsimgpu_cudart.so";
+const COMPUTING: &str = "libsimgpu_libraries.so";
+
+/// Autograd's threads wait until a simulated process has ended; PyTorch would give them longer.
+const SHUTDOWN_WAIT: (&str, &str) = ("TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT", "3");
+
+/// GPUs that a command can run on.
+#[derive(Clone, Debug)]
+pub struct Simulation {
+    /// What they are, as [`simgpu_cards::find`] reads it. With neither card nor memory, `SIMGPU_CARD` and `SIMGPU_MEMORY`
+    /// decide, if they are set.
+    pub card: Option<String>,
+    /// The memory of each, if not the card's own.
+    pub memory: Option<u64>,
+    /// How many.
+    pub devices: u8,
+}
+
+impl Simulation {
+    /// Has `command` run on GPUs of its own, which it shares with all programs that it starts.
+    ///
+    /// # Errors
+    ///
+    /// If the simulated libraries are missing or cannot be preloaded.
+    pub fn apply(&self, command: &mut Command) -> anyhow::Result<()> {
+        let folder = library_folder()?;
+        // Each piece of physical memory that the program creates is an open file.
+        let most = getrlimit(Resource::Nofile).maximum;
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
+        let preloaded = [folder.join(RUNTIME), folder.join(COMPUTING)].map(PathBuf::into_os_string);
+        // At the end, so that what is preloaded already, such as memlab's own library, stays first.
+        command.env("LD_PRELOAD", joined(env::var_os("LD_PRELOAD").into_iter().chain(preloaded)));
+        let before = env::var_os("LD_LIBRARY_PATH");
+        command.env("LD_LIBRARY_PATH", joined([folder.into_os_string()].into_iter().chain(before)));
+        command.env("SIMGPU_CARDS", card_file()).env("SIMGPU_DEVICES", self.devices.to_string());
+        if self.card.is_some() || self.memory.is_some() {
+            command.env_remove("SIMGPU_CARD").env_remove("SIMGPU_MEMORY");
+        }
+        command.envs(self.card.iter().map(|card| ("SIMGPU_CARD", card.clone())));
+        command.envs(self.memory.iter().map(|bytes| ("SIMGPU_MEMORY", format!("{bytes}B"))));
+        if env::var_os(SHUTDOWN_WAIT.0).is_none() {
+            command.env(SHUTDOWN_WAIT.0, SHUTDOWN_WAIT.1);
+        }
+        Ok(())
+    }
+}
+
+/// The folder with the libraries: that of a package, or one of links to what Cargo built. Beside this executable, or in
+/// the folder that `SIMGPU_LIBS` names.
+fn library_folder() -> anyhow::Result<PathBuf> {
+    let home = match env::var_os("SIMGPU_LIBS").filter(|path| !path.is_empty()) {
+        Some(path) => PathBuf::from(path),
+        None => env::current_exe()?.canonicalize()?.parent().map(Path::to_owned).unwrap_or_default(),
+    };
+    let missing = || {
+        anyhow::anyhow!(
+            "the simulated GPU's libraries are not in {}: build them with `cargo build --release --workspace`, or name \
+             their folder with SIMGPU_LIBS",
+            home.display()
+        )
+    };
+    let home = home.canonicalize().map_err(|_| missing())?;
+    let folder = home.join(FOLDER);
+    if LIBRARIES.iter().all(|(_, built)| home.join(built).exists()) {
+        std::fs::create_dir_all(&folder)?;
+        LIBRARIES.iter().try_for_each(|(name, built)| link(&folder.join(name), &Path::new("..").join(built)))?;
+    } else if !LIBRARIES.iter().all(|(name, _)| folder.join(name).exists()) {
+        return Err(missing());
+    }
+    // The loader takes both for separators and knows no way to quote them.
+    if folder.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
+        anyhow::bail!(
+            "{}: LD_PRELOAD cannot hold a path with a space or a colon: move memlab to another folder",
+            folder.display()
+        );
+    }
+    Ok(folder)
+}
+
+/// Makes a link, unless there is something of that name; another process may do the same.
+fn link(path: &Path, target: &Path) -> io::Result<()> {
+    match symlink(target, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn joined(paths: impl Iterator<Item = OsString>) -> OsString {
+    let paths: Vec<OsString> = paths.filter(|path| !path.is_empty()).collect();
+    paths.join(OsStr::new(":"))
+}
+
+/// A name for the file that all processes of a command share: the first that uses a GPU makes it, the last removes it.
+fn card_file() -> PathBuf {
+    let shared = Path::new("/dev/shm");
+    let folder = if access(shared, Access::WRITE_OK).is_ok() { shared.to_owned() } else { env::temp_dir() };
+    folder.join(format!("simgpu-cards-{}-{}-{}", getuid().as_raw(), std::process::id(), now_unix_ns()))
+}
