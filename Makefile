@@ -21,16 +21,21 @@ all:
 demo: all $(VENV)/.installed
 	@tests/demo.sh
 
-# The Python package with the library and the command in it: dist/memlab-*.whl. WHEEL_PLATFORM is what maturin checks it for
+# The Python package with the library, the command and the simulated GPU's libraries in it: dist/memlab-*.whl. WHEEL_PLATFORM is what maturin checks it for
 # and names it by: `linux` for machines like this one; see CONTRIBUTING.md for all others. maturin has a target folder of its
 # own: it configures pyo3 otherwise than `all` does, and each would build it again after the other.
 WHEEL_VENV := target/wheel-venv
 WHEEL_PLATFORM ?= linux
+# The names by which programs open the simulated GPU's libraries (viewer/src/simulation.rs), and what Cargo builds.
+SIMGPU_LIBRARIES := libcuda.so.1:libsimgpu_cuda.so libcuda.so:libsimgpu_cuda.so libnvidia-ml.so.1:libsimgpu_nvml.so \
+	libsimgpu_cudart.so libsimgpu_libraries.so
 wheel: all $(WHEEL_VENV)/.installed
-	@rm -rf target/wheel/dist python/memlab/bin && mkdir -p dist python/memlab/bin
+	@rm -rf target/wheel/dist python/memlab/bin && mkdir -p dist python/memlab/bin/simgpu
 	trap 'rm -rf python/memlab/bin' EXIT && \
 	strip -o python/memlab/bin/memlab target/release/memlab && \
 	strip -o python/memlab/bin/libmemlab.so target/release/libmemlab.so && \
+	for library in $(SIMGPU_LIBRARIES); do \
+		strip -o python/memlab/bin/simgpu/$${library%%:*} target/release/$${library##*:} || exit; done && \
 	$(WHEEL_VENV)/bin/maturin build --quiet --release --locked --compatibility $(WHEEL_PLATFORM) \
 		--manifest-path python/Cargo.toml --target-dir target/wheel --out target/wheel/dist
 	@rm -f dist/memlab-*.whl && mv target/wheel/dist/memlab-*.whl dist/ && ls dist/memlab-*.whl

@@ -15,7 +15,9 @@ from conftest import ROOT
 
 PACKAGE = ROOT / "python" / "memlab"
 VERSION = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
+SIMULATED = ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libsimgpu_cudart.so", "libsimgpu_libraries.so")
 BINARIES = ["memlab/_native.abi3.so", "memlab/bin/libmemlab.so", "memlab/bin/memlab"]
+BINARIES += [f"memlab/bin/simgpu/{name}" for name in SIMULATED]
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +191,25 @@ def test_records(memlab, installed, with_torch):
     (device,) = report["devices"]
     assert device["peak_allocated_bytes"] >= 12 << 20
     assert any(line["file"].endswith("program.py") for line in report["lines"])
+
+
+def test_simulates(memlab, installed, with_torch):
+    # GIVEN the installed command, far from a source tree
+    # THEN a program runs on the card that is named, with the package's own libraries
+    script = (
+        "import torch; print(torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1], open('/proc/self/maps').read())"
+    )
+    command = [installed.command, "simulate", "--card", "a100-40gb", "--", with_torch, "-c", script]
+    output = outcome(memlab, *command)
+    assert output.startswith("NVIDIA A100-SXM4-40GB 42297786368 ")
+    loaded = set(re.findall(r"/\S*/(lib(?:cuda|simgpu_\w+)\.so\S*)", output))
+    assert loaded == {"libcuda.so.1", "libsimgpu_cudart.so", "libsimgpu_libraries.so"}
+    folder = os.path.join(installed.folder, "lib")
+    assert all(path.startswith(folder) for path in re.findall(r"/\S*/lib(?:cuda|simgpu_\w+)\.so\S*", output))
+    # AND under the recorder, which finds its own
+    command = [installed.command, "simulate", "--", installed.command, "run", "-o", "simulated.jsonl", "--", with_torch]
+    outcome(memlab, *command, "-c", "import torch; torch.ones(1 << 20, device='cuda')")
+    assert memlab.report(memlab.folder / "simulated.jsonl")["devices"][0]["peak_allocated_bytes"] == 4 << 20
 
 
 LOADED_LATE = """
