@@ -8,7 +8,7 @@ SIMGPU := simgpu/simgpu
 MEMLAB := target/release/memlab
 NATIVE := python/memlab/_native.abi3.so
 
-.PHONY: all demo wheel test test-rust test-python test-old lint bench bench-overhead bench-append bench-gate bench-move bench-page bench-replay bench-schedule bench-tools bench-viewer fuzz clean
+.PHONY: all demo wheel test test-rust test-python test-old lint bench bench-overhead bench-append bench-feed bench-gate bench-move bench-page bench-replay bench-schedule bench-tools bench-viewer fuzz clean
 
 # The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
 # place: a Python that runs has the old one mapped.
@@ -68,7 +68,7 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/mypy
 	PYTHONPATH=python $(VENV)/bin/lint-imports --no-cache --no-logo
 
-bench: bench-append bench-gate bench-replay bench-overhead bench-schedule bench-tools bench-viewer
+bench: bench-append bench-feed bench-gate bench-replay bench-overhead bench-schedule bench-tools bench-viewer
 
 # What memlab adds to a block event, beside PyTorch's own recorder.
 bench-overhead: all $(VENV)/.installed
@@ -112,6 +112,10 @@ $(TOOLS_VENV)/.installed: $(VENV)/.installed
 	$(VENV)/bin/python -m venv --clear $(TOOLS_VENV)
 	$(TOOLS_VENV)/bin/pip install --quiet --disable-pip-version-check pytorch_memlab==0.3.2 numpy $$($(VENV)/bin/pip freeze | grep ^torch==)
 	touch $@
+
+# How fast a feeder feeds, beside PyTorch's DataLoader.
+bench-feed: all $(VENV)/.installed
+	OMP_NUM_THREADS=1 PYTHONPATH=python $(SIMGPU) --memory 8GiB $(VENV)/bin/python benches/feeder.py
 
 # What the dashboard costs, how soon it answers and opens, and what PyTorch's viewer makes of the same run.
 bench-viewer: all $(VENV)/.installed

@@ -21,3 +21,10 @@ def run_tool(memlab, program, preload=False, env=None, **options):
     run = memlab.python(script, preload=preload, env=env, **options)
     assert run.code == 0, run.errors
     return (json.loads(result.read_text()) if result.exists() else None), run
+
+
+def run_program(memlab, program, *arguments, **options):
+    """Runs a program of `tests/programs` that writes one JSON value to the file `result`; returns that."""
+    run = memlab.python(program, *arguments, env={"PYTHONPATH": ROOT / "python"}, **options)
+    assert run.code == 0, run.errors
+    return json.loads((memlab.folder / "result").read_text())

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from memlab import allocator
     from memlab.annotation import annotate
     from memlab.chunking import chunk
+    from memlab.config import Config, GiB, KiB, MiB, NotEnoughCPURam, NotEnoughGPURam
     from memlab.courtesy import Courtesy
+    from memlab.feeding import Feeder, SampleError
     from memlab.iteration_profiler import memory_profiler
     from memlab.line_profiler import (
         LineProfiler,
@@ -40,10 +42,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Config",
     "Courtesy",
+    "Feeder",
+    "GiB",
+    "KiB",
     "LineProfiler",
     "MemReporter",
+    "MiB",
+    "NotEnoughCPURam",
+    "NotEnoughGPURam",
     "Plan",
+    "SampleError",
     "allocator",
     "annotate",
     "chunk",
@@ -66,10 +76,18 @@ __all__ = [
 # The command imports this file too, and must not wait two seconds for PyTorch: modules are imported on first use. (What
 # IPython calls is not in `__all__`: it needs IPython.)
 _MODULES = {
+    "Config": "config",
     "Courtesy": "courtesy",
+    "Feeder": "feeding",
+    "GiB": "config",
+    "KiB": "config",
     "LineProfiler": "line_profiler",
     "MemReporter": "reporter",
+    "MiB": "config",
+    "NotEnoughCPURam": "config",
+    "NotEnoughGPURam": "config",
     "Plan": "plan",
+    "SampleError": "feeding",
     "allocator": "allocator",
     "annotate": "annotation",
     "chunk": "chunking",

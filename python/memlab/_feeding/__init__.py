@@ -1,0 +1,1 @@
+"""The parts of `memlab.Config` and `memlab.Feeder`."""

@@ -1,0 +1,107 @@
+"""How a limit of host memory is divided: slots, each of which holds a batch, and what readers hold while they read."""
+
+from __future__ import annotations
+
+import threading
+
+from memlab._feeding.errors import NotEnoughCPURam
+from memlab._feeding.form import SampleForm
+from memlab._feeding.layout import BatchLayout
+from memlab._paging.sizes import readable
+
+# One is filled while the other is computed on, or copied to the device.
+FEWEST_SLOTS = 2
+
+# What a reader takes beside its sample: the stack of its thread, the allocator's headers and what it keeps for itself.
+READER_BYTES = 64 << 10
+
+
+class HostBudget:
+    """What fits into `limit` bytes.
+
+    A reader is taken to hold one side of one sample in all its variations; `ReadingRoom` corrects that when it has seen one.
+
+    >>> budget = HostBudget(1 << 20, SampleForm((1024,), "uint8"), SampleForm((), "int64"), one_read_count=2)
+    >>> budget.row_bytes, budget.read_bytes, budget.allowed_rows, budget.largest_batch
+    (1032, 67584, 950, 472)
+    """
+
+    def __init__(self, limit: int, inputs: SampleForm, outputs: SampleForm, one_read_count: int) -> None:
+        self.limit = limit
+        self.inputs = inputs
+        self.outputs = outputs
+        self.one_read_count = one_read_count
+        self.row_bytes = inputs.nbytes + outputs.nbytes
+        self.read_bytes = one_read_count * max(inputs.nbytes, outputs.nbytes) + READER_BYTES
+
+    def layout(self, batch_size: int) -> BatchLayout:
+        return BatchLayout(self.inputs, self.outputs, batch_size)
+
+    def needed(self, batch_size: int) -> int:
+        """The least that feeding batches of this size takes: two slots and one reader."""
+        return FEWEST_SLOTS * self.layout(batch_size).nbytes + self.read_bytes
+
+    @property
+    def allowed_rows(self) -> int:
+        """How many samples fit beside one reader."""
+        return max(self.limit - self.read_bytes, 0) // max(self.row_bytes, 1)
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest multiple of `one_read_count` that can be fed; 0 if none can."""
+        most = max(self.limit - self.read_bytes, 0) // (FEWEST_SLOTS * max(self.row_bytes, 1))
+        batch = most - most % self.one_read_count
+        while batch and self.needed(batch) > self.limit:  # A slot is whole pages.
+            batch -= self.one_read_count
+        return batch
+
+    def readers(self, batch_size: int, workers: int) -> int:
+        """How many of the workers can read at a time; 1 at least."""
+        room = self.limit - FEWEST_SLOTS * self.layout(batch_size).nbytes
+        return max(1, min(workers, room // self.read_bytes))
+
+    def slots(self, batch_size: int, workers: int, most: int) -> int:
+        """How many batches are held, at most `most`, beside the readers."""
+        room = self.limit - self.readers(batch_size, workers) * self.read_bytes
+        return max(FEWEST_SLOTS, min(most, room // self.layout(batch_size).nbytes))
+
+
+class ReadingRoom:
+    """Lets readers in as long as what they read fits into `nbytes`.
+
+    How much one takes is measured: until the first has ended, it is alone.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._largest_read = 0
+        self._taken = 0
+        self._condition = threading.Condition()
+
+    def enter(self) -> int:
+        """Waits for room for one more read, and returns the bytes that are taken for it."""
+        with self._condition:
+            while self._taken and self._taken + (self._largest_read or self.nbytes) > self.nbytes:
+                self._condition.wait()
+            taken = self._largest_read or self.nbytes
+            self._taken += taken
+            return taken
+
+    def leave(self, taken: int, read_bytes: int) -> None:
+        """Gives back what `enter` returned, and tells what the read took; 0 if it failed.
+
+        Raises:
+            NotEnoughCPURam: alone it takes more than there is.
+        """
+        with self._condition:
+            self._taken -= taken
+            if read_bytes:
+                read_bytes += READER_BYTES
+            self._largest_read = max(self._largest_read, read_bytes)
+            self._condition.notify_all()
+        if read_bytes > self.nbytes:
+            raise NotEnoughCPURam(
+                f"a sample takes {readable(read_bytes)} when it is read, and cpu_memory_limit leaves "
+                f"{readable(self.nbytes)} beside the batches: read it in the type that the Config says, yield one variation "
+                f"at a time, or give at least {readable(read_bytes - self.nbytes)} more"
+            )

@@ -1,0 +1,87 @@
+"""Everything that a feeder runs on, from epoch to epoch: slots, crew, and the way to the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memlab._feeding.budget import HostBudget, ReadingRoom
+from memlab._feeding.crew import Crew, HereReader
+from memlab._feeding.filling import Course, Filling
+from memlab._feeding.reading import SampleReaders
+from memlab._feeding.slots import Ring
+from memlab._feeding.sources import DeviceCopies, DeviceSource, HostSource, Source
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Engine:
+    """Takes no memory, and starts nothing, before the first epoch begins."""
+
+    def __init__(
+        self,
+        budget: HostBudget,
+        batch_size: int,
+        readers: SampleReaders,
+        workers: int,
+        processes: bool,
+        device: torch.device | None,
+        most_slots: int | None,
+    ) -> None:
+        self.layout = budget.layout(batch_size)
+        self.reading = budget.readers(batch_size, workers)
+        self.slots = budget.slots(batch_size, workers, 2 * workers + 2 if most_slots is None else most_slots)
+        self.host_bytes = self.slots * self.layout.nbytes + self.reading * budget.read_bytes
+        self._room = ReadingRoom(budget.limit - self.slots * self.layout.nbytes)
+        self._readers = readers
+        # Of the others, each would keep the memory of the last sample that it read.
+        self._workers = min(workers, self.reading)
+        self._processes = processes and workers > 0
+        self._device = device
+        self._ring: Ring | None = None
+        self._crew: Crew | None = None
+        self._copies: DeviceCopies | None = None
+        self._source: Source | None = None
+
+    def chunk_reads(self, batch_reads: int) -> int:
+        """How many samples of a batch one worker reads: all workers have something to do with the slots that there are."""
+        pieces = max(1, -(-2 * self._workers // self.slots))
+        return max(1, -(-batch_reads // pieces))
+
+    def begin(self, course: Course) -> Source:
+        """Starts to read an epoch; the one before ends."""
+        self.end()
+        if self._ring is None:
+            self._ring = Ring(self.layout, self.slots, shared=self._processes)
+        if self._crew is None and self._workers > 0:
+            self._crew = Crew(self._readers, self._ring, self._workers, self._processes)
+        on_card = self._device is not None and self._device.type != "cpu"
+        if self._copies is None and self._device is not None and on_card:
+            self._copies = DeviceCopies(self._device, self._ring)
+        filling = Filling(course, self._ring, self._room, HereReader(self._readers), self._crew)
+        if self._copies is None:
+            self._source = HostSource(filling, tensors=self._device is not None)
+        else:
+            self._source = DeviceSource(filling, self._copies, background=self._crew is not None)
+        return self._source
+
+    def runs(self, source: Source) -> bool:
+        """Whether it is the epoch that began last."""
+        return self._source is source
+
+    def end(self) -> None:
+        """Ends the epoch that runs, after the samples that are being read."""
+        if self._source is not None:
+            self._source.stop()
+            self._source.join()
+            self._source = None
+
+    def close(self) -> None:
+        """Ends everything and frees the slots. A reader in a thread is not waited for."""
+        if self._source is not None:
+            self._source.stop()
+        if self._crew is not None:
+            self._crew.close()
+        if self._copies is not None:
+            self._copies.close()
+        self._source = self._crew = self._copies = self._ring = None

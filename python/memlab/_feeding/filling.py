@@ -1,0 +1,199 @@
+"""The batches of one epoch, in their order: which samples, into which slot, and whether they are all there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memlab._feeding.budget import ReadingRoom
+from memlab._feeding.crew import ChunkReader, Crew, HereReader
+from memlab._feeding.identities import Identities
+from memlab._feeding.reading import Chunk
+from memlab._feeding.slots import Ring, Slot
+
+
+class Stopped(Exception):
+    """The epoch was ended from outside."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What an epoch is to read."""
+
+    inputs: Identities
+    outputs: Identities
+    order: NDArray[np.int64]
+    """The numbers of the samples that are left."""
+    seed: int
+    epoch: int
+    batch_reads: int
+    """Samples in a batch."""
+    chunk_reads: int
+    """Samples that one reader reads one after the other."""
+    one_read_count: int
+
+    @property
+    def batches(self) -> int:
+        return -(-len(self.order) // self.batch_reads)
+
+    def reads(self, batch: int) -> int:
+        """The samples in a batch: the last one may be short."""
+        return min(self.batch_reads, len(self.order) - batch * self.batch_reads)
+
+    def chunks(self, batch: int) -> Iterator[Chunk]:
+        first = batch * self.batch_reads
+        for offset in range(0, self.reads(batch), self.chunk_reads):
+            count = min(self.chunk_reads, self.reads(batch) - offset)
+            indices = self.order[first + offset : first + offset + count].tolist()
+            yield Chunk(
+                first_row=offset * self.one_read_count,
+                indices=indices,
+                inputs=[self.inputs[index] for index in indices],
+                outputs=[self.outputs[index] for index in indices],
+                seed=self.seed,
+                epoch=self.epoch,
+            )
+
+
+@dataclass
+class FilledBatch:
+    """A batch that is being filled, or is full."""
+
+    slot: Slot
+    rows: int
+    chunks_left: int = 0
+    tensors: bool = False
+    errors: dict[int, BaseException] = field(default_factory=dict)
+    """By row: the first one is raised."""
+    told: bool = False
+    """Whether it has been: then the batch is to be read once more."""
+
+
+class Filling:
+    """Fills the slots of the ring with the batches of an epoch, and gives them out in order.
+
+    With workers, a thread gives each free slot the next batch; without, `take` reads.
+    """
+
+    def __init__(self, course: Course, ring: Ring, room: ReadingRoom, here: HereReader, crew: Crew | None) -> None:
+        self.course = course
+        self.ring = ring
+        self._room = room
+        self._here = here
+        self._crew = crew
+        self._batches: dict[int, FilledBatch] = {}
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        if crew is not None:
+            self._thread = threading.Thread(target=self._give_slots, name="memlab-feeder-slots", daemon=True)
+            self._thread.start()
+
+    def take(self, number: int) -> FilledBatch:
+        """Waits for a batch and gives it out, with its slot.
+
+        Raises:
+            SampleError, WorkerDied, NotEnoughCPURam: it could not be read. The next call reads it once more.
+            Stopped: the epoch was ended.
+        """
+        if self._crew is None:
+            return self._read_here(number)
+        with self._changed:
+            while True:
+                if self._stopped:
+                    raise Stopped
+                batch = self._batches.get(number)
+                if batch is not None and batch.chunks_left == 0:
+                    if not batch.errors:
+                        return self._batches.pop(number)
+                    if not batch.told:
+                        batch.told = True
+                        raise batch.errors[min(batch.errors)]
+                    self._start(number, batch.slot)
+                elif batch is None and self.ring.all_lent():
+                    self.ring.give_away_oldest()
+                self._changed.wait()
+
+    def stop(self) -> None:
+        """Ends the epoch: `take` raises, and nothing more is read."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self.ring.free.put(None)
+
+    def join(self) -> None:
+        """Waits for those who still read after `stop`, and takes their slots back."""
+        if self._thread is not None:
+            self._thread.join()
+        with self._changed:
+            while any(batch.chunks_left for batch in self._batches.values()):
+                self._changed.wait()
+        for batch in self._batches.values():
+            self.ring.free.put(batch.slot)
+        self._batches.clear()
+
+    def _read_here(self, number: int) -> FilledBatch:
+        slot = None
+        while slot is None:  # Left by `stop`.
+            if self.ring.free.empty():
+                self.ring.give_away_oldest()
+            slot = self.ring.free.get()
+        batch = FilledBatch(slot, self.course.reads(number) * self.course.one_read_count)
+        try:
+            for chunk in self.course.chunks(number):
+                batch.tensors |= self._read(self._here, chunk, batch)
+        except BaseException:
+            self.ring.free.put(slot)
+            raise
+        return batch
+
+    def _give_slots(self) -> None:
+        for number in range(self.course.batches):
+            slot = self.ring.free.get()
+            while slot is None and not self._stopped:  # Left by an epoch that had no need of it.
+                slot = self.ring.free.get()
+            if self._stopped:
+                if slot is not None:
+                    self.ring.free.put(slot)
+                return
+            assert slot is not None
+            self._start(number, slot)
+
+    def _start(self, number: int, slot: Slot) -> None:
+        """Gives the chunks of a batch to the crew."""
+        assert self._crew is not None
+        chunks = list(self.course.chunks(number))
+        batch = FilledBatch(slot, self.course.reads(number) * self.course.one_read_count, len(chunks))
+        with self._changed:
+            self._batches[number] = batch
+            self._changed.notify_all()
+        for chunk in chunks:
+            self._crew.do(lambda reader, chunk=chunk: self._fill(reader, chunk, batch))  # type: ignore[misc]
+
+    def _fill(self, reader: ChunkReader, chunk: Chunk, batch: FilledBatch) -> None:
+        error, tensors = None, False
+        try:
+            if not self._stopped:
+                tensors = self._read(reader, chunk, batch)
+        except BaseException as raised:
+            error = raised
+        with self._changed:
+            if error is not None:
+                batch.errors[chunk.first_row] = error
+            batch.tensors |= tensors
+            batch.chunks_left -= 1
+            if batch.chunks_left == 0:
+                self._changed.notify_all()
+
+    def _read(self, reader: ChunkReader, chunk: Chunk, batch: FilledBatch) -> bool:
+        taken, read_bytes = self._room.enter(), 0
+        try:
+            read = reader.read(chunk, batch.slot)
+            read_bytes = read.read_bytes
+        finally:
+            self._room.leave(taken, read_bytes)
+        return read.tensors

@@ -1,0 +1,80 @@
+"""What one sample is: its shape and type, and how it gets into its row of a batch."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """The NumPy type of a NumPy or a PyTorch type.
+
+    Raises:
+        TypeError: NumPy does not have it (bfloat16).
+    """
+    if type(dtype).__module__ == "torch":
+        name = str(dtype).removeprefix("torch.")
+        try:
+            return np.dtype(name)
+        except TypeError:
+            raise TypeError(
+                f"{dtype}: NumPy has no such type; read float32 or uint8 samples, and give the Feeder "
+                f"convert_input={dtype}, which converts on the device"
+            ) from None
+    return np.dtype(dtype)
+
+
+class SampleForm:
+    """The shape and type of a sample, which every sample of its side has.
+
+    >>> form = SampleForm((3, 2), "float32")
+    >>> form.nbytes
+    24
+    >>> row = np.empty(form.shape, form.dtype)
+    >>> form.write(np.ones((3, 2)), row)  # float64 to float32
+    48
+    >>> row.sum()
+    np.float32(6.0)
+    """
+
+    def __init__(self, shape: Sequence[int] | int, dtype: Any) -> None:
+        self.shape: tuple[int, ...] = (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+        if any(size < 0 for size in self.shape):
+            raise ValueError(f"shape {self.shape}: sizes must be 0 or more")
+        self.dtype = numpy_dtype(dtype)
+        if self.dtype.hasobject:
+            raise TypeError(f"dtype {self.dtype}: must be a type of fixed size")
+        self.nbytes: int = math.prod(self.shape) * self.dtype.itemsize
+
+    def write(self, sample: Any, row: NDArray[Any]) -> int:
+        """Copies a sample into its row, and returns the bytes that it took itself.
+
+        Raises:
+            TypeError, ValueError: it has another shape, or a type that would lose its meaning.
+        """
+        array = as_array(sample)
+        if array.shape != self.shape:
+            raise ValueError(f"has shape {array.shape}; the Config says {self.shape}")
+        try:
+            np.copyto(row, array, casting="same_kind")
+        except TypeError:
+            raise TypeError(f"is {array.dtype}; the Config says {self.dtype}, to which that is not converted") from None
+        return int(array.nbytes)
+
+
+def is_tensor(sample: Any) -> bool:
+    """Whether it is PyTorch's; does not import PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(sample, torch.Tensor)
+
+
+def as_array(sample: Any) -> NDArray[Any]:
+    """An array or a tensor as an array, without a copy where there is memory of the host."""
+    if is_tensor(sample):
+        return np.asarray(sample.detach().cpu().numpy())
+    return np.asarray(sample)

@@ -1,0 +1,52 @@
+"""What the samples are called, in one array: a list of a million names is a million objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Identities:
+    """The identities of the samples, by their number.
+
+    Texts are one array of UTF-8 and one of where each ends, and whole numbers one of int64. NumPy's arrays are taken as they
+    are. Everything else stays what it was, in one array of objects.
+
+    >>> names = Identities(["a.png", "ä.png"])
+    >>> names[1], len(names), names.nbytes
+    ('ä.png', 2, 35)
+    """
+
+    def __init__(self, given: Sequence[Any]) -> None:
+        self._ends: NDArray[np.int64] | None = None
+        self._values: NDArray[Any]
+        if isinstance(given, np.ndarray):
+            self._values = given
+        elif all(type(one) is str for one in given):
+            texts = [one.encode("utf-8", "surrogateescape") for one in given]
+            self._ends = np.cumsum([0, *(len(text) for text in texts)], dtype=np.int64)
+            self._values = np.frombuffer(b"".join(texts), dtype=np.uint8)
+        elif all(type(one) is int and -(2**63) <= one < 2**63 for one in given):
+            self._values = np.array(given, dtype=np.int64)
+        else:
+            self._values = np.empty(len(given), dtype=object)
+            for index, one in enumerate(given):  # Assigned as a whole, tuples would become a second dimension.
+                self._values[index] = one
+
+    def __len__(self) -> int:
+        return len(self._values) if self._ends is None else len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> Any:
+        if self._ends is None:
+            value = self._values[index]
+            return value.item() if isinstance(value, np.generic) else value
+        start, end = self._ends[index : index + 2]
+        return self._values[start:end].tobytes().decode("utf-8", "surrogateescape")
+
+    @property
+    def nbytes(self) -> int:
+        """What the arrays take."""
+        return self._values.nbytes + (0 if self._ends is None else self._ends.nbytes)

@@ -1,0 +1,104 @@
+"""Calls the user's readers, and puts what they yield into the rows of a batch. Runs in threads and in worker processes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memlab._feeding.errors import SampleError
+from memlab._feeding.form import SampleForm, is_tensor
+
+Reader = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A few samples of one batch, which one reader reads one after the other."""
+
+    first_row: int
+    indices: list[int]
+    inputs: list[Any]
+    outputs: list[Any]
+    seed: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class ChunkRead:
+    """What is known after a chunk was read."""
+
+    read_bytes: int
+    """The most that one side of one sample took."""
+    tensors: bool
+    """Whether the readers yield PyTorch's tensors."""
+
+
+class SampleReaders:
+    """The readers of both sides. Can be pickled if they can."""
+
+    def __init__(
+        self, read_input: Reader, get_output: Reader, inputs: SampleForm, outputs: SampleForm, one_read_count: int
+    ) -> None:
+        self._sides = (("input", read_input, inputs), ("output", get_output, outputs))
+        self._take_rng = tuple("rng" in _parameters(read) for read in (read_input, get_output))
+        self._one_read_count = one_read_count
+
+    def read(self, chunk: Chunk, rows: tuple[NDArray[Any], NDArray[Any]]) -> ChunkRead:
+        """Reads a chunk into its rows of a batch's inputs and outputs.
+
+        Raises:
+            SampleError: a reader raised, or yielded something else than the Config says.
+        """
+        most, tensors = 0, False
+        for identities, side_rows, (side, reader, form), takes_rng in zip(
+            (chunk.inputs, chunk.outputs), rows, self._sides, self._take_rng, strict=True
+        ):
+            row = chunk.first_row
+            for index, identity in zip(chunk.indices, identities, strict=True):
+                try:
+                    # Both sides of a sample get the same random numbers: what flips an image flips its mask.
+                    rng = {"rng": np.random.default_rng([chunk.seed, chunk.epoch, index])} if takes_rng else {}
+                    variations = reader(identity, **rng)
+                    read = self._write(variations, form, side_rows[row : row + self._one_read_count])
+                except Exception as error:
+                    what = f"{side} of sample {identity!r} (number {index}): {type(error).__name__}: {error}"
+                    raise SampleError(what, identity, index, side) from error
+                most, tensors = max(most, read.read_bytes), tensors or read.tensors
+                row += self._one_read_count
+        return ChunkRead(most, tensors)
+
+    def _write(self, variations: Any, form: SampleForm, rows: NDArray[Any]) -> ChunkRead:
+        held_bytes = 0
+        if isinstance(variations, np.ndarray) or is_tensor(variations):
+            held_bytes = variations.nbytes
+            if self._one_read_count == 1 and tuple(variations.shape) == form.shape:
+                variations = [variations]  # The sample itself.
+        written, most, tensors = 0, 0, False
+        for sample in _iterate(variations):
+            if written == len(rows):
+                raise ValueError(f"yields more than one_read_count={len(rows)} variations")
+            # `rows[written]` would be a copy where a sample is a single number.
+            nbytes = form.write(sample, rows[written : written + 1].reshape(form.shape))
+            held_bytes += nbytes if isinstance(variations, (list, tuple)) else 0
+            written, most, tensors = written + 1, max(most, nbytes), tensors or is_tensor(sample)
+        if written < len(rows):
+            raise ValueError(f"yields {written} variations; one_read_count is {len(rows)}")
+        return ChunkRead(max(most, held_bytes), tensors)
+
+
+def _iterate(variations: Any) -> Iterator[Any]:
+    if not isinstance(variations, Iterable):
+        raise TypeError(f"gives {type(variations).__name__}; must be a generator or an iterable of arrays or tensors")
+    return iter(variations)
+
+
+def _parameters(reader: Reader) -> Iterable[str]:
+    try:
+        return inspect.signature(reader).parameters
+    except (TypeError, ValueError):
+        return ()  # Of built-in functions, some have no signature.

@@ -1,0 +1,75 @@
+"""Readers for the feeder's tests: functions of a module, which worker processes can import."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+def twin(number, value):
+    """An array of two numbers that tell which sample and which value it is."""
+    return np.array([number, value], dtype=np.float64)
+
+
+def read(number):
+    return [twin(number, 0)]
+
+
+def read_two(number):
+    yield twin(number, 0)
+    yield twin(number, 1)
+
+
+def label(number):
+    return [np.int64(number)]
+
+
+def label_two(number):
+    return [number, number]
+
+
+def augmented(number, rng):
+    yield twin(number, rng.random())
+
+
+def augmented_label(number, rng):
+    yield rng.random()
+
+
+def who_reads(number):
+    yield twin(number, os.getpid())
+
+
+def fails_once(path):
+    """A reader that fails for a sample as long as there is a file of its name."""
+    if Path(path).exists():
+        Path(path).unlink()
+        raise OSError("the disk was away")
+    yield twin(int(Path(path).name), 0)
+
+
+def dies_once(path):
+    """A reader that kills its process for a sample as long as there is a file of its name."""
+    if Path(path).exists():
+        Path(path).unlink()
+        os._exit(7)
+    yield twin(int(Path(path).name), 0)
+
+
+def path_label(path):
+    return [int(Path(path).name)]
+
+
+def load(path):
+    yield np.load(path)
+
+
+def no_label(identity):
+    return [0]
+
+
+def endless(number):
+    while True:
+        time.sleep(0.1)
+    yield

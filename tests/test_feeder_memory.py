@@ -1,0 +1,93 @@
+"""What a feeder holds: never more than its limit, whoever reads."""
+
+import threading
+import time
+
+import memlab
+import numpy as np
+import pytest
+from conftest import PROGRAMS
+from memlab._feeding.budget import READER_BYTES, HostBudget, ReadingRoom
+from memlab._feeding.form import SampleForm
+from tools import run_program
+
+PROGRAM = PROGRAMS / "feeder_memory.py"
+
+
+@pytest.mark.parametrize(
+    "workers, how", [(0, "threads"), (2, "threads"), (8, "threads"), (2, "processes"), (8, "processes")]
+)
+def test_host_memory_of_all_processes(memlab, workers, how):
+    # GIVEN 192 samples of 1 MiB, in batches of 4
+    # WHEN two epochs are fed within 16 MiB
+    result = run_program(memlab, PROGRAM, "feeder", "16MiB", 4, workers, how, preload=False)
+    # THEN all processes of the feeder together have never grown by more
+    assert result["rows"] == 2 * 192
+    assert (8 << 20) < result["grown_bytes"] <= (16 << 20)
+
+
+def test_host_memory_on_the_way_to_a_gpu(memlab):
+    # GIVEN the same, copied to the GPU from pinned slots; THEN it holds no more
+    result = run_program(memlab, PROGRAM, "feeder", "24MiB", 4, 2, "threads", "cuda", preload=False)
+    assert result["rows"] == 2 * 192
+    assert result["grown_bytes"] <= (24 << 20)
+    # AND on the card there are the batch of the loop, those that wait, and one that is being copied
+    assert result["on_card_bytes"] < 6 * (4 << 20)
+
+
+def test_what_is_planned_fits():
+    # GIVEN samples and limits of many sizes
+    for rows, sample, one_read_count, workers in [(1, 1, 1, 0), (7, 999, 1, 3), (30, 5000, 3, 8), (64, 100_000, 2, 64)]:
+        smallest = HostBudget(0, *forms(sample), one_read_count).needed(one_read_count)
+        for limit in range(smallest, smallest + (rows * sample * 20), sample * 5 + 777):
+            budget = HostBudget(limit, *forms(sample), one_read_count)
+            # THEN slots and readers together stay below the limit, with the largest batch too
+            for batch in {budget.largest_batch, min(rows, budget.largest_batch) // one_read_count * one_read_count}:
+                if batch:
+                    held = budget.slots(batch, workers, 99) * budget.layout(batch).nbytes
+                    assert held + budget.readers(batch, workers) * budget.read_bytes <= limit
+            # AND the next larger batch would not
+            assert budget.needed(budget.largest_batch + one_read_count) > limit
+
+
+def forms(sample):
+    return SampleForm((sample,), "uint8"), SampleForm((), "int64")
+
+
+def test_readers_wait_for_room():
+    # GIVEN samples that turn out to take two fifths of the room
+    room = ReadingRoom(10 * READER_BYTES)
+    inside, most = 0, []
+    lock = threading.Lock()
+
+    def read():
+        nonlocal inside
+        for _ in range(20):
+            taken = room.enter()
+            with lock:
+                inside += 1
+                most.append(inside)
+            time.sleep(0.001)
+            with lock:
+                inside -= 1
+            room.leave(taken, 3 * READER_BYTES)  # And as much as a reader takes beside.
+
+    threads = [threading.Thread(target=read) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # THEN the first reader is alone, and then two at a time
+    assert most[0] == 1 and max(most) == 2 and len(most) == 120
+
+
+def test_a_sample_that_takes_more_than_said():
+    # GIVEN a reader that yields float64, which takes four times what the Config counts on
+    def feeder_of(limit):
+        config = memlab.Config(limit, None, 3, (100_000,), (), None, "float16", "int64", batch_size=1)
+        return memlab.Feeder(config, range(3), range(3), lambda number: [np.zeros(100_000)], lambda number: [number])
+
+    # WHEN the limit leaves no room for that, THEN the error says how much would
+    with pytest.raises(memlab.NotEnoughCPURam, match=r"a sample takes 845 KiB when it is read, .* at least 537 KiB more"):
+        next(iter(feeder_of("700KiB")))
+    assert len(list(feeder_of("1300KiB"))) == 3
