@@ -117,10 +117,10 @@ def test_without_pytorch(memlab):
 if __name__ == "__main__":
     import sys
     sys.modules["torch"] = None
-    import feeding, memlab
+    import readers, memlab
     for workers, processes in ((0, False), (2, False), (2, True)):
         config = memlab.Config("1MiB", None, 9, (2,), (), None, batch_size=4, workers=workers)
-        with memlab.Feeder(config, range(9), range(9), feeding.read, feeding.label, processes=processes) as feeder:
+        with memlab.Feeder(config, range(9), range(9), readers.read, readers.label, processes=processes) as feeder:
             print(sum(outputs.sum() for inputs, outputs in feeder))
 """
     (memlab.folder / "program.py").write_text(program)
