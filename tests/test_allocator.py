@@ -35,7 +35,14 @@ def test_random_requests_lead_to_the_same_segments_and_blocks(memlab, settings, 
         env["MEMORY_FRACTION"] = fraction
 
     run = memlab.python(
-        PROGRAMS / "allocator_twin.py", "0", "4", "500", *(["--pools"] if pools else []), preload=False, memory="1280MiB", env=env
+        PROGRAMS / "allocator_twin.py",
+        "0",
+        "4",
+        "500",
+        *(["--pools"] if pools else []),
+        preload=False,
+        memory="1280MiB",
+        env=env,
     )
 
     assert run.code == 0, run.errors

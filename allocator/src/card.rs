@@ -4,16 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::sizes::{ROUND_LARGE, round_up};
 
-/// How addresses of segments follow each other. Blocks of equal size are taken in the order of their addresses.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum AddressOrder {
-    /// The lowest gap that is large enough, as NVIDIA's driver does.
-    #[default]
-    Lowest,
-    /// The highest gap that is large enough, as Linux does for `mmap`.
-    Highest,
-}
-
 /// A card as a process sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Card {
@@ -21,17 +11,15 @@ pub struct Card {
     pub total: u64,
     /// What is left for the allocator after the context, libraries and other processes, in bytes.
     pub available: u64,
-    /// How addresses follow each other.
-    pub order: AddressOrder,
 }
 
 impl Card {
     /// A card that is never full.
-    pub const ENDLESS: Card = Card { total: 1 << 46, available: u64::MAX >> 1, order: AddressOrder::Lowest };
+    pub const ENDLESS: Card = Card { total: 1 << 46, available: u64::MAX >> 1 };
 
     /// A card of which `available` bytes are left for the allocator.
     pub fn with_available(total: u64, available: u64) -> Card {
-        Card { total, available, order: AddressOrder::Lowest }
+        Card { total, available }
     }
 }
 
@@ -45,7 +33,6 @@ pub(crate) struct CardMemory {
 }
 
 const LOWEST_ADDRESS: u64 = 1 << 32;
-const HIGHEST_ADDRESS: u64 = 1 << 62;
 
 impl CardMemory {
     pub fn new(card: Card) -> CardMemory {
@@ -75,41 +62,22 @@ impl CardMemory {
         self.taken = self.taken.saturating_add(change);
     }
 
-    /// Address space for a segment.
+    /// Address space for a segment: the lowest gap that is large enough, as NVIDIA's driver chooses it.
     pub fn address(&mut self, size: u64) -> u64 {
         let size = round_up(size, ROUND_LARGE);
-        let address = match self.card.order {
-            AddressOrder::Lowest => self.lowest(size),
-            AddressOrder::Highest => self.highest(size),
-        };
+        let mut address = LOWEST_ADDRESS;
+        for (&begin, &taken) in &self.ranges {
+            if begin - address >= size {
+                break;
+            }
+            address = begin + taken;
+        }
         self.ranges.insert(address, size);
         address
     }
 
     pub fn forget_address(&mut self, address: u64) {
         self.ranges.remove(&address);
-    }
-
-    fn lowest(&self, size: u64) -> u64 {
-        let mut end = LOWEST_ADDRESS;
-        for (&address, &taken) in &self.ranges {
-            if address - end >= size {
-                break;
-            }
-            end = address + taken;
-        }
-        end
-    }
-
-    fn highest(&self, size: u64) -> u64 {
-        let mut begin = HIGHEST_ADDRESS;
-        for (&address, &taken) in self.ranges.iter().rev() {
-            if begin - (address + taken) >= size {
-                break;
-            }
-            begin = address;
-        }
-        begin - size
     }
 }
 
@@ -120,20 +88,13 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn gaps_are_filled_from_the_end_that_the_order_names() {
-        for (order, sign) in [(AddressOrder::Lowest, 1), (AddressOrder::Highest, -1)] {
-            let mut card = CardMemory::new(Card { order, ..Card::ENDLESS });
-            let first = card.address(20 * MIB);
-            let second = card.address(2 * MIB);
-            let third = card.address(20 * MIB);
-            assert_eq!((second > first, third > second), (sign > 0, sign > 0));
-            card.forget_address(first);
-            // Too large for the gap, then two that fit.
-            assert_ne!(card.address(22 * MIB), first);
-            let (one, other) = (card.address(10 * MIB), card.address(10 * MIB));
-            assert!([one, other].contains(&first));
-            assert_eq!(other as i64 - one as i64, sign * 10 * MIB as i64);
-        }
+    fn the_lowest_gap_is_taken() {
+        let mut card = CardMemory::new(Card::ENDLESS);
+        let [first, second, third] = [20, 2, 20].map(|size| card.address(size * MIB));
+        assert_eq!((second, third), (first + 20 * MIB, first + 22 * MIB));
+        card.forget_address(first);
+        assert_eq!(card.address(22 * MIB), third + 20 * MIB, "too large for the gap");
+        assert_eq!([card.address(10 * MIB), card.address(10 * MIB)], [first, first + 10 * MIB]);
     }
 
     #[test]

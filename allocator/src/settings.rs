@@ -12,6 +12,9 @@ const MIB: u64 = 1 << 20;
 /// Power-of-two intervals from 1 MiB to 64 GiB, each with its own number of divisions.
 const INTERVALS: usize = 16;
 
+/// Since this version of PyTorch segments are numbered, and equal blocks are taken in the order of those numbers.
+const OLDEST_FIRST_SINCE: (u32, u32) = (2, 12);
+
 /// Settings that change nothing here: they concern host memory, threads and locks.
 const WITHOUT_EFFECT: &[&str] = &[
     "pinned_use_background_threads",
@@ -40,8 +43,8 @@ pub struct Settings {
     /// The share of the card that the process may take (`per_process_memory_fraction`, or
     /// `torch.cuda.set_per_process_memory_fraction`).
     pub memory_fraction: Option<f64>,
-    /// Whether of free blocks of equal size the one in the oldest segment is taken, as PyTorch does since 2.10; before, it was the
-    /// one with the lowest address. Not a setting of users.
+    /// Whether of free blocks of equal size the one in the oldest segment is taken, rather than the one with the lowest address.
+    /// Not the user's choice: see [`Settings::for_torch`].
     pub oldest_first: bool,
     /// Number of divisions between two powers of two, by interval (`roundup_power2_divisions`); 0 and 1: none.
     divisions: [u64; INTERVALS],
@@ -96,6 +99,12 @@ impl Settings {
             settings.set(key, &value)?;
         }
         Ok(settings)
+    }
+
+    /// The same for another version of PyTorch than the newest: (2, 11) for 2.11.
+    #[must_use]
+    pub fn for_torch(self, version: (u32, u32)) -> Settings {
+        Settings { oldest_first: version >= OLDEST_FIRST_SINCE, ..self }
     }
 
     fn set(&mut self, key: &str, value: &Value) -> Result<(), SettingsError> {

@@ -83,7 +83,7 @@ class AllocatorModel:
     """PyTorch's caching allocator for one card. See `memlab.allocator`."""
 
     def __new__(
-        cls, settings: str, total: int | None, available: int | None, descending: bool = False
+        cls, settings: str, total: int | None, available: int | None, torch: tuple[int, int] | None = None
     ) -> AllocatorModel: ...
     def place(self, stream: int, pool: tuple[int, int]) -> int:
         """The number of a stream of a private pool, for requests."""

@@ -62,6 +62,7 @@ def replay(
     device: int = 0,
     keep_going: bool = False,
     timeline: bool = False,
+    torch: str | None = None,
 ) -> Replay:
     """Carries out requests on a model of PyTorch's caching allocator.
 
@@ -75,6 +76,8 @@ def replay(
         keep_going: whether to go on after a request that does not fit, as a program that catches the error does.
         timeline: whether to note allocated and reserved bytes after each request.
 
+        torch: the version of PyTorch whose rules hold, as ``"2.8"``. ``None``: the newest.
+
     Raises:
         ValueError: the settings or a request are not valid; the snapshot has no history.
 
@@ -86,7 +89,7 @@ def replay(
     [OutOfMemory(index=0, size=31457280, segment=31457280, allocated=0, reserved=0)]
     """
     size = _native.parse_size(card) if isinstance(card, str) else card
-    model = _native.AllocatorModel(settings, size, size)
+    model = _native.AllocatorModel(settings, size, size, _version(torch) if torch else None)
     if isinstance(requests, Mapping):
         requests = requests_of(requests, device)
     failed, figures = model.apply(_numbered(model, requests), keep_going, timeline)
@@ -154,6 +157,14 @@ def requests_of(snapshot: Mapping[str, Any], device: int = 0) -> list[Request]:
             requests.append(("empty_cache",))
         given_back = action in ("segment_free", "segment_unmap")
     return requests
+
+
+def _version(text: str) -> tuple[int, int]:
+    try:
+        major, minor = text.split(".")[:2]
+        return int(major), int(minor)
+    except ValueError:
+        raise ValueError(f"a version of PyTorch has the form 2.8, not {text!r}") from None
 
 
 def _numbered(model: _native.AllocatorModel, requests: Iterable[Request]) -> list[tuple[str, int, int, int]]:

@@ -1,6 +1,6 @@
 //! PyTorch's caching allocator, as a model.
 
-use memlab_allocator::{AddressOrder, Allocator, BlockState, Card, OutOfMemory, Place, Request, Settings};
+use memlab_allocator::{Allocator, BlockState, Card, OutOfMemory, Place, Request, Settings};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -17,15 +17,21 @@ type Failure = (u64, u64, u64, u64);
 #[pymethods]
 impl AllocatorModel {
     /// `settings`: as in `PYTORCH_ALLOC_CONF`. `available`: bytes of the card's `total` that segments may take; `None`: no end.
+    /// `torch`: the version of PyTorch, (2, 11) for 2.11; `None`: the newest.
     #[new]
-    #[pyo3(signature = (settings, total, available, descending = false))]
-    fn new(settings: &str, total: Option<u64>, available: Option<u64>, descending: bool) -> PyResult<AllocatorModel> {
+    #[pyo3(signature = (settings, total, available, torch = None))]
+    fn new(
+        settings: &str,
+        total: Option<u64>,
+        available: Option<u64>,
+        torch: Option<(u32, u32)>,
+    ) -> PyResult<AllocatorModel> {
         let settings = Settings::parse(settings).map_err(|error| PyValueError::new_err(error.to_string()))?;
         let card = Card {
             total: total.unwrap_or(Card::ENDLESS.total),
             available: available.unwrap_or(Card::ENDLESS.available),
-            order: if descending { AddressOrder::Highest } else { AddressOrder::Lowest },
         };
+        let settings = torch.map_or(settings.clone(), |version| settings.for_torch(version));
         Ok(AllocatorModel { allocator: parking_lot::Mutex::new(Allocator::new(settings, card)) })
     }
 

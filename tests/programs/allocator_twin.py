@@ -60,7 +60,8 @@ class Twins:
         free, total = torch.cuda.mem_get_info()
         self.rng = random.Random(seed)
         self.streams = streams
-        self.model = _native.AllocatorModel(settings, total, free)
+        version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+        self.model = _native.AllocatorModel(settings, total, free, version)
         self.places = {}
         self.pool = torch.cuda.MemPool() if pools else None
         self.live = {}

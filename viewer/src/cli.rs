@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::arguments::moments_help;
-use crate::commands::{config, diff, export, limit, offload, ps, report, restore, simulate, top, view};
+use crate::commands::{config, diff, export, limit, offload, plan, ps, report, restore, simulate, top, view};
 use crate::{error, run, text};
 
 /// Where did my GPU memory go, and how do I get it back?
@@ -33,6 +33,8 @@ Examples:
   memlab diff a.jsonl b.jsonl              print what changed from one run to another
   memlab export a.jsonl --format csv -o a.csv
   memlab view memlab-train-4242.jsonl      show the dashboard on a recorded run
+  memlab plan --card 24GiB -- python train.py --batch {batch}
+                                           tell the largest batch that fits, without a GPU
   memlab simulate --card a100-40gb -- python train.py
                                            run without a GPU, as if on that one
   LD_PRELOAD=libmemlab.so python train.py  record without this command";
@@ -59,6 +61,9 @@ enum Command {
     /// Run a command on a simulated GPU, without a real one.
     #[command(after_help = simulate::HELP)]
     Simulate(simulate::Options),
+    /// Tell how much GPU memory a program will take, and the largest batch that fits; needs no GPU.
+    #[command(after_help = plan::HELP)]
+    Plan(plan::Options),
     /// Show the preferences of the dashboard and where they are stored.
     Config(config::Options),
     /// Report where the memory of a recorded run was.
@@ -83,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Restore(options) => restore::run(&options),
         Command::Limit(options) => limit::run(&options),
         Command::Simulate(options) => simulate::run(&options),
+        Command::Plan(options) => plan::run(&options),
         Command::Config(options) => config::run(&options),
         Command::Report(options) => report::run(&options),
         Command::Diff(options) => diff::run(&options),

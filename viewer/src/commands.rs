@@ -5,6 +5,7 @@ pub mod diff;
 pub mod export;
 pub mod limit;
 pub mod offload;
+pub mod plan;
 pub mod ps;
 pub mod report;
 pub mod restore;

@@ -6,6 +6,9 @@
 //! ```text
 //! cli                                            the command line, and the exit code
 //! commands, run                                  one file per command; run has a folder
+//! plan                                           how much memory a program will take
+//! plan::text                                     a plan, printed
+//! plan::answer                                   a plan, as values
 //! session                                        the loop between terminal, feed and dashboard
 //! app                                            the dashboard: the screens, and where keys and data go
 //! overlays, screens::overview                    drawn over a screen; the screen made of parts of others
@@ -18,7 +21,9 @@
 //! arguments, config, moment, snapshot            arguments of several commands; preferences; moments by name; what screens show, as plain values
 //! offload::checkpoint, offload::operation, offload::selection
 //! offload::control                               the socket of a traced process
-//! filter, findings, input, json, program_terminal, progress, ranges, save, screen, simulation, terminal, theme, trace_files
+//! recording                                      running a program for a plan
+//! simulation, preload                            what a simulated card and libmemlab.so need
+//! filter, findings, input, json, program_terminal, progress, ranges, save, screen, terminal, theme, trace_files
 //! category, clock, error, format, holdings, offload::cuda_driver, query, signals, source_file, text
 //! ```
 
@@ -43,10 +48,13 @@ pub mod json;
 pub mod moment;
 pub mod offload;
 pub mod overlays;
+pub mod plan;
+pub mod preload;
 pub mod program_terminal;
 pub mod progress;
 pub mod query;
 pub mod ranges;
+pub mod recording;
 pub mod report;
 pub mod request;
 pub mod run;

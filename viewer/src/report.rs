@@ -6,7 +6,7 @@ mod html;
 mod json;
 mod names;
 mod sections;
-mod table;
+pub(crate) mod table;
 mod text;
 
 pub use at::write_text_at;

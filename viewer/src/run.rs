@@ -6,7 +6,6 @@ mod launch;
 mod live;
 mod options;
 mod output;
-mod preload;
 mod pty;
 mod start;
 mod summary;

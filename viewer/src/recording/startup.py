@@ -50,7 +50,8 @@ class Recording:
 
     def after_step(self, optimizer, *_arguments):
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
-        if STEPS and self.steps[id(optimizer)] >= STEPS:
+        # One more: libmemlab.so notes the end of a step after this is called.
+        if STEPS and self.steps[id(optimizer)] > STEPS:
             self.end()
 
     # torch.compile neither compiles it nor looks into it.

@@ -14,7 +14,7 @@ const ROOM_OF_LAYERS: usize = 30;
 const LEAST_ROOM: usize = 20;
 
 /// A table under construction.
-pub(super) struct Table {
+pub(crate) struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
     is_of_layers: bool,
@@ -23,33 +23,33 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(head: &[&'static str]) -> Self {
+    pub(crate) fn new(head: &[&'static str]) -> Self {
         Self { head: head.to_vec(), rows: Vec::new(), is_of_layers: false, spare: &[] }
     }
 
     /// The same, of which these columns are left out, one by one and said to be, where names would have too little
     /// room.
-    pub(super) fn sparing(self, columns: &'static [usize]) -> Self {
+    pub(crate) fn sparing(self, columns: &'static [usize]) -> Self {
         Self { spare: columns, ..self }
     }
 
     /// The same of layers, whose names are cut in the middle.
-    pub(super) fn of_layers(head: &[&'static str]) -> Self {
+    pub(crate) fn of_layers(head: &[&'static str]) -> Self {
         Self { is_of_layers: true, ..Self::new(head) }
     }
 
     /// Adds a row of as many cells as the head has.
-    pub(super) fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// The lines of the table, each indented by two and no wider than `columns`. A text too long keeps its end, which
     /// distinguishes paths, or both ends, which distinguish layers.
-    pub(super) fn lines(&self, columns: usize) -> Vec<String> {
+    pub(crate) fn lines(&self, columns: usize) -> Vec<String> {
         let Some(last) = self.head.len().checked_sub(1) else { return Vec::new() };
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| text::width(cell));

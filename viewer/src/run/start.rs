@@ -7,9 +7,10 @@ use super::launch::Ended;
 use super::options::Options;
 use super::output::Output;
 use super::traces::TraceFinder;
-use super::{launch, live, preload, summary};
+use super::{launch, live, summary};
 use crate::clock::now_unix_ns;
 use crate::error::bad_input;
+use crate::preload;
 use crate::{terminal, text};
 
 /// Runs the program; returns how it ended.

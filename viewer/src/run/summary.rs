@@ -11,10 +11,10 @@ use memlab_trace::{ReadError, Replay, load};
 
 use super::ending::{append_end, is_ended};
 use super::launch::{Ended, lock};
-use super::preload::why_untraced;
 use super::traces::{Found, TraceFinder, is_gone};
 use crate::clock::now_unix_ns;
 use crate::format::{self, Units};
+use crate::preload::why_untraced;
 use crate::progress;
 use crate::query::Detail;
 use crate::snapshot::{DeviceSnapshot, ProcessSnapshot, ProcessState};

@@ -1,0 +1,35 @@
+//! How much memory a program will take at other batch sizes, on other cards and with other settings of the allocator.
+//!
+//! A [`Recording`] is what PyTorch's allocator was asked for in a few steps. Sizes of requests grow linearly with the batch, so
+//! two recordings give the requests at any batch ([`Family`]); the model of the allocator (`memlab-allocator`) then says
+//! what they take, after as many steps as it needs to become steady ([`Planned`]). This crate knows nothing of processes, files
+//! other than traces, and terminals.
+//!
+//! # Layers
+//!
+//! ```text
+//! search                       the smallest card, the largest batch
+//! peak                         what is held at the peak: categories, lines, layers
+//! steady                       replay until steps repeat exactly
+//! family                       the requests at any batch
+//! matching                     which requests of two recordings are the same
+//! period                       the part of a recording that repeats
+//! recording::read              a recording from a trace
+//! recording                    what was asked for, and where
+//! ```
+
+#![warn(missing_docs)]
+
+mod family;
+mod matching;
+mod peak;
+mod period;
+mod recording;
+mod search;
+mod steady;
+
+pub use family::{Family, FamilyError};
+pub use peak::{Holding, PeakView};
+pub use recording::{Allocation, Event, Recording, RecordingError};
+pub use search::{Needs, Search};
+pub use steady::{Planned, Steadiness};

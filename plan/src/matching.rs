@@ -1,0 +1,78 @@
+//! Which requests of two recordings are the same.
+
+use std::hash::{Hash, Hasher};
+use std::time::{Duration, Instant};
+
+use rustc_hash::{FxHashMap, FxHasher};
+use similar::{Algorithm, DiffOp, capture_diff_slices_deadline};
+
+use crate::recording::{Allocation, Event, Recording};
+
+/// The comparison of orders that differ much takes long, and says little.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// For each allocation of `high`, the same one of `low`.
+pub(crate) struct Matching {
+    pub counterparts: Vec<Option<u32>>,
+    /// Whether both have the same events in the same order.
+    pub is_same_order: bool,
+}
+
+pub(crate) fn matched(low: &Recording, high: &Recording) -> Matching {
+    if has_same_order(low, high) {
+        let counterparts = (0..high.allocations.len() as u32).map(Some).collect();
+        return Matching { counterparts, is_same_order: true };
+    }
+    let (ours, theirs) = (Keys::default().of(low), Keys::default().of(high));
+    let deadline = Some(Instant::now() + PATIENCE);
+    let mut counterparts = vec![None; high.allocations.len()];
+    for operation in capture_diff_slices_deadline(Algorithm::Myers, &ours, &theirs, deadline) {
+        if let DiffOp::Equal { old_index, new_index, len } = operation {
+            for offset in 0..len {
+                counterparts[new_index + offset] = Some((old_index + offset) as u32);
+            }
+        }
+    }
+    Matching { counterparts, is_same_order: false }
+}
+
+/// Frees between two allocations are sorted, so equal runs have equal events.
+fn has_same_order(low: &Recording, high: &Recording) -> bool {
+    let last = |recording: &Recording| recording.steps.last().copied().unwrap_or(recording.events.len());
+    let (ours, theirs): (&[Event], &[Event]) = (&low.events[..last(low)], &high.events[..last(high)]);
+    ours == theirs
+        && low.allocations.len() == high.allocations.len()
+        && std::iter::zip(&low.allocations, &high.allocations).all(|(a, b)| a.place == b.place)
+}
+
+/// Where allocations were asked for, as numbers that are equal in both recordings.
+#[derive(Default)]
+struct Keys {
+    by_stack: FxHashMap<u32, u64>,
+    by_layer: FxHashMap<u32, u64>,
+}
+
+impl Keys {
+    fn of(&mut self, recording: &Recording) -> Vec<u64> {
+        recording.allocations.iter().map(|allocation| self.key(recording, allocation)).collect()
+    }
+
+    fn key(&mut self, recording: &Recording, allocation: &Allocation) -> u64 {
+        let Allocation { stack, layer, place, flags, .. } = *allocation;
+        let lines = *self.by_stack.entry(stack).or_insert_with(|| {
+            let mut hasher = FxHasher::default();
+            for line in recording.model.frames(stack) {
+                (&line.file, line.line).hash(&mut hasher);
+            }
+            hasher.finish()
+        });
+        let name = *self.by_layer.entry(layer).or_insert_with(|| {
+            let mut hasher = FxHasher::default();
+            recording.model.layer_name(layer).hash(&mut hasher);
+            hasher.finish()
+        });
+        let mut hasher = FxHasher::default();
+        (lines, name, place, flags.0).hash(&mut hasher);
+        hasher.finish()
+    }
+}

@@ -1,0 +1,123 @@
+//! What PyTorch's allocator was asked for, in order, and where in the program.
+
+mod read;
+
+use std::fmt;
+use std::sync::Arc;
+
+use memlab_allocator::Place;
+use memlab_trace::record::Flags;
+use memlab_trace::{BlockLayer, BlockView, Category, Line, Model, ReadError};
+
+/// A request for memory. Its index in [`Recording::allocations`] is its id.
+#[derive(Clone, Copy, Debug)]
+pub struct Allocation {
+    /// Bytes that were asked for; those of the block if the trace does not tell.
+    pub size: u64,
+    /// Index in [`Recording::places`].
+    pub place: u16,
+    /// The Python stack in [`Recording::model`]; 0: none.
+    pub stack: u32,
+    /// The layer in [`Recording::model`]; 0: none.
+    pub layer: u32,
+    /// The layer that owns it by tags; 0: none.
+    pub owner: u32,
+    /// The category that its memory turned out to have.
+    pub category: Category,
+    /// What was known when it was allocated.
+    pub flags: Flags,
+}
+
+/// Something that happened.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Event {
+    /// A tensor is gone, and its memory can be used again.
+    Free(u32),
+    /// A tensor is gone, but other streams may still use its memory.
+    FreeRequested(u32),
+    /// They have finished.
+    FreeCompleted(u32),
+    /// The program emptied the cache.
+    EmptyCache,
+    /// Memory was asked for.
+    Allocate(u32),
+}
+
+/// A recorded run on one device.
+pub struct Recording {
+    /// The device.
+    pub device: i32,
+    /// Requests for memory, by id.
+    pub allocations: Vec<Allocation>,
+    /// Everything in order. Frees between two allocations are in the order of their ids.
+    pub events: Vec<Event>,
+    /// Streams and private pools.
+    pub places: Vec<Place>,
+    /// After which of `events` an optimizer's step ended: indices.
+    pub steps: Vec<usize>,
+    /// Whether sizes are those asked for, rather than those of blocks.
+    pub has_requested_sizes: bool,
+    /// Whether memory was asked for and not given.
+    pub ran_out_of_memory: bool,
+    /// Bytes of the device that the process held outside PyTorch's allocator, at most: workspaces of libraries and others.
+    pub outside: u64,
+    /// The state of the process at the end, with the names of everything.
+    pub model: Model,
+}
+
+impl Recording {
+    /// The line that asked for memory.
+    pub fn line(&self, allocation: &Allocation) -> Option<Arc<Line>> {
+        self.model.line_of(allocation.stack)
+    }
+
+    /// The layer that its memory counts in: its owner, else the layer that asked for it.
+    pub fn layer(&self, allocation: &Allocation) -> BlockLayer {
+        let Allocation { owner, layer, category, stack, .. } = *allocation;
+        let view = BlockView {
+            address: 0,
+            bytes: allocation.size,
+            category,
+            stack,
+            layer,
+            owner,
+            range: 0,
+            phase: allocation.flags.phase(),
+            time: 0,
+        };
+        self.model.layer_of(&view)
+    }
+}
+
+/// Why a trace is no recording that can be planned with.
+#[derive(Debug)]
+pub enum RecordingError {
+    /// It cannot be read.
+    Read(ReadError),
+    /// PyTorch's allocator was asked for nothing.
+    NoAllocations,
+    /// Events are missing, so that it is not known what is live.
+    Incomplete,
+}
+
+impl fmt::Display for RecordingError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Read(error) => error.fmt(f),
+            Self::NoAllocations => {
+                f.write_str("PyTorch's allocator was asked for nothing: the program did not use a GPU")
+            }
+            Self::Incomplete => {
+                f.write_str("events are missing in the trace, so it cannot be planned with: record a shorter run")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RecordingError {}
+
+impl From<ReadError> for RecordingError {
+    fn from(error: ReadError) -> Self {
+        Self::Read(error)
+    }
+}

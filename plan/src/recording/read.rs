@@ -1,0 +1,269 @@
+//! A recording from a trace.
+//!
+//! The trace says where each block was asked for and when steps ended; PyTorch's own notes at its end, if there are any, say how
+//! many bytes were asked for, on which stream, and when memory could be used again. Both have the allocations of a device in the
+//! same order.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use memlab_allocator::Place;
+use memlab_trace::record::{Alloc, Asked, AskedKind, Flags, Requests};
+use memlab_trace::{BlockView, Category, Model, Record, Sink, read_whole};
+use rustc_hash::FxHashMap;
+
+use super::{Allocation, Event, Recording, RecordingError};
+
+impl Recording {
+    /// Reads a trace: the run on the device on which most was allocated.
+    ///
+    /// # Errors
+    ///
+    /// If the file is no trace, or has nothing to plan with.
+    pub fn read(path: &Path) -> Result<Recording, RecordingError> {
+        let mut reading = Reading::default();
+        read_whole(path, &mut reading, &mut |_| ControlFlow::Continue(()))?;
+        reading.finish()
+    }
+}
+
+/// What a trace says of a block.
+#[derive(Clone, Copy)]
+struct Block {
+    address: u64,
+    bytes: u64,
+    stack: u32,
+    layer: u32,
+    flags: Flags,
+    category: Category,
+    owner: u32,
+}
+
+#[derive(Default)]
+struct Device {
+    blocks: Vec<Block>,
+    live: FxHashMap<u64, u32>,
+    /// Allocations and frees in order, without PyTorch's notes.
+    events: Vec<Event>,
+    /// How many allocations and frees there had been when steps ended.
+    steps: Vec<(usize, usize)>,
+    asked: Vec<Asked>,
+    /// Bytes of what is not PyTorch's allocator's, by address.
+    outside: FxHashMap<u64, u64>,
+    most_outside: u64,
+}
+
+#[derive(Default)]
+struct Reading {
+    model: Model,
+    devices: FxHashMap<i32, Device>,
+}
+
+impl Sink for Reading {
+    fn take(&mut self, record: Record<'_>) -> ControlFlow<()> {
+        match &record {
+            Record::Alloc(event) => self.devices.entry(event.device).or_default().allocated(event),
+            Record::Free(event) => {
+                let view = self.model.block_if_freed(event.device, event.address);
+                if let Some(device) = self.devices.get_mut(&event.device) {
+                    device.freed(event.address, view);
+                }
+            }
+            Record::DriverAlloc(event) => {
+                let is_of_allocator = event.flags.has(Flags::SEGMENT) || event.library.contains("c10_cuda");
+                if event.kind.on_device() && !is_of_allocator {
+                    self.devices.entry(event.device).or_default().taken_outside(event.address, event.bytes);
+                }
+            }
+            Record::DriverFree(event) => {
+                if let Some(device) = self.devices.get_mut(&event.device) {
+                    device.outside.remove(&event.address);
+                }
+            }
+            Record::Step(_) => self.devices.values_mut().for_each(Device::step_ended),
+            Record::Requests(part) => self.asked(part),
+            _ => {}
+        }
+        self.model.apply(record);
+        ControlFlow::Continue(())
+    }
+
+    fn model(&self) -> &Model {
+        &self.model
+    }
+
+    fn restart(&mut self) {
+        *self = Reading::default();
+    }
+}
+
+impl Reading {
+    fn asked(&mut self, part: &Requests) {
+        self.devices.entry(part.requests).or_default().asked.extend(part.entries());
+    }
+
+    fn finish(mut self) -> Result<Recording, RecordingError> {
+        if self.model.lost_events() > 0 {
+            return Err(RecordingError::Incomplete);
+        }
+        let peak = |device: &i32| self.model.peaks(*device).allocated_bytes;
+        let index = self.devices.keys().copied().max_by_key(peak).ok_or(RecordingError::NoAllocations)?;
+        let mut device = self.devices.remove(&index).unwrap_or_default();
+        if device.blocks.is_empty() {
+            return Err(RecordingError::NoAllocations);
+        }
+        for block in device.live.values() {
+            let block = &mut device.blocks[*block as usize];
+            block.turned_out(self.model.block(index, block.address));
+        }
+        Ok(device.into_recording(index, self.model))
+    }
+}
+
+impl Block {
+    fn turned_out(&mut self, view: Option<BlockView>) {
+        if let Some(view) = view {
+            (self.category, self.owner) = (view.category, view.owner);
+        }
+    }
+}
+
+impl Device {
+    fn allocated(&mut self, event: &Alloc) {
+        let Alloc { address, bytes, stack, layer, flags, .. } = *event;
+        let id = self.blocks.len() as u32;
+        self.blocks.push(Block { address, bytes, stack, layer, flags, category: Category::Other, owner: 0 });
+        self.live.insert(address, id);
+        self.events.push(Event::Allocate(id));
+    }
+
+    fn freed(&mut self, address: u64, view: Option<BlockView>) {
+        if let Some(id) = self.live.remove(&address) {
+            self.blocks[id as usize].turned_out(view);
+            self.events.push(Event::Free(id));
+        }
+    }
+
+    fn taken_outside(&mut self, address: u64, bytes: u64) {
+        self.outside.insert(address, bytes);
+        self.most_outside = self.most_outside.max(self.outside.values().sum());
+    }
+
+    fn step_ended(&mut self) {
+        self.steps.push((self.blocks.len(), self.events.len() - self.blocks.len()));
+    }
+
+    fn into_recording(self, device: i32, model: Model) -> Recording {
+        let noted = self.asked.iter().filter(|asked| asked.kind == AskedKind::Allocation);
+        let is_noted = noted.clone().count() > 0
+            && std::iter::zip(noted.clone(), &self.blocks).all(|(asked, block)| asked.address == block.address);
+        let mut places = vec![Place::default()];
+        let mut allocations: Vec<Allocation> = self.blocks.iter().map(Allocation::of).collect();
+        let mut events = self.events;
+        if is_noted {
+            for (allocation, asked) in std::iter::zip(&mut allocations, noted) {
+                allocation.size = asked.bytes;
+                allocation.place = place_of(&mut places, asked);
+            }
+            events = events_of(&self.asked, allocations.len());
+        }
+        let steps = steps_in(&events, &self.steps);
+        sort_frees(&mut events, &steps);
+        Recording {
+            device,
+            allocations,
+            events,
+            places,
+            steps,
+            has_requested_sizes: is_noted,
+            ran_out_of_memory: self.asked.iter().any(|asked| asked.kind == AskedKind::OutOfMemory),
+            outside: self.most_outside,
+            model,
+        }
+    }
+}
+
+impl Allocation {
+    fn of(block: &Block) -> Allocation {
+        let Block { bytes, stack, layer, flags, category, owner, .. } = *block;
+        Allocation { size: bytes, place: 0, stack, layer, owner, category, flags }
+    }
+}
+
+/// Streams are told apart by their first use: their handles differ from run to run.
+fn place_of(places: &mut Vec<Place>, asked: &Asked) -> u16 {
+    let place = Place { stream: asked.stream, pool: asked.pool };
+    let index = places.iter().position(|known| *known == place).unwrap_or_else(|| {
+        places.push(place);
+        places.len() - 1
+    });
+    index as u16
+}
+
+/// The events in PyTorch's notes, up to the last allocation that the trace has.
+fn events_of(asked: &[Asked], allocations: usize) -> Vec<Event> {
+    let mut events = Vec::with_capacity(asked.len());
+    let mut live: FxHashMap<u64, u32> = FxHashMap::default();
+    let mut next = 0;
+    let mut gives_back = false;
+    for entry in asked {
+        let known = live.get(&entry.address).copied();
+        match (entry.kind, known) {
+            (AskedKind::Allocation, _) if next as usize == allocations => break,
+            (AskedKind::Allocation, _) => {
+                live.insert(entry.address, next);
+                events.push(Event::Allocate(next));
+                next += 1;
+            }
+            (AskedKind::FreeRequested, Some(id)) => events.push(Event::FreeRequested(id)),
+            (AskedKind::FreeCompleted | AskedKind::Free, Some(id)) => {
+                live.remove(&entry.address);
+                let is_free = entry.kind == AskedKind::Free;
+                events.push(if is_free { Event::Free(id) } else { Event::FreeCompleted(id) });
+            }
+            (AskedKind::SegmentFree, _) if !gives_back => events.push(Event::EmptyCache),
+            _ => {}
+        }
+        gives_back = entry.kind == AskedKind::SegmentFree;
+    }
+    events
+}
+
+/// Where steps ended among the events, from how many allocations and frees there had been.
+fn steps_in(events: &[Event], counts: &[(usize, usize)]) -> Vec<usize> {
+    let mut steps = Vec::with_capacity(counts.len());
+    let (mut allocations, mut frees) = (0, 0);
+    let mut counts = counts.iter().peekable();
+    for (index, event) in events.iter().enumerate() {
+        while counts.next_if(|(allocated, freed)| allocations >= *allocated && frees >= *freed).is_some() {
+            steps.push(index);
+        }
+        match event {
+            Event::Allocate(_) => allocations += 1,
+            Event::Free(_) | Event::FreeRequested(_) => frees += 1,
+            Event::FreeCompleted(_) | Event::EmptyCache => {}
+        }
+    }
+    steps.extend(counts.map(|_| events.len()));
+    steps
+}
+
+/// Puts the frees between two allocations, or steps, into the order of their ids. Some are in that of a hash table, which differs
+/// from run to run.
+fn sort_frees(events: &mut [Event], steps: &[usize]) {
+    let mut steps = steps.iter().copied().peekable();
+    let mut start = 0;
+    for index in 0..=events.len() {
+        let is_step = steps.next_if(|step| *step <= index).is_some();
+        let ends = events.get(index).is_none_or(|event| matches!(event, Event::Allocate(_) | Event::EmptyCache));
+        if is_step || ends {
+            events[start..index].sort_unstable_by_key(|event| match *event {
+                Event::Free(id) | Event::FreeRequested(id) | Event::FreeCompleted(id) | Event::Allocate(id) => {
+                    (id, *event)
+                }
+                Event::EmptyCache => (u32::MAX, *event),
+            });
+            start = if ends { index + 1 } else { index };
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The smallest card, the largest batch.
+
+use memlab_allocator::{Card, ROUND_LARGE, Settings};
+
+use crate::family::Family;
+use crate::steady::Planned;
+
+/// No batch is larger.
+const LARGEST_BATCH: u64 = 1 << 30;
+
+/// What a batch size needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// On a card that is never full.
+    pub planned: Planned,
+    /// The least memory of a card, in bytes, with which it runs: PyTorch gives back what is unused when the card is full.
+    pub least: u64,
+}
+
+/// Searches among batches and cards, with settings of the allocator.
+pub struct Search<'f> {
+    family: &'f Family,
+    settings: Settings,
+    /// Bytes of the card that are not the allocator's: the context, libraries, other processes.
+    outside: u64,
+}
+
+impl<'f> Search<'f> {
+    /// `outside`: bytes of the card that are not the allocator's.
+    pub fn new(family: &'f Family, settings: Settings, outside: u64) -> Search<'f> {
+        Search { family, settings, outside }
+    }
+
+    /// The same for another family.
+    pub fn in_family<'g>(&self, family: &'g Family) -> Search<'g> {
+        Search { family, settings: self.settings.clone(), outside: self.outside }
+    }
+
+    /// Whether a batch size runs on a card with `memory` bytes.
+    pub fn fits(&self, batch: Option<u64>, memory: u64) -> bool {
+        self.fits_with(&self.family.sizes(batch), memory)
+    }
+
+    /// What a batch size needs.
+    pub fn needs(&self, batch: Option<u64>) -> Needs {
+        let sizes = self.family.sizes(batch);
+        let planned = self.family.run(&sizes, &self.settings, Card::ENDLESS);
+        let (mut too_little, mut enough) =
+            (planned.counters.allocated.peak / ROUND_LARGE, planned.counters.reserved.peak / ROUND_LARGE);
+        // Between: what is allocated at the peak, and what is reserved without pressure.
+        if self.fits_with(&sizes, too_little * ROUND_LARGE + self.outside) {
+            enough = too_little;
+        }
+        while enough.saturating_sub(too_little) > 1 {
+            let middle = too_little.midpoint(enough);
+            if self.fits_with(&sizes, middle * ROUND_LARGE + self.outside) {
+                enough = middle;
+            } else {
+                too_little = middle;
+            }
+        }
+        Needs { planned, least: enough * ROUND_LARGE + self.outside }
+    }
+
+    /// The largest batch that runs on a card with `memory` bytes; 0 if none does.
+    pub fn largest_batch(&self, memory: u64) -> u64 {
+        let fits = |batch: u64| self.fits(Some(batch), memory);
+        if !fits(1) {
+            return 0;
+        }
+        let (mut fitting, mut failing) = (1, 2);
+        while failing < LARGEST_BATCH && fits(failing) {
+            (fitting, failing) = (failing, failing * 2);
+        }
+        while failing - fitting > 1 {
+            let middle = fitting.midpoint(failing);
+            if fits(middle) {
+                fitting = middle;
+            } else {
+                failing = middle;
+            }
+        }
+        fitting
+    }
+
+    fn fits_with(&self, sizes: &[u64], memory: u64) -> bool {
+        let available = memory.saturating_sub(self.outside);
+        self.family.run(sizes, &self.settings, Card::with_available(memory, available)).fits()
+    }
+}

@@ -1,0 +1,174 @@
+//! Replay until steps repeat exactly.
+//!
+//! After a few steps the allocator still takes new segments now and then, because free memory is cut up differently. The last
+//! recorded step is therefore carried out again and again, until all segments and blocks are what they were one step before:
+//! from then on nothing changes any more.
+
+use memlab_allocator::{Allocator, Card, Counters, OutOfMemory, Request, Settings};
+
+use crate::family::Family;
+use crate::period::Period;
+
+/// Enough: real trainings need two to five.
+const MOST_REPETITIONS: u32 = 40;
+
+/// Whether the figures hold for any number of steps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Steadiness {
+    /// Steps repeat exactly, after the last recorded one was carried out so many times more.
+    After(u32),
+    /// Each step keeps so many bytes more.
+    Grows(u64),
+    /// The allocator has not become steady.
+    NotYet,
+    /// The recorded steps differ from each other, or are too few: the figures are those of the recording alone.
+    Unknown,
+}
+
+/// Where something happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Position {
+    /// Index of the event in the recording.
+    pub event: usize,
+    /// How many times the period had been carried out again, this time included.
+    pub repetition: u32,
+}
+
+/// What a program takes at one batch size.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned {
+    /// PyTorch's counters at the end, with their peaks.
+    pub counters: Counters,
+    /// Whether they hold for any number of steps.
+    pub steadiness: Steadiness,
+    /// The request that the card had no room for.
+    pub out_of_memory: Option<OutOfMemory>,
+    /// Where most was allocated.
+    pub(crate) peak: Position,
+}
+
+impl Planned {
+    /// Whether there was room for everything.
+    pub fn fits(&self) -> bool {
+        self.out_of_memory.is_none()
+    }
+}
+
+impl Family {
+    /// Carries out the program with allocations of these sizes ([`Family::sizes`]).
+    pub fn run(&self, sizes: &[u64], settings: &Settings, card: Card) -> Planned {
+        Run::new(self, sizes, settings, card).run()
+    }
+
+    /// The request of an event when the period is carried out for the n-th time again. `None`: it concerns what was freed once
+    /// and for all.
+    pub(crate) fn repeated(&self, period: &Period, event: usize, repetition: u32, sizes: &[u64]) -> Option<Request> {
+        let request = self.request(self.recording.events[event], sizes);
+        let total = self.recording.allocations.len() as u32;
+        // Ids of the n-th repetition come after all recorded ones.
+        let id_in = |offset: u32, repetition: u32| match repetition {
+            0 => period.first + offset,
+            _ => total + (repetition - 1) * period.count + offset,
+        };
+        let renamed = |id: u32| {
+            if let Some(offset) = id.checked_sub(period.first) {
+                return (offset < period.count).then(|| id_in(offset, repetition));
+            }
+            // From the time before: it is the allocation of the repetition before this one.
+            let offset = (id + period.count).checked_sub(period.first)?;
+            Some(id_in(offset, repetition - 1))
+        };
+        Some(match request {
+            Request::Allocate { id, place, size } => Request::Allocate { id: renamed(id)?, place, size },
+            Request::Free { id } => Request::Free { id: renamed(id)? },
+            Request::FreeRequested { id } => Request::FreeRequested { id: renamed(id)? },
+            Request::FreeCompleted { id } => Request::FreeCompleted { id: renamed(id)? },
+            other => other,
+        })
+    }
+}
+
+struct Run<'f> {
+    family: &'f Family,
+    sizes: &'f [u64],
+    allocator: Allocator,
+    most: u64,
+    peak: Position,
+}
+
+impl<'f> Run<'f> {
+    fn new(family: &'f Family, sizes: &'f [u64], settings: &Settings, card: Card) -> Run<'f> {
+        let mut allocator = Allocator::new(settings.clone(), card);
+        for place in &family.recording.places {
+            allocator.place(*place);
+        }
+        Run { family, sizes, allocator, most: 0, peak: Position { event: 0, repetition: 0 } }
+    }
+
+    fn run(mut self) -> Planned {
+        let outcome = self.carry_out();
+        Planned {
+            counters: *self.allocator.counters(),
+            steadiness: outcome.unwrap_or(Steadiness::Unknown),
+            out_of_memory: outcome.err(),
+            peak: self.peak,
+        }
+    }
+
+    fn carry_out(&mut self) -> Result<Steadiness, OutOfMemory> {
+        let count = self.family.recording.events.len();
+        let Some(period) = self.family.period else {
+            self.recorded(0, count)?;
+            return Ok(Steadiness::Unknown);
+        };
+        self.recorded(0, period.events.1)?;
+        let (steadiness, repetitions) = self.repeat(&period)?;
+        // What follows the last step: it frees what the last repetition allocated.
+        for event in period.events.1..count {
+            if let Some(request) = self.family.repeated(&period, event, repetitions, self.sizes) {
+                self.apply(request, Position { event, repetition: repetitions })?;
+            }
+        }
+        Ok(steadiness)
+    }
+
+    fn recorded(&mut self, start: usize, end: usize) -> Result<(), OutOfMemory> {
+        for event in start..end {
+            let request = self.family.request(self.family.recording.events[event], self.sizes);
+            self.apply(request, Position { event, repetition: 0 })?;
+        }
+        Ok(())
+    }
+
+    fn repeat(&mut self, period: &Period) -> Result<(Steadiness, u32), OutOfMemory> {
+        let mut before = self.allocator.segments();
+        let mut allocated = self.allocator.counters().allocated.current;
+        for repetition in 1..=MOST_REPETITIONS {
+            for event in period.events.0..period.events.1 {
+                if let Some(request) = self.family.repeated(period, event, repetition, self.sizes) {
+                    self.apply(request, Position { event, repetition })?;
+                }
+            }
+            let segments = self.allocator.segments();
+            if segments == before {
+                return Ok((Steadiness::After(repetition - 1), repetition));
+            }
+            let growth = self.allocator.counters().allocated.current.saturating_sub(allocated);
+            if repetition == MOST_REPETITIONS {
+                let steadiness = if growth > 0 { Steadiness::Grows(growth) } else { Steadiness::NotYet };
+                return Ok((steadiness, repetition));
+            }
+            (before, allocated) = (segments, allocated + growth);
+        }
+        Ok((Steadiness::NotYet, 0))
+    }
+
+    fn apply(&mut self, request: Request, position: Position) -> Result<(), OutOfMemory> {
+        self.allocator.apply(request)?;
+        let peak = self.allocator.counters().allocated.peak;
+        if peak > self.most {
+            (self.most, self.peak) = (peak, position);
+        }
+        Ok(())
+    }
+}

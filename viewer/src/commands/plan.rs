@@ -1,0 +1,275 @@
+//! `memlab plan`: how much memory a program will take, before there is a GPU.
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use memlab_plan::{Family, Recording};
+use simgpu_cards::Model;
+
+use crate::error::bad_input;
+use crate::json;
+use crate::plan::answer::{Answer, PlannedCard, Question};
+use crate::plan::text;
+use crate::recording::{PLACEHOLDER, Recorder};
+use crate::simulation::Simulation;
+use crate::text::Style;
+
+/// After the options in the help.
+pub const HELP: &str = "\
+Examples:
+  memlab plan -- python train.py --batch {batch}
+  memlab plan --card a100-40gb --predict 8,16,64 -- python train.py --batch {batch}
+  memlab plan --card 24GiB -- python train.py            the program as it is, without a batch size to choose
+  memlab plan --batch 8,16 batch-8.jsonl batch-16.jsonl  from traces that `memlab plan --keep` has left
+
+The program runs for a few steps at two batch sizes, in place of {batch}, on a simulated card: no GPU is needed, and nothing is \
+computed. It is ended after the steps, before it saves anything; what it does before happens twice. Sizes of requests grow \
+linearly with the batch; a model of PyTorch's allocator says what they take.";
+
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum On {
+    /// On a simulated card.
+    Simulation,
+    /// On the GPU that is there.
+    Gpu,
+}
+
+/// What to plan.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// The card to plan for: its name (`memlab simulate --list`) or its memory [24GiB].
+    #[arg(long, value_name = "CARD", default_value = "h100", value_parser = card)]
+    card: Model,
+    /// The two batch sizes that are recorded, or those of the traces.
+    #[arg(long, value_name = "N,N", default_value = "2,4", value_parser = batches)]
+    batch: Batches,
+    /// The batch sizes to show [default: a choice].
+    #[arg(long, value_name = "N,…", value_parser = batches, default_value = "", hide_default_value = true)]
+    predict: Batches,
+    /// How many optimizer steps are recorded.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// When the program is ended at the latest, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
+    seconds: f64,
+    /// Where the program runs.
+    #[arg(long, value_enum, default_value_t = On::Simulation)]
+    on: On,
+    /// Settings of PyTorch's allocator [default: PYTORCH_ALLOC_CONF].
+    #[arg(long, value_name = "SETTINGS")]
+    allocator: Option<String>,
+    /// Record the largest batch as well, and plan anew if it differs from what was planned.
+    #[arg(long)]
+    check: bool,
+    /// Keep the traces in this folder.
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
+    /// Print the plan as JSON.
+    #[arg(long)]
+    json: bool,
+    /// The command, with {batch} where the batch size goes; or one or two traces.
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+fn card(text: &str) -> Result<Model, String> {
+    simgpu_cards::find(text).map_err(|error| error.to_string())
+}
+
+/// Numbers with commas between them. (A type of its own: clap would take a `Vec` for several arguments.)
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Batches(Vec<u64>);
+
+impl fmt::Display for Batches {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(u64::to_string).collect();
+        f.write_str(&numbers.join(","))
+    }
+}
+
+fn batches(text: &str) -> Result<Batches, String> {
+    if text.is_empty() {
+        return Ok(Batches(Vec::new()));
+    }
+    let number = |part: &str| part.trim().parse().ok().filter(|number| *number > 0);
+    let numbers: Option<Vec<u64>> = text.split(',').map(number).collect();
+    numbers.map(Batches).ok_or_else(|| "write batch sizes as 8,16".to_owned())
+}
+
+/// Prints a plan.
+///
+/// # Errors
+///
+/// If the program cannot be run, or its recordings say nothing.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let (_temporary, folder) = match &options.keep {
+        Some(folder) => {
+            std::fs::create_dir_all(folder)?;
+            (None, std::path::absolute(folder)?)
+        }
+        None => {
+            let temporary = temporary_folder()?;
+            let path = temporary.path.clone();
+            (Some(temporary), path)
+        }
+    };
+    let traces = traces(&options.command);
+    let (family, single) = match &traces[..] {
+        [] => recorded(options, &folder)?,
+        traces => (from_traces(options, traces)?, Vec::new()),
+    };
+    let settings = options.allocator.clone().or_else(settings_today).unwrap_or_default();
+    let context = options.card.context;
+    let question = Question {
+        family: &family,
+        single,
+        card: PlannedCard {
+            name: options.card.device_name.to_owned(),
+            bytes: options.card.memory,
+            context_bytes: context.bytes,
+            context_is_measured: context.is_measured,
+        },
+        settings,
+        batches: options.predict.0.clone(),
+    };
+    let answer = Answer::to(&question)?;
+    if options.json {
+        return Ok(json::write_pretty(&mut stdout().lock(), &answer)?);
+    }
+    let mut out = stdout().lock();
+    text::write(&mut out, &answer, Style::of_output().columns)?;
+    Ok(out.flush()?)
+}
+
+/// What the program is told by its environment.
+fn settings_today() -> Option<String> {
+    ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"].iter().find_map(|name| env::var(name).ok())
+}
+
+/// The arguments, if all of them are traces.
+fn traces(command: &[OsString]) -> Vec<PathBuf> {
+    let is_trace = |path: &Path| {
+        let name = path.to_string_lossy();
+        (name.ends_with(".jsonl") || name.ends_with(".jsonl.zst")) && path.is_file()
+    };
+    let paths: Vec<PathBuf> = command.iter().map(PathBuf::from).collect();
+    if paths.iter().all(|path| is_trace(path)) { paths } else { Vec::new() }
+}
+
+fn from_traces(options: &Options, traces: &[PathBuf]) -> anyhow::Result<Family> {
+    let read =
+        |path: &PathBuf| Recording::read(path).map_err(|error| bad_input(format!("{}: {error}", path.display())));
+    match (traces, &options.batch.0[..]) {
+        ([one], _) => Ok(Family::of_one(read(one)?)),
+        ([one, other], [batch, other_batch]) => Family::of_two((*batch, read(one)?), (*other_batch, read(other)?))
+            .map_err(|error| bad_input(error.to_string())),
+        ([_, _], _) => Err(bad_input("two traces need their two batch sizes: --batch 8,16")),
+        _ => Err(bad_input("one or two traces are needed, not more")),
+    }
+}
+
+/// Runs the program: at the two batch sizes, and at those below them that are to be shown.
+fn recorded(options: &Options, folder: &Path) -> anyhow::Result<(Family, Vec<(u64, Family)>)> {
+    let mut recorder = Recorder {
+        command: options.command.clone(),
+        simulation: (options.on == On::Simulation).then(|| Simulation {
+            card: Some(options.card.name.to_owned()),
+            memory: Some(options.card.memory),
+            devices: 1,
+        }),
+        steps: options.steps,
+        seconds: options.seconds,
+        folder: folder.to_owned(),
+    };
+    if !recorder.takes_batch() {
+        return Ok((Family::of_one(record(&mut recorder, None)?), Vec::new()));
+    }
+    let [one, other] = options.batch.0[..] else {
+        return Err(bad_input("two batch sizes are recorded: --batch 2,4"));
+    };
+    let (low, high) = (one.min(other), one.max(other));
+    // Side by side.
+    let first = recorder.start(Some(low))?;
+    let second = record(&mut recorder, Some(high))?;
+    let first = match first.finish()? {
+        recording if recording.ran_out_of_memory => record(&mut recorder, Some(low))?,
+        recording => recording,
+    };
+    let mut family = Family::of_two((low, first), (high, second)).map_err(|error| bad_input(error.to_string()))?;
+    if options.check {
+        family = checked(options, &mut recorder, family)?;
+    }
+    let below = options.predict.0.iter().filter(|batch| **batch < low);
+    let single = below.map(|batch| Ok((*batch, Family::of_one(record(&mut recorder, Some(*batch))?))));
+    Ok((family, single.collect::<anyhow::Result<_>>()?))
+}
+
+/// Records the largest batch that was planned. What grows otherwise than planned is right between the two largest batches then.
+fn checked(options: &Options, recorder: &mut Recorder, family: Family) -> anyhow::Result<Family> {
+    use memlab_allocator::Settings;
+    use memlab_plan::Search;
+
+    let settings = Settings::parse(&options.allocator.clone().or_else(settings_today).unwrap_or_default())?;
+    let outside = options.card.context.bytes + family.recording.outside;
+    let largest = Search::new(&family, settings, outside).largest_batch(options.card.memory);
+    let Some((_, high)) = family.recorded_batches().filter(|(_, high)| *high < largest) else { return Ok(family) };
+    let at_largest = record(recorder, Some(largest))?;
+    let Family { recording, .. } = family;
+    Family::of_two((high, recording), (largest, at_largest)).map_err(|error| bad_input(error.to_string()))
+}
+
+/// Records one batch size. A simulated card that is too small for it is replaced by one that is not.
+fn record(recorder: &mut Recorder, batch: Option<u64>) -> anyhow::Result<Recording> {
+    const LARGE: u64 = 8 << 40;
+    let recording = recorder.start(batch)?.finish()?;
+    match &mut recorder.simulation {
+        Some(simulation) if recording.ran_out_of_memory => {
+            simulation.memory = Some(LARGE);
+            Ok(recorder.start(batch)?.finish()?)
+        }
+        None if recording.ran_out_of_memory => Err(bad_input(format!(
+            "the GPU has no room for the program{}: choose smaller batches with --batch, or leave out --on gpu",
+            if batch.is_some() { "" } else { ", and its command has no {batch}" }
+        ))),
+        _ => Ok(recording),
+    }
+}
+
+/// Removed at the end.
+struct TemporaryFolder {
+    path: PathBuf,
+}
+
+fn temporary_folder() -> anyhow::Result<TemporaryFolder> {
+    let path = env::temp_dir().join(format!("memlab-plan-{}", std::process::id()));
+    std::fs::create_dir_all(&path)?;
+    Ok(TemporaryFolder { path })
+}
+
+impl Drop for TemporaryFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+const _: () = assert!(PLACEHOLDER.len() == 7, "the help names it");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_sizes_are_read() {
+        assert_eq!(batches("8,16"), Ok(Batches(vec![8, 16])));
+        assert_eq!(batches(" 8 , 64 ").unwrap().to_string(), "8,64");
+        assert_eq!(batches(""), Ok(Batches(Vec::new())));
+        for wrong in ["0", "8,", "a", "-1"] {
+            assert!(batches(wrong).is_err(), "{wrong}");
+        }
+    }
+}

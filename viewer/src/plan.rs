@@ -1,0 +1,4 @@
+//! The plan: how much memory a program will take, and what of it fits a card.
+
+pub mod answer;
+pub mod text;

@@ -1,0 +1,377 @@
+//! The answers of a plan, as plain values. As JSON they are what `memlab plan --json` prints.
+
+use std::sync::Arc;
+
+use memlab_allocator::Settings;
+use memlab_plan::{Family, Needs, PeakView, Search, Steadiness};
+use memlab_trace::{BlockLayer, Line};
+use serde::Serialize;
+
+use crate::category::category_names;
+use crate::format;
+use crate::format::Units;
+use crate::text;
+
+/// Settings of the allocator that are tried beside today's.
+const TRIED: [&str; 3] = ["", "expandable_segments:True", "max_split_size_mb:256"];
+
+/// A batch is recommended other settings only if they save so much of the card: 1 %.
+const WORTH_SAYING: u64 = 100;
+
+/// The card that is planned for.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlannedCard {
+    /// Its name.
+    pub name: String,
+    /// Its memory, as programs see it.
+    pub bytes: u64,
+    /// What a process takes of it beside what it allocates: kernels, stacks.
+    pub context_bytes: u64,
+    /// Whether that was measured on such a card, rather than estimated.
+    pub context_is_measured: bool,
+}
+
+/// What is asked of a plan.
+pub struct Question<'f> {
+    /// The program at any batch.
+    pub family: &'f Family,
+    /// Recordings at single batch sizes, below those of the family.
+    pub single: Vec<(u64, Family)>,
+    /// The card.
+    pub card: PlannedCard,
+    /// What the allocator's settings are today.
+    pub settings: String,
+    /// The batch sizes that are shown; empty: a choice.
+    pub batches: Vec<u64>,
+}
+
+/// A batch size.
+#[derive(Clone, Debug, Serialize)]
+pub struct BatchRow {
+    /// The batch size; `None`: the program as it is.
+    pub batch: Option<u64>,
+    /// `torch.cuda.max_memory_allocated()`.
+    pub peak_allocated_bytes: u64,
+    /// `torch.cuda.max_memory_reserved()` on a card that is never full.
+    pub peak_reserved_bytes: u64,
+    /// The least memory of a card on which it runs, context and libraries included.
+    pub needed_bytes: u64,
+    /// Whether that is no more than the card has.
+    pub fits: bool,
+}
+
+/// Settings of the allocator.
+#[derive(Clone, Debug, Serialize)]
+pub struct SettingsRow {
+    /// As in `PYTORCH_ALLOC_CONF`; empty: PyTorch's own.
+    pub settings: String,
+    /// Whether they are today's.
+    pub is_current: bool,
+    /// As [`BatchRow::needed_bytes`], at the batch of the peak.
+    pub needed_bytes: u64,
+    /// The largest batch that fits with them.
+    pub largest_batch: Option<u64>,
+}
+
+/// Something that holds memory at the peak.
+#[derive(Clone, Debug, Serialize)]
+pub struct HoldingRow {
+    /// A line, a layer or a category.
+    pub name: String,
+    /// Bytes of its blocks.
+    pub bytes: u64,
+    /// How many blocks these are.
+    pub blocks: u64,
+}
+
+/// The moment at which most is allocated.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeakRow {
+    /// The batch size.
+    pub batch: Option<u64>,
+    /// Bytes allocated.
+    pub allocated_bytes: u64,
+    /// The optimizer step, counted from 0.
+    pub step: usize,
+    /// What the program was doing.
+    pub phase: &'static str,
+    /// The line that asked for the last block.
+    pub line: String,
+    /// The layer that asked for it.
+    pub layer: String,
+}
+
+/// A plan.
+#[derive(Clone, Debug, Serialize)]
+pub struct Answer {
+    /// The card's memory.
+    pub card_bytes: u64,
+    /// The card.
+    pub card: PlannedCard,
+    /// What libraries took straight from the driver in the recording.
+    pub library_bytes: u64,
+    /// The batch sizes that were recorded.
+    pub recorded_batches: Vec<u64>,
+    /// The largest batch that fits with today's settings; 0: none; `None`: the batch cannot be chosen.
+    pub largest_batch: Option<u64>,
+    /// Batch sizes.
+    pub batches: Vec<BatchRow>,
+    /// The peak, at the largest batch, or at the smallest if none fits.
+    pub peak: PeakRow,
+    /// What is held at it by category.
+    pub categories: Vec<HoldingRow>,
+    /// By line.
+    pub lines: Vec<HoldingRow>,
+    /// By layer.
+    pub layers: Vec<HoldingRow>,
+    /// What other settings of the allocator would do.
+    pub settings: Vec<SettingsRow>,
+    /// What to do.
+    pub advice: Vec<String>,
+    /// What the figures do not say.
+    pub warnings: Vec<String>,
+}
+
+impl Answer {
+    /// Answers a question.
+    ///
+    /// # Errors
+    ///
+    /// If the settings are not valid.
+    pub fn to(question: &Question) -> anyhow::Result<Answer> {
+        let Question { family, card, .. } = question;
+        let outside = card.context_bytes + family.recording.outside;
+        let search = |settings: &str| -> anyhow::Result<Search> {
+            let settings = Settings::parse(settings)?.for_torch(torch_version(family));
+            Ok(Search::new(family, settings, outside))
+        };
+        let today = search(&question.settings)?;
+        let takes_batch = family.recorded_batches().is_some();
+        let largest = takes_batch.then(|| today.largest_batch(card.bytes));
+        let batches = rows(question, &today, largest);
+        let shown = largest
+            .map(|largest| if largest > 0 { largest } else { family.recorded_batches().map_or(1, |(low, _)| low) });
+
+        let settings = Settings::parse(&question.settings)?.for_torch(torch_version(family));
+        let sizes = family.sizes(shown);
+        let needs = today.needs(shown);
+        let peak = family.peak(&needs.planned, &sizes, &settings);
+        let tried = tried(question, &search, shown)?;
+        let names = Names { family };
+        Ok(Answer {
+            card_bytes: card.bytes,
+            card: card.clone(),
+            library_bytes: family.recording.outside,
+            recorded_batches: family.recorded_batches().map_or_else(Vec::new, |(low, high)| vec![low, high]),
+            largest_batch: largest,
+            advice: advice(largest, &tried, card.bytes, &needs, &peak),
+            warnings: warnings(question, &needs, shown),
+            batches,
+            peak: names.peak(shown, &peak),
+            categories: holdings(&peak.categories, |category| category_names(*category).0.to_owned()),
+            lines: holdings(&peak.lines, |line| names.line(line.as_ref())),
+            layers: holdings(&peak.layers, |layer| names.layer(layer)),
+            settings: tried,
+        })
+    }
+}
+
+/// The version of PyTorch that was recorded; the newest if that is not known.
+fn torch_version(family: &Family) -> (u32, u32) {
+    let software = family.recording.model.software().iter().find(|software| software.software == "torch");
+    let version = software.and_then(|torch| {
+        let mut numbers = torch.version.split('.').map(|number| number.parse().ok());
+        Some((numbers.next()??, numbers.next()??))
+    });
+    version.unwrap_or((u32::MAX, 0))
+}
+
+fn rows(question: &Question, search: &Search, largest: Option<u64>) -> Vec<BatchRow> {
+    let row = |batch: Option<u64>, needs: &Needs| BatchRow {
+        batch,
+        peak_allocated_bytes: needs.planned.counters.allocated.peak,
+        peak_reserved_bytes: needs.planned.counters.reserved.peak,
+        needed_bytes: needs.least,
+        fits: needs.least <= question.card.bytes,
+    };
+    let Some((low, _)) = question.family.recorded_batches() else { return vec![row(None, &search.needs(None))] };
+    let batches = match &question.batches[..] {
+        [] => choice(low, largest.unwrap_or(low)),
+        batches => batches.to_vec(),
+    };
+    let of = |batch: u64| match question.single.iter().find(|(single, _)| *single == batch) {
+        Some((_, family)) => search.in_family(family).needs(None),
+        None => search.needs(Some(batch)),
+    };
+    batches.into_iter().map(|batch| row(Some(batch), &of(batch))).collect()
+}
+
+/// Powers of two up to the first that does not fit, and the largest that does.
+fn choice(low: u64, largest: u64) -> Vec<u64> {
+    let mut batches: Vec<u64> = std::iter::successors(Some(low.next_power_of_two()), |batch| Some(batch * 2))
+        .take_while(|batch| *batch <= largest.saturating_mul(2).max(low * 4))
+        .collect();
+    const MOST: usize = 6;
+    let spare = batches.len().saturating_sub(MOST);
+    batches.drain(..spare);
+    if largest > 0 && !batches.contains(&largest) {
+        batches.push(largest);
+        batches.sort_unstable();
+    }
+    batches
+}
+
+fn tried<'f>(
+    question: &Question<'f>,
+    search: &impl Fn(&str) -> anyhow::Result<Search<'f>>,
+    shown: Option<u64>,
+) -> anyhow::Result<Vec<SettingsRow>> {
+    let mut texts = vec![question.settings.as_str()];
+    texts.extend(TRIED.into_iter().filter(|tried| *tried != question.settings));
+    let rows = texts.into_iter().enumerate().map(|(index, text)| {
+        let search = search(text)?;
+        Ok(SettingsRow {
+            settings: text.to_owned(),
+            is_current: index == 0,
+            needed_bytes: search.needs(shown).least,
+            largest_batch: shown.map(|_| search.largest_batch(question.card.bytes)),
+        })
+    });
+    rows.collect()
+}
+
+fn advice(largest: Option<u64>, tried: &[SettingsRow], card_bytes: u64, needs: &Needs, peak: &PeakView) -> Vec<String> {
+    let mut advice = Vec::new();
+    let Some(today) = tried.first() else { return advice };
+    let better = tried[1..].iter().filter(|row| {
+        row.largest_batch > today.largest_batch || row.needed_bytes + card_bytes / WORTH_SAYING < today.needed_bytes
+    });
+    // Of equally good ones, the first: it is the one that is used most.
+    let best = better.min_by_key(|row| (std::cmp::Reverse(row.largest_batch), row.needed_bytes));
+    if let Some(best) = best {
+        let gain = match (best.largest_batch, today.largest_batch) {
+            (Some(then), Some(now)) if then > now => format!("the largest batch is {then} then, not {now}"),
+            _ => format!(
+                "the same run needs {} less",
+                format::bytes(today.needed_bytes.saturating_sub(best.needed_bytes), Units::Auto)
+            ),
+        };
+        let setting = if best.settings.is_empty() { "unset PYTORCH_ALLOC_CONF" } else { "set PYTORCH_ALLOC_CONF=" };
+        advice.push(format!("{setting}{}: {gain} (replayed)", best.settings));
+    }
+    let does_not_fit = largest == Some(0) || (largest.is_none() && today.needed_bytes > card_bytes);
+    if does_not_fit {
+        let missing = today.needed_bytes.saturating_sub(card_bytes);
+        let largest_category = peak.categories.first().map(|(category, holding)| {
+            format!("; {} hold {} at the peak", category_names(*category).0, format::bytes(holding.bytes, Units::Auto))
+        });
+        advice.push(format!(
+            "it does not fit: {} would have to go{}",
+            format::bytes(missing, Units::Auto),
+            largest_category.unwrap_or_default()
+        ));
+    }
+    if needs.planned.counters.reserved.peak > needs.least {
+        let without = needs.planned.counters.reserved.peak;
+        advice.push(format!(
+            "with less than {} for the allocator, it runs but gives back unused memory now and then, which stops the GPU each \
+             time",
+            format::bytes(without, Units::Auto)
+        ));
+    }
+    advice
+}
+
+fn warnings(question: &Question, needs: &Needs, shown: Option<u64>) -> Vec<String> {
+    let Question { family, card, .. } = question;
+    let mut warnings = Vec::new();
+    if !family.recording.has_requested_sizes {
+        warnings.push(
+            "the trace has sizes of blocks only, not of requests: other batches are up to 4 % off. `memlab plan -- CMD` records \
+             requests"
+                .to_owned(),
+        );
+    }
+    if family.unmatched > 0 {
+        warnings.push(format!(
+            "{} of {} requests at the larger batch are not made at the smaller one (at most {} at once): they are taken to be the \
+             same at every batch",
+            family.unmatched,
+            family.recording.allocations.len(),
+            format::bytes(family.unmatched_bytes, Units::Auto)
+        ));
+    }
+    match needs.planned.steadiness {
+        Steadiness::After(_) => {}
+        Steadiness::Grows(bytes) => {
+            warnings.push(format!("each step keeps {} more: no card is large enough for ever", format::bytes(bytes, Units::Auto)));
+        }
+        Steadiness::NotYet => {
+            warnings.push("the allocator did not become steady: a long run may reserve somewhat more".to_owned());
+        }
+        Steadiness::Unknown => warnings.push(
+            "the recorded steps differ from each other, or are too few: the figures are those of these steps alone. More of them \
+             (--steps) say more"
+                .to_owned(),
+        ),
+    }
+    if let (Some((_, high)), Some(shown)) = (family.recorded_batches(), shown)
+        && shown > high.saturating_mul(8)
+    {
+        warnings.push(format!(
+            "batch {shown} is more than 8 times the larger recorded one: kernels may choose other ways; --check records it too"
+        ));
+    }
+    if !card.context_is_measured {
+        warnings.push(format!(
+            "the context of this card, {}, is an estimate: some hundred MiB more or less",
+            format::bytes(card.context_bytes, Units::Auto)
+        ));
+    }
+    warnings.extend(family.recording.model.warnings().iter().cloned());
+    warnings
+}
+
+fn holdings<K>(all: &[(K, memlab_plan::Holding)], name: impl Fn(&K) -> String) -> Vec<HoldingRow> {
+    all.iter()
+        .map(|(key, holding)| HoldingRow { name: name(key), bytes: holding.bytes, blocks: holding.blocks })
+        .collect()
+}
+
+/// What lines and layers of the recording are called.
+struct Names<'f> {
+    family: &'f Family,
+}
+
+impl Names<'_> {
+    fn line(&self, line: Option<&Arc<Line>>) -> String {
+        let Some(line) = line else { return text::NO_LINE.to_owned() };
+        let directory = self.family.recording.model.header().map_or("", |header| header.directory.as_str());
+        let function = line.function.rsplit("<locals>.").next().unwrap_or(&line.function);
+        format!("{}  {function}", text::place(line, directory))
+    }
+
+    fn layer(&self, layer: &BlockLayer) -> String {
+        match layer.name.as_deref() {
+            None => text::NO_LAYER.to_owned(),
+            Some("") => "(the model itself)".to_owned(),
+            Some(name) => name.to_owned(),
+        }
+    }
+
+    fn peak(&self, batch: Option<u64>, peak: &PeakView) -> PeakRow {
+        PeakRow {
+            batch,
+            allocated_bytes: peak.allocated,
+            step: peak.step,
+            phase: match peak.phase {
+                memlab_trace::record::Phase::Forward => "forward",
+                memlab_trace::record::Phase::Backward => "backward",
+                memlab_trace::record::Phase::Optimizer => "optimizer",
+                memlab_trace::record::Phase::Other => "other",
+            },
+            line: self.line(peak.line.as_ref()),
+            layer: self.layer(&peak.layer),
+        }
+    }
+}
