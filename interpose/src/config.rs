@@ -29,6 +29,11 @@ pub fn enabled() -> bool {
     CONFIG.get().is_some_and(|config| config.enabled)
 }
 
+/// Whether copies of device memory to the host are recorded. Like [`enabled`], also before the constructor has run.
+pub fn notes_read_backs() -> bool {
+    CONFIG.get().is_some_and(|config| config.note_read_backs)
+}
+
 pub struct Config {
     pub enabled: bool,
     /// The pattern of `MEMLAB_OUTPUT`, with `%p %r %h %n` still in it.
@@ -44,6 +49,8 @@ pub struct Config {
     pub offload: bool,
     /// Whether the source text of allocating lines is kept: not with `MEMLAB_SOURCE=0`.
     pub keep_source: bool,
+    /// Whether copies of device memory to the host are recorded: `MEMLAB_READBACKS=1`.
+    pub note_read_backs: bool,
     /// When the enclosing `memlab run` began, in nanoseconds since 1970: `MEMLAB_RUN`.
     pub run: Option<u64>,
     /// When the library was loaded.
@@ -70,14 +77,19 @@ impl Config {
             trace_max_error,
             limit: environment_text("MEMLAB_LIMIT"),
             on_limit: environment_text("MEMLAB_ON_LIMIT"),
-            offload: std::env::var_os("MEMLAB_OFFLOAD").is_some_and(|value| value != "0" && !value.is_empty()),
+            offload: is_on("MEMLAB_OFFLOAD"),
             keep_source: std::env::var_os("MEMLAB_SOURCE").is_none_or(|value| value != "0"),
+            note_read_backs: is_on("MEMLAB_READBACKS"),
             run: environment_number(&["MEMLAB_RUN"]),
             began: SystemTime::now(),
             host_max,
             host_max_error,
         }
     }
+}
+
+fn is_on(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| value != "0" && !value.is_empty())
 }
 
 /// Where the trace goes, as a pattern for [`output_path`]: as `memlab_output` said last, else `MEMLAB_OUTPUT`.

@@ -18,6 +18,7 @@ pub mod hook_lookup;
 pub mod hook_table;
 pub mod offload_hooks;
 pub mod pools;
+pub mod read_back_hooks;
 pub mod runtime_hooks;
 pub mod types;
 pub mod vmm_hooks;

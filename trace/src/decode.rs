@@ -12,8 +12,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use crate::record::{
-    Alloc, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, InRange, Lost, Map, Moved, Oom, Record, Step, Tag,
-    TagCategory, Unmap, Used,
+    Alloc, DriverAlloc, DriverFree, DriverKind, End, Flags, Free, InRange, Lost, Map, Moved, Oom, ReadBack, Record,
+    Step, Tag, TagCategory, Unmap, Used,
 };
 use elements::Elements;
 pub use error::DecodeError;
@@ -82,7 +82,7 @@ fn decode_event(line: &[u8]) -> Result<Record<'_>, DecodeError> {
     let after_quote = inner.strip_prefix(b"\"").ok_or(DecodeError::new("the event has no tag"))?;
     let length = memchr::memchr2(b'"', b'\\', after_quote).ok_or(DecodeError::new("the event has no tag"))?;
     let (tag, rest) = after_quote.split_at(length);
-    let numeric = matches!(tag, b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step" | b"range");
+    let numeric = matches!(tag, b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step" | b"read" | b"range");
     let after_tag = rest.get(1..).unwrap_or_default().trim_ascii_start();
     let Some(rest) = after_tag.strip_prefix(b",").filter(|_| numeric) else {
         return decode_mixed_event(tag, line);
@@ -115,6 +115,12 @@ fn decode_event(line: &[u8]) -> Result<Record<'_>, DecodeError> {
             reserved: numbers.next()?,
             stack: numbers.next_u32()?,
             layer: numbers.next_u32()?,
+        }),
+        b"read" => Record::ReadBack(ReadBack {
+            time: numbers.next()?,
+            thread: numbers.next_u32()?,
+            bytes: numbers.next()?,
+            stack: numbers.next_u32()?,
         }),
         b"range" => {
             Record::InRange(InRange { time: numbers.next()?, thread: numbers.next_u32()?, range: numbers.next_u32()? })
@@ -170,7 +176,7 @@ fn decode_mixed_event<'a>(tag: &[u8], line: &'a [u8]) -> Result<Record<'a>, Deco
         b"end" => {
             Record::End(End { time: elements.number()?, code: elements.optional()?, signal: elements.optional()? })
         }
-        b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step" | b"range" => {
+        b"a" | b"f" | b"map" | b"unmap" | b"oom" | b"step" | b"read" | b"range" => {
             return Err(DecodeError::new("an element is missing"));
         }
         _ => Record::Unknown,

@@ -67,6 +67,8 @@ pub enum Record<'a> {
     Tag(Tag<'a>),
     /// An optimizer step ended.
     Step(Step),
+    /// The program read device memory back to the host.
+    ReadBack(ReadBack),
     /// A thread entered or left a range.
     InRange(InRange),
     /// The use of the whole device.
@@ -95,6 +97,7 @@ impl Record<'_> {
             Self::Oom(event) => Some(event.time),
             Self::Tag(event) => Some(event.time),
             Self::Step(event) => Some(event.time),
+            Self::ReadBack(event) => Some(event.time),
             Self::InRange(event) => Some(event.time),
             Self::Used(event) => Some(event.time),
             Self::Moved(event) => Some(event.time),

@@ -249,6 +249,12 @@ fn record() -> impl Strategy<Value = Record<'static>> {
                 Record::Tag(Tag { time, device, address, category, bytes, root, name: name.into() })
             }),
         (n(), i(), n()).prop_map(|(time, thread, index)| Record::Step(Step { time, thread, index })),
+        (n(), i(), n(), i()).prop_map(|(time, thread, bytes, stack)| Record::ReadBack(ReadBack {
+            time,
+            thread,
+            bytes,
+            stack
+        })),
         (n(), i(), i()).prop_map(|(time, thread, range)| Record::InRange(InRange { time, thread, range })),
         (n(), device(), n(), n(), any::<Option<u64>>()).prop_map(|(time, device, used, total, process)| {
             Record::Used(Used { time, device, used, total, process })

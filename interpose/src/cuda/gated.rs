@@ -53,9 +53,6 @@ gated_hooks! {
     cuMemcpyHtoD(to: u64, from: Handle, bytes: usize) 3020: cuMemcpyHtoD_v2 / cuMemcpyHtoD_v2_ptds;
     cuMemcpyHtoDAsync(to: u64, from: Handle, bytes: usize, stream: Handle) 3020:
         cuMemcpyHtoDAsync_v2 / cuMemcpyHtoDAsync_v2_ptsz;
-    cuMemcpyDtoH(to: Handle, from: u64, bytes: usize) 3020: cuMemcpyDtoH_v2 / cuMemcpyDtoH_v2_ptds;
-    cuMemcpyDtoHAsync(to: Handle, from: u64, bytes: usize, stream: Handle) 3020:
-        cuMemcpyDtoHAsync_v2 / cuMemcpyDtoHAsync_v2_ptsz;
     cuMemcpyDtoD(to: u64, from: u64, bytes: usize) 3020: cuMemcpyDtoD_v2 / cuMemcpyDtoD_v2_ptds;
     cuMemcpyDtoDAsync(to: u64, from: u64, bytes: usize, stream: Handle) 3020:
         cuMemcpyDtoDAsync_v2 / cuMemcpyDtoDAsync_v2_ptsz;

@@ -2,7 +2,10 @@
 //! [`get_proc_address`](super::get_proc_address) adds its own rows.
 
 use super::hook::DriverHook;
-use super::{allocation_hooks, capture_hooks, device_hooks, gated, offload_hooks, runtime_hooks, vmm_hooks};
+use super::{
+    allocation_hooks, capture_hooks, device_hooks, gated, offload_hooks, read_back_hooks, runtime_hooks, vmm_hooks,
+};
+use crate::config;
 use crate::vmm::mode;
 
 /// Hooks on the driver that every program needs.
@@ -10,16 +13,20 @@ const ALWAYS: [&[DriverHook]; 4] =
     [allocation_hooks::HOOKS, vmm_hooks::HOOKS, device_hooks::HOOKS, capture_hooks::HOOKS];
 /// Hooks on the driver in programs that were started for offloading.
 const FOR_OFFLOADING: [&[DriverHook]; 2] = [gated::HOOKS, offload_hooks::HOOKS];
+/// Hooks on the driver in those programs, and where read-backs are recorded.
+const FOR_READ_BACKS: [&[DriverHook]; 1] = [read_back_hooks::HOOKS];
 /// Hooks on the runtime.
 pub const RUNTIME: &[runtime_hooks::RuntimeHook] = runtime_hooks::HOOKS;
 
 /// The hooks on the driver that this program needs, without `cuGetProcAddress`.
 pub fn in_force() -> impl Iterator<Item = &'static DriverHook> {
-    let more = if mode::is_enabled() { &FOR_OFFLOADING[..] } else { &[] };
-    ALWAYS.into_iter().chain(more.iter().copied()).flatten()
+    let offloads = mode::is_enabled();
+    let for_offloading = if offloads { &FOR_OFFLOADING[..] } else { &[] };
+    let for_read_backs = if offloads || config::notes_read_backs() { &FOR_READ_BACKS[..] } else { &[] };
+    ALWAYS.iter().chain(for_offloading).chain(for_read_backs).copied().flatten()
 }
 
 /// All hooks on the driver, active or not, without `cuGetProcAddress`.
 pub fn all() -> impl Iterator<Item = &'static DriverHook> {
-    ALWAYS.into_iter().chain(FOR_OFFLOADING).flatten()
+    ALWAYS.into_iter().chain(FOR_OFFLOADING).chain(FOR_READ_BACKS).flatten()
 }

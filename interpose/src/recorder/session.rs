@@ -139,6 +139,12 @@ impl Session {
         ));
     }
 
+    /// The program copied device memory to the host.
+    pub fn read_back(&self, stack: u32, bytes: u64) {
+        let mut line = LineBuffer::<128>::new();
+        self.recorder.log.append(encode::read_back(&mut line, self.elapsed_ns(), self.thread.id, bytes, stack));
+    }
+
     /// Memory that the driver handed out. For `cuMemCreate`d memory, `address` is memlab's number for it.
     pub fn driver_allocated(&self, address: u64, memory: &DriverBlock) {
         self.note_range(); // It may be a block of PyTorch's.

@@ -161,6 +161,13 @@ pub fn step<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, 
     line.into_bytes()
 }
 
+/// `["read",…]`: the program copied `bytes` of device memory to the host.
+pub fn read_back<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, bytes: u64, stack: u32) -> &[u8] {
+    let mut line = buffer.line();
+    line.raw(b"[\"read\",").number(time).field(thread).field(bytes).field(stack).finish(b"]");
+    line.into_bytes()
+}
+
 /// `["range",…]`: `range` is the innermost range that the thread is in from now on (0: none).
 pub fn in_range<const N: usize>(buffer: &mut LineBuffer<N>, time: u64, thread: u32, range: u32) -> &[u8] {
     let mut line = buffer.line();

@@ -76,8 +76,8 @@ impl Model {
                 }
             }
             Record::Keyframe(keyframe) => self.restore(&keyframe),
-            // Only the reader of a file needs the one, and only a plan the other.
-            Record::Skip(_) | Record::Requests(_) => {}
+            // Only the reader of a file needs the first, and only a plan the others.
+            Record::Skip(_) | Record::Requests(_) | Record::ReadBack(_) => {}
             Record::Unknown => self.anomalies.unknown_records += 1,
             event => self.apply_event(&event),
         }

@@ -388,6 +388,26 @@ pub struct Step {
     pub index: u64,
 }
 
+/// `["read",time,thread,bytes,stack]`: the program copied device memory to the host, as `Tensor.item()` does.
+///
+/// ```
+/// use memlab_trace::{decode_line, record::ReadBack, Record};
+/// let record = decode_line(br#"["read",2834022300,1,8,5]"#)?;
+/// assert_eq!(record, Record::ReadBack(ReadBack { time: 2834022300, thread: 1, bytes: 8, stack: 5 }));
+/// # Ok::<(), memlab_trace::DecodeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadBack {
+    /// Nanoseconds since the trace's start.
+    pub time: u64,
+    /// The thread.
+    pub thread: u32,
+    /// Bytes copied.
+    pub bytes: u64,
+    /// The Python stack; 0: none.
+    pub stack: u32,
+}
+
 /// `["range",time,thread,range]`: the thread entered a range that the program names, or left one.
 ///
 /// ```

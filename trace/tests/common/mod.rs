@@ -77,6 +77,7 @@ pub fn encode_record(record: &Record<'_>) -> Vec<u8> {
         }
         Record::Tag(t) => encode::tag(b, t.time, t.device, t.address, t.category, t.bytes, t.root, t.name.as_bytes()),
         Record::Step(s) => encode::step(b, s.time, s.thread, s.index),
+        Record::ReadBack(r) => encode::read_back(b, r.time, r.thread, r.bytes, r.stack),
         Record::InRange(r) => encode::in_range(b, r.time, r.thread, r.range),
         Record::Used(u) => encode::used(b, u.time, u.device, u.used, u.total, u.process),
         Record::Lost(l) => encode::lost(b, l.time, l.events),
