@@ -195,6 +195,12 @@ impl Allocator {
         self.blocks.get_mut(id as usize).and_then(|block| std::mem::replace(block, BlockId::NONE).some())
     }
 
+    /// Bytes of the block of an id; `None`: it has none. A block may be larger than the request, where PyTorch does not split it.
+    pub fn block_size(&self, id: u32) -> Option<u64> {
+        let block = self.blocks.get(id as usize)?.some()?;
+        Some(self.state.blocks[block].size)
+    }
+
     /// The counters now.
     pub fn counters(&self) -> &Counters {
         &self.state.counters

@@ -118,8 +118,12 @@ impl Family {
 
     /// The recorded requests at a batch size, up to the end of the recording.
     pub fn requests(&self, batch: Option<u64>) -> Requests {
-        let sizes = self.sizes(batch);
-        let requests = self.recording.events.iter().map(|event| self.request(*event, &sizes));
+        self.requests_at(&self.sizes(batch))
+    }
+
+    /// The recorded requests with allocations of these sizes.
+    pub(crate) fn requests_at(&self, sizes: &[u64]) -> Requests {
+        let requests = self.recording.events.iter().map(|event| self.request(*event, sizes));
         Requests {
             places: self.recording.places.clone(),
             requests: requests.collect(),

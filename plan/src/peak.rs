@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use memlab_allocator::{Request, Settings};
+use memlab_allocator::{Allocator, Card, Request, Settings};
 use memlab_trace::record::Phase;
 use memlab_trace::{BlockLayer, Category, Line};
 use rustc_hash::FxHashMap;
 
 use crate::family::Family;
-use crate::recording::Allocation;
-use crate::steady::Planned;
+use crate::recording::{Allocation, Event};
+use crate::steady::{Planned, Position};
 
 /// Bytes and blocks of something.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -45,13 +45,11 @@ impl Family {
     /// What is held at the peak of a run with these sizes and settings.
     pub fn peak(&self, planned: &Planned, sizes: &[u64], settings: &Settings) -> PeakView {
         let recording = &self.recording;
-        let live = self.live_at_peak(planned, sizes);
         let (mut categories, mut lines, mut layers) =
             (FxHashMap::default(), FxHashMap::default(), FxHashMap::default());
         let mut allocated = 0;
-        for id in live {
+        for (id, bytes) in self.held_at_peak(planned, sizes, settings) {
             let allocation = &recording.allocations[id as usize];
-            let bytes = settings.round(sizes[id as usize]);
             allocated += bytes;
             add(&mut categories, allocation.category, bytes);
             add(&mut lines, recording.line(allocation), bytes);
@@ -75,46 +73,53 @@ impl Family {
         }
     }
 
-    /// The ids of what is allocated at the peak. Those of repetitions are given by the recorded ones that they repeat.
-    fn live_at_peak(&self, planned: &Planned, sizes: &[u64]) -> Vec<u32> {
-        let mut live: FxHashMap<u32, u32> = FxHashMap::default();
-        let mut apply = |request: Request, recorded: u32| match request {
-            Request::Allocate { id, .. } => {
-                live.insert(id, recorded);
-            }
-            Request::Free { id } | Request::FreeRequested { id } => {
-                live.remove(&id);
-            }
-            _ => {}
+    /// What is allocated at the peak: recorded ids, and bytes of their blocks. A repetition's are given by the recorded ones that
+    /// they repeat.
+    fn held_at_peak(&self, planned: &Planned, sizes: &[u64], settings: &Settings) -> Vec<(u32, u64)> {
+        let mut held = Held {
+            allocator: Allocator::for_requests(&self.requests_at(sizes), settings.clone(), Card::ENDLESS),
+            recorded: FxHashMap::default(),
         };
-        let end = planned.peak.event;
-        let id_of = |event: usize| match self.request(self.recording.events[event], sizes) {
-            Request::Allocate { id, .. } => id,
-            _ => 0,
-        };
-        let events = self.recording.events.len();
-        let (start, period_end) = self.period.map_or((events, events), |period| period.events);
-        let is_repeated = planned.peak.repetition > 0;
-        for event in 0..if is_repeated { period_end } else { end + 1 } {
-            apply(self.request(self.recording.events[event], sizes), id_of(event));
+        let Position { event: end, repetition: last } = planned.peak;
+        let period = self.period.filter(|_| last > 0);
+        let (start, period_end) = period.map_or((0, end + 1), |period| period.events);
+        for event in 0..period_end {
+            held.apply(self, event, Some(self.request(self.recording.events[event], sizes)));
         }
-        if let Some(period) = self.period.filter(|_| is_repeated) {
-            for repetition in 1..=planned.peak.repetition {
-                let is_last = repetition == planned.peak.repetition;
-                let stop = if is_last && end < period_end { end + 1 } else { period_end };
+        if let Some(period) = period {
+            for repetition in 1..=last {
+                let stop = if repetition == last { period_end.min(end + 1) } else { period_end };
                 for event in start..stop {
-                    if let Some(request) = self.repeated(&period, event, repetition, sizes) {
-                        apply(request, id_of(event));
-                    }
+                    held.apply(self, event, self.repeated(&period, event, repetition, sizes));
                 }
             }
-            for event in period_end..(end + 1).max(period_end) {
-                if let Some(request) = self.repeated(&period, event, planned.peak.repetition, sizes) {
-                    apply(request, id_of(event));
-                }
+            // The peak may be in what follows the last step.
+            for event in period_end..=end {
+                held.apply(self, event, self.repeated(&period, event, last, sizes));
             }
         }
-        live.into_values().collect()
+        let Held { allocator, recorded } = held;
+        recorded.into_iter().filter_map(|(id, recorded)| Some((recorded, allocator.block_size(id)?))).collect()
+    }
+}
+
+/// What is allocated, on the way to the peak.
+struct Held {
+    allocator: Allocator,
+    /// The recorded id of each.
+    recorded: FxHashMap<u32, u32>,
+}
+
+impl Held {
+    fn apply(&mut self, family: &Family, event: usize, request: Option<Request>) {
+        let Some(request) = request else { return };
+        // The card is never full.
+        let _ = self.allocator.apply(request);
+        if let (Request::Allocate { id, .. }, Event::Allocate(recorded)) = (request, family.recording.events[event]) {
+            self.recorded.insert(id, recorded);
+        } else if let Request::Free { id } | Request::FreeRequested { id } = request {
+            self.recorded.remove(&id);
+        }
     }
 }
 

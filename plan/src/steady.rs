@@ -1,8 +1,8 @@
 //! Replay until steps repeat exactly.
 //!
 //! After a few steps the allocator still takes new segments now and then, because free memory is cut up differently. The last
-//! recorded step is therefore carried out again and again, until all segments and blocks are what they were one step before:
-//! from then on nothing changes any more.
+//! recorded step is therefore carried out again and again, until all segments and blocks are what they were after an earlier one,
+//! often two before: from then on all repeats.
 
 use memlab_allocator::{Allocator, Card, Counters, OutOfMemory, Request, Settings};
 
@@ -141,7 +141,7 @@ impl<'f> Run<'f> {
     }
 
     fn repeat(&mut self, period: &Period) -> Result<(Steadiness, u32), OutOfMemory> {
-        let mut before = self.allocator.segments();
+        let mut seen = vec![self.allocator.segments()];
         let mut allocated = self.allocator.counters().allocated.current;
         for repetition in 1..=MOST_REPETITIONS {
             for event in period.events.0..period.events.1 {
@@ -150,15 +150,16 @@ impl<'f> Run<'f> {
                 }
             }
             let segments = self.allocator.segments();
-            if segments == before {
-                return Ok((Steadiness::After(repetition - 1), repetition));
+            if seen.contains(&segments) {
+                return Ok((Steadiness::After(repetition), repetition));
             }
             let growth = self.allocator.counters().allocated.current.saturating_sub(allocated);
             if repetition == MOST_REPETITIONS {
                 let steadiness = if growth > 0 { Steadiness::Grows(growth) } else { Steadiness::NotYet };
                 return Ok((steadiness, repetition));
             }
-            (before, allocated) = (segments, allocated + growth);
+            seen.push(segments);
+            allocated += growth;
         }
         Ok((Steadiness::NotYet, 0))
     }

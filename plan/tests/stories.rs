@@ -1,0 +1,202 @@
+//! Plans of programs made up here, whose figures can be worked out by hand.
+
+use memlab_allocator::{Card, Place, Settings};
+use memlab_plan::{Allocation, Event, Family, FamilyError, Recording, Search, Steadiness};
+use memlab_trace::record::Flags;
+use memlab_trace::{Category, Model};
+
+const MIB: u64 = 1 << 20;
+
+/// Writes recordings as one thinks of them.
+struct Program {
+    recording: Recording,
+}
+
+impl Program {
+    fn new() -> Program {
+        Program {
+            recording: Recording {
+                device: 0,
+                allocations: Vec::new(),
+                events: Vec::new(),
+                places: vec![Place::default()],
+                steps: Vec::new(),
+                has_requested_sizes: true,
+                ran_out_of_memory: false,
+                outside: 0,
+                model: Model::new(),
+            },
+        }
+    }
+
+    fn allocate(&mut self, size: u64) -> u32 {
+        let id = self.recording.allocations.len() as u32;
+        self.recording.allocations.push(Allocation {
+            size,
+            place: 0,
+            stack: 0,
+            layer: 0,
+            owner: 0,
+            category: Category::Other,
+            flags: Flags::default(),
+        });
+        self.recording.events.push(Event::Allocate(id));
+        id
+    }
+
+    fn free(&mut self, id: u32) {
+        self.recording.events.push(Event::Free(id));
+    }
+
+    fn end_step(&mut self) {
+        self.recording.steps.push(self.recording.events.len());
+    }
+}
+
+/// Weights of 30 MiB; in each of the steps a batch of 12 MiB for each sample, and a result that lives until the next step.
+fn training(batch: u64, steps: usize) -> Recording {
+    let mut program = Program::new();
+    program.allocate(30 * MIB);
+    let mut result = None;
+    for _ in 0..steps {
+        let activations = program.allocate(12 * MIB * batch);
+        let next = program.allocate(11 * MIB);
+        if let Some(result) = result.replace(next) {
+            program.free(result);
+        }
+        program.free(activations);
+        program.end_step();
+    }
+    program.recording
+}
+
+fn family() -> Family {
+    Family::of_two((4, training(4, 5)), (2, training(2, 5))).unwrap()
+}
+
+#[test]
+fn two_batches_give_every_other() {
+    // GIVEN recordings at batch 2 and 4, in either order
+    let family = family();
+    assert!(family.is_same_order && family.unmatched == 0);
+    assert_eq!(family.recorded_batches(), Some((2, 4)));
+    // WHEN batch 10 is planned
+    let planned = family.run(&family.sizes(Some(10)), &Settings::default(), Card::ENDLESS);
+    // THEN its peak is weights, batch and two results, in segments of their own. (The 12 MiB of a result's segment are not split.)
+    assert_eq!(planned.counters.allocated.peak, (30 + 120 + 2 * 12) * MIB);
+    assert_eq!(planned.counters.reserved.peak, (30 + 120 + 2 * 12) * MIB);
+    assert!(matches!(planned.steadiness, Steadiness::After(_)));
+}
+
+#[test]
+fn the_smallest_card_runs_it_and_a_smaller_one_does_not() {
+    // GIVEN what batch 10 needs beside 100 MiB for the context
+    let family = family();
+    let search = Search::new(&family, Settings::default(), 100 * MIB);
+    let least = search.needs(Some(10)).least;
+    // THEN so much is enough, and 2 MiB less are not
+    assert!(search.fits(Some(10), least) && !search.fits(Some(10), least - 2 * MIB));
+    // AND of the batches, that is the largest for such a card
+    assert_eq!(search.largest_batch(least), 10);
+    assert_eq!(search.largest_batch(least + 12 * MIB), 11);
+    assert_eq!(search.largest_batch(100 * MIB), 0);
+}
+
+#[test]
+fn a_program_that_keeps_more_each_step_is_said_to() {
+    // GIVEN steps that each keep 3 MiB
+    let mut program = Program::new();
+    for _ in 0..5 {
+        let temporary = program.allocate(40 * MIB);
+        program.allocate(3 * MIB);
+        program.free(temporary);
+        program.end_step();
+    }
+    let family = Family::of_one(program.recording);
+    // THEN the plan says so
+    let planned = family.run(&family.sizes(None), &Settings::default(), Card::ENDLESS);
+    assert_eq!(planned.steadiness, Steadiness::Grows(3 * MIB));
+}
+
+#[test]
+fn steps_that_differ_are_not_repeated() {
+    // GIVEN steps of different sizes
+    let mut program = Program::new();
+    for step in 0..5 {
+        let temporary = program.allocate((40 + step) * MIB);
+        program.free(temporary);
+        program.end_step();
+    }
+    let family = Family::of_one(program.recording);
+    // THEN only what was recorded is planned
+    let planned = family.run(&family.sizes(None), &Settings::default(), Card::ENDLESS);
+    assert_eq!(planned.steadiness, Steadiness::Unknown);
+    assert_eq!(planned.counters.allocated.peak, 44 * MIB);
+}
+
+#[test]
+fn two_optimizers_that_take_turns_are_one_period() {
+    // GIVEN steps of two kinds in turn
+    let mut program = Program::new();
+    for step in 0..10 {
+        let temporary = program.allocate(if step % 2 == 0 { 40 * MIB } else { 70 * MIB });
+        program.free(temporary);
+        program.end_step();
+    }
+    let family = Family::of_one(program.recording);
+    // THEN they repeat
+    let planned = family.run(&family.sizes(None), &Settings::default(), Card::ENDLESS);
+    assert!(matches!(planned.steadiness, Steadiness::After(_)));
+}
+
+#[test]
+fn the_peak_names_what_is_held() {
+    // GIVEN batch 10
+    let family = family();
+    let sizes = family.sizes(Some(10));
+    let planned = family.run(&sizes, &Settings::default(), Card::ENDLESS);
+    // WHEN its peak is looked at
+    let peak = family.peak(&planned, &sizes, &Settings::default());
+    // THEN the blocks held then are what is allocated then
+    assert_eq!(peak.allocated, planned.counters.allocated.peak);
+    assert_eq!(peak.categories.len(), 1);
+    assert_eq!((peak.categories[0].1.bytes, peak.categories[0].1.blocks), (peak.allocated, 4));
+}
+
+#[test]
+fn recordings_of_different_programs_are_refused() {
+    // GIVEN two programs that have nothing in common
+    let mut other = Program::new();
+    for _ in 0..40 {
+        let temporary = other.allocate(MIB);
+        other.recording.allocations[temporary as usize].flags = Flags(3);
+        other.free(temporary);
+    }
+    // THEN they are no family
+    let refused = Family::of_two((2, training(2, 5)), (4, other.recording)).err();
+    assert!(matches!(refused, Some(FamilyError::TooDifferent { .. })), "{refused:?}");
+    assert_eq!(Family::of_two((2, training(2, 5)), (2, training(2, 5))).err(), Some(FamilyError::SameBatch(2)));
+}
+
+#[test]
+fn what_only_the_larger_batch_asks_for_is_counted() {
+    // GIVEN a request that only the larger batch makes
+    let low = training(2, 5);
+    let mut program = Program::new();
+    program.allocate(30 * MIB);
+    for _ in 0..5 {
+        let extra = program.allocate(5 * MIB);
+        program.recording.allocations[extra as usize].flags = Flags(2);
+        let activations = program.allocate(48 * MIB);
+        let result = program.allocate(11 * MIB);
+        for id in [extra, activations, result] {
+            program.free(id);
+        }
+        program.end_step();
+    }
+    let family = Family::of_two((2, low), (4, program.recording)).unwrap();
+    // THEN it is taken at its size, and said
+    assert_eq!((family.unmatched, family.unmatched_bytes), (5, 5 * MIB));
+    let planned = family.run(&family.sizes(Some(8)), &Settings::default(), Card::ENDLESS);
+    assert_eq!(planned.counters.allocated.peak, (30 + 5 + 96 + 11) * MIB);
+}
