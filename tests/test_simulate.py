@@ -90,6 +90,23 @@ def test_a_command_under_a_command_has_cards_of_its_own(memlab):
     assert done.stdout.split() == [str((15_095 << 20) - (540 << 20)), "Tesla", "T4"]
 
 
+LOADS = "import ctypes, sys; [ctypes.CDLL(library) for library in sys.argv[1:]]"
+
+
+def test_a_pytorch_without_cuda_is_reported(memlab):
+    # GIVEN libraries with the names of PyTorch's, and a program that has loaded all of them, or those of a build for the CPU
+    names = ["libtorch_cpu.so", "libc10_cuda.so"]
+    for name in names:
+        empty = ["cc", "-shared", "-o", memlab.folder / name, f"-Wl,-soname,{name}", "-x", "c", "/dev/null"]
+        subprocess.run(empty, check=True)
+    with_cuda, without = (
+        simulate(memlab, PYTHON, "-c", LOADS, *(f"./{name}" for name in loaded)) for loaded in (names, names[:1])
+    )
+    # THEN the latter says why there was no GPU, and runs as it would without one
+    assert (with_cuda.returncode, with_cuda.stderr) == (0, "")
+    assert without.returncode == 0 and "built without CUDA" in without.stderr
+
+
 def test_what_cannot_be_run_is_said(memlab):
     # GIVEN a card that nobody made
     done = simulate(memlab, "--card", "a100", "true")

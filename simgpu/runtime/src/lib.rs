@@ -6,7 +6,7 @@
 //! # Layers
 //!
 //! ```text
-//! arrays, device, entry_point, error, graph, stream, thread_exit, unsupported
+//! arrays, cpu_only, device, entry_point, error, graph, stream, thread_exit, unsupported
 //! kernel          modules, symbols and launches
 //! memory          allocations and copies
 //! api             the macros of the entry points
@@ -18,6 +18,7 @@
 mod api;
 mod arrays;
 mod code;
+mod cpu_only;
 mod current;
 mod device;
 mod driver_calls;

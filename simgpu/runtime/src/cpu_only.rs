@@ -1,0 +1,22 @@
+//! A PyTorch without CUDA never looks for a GPU: the process says so when it ends.
+
+use std::ffi::CStr;
+
+extern "C" fn at_exit() {
+    if is_loaded(c"libtorch_cpu.so") && !is_loaded(c"libc10_cuda.so") {
+        eprintln!(
+            "simgpu: the PyTorch of this program is built without CUDA, so it did not use the simulated GPU: run it with a \
+             Python that has a CUDA build (torch.version.cuda)"
+        );
+    }
+}
+
+/// Run by the dynamic linker when the process exits.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;
+
+fn is_loaded(library: &CStr) -> bool {
+    // SAFETY: looks the name up among the loaded libraries, and loads nothing.
+    unsafe { !libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD).is_null() }
+}
