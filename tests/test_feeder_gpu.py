@@ -60,17 +60,24 @@ def test_pinned_slots_and_a_stream(memlab):
         seen.append((batch.slot.number, *pinned, *(copies._stream == stream for stream in computing)))
         return pair, event
     sources.DeviceCopies.start = watched
+    waited, wait_event = [], torch.cuda.Stream.wait_event
+    def watched_wait(stream, event):
+        waited.append(stream == torch.cuda.current_stream())
+        return wait_event(stream, event)
+    torch.cuda.Stream.wait_event = watched_wait
     feeder = feeder_of(2, most_slots=2)
     assert sum(len(inputs) for inputs, outputs in feeder) == SAMPLES
     slot = feeder._engine._ring.slots[0]
     feeder.close()
-    json.dump([seen, torch.from_numpy(slot.inputs).is_pinned()], open("result", "w"))
+    json.dump([seen, waited, torch.from_numpy(slot.inputs).is_pinned()], open("result", "w"))
     """,
     )
-    copies, pinned_after = result
+    copies, waited, pinned_after = result
     # THEN it copies from two pinned slots, not on the stream that computes
     assert {slot for slot, *_ in copies} == {0, 1} and len(copies) == 5
     assert all(what == [True, True, False, False] for _, *what in copies)
+    # AND that one waits for each copy
+    assert waited == [True] * 5
     # AND the slots are unpinned when it is closed
     assert not pinned_after
 

@@ -107,6 +107,7 @@ def test_a_loop_that_saves_its_loader():
         # WHEN it goes on from the checkpoint, THEN with the rest of that epoch
         resumed.load_state_dict(json.loads(checkpoint))
         resumed.set_epoch(1)
+        iter(resumed)  # It tries whether the loader can be iterated.
         assert len(resumed) == 5
         assert [batch["labels"].tolist() for batch in resumed] == epochs[1][3:]
 

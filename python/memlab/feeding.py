@@ -116,7 +116,6 @@ class Feeder:
         self._engine = Engine(configs.budget, configs.batch_size, readers, configs.workers, processes, where, most_slots)
         self._closer = weakref.finalize(self, self._engine.close)
         self._position = Position(0, 0)
-        self._begins_anew = False
 
     @property
     def batch_size(self) -> int:
@@ -159,10 +158,13 @@ class Feeder:
             yield iter(self)
 
     def __iter__(self) -> Epoch:
-        """One epoch: the next, or after `load_state_dict` the rest of the one that was interrupted."""
-        if self._begins_anew:
+        """One epoch: the next, or after `load_state_dict` the rest of the one that was interrupted.
+
+        Reading begins here. An iterator that is thrown away before its first batch does not count: some loops only try
+        whether there is one.
+        """
+        if self._position.begun:
             self._position = Position(self._position.epoch + 1, 0)
-        self._begins_anew = True
         position = self._position
         order = epoch_order(len(self._inputs), self._seed, position.epoch, self._shuffle, self._rank, self._world_size)
         reads = self.batch_size // self.configs.one_read_count
@@ -192,9 +194,8 @@ class Feeder:
 
         The rest of an epoch that `load_state_dict` brought back stays a rest if this is its number.
         """
-        if self._begins_anew or epoch != self._position.epoch:
+        if self._position.begun or epoch != self._position.epoch:
             self._position = Position(epoch, 0)
-            self._begins_anew = False
 
     def state_dict(self) -> dict[str, Any]:
         """Where the training is: epoch, seed, and how many samples of the epoch the loop was given.
@@ -237,7 +238,6 @@ class Feeder:
                 raise ValueError(f"the state has {name}={state[name]}, and this feeder {own}: it would give other samples")
         self._seed = int(state["seed"])
         self._position = Position(int(state["epoch"]), int(state["delivered"]))
-        self._begins_anew = False
 
     def close(self) -> None:
         """Ends threads and worker processes, and frees the memory. Iterating starts them again."""
@@ -279,6 +279,7 @@ class Epoch:
         return self._course.batches - self._taken
 
     def __next__(self) -> Any:
+        self._position.begun = True
         if len(self) == 0:
             raise StopIteration
         if not self._engine.runs(self._source):

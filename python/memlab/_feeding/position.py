@@ -11,3 +11,5 @@ class Position:
 
     epoch: int
     delivered: int
+    begun: bool = False
+    """Whether a loop has asked for a batch: then the next epoch is another one."""
