@@ -96,18 +96,8 @@ class Samples(Dataset[Any]):
         return self.workload.read(number), number
 
 
-def label(number: int) -> list[int]:
-    return [number]
-
-
-class Sides:
-    """The readers of a Feeder: what they yield is what the DataLoader's samples are."""
-
-    def __init__(self, workload: Workload) -> None:
-        self.workload = workload
-
-    def __call__(self, number: int) -> Iterator[Any]:
-        yield self.workload.read(number)
+def label(number: int) -> int:
+    return number
 
 
 def dataloader(workload: Workload, workers: int, device: str) -> Iterable[Any]:
@@ -136,7 +126,7 @@ def feeder(workload: Workload, workers: int, device: str, processes: bool) -> me
         workers=workers,
     )
     ids = range(workload.samples)
-    return memlab.Feeder(config, ids, ids, Sides(workload), label, processes=processes, device=device)
+    return memlab.Feeder(config, ids, ids, workload.read, label, processes=processes, device=device)
 
 
 def samples_per_second(loader: Iterable[Any], device: str, least_seconds: float) -> float:

@@ -43,8 +43,9 @@ def test_batch_size():
     assert config(preferred_batch_size=1000).batch_size == 92
     # AND host memory is one too: two batches, and a sample while it is read
     small = config(cpu="1MiB")
-    assert small.batch_size == 9
-    assert 2 * 9 * (3 * 64 * 64 * 4 + 8) <= 1 << 20
+    row, sample = 3 * 64 * 64 * 4 + 8, 3 * 64 * 64 * 4
+    assert small.batch_size == 8
+    assert 2 * 8 * row + 2 * sample + (64 << 10) <= 1 << 20 < 2 * 9 * row + 2 * sample + (64 << 10)
     assert [one.limited_by for one in (config(), config(preferred_batch_size=16), small)] == [
         "gpu_memory_limit",
         "preferred_batch_size",
@@ -83,11 +84,11 @@ def test_nothing_fits_on_the_gpu():
 
 def test_nothing_fits_in_host_memory():
     # GIVEN the limit that the seed divided by zero with; THEN the error says what would be enough
-    with pytest.raises(memlab.NotEnoughCPURam, match="feeding batches of 2 takes 360 KiB") as caught:
+    with pytest.raises(memlab.NotEnoughCPURam, match="feeding batches of 2 takes 456 KiB") as caught:
         config(cpu="64KiB", one_read_count=2)
     assert isinstance(caught.value, MemoryError)
     # AND it is
-    assert config(cpu="360KiB", one_read_count=2).batch_size == 2
+    assert config(cpu="456KiB", one_read_count=2).batch_size == 2
 
 
 def test_counts():
@@ -99,7 +100,7 @@ def test_counts():
     assert config(samples=0).batch_count == 0
     # AND host memory is counted with both types, not only the input's
     one = memlab.Config("1MiB", None, 1, (64,), (64,), None, np.uint8, np.float64, batch_size=1)
-    assert one.allowed_sample_count == ((1 << 20) - 64 * 8 - (64 << 10)) // (64 + 512)
+    assert one.allowed_sample_count == ((1 << 20) - 2 * 64 * 8 - (64 << 10)) // (64 + 512)
 
 
 def test_types():

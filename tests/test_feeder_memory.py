@@ -7,7 +7,7 @@ import memlab
 import numpy as np
 import pytest
 from conftest import PROGRAMS
-from memlab._feeding.budget import READER_BYTES, HostBudget, ReadingRoom
+from memlab._feeding.budget import HostBudget, ReadingRoom, reader_bytes
 from memlab._feeding.form import SampleForm
 from tools import run_program
 
@@ -15,20 +15,28 @@ PROGRAM = PROGRAMS / "feeder_memory.py"
 
 
 @pytest.mark.parametrize(
-    "workers, how", [(0, "threads"), (2, "threads"), (8, "threads"), (2, "processes"), (8, "processes")]
+    "workers, how, limit",
+    [
+        (0, "threads", 16 << 20),
+        (2, "threads", 16 << 20),
+        (8, "threads", 16 << 20),  # Not all of them start.
+        (8, "threads", 32 << 20),
+        (2, "processes", 16 << 20),
+        (8, "processes", 16 << 20),
+        (8, "processes", 32 << 20),
+    ],
 )
-def test_host_memory_of_all_processes(memlab, workers, how):
-    # GIVEN 192 samples of 1 MiB, in batches of 4
-    # WHEN two epochs are fed within 16 MiB
-    result = run_program(memlab, PROGRAM, "feeder", "16MiB", 4, workers, how, preload=False)
+def test_host_memory_of_all_processes(memlab, workers, how, limit):
+    # GIVEN 192 samples of 1 MiB, in batches of 4; WHEN two epochs are fed within a limit
+    result = run_program(memlab, PROGRAM, "feeder", limit, 4, workers, how, preload=False)
     # THEN all processes of the feeder together have never grown by more
     assert result["rows"] == 2 * 192
-    assert (8 << 20) < result["grown_bytes"] <= (16 << 20)
+    assert (8 << 20) < result["grown_bytes"] <= limit
 
 
 def test_host_memory_on_the_way_to_a_gpu(memlab):
     # GIVEN the same, copied to the GPU from pinned slots; THEN it holds no more
-    result = run_program(memlab, PROGRAM, "feeder", "24MiB", 4, 2, "threads", "cuda", preload=False)
+    result = run_program(memlab, PROGRAM, "feeder", 24 << 20, 4, 2, "threads", "cuda", preload=False)
     assert result["rows"] == 2 * 192
     assert result["grown_bytes"] <= (24 << 20)
     # AND on the card there are the batch of the loop, those that wait, and one that is being copied
@@ -55,8 +63,8 @@ def forms(sample):
 
 
 def test_readers_wait_for_room():
-    # GIVEN samples that turn out to take two fifths of the room
-    room = ReadingRoom(10 * READER_BYTES)
+    # GIVEN samples of which two can be read at a time
+    room = ReadingRoom(5 * reader_bytes(1000) // 2)
     inside, most = 0, []
     lock = threading.Lock()
 
@@ -70,7 +78,7 @@ def test_readers_wait_for_room():
             time.sleep(0.001)
             with lock:
                 inside -= 1
-            room.leave(taken, 3 * READER_BYTES)  # And as much as a reader takes beside.
+            room.leave(taken, 1000)
 
     threads = [threading.Thread(target=read) for _ in range(6)]
     for thread in threads:
@@ -88,6 +96,6 @@ def test_a_sample_that_takes_more_than_said():
         return memlab.Feeder(config, range(3), range(3), lambda number: [np.zeros(100_000)], lambda number: [number])
 
     # WHEN the limit leaves no room for that, THEN the error says how much would
-    with pytest.raises(memlab.NotEnoughCPURam, match=r"a sample takes 845 KiB when it is read, .* at least 537 KiB more"):
-        next(iter(feeder_of("700KiB")))
-    assert len(list(feeder_of("1300KiB"))) == 3
+    with pytest.raises(memlab.NotEnoughCPURam, match=r"a sample takes 781 KiB when it is read, .* at least 1.09 MiB more"):
+        next(iter(feeder_of("900KiB")))
+    assert len(list(feeder_of("2100KiB"))) == 3

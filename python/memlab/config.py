@@ -88,7 +88,7 @@ class Config:
     ...     input_shape=(3, 224, 224), output_shape=(), network=None,
     ...     input_dtype=numpy.uint8, output_dtype=numpy.int64, one_read_count=2, batch_size=15)
     >>> config.batch_size, config.batch_count, config.allowed_sample_count
-    (14, 143, 443)
+    (14, 143, 441)
     """
 
     def __init__(

@@ -37,8 +37,9 @@ class Feeder:
         configs: a `memlab.Config`: shapes and types, batch size, memory, workers.
         input_list, output_list: identities of the samples, which the readers understand: names, numbers, or anything else.
         read_input: takes an identity; yields, or returns a list of, ``configs.one_read_count`` arrays or tensors of
-            ``configs.input_shape``. With a parameter `rng` it also gets a NumPy generator, the same for input and output of
-            a sample, which depends on nothing but seed, epoch and sample: augmentation that a resumed training repeats.
+            ``configs.input_shape``; if that is one, it may return the sample itself. With a parameter `rng` it also gets a
+            NumPy generator, the same for input and output of a sample, which depends on nothing but seed, epoch and sample:
+            augmentation that a resumed training repeats.
         get_output: the same for outputs.
         apply_on_input_batch, apply_on_output_batch: called with each batch, on the device if there is one; what they return
             is the batch then. They run in the loop's thread.

@@ -109,7 +109,7 @@ def loader(kind, limit, batch, workers, in_processes, device):
 
 
 def main():
-    kind, limit, batch, workers, how, *device = sys.argv[1:]
+    kind, limit, batch, workers, how, *device = sys.argv[1:]  # The limit in bytes.
     most, stop = 0, threading.Event()
 
     def watch():
@@ -127,7 +127,7 @@ def main():
     warm_up(how == "processes", *(device or [None]))
     stop.set()
     watching[0].join()
-    feeder = loader(kind, limit, int(batch), int(workers), how == "processes", *(device or [None]))
+    feeder = loader(kind, int(limit), int(batch), int(workers), how == "processes", *(device or [None]))
     first = iter(feeder)  # Workers start, and wait.
     start = settled()
     most = 0

@@ -12,18 +12,28 @@ from memlab._paging.sizes import readable
 # One is filled while the other is computed on, or copied to the device.
 FEWEST_SLOTS = 2
 
-# What a reader takes beside its sample: the stack of its thread, the allocator's headers and what it keeps for itself.
-READER_BYTES = 64 << 10
+# What a reader takes beside samples: the stack of its thread and the C library's tables.
+_READER_BYTES = 64 << 10
+
+
+def reader_bytes(sample_bytes: int) -> int:
+    """What a thread or process that reads samples of this size holds.
+
+    The C library keeps about as much as the last sample took (its threshold for giving memory back grows with what is
+    freed), and does not always use just that for the next one.
+    """
+    return 2 * sample_bytes + _READER_BYTES
 
 
 class HostBudget:
     """What fits into `limit` bytes.
 
-    A reader is taken to hold one side of one sample in all its variations; `ReadingRoom` corrects that when it has seen one.
+    A sample, while it is read, is taken to be one side in all its variations; `ReadingRoom` corrects that when it has seen
+    one.
 
     >>> budget = HostBudget(1 << 20, SampleForm((1024,), "uint8"), SampleForm((), "int64"), one_read_count=2)
     >>> budget.row_bytes, budget.read_bytes, budget.allowed_rows, budget.largest_batch
-    (1032, 67584, 950, 472)
+    (1032, 69632, 948, 472)
     """
 
     def __init__(self, limit: int, inputs: SampleForm, outputs: SampleForm, one_read_count: int) -> None:
@@ -32,7 +42,7 @@ class HostBudget:
         self.outputs = outputs
         self.one_read_count = one_read_count
         self.row_bytes = inputs.nbytes + outputs.nbytes
-        self.read_bytes = one_read_count * max(inputs.nbytes, outputs.nbytes) + READER_BYTES
+        self.read_bytes = reader_bytes(one_read_count * max(inputs.nbytes, outputs.nbytes))
 
     def layout(self, batch_size: int) -> BatchLayout:
         return BatchLayout(self.inputs, self.outputs, batch_size)
@@ -87,21 +97,20 @@ class ReadingRoom:
             self._taken += taken
             return taken
 
-    def leave(self, taken: int, read_bytes: int) -> None:
-        """Gives back what `enter` returned, and tells what the read took; 0 if it failed.
+    def leave(self, taken: int, sample_bytes: int) -> None:
+        """Gives back what `enter` returned, and tells what a sample took; 0 if it failed.
 
         Raises:
             NotEnoughCPURam: alone it takes more than there is.
         """
         with self._condition:
             self._taken -= taken
-            if read_bytes:
-                read_bytes += READER_BYTES
-            self._largest_read = max(self._largest_read, read_bytes)
+            needed = reader_bytes(sample_bytes) if sample_bytes else 0
+            self._largest_read = max(self._largest_read, needed)
             self._condition.notify_all()
-        if read_bytes > self.nbytes:
+        if needed > self.nbytes:
             raise NotEnoughCPURam(
-                f"a sample takes {readable(read_bytes)} when it is read, and cpu_memory_limit leaves "
-                f"{readable(self.nbytes)} beside the batches: read it in the type that the Config says, yield one variation "
-                f"at a time, or give at least {readable(read_bytes - self.nbytes)} more"
+                f"a sample takes {readable(sample_bytes)} when it is read, for which a reader needs {readable(needed)}, and "
+                f"cpu_memory_limit leaves {readable(self.nbytes)} beside the batches: read it in the type that the Config "
+                f"says, yield one variation at a time, or give at least {readable(needed - self.nbytes)} more"
             )

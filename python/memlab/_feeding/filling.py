@@ -48,12 +48,12 @@ class Course:
         first = batch * self.batch_reads
         for offset in range(0, self.reads(batch), self.chunk_reads):
             count = min(self.chunk_reads, self.reads(batch) - offset)
-            indices = self.order[first + offset : first + offset + count].tolist()
+            indices = self.order[first + offset : first + offset + count]
             yield Chunk(
                 first_row=offset * self.one_read_count,
-                indices=indices,
-                inputs=[self.inputs[index] for index in indices],
-                outputs=[self.outputs[index] for index in indices],
+                indices=indices.tolist(),
+                inputs=self.inputs.at(indices),
+                outputs=self.outputs.at(indices),
                 seed=self.seed,
                 epoch=self.epoch,
             )
@@ -190,10 +190,10 @@ class Filling:
                 self._changed.notify_all()
 
     def _read(self, reader: ChunkReader, chunk: Chunk, batch: FilledBatch) -> bool:
-        taken, read_bytes = self._room.enter(), 0
+        taken, sample_bytes = self._room.enter(), 0
         try:
             read = reader.read(chunk, batch.slot)
-            read_bytes = read.read_bytes
+            sample_bytes = read.sample_bytes
         finally:
-            self._room.leave(taken, read_bytes)
+            self._room.leave(taken, sample_bytes)
         return read.tensors

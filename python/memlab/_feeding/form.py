@@ -35,11 +35,11 @@ class SampleForm:
     >>> form = SampleForm((3, 2), "float32")
     >>> form.nbytes
     24
-    >>> row = np.empty(form.shape, form.dtype)
-    >>> form.write(np.ones((3, 2)), row)  # float64 to float32
+    >>> rows = np.zeros((2, *form.shape), form.dtype)
+    >>> form.write(np.ones((3, 2)), rows, row=1)  # float64 to float32
     48
-    >>> row.sum()
-    np.float32(6.0)
+    >>> rows.sum(axis=(1, 2)).tolist()
+    [0.0, 6.0]
     """
 
     def __init__(self, shape: Sequence[int] | int, dtype: Any) -> None:
@@ -50,21 +50,29 @@ class SampleForm:
         if self.dtype.hasobject:
             raise TypeError(f"dtype {self.dtype}: must be a type of fixed size")
         self.nbytes: int = math.prod(self.shape) * self.dtype.itemsize
+        # Python's own numbers, for a sample that is one number: NumPy says so if they are too large.
+        numbers = {"f": (int, float), "i": (int,), "u": (int,), "b": (bool,)}.get(self.dtype.kind, ())
+        self._numbers = numbers if self.shape == () else ()
 
-    def write(self, sample: Any, row: NDArray[Any]) -> int:
-        """Copies a sample into its row, and returns the bytes that it took itself.
+    def fits_as_it_is(self, sample: Any) -> bool:
+        """Whether it can be assigned to a row: most samples are of the right shape and type."""
+        if isinstance(sample, np.ndarray):
+            return sample.shape == self.shape and sample.dtype == self.dtype
+        return type(sample) in self._numbers
+
+    def write(self, sample: Any, rows: NDArray[Any], row: int) -> int:
+        """Copies a sample into its row of a batch, and returns the bytes that it took itself.
 
         Raises:
             TypeError, ValueError: it has another shape, or a type that would lose its meaning.
         """
-        array = as_array(sample)
+        array = sample if type(sample) is np.ndarray else as_array(sample)
         if array.shape != self.shape:
             raise ValueError(f"has shape {array.shape}; the Config says {self.shape}")
-        try:
-            np.copyto(row, array, casting="same_kind")
-        except TypeError:
-            raise TypeError(f"is {array.dtype}; the Config says {self.dtype}, to which that is not converted") from None
-        return int(array.nbytes)
+        if array.dtype != self.dtype and not np.can_cast(array.dtype, self.dtype, "same_kind"):
+            raise TypeError(f"is {array.dtype}; the Config says {self.dtype}, to which that is not converted")
+        rows[row] = array
+        return array.nbytes
 
 
 def is_tensor(sample: Any) -> bool:

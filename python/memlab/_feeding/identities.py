@@ -16,8 +16,8 @@ class Identities:
     are. Everything else stays what it was, in one array of objects.
 
     >>> names = Identities(["a.png", "ä.png"])
-    >>> names[1], len(names), names.nbytes
-    ('ä.png', 2, 35)
+    >>> names.at(np.array([1, 0])), len(names), names.nbytes
+    (['ä.png', 'a.png'], 2, 35)
     """
 
     def __init__(self, given: Sequence[Any]) -> None:
@@ -39,12 +39,14 @@ class Identities:
     def __len__(self) -> int:
         return len(self._values) if self._ends is None else len(self._ends) - 1
 
-    def __getitem__(self, index: int) -> Any:
+    def at(self, indices: NDArray[np.int64]) -> list[Any]:
+        """Those with these numbers, as Python's own types where there is one."""
         if self._ends is None:
-            value = self._values[index]
-            return value.item() if isinstance(value, np.generic) else value
-        start, end = self._ends[index : index + 2]
-        return self._values[start:end].tobytes().decode("utf-8", "surrogateescape")
+            chosen = self._values[indices]
+            return list(chosen) if chosen.ndim > 1 else chosen.tolist()
+        starts, ends = self._ends[indices].tolist(), self._ends[indices + 1].tolist()
+        texts = (self._values[start:end].tobytes() for start, end in zip(starts, ends, strict=True))
+        return [text.decode("utf-8", "surrogateescape") for text in texts]
 
     @property
     def nbytes(self) -> int:

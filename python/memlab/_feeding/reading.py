@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Chunk:
 class ChunkRead:
     """What is known after a chunk was read."""
 
-    read_bytes: int
+    sample_bytes: int
     """The most that one side of one sample took."""
     tensors: bool
     """Whether the readers yield PyTorch's tensors."""
@@ -61,40 +61,52 @@ class SampleReaders:
             row = chunk.first_row
             for index, identity in zip(chunk.indices, identities, strict=True):
                 try:
-                    # Both sides of a sample get the same random numbers: what flips an image flips its mask.
-                    rng = {"rng": np.random.default_rng([chunk.seed, chunk.epoch, index])} if takes_rng else {}
-                    variations = reader(identity, **rng)
-                    read = self._write(variations, form, side_rows[row : row + self._one_read_count])
+                    if takes_rng:
+                        # Both sides of a sample get the same random numbers: what flips an image flips its mask.
+                        variations = reader(identity, rng=np.random.default_rng([chunk.seed, chunk.epoch, index]))
+                    else:
+                        variations = reader(identity)
+                    held_bytes, are_tensors = self._write(variations, form, side_rows, row)
                 except Exception as error:
                     what = f"{side} of sample {identity!r} (number {index}): {type(error).__name__}: {error}"
                     raise SampleError(what, identity, index, side) from error
-                most, tensors = max(most, read.read_bytes), tensors or read.tensors
+                if held_bytes > most:
+                    most = held_bytes
+                tensors = tensors or are_tensors
                 row += self._one_read_count
         return ChunkRead(most, tensors)
 
-    def _write(self, variations: Any, form: SampleForm, rows: NDArray[Any]) -> ChunkRead:
-        held_bytes = 0
-        if isinstance(variations, np.ndarray) or is_tensor(variations):
+    def _write(self, variations: Any, form: SampleForm, rows: NDArray[Any], first: int) -> tuple[int, bool]:
+        """Copies the variations of a sample into its rows.
+
+        Returns the bytes that were held at a time, and whether the variations are tensors.
+        """
+        if self._one_read_count == 1 and form.fits_as_it_is(variations):
+            rows[first] = variations
+            return form.nbytes, False
+        held_bytes, tensors, together = 0, False, False
+        if isinstance(variations, (list, tuple)):
+            together = True
+        elif isinstance(variations, np.ndarray) or is_tensor(variations):
+            if self._one_read_count == 1 and variations.shape == form.shape:
+                return form.write(variations, rows, first), is_tensor(variations)  # The sample itself.
             held_bytes = variations.nbytes
-            if self._one_read_count == 1 and tuple(variations.shape) == form.shape:
-                variations = [variations]  # The sample itself.
-        written, most, tensors = 0, 0, False
-        for sample in _iterate(variations):
-            if written == len(rows):
-                raise ValueError(f"yields more than one_read_count={len(rows)} variations")
-            # `rows[written]` would be a copy where a sample is a single number.
-            nbytes = form.write(sample, rows[written : written + 1].reshape(form.shape))
-            held_bytes += nbytes if isinstance(variations, (list, tuple)) else 0
-            written, most, tensors = written + 1, max(most, nbytes), tensors or is_tensor(sample)
-        if written < len(rows):
-            raise ValueError(f"yields {written} variations; one_read_count is {len(rows)}")
-        return ChunkRead(max(most, held_bytes), tensors)
-
-
-def _iterate(variations: Any) -> Iterator[Any]:
-    if not isinstance(variations, Iterable):
-        raise TypeError(f"gives {type(variations).__name__}; must be a generator or an iterable of arrays or tensors")
-    return iter(variations)
+        elif not isinstance(variations, Iterable):
+            raise TypeError(f"gives {type(variations).__name__}; must be a generator or an iterable of arrays or tensors")
+        row, end = first, first + self._one_read_count
+        for sample in variations:
+            if row == end:
+                raise ValueError(f"yields more than one_read_count={self._one_read_count} variations")
+            nbytes = form.write(sample, rows, row)
+            if together:
+                held_bytes += nbytes
+            elif nbytes > held_bytes:
+                held_bytes = nbytes
+            tensors = tensors or is_tensor(sample)
+            row += 1
+        if row < end:
+            raise ValueError(f"yields {row - first} variations; one_read_count is {self._one_read_count}")
+        return held_bytes, tensors
 
 
 def _parameters(reader: Reader) -> Iterable[str]:
