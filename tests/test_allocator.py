@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from conftest import PROGRAMS, PYTHON, ROOT
 
 # What is set, and whether requests also go to a private pool.

@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 const INTERVALS: usize = 16;
 
 /// Since this version of PyTorch segments are numbered, and equal blocks are taken in the order of those numbers.
-const OLDEST_FIRST_SINCE: (u32, u32) = (2, 12);
+const OLDEST_FIRST_SINCE: (u32, u32) = (2, 13);
 
 /// Settings that change nothing here: they concern host memory, threads and locks.
 const WITHOUT_EFFECT: &[&str] = &[

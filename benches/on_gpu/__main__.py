@@ -98,9 +98,7 @@ def main():
         sys.exit(f"on_gpu: cannot even ask PyTorch for its devices: {failed}")
     if not facts["devices"]:
         harness.close()
-        sys.exit(
-            "on_gpu: PyTorch finds no GPU here.\nTo try the script itself: SIMGPU=simgpu/simgpu benches/on_gpu.sh"
-        )
+        sys.exit("on_gpu: PyTorch finds no GPU here.\nTo try the script itself: SIMGPU=simgpu/simgpu benches/on_gpu.sh")
     harness.log(json.dumps(facts, indent=1))
 
     def chosen(checks):

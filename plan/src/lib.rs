@@ -30,6 +30,6 @@ mod steady;
 
 pub use family::{Family, FamilyError};
 pub use peak::{Holding, PeakView};
-pub use recording::{Allocation, Event, Recording, RecordingError};
+pub use recording::{Allocation, Event, ReadBacks, Recording, RecordingError};
 pub use search::{Needs, Search};
 pub use steady::{Planned, Steadiness};

@@ -43,6 +43,17 @@ pub enum Event {
     Allocate(u32),
 }
 
+/// What a line read back from the device.
+#[derive(Clone, Debug)]
+pub struct ReadBacks {
+    /// The line; `None`: outside Python.
+    pub line: Option<Arc<Line>>,
+    /// How often.
+    pub count: u64,
+    /// Bytes of all of it.
+    pub bytes: u64,
+}
+
 /// A recorded run on one device.
 pub struct Recording {
     /// The device.
@@ -61,6 +72,8 @@ pub struct Recording {
     pub ran_out_of_memory: bool,
     /// Bytes of the device that the process held outside PyTorch's allocator, at most: workspaces of libraries and others.
     pub outside: u64,
+    /// What the program read back from the device, by line. On a simulated card that is zeros.
+    pub read_backs: Vec<ReadBacks>,
     /// The state of the process at the end, with the names of everything.
     pub model: Model,
 }

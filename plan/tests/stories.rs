@@ -24,6 +24,7 @@ impl Program {
                 has_requested_sizes: true,
                 ran_out_of_memory: false,
                 outside: 0,
+                read_backs: Vec::new(),
                 model: Model::new(),
             },
         }

@@ -11,7 +11,6 @@ import random
 import sys
 
 import torch
-
 from memlab import _native
 
 MIB = 1 << 20

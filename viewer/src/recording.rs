@@ -81,6 +81,10 @@ impl Recorder {
         command.env("LD_PRELOAD", ld_preload(&find_library()?, before)?);
         command.env("MEMLAB_OUTPUT", &trace).env("MEMLAB_PLAN_STEPS", self.steps.to_string());
         command.env("MEMLAB_PLAN_SECONDS", self.seconds.to_string());
+        // On a simulated card they are zeros: a plan names their lines.
+        if self.simulation.is_some() {
+            command.env("MEMLAB_READBACKS", "1");
+        }
         command.env("PYTHONPATH", before_others(&startup, env::var_os("PYTHONPATH")));
         // Sets of strings have the same order in all recordings.
         command.env("PYTHONHASHSEED", "0");

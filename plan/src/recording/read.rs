@@ -6,13 +6,14 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use memlab_allocator::Place;
 use memlab_trace::record::{Alloc, Asked, AskedKind, Flags, Requests};
-use memlab_trace::{BlockView, Category, Model, Record, Sink, read_whole};
+use memlab_trace::{BlockView, Category, Line, Model, Record, Sink, read_whole};
 use rustc_hash::FxHashMap;
 
-use super::{Allocation, Event, Recording, RecordingError};
+use super::{Allocation, Event, ReadBacks, Recording, RecordingError};
 
 impl Recording {
     /// Reads a trace: the run on the device on which most was allocated.
@@ -57,6 +58,8 @@ struct Device {
 struct Reading {
     model: Model,
     devices: FxHashMap<i32, Device>,
+    /// How often, and how many bytes, by stack.
+    read_backs: FxHashMap<u32, (u64, u64)>,
 }
 
 impl Sink for Reading {
@@ -82,6 +85,10 @@ impl Sink for Reading {
             }
             Record::Step(_) => self.devices.values_mut().for_each(Device::step_ended),
             Record::Requests(part) => self.asked(part),
+            Record::ReadBack(event) => {
+                let (count, bytes) = self.read_backs.entry(event.stack).or_default();
+                (*count, *bytes) = (*count + 1, bytes.saturating_add(event.bytes));
+            }
             _ => {}
         }
         self.model.apply(record);
@@ -116,7 +123,8 @@ impl Reading {
             let block = &mut device.blocks[*block as usize];
             block.turned_out(self.model.block(index, block.address));
         }
-        Ok(device.into_recording(index, self.model))
+        let read_backs = read_backs_by_line(&self.read_backs, &self.model);
+        Ok(Recording { read_backs, ..device.into_recording(index, self.model) })
     }
 }
 
@@ -178,6 +186,7 @@ impl Device {
             has_requested_sizes: is_noted,
             ran_out_of_memory: self.asked.iter().any(|asked| asked.kind == AskedKind::OutOfMemory),
             outside: self.most_outside,
+            read_backs: Vec::new(),
             model,
         }
     }
@@ -188,6 +197,19 @@ impl Allocation {
         let Block { bytes, stack, layer, flags, category, owner, .. } = *block;
         Allocation { size: bytes, place: 0, stack, layer, owner, category, flags }
     }
+}
+
+/// Most frequent first.
+fn read_backs_by_line(by_stack: &FxHashMap<u32, (u64, u64)>, model: &Model) -> Vec<ReadBacks> {
+    let mut by_line: FxHashMap<Option<Arc<Line>>, (u64, u64)> = FxHashMap::default();
+    for (stack, (count, bytes)) in by_stack {
+        let all = by_line.entry(model.line_of(*stack)).or_default();
+        *all = (all.0 + count, all.1.saturating_add(*bytes));
+    }
+    let read_backs = by_line.into_iter().map(|(line, (count, bytes))| ReadBacks { line, count, bytes });
+    let mut read_backs: Vec<ReadBacks> = read_backs.collect();
+    read_backs.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.line.cmp(&b.line)));
+    read_backs
 }
 
 /// Streams are told apart by their first use: their handles differ from run to run.

@@ -15,8 +15,11 @@ use crate::text;
 /// Settings of the allocator that are tried beside today's.
 const TRIED: [&str; 3] = ["", "expandable_segments:True", "max_split_size_mb:256"];
 
-/// A batch is recommended other settings only if they save so much of the card: 1 %.
+/// Other settings are recommended if they allow a larger batch, or save a hundredth of the card.
 const WORTH_SAYING: u64 = 100;
+
+/// How many lines that read values back are named.
+const SHOWN_READ_BACKS: usize = 5;
 
 /// The card that is planned for.
 #[derive(Clone, Debug, Serialize)]
@@ -328,8 +331,27 @@ fn warnings(question: &Question, needs: &Needs, shown: Option<u64>) -> Vec<Strin
             format::bytes(card.context_bytes, Units::Auto)
         ));
     }
+    warnings.extend(read_backs(family));
     warnings.extend(family.recording.model.warnings().iter().cloned());
     warnings
+}
+
+/// The lines that read values back, if there are any.
+fn read_backs(family: &Family) -> Option<String> {
+    let names = Names { family };
+    let all = &family.recording.read_backs;
+    let shown = all.iter().take(SHOWN_READ_BACKS);
+    let shown: Vec<String> =
+        shown.map(|read| format!("{} ({} times)", names.line(read.line.as_ref()), read.count)).collect();
+    let more = all.len().saturating_sub(SHOWN_READ_BACKS);
+    let more = if more > 0 { format!(" and {} more", format::counted(more as u64, "line")) } else { String::new() };
+    (!all.is_empty()).then(|| {
+        format!(
+            "values read back from the GPU are 0 on a simulated card. If sizes depend on one of these, what it takes is planned too \
+             small, and --on gpu is right: {}{more}",
+            shown.join(", ")
+        )
+    })
 }
 
 fn holdings<K>(all: &[(K, memlab_plan::Holding)], name: impl Fn(&K) -> String) -> Vec<HoldingRow> {

@@ -1,12 +1,14 @@
-"""What `memlab plan` has a Python program do beside its own work: note what PyTorch's allocator is asked for, and end soon.
+"""What `memlab plan` has a Python program do beside its own work: note what PyTorch's allocator is asked for, and end.
 
-Python runs this file at its start, as `sitecustomize`, in the program and in each Python that it starts. The notes are those of
-PyTorch itself (`torch.cuda.memory._record_memory_history`), which has the sizes before rounding; libmemlab.so writes them to
-the trace. In the environment: MEMLAB_PLAN_STEPS, how often an optimizer steps before the program ends, and MEMLAB_PLAN_SECONDS.
+Python runs this file at its start, as `sitecustomize`, in the program and in each Python that it starts. The notes are
+those of PyTorch itself (`torch.cuda.memory._record_memory_history`), which has the sizes before rounding; libmemlab.so
+writes them to the trace. In the environment: MEMLAB_PLAN_STEPS, how many optimizer steps are recorded before the program
+is ended, and MEMLAB_PLAN_SECONDS, when it is ended at the latest.
 """
 
 import array
 import atexit
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -63,10 +65,8 @@ class Recording:
             return
         self.write()
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-            except (OSError, ValueError):
-                pass
         os._exit(0)
 
     def write(self):

@@ -1,0 +1,185 @@
+"""`memlab plan` against PyTorch on the simulated GPU: what is planned from two small batches is what others take."""
+
+import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import PROGRAMS, PYTHON
+
+PLANNED = PROGRAMS / "planned.py"
+LANGUAGE = ["gpt", "gpt-amp", "gpt-eager", "gpt-recompute", "accumulated", "lstm"]
+KINDS = [*LANGUAGE, "resnet", "unet", "gan", "hf-gpt2", "hf-llama", "hf-vit", "trainer"]
+PREDICTED = [9, 24]
+
+
+def plan(memlab, *arguments, program=(), env=None):
+    command = [memlab.command, "plan", *arguments, *(["--", PYTHON, *program] if program else [])]
+    return subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        cwd=memlab.folder,
+        env=memlab.environment(**(env or {})),
+        timeout=300,
+    )
+
+
+def planned(memlab, *arguments, program, env=None):
+    done = plan(memlab, "--json", *arguments, program=program, env=env)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def peaks(memlab, *program, memory="80GiB", env=None):
+    """What PyTorch's counters say after the program itself has run; None if it ran out of memory."""
+    run = memlab.run(PYTHON, *program, simgpu=("--card", "h100"), memory=memory, preload=False, env=env)
+    if "OutOfMemoryError" in run.errors:
+        return None
+    assert run.code == 0, run.errors
+    return json.loads(run.output.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_small_batches_give_the_others_to_the_byte(memlab, kind):
+    """GIVEN a training planned from steps at batch 2 and 4
+    WHEN it runs at other batches
+    THEN PyTorch's peaks of allocated and reserved memory are the planned ones."""
+    batches = ",".join(map(str, PREDICTED))
+    answer = planned(memlab, "--batch", "2,4", "--predict", batches, program=(PLANNED, kind, "--batch", "{batch}"))
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda batch: peaks(memlab, PLANNED, kind, "--batch", batch), PREDICTED))
+    rows = [[row["peak_allocated_bytes"], row["peak_reserved_bytes"]] for row in answer["batches"]]
+    assert rows == runs
+
+
+def test_the_largest_batch_runs_and_one_more_does_not(memlab):
+    """GIVEN the largest batch for a card, and the smallest card for it
+    WHEN it runs there
+    THEN it runs, and does not on a card with 2 MiB less, nor at the next batch on the first card."""
+    program = (PLANNED, "gpt", "--batch", "{batch}")
+    answer = planned(memlab, "--card", "2GiB", program=program)
+    largest = answer["largest_batch"]
+    assert largest > 40
+    (needed,) = [row["needed_bytes"] for row in answer["batches"] if row["batch"] == largest]
+    assert answer["card_bytes"] - needed < 32 << 20
+    cases = [(largest, 2 << 30), (largest, needed), (largest, needed - (2 << 20)), (largest + 1, 2 << 30)]
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda case: peaks(memlab, PLANNED, "gpt", "--batch", case[0], memory=f"{case[1]}B"), cases))
+    assert [run is not None for run in runs] == [True, True, False, False]
+
+
+def test_other_settings_of_the_allocator_are_planned_from_the_same_recording(memlab):
+    """GIVEN a plan under expandable segments, recorded without
+    WHEN the program runs under them
+    THEN it reserves what was planned, and the plan without recommends them if they are better."""
+    settings = "expandable_segments:True"
+    program = (PLANNED, "gpt", "--batch", "{batch}")
+    answer = planned(memlab, "--predict", "24", "--allocator", settings, program=program)
+    run = peaks(memlab, PLANNED, "gpt", "--batch", "24", env={"PYTORCH_CUDA_ALLOC_CONF": settings})
+    (row,) = answer["batches"]
+    assert [row["peak_allocated_bytes"], row["peak_reserved_bytes"]] == run
+    today, *others = answer["settings"]
+    assert (today["settings"], today["is_current"]) == (settings, True)
+    assert {other["settings"] for other in others} >= {"", "max_split_size_mb:256"}
+
+
+def test_a_batch_below_the_recorded_ones_is_recorded_itself(memlab):
+    """GIVEN batch 1, at which other kernels run
+    WHEN it is asked for beside batch 2 and 4
+    THEN it is right too."""
+    answer = planned(memlab, "--predict", "1", program=(PLANNED, "gpt", "--batch", "{batch}"))
+    (row,) = answer["batches"]
+    assert [row["peak_allocated_bytes"], row["peak_reserved_bytes"]] == peaks(memlab, PLANNED, "gpt", "--batch", "1")
+
+
+def test_the_peak_is_told_by_category_line_and_layer(memlab):
+    """GIVEN a plan
+    WHEN its peak is looked at
+    THEN categories, lines and layers each sum to what is allocated, and the largest of them are the program's."""
+    answer = planned(memlab, "--predict", "8", program=(PLANNED, "gpt", "--batch", "{batch}"))
+    peak = answer["peak"]["allocated_bytes"]
+    for part in ("categories", "lines", "layers"):
+        assert sum(row["bytes"] for row in answer[part]) == peak, part
+    assert answer["categories"][0]["name"] == "activations"
+    assert any("planned.py:" in row["name"] for row in answer["lines"][:3])
+    assert answer["peak"]["phase"] in ("forward", "backward")
+
+
+def test_traces_that_were_kept_give_the_same_plan(memlab):
+    """GIVEN the traces of a plan
+    WHEN they are planned with
+    THEN the figures are the same."""
+    arguments = ("--predict", "8,16", "--card", "24GiB")
+    first = planned(memlab, *arguments, "--keep", "kept", program=(PLANNED, "gan", "--batch", "{batch}"))
+    done = plan(memlab, "--json", *arguments, "--batch", "2,4", "kept/batch-2.jsonl", "kept/batch-4.jsonl")
+    assert done.returncode == 0, done.stderr
+    again = json.loads(done.stdout)
+    assert [again[part] for part in ("batches", "largest_batch", "lines")] == [
+        first[part] for part in ("batches", "largest_batch", "lines")
+    ]
+
+
+def test_a_program_without_a_batch_size_is_planned_as_it_is(memlab):
+    """GIVEN a command without {batch}
+    WHEN it is planned for a card that is too small, as text
+    THEN the plan says that it does not fit, what would have to go, and who holds most."""
+    done = plan(memlab, "--card", "1GiB", program=(PLANNED, "gpt", "--batch", "64"), env={"COLUMNS": 120})
+    assert done.returncode == 0, done.stderr
+    assert "It does not fit." in done.stdout
+    assert "would have to go; activations hold" in done.stdout
+    assert "as it is" in done.stdout
+    assert max(map(len, done.stdout.split("What to do")[0].splitlines())) <= 120
+
+
+FAILING = "import torch; torch.zeros(9, device='cuda'); print('on the way'); raise SystemExit('no such dataset')"
+READING = """
+import sys, torch
+weights = torch.nn.Parameter(torch.zeros(1 << 20, device="cuda"))
+optimizer = torch.optim.SGD([weights], lr=1.0)
+for _ in range(20):
+    chosen = (weights > 0).nonzero()
+    (weights.sum() * int(sys.argv[1])).backward()
+    optimizer.step()
+"""
+
+
+def test_what_is_read_back_is_said(memlab):
+    """GIVEN a program that reads back how many weights are positive
+    WHEN it is planned
+    THEN the plan says which line, as that is 0 on the simulated card."""
+    answer = planned(memlab, program=("-c", READING, "{batch}"))
+    (warning,) = [text for text in answer["warnings"] if "read back" in text]
+    assert "<string>:6" in warning and "--on gpu" in warning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "program", "said"),
+    [
+        ((), ("-c", FAILING), "ended with exit code 1\nIt printed:\non the way\nno such dataset"),
+        ((), ("-c", "print('hello')"), "did not use a GPU"),
+        (("--card", "h1000"), ("-c", "pass"), "h100"),
+        (("--batch", "4,4"), (PLANNED, "gan", "--batch", "{batch}"), "two different ones are needed"),
+        (("--batch", "4"), (PLANNED, "gan", "--batch", "{batch}"), "--batch 2,4"),
+        (("--allocator", "max_split_size_mb:1"), (PLANNED, "gan", "--batch", "2"), "at least 20"),
+    ],
+)
+def test_what_is_wrong_is_said(memlab, arguments, program, said):
+    """GIVEN a program or an option that cannot be planned with
+    WHEN it is planned
+    THEN the error says what happened, and nothing is left behind."""
+    done = plan(memlab, *arguments, program=program, env={"TMPDIR": memlab.folder})
+    assert done.returncode != 0
+    assert said in done.stderr, done.stderr
+    assert not list(memlab.folder.glob("memlab-plan-*"))
+    assert not list(memlab.folder.glob("*.jsonl"))
+
+
+def test_the_program_ends_before_it_saves_anything(memlab):
+    """GIVEN a training that would write a file at its end
+    WHEN it is planned
+    THEN the file is not written."""
+    program = READING + "\nopen('checkpoint', 'w').close()\n"
+    planned(memlab, program=("-c", program, "{batch}"))
+    assert not os.path.exists(memlab.folder / "checkpoint")
