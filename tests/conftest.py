@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,3 +109,15 @@ def memlab(tmp_path):
         if process.poll() is None:
             subprocess.run(["pkill", "-KILL", "-P", str(process.pid)], check=False)
             process.kill()
+
+
+@pytest.fixture
+def rows():
+    """Reports rows of the CPU by name, for a `memlab.MemReporter`. Warnings are errors."""
+
+    def collect(reporter):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return {row.name: row for row in reporter.collect("cpu").devices["cpu"].tensors}
+
+    return collect

@@ -1,20 +1,13 @@
-"""`memlab.MemReporter`: the examples of pytorch_memlab's README, what it got wrong, and sums that agree with PyTorch's."""
+"""`memlab.MemReporter` on a GPU: the examples of pytorch_memlab's README, and sums that agree with PyTorch's.
 
-import gc
+Names are in `test_reporter_names.py`, tensors of all kinds in `test_reporter_kinds.py`.
+"""
+
 import json
 import subprocess
-import sys
-import warnings
-import weakref
 
 import pytest
-import torch
 from conftest import PYTHON, ROOT
-from memlab import MemReporter
-from memlab._tensors.live_tensors import LiveTensors
-from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 EITHER_WAY = pytest.mark.parametrize("preload", [True, False], ids=["preloaded", "loaded late"])
 
@@ -412,263 +405,53 @@ def test_without_cuda():
     assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("memlab: ")
 
 
-# On the CPU, in this process. Other tests' tensors can be there too: rows are found by name. ------------------------------
-
-
-@pytest.fixture
-def rows():
-    """Reports rows of the CPU by name."""
-
-    def collect(reporter):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            return {row.name: row for row in reporter.collect("cpu").devices["cpu"].tensors}
-
-    return collect
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8], ids=str)
-def test_bytes_are_those_of_the_type(rows, dtype):
-    # GIVEN buffers of a type; WHEN reported, THEN their memory is elements times bytes of the type, named by the buffer
-    model = nn.Module()
-    model.register_buffer("table", torch.zeros(1024, 1024, dtype=dtype))
-    assert rows(MemReporter(model))["table"].nbytes == 1024 * 1024 * dtype.itemsize
-
-
-def test_buffers_and_plain_attributes_are_named(rows):
-    # GIVEN a model with buffers and a tensor as an attribute; WHEN reported, THEN they have its names
-    model = nn.Sequential(nn.BatchNorm1d(8))
-    model[0].cache = torch.zeros(3)
-    found = rows(MemReporter(model))
-    assert {"0.weight", "0.bias", "0.running_mean", "0.running_var", "0.num_batches_tracked", "0.cache"} <= found.keys()
-
-
-def test_views_share_the_memory_of_their_base(rows):
-    # GIVEN a parameter, views of it, and a base that only a view keeps
-    model = nn.Linear(64, 64, bias=False)
-    view, none = model.weight.detach()[1:], model.weight.detach()[:0]
-    reporter = MemReporter(model)
-
-    # WHEN they are reported
-    table = reporter.collect("cpu").devices["cpu"]
-
-    # THEN their memory is counted once, with the base
-    sharing = [row for row in table.tensors if row.shares == "weight"]
-    assert sorted(row.shape for row in sharing) == ["(0, 64)", "(63, 64)"]
-    assert all(row.nbytes == 0 for row in sharing)
-    assert any(line.startswith(f"{sharing[0].name}(->weight) ") for line in table.text(verbose=True).splitlines())
-    assert not any("(->" in line for line in table.text().splitlines())
-    assert (view.numel(), none.numel()) == (63 * 64, 0)
-
-
-def test_view_keeps_its_base(rows):
-    # GIVEN one row of a table that nothing else holds; WHEN reported, THEN it counts for the whole table
-    model = nn.Module()
-    model.register_buffer("row", torch.zeros(100, 1000)[0])
-    row = rows(MemReporter(model))["row"]
-    assert (row.shape, row.elements, row.nbytes) == ("(1000,)", 1000, 400_384)
-
-
-def test_names_are_not_inherited(rows):
-    # GIVEN named and numbered tensors that were reported and are gone
-    model = nn.Linear(3, 5)
-    others = [torch.zeros(77) for _ in range(50)]
-    reporter = MemReporter(model)
-    before = rows(reporter)
-    gone = {name for name, row in before.items() if row.shape == "(77,)"} | {"weight", "bias"}
-    del model, others
-    gc.collect()
-
-    # WHEN others take their places in memory, THEN these have names of their own
-    fresh = [torch.zeros(78) for _ in range(200)]
-    names = {row.name for row in rows(reporter).values() if row.shape == "(78,)"}
-    assert len(names) == len(fresh)
-    assert not names & gone
-
-
-def test_numbers_stay(rows):
-    # GIVEN a numbered tensor; WHEN reported twice, THEN it has the same number
-    kept, reporter = torch.zeros(91), MemReporter()
-    first, second = ([row.name for row in rows(reporter).values() if row.shape == "(91,)"] for _ in range(2))
-    assert first == second and len(kept) == 91
-
-
-def test_names_follow_a_model_that_changes(rows):
-    # GIVEN a reporter made before the model gets a new parameter; WHEN reported, THEN the new one is named
-    model = nn.Linear(3, 3)
-    reporter = MemReporter(model)
-    model.weight = nn.Parameter(torch.zeros(333, 3))
-    assert rows(reporter)["weight"].shape == "(333, 3)"
-
-
-def test_optimizer_without_a_model(rows):
-    # GIVEN a reporter without a model, and optimizers, one with nested state
-    weight = nn.Parameter(torch.zeros(111))
-    optimizers = [torch.optim.Adam([weight]), torch.optim.LBFGS([weight], max_iter=2), torch.optim.Adam([weight])]
-    reporter = MemReporter()
-    for optimizer in optimizers:
-        reporter.add_optimizer(optimizer)
-        weight.grad = torch.ones(111)
-        optimizer.step(lambda: (weight * weight).sum())
-
-    # WHEN reported, THEN the state has the number of the parameter, and the optimizers are told apart
-    found = rows(reporter)
-    (name,) = (
-        row.name
-        for row in found.values()
-        if row.name.startswith("Parameter") and row.shape == "(111,)" and ".grad" not in row.name
-    )
-    assert {f"Adam.{name}.exp_avg", f"Adam2.{name}.exp_avg"} <= found.keys()
-    assert any(key.startswith(f"LBFGS.{name}.") for key in found)
-
-
-def odd_tensors():
-    """Tensors of all kinds, and the rows that they have."""
-    fake = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.zeros(4, 6))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return {
-            "meta": (torch.zeros(5, device="meta"), {"meta": (0, "meta")}),
-            "fake": (fake, {"fake": (0, "meta")}),
-            "coo": (torch.eye(8).to_sparse(), {"coo.indices": (512, "cpu"), "coo.values": (512, "cpu")}),
-            "csr": (
-                torch.eye(8).to_sparse_csr(),
-                {f"csr.{part}": (512, "cpu") for part in ("crow_indices", "col_indices", "values")},
-            ),
-            "quantized": (
-                torch.quantize_per_channel(torch.zeros(4, 1024), torch.ones(4), torch.zeros(4), 0, torch.qint8),
-                {"quantized": (4096, "cpu"), "quantized.scales": (512, "cpu"), "quantized.zero_points": (512, "cpu")},
-            ),
-            "ragged": (torch.nested.nested_tensor([torch.zeros(100), torch.zeros(156)]), {"ragged": (1024, "cpu")}),
-            "jagged": (
-                torch.nested.nested_tensor([torch.zeros(100, 1), torch.zeros(156, 1)], layout=torch.jagged),
-                {"jagged.values": (1024, "cpu"), "jagged.offsets": (512, "cpu")},
-            ),
-            "lazy": (nn.LazyLinear(3).weight, {}),
-            "mkldnn": (torch.zeros(16, 16).to_mkldnn(), {"mkldnn": (1024, "cpu")}),
-            "subclass": (torch.zeros(256).as_subclass(Strict), {"subclass": (1024, "cpu")}),
-        }
-
-
-class Strict(torch.Tensor):
-    """A subclass that refuses every operation."""
-
+MIXED = """
+import torch
+from memlab import MemReporter
+class Refuses(torch.Tensor):
     @classmethod
     def __torch_function__(cls, function, types, arguments=(), named=None):
         raise RuntimeError("not supported")
-
-
-@pytest.mark.parametrize(
-    "kind", ["meta", "fake", "coo", "csr", "quantized", "ragged", "jagged", "lazy", "mkldnn", "subclass"]
-)
-def test_tensors_of_all_kinds(kind):
-    # GIVEN a tensor that is no plain array, as an attribute of a model
-    tensor, expected = odd_tensors()[kind]
-    model = nn.Module()
-    object.__setattr__(model, kind, tensor)
-    vars(model)[kind] = tensor
-
-    # WHEN it is reported
-    report = MemReporter(model).collect()
-
-    # THEN its parts are rows with their true memory
-    found = {row.name: (row.nbytes, name) for name, table in report.devices.items() for row in table.tensors}
-    assert {name: entry for name, entry in found.items() if name.partition(".")[0] == kind} == expected
-    assert report.text(verbose=True) and report._repr_html_()
-
-
-def test_dtensor(rows):
-    # GIVEN a distributed tensor; WHEN reported, THEN the part that is here has its memory
-    script = """
-import torch, torch.distributed as dist
-from memlab import MemReporter
-dist.init_process_group("gloo", init_method="file://{}", rank=0, world_size=1)
-from torch.distributed.tensor import distribute_module, distribute_tensor, init_device_mesh, Shard
-model = torch.nn.Linear(256, 256, bias=False)
-mesh = init_device_mesh("cpu", (1,))
-model.weight = torch.nn.Parameter(distribute_tensor(model.weight.detach(), mesh, [Shard(0)]))
-print([row for row in MemReporter(model).collect("cpu").devices["cpu"].tensors if "weight" in row.name])
-dist.destroy_process_group()
+model = torch.nn.Linear(16, 16).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+reporter = MemReporter(model)
+reporter.add_optimizer(optimizer)
+model(torch.ones(4, 16, device="cuda")).sum().backward()
+optimizer.step()
+large = torch.empty(11 << 20, dtype=torch.uint8, device="cuda")
+views = [large[7:], large[:0], model.weight.detach().t()[3:, :2]]
+others = [torch.ones(2, 3, device=device) for device in ("cpu", "meta")] + [torch.zeros((), device="cuda")]
 """
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([sys.executable, "-c", script.format(f"{folder}/store")], capture_output=True, text=True)
-    assert "name='weight.local_tensor', shape='(256, 256)', elements=65536, nbytes=262144" in done.stdout, done.stderr
-
-
-def test_dead_proxy_and_objects_that_lie():
-    # GIVEN a proxy of an object that is gone, and one whose class is a lie that raises
-    class Target:
-        pass
-
-    class Liar:
-        @property
-        def __class__(self):
-            raise ReferenceError("do not look")
-
-    target = Target()
-    proxies = [weakref.proxy(target), Liar()]
-    del target
-    gc.collect()
-
-    # WHEN all objects are looked at, THEN nothing is raised
-    assert MemReporter().collect().devices is not None and len(proxies) == 2
+ODD = """
+odd = [torch.eye(8, device="cuda").to_sparse(), torch.ones(300, device="cuda").as_subclass(Refuses)]
+import warnings
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Quantized tensors are deprecated.
+    odd += [torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8), torch.ones(3, 3, device="meta")]
+"""
 
 
-def test_inside_of_tracing_modes():
-    # GIVEN modes of PyTorch that change what operations and properties do; WHEN reported inside, THEN nothing is raised
-    model = nn.Linear(4, 4)
-    with torch.device("meta"):
-        assert "weight" in MemReporter(model).collect("cpu").devices["cpu"].names
-    with FakeTensorMode():
-        assert "weight" in MemReporter(model).collect("cpu").devices["cpu"].names
-    torch.vmap(lambda row: (MemReporter(model).collect(), row * 2)[1])(torch.ones(3, 4))
+@EITHER_WAY
+def test_pytorch_without_dlpacks_functions(memlab, preload):
+    # GIVEN tensors of many kinds; WHEN they are reported with PyTorch as it is, and as if it had no table of DLPack's
+    program = f"{MIXED}{ODD}reporter.report(verbose=True)"
+    without = 'if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"): del torch.Tensor.__dlpack_c_exchange_api__'
+    program_without = program.replace("\nfrom memlab", f"\n{without}\nfrom memlab", 1)
+
+    # THEN both reports are the same
+    assert run(memlab, program, preload) == run(memlab, program_without, preload) != ""
 
 
-def test_settings_of_the_collector_stay():
-    # GIVEN the garbage collector on, then off; WHEN reported, THEN it is as before
-    for switch in (gc.disable, gc.enable):
-        switch()
-        before = gc.isenabled()
-        MemReporter(pre_collect=True).collect()
-        assert gc.isenabled() == before
+def test_other_tensors_change_no_row(memlab):
+    # GIVEN tensors, some with more memory in their blocks than they need
+    shown = """
+rows = reporter.collect(0).devices["cuda:0"].tensors
+print([row for row in rows if "weight" in row.name or "bias" in row.name])
+print([row[1:4] for row in rows if row.elements > 1_000_000])
+"""
+    before = run(memlab, MIXED + shown)
 
-
-@pytest.mark.parametrize("wrong", [3, "model", nn.Linear])
-def test_wrong_model(wrong):
-    # GIVEN something that is no model; WHEN a reporter is made, THEN the error says what it takes
-    with pytest.raises(TypeError, match=r"memlab\.MemReporter takes a model"):
-        MemReporter(wrong)
-
-
-@pytest.mark.parametrize("device", ["cpu", torch.device("cpu")], ids=["str", "device"])
-def test_device_filter(capsys, device):
-    # GIVEN tensors on the CPU and on meta; WHEN one device is asked for, THEN only this one is printed
-    kept = [torch.zeros(3), torch.zeros(3, device="meta")]
-    MemReporter().report(device=device)
-    printed = capsys.readouterr().out
-    assert printed.count("Storage on") == 1 and "Storage on cpu" in printed and len(kept) == 2
-
-
-def test_tensors_are_found_also_when_the_collector_has_moved_them():
-    # GIVEN a reporter that has looked once, and tensors made since; WHEN collections of all ages run in between
-    live = LiveTensors()
-    live.all()
-    kept = []
-    for number in range(60):
-        kept.append([torch.zeros(number + 1), torch.zeros(3).sigmoid()])
-        if number % 7 == 3:
-            del kept[number // 2]
-        if number % 5 == 0:
-            gc.collect(number % 3)
-
-    # THEN it finds what a look at all objects finds, once
-    everything = {id(entry) for age in (0, 1, 2) for entry in gc.get_objects(age) if issubclass(type(entry), torch.Tensor)}
-    found = list(map(id, live.all()))
-    assert set(found) == everything and len(found) == len(everything)
-
-    # and when it is dropped, it leaves the collector alone
-    before = len(gc.callbacks)
-    del live
-    assert len(gc.callbacks) == before - 1
+    # WHEN there are tensors that are no plain arrays too, THEN what the report says of the plain ones is the same
+    assert run(memlab, MIXED + ODD + shown) == before
+    # also of one whose block is larger than the tensor: the allocator does not split off a rest of 1 MiB
+    assert f"('(11534336,)', {11 << 20}, {12 << 20})" in before

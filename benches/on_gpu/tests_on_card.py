@@ -13,6 +13,8 @@ CHOSEN = {
     "test_interception.py": "without_caching",
     "test_tracker.py": "not two_devices and not without_a_gpu",
     "test_reporter.py": "not without and not readme and not second_gpu and not keeps_nothing and not named_once",
+    "test_reporter_kinds.py": "",
+    "test_reporter_names.py": "",
     "test_line_profiler.py": "not each_gpu and not without_a_gpu and not every_cpython",
     "test_courtesy.py": "",
     "test_pytest_plugin.py": "need_too_much or leave_memory",

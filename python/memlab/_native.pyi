@@ -4,7 +4,7 @@ Addresses are of memory that the caller keeps alive. Sizes are in bytes, times i
 the legacy default stream); the host backend ignores them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any, TypedDict, final, type_check_only
 from weakref import ref
@@ -20,8 +20,9 @@ __all__ = [
     "Pipeline",
     "Session",
     "TensorNames",
+    "TensorReader",
+    "TensorTable",
     "ask_for_tags",
-    "below_tensors",
     "blocks",
     "books_active",
     "books_error",
@@ -33,7 +34,6 @@ __all__ = [
     "devices",
     "driver_found",
     "format_size",
-    "gradients",
     "held_alone",
     "latest_time",
     "layers",
@@ -43,9 +43,9 @@ __all__ = [
     "lost_events",
     "of_types",
     "offload",
+    "optimizer_tensors",
     "parse_size",
     "peak",
-    "plain_tensors",
     "plan",
     "profile_add",
     "profile_clear",
@@ -260,79 +260,105 @@ def format_size(nbytes: int) -> str:
 def of_types(objects: list[object], types: list[type]) -> list[Any]:
     """The objects whose type is one of `types`, in their order. Asks no object anything."""
 
-def plain_tensors(
-    tensor_class: type,
-    plain: list[type],
-    storage_class: type,
-    storage_key: Callable[[Any], int],
-    tensors: list[_Tensor],
-    is_tracked: bool,
-) -> tuple[list[str], list[str], list[int], list[int], list[int], list[int]] | None:
-    """Device, shape, elements, key, address and bytes of each tensor.
-
-    With `is_tracked`, the bytes are those of the tensor's block, and key and address are where it begins. Without, and for a
-    tensor in no block, they are its storage's; the key of a storage without memory is its negative `storage_key`. None if a
-    tensor's class is none of the two in `plain`, or it is quantized, or has no shape or memory of its own.
-    """
-
-def gradients(tensor_class: type, tensors: list[_Tensor]) -> list[tuple[int, _Tensor]]:
-    """The gradients of tensors that have one, each with the place of its tensor. No warning is given."""
-
 def referents(references: list[ref[_Tensor]], others: list[_Tensor]) -> list[_Tensor]:
     """The objects that weak references refer to, and those of `others` that are not among them."""
 
-def table_rows(names: list[str], shapes: list[str], sizes: list[int], widths: tuple[int, int, int]) -> str:
-    """The lines of a table: names to the left, shapes and sizes to the right of columns of these widths."""
-
-def below_tensors(
-    device: int, addresses: list[int], nbytes: list[int]
-) -> tuple[
-    list[int | None],
-    list[tuple[str, int, str | None, str | None, int | None, str | None]],
-    list[tuple[str, int]],
-]:
-    """How much of its block each tensor's memory takes (None: it is in no block); the memory of blocks that is below no
-    tensor (category, bytes, layer, file, line, function), the largest first; and what is in use outside of blocks.
-
-    Sizes are rounded as the allocator does it. Of memory that several tensors count, the first has all.
-    """
-
-def held_alone(use_count: Callable[[_Tensor], int], tensors: list[_Tensor], unheld: list[_Tensor]) -> list[int]:
-    """The places of tensors with several holders that have one reference more than the only object in `unheld`."""
-
 def without(objects: list[_Tensor], left_out: list[_Tensor]) -> list[_Tensor]:
     """`objects` without those that are in `left_out`."""
+
+def held_alone(
+    use_count: Callable[[_Tensor], int], tensors: list[_Tensor], unheld: list[_Tensor]
+) -> tuple[list[_Tensor], list[_Tensor]]:
+    """The other tensors, and those with several holders that have one reference more than the only object in `unheld`."""
+
+def optimizer_tensors(optimizer: Any, tensor_class: type) -> list[_Tensor]:
+    """The tensors in an optimizer's state, and in the settings of its groups; not the parameters."""
 
 @final
 class TensorNames:
     """Names that stay the same from one report to the next, and are kept no longer than their tensors."""
 
     def __new__(cls) -> TensorNames: ...
-    def give(self, names: list[str], tensors: list[_Tensor]) -> None:
-        """Names tensors, or renames them."""
+    def give_model(self, model: Any, module_class: type, tensor_class: type) -> list[_Tensor]:
+        """Names the tensors of a model and returns them, each once: parameters, buffers, and plain attributes of modules.
 
-    def give_state(self, prefix: str, state: dict[Any, Any], tensor_class: type, named: dict[int, _Tensor]) -> bool:
-        """Names what an optimizer keeps for a parameter, ``prefix.key``, and adds it to `named`, which has tensors by `id`.
-
-        Leaves out what `named` has. False, and nothing is named, if there is more in `state` than tensors and numbers.
+        A tensor that has several names has all of them, joined by ``+``. A class that overrides `named_modules`,
+        `named_parameters` or `named_buffers` is asked, as in Python.
         """
 
-    def of(self, tensors: list[_Tensor]) -> list[str]:
-        """The names of tensors. Those that have none are given the next numbers."""
+    def give_state(self, label: str, optimizer: Any, tensor_class: type, named: list[_Tensor]) -> None:
+        """Names the tensors of an optimizer's state, ``label.parameter.key``, and appends them to `named`.
 
-    def of_one(self, tensor: _Tensor) -> str:
-        """The name of a tensor."""
-
-    def with_gradients(
-        self, tensors: list[_Tensor], gradients: list[tuple[int, _Tensor]]
-    ) -> tuple[list[str], list[_Tensor]]:
-        """Names and tensors, each with its gradient behind it: ``weight``, ``weight.grad``.
-
-        `gradients`: each with the place of its tensor, in the order of the tensors.
+        Leaves out those that are in `named`. A parameter that has no name is given the next number.
         """
 
     def forget_dead(self) -> None:
         """Drops the names of tensors that are gone, if they can be many."""
+
+@final
+class TensorReader:
+    """Reads device, shape and memory of tensors, and their gradients.
+
+    `plain` are the classes whose tensors can be one strided array. `parts` gives the tensors that any other has below it,
+    with what to append to its name; `memory_of_other` device, shape, elements, address and bytes of a part that is no array.
+    """
+
+    def __new__(
+        cls,
+        tensor_class: type,
+        plain: list[type],
+        storage_class: type,
+        storage_key: Callable[[Any], int],
+        parts: Callable[[_Tensor], Iterable[tuple[str, _Tensor]]],
+        memory_of_other: Callable[[_Tensor], tuple[str, str, int, int, int]],
+    ) -> TensorReader: ...
+
+@final
+class TensorTable:
+    """Tensors with their names and what is below them, by device. Keeps none of them.
+
+    A tensor has the bytes of its block if `is_tracked`, and of its storage without, or if it is in no block. Each has its
+    gradient behind it, unless that is in `named`. No warning is given.
+    """
+
+    devices: list[str]
+
+    def __new__(
+        cls, reader: TensorReader, names: TensorNames, named: list[_Tensor], others: list[_Tensor], is_tracked: bool
+    ) -> TensorTable: ...
+    def add_hidden(self, reader: TensorReader, names: TensorNames, tensors: list[_Tensor]) -> None:
+        """Adds tensors, but no gradient, none that shares memory with one that is there, and none that is tracked."""
+
+    def columns(self, device: str, card: int | None) -> _Columns:
+        """The tensors of a device, as columns, and what else is in use there.
+
+        `card`: the index of a CUDA device whose blocks are known; None: sizes are those of memory alone. Sizes are rounded
+        as the allocator does it. Of memory that several tensors share, the first has all.
+        """
+
+@type_check_only
+class _Columns(TypedDict):
+    names: list[str]
+    shapes: list[str]
+    elements: list[int]
+    sizes: list[int]
+    shares: list[str | None]  # The name of the tensor that counts the memory; None: it does itself.
+    foreign: int  # Bytes of tensors in no block, if blocks are known.
+    unseen: list[tuple[str, int, str | None, str | None, int | None, str | None]]  # Category to function, the largest first.
+    outside: list[tuple[str, int]]  # Category and bytes of what is in no block.
+
+def table_rows(
+    names: list[str],
+    shares: list[str | None] | None,
+    shapes: list[str],
+    sizes: list[int],
+    widths: tuple[int, int, int],
+) -> tuple[str, int]:
+    """The lines of a table, and the width of its first column: names to the left, shapes and sizes to the right.
+
+    The columns have these widths, the first has more if a name is longer. With `shares`, names are followed by those:
+    ``view(->weight)``.
+    """
 
 # The recording of this process. ------------------------------------------------------------------------------------------
 

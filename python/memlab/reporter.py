@@ -38,15 +38,14 @@ class MemReporter:
 
     def __init__(self, model: nn.Module | None = None, pre_collect: bool = False) -> None:
         from memlab._tensors.live_tensors import LiveTensors
-        from memlab._tensors.names import model_tensors
+        from memlab._tensors.names import name_tensors
 
         self.pre_collect = pre_collect
         self._names, self._live = _native.TensorNames(), LiveTensors()
         self._model = None if model is None else weakref.ref(_require_model(model))
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         if model is not None:  # The names stay if the tensors outlive the model.
-            named = model_tensors(model)
-            self._names.give([name for name, _tensor in named], [tensor for _name, tensor in named])
+            name_tensors(self._names, model, [])
         tracker.totals()  # The first use of the tracker: lines are known of what is allocated from here on.
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -107,8 +106,8 @@ class MemReporter:
                 model = self._model() if self._model is not None else None
                 optimizers = [optimizer for known in self._optimizers if (optimizer := known()) is not None]
                 is_tracked = tracker.active
-                names, memory = survey(self._live, self._names, model, optimizers, is_tracked)
-            return Report(device_reports(names, memory, only, is_tracked))
+                table = survey(self._live, self._names, model, optimizers, is_tracked)
+            return Report(device_reports(table, only, is_tracked))
         finally:
             if was_enabled:
                 gc.enable()

@@ -6,8 +6,12 @@
 //! ```text
 //! allocator                                    the model of PyTorch's allocator
 //! checkpoint, pipeline, plan, sizes            one file for each part of the loader
-//! line_marks, line_profiles, report, tracker   what the tools in the program ask
-//! tensor_names, tensors                        what a report asks thousands of tensors
+//! line_marks, line_profiles, tracker           what the tools in the program ask
+//! reporter                                     reports of all tensors
+//! reporter::table                              tensors with names and memory, by device
+//! reporter::names, reporter::reader, reporter::text
+//! reporter::model, reporter::objects, reporter::optimizer
+//! reporter::blocks, reporter::classes, reporter::exchange, reporter::getters, reporter::mappings, reporter::shapes
 //! live_books                                   the books, and the thread that reads the recording
 //! ranges                                       ranges that the program names
 //! library                                      the functions of libmemlab.so
@@ -26,10 +30,8 @@ mod live_books;
 mod pipeline;
 mod plan;
 mod ranges;
-mod report;
+mod reporter;
 mod sizes;
-mod tensor_names;
-mod tensors;
 mod tracker;
 
 use pyo3::prelude::*;
@@ -39,7 +41,9 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("PAGE_SIZE", memlab_loader::arena::PAGE_SIZE)?;
     module.add("PIN_GRANULE", memlab_loader::arena::PIN_GRANULE)?;
     module.add_class::<allocator::AllocatorModel>()?;
-    module.add_class::<tensor_names::TensorNames>()?;
+    module.add_class::<reporter::names::TensorNames>()?;
+    module.add_class::<reporter::reader::TensorReader>()?;
+    module.add_class::<reporter::table::TensorTable>()?;
     module.add_class::<arena::Arena>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<pipeline::Session>()?;
@@ -67,14 +71,12 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
         wrap_pyfunction!(library::restore, module)?,
         wrap_pyfunction!(ranges::range_push, module)?,
         wrap_pyfunction!(ranges::range_pop, module)?,
-        wrap_pyfunction!(report::of_types, module)?,
-        wrap_pyfunction!(report::below_tensors, module)?,
-        wrap_pyfunction!(tensors::gradients, module)?,
-        wrap_pyfunction!(tensors::plain_tensors, module)?,
-        wrap_pyfunction!(tensors::held_alone, module)?,
-        wrap_pyfunction!(tensors::referents, module)?,
-        wrap_pyfunction!(tensors::table_rows, module)?,
-        wrap_pyfunction!(tensors::without, module)?,
+        wrap_pyfunction!(reporter::objects::held_alone, module)?,
+        wrap_pyfunction!(reporter::objects::of_types, module)?,
+        wrap_pyfunction!(reporter::objects::referents, module)?,
+        wrap_pyfunction!(reporter::objects::without, module)?,
+        wrap_pyfunction!(reporter::optimizer::optimizer_tensors, module)?,
+        wrap_pyfunction!(reporter::text::table_rows, module)?,
         wrap_pyfunction!(tracker::books_start, module)?,
         wrap_pyfunction!(tracker::books_stop, module)?,
         wrap_pyfunction!(tracker::books_active, module)?,

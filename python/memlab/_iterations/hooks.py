@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from memlab import _native
 from memlab._iterations.table import layer_label
 from memlab._tensors.module_outputs import LiveStorages, tensor_nbytes, tensors_in
-from memlab._tensors.names import optimizer_tensors
 
 # Reads the live feature maps of a model on a GPU by layer; None: they are to be found from what modules return.
 FeatureMaps = Callable[[], "dict[str, int] | None"]
@@ -64,8 +64,7 @@ class IterationHooks:
             id(tensor): tensor
             for known in self._optimizers
             if (optimizer := known()) is not None
-            for _owner, state in optimizer_tensors(optimizer)
-            for _what, tensor in state
+            for tensor in _native.optimizer_tensors(optimizer, Tensor)
             if tensor.device in there
         }
         return sum(map(tensor_nbytes, tensors.values()))

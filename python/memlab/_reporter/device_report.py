@@ -57,16 +57,16 @@ class DeviceReport:
 
     def text(self, verbose: bool = False) -> str:
         """The table. `verbose` says whose memory a tensor shares, and names every line."""
-        names = self.names
-        if verbose and any(self.shares):
-            pairs = zip(names, self.shares, strict=True)
-            names = [name if other is None else f"{name}(->{other})" for name, other in pairs]
-        # Long names, of optimizer state for instance, widen the table.
-        width = max(NAME_WIDTH, 1 + max(map(len, names), default=0))
+        return "\n".join(self.pieces(verbose))
+
+    def pieces(self, verbose: bool) -> list[str]:
+        """The text in pieces, each of whole lines. The rows of the tensors are one: they can be a megabyte."""
+        shares = self.shares if verbose else None
+        widths = NAME_WIDTH, SHAPE_WIDTH, SIZE_WIDTH
+        rows, width = _native.table_rows(self.names, shares, self.shapes, self.sizes, widths)
         rule = "-" * (RULE_WIDTH + width - NAME_WIDTH)
         row = f"%-{width}s%{SHAPE_WIDTH}s%{SIZE_WIDTH}s"
-        rows = [_native.table_rows(names, self.shapes, self.sizes, (width, SHAPE_WIDTH, SIZE_WIDTH))] if names else []
-        lines = [rule, f"Storage on {self.device}", *rows, rule]
+        lines = [rule, f"Storage on {self.device}", *([rows] if rows else []), rule]
         lines.append(f"Total Tensors: {sum(self.elements)} \tUsed Memory: {short_size(self.nbytes)}")
         if self.allocated is not None:
             lines.append(f"The allocated memory on {self.device}: {short_size(self.allocated)}")
@@ -74,7 +74,7 @@ class DeviceReport:
         if self.used is not None:
             lines += [rule, f"The used memory on {self.device}: {short_size(self.used)}"]
             lines += [row % (what_it_is(entry), "", short_size(entry.nbytes)) for entry in self.outside]
-        return "\n".join([*lines, rule])
+        return [*lines, rule]
 
     def _difference(self, row: str, verbose: bool) -> list[str]:
         lines = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 from memlab._reporter.device_report import NAME_WIDTH, SHAPE_WIDTH, SIZE_WIDTH, DeviceReport
 from memlab._reporter.html import report_html
@@ -17,7 +18,7 @@ class Report:
     def text(self, verbose: bool = False) -> str:
         """What `memlab.MemReporter.report` prints."""
         heading = f"{'Element type':<{NAME_WIDTH}}{'Size':>{SHAPE_WIDTH}}{'Used MEM':>{SIZE_WIDTH}}"
-        return "\n".join([heading, *(device.text(verbose) for device in self.devices.values())])
+        return "\n".join([heading, *chain.from_iterable(table.pieces(verbose) for table in self.devices.values())])
 
     def __str__(self) -> str:
         return self.text()

@@ -83,19 +83,16 @@ def tensor_types() -> set[type]:
     return kinds
 
 
-def held_by_pytorch_alone(tensors: list[Tensor]) -> list[bool]:
-    """Which of these tensors no Python object refers to: PyTorch keeps them, as autograd does for backward.
+def held_by_pytorch_alone(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """The tensors that Python refers to, and those that no Python object does: PyTorch keeps them, as autograd for backward.
 
     PyTorch keeps the Python object of a tensor alive while its C++ code holds the tensor. `tensors` has to be the only list
-    that they are in. All are False with versions of PyTorch whose reference counts do not tell, such as 2.4.
+    that they are in. There are none with versions of PyTorch whose reference counts do not tell, such as 2.4.
     """
     if not _reference_counts_tell():
-        return [False] * len(tensors)
+        return tensors, []
     # The C++ code has one reference to the object, however many holders of the tensor it has.
-    alone = [False] * len(tensors)
-    for place in _native.held_alone(tensor_use_count, tensors, [torch.empty(0, device="cpu")]):
-        alone[place] = True
-    return alone
+    return _native.held_alone(tensor_use_count, tensors, [torch.empty(0, device="cpu")])
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from memlab import _native
 from memlab._paging.torch_private import storage_key
 
 # Classes whose objects are plain tensors: their methods are those of torch.Tensor, implemented in C++.
-_PLAIN_TYPES = [Tensor, nn.Parameter]
+_PLAIN_TYPES: list[type] = [Tensor, nn.Parameter]
 _SPARSE_PARTS = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -27,12 +26,6 @@ _PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams
 def is_fake(tensor: Tensor) -> bool:
     """Whether this is a tensor with which PyTorch traces programs: it has a shape and a device, and no memory."""
     return any(kind.__name__ in ("FakeTensor", "FunctionalTensor") for kind in type(tensor).__mro__)
-
-
-def with_parts(names: list[str], tensors: list[Tensor]) -> tuple[list[str], list[Tensor]]:
-    """Names and tensors, with the parts of tensors in their places."""
-    with_names = [(name + suffix, part) for name, whole in zip(names, tensors, strict=True) for suffix, part in parts(whole)]
-    return [name for name, _part in with_names], [part for _name, part in with_names]
 
 
 def parts(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -79,47 +72,11 @@ def _inner(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield ".zero_points", tensor.q_per_channel_zero_points()
 
 
-@dataclass
-class TensorMemory:
-    """What tensors have below them, a list for each property, in the order of the tensors.
+def memory_of_other(tensor: Tensor) -> tuple[str, str, int, int, int]:
+    """Device, shape, elements, address and bytes of a tensor that is not one strided array.
 
-    Tensors with the same `keys` share memory. An address of 0 is no memory: meta tensors, for example.
+    Never raises; what cannot be read has no memory, at the address 0.
     """
-
-    devices: list[str] = field(default_factory=list)
-    shapes: list[str] = field(default_factory=list)
-    elements: list[int] = field(default_factory=list)
-    keys: list[int] = field(default_factory=list)
-    addresses: list[int] = field(default_factory=list)
-    nbytes: list[int] = field(default_factory=list)
-
-    def extend(self, more: TensorMemory) -> None:
-        """Appends the columns of `more`."""
-        for name, column in vars(self).items():
-            column.extend(vars(more)[name])
-
-
-def memory_of_plain(tensors: list[Tensor], is_tracked: bool) -> TensorMemory | None:
-    """Reads device, shape, address and bytes of tensors, quickly. None if one of them is not one strided array.
-
-    `is_tracked`: the blocks of CUDA devices are known. Then these are what tensors in them have; for others it is storages.
-    """
-    columns = _native.plain_tensors(Tensor, _PLAIN_TYPES, UntypedStorage, storage_key, tensors, is_tracked)
-    return None if columns is None else TensorMemory(*columns)
-
-
-def memory_of(tensors: list[Tensor]) -> TensorMemory:
-    """Reads device, shape, address and bytes of tensors. Never raises; what cannot be read has no memory."""
-    memory = TensorMemory()
-    for tensor in tensors:
-        memory.extend(_memory_of_any(tensor))
-    return memory
-
-
-def _memory_of_any(tensor: Tensor) -> TensorMemory:
-    quick = memory_of_plain([tensor], is_tracked=False)
-    if quick is not None:
-        return quick
     with torch._C.DisableTorchFunctionSubclass():
         shape = _or(lambda: _text(tensor.size()), "(ragged)")
         elements = _or(lambda: int(Tensor.numel(tensor)), 0) if not is_fake(tensor) else 0
@@ -127,7 +84,7 @@ def _memory_of_any(tensor: Tensor) -> TensorMemory:
         address, nbytes = 0, 0
         if device != "meta":
             address, nbytes = _or(lambda: _storage(tensor), (0, 0))
-    return TensorMemory([device], [shape], [elements], [address or -id(tensor)], [address], [nbytes])
+    return device, shape, elements, address, nbytes
 
 
 def _storage(tensor: Tensor) -> tuple[int, int]:
@@ -155,3 +112,6 @@ _LAYOUT: Any = Tensor.layout.__get__  # type: ignore[attr-defined]
 _IS_QUANTIZED: Any = Tensor.is_quantized.__get__  # type: ignore[attr-defined]
 _IS_NESTED: Any = Tensor.is_nested.__get__  # type: ignore[attr-defined]
 _DEVICE: Any = Tensor.device.__get__  # type: ignore[attr-defined]
+
+# Reads all tensors of a report.
+READER = _native.TensorReader(Tensor, _PLAIN_TYPES, UntypedStorage, storage_key, parts, memory_of_other)

@@ -1,0 +1,52 @@
+//! Properties and methods of classes that are implemented in C, called without what a call from Python costs.
+
+use std::ffi::c_void;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+/// A property of a class that is implemented in C, such as `torch.Tensor.shape`, whatever a derived class makes of it.
+pub struct Getter {
+    property: Py<PyAny>,
+    get: ffi::descrgetfunc,
+}
+
+impl Getter {
+    /// RuntimeError if the class has something else under this name.
+    pub fn new(class: &Bound<PyType>, name: &str) -> PyResult<Self> {
+        let property = class.getattr(name)?;
+        // SAFETY: the type is alive, and the slot, if there is one, has this function.
+        let get = unsafe {
+            let slot = ffi::PyType_GetSlot(property.get_type_ptr(), ffi::Py_tp_descr_get);
+            std::mem::transmute::<*mut c_void, Option<ffi::descrgetfunc>>(slot)
+        };
+        let get = get.ok_or_else(|| PyRuntimeError::new_err(format!("torch.Tensor.{name} is no property")))?;
+        Ok(Self { property: property.unbind(), get })
+    }
+
+    /// The property of an object.
+    pub fn of<'py>(&self, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: all three are alive; the result is a new reference, or null with an exception set.
+        unsafe {
+            let value = (self.get)(self.property.as_ptr(), object.as_ptr(), object.get_type_ptr().cast());
+            Bound::from_owned_ptr_or_err(object.py(), value)
+        }
+    }
+
+    /// Whether the property of an object is true.
+    pub fn is_true(&self, object: &Bound<PyAny>) -> PyResult<bool> {
+        self.of(object)?.is_truthy()
+    }
+}
+
+/// Calls a function with one argument, without a tuple for it.
+pub fn call<'py>(function: &Bound<'py, PyAny>, argument: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let none = std::ptr::null_mut::<ffi::PyObject>();
+    // SAFETY: both are alive, and null ends the arguments; the result is a new reference, or null with an exception set.
+    unsafe {
+        let answer = ffi::PyObject_CallFunctionObjArgs(function.as_ptr(), argument.as_ptr(), none);
+        Bound::from_owned_ptr_or_err(function.py(), answer)
+    }
+}
