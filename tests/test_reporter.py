@@ -412,13 +412,13 @@ class Refuses(torch.Tensor):
     @classmethod
     def __torch_function__(cls, function, types, arguments=(), named=None):
         raise RuntimeError("not supported")
+large = torch.empty(11 << 20, dtype=torch.uint8, device="cuda")
 model = torch.nn.Linear(16, 16).cuda()
 optimizer = torch.optim.Adam(model.parameters())
 reporter = MemReporter(model)
 reporter.add_optimizer(optimizer)
 model(torch.ones(4, 16, device="cuda")).sum().backward()
 optimizer.step()
-large = torch.empty(11 << 20, dtype=torch.uint8, device="cuda")
 views = [large[7:], large[:0], model.weight.detach().t()[3:, :2]]
 others = [torch.ones(2, 3, device=device) for device in ("cpu", "meta")] + [torch.zeros((), device="cuda")]
 """
@@ -434,9 +434,13 @@ with warnings.catch_warnings():
 @EITHER_WAY
 def test_pytorch_without_dlpacks_functions(memlab, preload):
     # GIVEN tensors of many kinds; WHEN they are reported with PyTorch as it is, and as if it had no table of DLPack's
-    program = f"{MIXED}{ODD}reporter.report(verbose=True)"
-    without = 'if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"): del torch.Tensor.__dlpack_c_exchange_api__'
-    program_without = program.replace("\nfrom memlab", f"\n{without}\nfrom memlab", 1)
+    shown = """
+for device, table in reporter.collect().devices.items():
+    print(device, *table.tensors, table.foreign, table.unseen, sep="\\n")
+"""
+    program = MIXED + ODD + shown
+    take_away = 'vars(torch.Tensor).get("__dlpack_c_exchange_api__") and delattr(torch.Tensor, "__dlpack_c_exchange_api__")'
+    program_without = program.replace("import torch\n", f"import torch; {take_away}\n", 1)
 
     # THEN both reports are the same
     assert run(memlab, program, preload) == run(memlab, program_without, preload) != ""
