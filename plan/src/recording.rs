@@ -79,6 +79,16 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// The version of PyTorch that was recorded, (2, 11) for 2.11; the newest if that is not known.
+    pub fn torch_version(&self) -> (u32, u32) {
+        let software = self.model.software().iter().find(|software| software.software == "torch");
+        let version = software.and_then(|torch| {
+            let mut numbers = torch.version.split('.').map(|number| number.parse().ok());
+            Some((numbers.next()??, numbers.next()??))
+        });
+        version.unwrap_or((u32::MAX, 0))
+    }
+
     /// The line that asked for memory.
     pub fn line(&self, allocation: &Allocation) -> Option<Arc<Line>> {
         self.model.line_of(allocation.stack)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from memlab.config import Config, GiB, KiB, MiB, NotEnoughCPURam, NotEnoughGPURam
     from memlab.courtesy import Courtesy
     from memlab.feeding import Feeder, SampleError
+    from memlab.inspection import CannotTravel, InspectionError, inspect
     from memlab.iteration_profiler import memory_profiler
     from memlab.line_profiler import (
         LineProfiler,
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "CannotTravel",
     "Config",
     "Courtesy",
     "Feeder",
     "GiB",
+    "InspectionError",
     "KiB",
     "LineProfiler",
     "MemReporter",
@@ -58,6 +61,7 @@ __all__ = [
     "annotate",
     "chunk",
     "clear_global_line_profiler",
+    "inspect",
     "load",
     "memory_profiler",
     "page",
@@ -76,10 +80,12 @@ __all__ = [
 # The command imports this file too, and must not wait two seconds for PyTorch: modules are imported on first use. (What
 # IPython calls is not in `__all__`: it needs IPython.)
 _MODULES = {
+    "CannotTravel": "inspection",
     "Config": "config",
     "Courtesy": "courtesy",
     "Feeder": "feeding",
     "GiB": "config",
+    "InspectionError": "inspection",
     "KiB": "config",
     "LineProfiler": "line_profiler",
     "MemReporter": "reporter",
@@ -92,6 +98,7 @@ _MODULES = {
     "annotate": "annotation",
     "chunk": "chunking",
     "clear_global_line_profiler": "line_profiler",
+    "inspect": "inspection",
     "load": "loading",
     "load_ipython_extension": "magics",
     "memory_profiler": "iteration_profiler",

@@ -5,6 +5,7 @@ the legacy default stream); the host backend ignores them.
 """
 
 from collections.abc import Callable, Iterable
+from os import PathLike
 from types import CodeType
 from typing import Any, TypedDict, final, type_check_only
 from weakref import ref
@@ -14,10 +15,12 @@ from torch import Tensor as _Tensor
 __all__ = [
     "PAGE_SIZE",
     "PIN_GRANULE",
+    "SETTINGS_TO_TRY",
     "AllocatorModel",
     "Arena",
     "LineMarks",
     "Pipeline",
+    "PlanFamily",
     "Session",
     "TensorNames",
     "TensorReader",
@@ -28,6 +31,7 @@ __all__ = [
     "books_error",
     "books_start",
     "books_stop",
+    "card",
     "categories",
     "checkpoint_tensors",
     "device_facts",
@@ -77,6 +81,7 @@ __all__ = [
 
 PAGE_SIZE: int  # Borders between pinned pieces of an arena are multiples of it.
 PIN_GRANULE: int  # Bytes that are pinned at a time: some systems refuse much larger pieces.
+SETTINGS_TO_TRY: list[str]  # Settings of the allocator that may take less.
 
 @final
 class AllocatorModel:
@@ -99,6 +104,52 @@ class AllocatorModel:
         self,
     ) -> list[tuple[int, int, tuple[int, int], bool, bool, list[tuple[int, int, str]]]]:
         """(address, stream, pool, is small, is expandable, blocks as (bytes, bytes asked for, state))"""
+
+_Line = tuple[str, int | None, str] | None
+
+@final
+class PlanFamily:
+    """A program at any batch size, from traces of it at two. See `memlab.inspect`."""
+
+    def __new__(
+        cls, low_trace: str | PathLike[str], low_batch: int, high_trace: str | PathLike[str], high_batch: int
+    ) -> PlanFamily:
+        """ValueError says why the traces cannot be planned with."""
+
+    @property
+    def outside(self) -> int:
+        """Bytes of the device that were held outside PyTorch's allocator: libraries."""
+
+    @property
+    def unmatched(self) -> tuple[int, int, int]:
+        """Allocations at the larger batch without a counterpart at the smaller one; all; the most bytes of the former."""
+
+    @property
+    def warnings(self) -> list[str]: ...
+    def needs(self, batch: int, settings: str, context: int) -> tuple[int, int, int, str, int]:
+        """(allocated, reserved, memory of the smallest card, "steady", "grows", "not yet" or "unknown", bytes that each step
+        keeps). `context`: bytes of the card that are neither the allocator's nor the libraries'."""
+
+    def largest_batch(self, memory: int, settings: str, context: int) -> int:
+        """The largest batch that runs on a card with so many bytes; 0 if none does."""
+
+    def peak(
+        self, batch: int, settings: str
+    ) -> tuple[
+        int,
+        int,
+        str,
+        _Line,
+        str | None,
+        list[tuple[str, int, int]],
+        list[tuple[_Line, int, int]],
+        list[tuple[str | None, int, int]],
+    ]:
+        """(allocated, steps that had ended, phase, the line that asked for the last block, its layer, and (name, bytes,
+        blocks) by category, line and layer). A line is (file, number, function)."""
+
+    def activation_bytes(self, batch: int) -> int:
+        """The most bytes at once of tensors that autograd saves."""
 
 @final
 class Arena:
@@ -361,6 +412,9 @@ def table_rows(
     """
 
 # The recording of this process. ------------------------------------------------------------------------------------------
+
+def card(text: str) -> tuple[str, int, int, bool]:
+    """(name, bytes, bytes of the context, whether it was measured) of a card by name or size. ValueError says why not."""
 
 def driver_found() -> bool:
     """Whether there is a CUDA driver that a program could use. Does not initialise it."""

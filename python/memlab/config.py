@@ -104,7 +104,7 @@ class Config:
         one_read_count: int = 1,
         preferred_batch_size: int | None = None,
         *,
-        optimizer: Any = None,
+        optimizer: Any = "adamw",
         loss: Any = None,
         amp: Any = None,
         card: str | None = None,

@@ -4,7 +4,7 @@
 //! # Layers
 //!
 //! ```text
-//! allocator                                    the model of PyTorch's allocator
+//! allocator, plan_family                       the model of PyTorch's allocator; what a program takes at any batch
 //! checkpoint, pipeline, plan, sizes            one file for each part of the loader
 //! line_marks, line_profiles, tracker           what the tools in the program ask
 //! reporter                                     reports of all tensors
@@ -29,6 +29,7 @@ mod line_profiles;
 mod live_books;
 mod pipeline;
 mod plan;
+mod plan_family;
 mod ranges;
 mod reporter;
 mod sizes;
@@ -44,6 +45,9 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<reporter::names::TensorNames>()?;
     module.add_class::<reporter::reader::TensorReader>()?;
     module.add_class::<reporter::table::TensorTable>()?;
+    module.add_class::<plan_family::PlanFamily>()?;
+    module.add("SETTINGS_TO_TRY", memlab_plan::SETTINGS_TO_TRY.to_vec())?;
+    module.add_function(wrap_pyfunction!(plan_family::card, module)?)?;
     module.add_class::<arena::Arena>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<pipeline::Session>()?;

@@ -1,0 +1,1 @@
+"""What `memlab.inspect` is made of."""

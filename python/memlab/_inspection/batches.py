@@ -1,0 +1,63 @@
+"""Batches of any form: tensors, and what holds tensors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same with other tensors. Dicts and what is like them, lists, tuples and named tuples are walked through."""
+    if isinstance(batch, torch.Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        result: Any = copy.copy(batch)
+        for key, value in batch.items():
+            result[key] = mapped(value, change)
+        return result
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(mapped(value, change) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(mapped(value, change) for value in batch)
+    return batch
+
+
+def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a batch, in their order."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, (Mapping, list, tuple)):
+        for value in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from tensors_in(value)
+
+
+def size_of(batch: Any, dimension: int) -> int:
+    """How many rows it has: those of its first tensor that has the dimension.
+
+    Raises:
+        ValueError: no tensor has it, or there are no rows.
+    """
+    sizes = [tensor.shape[dimension] for tensor in tensors_in(batch) if tensor.ndim > dimension]
+    if not sizes or sizes[0] == 0:
+        raise ValueError(
+            f"the batch has no tensor with rows in dimension {dimension}: pass a tensor, or a dict, tuple or list of tensors"
+        )
+    return sizes[0]
+
+
+def with_rows(batch: Any, dimension: int, rows: int) -> Any:
+    """The same with so many rows, on the CPU: the first ones, again and again if there are too few. Tensors that have no row
+    for each sample are left as they are; those without values (on the meta device) have zeros."""
+    size = size_of(batch, dimension)
+
+    def resized(tensor: torch.Tensor) -> torch.Tensor:
+        values = torch.zeros_like(tensor, device="cpu") if tensor.is_meta else tensor.detach()
+        if tensor.ndim > dimension and tensor.shape[dimension] == size:
+            chosen = torch.arange(rows, device=values.device) % size
+            values = values.index_select(dimension, chosen)
+        return values.cpu()
+
+    return mapped(batch, resized)

@@ -1,0 +1,110 @@
+"""What a training takes at one batch size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from memlab import _native
+from memlab._inspection.card import Card
+from memlab._paging.sizes import readable
+
+_FAR = 8
+_OUTSIDE_PYTHON, _OUTSIDE_LAYERS, _OUTERMOST = "(no Python line)", "(outside any layer)", "(the model itself)"
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What a training takes at one batch size. Sizes are bytes."""
+
+    batch: int  #: Rows in a batch.
+    allocated: int  #: ``torch.cuda.max_memory_allocated()``.
+    reserved: int  #: ``torch.cuda.max_memory_reserved()`` on a card that is never full.
+    needed: int  #: The memory of the smallest card on which it runs, context and libraries included.
+    context: int  #: What a process takes of the card beside what it allocates.
+    libraries: int  #: What libraries took straight from the driver.
+    step: int  #: The step in which most is allocated, from 0.
+    phase: str  #: ``"forward"``, ``"backward"``, ``"optimizer"`` or ``"other"``.
+    line: str  #: The line that asked for memory last before that.
+    layer: str  #: Its layer.
+    categories: Mapping[str, int]  #: What is held then by category (``"activation"``, …), the largest first.
+    lines: Mapping[str, int]  #: By line.
+    layers: Mapping[str, int]  #: By layer.
+    warnings: Sequence[str]  #: What the figures do not say.
+
+    def __str__(self) -> str:
+        rows = [
+            f"batch {self.batch}: {readable(self.allocated)} allocated, {readable(self.reserved)} reserved, smallest card "
+            f"{readable(self.needed)}",
+            f"the peak is in step {self.step}, in {self.phase}, at {self.line}, layer {self.layer}",
+        ]
+        rows += [f"  {readable(nbytes):>9}  {name}" for name, nbytes in self.categories.items()]
+        return "\n".join(rows + [f"note: {warning}" for warning in self.warnings])
+
+
+def peak_of(family: _native.PlanFamily, batches: tuple[int, int], batch: int, card: Card, settings: str) -> Peak:
+    """What is held at the peak of a batch size."""
+    allocated, reserved, needed, steadiness, growth = family.needs(batch, settings, card.context)
+    _, step, phase, line, layer, categories, lines, layers = family.peak(batch, settings)
+    return Peak(
+        batch=batch,
+        allocated=allocated,
+        reserved=reserved,
+        needed=needed,
+        context=card.context,
+        libraries=family.outside,
+        step=step,
+        phase=phase,
+        line=_line(line),
+        layer=_layer(layer),
+        categories={name: nbytes for name, nbytes, _ in categories},
+        lines=_summed([(_line(name), nbytes) for name, nbytes, _ in lines]),
+        layers=_summed([(_layer(name), nbytes) for name, nbytes, _ in layers]),
+        warnings=_warnings(family, batches, batch, card, steadiness, growth),
+    )
+
+
+def _summed(rows: list[tuple[str, int]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for name, nbytes in rows:
+        sums[name] = sums.get(name, 0) + nbytes
+    return dict(sorted(sums.items(), key=lambda row: -row[1]))
+
+
+def _line(line: tuple[str, int | None, str] | None) -> str:
+    if line is None:
+        return _OUTSIDE_PYTHON
+    file, number, function = line
+    short = os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
+    return f"{short}:{number}  {function}" if number is not None else f"{short}  {function}"
+
+
+def _layer(layer: str | None) -> str:
+    return _OUTSIDE_LAYERS if layer is None else layer or _OUTERMOST
+
+
+def _warnings(
+    family: _native.PlanFamily, batches: tuple[int, int], batch: int, card: Card, steadiness: str, growth: int
+) -> list[str]:
+    warnings = list(family.warnings)
+    unmatched, allocations, nbytes = family.unmatched
+    if unmatched:
+        warnings.append(
+            f"{unmatched} of {allocations} allocations at batch {batches[1]} are not made at batch {batches[0]} (at most "
+            f"{readable(nbytes)} at once): they are taken to be the same at every batch"
+        )
+    if steadiness == "grows":
+        warnings.append(f"each step keeps {readable(growth)} more: no card is large enough for ever")
+    elif steadiness == "not yet":
+        warnings.append("the allocator did not become steady: a long run may reserve somewhat more")
+    elif steadiness == "unknown":
+        warnings.append("the recorded steps differ, or are too few: the figures are of these alone. More `steps` say more")
+    if batch > _FAR * batches[1]:
+        warnings.append(
+            f"batch {batch} is more than {_FAR} times the larger recorded one: kernels may choose other ways; larger "
+            "`batches` say more"
+        )
+    if not card.is_measured:
+        warnings.append(f"the context of this card, {readable(card.context)}, is an estimate: some hundred MiB more or less")
+    return warnings
