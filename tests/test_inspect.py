@@ -1,18 +1,33 @@
 """`memlab.inspect`: what a training will take at other batch sizes, from its model alone."""
 
 import json
-import subprocess
 import sys
 
 import memlab as package
 import pytest
 import torch
-from conftest import PROGRAMS, PYTHON, ROOT
+from conftest import PROGRAMS, ROOT
+from torch import nn
 
 sys.path.insert(0, str(PROGRAMS))
-import inspected  # noqa: E402
+import inspected
 
 GIB = 1 << 30
+IMPORTED = {"PYTHONPATH": ROOT / "python"}
+
+
+class Failing(nn.Linear):
+    def forward(self, rows):
+        raise ArithmeticError("rows are never right")
+
+
+@pytest.fixture(scope="module")
+def linear():
+    """The report of two large layers, of which one is tied to a view."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.Linear(1024, 512, bias=False))
+        model[1].weight = nn.Parameter(model[0].weight.detach()[:512])
+    return package.inspect(model, torch.zeros(1, 1024), source="simulated", optimizer="sgd")
 
 
 @pytest.mark.parametrize("case", inspected.CASES)
@@ -29,3 +44,108 @@ def test_figures_are_those_of_a_run(memlab, case):
         assert run.code == 0, run.errors
         peak = report.peak(batch)
         assert [peak.allocated, peak.reserved] == json.loads(run.output)
+
+
+def test_what_a_report_says(linear):
+    # GIVEN two weights of one storage of 4 MiB; THEN it is there once, and gradients are not
+    peak = linear.peak(64)
+    assert peak.categories["parameter"] == 4 << 20
+    assert peak.categories["gradient"] == (4 << 20) + (2 << 20)
+    assert sum(peak.categories.values()) == sum(peak.lines.values()) == sum(peak.layers.values()) == peak.allocated
+    # AND the smallest card has room for the context too, and is one that fits
+    assert peak.allocated + peak.context <= peak.needed <= peak.reserved + peak.context + peak.libraries
+    assert linear.largest_batch(peak.needed) >= 64 > linear.largest_batch(peak.needed - (4 << 20))
+    # AND cards have names and sizes
+    assert 0 < linear.largest_batch("24GiB") == linear.largest_batch(24 * GIB) < linear.largest_batch("a100-40gb")
+    assert linear.largest_batch(GIB // 2) == 0
+    # AND settings begin with today's
+    today, *others = linear.settings("24GiB")
+    assert today.is_current and today.largest_batch == linear.largest_batch("24GiB")
+    assert "expandable_segments:True" in [other.allocator for other in others]
+    # AND it prints as a table, also in notebooks
+    assert f"the largest batch is {linear.largest_batch()}" in str(linear)
+    assert "<td>" in linear._repr_html_()
+    with pytest.raises(ValueError, match="no card is called"):
+        linear.peak(8, card="a101")
+    with pytest.raises(ValueError, match="batch=0"):
+        linear.peak(0)
+
+
+def test_what_the_main_program_defines(memlab):
+    # GIVEN a script whose model, loss and optimizer are defined in it
+    program = memlab.folder / "script.py"
+    program.write_text("""if True:
+        import sys, memlab, torch
+        if sys.argv[1:]:
+            sys.modules["cloudpickle"] = None
+        print("the script runs")
+        class Wide(torch.nn.Linear):
+            def forward(self, rows):
+                return super().forward(rows).relu()
+        def loss(outputs, batch):
+            return (outputs - batch[1]).square().mean()
+        rows = torch.zeros(1, 1024), torch.zeros(1, 2048)
+        sgd = lambda parameters: torch.optim.SGD(parameters, momentum=0.9)
+        report = memlab.inspect(Wide(1024, 2048), rows, loss=loss, optimizer=sgd, source="simulated")
+        print(report.peak(8).categories["optimizer_state"])
+    """)
+    # WHEN it is inspected; THEN they are used, and the script is not run again
+    run = memlab.python(program, preload=False, env=IMPORTED)
+    assert run.output.split("\n")[:2] == ["the script runs", str(4 * 1024 * 2048 + 4 * 2048)], run.errors
+    # AND without cloudpickle, it says what to do
+    run = memlab.python(program, "without", preload=False, env=IMPORTED)
+    assert run.code == 1
+    assert "Wide is defined in the main program: install cloudpickle" in run.errors
+    assert "`memlab plan -- python script.py --batch {batch}`" in run.errors
+
+
+def test_on_the_gpu_that_is_there(memlab):
+    # GIVEN a machine with a GPU; WHEN a model is inspected
+    program = """if True:
+        import json, memlab, torch
+        report = memlab.inspect(torch.nn.Linear(1024, 1024), torch.zeros(1, 1024))
+        print(json.dumps([str(report).split(";")[0], report.peak(8).categories["parameter"]]))
+    """
+    run = memlab.python("-c", program, preload=False, simgpu=("--card", "a100-40gb"), memory="40GiB", env=IMPORTED)
+    # THEN the steps run on it
+    assert run.code == 0, run.errors
+    title, parameters = json.loads(run.output)
+    assert title == "Linear, adamw, recorded with batches 2 and 4 on NVIDIA A100-SXM4-40GB" and parameters == 1025 * 4096
+
+
+def test_a_model_that_fails():
+    # GIVEN a model that raises; WHEN it is inspected, THEN the error has what it printed
+    with pytest.raises(package.InspectionError, match="ArithmeticError: rows are never right"):
+        package.inspect(Failing(4, 4), torch.zeros(1, 4), source="simulated")
+
+
+def test_a_pytorch_without_cuda(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(package.InspectionError, match="this PyTorch is built without CUDA"):
+        package.inspect(nn.Linear(4, 4), torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch": "rows"}, "has no tensor with rows in dimension 0"),
+        ({"batch": torch.zeros(0, 4)}, "has no tensor with rows"),
+        ({"optimizer": "adamm"}, "must be adamw, adam, sgd, adafactor"),
+        ({"source": "cpu"}, "source='cpu'"),
+        ({"accumulate": 0}, "accumulate=0: must be 1 or more"),
+        ({"batches": (4, 4)}, "two different batch sizes"),
+        ({"card": "a101"}, "no card is called"),
+    ],
+)
+def test_wrong_arguments(options, said):
+    options = {"batch": torch.zeros(1, 4), "source": "simulated"} | options
+    with pytest.raises(ValueError, match=said):
+        package.inspect(nn.Linear(4, 4), **options)
+
+
+def test_a_config_takes_its_batch_from_it():
+    # GIVEN a network, and a limit on the GPU; WHEN a Config is made, THEN as many rows fit as a report says
+    network = nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1))
+    config = package.Config(GIB, "1.5GiB", 1000, 4096, 1, network, "float32", "float32")
+    report = package.inspect(network, torch.zeros(1, 4096))
+    assert config.limited_by == "gpu_memory_limit" and config.batch_size == report.largest_batch("1.5GiB")

@@ -121,3 +121,28 @@ def test_what_cannot_be_run_is_said(memlab):
     assert simulate(memlab, "/etc").returncode == 126
     # AND a program's own options are left to it
     assert simulate(memlab, "sh", "-c", "exit 7", "--memory").returncode == 7
+
+
+COPIES = """
+import re, torch
+def held():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) >> 10
+large = torch.empty(3 << 28, dtype=torch.int8, device="cuda")
+values = torch.arange(5 << 20, dtype=torch.int32)
+part = large[12345 * 4 :].view(torch.int32)[: values.numel()]
+part.copy_(values)
+before = held()
+copy = large.clone()
+assert torch.equal(copy[12345 * 4 :].view(torch.int32)[: values.numel()].cpu(), values)
+copy[: 1 << 20].copy_(large[1 << 28 : (1 << 28) + (1 << 20)])
+assert not copy[: 1 << 20].cpu().any()
+print(held() - before)
+"""
+
+
+def test_copies_of_what_only_kernels_have_written_take_no_memory(memlab):
+    # GIVEN 768 MiB on a card, of which a program has written 20 MiB; WHEN they are copied there
+    done = simulate(memlab, PYTHON, "-c", COPIES)
+    # THEN the copy has what was written, and takes no memory of the machine for the rest
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 128

@@ -84,8 +84,7 @@ impl Family {
         });
         let sizes: Vec<(u64, u64)> = sizes.collect();
         let is_unmatched = |id: u32| matching.counterparts[id as usize].is_none();
-        let unmatched_bytes =
-            most_at_once(&high, |id| is_unmatched(id).then(|| high.allocations[id as usize].size));
+        let unmatched_bytes = most_at_once(&high, |id| is_unmatched(id).then(|| high.allocations[id as usize].size));
         let period = high.period();
         let is_same_order = matching.is_same_order;
         Ok(Family {

@@ -125,6 +125,10 @@ class PlanFamily:
         """Allocations at the larger batch without a counterpart at the smaller one; all; the most bytes of the former."""
 
     @property
+    def read_backs(self) -> list[tuple[_Line, int]]:
+        """Lines that read values back from the device, and how often each did."""
+
+    @property
     def warnings(self) -> list[str]: ...
     def needs(self, batch: int, settings: str, context: int) -> tuple[int, int, int, str, int]:
         """(allocated, reserved, memory of the smallest card, "steady", "grows", "not yet" or "unknown", bytes that each step

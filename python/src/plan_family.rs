@@ -35,7 +35,13 @@ type Peak = (
 impl PlanFamily {
     /// Reads the traces of one program at two batch sizes.
     #[new]
-    fn new(py: Python, low_trace: PathBuf, low_batch: u64, high_trace: PathBuf, high_batch: u64) -> PyResult<PlanFamily> {
+    fn new(
+        py: Python,
+        low_trace: PathBuf,
+        low_batch: u64,
+        high_trace: PathBuf,
+        high_batch: u64,
+    ) -> PyResult<PlanFamily> {
         let read = |path: &PathBuf| Recording::read(path).map_err(|error| format!("{}: {error}", path.display()));
         let family = py.detach(|| {
             let (low, high) = (read(&low_trace)?, read(&high_trace)?);
@@ -55,6 +61,13 @@ impl PlanFamily {
     #[getter]
     fn unmatched(&self) -> (usize, usize, u64) {
         (self.family.unmatched, self.family.recording.allocations.len(), self.family.unmatched_bytes)
+    }
+
+    /// Lines that read values back from the device, and how often each did.
+    #[getter]
+    fn read_backs(&self) -> Vec<(LineName, u64)> {
+        let read_backs = self.family.recording.read_backs.iter();
+        read_backs.map(|read| (read.line.as_deref().map(line_name), read.count)).collect()
     }
 
     /// What the trace says of itself.

@@ -55,7 +55,11 @@ def ids_of(batch):
 
 
 def images_of(batch):
-    return {"image": torch.zeros(batch, 3, 32, 32), "scale": torch.ones(batch), "label": torch.zeros(batch, dtype=torch.long)}
+    return {
+        "image": torch.zeros(batch, 3, 32, 32),
+        "scale": torch.ones(batch),
+        "label": torch.zeros(batch, dtype=torch.long),
+    }
 
 
 def texts_of(batch):

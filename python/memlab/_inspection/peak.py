@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from memlab import _native
+from memlab._inspection import training
 from memlab._inspection.card import Card
 from memlab._paging.sizes import readable
 
+_Line = tuple[str, int | None, str] | None
 _FAR = 8
+_SHOWN_READS = 5
 _OUTSIDE_PYTHON, _OUTSIDE_LAYERS, _OUTERMOST = "(no Python line)", "(outside any layer)", "(the model itself)"
 
 
@@ -72,12 +75,17 @@ def _summed(rows: list[tuple[str, int]]) -> dict[str, int]:
     return dict(sorted(sums.items(), key=lambda row: -row[1]))
 
 
-def _line(line: tuple[str, int | None, str] | None) -> str:
+def _line(line: _Line) -> str:
     if line is None:
         return _OUTSIDE_PYTHON
     file, number, function = line
     short = os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
     return f"{short}:{number}  {function}" if number is not None else f"{short}  {function}"
+
+
+def _is_of_the_scaler(line: _Line) -> bool:
+    """Whether it is GradScaler that read: it decides whether the optimizer steps, and no size."""
+    return line is not None and line[0] == training.__file__ and line[2].endswith("_train")
 
 
 def _layer(layer: str | None) -> str:
@@ -93,6 +101,13 @@ def _warnings(
         warnings.append(
             f"{unmatched} of {allocations} allocations at batch {batches[1]} are not made at batch {batches[0]} (at most "
             f"{readable(nbytes)} at once): they are taken to be the same at every batch"
+        )
+    reads = [f"{_line(line)} ({count} times)" for line, count in family.read_backs if not _is_of_the_scaler(line)]
+    if reads:
+        more = f" and {len(reads) - _SHOWN_READS} more lines" if len(reads) > _SHOWN_READS else ""
+        warnings.append(
+            "values read back from the GPU are 0 on a simulated card. If sizes depend on one of these, the figures are too "
+            f'small, and source="gpu" is right: {", ".join(reads[:_SHOWN_READS])}{more}'
         )
     if steadiness == "grows":
         warnings.append(f"each step keeps {readable(growth)} more: no card is large enough for ever")

@@ -49,7 +49,7 @@ fn accept(state: &mut State, order: Order, work: Work) -> Result<bool, Code> {
 /// # Safety
 /// Addresses that are not this driver's memory are host memory that the caller vouches for.
 unsafe fn copy(to: u64, from: u64, bytes: usize, sides: Sides, order: Order) -> Answer {
-    {
+    let droppable = {
         let mut state = state()?;
         let now = accept(&mut state, order, Work::MEMCPY)?;
         state.space.check(to, bytes as u64, sides.to_device)?;
@@ -57,9 +57,17 @@ unsafe fn copy(to: u64, from: u64, bytes: usize, sides: Sides, order: Order) -> 
         if !now {
             return Ok(());
         }
-    }
+        let on_device = |address| state.space.find(address).is_some_and(|block| !block.is_host());
+        on_device(to) && on_device(from) && to.abs_diff(from) >= bytes as u64
+    };
     // SAFETY: both ranges were checked to be accessible memory of this driver, or are the caller's host memory.
-    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+    unsafe {
+        if droppable {
+            pages::copy(to, from, bytes as u64);
+        } else {
+            std::ptr::copy(from as *const u8, to as *mut u8, bytes);
+        }
+    }
     Ok(())
 }
 

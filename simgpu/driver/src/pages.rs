@@ -140,6 +140,30 @@ pub fn protect(address: u64, bytes: u64, protection: i32) {
     unsafe { libc::mprotect(address as *mut c_void, bytes as usize, protection) };
 }
 
+/// Copies a range to another that does not overlap it. What is zero, as all is that only kernels have written to, takes no memory
+/// in the copy either.
+///
+/// # Safety
+/// Both ranges are mapped device memory of this driver, the first one writable.
+pub unsafe fn copy(to: u64, from: u64, bytes: u64) {
+    const PIECE: u64 = 2 << 20;
+    for offset in (0..bytes).step_by(PIECE as usize) {
+        let count = PIECE.min(bytes - offset);
+        let (to, from) = (to + offset, from + offset);
+        // SAFETY: both pieces are parts of the ranges that the caller vouches for.
+        unsafe {
+            let piece = std::slice::from_raw_parts(from as *const u8, count as usize);
+            // SAFETY: any eight bytes are a number.
+            let (start, middle, end) = piece.align_to::<u64>();
+            if middle.iter().all(|word| *word == 0) && start.iter().chain(end).all(|byte| *byte == 0) {
+                zero(to, count);
+            } else {
+                std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, count as usize);
+            }
+        }
+    }
+}
+
 /// Zeroes a range. Large ranges return their whole pages to the system instead of writing to them.
 ///
 /// # Safety
