@@ -3,7 +3,6 @@
 use std::fmt;
 
 use memlab_allocator::{Request, Requests};
-use memlab_trace::Category;
 
 use crate::matching::matched;
 use crate::period::Period;
@@ -83,8 +82,7 @@ impl Family {
             (counterpart.map_or(size, |counterpart| low.allocations[counterpart as usize].size), size)
         });
         let sizes: Vec<(u64, u64)> = sizes.collect();
-        let is_unmatched = |id: u32| matching.counterparts[id as usize].is_none();
-        let unmatched_bytes = most_at_once(&high, |id| is_unmatched(id).then(|| high.allocations[id as usize].size));
+        let unmatched_bytes = most_at_once(&high, |id| matching.counterparts[id as usize].is_none());
         let period = high.period();
         let is_same_order = matching.is_same_order;
         Ok(Family {
@@ -118,13 +116,6 @@ impl Family {
         self.sizes.iter().map(at).collect()
     }
 
-    /// The most bytes at once of one category, with allocations of these sizes, in the recording.
-    pub fn most_held(&self, category: Category, sizes: &[u64]) -> u64 {
-        most_at_once(&self.recording, |id| {
-            (self.recording.allocations[id as usize].category == category).then(|| sizes[id as usize])
-        })
-    }
-
     /// The recorded requests at a batch size, up to the end of the recording.
     pub fn requests(&self, batch: Option<u64>) -> Requests {
         self.requests_at(&self.sizes(batch))
@@ -154,16 +145,18 @@ impl Family {
     }
 }
 
-/// The most bytes at once of the allocations for which `bytes` gives some.
-fn most_at_once(recording: &Recording, bytes: impl Fn(u32) -> Option<u64>) -> u64 {
-    let (mut held, mut most) = (0, 0);
+/// The most bytes at once of the allocations that are chosen.
+fn most_at_once(recording: &Recording, is_chosen: impl Fn(u32) -> bool) -> u64 {
+    let (mut bytes, mut most) = (0, 0);
     for event in &recording.events {
         match *event {
-            Event::Allocate(id) => held += bytes(id).unwrap_or(0),
-            Event::Free(id) | Event::FreeRequested(id) => held -= bytes(id).unwrap_or(0),
+            Event::Allocate(id) if is_chosen(id) => bytes += recording.allocations[id as usize].size,
+            Event::Free(id) | Event::FreeRequested(id) if is_chosen(id) => {
+                bytes -= recording.allocations[id as usize].size;
+            }
             _ => {}
         }
-        most = most.max(held);
+        most = most.max(bytes);
     }
     most
 }

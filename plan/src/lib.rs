@@ -31,5 +31,5 @@ mod steady;
 pub use family::{Family, FamilyError};
 pub use peak::{Holding, PeakView};
 pub use recording::{Allocation, Event, ReadBacks, Recording, RecordingError};
-pub use search::{Needs, SETTINGS_TO_TRY, Search};
+pub use search::{Needs, Search};
 pub use steady::{Planned, Steadiness};

@@ -89,6 +89,21 @@ impl Recording {
         version.unwrap_or((u32::MAX, 0))
     }
 
+    /// The most bytes at once of one category, with allocations of these sizes.
+    pub fn most_held(&self, category: Category, sizes: &[u64]) -> u64 {
+        let is_chosen = |id: &u32| self.allocations[*id as usize].category == category;
+        let (mut held, mut most) = (0, 0);
+        for event in &self.events {
+            match event {
+                Event::Allocate(id) if is_chosen(id) => held += sizes[*id as usize],
+                Event::Free(id) | Event::FreeRequested(id) if is_chosen(id) => held -= sizes[*id as usize],
+                _ => {}
+            }
+            most = most.max(held);
+        }
+        most
+    }
+
     /// The line that asked for memory.
     pub fn line(&self, allocation: &Allocation) -> Option<Arc<Line>> {
         self.model.line_of(allocation.stack)

@@ -8,9 +8,6 @@ use crate::steady::Planned;
 /// No batch is larger.
 const LARGEST_BATCH: u64 = 1 << 30;
 
-/// Settings of the allocator that may take less, beside those of a program: PyTorch's own, and what people recommend.
-pub const SETTINGS_TO_TRY: [&str; 3] = ["", "expandable_segments:True", "max_split_size_mb:256"];
-
 /// What a batch size needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {
