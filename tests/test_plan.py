@@ -11,7 +11,7 @@ from conftest import PROGRAMS, PYTHON
 PLANNED = PROGRAMS / "planned.py"
 LANGUAGE = ["gpt", "gpt-amp", "gpt-eager", "gpt-recompute", "accumulated", "lstm"]
 KINDS = [*LANGUAGE, "resnet", "unet", "gan", "hf-gpt2", "hf-llama", "hf-vit", "trainer"]
-PREDICTED = [9, 24]
+PREDICTED = [9, 20, 48]
 
 
 def plan(memlab, *arguments, program=(), env=None):
@@ -43,11 +43,11 @@ def peaks(memlab, *program, memory="80GiB", env=None):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_small_batches_give_the_others_to_the_byte(memlab, kind):
-    """GIVEN a training planned from steps at batch 2 and 4
+    """GIVEN a training planned from steps at batch 8 and 16
     WHEN it runs at other batches
     THEN PyTorch's peaks of allocated and reserved memory are the planned ones."""
     batches = ",".join(map(str, PREDICTED))
-    answer = planned(memlab, "--batch", "2,4", "--predict", batches, program=(PLANNED, kind, "--batch", "{batch}"))
+    answer = planned(memlab, "--predict", batches, program=(PLANNED, kind, "--batch", "{batch}"))
     with ThreadPoolExecutor(2) as pool:
         runs = list(pool.map(lambda batch: peaks(memlab, PLANNED, kind, "--batch", batch), PREDICTED))
     rows = [[row["peak_allocated_bytes"], row["peak_reserved_bytes"]] for row in answer["batches"]]
@@ -87,7 +87,7 @@ def test_other_settings_of_the_allocator_are_planned_from_the_same_recording(mem
 
 def test_a_batch_below_the_recorded_ones_is_recorded_itself(memlab):
     """GIVEN batch 1, at which other kernels run
-    WHEN it is asked for beside batch 2 and 4
+    WHEN it is asked for beside batch 8 and 16
     THEN it is right too."""
     answer = planned(memlab, "--predict", "1", program=(PLANNED, "gpt", "--batch", "{batch}"))
     (row,) = answer["batches"]
@@ -111,9 +111,9 @@ def test_traces_that_were_kept_give_the_same_plan(memlab):
     """GIVEN the traces of a plan
     WHEN they are planned with
     THEN the figures are the same."""
-    arguments = ("--predict", "8,16", "--card", "24GiB")
+    arguments = ("--predict", "8,16", "--card", "600MiB")
     first = planned(memlab, *arguments, "--keep", "kept", program=(PLANNED, "gan", "--batch", "{batch}"))
-    done = plan(memlab, "--json", *arguments, "--batch", "2,4", "kept/batch-2.jsonl", "kept/batch-4.jsonl")
+    done = plan(memlab, "--json", *arguments, "--batch", "8,16", "kept/batch-8.jsonl", "kept/batch-16.jsonl")
     assert done.returncode == 0, done.stderr
     again = json.loads(done.stdout)
     assert [again[part] for part in ("batches", "largest_batch", "lines")] == [
@@ -161,7 +161,7 @@ def test_what_is_read_back_is_said(memlab):
         ((), ("-c", "print('hello')"), "did not use a GPU"),
         (("--card", "h1000"), ("-c", "pass"), "h100"),
         (("--batch", "4,4"), (PLANNED, "gan", "--batch", "{batch}"), "two different ones are needed"),
-        (("--batch", "4"), (PLANNED, "gan", "--batch", "{batch}"), "--batch 2,4"),
+        (("--batch", "4"), (PLANNED, "gan", "--batch", "{batch}"), "--batch 8,16"),
         (("--allocator", "max_split_size_mb:1"), (PLANNED, "gan", "--batch", "2"), "at least 20"),
     ],
 )

@@ -17,6 +17,8 @@ import tests_on_card
 import truth
 from harness import LIBRARY, MEMLAB, Failed, Harness
 
+import plan
+
 # Seconds, of nine minutes.
 SECONDS = 525
 
@@ -69,6 +71,7 @@ def together():
 
 def alone():
     """Checks that need the whole GPU, or an idle machine."""
+    yield "plan", plan.check
     yield "categories", device.check_categories
     for budget in paging.BUDGETS:
         yield f"paging zoo {budget}", paging.check_zoo, budget

@@ -68,11 +68,28 @@ impl Family {
     ///
     /// If the batches are equal, or the recordings are not of one program.
     pub fn of_two(one: (u64, Recording), other: (u64, Recording)) -> Result<Family, FamilyError> {
-        let ((low_batch, low), (high_batch, high)) = if one.0 <= other.0 { (one, other) } else { (other, one) };
+        let ((low_batch, low), high) = if one.0 <= other.0 { (one, other) } else { (other, one) };
+        Family::between((low_batch, &low), high)
+    }
+
+    /// The same program beyond the larger batch, from a recording at a batch that is larger still.
+    ///
+    /// # Errors
+    ///
+    /// As [`Family::of_two`]; also if this family is of one recording, or its batch is not smaller.
+    pub fn beyond(&self, larger: (u64, Recording)) -> Result<Family, FamilyError> {
+        let (_, high) = self.batches.filter(|(_, high)| *high < larger.0).ok_or(FamilyError::SameBatch(larger.0))?;
+        Family::between((high, &self.recording), larger)
+    }
+
+    fn between(
+        (low_batch, low): (u64, &Recording),
+        (high_batch, high): (u64, Recording),
+    ) -> Result<Family, FamilyError> {
         if low_batch == high_batch {
             return Err(FamilyError::SameBatch(low_batch));
         }
-        let matching = matched(&low, &high);
+        let matching = matched(low, &high);
         let unmatched = matching.counterparts.iter().filter(|counterpart| counterpart.is_none()).count();
         if unmatched * 2 > high.allocations.len() {
             return Err(FamilyError::TooDifferent { unmatched, of: high.allocations.len() });

@@ -9,6 +9,7 @@
 //!
 //! ```text
 //! search                       the smallest card, the largest batch
+//! program                      several families
 //! peak                         what is held at the peak: categories, lines, layers
 //! steady                       replay until steps repeat exactly
 //! family                       the requests at any batch
@@ -24,12 +25,14 @@ mod family;
 mod matching;
 mod peak;
 mod period;
+mod program;
 mod recording;
 mod search;
 mod steady;
 
 pub use family::{Family, FamilyError};
 pub use peak::{Holding, PeakView};
+pub use program::{Families, Program};
 pub use recording::{Allocation, Event, ReadBacks, Recording, RecordingError};
 pub use search::{Needs, Search};
 pub use steady::{Planned, Steadiness};

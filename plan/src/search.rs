@@ -3,6 +3,7 @@
 use memlab_allocator::{Card, ROUND_LARGE, Settings};
 
 use crate::family::Family;
+use crate::program::Families;
 use crate::steady::Planned;
 
 /// No batch is larger.
@@ -19,7 +20,7 @@ pub struct Needs {
 
 /// Searches among batches and cards, with settings of the allocator.
 pub struct Search<'f> {
-    family: &'f Family,
+    families: Families<'f>,
     settings: Settings,
     /// Bytes of the card that are not the allocator's: the context, libraries, other processes.
     outside: u64,
@@ -27,33 +28,30 @@ pub struct Search<'f> {
 
 impl<'f> Search<'f> {
     /// `outside`: bytes of the card that are not the allocator's.
-    pub fn new(family: &'f Family, settings: Settings, outside: u64) -> Search<'f> {
-        Search { family, settings, outside }
-    }
-
-    /// The same for another family.
-    pub fn in_family<'g>(&self, family: &'g Family) -> Search<'g> {
-        Search { family, settings: self.settings.clone(), outside: self.outside }
+    pub fn new(families: impl Into<Families<'f>>, settings: Settings, outside: u64) -> Search<'f> {
+        Search { families: families.into(), settings, outside }
     }
 
     /// Whether a batch size runs on a card with `memory` bytes.
     pub fn fits(&self, batch: Option<u64>, memory: u64) -> bool {
-        self.fits_with(&self.family.sizes(batch), memory)
+        let (family, batch) = self.families.at(batch);
+        self.fits_with(family, &family.sizes(batch), memory)
     }
 
     /// What a batch size needs.
     pub fn needs(&self, batch: Option<u64>) -> Needs {
-        let sizes = self.family.sizes(batch);
-        let planned = self.family.run(&sizes, &self.settings, Card::ENDLESS);
+        let (family, batch) = self.families.at(batch);
+        let sizes = family.sizes(batch);
+        let planned = family.run(&sizes, &self.settings, Card::ENDLESS);
         let (mut too_little, mut enough) =
             (planned.counters.allocated.peak / ROUND_LARGE, planned.counters.reserved.peak / ROUND_LARGE);
         // Between: what is allocated at the peak, and what is reserved without pressure.
-        if self.fits_with(&sizes, too_little * ROUND_LARGE + self.outside) {
+        if self.fits_with(family, &sizes, too_little * ROUND_LARGE + self.outside) {
             enough = too_little;
         }
         while enough.saturating_sub(too_little) > 1 {
             let middle = too_little.midpoint(enough);
-            if self.fits_with(&sizes, middle * ROUND_LARGE + self.outside) {
+            if self.fits_with(family, &sizes, middle * ROUND_LARGE + self.outside) {
                 enough = middle;
             } else {
                 too_little = middle;
@@ -83,8 +81,8 @@ impl<'f> Search<'f> {
         fitting
     }
 
-    fn fits_with(&self, sizes: &[u64], memory: u64) -> bool {
+    fn fits_with(&self, family: &Family, sizes: &[u64], memory: u64) -> bool {
         let available = memory.saturating_sub(self.outside);
-        self.family.run(sizes, &self.settings, Card::with_available(memory, available)).fits()
+        family.run(sizes, &self.settings, Card::with_available(memory, available)).fits()
     }
 }

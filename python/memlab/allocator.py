@@ -133,13 +133,13 @@ def requests_of(snapshot: Mapping[str, Any], device: int = 0) -> list[Request]:
     def pool_of(entry: Mapping[str, Any]) -> tuple[int, int]:
         if "pool_id" in entry:
             return tuple(entry["pool_id"])
-        return next((pool for begin, end, pool in pools if begin <= entry["addr"] < end), (0, 0))
+        return next((pool for begin, end, pool in pools if begin <= entry.get("addr", 0) < end), (0, 0))
 
     requests: list[Request] = []
     names: dict[int, int] = {}  # id by address
     given_back = False
     for entry in entries:
-        action, address = entry["action"], entry["addr"]
+        action, address = entry["action"], entry.get("addr", 0)
         if action in ("alloc", "oom"):
             name = len(requests)
             if action == "alloc":

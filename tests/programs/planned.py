@@ -1,4 +1,4 @@
-"""Trainings that are planned: `planned.py KIND --batch N [--steps N]`. At the end prints PyTorch's own peaks, as JSON."""
+"""Trainings that are planned: `planned.py KIND --batch N`. At the end prints PyTorch's own peaks, as JSON."""
 
 import argparse
 import json
@@ -223,7 +223,10 @@ def main():
     parser.add_argument("kind")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--width", type=int, default=WIDTH)
+    parser.add_argument("--context", type=int, default=CONTEXT)
     options = parser.parse_args()
+    globals().update(WIDTH=options.width, CONTEXT=options.context)
     run(options.kind, options.batch, options.steps)
     print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]))
 

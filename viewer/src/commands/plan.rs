@@ -7,12 +7,13 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use memlab_plan::{Family, Recording};
-use simgpu_cards::Model;
+use memlab_allocator::Settings;
+use memlab_plan::{Family, Program, Recording, Search};
+use simgpu_cards::{MODELS, Model};
 
 use crate::error::bad_input;
 use crate::json;
-use crate::plan::answer::{Answer, PlannedCard, Question};
+use crate::plan::answer::{Answer, FAR, PlannedCard, Question};
 use crate::plan::text;
 use crate::recording::{PLACEHOLDER, Recorder};
 use crate::simulation::Simulation;
@@ -26,9 +27,9 @@ Examples:
   memlab plan --card 24GiB -- python train.py            the program as it is, without a batch size to choose
   memlab plan --batch 8,16 batch-8.jsonl batch-16.jsonl  from traces that `memlab plan --keep` has left
 
-The program runs for a few steps at two batch sizes, in place of {batch}, on a simulated card: no GPU is needed, and nothing is \
-computed. It is ended after the steps, before it saves anything; what it does before happens twice. Sizes of requests grow \
-linearly with the batch; a model of PyTorch's allocator says what they take.";
+The program runs for a few steps at two batch sizes, in place of {batch}, and at a large one, on a simulated card: no GPU is \
+needed, and nothing is computed. It is ended after the steps, before it saves anything; what it does before happens each time. \
+Sizes of requests grow linearly with the batch; a model of PyTorch's allocator says what they take.";
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -44,9 +45,9 @@ enum On {
 pub struct Options {
     /// The card to plan for: its name (`memlab simulate --list`) or its memory [24GiB].
     #[arg(long, value_name = "CARD", default_value = "h100", value_parser = card)]
-    card: Model,
+    card: Card,
     /// The two batch sizes that are recorded, or those of the traces.
-    #[arg(long, value_name = "N,N", default_value = "2,4", value_parser = batches)]
+    #[arg(long, value_name = "N,N", default_value = "8,16", value_parser = batches)]
     batch: Batches,
     /// The batch sizes to show [default: a choice].
     #[arg(long, value_name = "N,…", value_parser = batches, default_value = "", hide_default_value = true)]
@@ -63,7 +64,7 @@ pub struct Options {
     /// Settings of PyTorch's allocator [default: PYTORCH_ALLOC_CONF].
     #[arg(long, value_name = "SETTINGS")]
     allocator: Option<String>,
-    /// Record the largest batch as well, and plan anew if it differs from what was planned.
+    /// Record the largest batch itself, however large it is.
     #[arg(long)]
     check: bool,
     /// Keep the traces in this folder.
@@ -77,8 +78,16 @@ pub struct Options {
     command: Vec<OsString>,
 }
 
-fn card(text: &str) -> Result<Model, String> {
-    simgpu_cards::find(text).map_err(|error| error.to_string())
+/// A card, and what it was called.
+#[derive(Clone, Debug)]
+struct Card {
+    name: String,
+    model: Model,
+}
+
+fn card(text: &str) -> Result<Card, String> {
+    let model = simgpu_cards::find(text).map_err(|error| error.to_string())?;
+    Ok(Card { name: text.to_owned(), model })
 }
 
 /// Numbers with commas between them. (A type of its own: clap would take a `Vec` for several arguments.)
@@ -119,20 +128,23 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
     };
     let traces = traces(&options.command);
-    let (family, single) = match &traces[..] {
+    let program = match &traces[..] {
         [] => recorded(options, &folder)?,
-        traces => (from_traces(options, traces)?, Vec::new()),
+        traces => Program::new(from_traces(options, traces)?),
     };
     let settings = options.allocator.clone().or_else(settings_today).unwrap_or_default();
-    let context = options.card.context;
+    let Card { name, model } = &options.card;
     let question = Question {
-        family: &family,
-        single,
+        program: &program,
         card: PlannedCard {
-            name: options.card.device_name.to_owned(),
-            bytes: options.card.memory,
-            context_bytes: context.bytes,
-            context_is_measured: context.is_measured,
+            name: if MODELS.iter().any(|known| known.name == model.name) {
+                model.device_name.to_owned()
+            } else {
+                name.clone()
+            },
+            bytes: model.memory,
+            context_bytes: model.context.bytes,
+            context_is_measured: model.context.is_measured,
         },
         settings,
         batches: options.predict.0.clone(),
@@ -173,13 +185,13 @@ fn from_traces(options: &Options, traces: &[PathBuf]) -> anyhow::Result<Family> 
     }
 }
 
-/// Runs the program: at the two batch sizes, and at those below them that are to be shown.
-fn recorded(options: &Options, folder: &Path) -> anyhow::Result<(Family, Vec<(u64, Family)>)> {
+/// Runs the program: at the two batch sizes, at those below them that are to be shown, and at a large one.
+fn recorded(options: &Options, folder: &Path) -> anyhow::Result<Program> {
     let mut recorder = Recorder {
         command: options.command.clone(),
         simulation: (options.on == On::Simulation).then(|| Simulation {
-            card: Some(options.card.name.to_owned()),
-            memory: Some(options.card.memory),
+            card: Some(options.card.name.clone()),
+            memory: Some(options.card.model.memory),
             devices: 1,
         }),
         steps: options.steps,
@@ -187,10 +199,10 @@ fn recorded(options: &Options, folder: &Path) -> anyhow::Result<(Family, Vec<(u6
         folder: folder.to_owned(),
     };
     if !recorder.takes_batch() {
-        return Ok((Family::of_one(record(&mut recorder, None)?), Vec::new()));
+        return Ok(Program::new(Family::of_one(record(&mut recorder, None)?)));
     }
     let [one, other] = options.batch.0[..] else {
-        return Err(bad_input("two batch sizes are recorded: --batch 2,4"));
+        return Err(bad_input("two batch sizes are recorded: --batch 8,16"));
     };
     let (low, high) = (one.min(other), one.max(other));
     // Side by side.
@@ -200,27 +212,33 @@ fn recorded(options: &Options, folder: &Path) -> anyhow::Result<(Family, Vec<(u6
         recording if recording.ran_out_of_memory => record(&mut recorder, Some(low))?,
         recording => recording,
     };
-    let mut family = Family::of_two((low, first), (high, second)).map_err(|error| bad_input(error.to_string()))?;
-    if options.check {
-        family = checked(options, &mut recorder, family)?;
+    let family = Family::of_two((low, first), (high, second)).map_err(|error| bad_input(error.to_string()))?;
+    let mut program = Program::new(family);
+    if options.on == On::Simulation {
+        record_large(options, &mut recorder, &mut program)?;
     }
-    let below = options.predict.0.iter().filter(|batch| **batch < low);
-    let single = below.map(|batch| Ok((*batch, Family::of_one(record(&mut recorder, Some(*batch))?))));
-    Ok((family, single.collect::<anyhow::Result<_>>()?))
+    for batch in options.predict.0.iter().copied().filter(|batch| *batch < low) {
+        program.add_single(batch, Family::of_one(record(&mut recorder, Some(batch))?));
+    }
+    Ok(program)
 }
 
-/// Records the largest batch that was planned. What grows otherwise than planned is right between the two largest batches then.
-fn checked(options: &Options, recorder: &mut Recorder, family: Family) -> anyhow::Result<Family> {
-    use memlab_allocator::Settings;
-    use memlab_plan::Search;
-
+/// Records the largest batch that is asked for or, if none is, that fits as planned so far; at most [`FAR`] times what was recorded.
+/// With `--check`, the one that fits. Kernels may choose other ways there.
+fn record_large(options: &Options, recorder: &mut Recorder, program: &mut Program) -> anyhow::Result<()> {
     let settings = Settings::parse(&options.allocator.clone().or_else(settings_today).unwrap_or_default())?;
-    let outside = options.card.context.bytes + family.recording.outside;
-    let largest = Search::new(&family, settings, outside).largest_batch(options.card.memory);
-    let Some((_, high)) = family.recorded_batches().filter(|(_, high)| *high < largest) else { return Ok(family) };
-    let at_largest = record(recorder, Some(largest))?;
-    let Family { recording, .. } = family;
-    Family::of_two((high, recording), (largest, at_largest)).map_err(|error| bad_input(error.to_string()))
+    let outside = options.card.model.context.bytes + program.last().recording.outside;
+    let largest = Search::new(&*program, settings, outside).largest_batch(options.card.model.memory);
+    let asked = options.predict.0.iter().copied().max();
+    let Some((_, high)) = program.last().recorded_batches() else { return Ok(()) };
+    let batch = if options.check { largest } else { asked.unwrap_or(largest).min(high.saturating_mul(FAR)) };
+    if batch <= high {
+        return Ok(());
+    }
+    let recording = record(recorder, Some(batch))?;
+    let family = program.last().beyond((batch, recording)).map_err(|error| bad_input(error.to_string()))?;
+    program.add_beyond(family);
+    Ok(())
 }
 
 /// Records one batch size. A simulated card that is too small for it is replaced by one that is not.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use memlab_allocator::Settings;
-use memlab_plan::{Family, Needs, PeakView, Search, Steadiness};
+use memlab_plan::{Family, Needs, PeakView, Program, Search, Steadiness};
 use memlab_trace::{BlockLayer, Line};
 use serde::Serialize;
 
@@ -17,6 +17,9 @@ const TRIED: [&str; 3] = ["", "expandable_segments:True", "max_split_size_mb:256
 
 /// Other settings are recommended if they allow a larger batch, or save a hundredth of the card.
 const WORTH_SAYING: u64 = 100;
+
+/// What is so many times larger than what was recorded is recorded as well.
+pub const FAR: u64 = 8;
 
 /// How many lines that read values back are named.
 const SHOWN_READ_BACKS: usize = 5;
@@ -37,9 +40,7 @@ pub struct PlannedCard {
 /// What is asked of a plan.
 pub struct Question<'f> {
     /// The program at any batch.
-    pub family: &'f Family,
-    /// Recordings at single batch sizes, below those of the family.
-    pub single: Vec<(u64, Family)>,
+    pub program: &'f Program,
     /// The card.
     pub card: PlannedCard,
     /// What the allocator's settings are today.
@@ -142,21 +143,22 @@ impl Answer {
     ///
     /// If the settings are not valid.
     pub fn to(question: &Question) -> anyhow::Result<Answer> {
-        let Question { family, card, .. } = question;
+        let Question { program, card, .. } = question;
+        let family = program.last();
         let outside = card.context_bytes + family.recording.outside;
         let search = |settings: &str| -> anyhow::Result<Search> {
             let settings = Settings::parse(settings)?.for_torch(torch_version(family));
-            Ok(Search::new(family, settings, outside))
+            Ok(Search::new(*program, settings, outside))
         };
         let today = search(&question.settings)?;
         let takes_batch = family.recorded_batches().is_some();
         let largest = takes_batch.then(|| today.largest_batch(card.bytes));
         let batches = rows(question, &today, largest);
-        let shown = largest
-            .map(|largest| if largest > 0 { largest } else { family.recorded_batches().map_or(1, |(low, _)| low) });
+        let shown = largest.map(|largest| if largest > 0 { largest } else { program.recorded_batches()[0] });
 
         let settings = Settings::parse(&question.settings)?.for_torch(torch_version(family));
-        let sizes = family.sizes(shown);
+        let (family, in_family) = program.at(shown);
+        let sizes = family.sizes(in_family);
         let needs = today.needs(shown);
         let peak = family.peak(&needs.planned, &sizes, &settings);
         let tried = tried(question, &search, shown)?;
@@ -165,10 +167,10 @@ impl Answer {
             card_bytes: card.bytes,
             card: card.clone(),
             library_bytes: family.recording.outside,
-            recorded_batches: family.recorded_batches().map_or_else(Vec::new, |(low, high)| vec![low, high]),
+            recorded_batches: program.recorded_batches(),
             largest_batch: largest,
             advice: advice(largest, &tried, card.bytes, &needs, &peak),
-            warnings: warnings(question, &needs, shown),
+            warnings: warnings(question, family, &needs, shown),
             batches,
             peak: names.peak(shown, &peak),
             categories: holdings(&peak.categories, |category| category_names(*category).0.to_owned()),
@@ -197,16 +199,13 @@ fn rows(question: &Question, search: &Search, largest: Option<u64>) -> Vec<Batch
         needed_bytes: needs.least,
         fits: needs.least <= question.card.bytes,
     };
-    let Some((low, _)) = question.family.recorded_batches() else { return vec![row(None, &search.needs(None))] };
+    let recorded = question.program.recorded_batches();
+    let Some(low) = recorded.first().copied() else { return vec![row(None, &search.needs(None))] };
     let batches = match &question.batches[..] {
         [] => choice(low, largest.unwrap_or(low)),
         batches => batches.to_vec(),
     };
-    let of = |batch: u64| match question.single.iter().find(|(single, _)| *single == batch) {
-        Some((_, family)) => search.in_family(family).needs(None),
-        None => search.needs(Some(batch)),
-    };
-    batches.into_iter().map(|batch| row(Some(batch), &of(batch))).collect()
+    batches.into_iter().map(|batch| row(Some(batch), &search.needs(Some(batch)))).collect()
 }
 
 /// Powers of two up to the first that does not fit, and the largest that does.
@@ -285,8 +284,8 @@ fn advice(largest: Option<u64>, tried: &[SettingsRow], card_bytes: u64, needs: &
     advice
 }
 
-fn warnings(question: &Question, needs: &Needs, shown: Option<u64>) -> Vec<String> {
-    let Question { family, card, .. } = question;
+fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u64>) -> Vec<String> {
+    let card = &question.card;
     let mut warnings = Vec::new();
     if !family.recording.has_requested_sizes {
         warnings.push(
@@ -319,10 +318,10 @@ fn warnings(question: &Question, needs: &Needs, shown: Option<u64>) -> Vec<Strin
         ),
     }
     if let (Some((_, high)), Some(shown)) = (family.recorded_batches(), shown)
-        && shown > high.saturating_mul(8)
+        && shown > high.saturating_mul(FAR)
     {
         warnings.push(format!(
-            "batch {shown} is more than 8 times the larger recorded one: kernels may choose other ways; --check records it too"
+            "batch {shown} is more than {FAR} times the largest recorded one: kernels may choose other ways there; --check records it too"
         ));
     }
     if !card.context_is_measured {

@@ -91,7 +91,7 @@ def entries_of(trace, pools):
         kind = KINDS.get(entry["action"])
         if kind is None:
             continue
-        address = entry["addr"]
+        address = entry.get("addr", 0)  # "oom" has none.
         if kind == FREE_COMPLETED and entries[-6:-4].tolist() == [FREE_REQUESTED, address]:
             entries[-6] = FREE
             continue

@@ -1,0 +1,74 @@
+"""Plans made without the GPU, against what PyTorch then reserves on it."""
+
+import json
+import statistics
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from harness import MEMLAB, PROGRAMS, Failed
+
+PLANNED = PROGRAMS / "planned.py"
+BATCHES = [4, 12, 24, 48]
+# The arguments of planned.py.
+MODELS = [
+    ("gpt",),
+    ("gpt", "--width", "1024", "--context", "1024"),
+    ("gpt-amp", "--width", "1024", "--context", "1024"),
+    ("gpt-eager", "--width", "512", "--context", "512"),
+    ("gpt-recompute", "--width", "1024", "--context", "1024"),
+    ("accumulated", "--width", "512", "--context", "512"),
+    ("lstm",),
+    ("gan",),
+    ("resnet",),
+    ("unet",),
+]
+# At once, on the card and on the simulated ones.
+AT_ONCE = 4
+# Shares of what is reserved: the median and the worst of all models that are not convolutions.
+MEDIAN, WORST = 0.01, 0.03
+CONVOLUTIONS = {"resnet", "unet"}
+
+
+def planned(harness, model):
+    """(allocated, reserved) by batch."""
+    program = [sys.executable, PLANNED, *model, "--batch", "{batch}"]
+    batches = ",".join(map(str, BATCHES))
+    command = [MEMLAB, "plan", "--json", "--card", "h100", "--predict", batches, "--", *program]
+    run = harness.run(harness.work, *command, memlab=False, simulated=False, timeout=180)
+    if run.code != 0:
+        raise Failed(f"{' '.join(model)}: {run.errors[-1000:]}")
+    rows = json.loads(run.output)["batches"]
+    return {row["batch"]: (row["peak_allocated_bytes"], row["peak_reserved_bytes"]) for row in rows}
+
+
+def taken(harness, model, batch):
+    program = [sys.executable, PLANNED, *model, "--batch", batch]
+    run = harness.run(harness.work, *program, memlab=False, timeout=120)
+    if run.code != 0:
+        raise Failed(f"{' '.join(model)} at batch {batch}: {run.errors[-1000:]}")
+    return tuple(json.loads(run.output.splitlines()[-1]))
+
+
+def check(harness):
+    """All models and batches: a line each, then median and worst of what is reserved."""
+    cases = [(model, batch) for model in MODELS for batch in BATCHES]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        plans = dict(zip(MODELS, pool.map(lambda model: planned(harness, model), MODELS), strict=True))
+        real = list(pool.map(lambda case: taken(harness, *case), cases))
+    errors: dict[bool, list[float]] = {False: [], True: []}
+    lines = []
+    for (model, batch), figures in zip(cases, real, strict=True):
+        shares = [plan / figure - 1 for plan, figure in zip(plans[model][batch], figures, strict=True)]
+        errors[model[0] in CONVOLUTIONS].append(abs(shares[1]))
+        allocated, reserved = (f"{share:+.2%}" for share in shares)
+        name = " ".join(model)
+        lines.append(f"{name:44} {batch:3}  allocated {allocated:>8}  reserved {reserved:>8} of {figures[1] >> 20} MiB")
+    harness.note("plan", lines)
+    others, convolutions = errors[False], errors[True]
+    text = (
+        f"median {statistics.median(others):.2%}, worst {max(others):.2%}; "
+        f"convolutions: median {statistics.median(convolutions):.2%}, worst {max(convolutions):.2%}"
+    )
+    if statistics.median(others) > MEDIAN or max(others) > WORST:
+        raise Failed("\n".join([text, *lines]))
+    return text

@@ -1,0 +1,91 @@
+//! A program at any batch, from more than two recordings.
+
+use crate::family::Family;
+
+/// Families of one program: what is exact for some batches, and what holds between and beyond them.
+pub struct Program {
+    /// Recordings at single batches.
+    single: Vec<(u64, Family)>,
+    /// Pairs of recordings, smaller batches first.
+    pairs: Vec<Family>,
+}
+
+impl Program {
+    /// What two recordings say, or one.
+    pub fn new(family: Family) -> Program {
+        Program { single: Vec::new(), pairs: vec![family] }
+    }
+
+    /// Adds what holds beyond the largest recorded batch ([`Family::beyond`]).
+    pub fn add_beyond(&mut self, family: Family) {
+        self.pairs.push(family);
+    }
+
+    /// Adds a recording that is right for one batch only.
+    pub fn add_single(&mut self, batch: u64, family: Family) {
+        self.single.push((batch, family));
+    }
+
+    /// The family that is nearest to a batch, and what the batch is called in it.
+    pub fn at(&self, batch: Option<u64>) -> (&Family, Option<u64>) {
+        if let Some((_, family)) = self.single.iter().find(|(single, _)| Some(*single) == batch) {
+            return (family, None);
+        }
+        let reaches = |index: &usize| batch.is_some_and(|batch| self.reaches(*index, batch));
+        let nearest = (0..self.pairs.len()).find(reaches).map_or(self.last(), |index| &self.pairs[index]);
+        (nearest, batch)
+    }
+
+    /// Whether a pair is the one for a batch. Somewhere between two recordings kernels begin to choose as in the larger one: the
+    /// smaller ones hold up to half of the way, in powers of two.
+    fn reaches(&self, index: usize, batch: u64) -> bool {
+        let Some((_, high)) = self.pairs[index].recorded_batches() else { return false };
+        let next = self.pairs.get(index + 1).and_then(Family::recorded_batches);
+        next.is_some_and(|(_, next)| u128::from(batch).pow(2) <= u128::from(high) * u128::from(next))
+    }
+
+    /// The family of the largest batches.
+    pub fn last(&self) -> &Family {
+        self.pairs.last().expect("there is one from the start")
+    }
+
+    /// All batches that were recorded, in order.
+    pub fn recorded_batches(&self) -> Vec<u64> {
+        let pairs = self.pairs.iter().filter_map(Family::recorded_batches).flat_map(|(low, high)| [low, high]);
+        let mut batches: Vec<u64> = self.single.iter().map(|(batch, _)| *batch).chain(pairs).collect();
+        batches.sort_unstable();
+        batches.dedup();
+        batches
+    }
+}
+
+/// One family, or several.
+#[derive(Clone, Copy)]
+pub enum Families<'f> {
+    /// One.
+    One(&'f Family),
+    /// Several.
+    Several(&'f Program),
+}
+
+impl<'f> Families<'f> {
+    /// The family for a batch, and what the batch is called in it.
+    pub fn at(self, batch: Option<u64>) -> (&'f Family, Option<u64>) {
+        match self {
+            Self::One(family) => (family, batch),
+            Self::Several(program) => program.at(batch),
+        }
+    }
+}
+
+impl<'f> From<&'f Family> for Families<'f> {
+    fn from(family: &'f Family) -> Self {
+        Self::One(family)
+    }
+}
+
+impl<'f> From<&'f Program> for Families<'f> {
+    fn from(program: &'f Program) -> Self {
+        Self::Several(program)
+    }
+}
