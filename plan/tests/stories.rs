@@ -1,20 +1,20 @@
 //! Plans of programs made up here, whose figures can be worked out by hand.
 
 use memlab_allocator::{Card, Place, Settings};
-use memlab_plan::{Allocation, Event, Family, FamilyError, Recording, Search, Steadiness};
+use memlab_plan::{Allocation, Event, Family, FamilyError, Program, Recording, Search, Steadiness};
 use memlab_trace::record::Flags;
 use memlab_trace::{Category, Model};
 
 const MIB: u64 = 1 << 20;
 
 /// Writes recordings as one thinks of them.
-struct Program {
+struct Script {
     recording: Recording,
 }
 
-impl Program {
-    fn new() -> Program {
-        Program {
+impl Script {
+    fn new() -> Script {
+        Script {
             recording: Recording {
                 device: 0,
                 allocations: Vec::new(),
@@ -56,7 +56,7 @@ impl Program {
 
 /// Weights of 30 MiB; in each of the steps a batch of 12 MiB for each sample, and a result that lives until the next step.
 fn training(batch: u64, steps: usize) -> Recording {
-    let mut program = Program::new();
+    let mut program = Script::new();
     program.allocate(30 * MIB);
     let mut result = None;
     for _ in 0..steps {
@@ -106,7 +106,7 @@ fn the_smallest_card_runs_it_and_a_smaller_one_does_not() {
 #[test]
 fn a_program_that_keeps_more_each_step_is_said_to() {
     // GIVEN steps that each keep 3 MiB
-    let mut program = Program::new();
+    let mut program = Script::new();
     for _ in 0..5 {
         let temporary = program.allocate(40 * MIB);
         program.allocate(3 * MIB);
@@ -122,7 +122,7 @@ fn a_program_that_keeps_more_each_step_is_said_to() {
 #[test]
 fn steps_that_differ_are_not_repeated() {
     // GIVEN steps of different sizes
-    let mut program = Program::new();
+    let mut program = Script::new();
     for step in 0..5 {
         let temporary = program.allocate((40 + step) * MIB);
         program.free(temporary);
@@ -138,7 +138,7 @@ fn steps_that_differ_are_not_repeated() {
 #[test]
 fn two_optimizers_that_take_turns_are_one_period() {
     // GIVEN steps of two kinds in turn
-    let mut program = Program::new();
+    let mut program = Script::new();
     for step in 0..10 {
         let temporary = program.allocate(if step % 2 == 0 { 40 * MIB } else { 70 * MIB });
         program.free(temporary);
@@ -167,7 +167,7 @@ fn the_peak_names_what_is_held() {
 #[test]
 fn recordings_of_different_programs_are_refused() {
     // GIVEN two programs that have nothing in common
-    let mut other = Program::new();
+    let mut other = Script::new();
     for _ in 0..40 {
         let temporary = other.allocate(MIB);
         other.recording.allocations[temporary as usize].flags = Flags(3);
@@ -183,7 +183,7 @@ fn recordings_of_different_programs_are_refused() {
 fn what_only_the_larger_batch_asks_for_is_counted() {
     // GIVEN a request that only the larger batch makes
     let low = training(2, 5);
-    let mut program = Program::new();
+    let mut program = Script::new();
     program.allocate(30 * MIB);
     for _ in 0..5 {
         let extra = program.allocate(5 * MIB);
@@ -200,4 +200,25 @@ fn what_only_the_larger_batch_asks_for_is_counted() {
     assert_eq!((family.unmatched, family.unmatched_bytes), (5, 5 * MIB));
     let planned = family.run(&family.sizes(Some(8)), &Settings::default(), Card::ENDLESS);
     assert_eq!(planned.counters.allocated.peak, (30 + 5 + 96 + 11) * MIB);
+}
+
+#[test]
+fn of_several_recordings_the_nearest_are_used() {
+    // GIVEN recordings at batch 2 and 4, at 64, where each sample takes 1 MiB more, and at 1
+    let mut program = Program::new(family());
+    let mut large = training(64, 5);
+    for allocation in large.allocations.iter_mut().filter(|allocation| allocation.size == 12 * 64 * MIB) {
+        allocation.size += 64 * MIB;
+    }
+    program.add_beyond(program.last().beyond((64, large)).unwrap());
+    program.add_single(1, Family::of_one(training(1, 5)));
+    assert_eq!(program.recorded_batches(), [1, 2, 4, 64]);
+    // THEN recorded batches are right, and so are those near them: half of the way from 4 to 64 is 16
+    let search = Search::new(&program, Settings::default(), 0);
+    let reserved = |batch| search.needs(Some(batch)).planned.counters.reserved.peak / MIB;
+    let exact = |batch: u64, sample: u64| 30 + sample * batch + 24;
+    assert_eq!([reserved(1), reserved(4), reserved(16)], [exact(1, 12), exact(4, 12), exact(16, 12)]);
+    assert_eq!(reserved(64), exact(64, 13));
+    // AND from there on, samples grow as they did between the larger two
+    assert!(reserved(124) > exact(124, 13));
 }
