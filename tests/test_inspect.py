@@ -149,3 +149,15 @@ def test_a_config_takes_its_batch_from_it():
     config = package.Config(GIB, "1.5GiB", 1000, 4096, 1, network, "float32", "float32")
     report = package.inspect(network, torch.zeros(1, 4096))
     assert config.limited_by == "gpu_memory_limit" and config.batch_size == report.largest_batch("1.5GiB")
+
+
+def test_counting():
+    # GIVEN a network whose parameters and saved tensors can be counted by hand
+    network = nn.Sequential(nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 512), nn.ReLU())
+    inspection = package.InspectNetwork(network, (1024,), source="simulated")
+    # THEN the counts are those: of each ReLU the output, and the loss
+    assert inspection.get_parameter_count() == 1024 * 2048 + 2048 + 2048 * 512 + 512
+    assert inspection.get_intermediate_variable_count() == 2048 + 512 + 1
+    # AND bytes grow with the batch, and the layers of the table are the network's
+    assert inspection.bytes(1) < inspection.bytes(64) == inspection.report.peak(64).allocated
+    assert {line.split()[-1] for line in inspection.table(64).splitlines()} >= {"0", "2"}

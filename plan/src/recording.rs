@@ -89,11 +89,13 @@ impl Recording {
         version.unwrap_or((u32::MAX, 0))
     }
 
-    /// The most bytes at once of one category, with allocations of these sizes.
-    pub fn most_held(&self, category: Category, sizes: &[u64]) -> u64 {
+    /// The most bytes at once of one category in the first step, with allocations of these sizes. In later steps outputs of the
+    /// step before may be there too.
+    pub fn most_held_in_first_step(&self, category: Category, sizes: &[u64]) -> u64 {
         let is_chosen = |id: &u32| self.allocations[*id as usize].category == category;
         let (mut held, mut most) = (0, 0);
-        for event in &self.events {
+        let end = self.steps.first().map_or(self.events.len(), |step| step + 1);
+        for event in &self.events[..end] {
             match event {
                 Event::Allocate(id) if is_chosen(id) => held += sizes[*id as usize],
                 Event::Free(id) | Event::FreeRequested(id) if is_chosen(id) => held -= sizes[*id as usize],

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memlab import allocator
     from memlab.annotation import annotate
+    from memlab.batch_search import find_batch
     from memlab.chunking import chunk
     from memlab.config import Config, GiB, KiB, MiB, NotEnoughCPURam, NotEnoughGPURam
     from memlab.courtesy import Courtesy
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         set_target_gpu,
     )
     from memlab.loading import load, skeleton
+    from memlab.network_inspection import InspectNetwork
     from memlab.paging import page, plan_of, unpage
     from memlab.plan import Plan
     from memlab.recording import start, stop
@@ -48,6 +50,7 @@ __all__ = [
     "Courtesy",
     "Feeder",
     "GiB",
+    "InspectNetwork",
     "InspectionError",
     "KiB",
     "LineProfiler",
@@ -61,6 +64,7 @@ __all__ = [
     "annotate",
     "chunk",
     "clear_global_line_profiler",
+    "find_batch",
     "inspect",
     "load",
     "memory_profiler",
@@ -85,6 +89,7 @@ _MODULES = {
     "Courtesy": "courtesy",
     "Feeder": "feeding",
     "GiB": "config",
+    "InspectNetwork": "network_inspection",
     "InspectionError": "inspection",
     "KiB": "config",
     "LineProfiler": "line_profiler",
@@ -98,6 +103,7 @@ _MODULES = {
     "annotate": "annotation",
     "chunk": "chunking",
     "clear_global_line_profiler": "line_profiler",
+    "find_batch": "batch_search",
     "inspect": "inspection",
     "load": "loading",
     "load_ipython_extension": "magics",

@@ -91,7 +91,7 @@ class Report:
         ]
 
     def activation_bytes(self, batch: int) -> int:
-        """The most bytes that autograd has saved at a time at a batch size."""
+        """The most bytes of what a step's forward leaves to its backward: tensors that autograd saves, and outputs."""
         return self._family.activation_bytes(batch)
 
     def __repr__(self) -> str:

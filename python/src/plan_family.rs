@@ -126,9 +126,9 @@ impl PlanFamily {
         ))
     }
 
-    /// The most bytes at once of tensors that autograd saves, in the recorded steps.
+    /// The most bytes at once of tensors that autograd saves, in one step.
     fn activation_bytes(&self, batch: u64) -> u64 {
-        self.family.recording.most_held(Category::Activation, &self.family.sizes(Some(batch)))
+        self.family.recording.most_held_in_first_step(Category::Activation, &self.family.sizes(Some(batch)))
     }
 }
 

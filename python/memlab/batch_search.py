@@ -1,0 +1,114 @@
+"""``memlab.find_batch``: the largest batch that runs, by real tries."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from memlab.config import NotEnoughGPURam
+
+__all__ = ["find_batch"]
+
+
+def find_batch(run: Callable[[int], Any], start: int | None = None, *, most: int | None = None) -> int:
+    """The largest batch for which `run` does not run out of GPU memory.
+
+    Tries sizes up or down from `start`, at growing distances, then between the last that ran and the first that did not. A
+    start from `memlab.inspect` is usually right or nearly so, and two or three tries are enough. After each try memory is
+    freed: what the failed call's frames hold, cycles, and the allocator's cache.
+
+    Args:
+        run: runs some whole steps with so many rows, optimizer included, on a model of its own or one that may be changed.
+            What it returns is dropped. It must run smaller batches whenever it runs larger ones.
+        start: the first size that is tried. None: 1.
+        most: no larger size is tried.
+
+    Raises:
+        NotEnoughGPURam: not even one row runs.
+        ValueError: `start` or `most` is below 1.
+        Exception: `run` raises something else than `torch.OutOfMemoryError`, or what was caused by it.
+
+    >>> import memlab, torch
+    >>> tried = []
+    >>> def run(batch):
+    ...     tried.append(batch)
+    ...     if batch > 21:
+    ...         raise torch.OutOfMemoryError("CUDA out of memory")
+    >>> memlab.find_batch(run, start=20), tried
+    (21, [20, 21, 23, 22])
+    """
+    for name, size in (("start", start), ("most", most)):
+        if size is not None and size < 1:
+            raise ValueError(f"{name}={size}: must be 1 or more")
+    first = min(start or 1, most or start or 1)
+    runs = _runs(run, first)
+    fits, too_large = (first, None) if runs else (0, first)
+    distance = 1
+    while runs and (most is None or fits < most):  # Upwards, until a size does not run.
+        size = fits + distance if most is None else min(fits + distance, most)
+        if not _runs(run, size):
+            too_large = size
+            break
+        fits, distance = size, distance * 2
+    while not runs and first > 1:  # Downwards, until one does.
+        size = max(first - distance, 1)
+        if _runs(run, size):
+            fits = size
+            break
+        too_large = size
+        if size == 1:
+            break
+        distance *= 2
+    if fits == 0:
+        raise NotEnoughGPURam("not even a batch of 1 runs in the memory of the GPU")
+    while too_large is not None and too_large - fits > 1:
+        middle = (fits + too_large) // 2
+        if _runs(run, middle):
+            fits = middle
+        else:
+            too_large = middle
+    return fits
+
+
+def _runs(run: Callable[[int], Any], size: int) -> bool:
+    try:
+        run(size)
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        _drop_frames(error)
+        return False
+    else:
+        return True
+    finally:
+        gc.collect()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error, and those that it was raised from or while handling."""
+    chain: list[BaseException] = []
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is not None and one not in chain:
+            chain.append(one)
+            left += [one.__cause__, one.__context__]
+    return chain
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # `torch.OutOfMemoryError` since 2.5; this is the same class in all versions.
+    return any(isinstance(one, torch.cuda.OutOfMemoryError) for one in _chain(error))
+
+
+def _drop_frames(error: BaseException) -> None:
+    """Frees what the frames of the failed call hold, also if something keeps the error."""
+    for one in _chain(error):
+        traceback.clear_frames(one.__traceback__)
+        one.__traceback__ = None
