@@ -34,5 +34,5 @@ pub use family::{Family, FamilyError};
 pub use peak::{Holding, PeakView};
 pub use program::{Families, Program};
 pub use recording::{Allocation, Event, ReadBacks, Recording, RecordingError};
-pub use search::{Needs, Search};
+pub use search::{Needs, SETTINGS_TO_TRY, Search};
 pub use steady::{Planned, Steadiness};

@@ -6,6 +6,9 @@ use crate::family::Family;
 use crate::program::Families;
 use crate::steady::Planned;
 
+/// Settings of the allocator that may take less than a program's: PyTorch's own, and what people recommend.
+pub const SETTINGS_TO_TRY: [&str; 3] = ["", "expandable_segments:True", "max_split_size_mb:256"];
+
 /// No batch is larger.
 const LARGEST_BATCH: u64 = 1 << 30;
 

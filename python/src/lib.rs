@@ -46,7 +46,7 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<reporter::reader::TensorReader>()?;
     module.add_class::<reporter::table::TensorTable>()?;
     module.add_class::<plan_family::PlanFamily>()?;
-    module.add("SETTINGS_TO_TRY", plan_family::SETTINGS_TO_TRY.to_vec())?;
+    module.add("SETTINGS_TO_TRY", memlab_plan::SETTINGS_TO_TRY.to_vec())?;
     module.add_function(wrap_pyfunction!(plan_family::card, module)?)?;
     module.add_class::<arena::Arena>()?;
     module.add_class::<pipeline::Pipeline>()?;

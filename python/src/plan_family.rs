@@ -9,9 +9,6 @@ use memlab_trace::{BlockLayer, Category, Line};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Settings of the allocator that may take less: PyTorch's own, and what people recommend.
-pub const SETTINGS_TO_TRY: [&str; 3] = ["", "expandable_segments:True", "max_split_size_mb:256"];
-
 /// A program at any batch size.
 #[pyclass(frozen, name = "PlanFamily", module = "memlab._native")]
 pub struct PlanFamily {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use memlab_allocator::Settings;
-use memlab_plan::{Family, Needs, PeakView, Program, Search, Steadiness};
+use memlab_plan::{Family, Needs, PeakView, Program, SETTINGS_TO_TRY, Search, Steadiness};
 use memlab_trace::{BlockLayer, Line};
 use serde::Serialize;
 
@@ -11,9 +11,6 @@ use crate::category::category_names;
 use crate::format;
 use crate::format::Units;
 use crate::text;
-
-/// Settings of the allocator that are tried beside today's.
-const TRIED: [&str; 3] = ["", "expandable_segments:True", "max_split_size_mb:256"];
 
 /// Other settings are recommended if they allow a larger batch, or save a hundredth of the card.
 const WORTH_SAYING: u64 = 100;
@@ -147,7 +144,7 @@ impl Answer {
         let family = program.last();
         let outside = card.context_bytes + family.recording.outside;
         let search = |settings: &str| -> anyhow::Result<Search> {
-            let settings = Settings::parse(settings)?.for_torch(torch_version(family));
+            let settings = Settings::parse(settings)?.for_torch(family.recording.torch_version());
             Ok(Search::new(*program, settings, outside))
         };
         let today = search(&question.settings)?;
@@ -156,7 +153,7 @@ impl Answer {
         let batches = rows(question, &today, largest);
         let shown = largest.map(|largest| if largest > 0 { largest } else { program.recorded_batches()[0] });
 
-        let settings = Settings::parse(&question.settings)?.for_torch(torch_version(family));
+        let settings = Settings::parse(&question.settings)?.for_torch(family.recording.torch_version());
         let (family, in_family) = program.at(shown);
         let sizes = family.sizes(in_family);
         let needs = today.needs(shown);
@@ -179,16 +176,6 @@ impl Answer {
             settings: tried,
         })
     }
-}
-
-/// The version of PyTorch that was recorded; the newest if that is not known.
-fn torch_version(family: &Family) -> (u32, u32) {
-    let software = family.recording.model.software().iter().find(|software| software.software == "torch");
-    let version = software.and_then(|torch| {
-        let mut numbers = torch.version.split('.').map(|number| number.parse().ok());
-        Some((numbers.next()??, numbers.next()??))
-    });
-    version.unwrap_or((u32::MAX, 0))
 }
 
 fn rows(question: &Question, search: &Search, largest: Option<u64>) -> Vec<BatchRow> {
@@ -229,7 +216,7 @@ fn tried<'f>(
     shown: Option<u64>,
 ) -> anyhow::Result<Vec<SettingsRow>> {
     let mut texts = vec![question.settings.as_str()];
-    texts.extend(TRIED.into_iter().filter(|tried| *tried != question.settings));
+    texts.extend(SETTINGS_TO_TRY.into_iter().filter(|tried| *tried != question.settings));
     let rows = texts.into_iter().enumerate().map(|(index, text)| {
         let search = search(text)?;
         Ok(SettingsRow {
