@@ -40,6 +40,7 @@ def recorded(training: Training, sizes: tuple[int, int], card: str, on_gpu: bool
         program = [sys.executable, "-m", "memlab._inspection.child", folder / "training.pickle", "{batch}"]
         # The last of the training's steps is not in the recording, which ends when the one before it is complete.
         options = ["--keep", folder, "--json", "--batch", f"{low},{high}", "--steps", training.steps - 1, "--card", card]
+        options += ["--predict", high]  # Without it, a larger batch is recorded too, which is not used here.
         where = ["--on", "gpu" if on_gpu else "simulation"]
         command = [sys.executable, "-m", "memlab", "plan", *options, *where, "--", *program]
         done = subprocess.run(
