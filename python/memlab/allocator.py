@@ -5,6 +5,10 @@
     print(then.peak_reserved, then.fits)
 
 The model has the rules of PyTorch 2.1 to 2.15, with all settings of ``PYTORCH_ALLOC_CONF`` that change device memory.
+
+>>> from memlab import allocator
+>>> allocator.replay([("alloc", 0, 3 << 20)], settings="large_segment_size_mb:40").reserved >> 20
+40
 """
 
 from __future__ import annotations

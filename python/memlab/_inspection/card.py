@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -34,10 +33,9 @@ def card_of(card: int | str) -> Card:
 
 def is_gpu_there() -> bool:
     """Whether PyTorch can use a GPU. Does not initialise CUDA: no forked child could use it afterwards."""
-    cuda: Any = torch.cuda
-    if cuda.is_initialized():
+    if torch.cuda.is_initialized():
         return True
-    return bool(cuda._device_count_nvml() != 0 and _native.driver_found())
+    return _native.driver_found() and torch.cuda.device_count() > 0
 
 
 def card_that_is_there() -> str:

@@ -14,6 +14,8 @@ from typing import Any, BinaryIO
 
 import torch
 
+from memlab._paging.torch_private import TENSOR_DICTS, storage_key
+
 _DEVICE = "cuda"
 
 
@@ -105,8 +107,8 @@ def _pickler_class() -> Any:
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, torch.nn.Module):
-                for tensors in (obj._parameters, obj._buffers):
-                    self._registered.update(id(tensor) for tensor in tensors.values())
+                for name in TENSOR_DICTS:
+                    self._registered.update(id(tensor) for tensor in getattr(obj, name).values())
             elif isinstance(obj, torch.Tensor) and self._travels_as_structure(obj):
                 return self._structure_of(obj)
             return super().reducer_override(obj)
@@ -114,7 +116,7 @@ def _pickler_class() -> Any:
         def _travels_as_structure(self, tensor: torch.Tensor) -> bool:
             if id(tensor) in self._by_value:
                 return False
-            is_known = tensor.untyped_storage()._cdata in self._storages
+            is_known = storage_key(tensor.untyped_storage()) in self._storages
             return is_known or id(tensor) in self._registered or tensor.device.type != "cpu"
 
         def _structure_of(self, tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -122,7 +124,7 @@ def _pickler_class() -> Any:
                 raise TypeError(f"a tensor has the layout {tensor.layout}")
             storage = tensor.untyped_storage()
             self._kept.append((tensor, storage))
-            size = self._storages.setdefault(storage._cdata, StorageSize(storage.nbytes()))
+            size = self._storages.setdefault(storage_key(storage), StorageSize(storage.nbytes()))
             parameter = torch.nn.Parameter if isinstance(tensor, torch.nn.Parameter) else None
             form = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.requires_grad)
             return tensor_on_device, (size, *form, parameter)
