@@ -148,5 +148,5 @@ def registered_tensors(model: torch.nn.Module) -> list[torch.Tensor]:
     tensors: list[torch.Tensor] = []
     for child in model.children():
         tensors += registered_tensors(child)
-    own = (*model._parameters.values(), *model._buffers.values())
+    own = (tensor for name in TENSOR_DICTS for tensor in getattr(model, name).values())
     return tensors + [tensor for tensor in own if tensor is not None]
