@@ -50,13 +50,6 @@ pub struct SegmentState {
     pub blocks: Vec<SegmentBlock>,
 }
 
-impl SegmentState {
-    /// Bytes of all its blocks.
-    pub fn size(&self) -> u64 {
-        self.blocks.iter().map(|block| block.size).sum()
-    }
-}
-
 /// PyTorch's caching allocator for one card.
 ///
 /// ```
@@ -204,20 +197,6 @@ impl Allocator {
     /// The counters now.
     pub fn counters(&self) -> &Counters {
         &self.state.counters
-    }
-
-    /// Starts the peaks anew, as `torch.cuda.reset_peak_memory_stats()` does.
-    pub fn reset_peaks(&mut self) {
-        let counters = &mut self.state.counters;
-        for counter in [
-            &mut counters.allocated,
-            &mut counters.active,
-            &mut counters.requested,
-            &mut counters.reserved,
-            &mut counters.inactive_split,
-        ] {
-            counter.peak = counter.current;
-        }
     }
 
     /// All segments, in the order of their addresses.

@@ -44,4 +44,4 @@ pub use counters::{Counter, Counters};
 pub use replay::{Outcome, Replayed, replay};
 pub use request::{OutOfMemory, Place, Request, Requests};
 pub use settings::{Settings, SettingsError};
-pub use sizes::{LARGE_SEGMENT, MIN_BLOCK, MIN_LARGE_ALLOCATION, ROUND_LARGE, SMALL_ALLOCATION, SMALL_SEGMENT};
+pub use sizes::ROUND_LARGE;

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use memlab_allocator::{Request, Requests};
+use memlab_allocator::Request;
 
 use crate::matching::matched;
 use crate::period::Period;
-use crate::recording::{Event, Recording};
+use crate::recording::{Event, Recording, most_at_once};
 
 /// Recordings of one program at one or two batch sizes, which give its requests at all.
 pub struct Family {
@@ -99,7 +99,11 @@ impl Family {
             (counterpart.map_or(size, |counterpart| low.allocations[counterpart as usize].size), size)
         });
         let sizes: Vec<(u64, u64)> = sizes.collect();
-        let unmatched_bytes = most_at_once(&high, |id| matching.counterparts[id as usize].is_none());
+        let unmatched_size = |id: usize| {
+            let is_unmatched = matching.counterparts[id].is_none();
+            is_unmatched.then_some(high.allocations[id].size)
+        };
+        let unmatched_bytes = most_at_once(&high.events, unmatched_size);
         let period = high.period();
         let is_same_order = matching.is_same_order;
         Ok(Family {
@@ -133,21 +137,6 @@ impl Family {
         self.sizes.iter().map(at).collect()
     }
 
-    /// The recorded requests at a batch size, up to the end of the recording.
-    pub fn requests(&self, batch: Option<u64>) -> Requests {
-        self.requests_at(&self.sizes(batch))
-    }
-
-    /// The recorded requests with allocations of these sizes.
-    pub(crate) fn requests_at(&self, sizes: &[u64]) -> Requests {
-        let requests = self.recording.events.iter().map(|event| self.request(*event, sizes));
-        Requests {
-            places: self.recording.places.clone(),
-            requests: requests.collect(),
-            ids: self.recording.allocations.len() as u32,
-        }
-    }
-
     pub(crate) fn request(&self, event: Event, sizes: &[u64]) -> Request {
         match event {
             Event::Allocate(id) => {
@@ -160,20 +149,4 @@ impl Family {
             Event::EmptyCache => Request::EmptyCache,
         }
     }
-}
-
-/// The most bytes at once of the allocations that are chosen.
-fn most_at_once(recording: &Recording, is_chosen: impl Fn(u32) -> bool) -> u64 {
-    let (mut bytes, mut most) = (0, 0);
-    for event in &recording.events {
-        match *event {
-            Event::Allocate(id) if is_chosen(id) => bytes += recording.allocations[id as usize].size,
-            Event::Free(id) | Event::FreeRequested(id) if is_chosen(id) => {
-                bytes -= recording.allocations[id as usize].size;
-            }
-            _ => {}
-        }
-        most = most.max(bytes);
-    }
-    most
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use memlab_allocator::{Allocator, Card, Request, Settings};
+use memlab_allocator::{Card, Request, Settings};
 use memlab_trace::record::Phase;
 use memlab_trace::{BlockLayer, Category, Line};
 use rustc_hash::FxHashMap;
 
 use crate::family::Family;
-use crate::recording::{Allocation, Event};
+use crate::recording::Event;
 use crate::steady::{Planned, Position};
 
 /// Bytes and blocks of something.
@@ -56,8 +56,8 @@ impl Family {
             add(&mut layers, recording.layer(allocation), bytes);
         }
         let event = planned.peak.event;
-        let last: Option<&Allocation> = match self.request(recording.events[event], sizes) {
-            Request::Allocate { id, .. } => Some(&recording.allocations[id as usize]),
+        let last = match recording.events[event] {
+            Event::Allocate(id) => Some(&recording.allocations[id as usize]),
             _ => None,
         };
         let repeated = planned.peak.repetition as usize * self.period.map_or(0, |period| period.steps);
@@ -76,50 +76,35 @@ impl Family {
     /// What is allocated at the peak: recorded ids, and bytes of their blocks. A repetition's are given by the recorded ones that
     /// they repeat.
     fn held_at_peak(&self, planned: &Planned, sizes: &[u64], settings: &Settings) -> Vec<(u32, u64)> {
-        let mut held = Held {
-            allocator: Allocator::for_requests(&self.requests_at(sizes), settings.clone(), Card::ENDLESS),
-            recorded: FxHashMap::default(),
-        };
-        let Position { event: end, repetition: last } = planned.peak;
-        let period = self.period.filter(|_| last > 0);
-        let (start, period_end) = period.map_or((0, end + 1), |period| period.events);
-        for event in 0..period_end {
-            held.apply(self, event, Some(self.request(self.recording.events[event], sizes)));
-        }
-        if let Some(period) = period {
-            for repetition in 1..=last {
-                let stop = if repetition == last { period_end.min(end + 1) } else { period_end };
-                for event in start..stop {
-                    held.apply(self, event, self.repeated(&period, event, repetition, sizes));
+        let peak = planned.peak;
+        let count = self.recording.events.len();
+        let (start, end) = self.period.map_or((count, count), |period| period.events);
+        let repeated = (1..=peak.repetition).flat_map(|repetition| (start..end).map(move |event| (event, repetition)));
+        let after = (end..count).map(|event| (event, peak.repetition));
+        let positions = (0..end).map(|event| (event, 0)).chain(repeated).chain(after);
+
+        // The card is never full, as in the run whose peak it is.
+        let mut allocator = self.allocator(settings, Card::ENDLESS);
+        let mut held: FxHashMap<u32, u32> = FxHashMap::default();
+        for (event, repetition) in positions {
+            let position = Position { event, repetition };
+            if let Some(request) = self.request_at(position, sizes) {
+                let _ = allocator.apply(request);
+                match (request, self.recording.events[event]) {
+                    (Request::Allocate { id, .. }, Event::Allocate(recorded)) => {
+                        held.insert(id, recorded);
+                    }
+                    (Request::Free { id } | Request::FreeRequested { id }, _) => {
+                        held.remove(&id);
+                    }
+                    _ => {}
                 }
             }
-            // The peak may be in what follows the last step.
-            for event in period_end..=end {
-                held.apply(self, event, self.repeated(&period, event, last, sizes));
+            if position == peak {
+                break;
             }
         }
-        let Held { allocator, recorded } = held;
-        recorded.into_iter().filter_map(|(id, recorded)| Some((recorded, allocator.block_size(id)?))).collect()
-    }
-}
-
-/// What is allocated, on the way to the peak.
-struct Held {
-    allocator: Allocator,
-    /// The recorded id of each.
-    recorded: FxHashMap<u32, u32>,
-}
-
-impl Held {
-    fn apply(&mut self, family: &Family, event: usize, request: Option<Request>) {
-        let Some(request) = request else { return };
-        // The card is never full.
-        let _ = self.allocator.apply(request);
-        if let (Request::Allocate { id, .. }, Event::Allocate(recorded)) = (request, family.recording.events[event]) {
-            self.recorded.insert(id, recorded);
-        } else if let Request::Free { id } | Request::FreeRequested { id } = request {
-            self.recorded.remove(&id);
-        }
+        held.into_iter().filter_map(|(id, recorded)| Some((recorded, allocator.block_size(id)?))).collect()
     }
 }
 

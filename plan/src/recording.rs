@@ -92,18 +92,8 @@ impl Recording {
     /// The most bytes at once of one category in the first step, with allocations of these sizes. In later steps outputs of the
     /// step before may be there too.
     pub fn most_held_in_first_step(&self, category: Category, sizes: &[u64]) -> u64 {
-        let is_chosen = |id: &u32| self.allocations[*id as usize].category == category;
-        let (mut held, mut most) = (0, 0);
-        let end = self.steps.first().map_or(self.events.len(), |step| step + 1);
-        for event in &self.events[..end] {
-            match event {
-                Event::Allocate(id) if is_chosen(id) => held += sizes[*id as usize],
-                Event::Free(id) | Event::FreeRequested(id) if is_chosen(id) => held -= sizes[*id as usize],
-                _ => {}
-            }
-            most = most.max(held);
-        }
-        most
+        let end = self.steps.first().map_or(self.events.len(), |step| self.events.len().min(step + 1));
+        most_at_once(&self.events[..end], |id| (self.allocations[id].category == category).then_some(sizes[id]))
     }
 
     /// The line that asked for memory.
@@ -127,6 +117,20 @@ impl Recording {
         };
         self.model.layer_of(&view)
     }
+}
+
+/// The most bytes at once of the allocations that are chosen: those that have a size here.
+pub(crate) fn most_at_once(events: &[Event], size: impl Fn(usize) -> Option<u64>) -> u64 {
+    let (mut bytes, mut most) = (0, 0);
+    for event in events {
+        match *event {
+            Event::Allocate(id) => bytes += size(id as usize).unwrap_or(0),
+            Event::Free(id) | Event::FreeRequested(id) => bytes -= size(id as usize).unwrap_or(0),
+            Event::FreeCompleted(_) | Event::EmptyCache => {}
+        }
+        most = most.max(bytes);
+    }
+    most
 }
 
 /// Why a trace is no recording that can be planned with.

@@ -35,6 +35,11 @@ impl<'f> Search<'f> {
         Search { families: families.into(), settings, outside }
     }
 
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Whether a batch size runs on a card with `memory` bytes.
     pub fn fits(&self, batch: Option<u64>, memory: u64) -> bool {
         let (family, batch) = self.families.at(batch);

@@ -4,6 +4,8 @@
 //! recorded step is therefore carried out again and again, until all segments and blocks are what they were after an earlier one,
 //! often two before: from then on all repeats.
 
+use std::ops::Range;
+
 use memlab_allocator::{Allocator, Card, Counters, OutOfMemory, Request, Settings};
 
 use crate::family::Family;
@@ -60,10 +62,26 @@ impl Family {
         Run::new(self, sizes, settings, card).run()
     }
 
-    /// The request of an event when the period is carried out for the n-th time again. `None`: it concerns what was freed once
-    /// and for all.
-    pub(crate) fn repeated(&self, period: &Period, event: usize, repetition: u32, sizes: &[u64]) -> Option<Request> {
-        let request = self.request(self.recording.events[event], sizes);
+    /// An allocator that has nothing yet, and knows the recording's places.
+    pub(crate) fn allocator(&self, settings: &Settings, card: Card) -> Allocator {
+        let mut allocator = Allocator::new(settings.clone(), card);
+        for place in &self.recording.places {
+            allocator.place(*place);
+        }
+        allocator
+    }
+
+    /// The request at a position. `None`: it concerns what was freed once and for all, in an earlier repetition.
+    pub(crate) fn request_at(&self, position: Position, sizes: &[u64]) -> Option<Request> {
+        let request = self.request(self.recording.events[position.event], sizes);
+        match self.period {
+            Some(period) if position.repetition > 0 => self.renamed(request, &period, position.repetition),
+            _ => Some(request),
+        }
+    }
+
+    /// A request of the period, or of what follows it, when the period is carried out for the n-th time again.
+    fn renamed(&self, request: Request, period: &Period, repetition: u32) -> Option<Request> {
         let total = self.recording.allocations.len() as u32;
         // Ids of the n-th repetition come after all recorded ones.
         let id_in = |offset: u32, repetition: u32| match repetition {
@@ -98,10 +116,7 @@ struct Run<'f> {
 
 impl<'f> Run<'f> {
     fn new(family: &'f Family, sizes: &'f [u64], settings: &Settings, card: Card) -> Run<'f> {
-        let mut allocator = Allocator::new(settings.clone(), card);
-        for place in &family.recording.places {
-            allocator.place(*place);
-        }
+        let allocator = family.allocator(settings, card);
         Run { family, sizes, allocator, most: 0, peak: Position { event: 0, repetition: 0 } }
     }
 
@@ -118,57 +133,42 @@ impl<'f> Run<'f> {
     fn carry_out(&mut self) -> Result<Steadiness, OutOfMemory> {
         let count = self.family.recording.events.len();
         let Some(period) = self.family.period else {
-            self.recorded(0, count)?;
+            self.events(0..count, 0)?;
             return Ok(Steadiness::Unknown);
         };
-        self.recorded(0, period.events.1)?;
+        self.events(0..period.events.1, 0)?;
         let (steadiness, repetitions) = self.repeat(&period)?;
         // What follows the last step: it frees what the last repetition allocated.
-        for event in period.events.1..count {
-            if let Some(request) = self.family.repeated(&period, event, repetitions, self.sizes) {
-                self.apply(request, Position { event, repetition: repetitions })?;
-            }
-        }
+        self.events(period.events.1..count, repetitions)?;
         Ok(steadiness)
-    }
-
-    fn recorded(&mut self, start: usize, end: usize) -> Result<(), OutOfMemory> {
-        for event in start..end {
-            let request = self.family.request(self.family.recording.events[event], self.sizes);
-            self.apply(request, Position { event, repetition: 0 })?;
-        }
-        Ok(())
     }
 
     fn repeat(&mut self, period: &Period) -> Result<(Steadiness, u32), OutOfMemory> {
         let mut seen = vec![self.allocator.segments()];
-        let mut allocated = self.allocator.counters().allocated.current;
+        let (mut allocated, mut growth) = (self.allocator.counters().allocated.current, 0);
         for repetition in 1..=MOST_REPETITIONS {
-            for event in period.events.0..period.events.1 {
-                if let Some(request) = self.family.repeated(period, event, repetition, self.sizes) {
-                    self.apply(request, Position { event, repetition })?;
-                }
-            }
+            self.events(period.events.0..period.events.1, repetition)?;
             let segments = self.allocator.segments();
             if seen.contains(&segments) {
                 return Ok((Steadiness::After(repetition), repetition));
             }
-            let growth = self.allocator.counters().allocated.current.saturating_sub(allocated);
-            if repetition == MOST_REPETITIONS {
-                let steadiness = if growth > 0 { Steadiness::Grows(growth) } else { Steadiness::NotYet };
-                return Ok((steadiness, repetition));
-            }
+            growth = self.allocator.counters().allocated.current.saturating_sub(allocated);
             seen.push(segments);
             allocated += growth;
         }
-        Ok((Steadiness::NotYet, 0))
+        let steadiness = if growth > 0 { Steadiness::Grows(growth) } else { Steadiness::NotYet };
+        Ok((steadiness, MOST_REPETITIONS))
     }
 
-    fn apply(&mut self, request: Request, position: Position) -> Result<(), OutOfMemory> {
-        self.allocator.apply(request)?;
-        let peak = self.allocator.counters().allocated.peak;
-        if peak > self.most {
-            (self.most, self.peak) = (peak, position);
+    fn events(&mut self, events: Range<usize>, repetition: u32) -> Result<(), OutOfMemory> {
+        for event in events {
+            let position = Position { event, repetition };
+            let Some(request) = self.family.request_at(position, self.sizes) else { continue };
+            self.allocator.apply(request)?;
+            let peak = self.allocator.counters().allocated.peak;
+            if peak > self.most {
+                (self.most, self.peak) = (peak, position);
+            }
         }
         Ok(())
     }

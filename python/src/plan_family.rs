@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use memlab_allocator::Settings;
+use memlab_allocator::{Card, Settings};
 use memlab_plan::{Family, Holding, PeakView, Recording, Search, Steadiness};
-use memlab_trace::record::Phase;
 use memlab_trace::{BlockLayer, Category, Line};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -105,16 +104,17 @@ impl PlanFamily {
 
     /// What is held when most is allocated.
     fn peak(&self, py: Python, batch: u64, settings: &str) -> PyResult<Peak> {
-        let (search, settings) = (self.search(settings, 0)?, self.settings(settings)?);
+        let settings = self.settings(settings)?;
         let view = py.detach(|| {
-            let needs = search.needs(Some(batch));
-            self.family.peak(&needs.planned, &self.family.sizes(Some(batch)), &settings)
+            let sizes = self.family.sizes(Some(batch));
+            let planned = self.family.run(&sizes, &settings, Card::ENDLESS);
+            self.family.peak(&planned, &sizes, &settings)
         });
         let PeakView { allocated, step, phase, line, layer, categories, lines, layers } = view;
         Ok((
             allocated,
             step,
-            phase_name(phase),
+            phase.as_str(),
             line.as_deref().map(line_name),
             layer_name(&layer),
             named(&categories, |category| category.as_str()),
@@ -150,15 +150,6 @@ fn line_name(line: &Line) -> (String, Option<u32>, String) {
 
 fn layer_name(layer: &BlockLayer) -> Option<String> {
     layer.name.as_deref().map(str::to_owned)
-}
-
-fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Forward => "forward",
-        Phase::Backward => "backward",
-        Phase::Optimizer => "optimizer",
-        Phase::Other => "other",
-    }
 }
 
 /// (name as CUDA has it, bytes, bytes of the context, whether these were measured) of a card by its name or size.

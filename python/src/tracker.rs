@@ -2,7 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use memlab_trace::record::Phase;
 use memlab_trace::{BlockView, LayerView, LineView, Model, TimelinePoint};
 use pyo3::prelude::*;
 
@@ -206,16 +205,7 @@ fn block_row(block: &BlockView, model: &Model) -> BlockRow {
         Some(line) => (Some(line.file.to_string()), line.line, Some(line.function.to_string())),
         None => (None, None, None),
     };
-    (block.address, block.bytes, block.category.as_str(), file, number, function, layer, phase(block.phase))
-}
-
-fn phase(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Forward => "forward",
-        Phase::Backward => "backward",
-        Phase::Optimizer => "optimizer",
-        Phase::Other => "other",
-    }
+    (block.address, block.bytes, block.category.as_str(), file, number, function, layer, block.phase.as_str())
 }
 
 /// Begins to watch; returns the watch's id, 0 if no books are kept.

@@ -5,7 +5,9 @@
 //!
 //! ```text
 //! cli                                            the command line, and the exit code
-//! commands, run                                  one file per command; run has a folder
+//! commands                                       one file per command
+//! recording                                      running a program for a plan
+//! run                                            `memlab run`, which has a folder
 //! plan                                           how much memory a program will take
 //! plan::text                                     a plan, printed
 //! plan::answer                                   a plan, as values
@@ -21,7 +23,6 @@
 //! arguments, config, moment, snapshot            arguments of several commands; preferences; moments by name; what screens show, as plain values
 //! offload::checkpoint, offload::operation, offload::selection
 //! offload::control                               the socket of a traced process
-//! recording                                      running a program for a plan
 //! simulation, preload                            what a simulated card and libmemlab.so need
 //! filter, findings, input, json, program_terminal, progress, ranges, save, screen, terminal, theme, trace_files
 //! category, clock, error, format, holdings, offload::cuda_driver, query, signals, source_file, text

@@ -5,19 +5,18 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use memlab_plan::{Recording, RecordingError};
 
 use crate::error::{CannotStart, bad_input};
 use crate::preload::{find_library, ld_preload};
-use crate::signals;
-use crate::simulation::Simulation;
+use crate::run::Ended;
+use crate::simulation::{Simulation, joined};
 
 /// What is replaced by the batch size in the command.
-pub const PLACEHOLDER: &str = "{batch}";
+const PLACEHOLDER: &str = "{batch}";
 
 /// Run by Python at its start.
 const STARTUP: &str = include_str!("recording/startup.py");
@@ -28,7 +27,7 @@ const SHOWN: u64 = 4000;
 /// A command that is recorded.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// The command, with or without [`PLACEHOLDER`].
+    /// The command, with or without `{batch}`.
     pub command: Vec<OsString>,
     /// The card that it runs on; `None`: the GPU that is there.
     pub simulation: Option<Simulation>,
@@ -85,7 +84,7 @@ impl Recorder {
         if self.simulation.is_some() {
             command.env("MEMLAB_READBACKS", "1");
         }
-        command.env("PYTHONPATH", before_others(&startup, env::var_os("PYTHONPATH")));
+        command.env("PYTHONPATH", joined([startup.into_os_string()].into_iter().chain(env::var_os("PYTHONPATH"))));
         // Sets of strings have the same order in all recordings.
         command.env("PYTHONHASHSEED", "0");
         let file = File::create(&output)?;
@@ -102,24 +101,24 @@ impl Running {
     ///
     /// If it failed, or used no GPU: what it printed last is said.
     pub fn finish(mut self) -> anyhow::Result<Recording> {
-        let ended = self.child.wait()?;
+        let ended = Ended::of(self.child.wait()?);
         let recording = match Recording::read(&self.trace) {
             Ok(recording) => recording,
             Err(error) => return Err(self.failed(ended, &error)),
         };
-        if !ended.success() && !recording.ran_out_of_memory {
-            return Err(self.said(&format!("ended with {}", described(ended))));
+        if ended != Ended::Code(0) && !recording.ran_out_of_memory {
+            return Err(self.said(&format!("ended with {}", ended.describe())));
         }
         Ok(recording)
     }
 
-    fn failed(&self, ended: ExitStatus, error: &RecordingError) -> anyhow::Error {
-        match (ended.success(), error) {
-            (true, RecordingError::Read(_)) => self.said(
+    fn failed(&self, ended: Ended, error: &RecordingError) -> anyhow::Error {
+        match (ended, error) {
+            (Ended::Code(0), RecordingError::Read(_)) => self.said(
                 "did not use a GPU. Has its PyTorch been built for CUDA (torch.version.cuda), and does it use the device?",
             ),
-            (true, error) => self.said(&format!("cannot be planned with: {error}")),
-            (false, _) => self.said(&format!("ended with {}", described(ended))),
+            (Ended::Code(0), error) => self.said(&format!("cannot be planned with: {error}")),
+            (ended, _) => self.said(&format!("ended with {}", ended.describe())),
         }
     }
 
@@ -141,13 +140,6 @@ impl Drop for Running {
     }
 }
 
-fn described(ended: ExitStatus) -> String {
-    match (ended.code(), ended.signal()) {
-        (Some(code), _) => format!("exit code {code}"),
-        (None, signal) => signals::describe(signal.unwrap_or(0)),
-    }
-}
-
 fn filled_in(argument: &OsStr, batch: Option<u64>) -> OsString {
     let Some(batch) = batch else { return argument.to_owned() };
     let bytes = argument.as_bytes();
@@ -160,15 +152,6 @@ fn filled_in(argument: &OsStr, batch: Option<u64>) -> OsString {
     }
     filled.extend_from_slice(rest);
     OsString::from_vec(filled)
-}
-
-fn before_others(folder: &Path, others: Option<OsString>) -> OsString {
-    let mut all = folder.as_os_str().to_owned();
-    if let Some(others) = others.filter(|others| !others.is_empty()) {
-        all.push(":");
-        all.push(others);
-    }
-    all
 }
 
 fn last_printed(path: &Path) -> std::io::Result<String> {

@@ -4,7 +4,7 @@ mod at;
 mod bar;
 mod html;
 mod json;
-mod names;
+pub(crate) mod names;
 mod sections;
 pub(crate) mod table;
 mod text;

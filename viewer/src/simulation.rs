@@ -111,7 +111,8 @@ fn link(path: &Path, target: &Path) -> io::Result<()> {
     }
 }
 
-fn joined(paths: impl Iterator<Item = OsString>) -> OsString {
+/// The paths with colons between them, as LD_PRELOAD and the like have them; empty ones are left out.
+pub fn joined(paths: impl Iterator<Item = OsString>) -> OsString {
     let paths: Vec<OsString> = paths.filter(|path| !path.is_empty()).collect();
     paths.join(OsStr::new(":"))
 }

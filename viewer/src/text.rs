@@ -168,9 +168,7 @@ pub fn layer_name(name: Option<&str>) -> &str {
 pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Other => "",
-        Phase::Forward => "forward",
-        Phase::Backward => "backward",
-        Phase::Optimizer => "optimizer",
+        phase => phase.as_str(),
     }
 }
 

@@ -4,7 +4,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
-use super::blocks::{BlockPlace, LiveBlocks};
+use super::blocks::{BlockPlace, CardBlocks, LiveBlocks};
 use super::exchange::{Device, Exchange};
 use super::getters::{Getter, call};
 use super::shapes::Shapes;
@@ -96,6 +96,14 @@ pub struct TensorMemory {
     pub block: Option<BlockPlace>,
 }
 
+impl TensorMemory {
+    /// A tensor in a block of a card.
+    fn in_block(device: usize, shape: usize, blocks: &CardBlocks, place: BlockPlace) -> Self {
+        let (begin, nbytes) = blocks.extent(place);
+        Self { device, shape, key: begin.cast_signed(), nbytes, block: Some(place) }
+    }
+}
+
 /// Tensors that are being read, and what was seen meanwhile.
 pub struct Reading<'a, 'py> {
     reader: &'a TensorReader,
@@ -184,14 +192,7 @@ impl<'a, 'py> Reading<'a, 'py> {
             && let Some(place) = blocks.find(address, self.guess)
         {
             self.guess = place;
-            let (begin, bytes) = blocks.extent(place);
-            return Ok(Some(TensorMemory {
-                device,
-                shape,
-                key: begin.cast_signed(),
-                nbytes: bytes,
-                block: Some(place),
-            }));
+            return Ok(Some(TensorMemory::in_block(device, shape, blocks, place)));
         }
         self.with_storage(tensor, device, shape).map(Some)
     }
@@ -207,15 +208,8 @@ impl<'a, 'py> Reading<'a, 'py> {
         let address = call(reader.data_ptr.bind(py), tensor)?.extract()?;
         if let Some((blocks, place)) = self.blocks.find(address, self.guess) {
             self.guess = place;
-            let (begin, bytes) = blocks.extent(place);
             let device = self.place_of(Device::Cuda(blocks.card()));
-            return Ok(Some(TensorMemory {
-                device,
-                shape,
-                key: begin.cast_signed(),
-                nbytes: bytes,
-                block: Some(place),
-            }));
+            return Ok(Some(TensorMemory::in_block(device, shape, blocks, place)));
         }
         let device = self.place_of_other(reader.device.of(tensor)?)?;
         self.with_storage(tensor, device, shape).map(Some)

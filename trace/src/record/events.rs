@@ -69,6 +69,18 @@ pub enum Phase {
     Optimizer,
 }
 
+impl Phase {
+    /// Its name, as in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Other => "other",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Optimizer => "optimizer",
+        }
+    }
+}
+
 /// `["a",time,thread,device,address,bytes,stack,layer,flags]`: a block handed out.
 ///
 /// ```

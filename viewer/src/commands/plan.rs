@@ -7,15 +7,14 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use memlab_allocator::Settings;
-use memlab_plan::{Family, Program, Recording, Search};
+use memlab_plan::{Family, Program, Recording};
 use simgpu_cards::{MODELS, Model};
 
 use crate::error::bad_input;
 use crate::json;
-use crate::plan::answer::{Answer, FAR, PlannedCard, Question};
+use crate::plan::answer::{Answer, FAR, PlannedCard, Question, search_on};
 use crate::plan::text;
-use crate::recording::{PLACEHOLDER, Recorder};
+use crate::recording::Recorder;
 use crate::simulation::Simulation;
 use crate::text::Style;
 
@@ -88,6 +87,19 @@ struct Card {
     model: Model,
 }
 
+impl Card {
+    fn planned(&self) -> PlannedCard {
+        let Self { name, model } = self;
+        let is_of_table = MODELS.iter().any(|known| known.name == model.name);
+        PlannedCard {
+            name: if is_of_table { model.device_name.to_owned() } else { name.clone() },
+            bytes: model.memory,
+            context_bytes: model.context.bytes,
+            context_is_measured: model.context.is_measured,
+        }
+    }
+}
+
 fn card(text: &str) -> Result<Card, String> {
     let model = simgpu_cards::find(text).map_err(|error| error.to_string())?;
     Ok(Card { name: text.to_owned(), model })
@@ -119,39 +131,14 @@ fn batches(text: &str) -> Result<Batches, String> {
 ///
 /// If the program cannot be run, or its recordings say nothing.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let (_temporary, folder) = match &options.keep {
-        Some(folder) => {
-            std::fs::create_dir_all(folder)?;
-            (None, std::path::absolute(folder)?)
-        }
-        None => {
-            let temporary = temporary_folder()?;
-            let path = temporary.path.clone();
-            (Some(temporary), path)
-        }
-    };
+    let card = options.card.planned();
+    let settings = options.allocator.clone().or_else(settings_today).unwrap_or_default();
     let traces = traces(&options.command);
     let program = match &traces[..] {
-        [] => recorded(options, &folder)?,
+        [] => recorded(options, &card, &settings)?,
         traces => Program::new(from_traces(options, traces)?),
     };
-    let settings = options.allocator.clone().or_else(settings_today).unwrap_or_default();
-    let Card { name, model } = &options.card;
-    let question = Question {
-        program: &program,
-        card: PlannedCard {
-            name: if MODELS.iter().any(|known| known.name == model.name) {
-                model.device_name.to_owned()
-            } else {
-                name.clone()
-            },
-            bytes: model.memory,
-            context_bytes: model.context.bytes,
-            context_is_measured: model.context.is_measured,
-        },
-        settings,
-        batches: options.predict.0.clone(),
-    };
+    let question = Question { program: &program, card, settings, batches: options.predict.0.clone() };
     let answer = Answer::to(&question)?;
     if options.json {
         return Ok(json::write_pretty(&mut stdout().lock(), &answer)?);
@@ -189,7 +176,18 @@ fn from_traces(options: &Options, traces: &[PathBuf]) -> anyhow::Result<Family> 
 }
 
 /// Runs the program: at the two batch sizes, at those below them that are to be shown, and at a large one.
-fn recorded(options: &Options, folder: &Path) -> anyhow::Result<Program> {
+fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Result<Program> {
+    let temporary; // Removed at the end.
+    let folder = match &options.keep {
+        Some(folder) => {
+            std::fs::create_dir_all(folder)?;
+            std::path::absolute(folder)?
+        }
+        None => {
+            temporary = tempfile::Builder::new().prefix("memlab-plan-").tempdir()?;
+            temporary.path().to_owned()
+        }
+    };
     let mut recorder = Recorder {
         command: options.command.clone(),
         simulation: (options.on == On::Simulation).then(|| Simulation {
@@ -199,7 +197,7 @@ fn recorded(options: &Options, folder: &Path) -> anyhow::Result<Program> {
         }),
         steps: options.steps,
         seconds: options.seconds,
-        folder: folder.to_owned(),
+        folder,
     };
     if !recorder.takes_batch() {
         return Ok(Program::new(Family::of_one(record(&mut recorder, None)?)));
@@ -218,7 +216,8 @@ fn recorded(options: &Options, folder: &Path) -> anyhow::Result<Program> {
     let family = Family::of_two((low, first), (high, second)).map_err(|error| bad_input(error.to_string()))?;
     let mut program = Program::new(family);
     if options.on == On::Simulation {
-        record_large(options, &mut recorder, &mut program)?;
+        let largest = search_on(&program, card, settings)?.largest_batch(card.bytes);
+        record_large(options, largest, &mut recorder, &mut program)?;
     }
     for batch in options.predict.0.iter().copied().filter(|batch| *batch < low) {
         program.add_single(batch, Family::of_one(record(&mut recorder, Some(batch))?));
@@ -226,12 +225,9 @@ fn recorded(options: &Options, folder: &Path) -> anyhow::Result<Program> {
     Ok(program)
 }
 
-/// Records the largest batch that is asked for or, if none is, that fits as planned so far; at most [`FAR`] times what was recorded.
+/// Records the largest batch that is asked for or, if none is, the `largest` that fits as planned so far; at most [`FAR`] times what was recorded.
 /// With `--check`, the one that fits. Kernels may choose other ways there.
-fn record_large(options: &Options, recorder: &mut Recorder, program: &mut Program) -> anyhow::Result<()> {
-    let settings = Settings::parse(&options.allocator.clone().or_else(settings_today).unwrap_or_default())?;
-    let outside = options.card.model.context.bytes + program.last().recording.outside;
-    let largest = Search::new(&*program, settings, outside).largest_batch(options.card.model.memory);
+fn record_large(options: &Options, largest: u64, recorder: &mut Recorder, program: &mut Program) -> anyhow::Result<()> {
     let asked = options.predict.0.iter().copied().max();
     let Some((_, high)) = program.last().recorded_batches() else { return Ok(()) };
     let batch = if options.check { largest } else { asked.unwrap_or(largest).min(high.saturating_mul(FAR)) };
@@ -260,25 +256,6 @@ fn record(recorder: &mut Recorder, batch: Option<u64>) -> anyhow::Result<Recordi
         _ => Ok(recording),
     }
 }
-
-/// Removed at the end.
-struct TemporaryFolder {
-    path: PathBuf,
-}
-
-fn temporary_folder() -> anyhow::Result<TemporaryFolder> {
-    let path = env::temp_dir().join(format!("memlab-plan-{}", std::process::id()));
-    std::fs::create_dir_all(&path)?;
-    Ok(TemporaryFolder { path })
-}
-
-impl Drop for TemporaryFolder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
-}
-
-const _: () = assert!(PLACEHOLDER.len() == 7, "the help names it");
 
 #[cfg(test)]
 mod tests {

@@ -115,10 +115,8 @@ fn phases(packets: &mut Packets<'_>, whole: &Model, course: &Course, header: &He
         })?;
         for slice in slices {
             let name = match slice.phase {
-                Phase::Forward => "forward",
-                Phase::Backward => "backward",
-                Phase::Optimizer => "optimizer",
                 Phase::Other => continue,
+                phase => phase.as_str(),
             };
             packets
                 .event(slice.begin, TrackEvent::new(EventType::SliceBegin, track).named("phase", name.to_owned()))?;

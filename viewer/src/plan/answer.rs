@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::category::category_names;
 use crate::format;
 use crate::format::Units;
+use crate::report::names;
 use crate::text;
 
 /// Other settings are recommended if they allow a larger batch, or save a hundredth of the card.
@@ -133,6 +134,17 @@ pub struct Answer {
     pub warnings: Vec<String>,
 }
 
+/// A search on a card with these settings of the allocator.
+///
+/// # Errors
+///
+/// If the settings are not valid.
+pub fn search_on<'p>(program: &'p Program, card: &PlannedCard, settings: &str) -> anyhow::Result<Search<'p>> {
+    let recording = &program.last().recording;
+    let settings = Settings::parse(settings)?.for_torch(recording.torch_version());
+    Ok(Search::new(program, settings, card.context_bytes + recording.outside))
+}
+
 impl Answer {
     /// Answers a question.
     ///
@@ -140,26 +152,18 @@ impl Answer {
     ///
     /// If the settings are not valid.
     pub fn to(question: &Question) -> anyhow::Result<Answer> {
-        let Question { program, card, .. } = question;
-        let family = program.last();
-        let outside = card.context_bytes + family.recording.outside;
-        let search = |settings: &str| -> anyhow::Result<Search> {
-            let settings = Settings::parse(settings)?.for_torch(family.recording.torch_version());
-            Ok(Search::new(*program, settings, outside))
-        };
-        let today = search(&question.settings)?;
-        let takes_batch = family.recorded_batches().is_some();
+        let Question { program, card, settings, .. } = question;
+        let today = search_on(program, card, settings)?;
+        let takes_batch = program.last().recorded_batches().is_some();
         let largest = takes_batch.then(|| today.largest_batch(card.bytes));
         let batches = rows(question, &today, largest);
         let shown = largest.map(|largest| if largest > 0 { largest } else { program.recorded_batches()[0] });
 
-        let settings = Settings::parse(&question.settings)?.for_torch(family.recording.torch_version());
         let (family, in_family) = program.at(shown);
-        let sizes = family.sizes(in_family);
         let needs = today.needs(shown);
-        let peak = family.peak(&needs.planned, &sizes, &settings);
-        let tried = tried(question, &search, shown)?;
-        let names = Names { family };
+        let peak = family.peak(&needs.planned, &family.sizes(in_family), today.settings());
+        let tried = tried(question, &needs, shown, largest)?;
+        let names = Names::of(family);
         Ok(Answer {
             card_bytes: card.bytes,
             card: card.clone(),
@@ -210,23 +214,29 @@ fn choice(low: u64, largest: u64) -> Vec<u64> {
     batches
 }
 
-fn tried<'f>(
-    question: &Question<'f>,
-    search: &impl Fn(&str) -> anyhow::Result<Search<'f>>,
+fn tried(
+    question: &Question,
+    today: &Needs,
     shown: Option<u64>,
+    largest: Option<u64>,
 ) -> anyhow::Result<Vec<SettingsRow>> {
-    let mut texts = vec![question.settings.as_str()];
-    texts.extend(SETTINGS_TO_TRY.into_iter().filter(|tried| *tried != question.settings));
-    let rows = texts.into_iter().enumerate().map(|(index, text)| {
-        let search = search(text)?;
-        Ok(SettingsRow {
-            settings: text.to_owned(),
-            is_current: index == 0,
+    let Question { program, card, settings, .. } = question;
+    let mut rows = vec![SettingsRow {
+        settings: settings.clone(),
+        is_current: true,
+        needed_bytes: today.least,
+        largest_batch: largest,
+    }];
+    for other in SETTINGS_TO_TRY.into_iter().filter(|other| other != settings) {
+        let search = search_on(program, card, other)?;
+        rows.push(SettingsRow {
+            settings: other.to_owned(),
+            is_current: false,
             needed_bytes: search.needs(shown).least,
-            largest_batch: shown.map(|_| search.largest_batch(question.card.bytes)),
-        })
-    });
-    rows.collect()
+            largest_batch: largest.map(|_| search.largest_batch(card.bytes)),
+        });
+    }
+    Ok(rows)
 }
 
 fn advice(largest: Option<u64>, tried: &[SettingsRow], card_bytes: u64, needs: &Needs, peak: &PeakView) -> Vec<String> {
@@ -324,7 +334,7 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
 
 /// The lines that read values back, if there are any.
 fn read_backs(family: &Family) -> Option<String> {
-    let names = Names { family };
+    let names = Names::of(family);
     let all = &family.recording.read_backs;
     let shown = all.iter().take(SHOWN_READ_BACKS);
     let shown: Vec<String> =
@@ -348,22 +358,23 @@ fn holdings<K>(all: &[(K, memlab_plan::Holding)], name: impl Fn(&K) -> String) -
 
 /// What lines and layers of the recording are called.
 struct Names<'f> {
-    family: &'f Family,
+    names: names::Names<'f>,
 }
 
-impl Names<'_> {
+impl<'f> Names<'f> {
+    fn of(family: &'f Family) -> Self {
+        Self { names: names::Names::new(&family.recording.model) }
+    }
+
     fn line(&self, line: Option<&Arc<Line>>) -> String {
-        let Some(line) = line else { return text::NO_LINE.to_owned() };
-        let directory = self.family.recording.model.header().map_or("", |header| header.directory.as_str());
-        let function = line.function.rsplit("<locals>.").next().unwrap_or(&line.function);
-        format!("{}  {function}", text::place(line, directory))
+        self.names.line(line)
     }
 
     fn layer(&self, layer: &BlockLayer) -> String {
         match layer.name.as_deref() {
             None => text::NO_LAYER.to_owned(),
             Some("") => "(the model itself)".to_owned(),
-            Some(name) => name.to_owned(),
+            Some(name) => text::clean(name).into_owned(),
         }
     }
 
@@ -372,12 +383,7 @@ impl Names<'_> {
             batch,
             allocated_bytes: peak.allocated,
             step: peak.step,
-            phase: match peak.phase {
-                memlab_trace::record::Phase::Forward => "forward",
-                memlab_trace::record::Phase::Backward => "backward",
-                memlab_trace::record::Phase::Optimizer => "optimizer",
-                memlab_trace::record::Phase::Other => "other",
-            },
+            phase: peak.phase.as_str(),
             line: self.line(peak.line.as_ref()),
             layer: self.layer(&peak.layer),
         }

@@ -7,14 +7,14 @@ use memlab_trace::{LayerView, Line, Model};
 use crate::text::{NO_LAYER, NO_LINE, clean, place};
 
 /// Names things of one trace.
-pub(super) struct Names<'m> {
-    pub(super) model: &'m Model,
+pub(crate) struct Names<'m> {
+    pub(crate) model: &'m Model,
     directory: &'m str,
     several_roots: bool,
 }
 
 impl<'m> Names<'m> {
-    pub(super) fn new(model: &'m Model) -> Self {
+    pub(crate) fn new(model: &'m Model) -> Self {
         let directory = model.header().map_or("", |header| header.directory.as_str());
         let mut roots: Vec<u32> = model
             .devices()
@@ -29,7 +29,7 @@ impl<'m> Names<'m> {
     }
 
     /// `train.py:31  main`.
-    pub(super) fn line(&self, line: Option<&Arc<Line>>) -> String {
+    pub(crate) fn line(&self, line: Option<&Arc<Line>>) -> String {
         let Some(line) = line else { return NO_LINE.to_owned() };
         let place = place(line, self.directory);
         let function = line.function.rsplit("<locals>.").next().unwrap_or(&line.function);
@@ -37,7 +37,7 @@ impl<'m> Names<'m> {
     }
 
     /// `blocks.0.mlp  Linear`.
-    pub(super) fn layer(&self, layer: &LayerView) -> String {
+    pub(crate) fn layer(&self, layer: &LayerView) -> String {
         let class = layer.class.as_deref().unwrap_or("");
         let root = layer.root_name.as_deref().unwrap_or("");
         let name = match layer.name.as_deref() {
