@@ -4,13 +4,14 @@ use std::ffi::{CStr, c_char};
 use std::sync::LazyLock;
 
 use crate::api::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
+use crate::cudnn_planner::planner;
 use crate::table::{Table, new_handle};
 
 /// The version if the program has loaded cuDNN 8, as torch up to 2.3 does: torch requires the major version that it was
 /// compiled with. Encoded as major * 1000 + minor * 100 + patch.
 const VERSION_8: [usize; 3] = [8, 9, 7];
 
-/// The version for all other programs: at least the one that every torch since 2.4 was compiled with.
+/// The version for all other programs without a cuDNN that plans: at least the one that every torch since 2.4 was compiled with.
 const VERSION_9: [usize; 3] = [9, 26, 0];
 
 /// Major, minor and patch version.
@@ -18,7 +19,11 @@ fn version() -> [usize; 3] {
     static VERSION: LazyLock<[usize; 3]> = LazyLock::new(|| {
         // SAFETY: the name is NUL-terminated; RTLD_NOLOAD loads nothing.
         let loaded = unsafe { libc::dlopen(c"libcudnn.so.8".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        if loaded.is_null() { VERSION_9 } else { VERSION_8 }
+        match planner() {
+            Some(planner) => [planner.version / 10_000, planner.version / 100 % 100, planner.version % 100],
+            None if loaded.is_null() => VERSION_9,
+            None => VERSION_8,
+        }
     });
     *VERSION
 }

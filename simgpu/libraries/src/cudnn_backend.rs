@@ -1,79 +1,14 @@
-//! cuDNN's backend (graph) API: descriptors that store their attributes, and a heuristic that returns one engine for
-//! every operation graph.
+//! cuDNN's backend (graph) API. What the installed cuDNN can plan without a device, it plans; nothing is executed.
 
-use std::collections::HashMap;
+mod planned;
+mod simulated;
 
-use crate::api::{CUDNN_BAD_PARAM, SUCCESS, answer, api};
-use crate::cudnn::WORKSPACE;
-use crate::table::Table;
-
-/// A descriptor: attributes by name, each with its element count and bytes.
-#[derive(Clone, Default)]
-struct Descriptor {
-    attributes: HashMap<i32, (i64, Vec<u8>)>,
-}
-
-static DESCRIPTORS: Table<Descriptor> = Table::new();
-
-// cudnnBackendAttributeName_t
-const HEURISTIC_GRAPH: i32 = 201;
-const HEURISTIC_RESULTS: i32 = 202;
-const CONFIGURATION_ENGINE: i32 = 300;
-const CONFIGURATION_WORKSPACE: i32 = 303;
-const CONFIGURATION_SHARED_MEMORY: i32 = 304;
-const PLAN_WORKSPACE: i32 = 402;
-const PLAN_JSON: i32 = 405;
-const GRAPH_ENGINES: i32 = 802;
-const ENGINE_GRAPH: i32 = 1300;
-const ENGINE_INDEX: i32 = 1301;
-
-/// Bytes per element of a `cudnnBackendAttributeType_t`.
-fn element_bytes(kind: i32) -> usize {
-    match kind {
-        0 | 3 | 5 | 6 | 15 | 26 => 8, // handle, int64, double, pointer, descriptor, fraction
-        2 | 24 => 1,                  // boolean, character
-        _ => 4,
-    }
-}
-
-/// The value of an attribute that is computed, not set: element count and bytes.
-fn computed(attribute: i32) -> Option<(i64, Vec<u8>)> {
-    let number = |value: i64| Some((1, value.to_ne_bytes().to_vec()));
-    match attribute {
-        PLAN_WORKSPACE | CONFIGURATION_WORKSPACE => number(WORKSPACE as i64),
-        CONFIGURATION_SHARED_MEMORY => Some((1, 1024i32.to_ne_bytes().to_vec())),
-        GRAPH_ENGINES => number(1),
-        ENGINE_INDEX => number(0),
-        PLAN_JSON => Some((3, b"{}\0".to_vec())),
-        _ => None,
-    }
-}
-
-/// Fills the descriptors that the caller created for an attribute.
-///
-/// # Safety
-/// `elements` is null or holds `room` descriptors.
-unsafe fn fill(descriptor: usize, attribute: i32, room: i64, count: *mut i64, elements: *const usize) -> i32 {
-    // SAFETY: the caller vouches for the pointers.
-    unsafe {
-        answer(count, 1);
-        if !elements.is_null() && room >= 1 {
-            let graph = DESCRIPTORS.get(descriptor, |own| own.attributes.get(&HEURISTIC_GRAPH).cloned()).flatten();
-            let engine = attribute == CONFIGURATION_ENGINE;
-            DESCRIPTORS.get(*elements, |result| {
-                if let (true, Some(graph)) = (engine, graph) {
-                    result.attributes.insert(ENGINE_GRAPH, graph);
-                }
-            });
-        }
-    }
-    SUCCESS
-}
+use crate::api::{SUCCESS, api};
+use crate::cudnn_planner::planner;
 
 api! {
-    fn cudnnBackendCreateDescriptor(_kind: i32, to: *mut usize) {
-        answer(to, DESCRIPTORS.add(Descriptor::default()));
-        SUCCESS
+    fn cudnnBackendCreateDescriptor(kind: i32, to: *mut usize) {
+        planner().map_or_else(|| simulated::create(to), |planner| planned::create(planner, kind, to))
     }
 
     fn cudnnBackendInitialize(_descriptor: usize) {
@@ -81,37 +16,27 @@ api! {
     }
 
     fn cudnnBackendDestroyDescriptor(descriptor: usize) {
-        DESCRIPTORS.remove(descriptor);
-        SUCCESS
+        planner().map_or_else(|| simulated::destroy(descriptor), |planner| planned::destroy(planner, descriptor))
     }
 
     fn cudnnBackendFinalize(descriptor: usize) {
-        DESCRIPTORS.get(descriptor, |_| SUCCESS).unwrap_or(CUDNN_BAD_PARAM)
+        planner().map_or_else(|| simulated::finalize(descriptor), |planner| planned::finalize(planner, descriptor))
     }
 
     fn cudnnBackendSetAttribute(descriptor: usize, attribute: i32, kind: i32, count: i64, elements: *const u8) {
-        let bytes = element_bytes(kind) * count.max(0) as usize;
-        let value = if elements.is_null() { Vec::new() } else { std::slice::from_raw_parts(elements, bytes).to_vec() };
-        let set = |own: &mut Descriptor| own.attributes.insert(attribute, (count, value));
-        DESCRIPTORS.get(descriptor, set).map_or(CUDNN_BAD_PARAM, |_| SUCCESS)
+        match planner() {
+            Some(planner) => planned::set(planner, descriptor, attribute, kind, count, elements),
+            None => simulated::set(descriptor, attribute, kind, count, elements),
+        }
     }
 
     fn cudnnBackendGetAttribute(
         descriptor: usize, attribute: i32, kind: i32, room: i64, count: *mut i64, elements: *mut u8,
     ) {
-        let Some(set) = DESCRIPTORS.get(descriptor, |own| own.attributes.get(&attribute).cloned()) else {
-            return CUDNN_BAD_PARAM;
-        };
-        if matches!(attribute, HEURISTIC_RESULTS | CONFIGURATION_ENGINE) && set.is_none() {
-            return fill(descriptor, attribute, room, count, elements.cast());
+        match planner() {
+            Some(planner) => planned::get(planner, descriptor, attribute, kind, room, count, elements),
+            None => simulated::get(descriptor, attribute, kind, room, count, elements),
         }
-        let (own, bytes) = set.or_else(|| computed(attribute)).unwrap_or_default();
-        answer(count, own);
-        if !elements.is_null() {
-            let fitting = bytes.len().min(element_bytes(kind) * room.max(0) as usize);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), elements, fitting);
-        }
-        SUCCESS
     }
 
     fn cudnnBackendExecute(_handle: usize, _plan: usize, _variants: usize) {

@@ -1,27 +1,8 @@
-//! The libraries' own device memory, allocated as in the real libraries: by a statically linked runtime that asks the
-//! driver through `cuGetProcAddress`. Only interposers of the driver see it.
+//! The libraries' own device memory.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::c_void;
 
-type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64, *mut i32) -> i32;
-
-fn function(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the names are NUL-terminated, and the type is that of cuGetProcAddress_v2 in cuda.h.
-    unsafe {
-        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
-        if library.is_null() {
-            return None;
-        }
-        let get = libc::dlsym(library, c"cuGetProcAddress_v2".as_ptr());
-        if get.is_null() {
-            return None;
-        }
-        let get = std::mem::transmute::<*mut c_void, GetProcAddress>(get);
-        let (mut function, mut status) = (std::ptr::null_mut(), 0);
-        let found = get(name.as_ptr(), &mut function, 12_080, 0, &mut status) == 0;
-        (found && !function.is_null()).then_some(function)
-    }
-}
+use crate::driver::function;
 
 /// Allocates device memory in the current context; None when there is none.
 pub fn allocate(bytes: usize) -> Option<u64> {

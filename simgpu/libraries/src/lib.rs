@@ -6,7 +6,9 @@
 //! ```text
 //! cublaslt, cublas_routines, cudnn_backend, cudnn_rnn, cudnn_routines, nccl
 //! cublas, cudnn
+//! cudnn_planner                what the installed cuDNN plans without a device
 //! device_memory, table
+//! driver
 //! api
 //! ```
 
@@ -16,8 +18,10 @@ mod cublas_routines;
 mod cublaslt;
 mod cudnn;
 mod cudnn_backend;
+mod cudnn_planner;
 mod cudnn_rnn;
 mod cudnn_routines;
 mod device_memory;
+mod driver;
 mod nccl;
 mod table;

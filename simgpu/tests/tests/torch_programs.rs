@@ -14,6 +14,7 @@ macro_rules! programs {
 programs! {
     attention;
     cnn;
+    convolutions;
     cuda_graphs;
     ddp: "--devices" "2";
     expandable_segments;

@@ -1,0 +1,190 @@
+//! With a cuDNN that plans without a device: its own descriptors, which are told the device where programs name a handle.
+//!
+//! Without a device, cuDNN does not offer the engines of cuBLASLt. On a card it takes them for convolutions with 1x1 filters, whose
+//! other engines would first rearrange the images. Their workspace is known, so plans for such convolutions answer it.
+
+use std::collections::HashMap;
+
+use crate::api::{SUCCESS, answer};
+use crate::cudnn_planner::Planner;
+use crate::table::Table;
+
+// cudnnBackendAttributeType_t
+const TYPE_HANDLE: i32 = 0;
+const TYPE_INTEGER: i32 = 3;
+const TYPE_DESCRIPTOR: i32 = 15;
+
+// cudnnBackendDescriptorType_t
+const ENGINE: i32 = 2;
+const HEURISTIC: i32 = 4;
+const PLAN: i32 = 5;
+const CONVOLUTION_FORWARD: i32 = 10;
+const CONVOLUTION_FILTER_GRADIENT: i32 = 11;
+const CONVOLUTION_DATA_GRADIENT: i32 = 12;
+
+// cudnnBackendAttributeName_t
+const CONVOLUTION_DILATIONS: i32 = 102;
+const CONVOLUTION_STRIDES: i32 = 103;
+const CONVOLUTION_PADDINGS: [i32; 2] = [104, 105];
+const HEURISTIC_GRAPH: i32 = 201;
+const HEURISTIC_RESULTS: i32 = 202;
+const HEURISTIC_DEVICE: i32 = 204;
+const PLAN_CONFIGURATION: i32 = 401;
+const PLAN_WORKSPACE: i32 = 402;
+const PLAN_DEVICE: i32 = 407;
+const GRAPH_OPERATIONS: i32 = 801;
+const TENSOR_DIMENSIONS: i32 = 902;
+const TENSOR_STRIDES: i32 = 903;
+const ENGINE_DEVICE: i32 = 1307;
+
+/// What is known of a descriptor of cuDNN.
+#[derive(Clone, Default)]
+struct Known {
+    kind: i32,
+    /// Its numbers and descriptors by attribute.
+    attributes: HashMap<i32, Vec<i64>>,
+    /// The workspace that is known to be taken, of an operation and of what is made for it.
+    workspace: Option<i64>,
+}
+
+static KNOWN: Table<Known> = Table::new();
+
+/// # Safety
+/// As cudnnBackendCreateDescriptor.
+pub unsafe fn create(planner: &Planner, kind: i32, to: *mut usize) -> i32 {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let status = (planner.create)(kind, to);
+        if status == SUCCESS && !to.is_null() {
+            KNOWN.with(|all| all.insert(*to, Known { kind, ..Known::default() }));
+        }
+        status
+    }
+}
+
+/// # Safety
+/// As cudnnBackendDestroyDescriptor.
+pub unsafe fn destroy(planner: &Planner, descriptor: usize) -> i32 {
+    KNOWN.remove(descriptor);
+    // SAFETY: as the caller vouches.
+    unsafe { (planner.destroy)(descriptor) }
+}
+
+/// # Safety
+/// As cudnnBackendSetAttribute.
+pub unsafe fn set(
+    planner: &Planner,
+    descriptor: usize,
+    attribute: i32,
+    kind: i32,
+    count: i64,
+    elements: *const u8,
+) -> i32 {
+    // The simulated handle is none of the real cuDNN, which takes the device instead.
+    if kind == TYPE_HANDLE {
+        return SUCCESS;
+    }
+    // SAFETY: as the caller vouches.
+    let status = unsafe { (planner.set)(descriptor, attribute, kind, count, elements) };
+    if status == SUCCESS && matches!(kind, TYPE_INTEGER | TYPE_DESCRIPTOR) && !elements.is_null() {
+        // SAFETY: both kinds have elements of 8 bytes, and the caller vouches for `count` of them.
+        let values = unsafe { std::slice::from_raw_parts(elements.cast::<[u8; 8]>(), count.max(0) as usize) };
+        let values = values.iter().map(|bytes| i64::from_ne_bytes(*bytes)).collect();
+        KNOWN.get(descriptor, |own| own.attributes.insert(attribute, values));
+    }
+    status
+}
+
+/// # Safety
+/// As cudnnBackendFinalize.
+pub unsafe fn finalize(planner: &Planner, descriptor: usize) -> i32 {
+    let own = KNOWN.get(descriptor, |own| own.clone()).unwrap_or_default();
+    let device_attribute = match own.kind {
+        HEURISTIC => Some(HEURISTIC_DEVICE),
+        PLAN => Some(PLAN_DEVICE),
+        ENGINE => Some(ENGINE_DEVICE),
+        _ => None,
+    };
+    if let (Some(attribute), Some(device)) = (device_attribute, planner.device()) {
+        // SAFETY: one descriptor is set, of the kind that the attribute takes. What is wrong, finalize says.
+        unsafe { (planner.set)(descriptor, attribute, TYPE_DESCRIPTOR, 1, (&raw const device).cast()) };
+    }
+    let workspace = own.workspace_of_operation().or_else(|| {
+        let [from] = own.numbers(&[GRAPH_OPERATIONS, HEURISTIC_GRAPH, PLAN_CONFIGURATION])?[..] else { return None };
+        KNOWN.get(from as usize, |from| from.workspace)?
+    });
+    KNOWN.get(descriptor, |own| own.workspace = workspace);
+    // SAFETY: as the caller vouches.
+    unsafe { (planner.finalize)(descriptor) }
+}
+
+/// # Safety
+/// As cudnnBackendGetAttribute.
+pub unsafe fn get(
+    planner: &Planner,
+    descriptor: usize,
+    attribute: i32,
+    kind: i32,
+    room: i64,
+    count: *mut i64,
+    elements: *mut u8,
+) -> i32 {
+    let workspace = KNOWN.get(descriptor, |own| own.workspace).flatten();
+    // SAFETY: as the caller vouches.
+    let status = unsafe { (planner.get)(descriptor, attribute, kind, room, count, elements) };
+    if status != SUCCESS || elements.is_null() {
+        return status;
+    }
+    match attribute {
+        HEURISTIC_RESULTS => {
+            for index in 0..room.max(0) as usize {
+                // SAFETY: the caller gave `room` descriptors.
+                let configuration = unsafe { elements.cast::<usize>().add(index).read_unaligned() };
+                KNOWN.get(configuration, |own| own.workspace = workspace);
+            }
+        }
+        PLAN_WORKSPACE => {
+            if let Some(workspace) = workspace {
+                // SAFETY: cuDNN has written a number there.
+                unsafe { answer(elements.cast(), workspace) };
+            }
+        }
+        _ => {}
+    }
+    status
+}
+
+impl Known {
+    /// The first of these attributes that is set.
+    fn numbers(&self, attributes: &[i32]) -> Option<&Vec<i64>> {
+        attributes.iter().find_map(|attribute| self.attributes.get(attribute))
+    }
+
+    /// What cuBLASLt's engines take for a convolution with a 1x1 filter over images whose channels are apart; `None` for all other
+    /// operations. Seen on an H100 with cuDNN 9.19: nothing, and for the gradient of the filter, one of it for each image.
+    fn workspace_of_operation(&self) -> Option<i64> {
+        // Convolution, filter and images, by CUDNN_ATTR_OPERATION_CONVOLUTION_*.
+        let [convolution, filter, images] = match self.kind {
+            CONVOLUTION_FORWARD => [702, 703, 704],
+            CONVOLUTION_DATA_GRADIENT => [708, 709, 710],
+            CONVOLUTION_FILTER_GRADIENT => [714, 715, 716],
+            _ => return None,
+        };
+        let part = |attribute| KNOWN.get(*self.numbers(&[attribute])?.first()? as usize, |part| part.clone());
+        let (convolution, filter, images) = (part(convolution)?, part(filter)?, part(images)?);
+        let all = |attribute, wanted| {
+            convolution.numbers(&[attribute]).is_some_and(|values| values.iter().all(|value| *value == wanted))
+        };
+        let is_plain = all(CONVOLUTION_STRIDES, 1)
+            && all(CONVOLUTION_DILATIONS, 1)
+            && CONVOLUTION_PADDINGS.iter().all(|paddings| all(*paddings, 0));
+        let [outer, inner, size @ ..] = &filter.numbers(&[TENSOR_DIMENSIONS])?[..] else { return None };
+        let [count, channels, ..] = images.numbers(&[TENSOR_DIMENSIONS])?[..] else { return None };
+        let channels_are_apart = images.numbers(&[TENSOR_STRIDES])?.last() == Some(&1);
+        if !is_plain || size.iter().any(|length| *length != 1) || channels != *inner || !channels_are_apart {
+            return None;
+        }
+        let is_summed = self.kind == CONVOLUTION_FILTER_GRADIENT && count > 1;
+        Some(if is_summed { count * outer * inner * size_of::<f32>() as i64 } else { 0 })
+    }
+}

@@ -1,0 +1,38 @@
+"""The workspaces of convolutions are those that the installed cuDNN plans for the card."""
+
+import torch
+from torch import nn
+
+MiB = 2**20
+
+
+def taken(count, inner, outer, size, filter, format=torch.contiguous_format, dtype=torch.float32):
+    """Bytes that are taken for a moment in forward and in backward, beside results and gradients."""
+    layer = nn.Conv2d(inner, outer, filter, padding=filter // 2, bias=False).to("cuda", dtype, memory_format=format)
+    images = torch.randn(count, inner, size, size, device="cuda", dtype=dtype).to(memory_format=format).requires_grad_()
+    torch.cuda.reset_peak_memory_stats()
+    out = layer(images)
+    forward = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+    gradient = torch.ones_like(out)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.max_memory_allocated()
+    out.backward(gradient)
+    gradients = (images.nbytes + 511) // 512 * 512 + (layer.weight.nbytes + 511) // 512 * 512
+    return forward, torch.cuda.max_memory_allocated() - before - gradients
+
+
+if torch.backends.cudnn.version() >= 90800:
+    # Convolutions of fp32 images whose channels are apart are done by kernels that rearrange the images: more take more.
+    small, large = taken(4, 64, 64, 56, 3)[0], taken(32, 64, 64, 56, 3)[0]
+    assert 2 * MiB < small < large / 3, (small, large)
+    # With a filter of 1x1 they are a matrix multiplication of cuBLASLt, without workspace. (Seen on an H100.) The
+    # filter's gradient is summed over the images.
+    forward, backward = taken(32, 128, 512, 28, 1)
+    assert forward == 0, forward
+    assert backward == 32 * 128 * 512 * 4, backward
+    # Where channels come last, nothing is to be rearranged.
+    assert taken(32, 64, 64, 56, 3, torch.channels_last, torch.bfloat16)[0] <= 512
+else:
+    # Older versions cannot plan without a device: each convolution takes the same.
+    assert taken(4, 64, 64, 56, 3)[0] == taken(32, 64, 64, 56, 3)[0] == MiB
+print("ok")
