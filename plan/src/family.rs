@@ -1,24 +1,26 @@
-//! The requests of one program at any batch size.
+//! The requests of one program at any batch size, or at any length.
 
 use std::fmt;
+use std::sync::Arc;
 
 use memlab_allocator::Request;
 
+use crate::growth::Growth;
 use crate::matching::matched;
 use crate::period::Period;
-use crate::recording::{Event, Recording, most_at_once};
+use crate::recording::{Allocation, Event, Recording, most_at_once};
 
-/// Recordings of one program at one or two batch sizes, which give its requests at all.
+/// Recordings of one program at up to three batch sizes, which give its requests at all. Lengths of samples will do as well.
 pub struct Family {
-    /// The recording at the larger batch.
-    pub recording: Recording,
-    batches: Option<(u64, u64)>,
-    /// Bytes of each allocation at the smaller and at the larger batch.
-    sizes: Vec<(u64, u64)>,
+    /// The recording at the largest batch.
+    pub recording: Arc<Recording>,
+    /// The batches, the smallest first; none if there is one recording, which says nothing of others.
+    batches: Vec<u64>,
+    growths: Vec<Growth>,
     pub(crate) period: Option<Period>,
-    /// Whether both recordings have the same events in the same order.
+    /// Whether all recordings have the same events in the same order.
     pub is_same_order: bool,
-    /// How many allocations of the recording at the larger batch have no counterpart in the other: their sizes are taken to be
+    /// How many allocations of the recording at the largest batch have no counterpart in the others: their sizes are taken to be
     /// the same at every batch.
     pub unmatched: usize,
     /// The most bytes of them at once.
@@ -56,20 +58,36 @@ impl std::error::Error for FamilyError {}
 
 impl Family {
     /// One recording, which says nothing of other batches.
-    pub fn of_one(recording: Recording) -> Family {
-        let sizes = recording.allocations.iter().map(|allocation| (allocation.size, allocation.size)).collect();
+    pub fn of_one(recording: impl Into<Arc<Recording>>) -> Family {
+        let recording = recording.into();
+        let growths = recording.allocations.iter().map(|allocation| Growth::constant(allocation.size)).collect();
         let period = recording.period();
-        Family { recording, batches: None, sizes, period, is_same_order: true, unmatched: 0, unmatched_bytes: 0 }
+        let batches = Vec::new();
+        Family { recording, batches, growths, period, is_same_order: true, unmatched: 0, unmatched_bytes: 0 }
     }
 
-    /// Two recordings, with their batch sizes.
+    /// Two recordings, with their batch sizes: requests grow linearly.
     ///
     /// # Errors
     ///
     /// If the batches are equal, or the recordings are not of one program.
     pub fn of_two(one: (u64, Recording), other: (u64, Recording)) -> Result<Family, FamilyError> {
-        let ((low_batch, low), high) = if one.0 <= other.0 { (one, other) } else { (other, one) };
-        Family::between((low_batch, &low), high)
+        let (low, (high_batch, high)) = if one.0 <= other.0 { (one, other) } else { (other, one) };
+        Family::below((high_batch, high), &[(low.0, &low.1)])
+    }
+
+    /// Three recordings, with their lengths: requests may grow with the square of it, as the scores of attention do.
+    ///
+    /// # Errors
+    ///
+    /// If two lengths are equal, or the recordings are not of one program.
+    pub fn of_three(mut recordings: [(u64, Recording); 3]) -> Result<Family, FamilyError> {
+        recordings.sort_by_key(|(length, _)| *length);
+        let [low, middle, high] = recordings;
+        if low.0 == middle.0 {
+            return Err(FamilyError::SameBatch(low.0));
+        }
+        Family::below(high, &[(low.0, &low.1), (middle.0, &middle.1)])
     }
 
     /// The same program beyond the larger batch, from a recording at a batch that is larger still.
@@ -78,63 +96,55 @@ impl Family {
     ///
     /// As [`Family::of_two`]; also if this family is of one recording, or its batch is not smaller.
     pub fn beyond(&self, larger: (u64, Recording)) -> Result<Family, FamilyError> {
-        let (_, high) = self.batches.filter(|(_, high)| *high < larger.0).ok_or(FamilyError::SameBatch(larger.0))?;
-        Family::between((high, &self.recording), larger)
+        let (_, high) =
+            self.recorded_batches().filter(|(_, high)| *high < larger.0).ok_or(FamilyError::SameBatch(larger.0))?;
+        Family::below(larger, &[(high, &self.recording)])
     }
 
-    fn between(
-        (low_batch, low): (u64, &Recording),
-        (high_batch, high): (u64, Recording),
-    ) -> Result<Family, FamilyError> {
-        if low_batch == high_batch {
-            return Err(FamilyError::SameBatch(low_batch));
+    /// The recording at the largest batch, and those at smaller ones.
+    fn below((high_batch, high): (u64, Recording), lower: &[(u64, &Recording)]) -> Result<Family, FamilyError> {
+        if lower.iter().any(|(batch, _)| *batch == high_batch) {
+            return Err(FamilyError::SameBatch(high_batch));
         }
-        let matching = matched(low, &high);
-        let unmatched = matching.counterparts.iter().filter(|counterpart| counterpart.is_none()).count();
-        if unmatched * 2 > high.allocations.len() {
-            return Err(FamilyError::TooDifferent { unmatched, of: high.allocations.len() });
+        let mut points: Vec<Vec<(u64, u64)>> = vec![Vec::new(); high.allocations.len()];
+        let mut is_same_order = true;
+        for (batch, recording) in lower {
+            let matching = matched(recording, &high);
+            is_same_order &= matching.is_same_order;
+            let unmatched = matching.counterparts.iter().filter(|counterpart| counterpart.is_none()).count();
+            if unmatched * 2 > high.allocations.len() {
+                return Err(FamilyError::TooDifferent { unmatched, of: high.allocations.len() });
+            }
+            for (points, counterpart) in std::iter::zip(&mut points, &matching.counterparts) {
+                points.extend(counterpart.map(|id| (*batch, recording.allocations[id as usize].size)));
+            }
         }
-        let sizes = std::iter::zip(&high.allocations, &matching.counterparts).map(|(allocation, counterpart)| {
-            let size = allocation.size;
-            (counterpart.map_or(size, |counterpart| low.allocations[counterpart as usize].size), size)
-        });
-        let sizes: Vec<(u64, u64)> = sizes.collect();
-        let unmatched_size = |id: usize| {
-            let is_unmatched = matching.counterparts[id].is_none();
-            is_unmatched.then_some(high.allocations[id].size)
-        };
+        let is_unmatched = |id: usize| points[id].is_empty();
+        let unmatched = (0..points.len()).filter(|id| is_unmatched(*id)).count();
+        let unmatched_size = |id: usize| is_unmatched(id).then_some(high.allocations[id].size);
         let unmatched_bytes = most_at_once(&high.events, unmatched_size);
+        let growth = |(points, allocation): (&Vec<(u64, u64)>, &Allocation)| {
+            Growth::through(points.iter().copied().chain([(high_batch, allocation.size)]))
+        };
+        let growths = std::iter::zip(&points, &high.allocations).filter_map(growth).collect();
+        let batches = lower.iter().map(|(batch, _)| *batch).chain([high_batch]).collect();
         let period = high.period();
-        let is_same_order = matching.is_same_order;
-        Ok(Family {
-            recording: high,
-            batches: Some((low_batch, high_batch)),
-            sizes,
-            period,
-            is_same_order,
-            unmatched,
-            unmatched_bytes,
-        })
+        let recording = Arc::new(high);
+        Ok(Family { recording, batches, growths, period, is_same_order, unmatched, unmatched_bytes })
     }
 
-    /// The batch sizes that were recorded.
+    /// The smallest and the largest batch that were recorded.
     pub fn recorded_batches(&self) -> Option<(u64, u64)> {
-        self.batches
+        Some((*self.batches.first()?, *self.batches.last()?))
     }
 
-    /// Bytes of each allocation at a batch size. `None` stands for the batch that was recorded last.
+    /// Bytes of each allocation at a batch size. `None` stands for the largest that was recorded.
     pub fn sizes(&self, batch: Option<u64>) -> Vec<u64> {
-        let (Some((low, high)), Some(batch)) = (self.batches, batch) else {
-            return self.sizes.iter().map(|(_, size)| *size).collect();
+        let size = |growth: &Growth| match batch {
+            Some(batch) if !self.batches.is_empty() => growth.at(batch),
+            _ => growth.last(),
         };
-        let (low, between, batch) = (i128::from(low), i128::from(high - low), i128::from(batch));
-        let at = |&(small, large): &(u64, u64)| {
-            let growth = (i128::from(large) - i128::from(small)) * (batch - low);
-            // Rounded up: allocations grow by whole elements, except for few.
-            let size = i128::from(small) + growth.div_euclid(between) + i128::from(growth.rem_euclid(between) != 0);
-            u64::try_from(size.max(1)).unwrap_or(u64::MAX)
-        };
-        self.sizes.iter().map(at).collect()
+        self.growths.iter().map(size).collect()
     }
 
     pub(crate) fn request(&self, event: Event, sizes: &[u64]) -> Request {

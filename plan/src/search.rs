@@ -1,6 +1,6 @@
 //! The smallest card, the largest batch.
 
-use memlab_allocator::{Card, ROUND_LARGE, Settings};
+use memlab_allocator::{Card, Counters, ROUND_LARGE, Settings};
 
 use crate::family::Family;
 use crate::program::Families;
@@ -8,6 +8,10 @@ use crate::steady::Planned;
 
 /// Settings of the allocator that may take less than a program's: PyTorch's own, and what people recommend.
 pub const SETTINGS_TO_TRY: [&str; 3] = ["", "expandable_segments:True", "max_split_size_mb:256"];
+
+/// These, and what is advised where lengths change.
+pub const SETTINGS_FOR_LENGTHS: [&str; 4] =
+    [SETTINGS_TO_TRY[0], SETTINGS_TO_TRY[1], SETTINGS_TO_TRY[2], "roundup_power2_divisions:8"];
 
 /// No batch is larger.
 const LARGEST_BATCH: u64 = 1 << 30;
@@ -51,21 +55,8 @@ impl<'f> Search<'f> {
         let (family, batch) = self.families.at(batch);
         let sizes = family.sizes(batch);
         let planned = family.run(&sizes, &self.settings, Card::ENDLESS);
-        let (mut too_little, mut enough) =
-            (planned.counters.allocated.peak / ROUND_LARGE, planned.counters.reserved.peak / ROUND_LARGE);
-        // Between: what is allocated at the peak, and what is reserved without pressure.
-        if self.fits_with(family, &sizes, too_little * ROUND_LARGE + self.outside) {
-            enough = too_little;
-        }
-        while enough.saturating_sub(too_little) > 1 {
-            let middle = too_little.midpoint(enough);
-            if self.fits_with(family, &sizes, middle * ROUND_LARGE + self.outside) {
-                enough = middle;
-            } else {
-                too_little = middle;
-            }
-        }
-        Needs { planned, least: enough * ROUND_LARGE + self.outside }
+        let least = least_card(&planned.counters, self.outside, |memory| self.fits_with(family, &sizes, memory));
+        Needs { planned, least }
     }
 
     /// The largest batch that runs on a card with `memory` bytes; 0 if none does.
@@ -93,4 +84,22 @@ impl<'f> Search<'f> {
         let available = memory.saturating_sub(self.outside);
         family.run(sizes, &self.settings, Card::with_available(memory, available)).fits()
     }
+}
+
+/// The least memory of a card on which something runs that has these counters on one that is never full.
+pub(crate) fn least_card(counters: &Counters, outside: u64, fits: impl Fn(u64) -> bool) -> u64 {
+    // Between: what is allocated at the peak, and what is reserved without pressure.
+    let (mut too_little, mut enough) = (counters.allocated.peak / ROUND_LARGE, counters.reserved.peak / ROUND_LARGE);
+    if fits(too_little * ROUND_LARGE + outside) {
+        enough = too_little;
+    }
+    while enough.saturating_sub(too_little) > 1 {
+        let middle = too_little.midpoint(enough);
+        if fits(middle * ROUND_LARGE + outside) {
+            enough = middle;
+        } else {
+            too_little = middle;
+        }
+    }
+    enough * ROUND_LARGE + outside
 }

@@ -1,58 +1,12 @@
 //! Plans of programs made up here, whose figures can be worked out by hand.
 
-use memlab_allocator::{Card, Place, Settings};
-use memlab_plan::{Allocation, Event, Family, FamilyError, Program, Recording, Search, Steadiness};
+mod script;
+
+use memlab_allocator::{Card, Settings};
+use memlab_plan::{Family, FamilyError, Program, Recording, Search, Steadiness};
 use memlab_trace::record::Flags;
-use memlab_trace::{Category, Model};
 
-const MIB: u64 = 1 << 20;
-
-/// Writes recordings as one thinks of them.
-struct Script {
-    recording: Recording,
-}
-
-impl Script {
-    fn new() -> Script {
-        Script {
-            recording: Recording {
-                device: 0,
-                allocations: Vec::new(),
-                events: Vec::new(),
-                places: vec![Place::default()],
-                steps: Vec::new(),
-                has_requested_sizes: true,
-                ran_out_of_memory: false,
-                outside: 0,
-                read_backs: Vec::new(),
-                model: Model::new(),
-            },
-        }
-    }
-
-    fn allocate(&mut self, size: u64) -> u32 {
-        let id = self.recording.allocations.len() as u32;
-        self.recording.allocations.push(Allocation {
-            size,
-            place: 0,
-            stack: 0,
-            layer: 0,
-            owner: 0,
-            category: Category::Other,
-            flags: Flags::default(),
-        });
-        self.recording.events.push(Event::Allocate(id));
-        id
-    }
-
-    fn free(&mut self, id: u32) {
-        self.recording.events.push(Event::Free(id));
-    }
-
-    fn end_step(&mut self) {
-        self.recording.steps.push(self.recording.events.len());
-    }
-}
+use crate::script::{MIB, Script};
 
 /// Weights of 30 MiB; in each of the steps a batch of 12 MiB for each sample, and a result that lives until the next step.
 fn training(batch: u64, steps: usize) -> Recording {

@@ -12,116 +12,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from html import escape
 from typing import Any, Literal
 
 import torch
 
-from memlab import _native
-from memlab._inspection.batches import with_rows
-from memlab._inspection.card import DEFAULT, Card, card_of, card_that_is_there, is_gpu_there
-from memlab._inspection.peak import Peak, peak_of
-from memlab._inspection.recorded import InspectionError, recorded
+from memlab._inspection.batches import length_of, size_of, with_rows
+from memlab._inspection.card import DEFAULT, card_of, card_that_is_there, is_gpu_there
+from memlab._inspection.peak import Peak
+from memlab._inspection.recorded import InspectionError, recorded, recorded_lengths
+from memlab._inspection.report import Report, Setting
+from memlab._inspection.sequence import SequenceRow, StepSequence, lengths_in, sequence_of
 from memlab._inspection.structure import CannotTravel
 from memlab._inspection.training import OPTIMIZERS, Training
-from memlab._paging.sizes import readable
 
-__all__ = ["CannotTravel", "InspectionError", "Peak", "Report", "Setting", "inspect"]
+__all__ = ["CannotTravel", "InspectionError", "Peak", "Report", "SequenceRow", "Setting", "StepSequence", "inspect"]
 
 Optimizer = str | Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None
-_SHOWN = 6
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What settings of PyTorch's allocator do on a card."""
-
-    allocator: str  #: As in ``PYTORCH_ALLOC_CONF``; empty: PyTorch's own.
-    largest_batch: int  #: That fits with them; 0 if none does.
-    needed: int  #: The smallest card, in bytes, for the largest batch that fits with today's settings.
-    is_current: bool  #: Whether they are those of this process's environment.
-
-
-class Report:
-    """What a training takes at any batch size. Made by `memlab.inspect`."""
-
-    def __init__(self, family: _native.PlanFamily, batches: tuple[int, int], card: str, title: str) -> None:
-        self._family = family
-        self._batches = batches
-        self._card = card
-        self._title = title
-
-    def peak(self, batch: int, card: int | str | None = None, allocator: str | None = None) -> Peak:
-        """What is allocated, reserved and needed at a batch size, and what holds it.
-
-        Args:
-            batch: rows in a batch.
-            card: a name (``"a100-40gb"``), a size (``"24GiB"``) or bytes; its context is counted. None: that of `inspect`.
-            allocator: settings as in ``PYTORCH_ALLOC_CONF``; None: those of the environment.
-
-        Raises:
-            ValueError: the card is not known, the settings are not valid, or the batch is not positive.
-        """
-        if batch < 1:
-            raise ValueError(f"batch={batch}: must be 1 or more")
-        return peak_of(self._family, self._batches, batch, self._card_of(card), _settings(allocator))
-
-    def largest_batch(self, card: int | str | None = None, *, allocator: str | None = None) -> int:
-        """The largest batch that fits on a card; 0 if none does. Arguments and errors are those of `peak`."""
-        where = self._card_of(card)
-        return self._family.largest_batch(where.nbytes, _settings(allocator), where.context)
-
-    def settings(self, card: int | str | None = None) -> list[Setting]:
-        """What other settings of the allocator would do on a card, today's first.
-
-        Raises:
-            ValueError: the card is not known, or today's settings are not valid.
-        """
-        where, today = self._card_of(card), _settings(None)
-        batch = self.largest_batch(card) or self._batches[0]
-        return [
-            Setting(
-                allocator=text,
-                largest_batch=self._family.largest_batch(where.nbytes, text, where.context),
-                needed=self._family.needs(batch, text, where.context)[2],
-                is_current=text == today,
-            )
-            for text in dict.fromkeys([today, *_native.SETTINGS_TO_TRY])
-        ]
-
-    def activation_bytes(self, batch: int) -> int:
-        """The most bytes of what a step's forward leaves to its backward: tensors that autograd saves, and outputs."""
-        return self._family.activation_bytes(batch)
-
-    def __repr__(self) -> str:
-        return f"<memlab.Report: {self._title}>"
-
-    def __str__(self) -> str:
-        head, rows, peak = self._table()
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([head, "", *lines, "", str(peak)])
-
-    def _repr_html_(self) -> str:
-        head, rows, peak = self._table()
-        tags = ["th", *["td"] * (len(rows) - 1)]
-        cells = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for row, tag in zip(rows, tags, strict=True))
-        table = "".join(f"<tr>{row}</tr>" for row in cells)
-        return f"<p>{escape(head)}</p><table>{table}</table><pre>{escape(str(peak))}</pre>"
-
-    def _table(self) -> tuple[str, list[tuple[str, ...]], Peak]:
-        card, largest = self._card_of(None), self.largest_batch()
-        fits = f"the largest batch is {largest}" if largest else "no batch fits"
-        head = f"{self._title}; {card.name} ({readable(card.nbytes)}): {fits}"
-        shown = _batches_to_show(largest or self._batches[0])
-        peaks = [self._family.needs(batch, _settings(None), card.context)[:3] for batch in shown]
-        rows: list[tuple[str, ...]] = [("batch", "allocated", "reserved", "smallest card")]
-        rows += [(str(batch), *map(readable, sizes)) for batch, sizes in zip(shown, peaks, strict=True)]
-        return head, rows, self.peak(largest or self._batches[0])
-
-    def _card_of(self, card: int | str | None) -> Card:
-        return card_of(self._card if card is None else card)
 
 
 def inspect(
@@ -137,6 +43,8 @@ def inspect(
     steps: int = 4,
     batches: tuple[int, int] = (2, 4),
     batch_dim: int = 0,
+    lengths: Iterable[int] | str | os.PathLike[str] | None = None,
+    length_dim: int | None = None,
 ) -> Report:
     """Plans the memory of a training, or of inference, from a few steps at two batch sizes.
 
@@ -159,6 +67,11 @@ def inspect(
         steps: how many steps are recorded.
         batches: the two batch sizes that are recorded. The further from them, the more may a kernel choose another way.
         batch_dim: the dimension of tensors in `batch` that counts its rows. Tensors with other sizes there stay as they are.
+        lengths: the length of each step of a training with as many rows as `batch` has: numbers, or a file with one in each
+            line. ``report.sequence`` then says what they take in this order and in others, with today's settings of the
+            allocator and with others. Three more recordings are made, at the longest, half and a quarter of it.
+        length_dim: the dimension of tensors in `batch` that is the length: of those that have the size there which most
+            have. None: 1, or 0 if `batch_dim` is 1.
 
     Raises:
         InspectionError: PyTorch has no CUDA, or the model fails: what it printed.
@@ -174,7 +87,11 @@ def inspect(
     >>> peak.categories["parameter"] >= 4 * 1024 * 1025, peak.allocated < peak.needed < report.peak(batch=4096).needed
     (True, True)
     """
-    training = _training(model, batch, loss, optimizer, amp, accumulate, steps, batches, batch_dim)
+    if length_dim is None:
+        length_dim = 0 if batch_dim == 1 else 1
+    training = _training(model, batch, loss, optimizer, amp, accumulate, steps, batches, batch_dim, length_dim)
+    wanted = None if lengths is None else lengths_in(lengths)
+    _, tensors = length_of(batch, length_dim) if wanted else (0, [])
     if torch.version.cuda is None:
         raise InspectionError(
             "this PyTorch is built without CUDA: install a build with CUDA, which runs on the simulated card without a GPU"
@@ -189,8 +106,13 @@ def inspect(
     kind = optimizer if isinstance(optimizer, str) else "inference" if optimizer is None else "an optimizer of its own"
     mixed = f", {str(amp).removeprefix('torch.')}" if amp is not None else ""
     recording = f"batches {min(batches)} and {max(batches)} on {'' if on_gpu else 'a simulated '}{where.name}"
+    title = f"{type(model).__name__}, {kind}{mixed}, recorded with {recording}"
+    sequence = None
+    if wanted:
+        answer = recorded_lengths(training, size_of(batch, batch_dim), wanted, name, on_gpu)
+        sequence = sequence_of(answer, length_dim, tensors)
     low, high = sorted(batches)
-    return Report(family, (low, high), name, f"{type(model).__name__}, {kind}{mixed}, recorded with {recording}")
+    return Report(family, (low, high), name, title, sequence)
 
 
 def _training(
@@ -203,6 +125,7 @@ def _training(
     steps: int,
     batches: tuple[int, int],
     batch_dim: int,
+    length_dim: int,
 ) -> Training:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
@@ -215,18 +138,8 @@ def _training(
             raise ValueError(f"{name}={count!r}: must be 1 or more")
     if len(batches) != 2 or batches[0] == batches[1]:
         raise ValueError(f"batches={batches}: two different batch sizes are recorded")
+    if length_dim == batch_dim:
+        raise ValueError(f"length_dim={length_dim}: that is batch_dim")
     example = with_rows(batch, batch_dim, max(batches))
     # One step more than is recorded: the end of the last one is noted when the next one ends.
-    return Training(model, example, batch_dim, loss, optimizer, amp, accumulate, steps + 1)
-
-
-def _settings(allocator: str | None) -> str:
-    if allocator is not None:
-        return allocator
-    return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-
-
-def _batches_to_show(largest: int) -> list[int]:
-    """Powers of two below it, and itself."""
-    powers = [1 << power for power in range(largest.bit_length()) if 1 << power < largest]
-    return [*powers[1 - _SHOWN :], largest]
+    return Training(model, example, batch_dim, length_dim, loss, optimizer, amp, accumulate, steps + 1)

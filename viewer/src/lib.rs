@@ -9,8 +9,9 @@
 //! recording                                      running a program for a plan
 //! run                                            `memlab run`, which has a folder
 //! plan                                           how much memory a program will take
-//! plan::text                                     a plan, printed
+//! plan::text, plan::sequence_text                a plan, printed
 //! plan::answer                                   a plan, as values
+//! plan::sequence                                 steps of different lengths
 //! session                                        the loop between terminal, feed and dashboard
 //! app                                            the dashboard: the screens, and where keys and data go
 //! overlays, screens::overview                    drawn over a screen; the screen made of parts of others

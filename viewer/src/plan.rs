@@ -1,4 +1,6 @@
 //! The plan: how much memory a program will take, and what of it fits a card.
 
 pub mod answer;
+pub mod sequence;
+pub mod sequence_text;
 pub mod text;

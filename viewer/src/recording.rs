@@ -16,7 +16,10 @@ use crate::run::Ended;
 use crate::simulation::{Simulation, joined};
 
 /// What is replaced by the batch size in the command.
-const PLACEHOLDER: &str = "{batch}";
+pub const BATCH: &str = "{batch}";
+
+/// What is replaced by the length of the samples.
+pub const LENGTH: &str = "{length}";
 
 /// Run by Python at its start.
 const STARTUP: &str = include_str!("recording/startup.py");
@@ -27,8 +30,10 @@ const SHOWN: u64 = 4000;
 /// A command that is recorded.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// The command, with or without `{batch}`.
+    /// The command, with or without `{batch}` and `{length}`.
     pub command: Vec<OsString>,
+    /// What `{length}` stands for.
+    pub length: Option<u64>,
     /// The card that it runs on; `None`: the GPU that is there.
     pub simulation: Option<Simulation>,
     /// How many optimizer steps are recorded.
@@ -42,15 +47,37 @@ pub struct Recorder {
 /// A program that runs.
 pub struct Running {
     child: Child,
-    batch: Option<u64>,
+    /// The batch and the length, as they are said: " at batch 8".
+    at: String,
     trace: PathBuf,
     output: PathBuf,
 }
 
 impl Recorder {
-    /// Whether the command says where the batch size goes.
-    pub fn takes_batch(&self) -> bool {
-        self.command.iter().any(|argument| argument.to_string_lossy().contains(PLACEHOLDER))
+    /// Whether the command has a placeholder.
+    pub fn takes(&self, placeholder: &str) -> bool {
+        self.command.iter().any(|argument| argument.to_string_lossy().contains(placeholder))
+    }
+
+    /// Records one batch size. A simulated card that is too small for it is replaced by one that is not.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start) and [`Running::finish`]; also if the GPU that is there has no room.
+    pub fn record(&mut self, batch: Option<u64>) -> anyhow::Result<Recording> {
+        const LARGE: u64 = 8 << 40;
+        let recording = self.start(batch)?.finish()?;
+        match &mut self.simulation {
+            Some(simulation) if recording.ran_out_of_memory => {
+                simulation.memory = Some(LARGE);
+                Ok(self.start(batch)?.finish()?)
+            }
+            None if recording.ran_out_of_memory => Err(bad_input(format!(
+                "the GPU has no room for the program{}: choose smaller batches with --batch, or leave out --on gpu",
+                if batch.is_some() { "" } else { ", and its command has no {batch}" }
+            ))),
+            _ => Ok(recording),
+        }
     }
 
     /// Starts the command at a batch size.
@@ -59,11 +86,16 @@ impl Recorder {
     ///
     /// If the simulated libraries or libmemlab.so are missing, or the command cannot be started.
     pub fn start(&self, batch: Option<u64>) -> anyhow::Result<Running> {
-        let arguments: Vec<OsString> = self.command.iter().map(|argument| filled_in(argument, batch)).collect();
+        let filled = |argument: &OsString| filled_in(&filled_in(argument, BATCH, batch), LENGTH, self.length);
+        let arguments: Vec<OsString> = self.command.iter().map(filled).collect();
         let Some((program, arguments)) = arguments.split_first() else {
             return Err(bad_input("no command is given: `memlab plan -- python train.py --batch {batch}`"));
         };
-        let name = batch.map_or("run".to_owned(), |batch| format!("batch-{batch}"));
+        let (name, at) = match (batch, self.length) {
+            (_, Some(length)) => (format!("length-{length}"), format!(" at length {length}")),
+            (Some(batch), None) => (format!("batch-{batch}"), format!(" at batch {batch}")),
+            (None, None) => ("run".to_owned(), String::new()),
+        };
         let (trace, output) = (self.folder.join(format!("{name}.jsonl")), self.folder.join(format!("{name}.txt")));
         let startup = self.folder.join("startup");
         std::fs::create_dir_all(&startup)?;
@@ -90,7 +122,7 @@ impl Recorder {
         let file = File::create(&output)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let child = command.spawn().map_err(|error| CannotStart::of(&command, &error))?;
-        Ok(Running { child, batch, trace, output })
+        Ok(Running { child, at, trace, output })
     }
 }
 
@@ -123,13 +155,12 @@ impl Running {
     }
 
     fn said(&self, what: &str) -> anyhow::Error {
-        let batch = self.batch.map_or(String::new(), |batch| format!(" at batch {batch}"));
         let printed = last_printed(&self.output).unwrap_or_default();
         let printed = match printed.trim() {
             "" => "It printed nothing.".to_owned(),
             printed => format!("It printed:\n{printed}"),
         };
-        anyhow::anyhow!("the program{batch} {what}\n{printed}")
+        anyhow::anyhow!("the program{} {what}\n{printed}", self.at)
     }
 }
 
@@ -140,15 +171,16 @@ impl Drop for Running {
     }
 }
 
-fn filled_in(argument: &OsStr, batch: Option<u64>) -> OsString {
-    let Some(batch) = batch else { return argument.to_owned() };
+/// The argument with a number in place of each placeholder, if there is one.
+fn filled_in(argument: &OsStr, placeholder: &str, number: Option<u64>) -> OsString {
+    let Some(number) = number else { return argument.to_owned() };
     let bytes = argument.as_bytes();
     let mut filled = Vec::with_capacity(bytes.len());
     let mut rest = bytes;
-    while let Some(at) = rest.windows(PLACEHOLDER.len()).position(|part| part == PLACEHOLDER.as_bytes()) {
+    while let Some(at) = rest.windows(placeholder.len()).position(|part| part == placeholder.as_bytes()) {
         filled.extend_from_slice(&rest[..at]);
-        filled.extend_from_slice(batch.to_string().as_bytes());
-        rest = &rest[at + PLACEHOLDER.len()..];
+        filled.extend_from_slice(number.to_string().as_bytes());
+        rest = &rest[at + placeholder.len()..];
     }
     filled.extend_from_slice(rest);
     OsString::from_vec(filled)
@@ -169,7 +201,8 @@ mod tests {
 
     #[test]
     fn the_batch_is_filled_in_wherever_it_is_asked_for() {
-        let filled = |argument: &str, batch| filled_in(OsStr::new(argument), batch).to_string_lossy().into_owned();
+        let filled =
+            |argument: &str, batch| filled_in(OsStr::new(argument), BATCH, batch).to_string_lossy().into_owned();
         assert_eq!(filled("--batch={batch}", Some(8)), "--batch=8");
         assert_eq!(filled("{batch},{batch}x", Some(12)), "12,12x");
         assert_eq!(filled("{batch}", None), "{batch}");

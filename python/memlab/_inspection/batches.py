@@ -27,11 +27,16 @@ def mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 def tensors_in(batch: Any) -> Iterator[torch.Tensor]:
     """The tensors in a batch, in their order."""
+    return (tensor for _, tensor in named_tensors(batch))
+
+
+def named_tensors(batch: Any, name: str = "the batch") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in a batch with their names: keys of dicts, numbers in tuples and lists."""
     if isinstance(batch, torch.Tensor):
-        yield batch
+        yield name, batch
     elif isinstance(batch, (Mapping, list, tuple)):
-        for value in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from tensors_in(value)
+        for key, value in batch.items() if isinstance(batch, Mapping) else enumerate(batch):
+            yield from named_tensors(value, str(key))
 
 
 def size_of(batch: Any, dimension: int) -> int:
@@ -48,15 +53,39 @@ def size_of(batch: Any, dimension: int) -> int:
     return sizes[0]
 
 
+def length_of(batch: Any, dimension: int) -> tuple[int, list[str]]:
+    """The size in a dimension that most tensors have, of several such sizes the first; and their names.
+
+    Raises:
+        ValueError: no tensor has the dimension.
+    """
+    names: dict[int, list[str]] = {}
+    for name, tensor in named_tensors(batch):
+        if tensor.ndim > dimension and tensor.shape[dimension] > 0:
+            names.setdefault(tensor.shape[dimension], []).append(name)
+    if not names:
+        raise ValueError(
+            f"the batch has no tensor with a dimension {dimension}, which would be its length: pass length_dim="
+        )
+    return max(names.items(), key=lambda found: len(found[1]))
+
+
 def with_rows(batch: Any, dimension: int, rows: int) -> Any:
     """The same with so many rows, on the CPU: the first ones, again and again if there are too few. Tensors that have no row
     for each sample are left as they are; those without values (on the meta device) have zeros."""
-    size = size_of(batch, dimension)
+    return _resized(batch, dimension, size_of(batch, dimension), rows)
 
+
+def with_length(batch: Any, dimension: int, length: int) -> Any:
+    """The same of another length (`length_of`), as `with_rows` has other rows."""
+    return _resized(batch, dimension, length_of(batch, dimension)[0], length)
+
+
+def _resized(batch: Any, dimension: int, size: int, to: int) -> Any:
     def resized(tensor: torch.Tensor) -> torch.Tensor:
         values = torch.zeros_like(tensor, device="cpu") if tensor.is_meta else tensor.detach()
         if tensor.ndim > dimension and tensor.shape[dimension] == size:
-            chosen = torch.arange(rows, device=values.device) % size
+            chosen = torch.arange(to, device=values.device) % size
             values = values.index_select(dimension, chosen)
         return values.cpu()
 

@@ -1,4 +1,4 @@
-"""The program that `memlab.inspect` records: `python -m memlab._inspection.child FILE BATCH`."""
+"""The program that `memlab.inspect` records: `python -m memlab._inspection.child FILE BATCH [LENGTH]`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from memlab._inspection.structure import load
 
 
 def main() -> None:
-    """Runs the training in a file of `memlab._inspection.structure` with batches of so many rows."""
-    _, path, rows = sys.argv
+    """Runs the training in a file of `memlab._inspection.structure` with batches of so many rows, of that length."""
+    _, path, rows, *length = sys.argv
     with open(path, "rb") as file:
         training = load(file)
-    training.run(int(rows))
+    training.run(int(rows), *map(int, length))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
-"""Has the command record a training at two batch sizes."""
+"""Has the command record a training at two batch sizes, or at three lengths."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from memlab import _native
 from memlab._inspection import batches
@@ -33,23 +37,57 @@ def recorded(training: Training, sizes: tuple[int, int], card: str, on_gpu: bool
         CannotTravel: it cannot be pickled.
     """
     low, high = sorted(sizes)
+    with _packed(training) as folder:
+        # With what is predicted, no larger batch is recorded, which is not used here.
+        options = ["--keep", folder, "--batch", f"{low},{high}", "--predict", high]
+        _planned(folder, training, options, ["{batch}"], card, on_gpu)
+        traces = [folder / f"batch-{size}.jsonl" for size in (low, high)]
+        return _native.PlanFamily(traces[0], low, traces[1], high)
+
+
+def recorded_lengths(training: Training, rows: int, lengths: Sequence[int], card: str, on_gpu: bool) -> dict[str, Any]:
+    """What `memlab plan` says of steps of these lengths with so many rows, as its JSON has it.
+
+    Raises:
+        InspectionError: the training fails.
+        CannotTravel: it cannot be pickled.
+    """
+    with _packed(training) as folder:
+        file = folder / "lengths.txt"
+        file.write_text("\n".join(map(str, lengths)))
+        answer = _planned(folder, training, ["--lengths", file, "--batch", rows], ["{batch}", "{length}"], card, on_gpu)
+    sequence: dict[str, Any] = answer["sequence"]
+    return sequence
+
+
+@contextlib.contextmanager
+def _packed(training: Training) -> Iterator[Path]:
+    """A folder in which the training is."""
     content = packed(training.model, training, list(batches.tensors_in(training.batch)))
     with tempfile.TemporaryDirectory(prefix="memlab-inspect-") as name:
         folder = Path(name)
         (folder / "training.pickle").write_bytes(content)
-        program = [sys.executable, "-m", "memlab._inspection.child", folder / "training.pickle", "{batch}"]
-        # The last of the training's steps is not in the recording, which ends when the one before it is complete.
-        options = ["--keep", folder, "--json", "--batch", f"{low},{high}", "--steps", training.steps - 1, "--card", card]
-        options += ["--predict", high]  # Without it, a larger batch is recorded too, which is not used here.
-        where = ["--on", "gpu" if on_gpu else "simulation"]
-        command = [sys.executable, "-m", "memlab", "plan", *options, *where, "--", *program]
-        done = subprocess.run(
-            [str(part) for part in command], capture_output=True, text=True, env=_environment(on_gpu), check=False
-        )
-        if done.returncode != 0:
-            raise InspectionError(done.stderr.strip().removeprefix("memlab: "))
-        traces = [folder / f"batch-{size}.jsonl" for size in (low, high)]
-        return _native.PlanFamily(traces[0], low, traces[1], high)
+        yield folder
+
+
+def _planned(
+    folder: Path, training: Training, options: list[object], arguments: list[str], card: str, on_gpu: bool
+) -> dict[str, Any]:
+    """The plan of the training in a folder, as JSON."""
+    program = [sys.executable, "-m", "memlab._inspection.child", folder / "training.pickle", *arguments]
+    # The last of the training's steps is not in the recording, which ends when the one before it is complete.
+    options = [*options, "--json", "--steps", training.steps - 1, "--card", card, "--on", "gpu" if on_gpu else "simulation"]
+    done = subprocess.run(
+        [str(part) for part in [sys.executable, "-m", "memlab", "plan", *options, "--", *program]],
+        capture_output=True,
+        text=True,
+        env=_environment(on_gpu),
+        check=False,
+    )
+    if done.returncode != 0:
+        raise InspectionError(done.stderr.strip().removeprefix("memlab: "))
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def _environment(on_gpu: bool) -> dict[str, str]:

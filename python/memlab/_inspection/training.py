@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from memlab._inspection.batches import mapped, tensors_in, with_rows
+from memlab._inspection.batches import mapped, tensors_in, with_length, with_rows
 
 #: Optimizers that can be named, and PyTorch's classes.
 OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "adafactor": "Adafactor"}
@@ -23,18 +23,21 @@ class Training:
     model: torch.nn.Module
     batch: Any
     batch_dim: int
+    length_dim: int
     loss: Callable[[Any, Any], torch.Tensor] | None
     optimizer: str | Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None
     amp: torch.dtype | None
     accumulate: int
     steps: int
 
-    def run(self, rows: int) -> None:
-        """Runs the steps on the current device with batches of so many rows."""
+    def run(self, rows: int, length: int | None = None) -> None:
+        """Runs the steps on the current device with batches of so many rows; None: as long as the example."""
         for module in self.model.modules():
             if isinstance(module, torch.nn.RNNBase):
                 module.flatten_parameters()  # As `cuda()` does.
         batch = with_rows(self.batch, self.batch_dim, rows)
+        if length is not None:
+            batch = with_length(batch, self.length_dim, length)
         if self.optimizer is None:
             self._infer(batch)
         else:

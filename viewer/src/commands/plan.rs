@@ -1,5 +1,7 @@
 //! `memlab plan`: how much memory a program will take, before there is a GPU.
 
+mod lengths;
+
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
@@ -10,11 +12,13 @@ use clap::{Args, ValueEnum};
 use memlab_plan::{Family, Program, Recording};
 use simgpu_cards::{MODELS, Model};
 
+use self::lengths::{AtLengths, Lengths};
 use crate::error::bad_input;
 use crate::json;
 use crate::plan::answer::{Answer, FAR, PlannedCard, Question, search_on};
-use crate::plan::text;
-use crate::recording::Recorder;
+use crate::plan::sequence::{SequenceAnswer, SequenceQuestion};
+use crate::plan::{sequence_text, text};
+use crate::recording::{BATCH, LENGTH, Recorder};
 use crate::simulation::Simulation;
 use crate::text::Style;
 
@@ -25,6 +29,7 @@ Examples:
   memlab plan --card a100-40gb --predict 8,16,64 -- python train.py --batch {batch}
   memlab plan --card 24GiB -- python train.py            the program as it is, without a batch size to choose
   memlab plan --batch 8,16 batch-8.jsonl batch-16.jsonl  from traces that `memlab plan --keep` has left
+  memlab plan --lengths lengths.txt --batch 8 -- python train.py --batch {batch} --length {length}
 
 The program runs for a few steps at two batch sizes, in place of {batch}, and at a large one, on a simulated card: no GPU is \
 needed, and nothing is computed. It is ended after the steps, before it saves anything; what it does before happens each time. \
@@ -54,6 +59,9 @@ pub struct Options {
     /// The batch sizes to show [default: a choice].
     #[arg(long, value_name = "N,…", value_parser = batches, default_value = "", hide_default_value = true)]
     predict: Batches,
+    /// The length of each step, in place of {length}: a file with a number in each line, or the numbers.
+    #[arg(long, value_name = "FILE|N,…")]
+    lengths: Option<Lengths>,
     /// How many optimizer steps are recorded.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
@@ -134,18 +142,46 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let card = options.card.planned();
     let settings = options.allocator.clone().or_else(settings_today).unwrap_or_default();
     let traces = traces(&options.command);
-    let program = match &traces[..] {
-        [] => recorded(options, &card, &settings)?,
-        traces => Program::new(from_traces(options, traces)?),
+    let (program, sequence) = match (&traces[..], &options.lengths) {
+        ([], None) => (recorded(options, &card, &settings)?, None),
+        ([], Some(lengths)) => {
+            let (longest, sequence) = sequence(options, lengths, &card, &settings)?;
+            (Program::new(longest), Some(sequence))
+        }
+        (traces, None) => (Program::new(from_traces(options, traces)?), None),
+        (_, Some(_)) => return Err(bad_input("--lengths needs a command, which is recorded at three lengths")),
     };
     let question = Question { program: &program, card, settings, batches: options.predict.0.clone() };
-    let answer = Answer::to(&question)?;
+    let answer = Answer { sequence, ..Answer::to(&question)? };
     if options.json {
         return Ok(json::write_pretty(&mut stdout().lock(), &answer)?);
     }
     let mut out = stdout().lock();
-    text::write(&mut out, &answer, Style::of_output().columns)?;
+    let columns = Style::of_output().columns;
+    if let Some(sequence) = &answer.sequence {
+        sequence_text::write(&mut out, sequence, columns)?;
+        writeln!(out, "\nIf all steps had length {}:\n", sequence.longest)?;
+    }
+    text::write(&mut out, &answer, columns)?;
     Ok(out.flush()?)
+}
+
+/// Records the program at three lengths: what it takes if all steps are as long as the longest, and what their sequence takes.
+fn sequence(
+    options: &Options,
+    lengths: &Lengths,
+    card: &PlannedCard,
+    settings: &str,
+) -> anyhow::Result<(Family, SequenceAnswer)> {
+    let lengths = lengths.read()?;
+    let folder = Folder::of(options)?;
+    let AtLengths { family, recorded, batch } =
+        lengths::recorded(&mut recorder(options, &folder), &options.batch.0, &lengths)?;
+    let (card_bytes, context_bytes) = (card.bytes, card.context_bytes);
+    let question =
+        SequenceQuestion { family: &family, recorded, lengths: &lengths, batch, card_bytes, context_bytes, settings };
+    let answer = SequenceAnswer::to(&question)?;
+    Ok((Family::of_one(family.recording.clone()), answer))
 }
 
 /// What the program is told by its environment.
@@ -175,21 +211,34 @@ fn from_traces(options: &Options, traces: &[PathBuf]) -> anyhow::Result<Family> 
     }
 }
 
-/// Runs the program: at the two batch sizes, at those below them that are to be shown, and at a large one.
-fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Result<Program> {
-    let temporary; // Removed at the end.
-    let folder = match &options.keep {
-        Some(folder) => {
-            std::fs::create_dir_all(folder)?;
-            std::path::absolute(folder)?
+/// Where traces are put.
+enum Folder {
+    /// It is removed at the end.
+    Temporary(tempfile::TempDir),
+    Kept(PathBuf),
+}
+
+impl Folder {
+    fn of(options: &Options) -> anyhow::Result<Folder> {
+        let Some(folder) = &options.keep else {
+            return Ok(Self::Temporary(tempfile::Builder::new().prefix("memlab-plan-").tempdir()?));
+        };
+        std::fs::create_dir_all(folder)?;
+        Ok(Self::Kept(std::path::absolute(folder)?))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(folder) => folder.path(),
+            Self::Kept(folder) => folder,
         }
-        None => {
-            temporary = tempfile::Builder::new().prefix("memlab-plan-").tempdir()?;
-            temporary.path().to_owned()
-        }
-    };
-    let mut recorder = Recorder {
+    }
+}
+
+fn recorder(options: &Options, folder: &Folder) -> Recorder {
+    Recorder {
         command: options.command.clone(),
+        length: None,
         simulation: (options.on == On::Simulation).then(|| Simulation {
             card: Some(options.card.name.clone()),
             memory: Some(options.card.model.memory.max(ROOM)),
@@ -197,10 +246,19 @@ fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Re
         }),
         steps: options.steps,
         seconds: options.seconds,
-        folder,
-    };
-    if !recorder.takes_batch() {
-        return Ok(Program::new(Family::of_one(record(&mut recorder, None)?)));
+        folder: folder.path().to_owned(),
+    }
+}
+
+/// Runs the program: at the two batch sizes, at those below them that are to be shown, and at a large one.
+fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Result<Program> {
+    let folder = Folder::of(options)?;
+    let mut recorder = recorder(options, &folder);
+    if recorder.takes(LENGTH) {
+        return Err(bad_input("what {length} stands for is not known: --lengths FILE has the length of each step"));
+    }
+    if !recorder.takes(BATCH) {
+        return Ok(Program::new(Family::of_one(recorder.record(None)?)));
     }
     let [one, other] = options.batch.0[..] else {
         return Err(bad_input("two batch sizes are recorded: --batch 8,16"));
@@ -208,9 +266,9 @@ fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Re
     let (low, high) = (one.min(other), one.max(other));
     // Side by side.
     let first = recorder.start(Some(low))?;
-    let second = record(&mut recorder, Some(high))?;
+    let second = recorder.record(Some(high))?;
     let first = match first.finish()? {
-        recording if recording.ran_out_of_memory => record(&mut recorder, Some(low))?,
+        recording if recording.ran_out_of_memory => recorder.record(Some(low))?,
         recording => recording,
     };
     let family = Family::of_two((low, first), (high, second)).map_err(|error| bad_input(error.to_string()))?;
@@ -220,7 +278,7 @@ fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Re
         record_large(options, largest, &mut recorder, &mut program)?;
     }
     for batch in options.predict.0.iter().copied().filter(|batch| *batch < low) {
-        program.add_single(batch, Family::of_one(record(&mut recorder, Some(batch))?));
+        program.add_single(batch, Family::of_one(recorder.record(Some(batch))?));
     }
     Ok(program)
 }
@@ -234,27 +292,10 @@ fn record_large(options: &Options, largest: u64, recorder: &mut Recorder, progra
     if batch <= high {
         return Ok(());
     }
-    let recording = record(recorder, Some(batch))?;
+    let recording = recorder.record(Some(batch))?;
     let family = program.last().beyond((batch, recording)).map_err(|error| bad_input(error.to_string()))?;
     program.add_beyond(family);
     Ok(())
-}
-
-/// Records one batch size. A simulated card that is too small for it is replaced by one that is not.
-fn record(recorder: &mut Recorder, batch: Option<u64>) -> anyhow::Result<Recording> {
-    const LARGE: u64 = 8 << 40;
-    let recording = recorder.start(batch)?.finish()?;
-    match &mut recorder.simulation {
-        Some(simulation) if recording.ran_out_of_memory => {
-            simulation.memory = Some(LARGE);
-            Ok(recorder.start(batch)?.finish()?)
-        }
-        None if recording.ran_out_of_memory => Err(bad_input(format!(
-            "the GPU has no room for the program{}: choose smaller batches with --batch, or leave out --on gpu",
-            if batch.is_some() { "" } else { ", and its command has no {batch}" }
-        ))),
-        _ => Ok(recording),
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::category::category_names;
 use crate::format;
 use crate::format::Units;
+use crate::plan::sequence::SequenceAnswer;
 use crate::report::names;
 use crate::text;
 
@@ -128,6 +129,9 @@ pub struct Answer {
     pub layers: Vec<HoldingRow>,
     /// What other settings of the allocator would do.
     pub settings: Vec<SettingsRow>,
+    /// Steps of different lengths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<SequenceAnswer>,
     /// What to do.
     pub advice: Vec<String>,
     /// What the figures do not say.
@@ -178,6 +182,7 @@ impl Answer {
             lines: holdings(&peak.lines, |line| names.line(line.as_ref())),
             layers: holdings(&peak.layers, |layer| names.layer(layer)),
             settings: tried,
+            sequence: None,
         })
     }
 }

@@ -1,0 +1,73 @@
+//! How the size of a request grows.
+
+/// The polynomial through the sizes that were recorded: a constant, a line or a parabola.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    /// (batch or length, bytes). Those that were not recorded are those of the last one.
+    points: [(u64, u64); 3],
+    count: usize,
+}
+
+impl Growth {
+    /// The same everywhere.
+    pub fn constant(size: u64) -> Growth {
+        Growth { points: [(0, size); 3], count: 1 }
+    }
+
+    /// Through these points, smallest first: up to three, each at another place.
+    pub fn through(points: impl IntoIterator<Item = (u64, u64)>) -> Option<Growth> {
+        let mut points = points.into_iter();
+        let first = points.next()?;
+        let mut growth = Growth { points: [first; 3], count: 1 };
+        for point in points.take(2) {
+            growth.points[growth.count] = point;
+            growth.count += 1;
+        }
+        Some(growth)
+    }
+
+    /// The size at the largest place that was recorded.
+    pub fn last(&self) -> u64 {
+        self.points[self.count - 1].1
+    }
+
+    /// The size at a place, at least 1.
+    pub fn at(&self, place: u64) -> u64 {
+        let x = i128::from(place);
+        let [(x0, y0), (x1, y1), (x2, y2)] = self.points.map(|(place, size)| (i128::from(place), i128::from(size)));
+        let (numerator, denominator) = match self.count {
+            1 => (y0, 1),
+            2 => (y0 * (x1 - x) + y1 * (x - x0), x1 - x0),
+            _ => (
+                y0 * (x - x1) * (x - x2) * (x2 - x1) - y1 * (x - x0) * (x - x2) * (x2 - x0)
+                    + y2 * (x - x0) * (x - x1) * (x1 - x0),
+                (x1 - x0) * (x2 - x0) * (x2 - x1),
+            ),
+        };
+        // Rounded up: allocations grow by whole elements, except for few.
+        let size = numerator.div_euclid(denominator) + i128::from(numerator.rem_euclid(denominator) != 0);
+        u64::try_from(size.max(1)).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_polynomial_is_met_to_the_byte() {
+        // GIVEN a parabola with a minimum that is below zero, a line and a constant at three places or fewer
+        let parabola = |x: u64| 12 * x * x + 7 * x + 512;
+        let through = |places: &[u64]| Growth::through(places.iter().map(|x| (*x, parabola(*x)))).unwrap();
+        // THEN the parabola is met everywhere, from three places
+        for x in [1, 100, 128, 777, 1 << 20] {
+            assert_eq!(through(&[128, 256, 512]).at(x), parabola(x));
+        }
+        // AND two places give a line, rounded up, and one the same size
+        let line = Growth::through([(2, 10), (4, 21)]).unwrap();
+        assert_eq!([line.at(2), line.at(3), line.at(4), line.at(6)], [10, 16, 21, 32]);
+        assert_eq!((line.at(0), Growth::constant(7).at(1 << 40)), (1, 7));
+        assert_eq!((line.last(), through(&[3]).last()), (21, parabola(3)));
+        assert!(Growth::through([]).is_none());
+    }
+}
