@@ -1,9 +1,14 @@
 """The model of PyTorch's allocator against PyTorch's own, on the simulated GPU."""
 
+import csv
 import json
+import os
+import pickle
+import subprocess
 
 import pytest
 from conftest import PROGRAMS, PYTHON, ROOT
+from memlab import _native
 
 # What is set, and whether requests also go to a private pool.
 SETTINGS = [
@@ -115,3 +120,71 @@ for arguments in [([], "max_split_size_mb:3"), ({"segments": []},), ([("free", 7
     assert "_record_memory_history() before" in messages[1]
     assert messages[2] == "7 is freed, but was not allocated"
     assert messages[3] == "'give' is not a kind of request"
+
+
+DUMPED = """
+import json, sys, torch
+
+torch.cuda.memory._record_memory_history()
+blocks = [torch.empty(3 << 20, dtype=torch.uint8, device="cuda") for _ in range(40)]
+del blocks[::2]
+blocks += [torch.empty(5 << 20, dtype=torch.uint8, device="cuda") for _ in range(20)]
+torch.cuda.memory._dump_snapshot(sys.argv[1])
+print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]))
+"""
+
+
+def replayed(memlab, *arguments):
+    return subprocess.run(
+        [PYTHON, "-m", "memlab.allocator", *arguments],
+        capture_output=True,
+        text=True,
+        env=memlab.environment() | {"PYTHONPATH": str(ROOT / "python")},
+    )
+
+
+def test_a_snapshot_is_replayed_from_the_command_line(memlab, tmp_path):
+    """GIVEN a snapshot that PyTorch has written
+    WHEN it is replayed with its settings and with others
+    THEN the former take what PyTorch took, to the byte, and a card that is too small says at which request."""
+    snapshot, timeline = tmp_path / "snapshot.pickle", tmp_path / "timeline.csv"
+    run = memlab.python("-c", DUMPED, snapshot, preload=False)
+    assert run.code == 0, run.errors
+    allocated, reserved = json.loads(run.output)
+
+    done = replayed(memlab, snapshot, "--timeline", timeline)
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()
+    assert [row.split("  ")[-1] for row in rows[1:]] == ["PyTorch's default", *_native.SETTINGS_TO_TRY[1:]]
+    with timeline.open() as file:
+        figures = list(csv.DictReader(file))
+    assert max(int(row["allocated_bytes"]) for row in figures) == allocated
+    assert max(int(row["reserved_bytes"]) for row in figures) == reserved
+    assert all(int(row["reserved_bytes"]) - int(row["allocated_bytes"]) == int(row["unused_bytes"]) for row in figures)
+    assert _native.format_size(reserved) in rows[1]
+
+    small = replayed(memlab, snapshot, "--card", "100MiB", "--settings", "expandable_segments:True")
+    assert "request 33" in small.stdout, small.stdout
+
+
+def test_what_is_no_snapshot_is_refused(memlab, tmp_path):
+    """GIVEN files that are no snapshots, one of which would run a command when it is unpickled
+    THEN each is refused with its name and the reason, and nothing is run."""
+
+    class Harmful:
+        def __reduce__(self):
+            return (os.system, (f"touch {tmp_path}/harm",))
+
+    for name, content, reason in [
+        ("harmful.pickle", pickle.dumps(Harmful()), "it has a posix.system"),
+        ("broken.pickle", b"\x80\x04}q", "cannot be read"),
+        ("empty.pickle", b"", "cannot be read"),
+        ("list.pickle", pickle.dumps([1]), "not a snapshot"),
+        ("bare.pickle", pickle.dumps({"device_traces": [[]]}), "no history"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        done = replayed(memlab, tmp_path / name)
+        assert done.returncode == 2
+        assert name in done.stderr and reason in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr
+    assert not (tmp_path / "harm").exists()

@@ -11,7 +11,7 @@
 //! sequence                     steps of different lengths
 //! search                       the smallest card, the largest batch
 //! program                      several families
-//! peak                         what is held at the peak: categories, lines, layers
+//! course, peak                 memory over the steps; what is held at the peak: categories, lines, layers
 //! steady                       replay until steps repeat exactly
 //! family                       the requests at any batch
 //! matching                     which requests of two recordings are the same
@@ -24,6 +24,7 @@
 
 #![warn(missing_docs)]
 
+mod course;
 mod family;
 mod growth;
 mod matching;
@@ -36,6 +37,7 @@ mod search;
 mod sequence;
 mod steady;
 
+pub use course::{Course, Stretch};
 pub use family::{Family, FamilyError};
 pub use order::{Order, thinned};
 pub use peak::{Holding, PeakView};

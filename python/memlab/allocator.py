@@ -4,6 +4,10 @@
     then = memlab.allocator.replay(snapshot, settings="expandable_segments:True", card="24GiB")
     print(then.peak_reserved, then.fits)
 
+From the command line, for a snapshot that ``torch.cuda.memory._dump_snapshot()`` has written::
+
+    python -m memlab.allocator snapshot.pickle --card 24GiB --settings expandable_segments:True
+
 The model has the rules of PyTorch 2.1 to 2.15, with all settings of ``PYTORCH_ALLOC_CONF`` that change device memory.
 
 >>> from memlab import allocator
@@ -13,8 +17,13 @@ The model has the rules of PyTorch 2.1 to 2.15, with all settings of ``PYTORCH_A
 
 from __future__ import annotations
 
+import argparse
+import csv
+import pickle
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from memlab import _native
@@ -222,3 +231,74 @@ def _segment(
         "is_expandable": expandable,
         "blocks": [{"size": size, "requested_size": requested, "state": state} for size, requested, state in blocks],
     }
+
+
+class _PlainData(pickle.Unpickler):
+    """Reads a snapshot, which consists of lists, dicts, numbers and texts, and runs nothing that a pickle may ask for."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise ValueError(f"it is not a snapshot of PyTorch's allocator: it has a {module}.{name}")
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            snapshot = _PlainData(file).load()
+    # What a broken pickle raises is not limited to UnpicklingError.
+    except (ValueError, EOFError, LookupError, AttributeError, TypeError, MemoryError, pickle.UnpicklingError) as error:
+        raise ValueError(f"it cannot be read: {error}") from error
+    if not isinstance(snapshot, dict) or "device_traces" not in snapshot:
+        raise ValueError("it is not a snapshot of PyTorch's allocator (torch.cuda.memory._dump_snapshot)")
+    return snapshot
+
+
+def _table(replays: Mapping[str, Replay]) -> str:
+    head = ("allocated", "reserved", "unused then", "retries", "out of memory at", "settings")
+    lines: list[tuple[str, ...]] = [head]
+    for settings, done in replays.items():
+        allocated, reserved = max(done.timeline, key=lambda figures: figures[1], default=(0, 0))
+        where = f"request {done.out_of_memory[0].index:,}" if done.out_of_memory else "–"
+        figures = (_native.format_size(size) for size in (done.peak_allocated, done.peak_reserved, reserved - allocated))
+        lines.append((*figures, f"{done.retries:,}", where, settings or "PyTorch's default"))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    right = ("  ".join(text.rjust(width) for text, width in zip(line[:-1], widths, strict=False)) for line in lines)
+    return "\n".join(f"{figures}  {line[-1]}".rstrip() for figures, line in zip(right, lines, strict=True))
+
+
+def _main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m memlab.allocator",
+        description="Replays a snapshot's history on a model of PyTorch's caching allocator: what it would have taken with "
+        "other settings, or on another card. 'unused then' is what was reserved and not allocated when most was reserved.",
+    )
+    parser.add_argument("snapshot", type=Path, help="what torch.cuda.memory._dump_snapshot() has written, with history")
+    parser.add_argument("--card", help="how much memory the allocator may take, as 24GiB; without, it is never full")
+    parser.add_argument(
+        "--settings", action="append", help="what PYTORCH_ALLOC_CONF would say; repeat it [default: none, and what is tried]"
+    )
+    parser.add_argument("--device", type=int, default=0, help="whose history is taken [default: 0]")
+    parser.add_argument("--torch", help="the version of PyTorch whose rules hold, as 2.8 [default: the newest]")
+    parser.add_argument("--timeline", type=Path, help="write bytes after each request, with the first settings, as CSV")
+    options = parser.parse_args(arguments)
+    try:
+        requests = requests_of(_read(options.snapshot), options.device)
+        all_settings = options.settings or _native.SETTINGS_TO_TRY
+        replays = {
+            settings: replay(requests, settings, options.card, timeline=True, torch=options.torch)
+            for settings in all_settings
+        }
+    except (OSError, ValueError) as error:
+        print(f"memlab: {options.snapshot}: {error}", file=sys.stderr)
+        return 2
+    print(_table(replays))
+    if options.timeline:
+        with options.timeline.open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(("request", "allocated_bytes", "reserved_bytes", "unused_bytes"))
+            timeline = replays[all_settings[0]].timeline
+            table.writerows((at, *figures, figures[1] - figures[0]) for at, figures in enumerate(timeline))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

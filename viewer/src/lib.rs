@@ -9,7 +9,8 @@
 //! recording                                      running a program for a plan
 //! run                                            `memlab run`, which has a folder
 //! plan                                           how much memory a program will take
-//! plan::text, plan::sequence_text                a plan, printed
+//! plan::html, plan::text, plan::sequence_text    a plan, as a page and printed
+//! plan::pictures                                 what the page draws
 //! plan::answer                                   a plan, as values
 //! plan::sequence                                 steps of different lengths
 //! session                                        the loop between terminal, feed and dashboard
@@ -19,6 +20,7 @@
 //! screens::screen_state                          what the dashboard asks of every screen
 //! widgets                                        panes, tables, bars
 //! context, diff, report                          what screens share; what is printed
+//! page                                           the frame of a web page
 //! export, feed, request, trace_moment            formats of other programs; the thread that follows traces
 //! offload                                        moving GPU memory to the host: the thread of the dashboard
 //! arguments, config, moment, snapshot            arguments of several commands; preferences; moments by name; what screens show, as plain values
@@ -50,6 +52,7 @@ pub mod json;
 pub mod moment;
 pub mod offload;
 pub mod overlays;
+pub mod page;
 pub mod plan;
 pub mod preload;
 pub mod program_terminal;

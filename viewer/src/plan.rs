@@ -1,6 +1,8 @@
 //! The plan: how much memory a program will take, and what of it fits a card.
 
 pub mod answer;
+pub mod html;
+pub mod pictures;
 pub mod sequence;
 pub mod sequence_text;
 pub mod text;

@@ -16,11 +16,13 @@ use self::lengths::{AtLengths, Lengths};
 use crate::error::bad_input;
 use crate::json;
 use crate::plan::answer::{Answer, FAR, PlannedCard, Question, search_on};
+use crate::plan::pictures::Pictures;
 use crate::plan::sequence::{SequenceAnswer, SequenceQuestion};
-use crate::plan::{sequence_text, text};
+use crate::plan::{html, sequence_text, text};
 use crate::recording::{BATCH, LENGTH, Recorder};
+use crate::save::Destination;
 use crate::simulation::Simulation;
-use crate::text::Style;
+use crate::text::{Style, short_command};
 
 /// After the options in the help.
 pub const HELP: &str = "\
@@ -28,6 +30,8 @@ Examples:
   memlab plan -- python train.py --batch {batch}
   memlab plan --card a100-40gb --predict 8,16,64 -- python train.py --batch {batch}
   memlab plan --card 24GiB -- python train.py            the program as it is, without a batch size to choose
+  memlab plan --html plan.html -- python train.py --batch {batch}
+                                                         a page with pictures, beside what is printed
   memlab plan --batch 8,16 batch-8.jsonl batch-16.jsonl  from traces that `memlab plan --keep` has left
   memlab plan --lengths lengths.txt --batch 8 -- python train.py --batch {batch} --length {length}
 
@@ -83,6 +87,9 @@ pub struct Options {
     /// Print the plan as JSON.
     #[arg(long)]
     json: bool,
+    /// Write the plan as a web page too, with pictures [-: only that, to standard output].
+    #[arg(long, value_name = "OUT")]
+    html: Option<PathBuf>,
     /// The command, with {batch} where the batch size goes; or one or two traces.
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -139,6 +146,10 @@ fn batches(text: &str) -> Result<Batches, String> {
 ///
 /// If the program cannot be run, or its recordings say nothing.
 pub fn run(options: &Options) -> anyhow::Result<()> {
+    let page = options.html.as_deref().map(Destination::of);
+    if let Some(page) = &page {
+        page.check(Path::new(""), true)?;
+    }
     let card = options.card.planned();
     let settings = options.allocator.clone().or_else(settings_today).unwrap_or_default();
     let traces = traces(&options.command);
@@ -153,6 +164,14 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     };
     let question = Question { program: &program, card, settings, batches: options.predict.0.clone() };
     let answer = Answer { sequence, ..Answer::to(&question)? };
+    if let Some(page) = &page {
+        let command: Vec<String> = options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let pictures = Pictures::of(&question, &answer)?;
+        page.write(|mut out| html::write(&mut out, &short_command(&command), &answer, &pictures))?;
+        if *page == Destination::Output {
+            return Ok(());
+        }
+    }
     if options.json {
         return Ok(json::write_pretty(&mut stdout().lock(), &answer)?);
     }

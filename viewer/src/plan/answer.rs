@@ -187,21 +187,26 @@ impl Answer {
     }
 }
 
-fn rows(question: &Question, search: &Search, largest: Option<u64>) -> Vec<BatchRow> {
-    let row = |batch: Option<u64>, needs: &Needs| BatchRow {
+/// What a batch size needs, as a row.
+pub(super) fn row(card: &PlannedCard, batch: Option<u64>, needs: &Needs) -> BatchRow {
+    BatchRow {
         batch,
         peak_allocated_bytes: needs.planned.counters.allocated.peak,
         peak_reserved_bytes: needs.planned.counters.reserved.peak,
         needed_bytes: needs.least,
-        fits: needs.least <= question.card.bytes,
-    };
+        fits: needs.least <= card.bytes,
+    }
+}
+
+fn rows(question: &Question, search: &Search, largest: Option<u64>) -> Vec<BatchRow> {
+    let row = |batch: Option<u64>| row(&question.card, batch, &search.needs(batch));
     let recorded = question.program.recorded_batches();
-    let Some(low) = recorded.first().copied() else { return vec![row(None, &search.needs(None))] };
+    let Some(low) = recorded.first().copied() else { return vec![row(None)] };
     let batches = match &question.batches[..] {
         [] => choice(low, largest.unwrap_or(low)),
         batches => batches.to_vec(),
     };
-    batches.into_iter().map(|batch| row(Some(batch), &search.needs(Some(batch)))).collect()
+    batches.into_iter().map(|batch| row(Some(batch))).collect()
 }
 
 /// Powers of two up to the first that does not fit, and the largest that does.

@@ -1,12 +1,10 @@
 //! The report as a page: one HTML file that needs nothing else, to look at, to print and to pass on.
 //!
-//! Nothing a trace says is trusted: every text goes through [`crate::text::markup`], names are cut to a length, tables
-//! and pictures are capped, and the page's own policy lets no script run but its own and nothing be fetched.
+//! Names are cut to a length, tables and pictures are capped.
 
 mod at;
 mod device;
 mod document;
-mod elements;
 mod layers;
 mod memory;
 mod ooms;

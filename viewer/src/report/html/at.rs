@@ -9,7 +9,6 @@ use memlab_trace::{BlockLayer, Category, DeviceView, HOST, LayerView, ResolvedSn
 use super::super::names::Names;
 use super::super::text::notes_of;
 use super::document::{DEVICES, contents_of, document, header, notes};
-use super::elements::{short_name, size};
 use super::layers::{self, Holder};
 use super::{device, memory, ooms, tables, timeline};
 use crate::category::category_names;
@@ -18,6 +17,7 @@ use crate::findings::Words;
 use crate::format;
 use crate::holdings::Holdings;
 use crate::moment::{LoadedMoment, NamedMoment};
+use crate::page::elements::{short_name, size};
 use crate::text::{markup, short_command};
 
 /// Writes what was held at a moment as an HTML page.

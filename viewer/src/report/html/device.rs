@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use memlab_trace::{CallTree, DeviceView, Scope};
 
 use super::super::names::Names;
-use super::elements::{name, short_name, size};
 use super::{layers, memory, ooms, tables, timeline};
 use crate::export::flamegraph::{self, Measure};
 use crate::format;
+use crate::page::elements::{name, short_name, size};
 use crate::text::markup;
 
 /// The most calls drawn in both flamegraphs of all devices together.

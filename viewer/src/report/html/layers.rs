@@ -7,9 +7,9 @@ use std::sync::Arc;
 use memlab_trace::{Category, DeviceView, LayerView};
 
 use super::super::names::Names;
-use super::elements::{name, plural, share, size};
 use super::tables;
 use crate::category::category_index;
+use crate::page::elements::{name, plural, share, size};
 
 /// The most layers shown, of all devices together.
 const LAYERS: usize = 800;

@@ -6,9 +6,9 @@ use memlab_trace::{Category, CategoryView, DeviceView};
 
 use super::super::names::Names;
 use super::super::sections;
-use super::elements::{share, size};
 use crate::category::{LETTERS, category_index, category_names};
 use crate::format;
+use crate::page::elements::{share, size};
 use crate::text::markup;
 
 /// One moment: what every category held, what was free, and what they sum to.

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use memlab_trace::{DeviceView, OomView};
 
 use super::super::names::Names;
-use super::elements::{name, plural, share, size};
 use crate::category::{category_index, category_names};
 use crate::findings::{advice::advice, grows};
 use crate::format;
+use crate::page::elements::{name, plural, share, size};
 use crate::text::markup;
 
 /// How many are shown in full.

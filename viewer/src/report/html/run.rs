@@ -9,8 +9,8 @@ use memlab_trace::{DeviceView, HOST, Loaded};
 use super::super::names::Names;
 use super::super::text::notes_on;
 use super::document::{DEVICES, contents_of, document, header, notes};
-use super::elements::size;
 use super::{device, tables, verdict};
+use crate::page::elements::size;
 use crate::text::short_command;
 
 /// Writes the report of a trace as an HTML page.

@@ -1,18 +1,17 @@
-//! Tables that sort when their heads are clicked, each capped to what a page can carry.
+//! The tables of a report, each capped to what a page can carry.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use memlab_trace::{CodeOrigin, DeviceView, LayerView, Line, LineView, Model, Scope};
 
 use super::super::names::Names;
-use super::elements::{name, plural, share, size};
 use crate::format;
 use crate::holdings::{HeldLine, Holdings};
+use crate::page::elements::{name, plural, size};
+use crate::page::table::{Column, Table, bytes, number, rest, text};
 use crate::ranges::{self, range_name};
-use crate::text::markup;
 
 /// The most rows of a table, of all devices together.
 const ROWS: usize = 800;
@@ -25,67 +24,6 @@ fn rows(devices: usize) -> usize {
     (ROWS / devices.max(1)).max(50)
 }
 
-/// What a column holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
-    /// Numbers: the first click sorts from the largest.
-    Number,
-    /// The same, and the table comes sorted by it.
-    Sorted,
-    /// Text.
-    Name,
-}
-
-/// A table under construction.
-struct Table {
-    html: String,
-    count: usize,
-}
-
-impl Table {
-    fn new(label: &str, head: &[(&str, Column)]) -> Self {
-        let mut html = format!("<div class=\"scroll\"><table class=\"sortable\" aria-label=\"{label}\">\n<thead><tr>");
-        for (title, column) in head {
-            let class = if *column == Column::Name { "name" } else { "num" };
-            let sort = if *column == Column::Sorted { "descending" } else { "none" };
-            let _ = write!(
-                html,
-                "<th scope=\"col\" class=\"{class}\" aria-sort=\"{sort}\"><button type=\"button\">{title}</button></th>"
-            );
-        }
-        html += "</tr></thead>\n<tbody>\n";
-        Self { html, count: 0 }
-    }
-
-    fn row(&mut self, cells: &[String]) {
-        let _ = writeln!(self.html, "<tr>{}</tr>", cells.concat());
-        self.count += 1;
-    }
-
-    /// The table; `rest`: what was left out, as a sentence. Nothing, if it has no rows.
-    fn finish(self, rest: Option<String>) -> String {
-        if self.count == 0 {
-            return String::new();
-        }
-        let rest = rest.map(|rest| format!("<p class=\"note\">{rest}</p>\n")).unwrap_or_default();
-        format!("{}</tbody>\n</table></div>\n{rest}", self.html)
-    }
-}
-
-/// A size; with a bar as long as its share of `most`, if there is one.
-fn bytes(bytes: u64, most: Option<u64>) -> String {
-    let heat = most.map(|most| format!(" heat\" style=\"--h:{:.1}%", share(bytes, most))).unwrap_or_default();
-    format!("<td class=\"num{heat}\" data-v=\"{bytes}\">{}</td>", size(bytes))
-}
-
-fn number(value: u64, text: &str) -> String {
-    format!("<td class=\"num\" data-v=\"{value}\">{}</td>", markup(text))
-}
-
-fn text(text: &str) -> String {
-    format!("<td class=\"name\">{}</td>", name(text))
-}
-
 /// A line: where it is, and in which function.
 fn place(names: &Names<'_>, line: Option<&Arc<Line>>) -> String {
     let said = names.line(line);
@@ -93,13 +31,6 @@ fn place(names: &Names<'_>, line: Option<&Arc<Line>>) -> String {
         Some((place, function)) => format!("<td class=\"name\"><b>{}</b> {}</td>", name(place), name(function)),
         None => text(&said),
     }
-}
-
-/// `and 12 more with 34.0 MiB`, of rows that are left out.
-fn rest(left_out: &[u64]) -> Option<String> {
-    let bytes = left_out.iter().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
-    (!left_out.is_empty())
-        .then(|| format!("and {} with {}: see --json", plural(left_out.len() as u64, "more row"), size(bytes)))
 }
 
 /// The lines that ever held something: the user's, and those of libraries for who asks, or at once where the user's say

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use memlab_trace::{DeviceView, Model, Range, StepView, Timeline};
 
-use super::elements::size;
 use crate::format;
+use crate::page::elements::size;
 use crate::text::markup;
 
 const WIDTH: f64 = 1200.0;

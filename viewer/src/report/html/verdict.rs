@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::super::names::Names;
-use super::elements::LONGEST;
 use crate::findings::{self, Finding, Kind, Word, Words};
+use crate::page::elements::LONGEST;
 use crate::text::{fit_end, markup};
 
 /// The findings, each with what to do next, and what the memory was used for.

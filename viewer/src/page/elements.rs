@@ -1,4 +1,4 @@
-//! Pieces of HTML that the parts of the page share.
+//! Pieces of HTML that the parts of a page share.
 
 use memlab_trace::DeviceView;
 
@@ -6,28 +6,28 @@ use crate::format::{self, Units};
 use crate::text::{fit_end, markup};
 
 /// The longest name shown, in columns.
-pub(super) const LONGEST: usize = 120;
+pub(crate) const LONGEST: usize = 120;
 
 /// A name out of a trace, cut to a length and escaped.
-pub(super) fn name(text: &str) -> String {
+pub(crate) fn name(text: &str) -> String {
     markup(&fit_end(text, LONGEST, "…")).into_owned()
 }
 
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     format::bytes(bytes, Units::Auto)
 }
 
 /// `3 steps`, `1 step`.
-pub(super) fn plural(count: u64, what: &str) -> String {
+pub(crate) fn plural(count: u64, what: &str) -> String {
     format!("{} {what}{}", format::grouped(count), if count == 1 { "" } else { "s" })
 }
 
 /// `width:12.34%`, of what may be larger than a number can count.
-pub(super) fn share(part: u64, whole: u64) -> f64 {
+pub(crate) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
 /// What a device is called: `cuda:0`.
-pub(super) fn short_name(device: &DeviceView) -> String {
+pub(crate) fn short_name(device: &DeviceView) -> String {
     format!("cuda:{}", device.index)
 }

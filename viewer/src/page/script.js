@@ -104,7 +104,7 @@
   }
 
   document.querySelectorAll("table.sortable").forEach(sortable);
-  document.querySelectorAll("svg.timeline").forEach(readable);
+  document.querySelectorAll("svg.timeline[data-columns]").forEach(readable);
   for (const button of document.querySelectorAll("[data-open]")) {
     button.addEventListener("click", () => {
       const tree = button.parentElement.nextElementSibling;
