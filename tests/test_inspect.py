@@ -113,6 +113,17 @@ def test_on_the_gpu_that_is_there(memlab):
     assert title == "Linear, adamw, recorded with batches 2 and 4 on NVIDIA A100-SXM4-40GB" and parameters == 1025 * 4096
 
 
+def test_the_example(memlab):
+    # GIVEN the example of docs/inspect.md; WHEN it asks about a small GPT and two cards
+    small = ["--layers", 2, "--width", 128, "--heads", 4, "--context", 64, "--cards", "2GiB", "8GiB"]
+    run = memlab.python(ROOT / "examples" / "plan_gpt.py", *small, preload=False, env=IMPORTED)
+    # THEN the larger one has room for more, and most is in lines of the example
+    assert run.code == 0, run.errors
+    _, smaller, larger = next(line for line in run.output.splitlines() if line.startswith("default")).rsplit(maxsplit=2)
+    assert 0 < 2 * int(smaller) < int(larger)
+    assert "plan_gpt.py:" in run.output and "train_gpt.py:" in run.output
+
+
 def test_a_model_that_fails():
     # GIVEN a model that raises; WHEN it is inspected, THEN the error has what it printed
     with pytest.raises(package.InspectionError, match="ArithmeticError: rows are never right"):
