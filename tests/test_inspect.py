@@ -21,6 +21,16 @@ class Failing(nn.Linear):
         raise ArithmeticError("rows are never right")
 
 
+class Wasteful(nn.Linear):
+    """Takes 64 MiB for batches that are large."""
+
+    def forward(self, rows):
+        scratch = rows.new_empty(16 << 20 if len(rows) >= 16 else 1)
+        outputs = super().forward(rows)
+        del scratch
+        return outputs
+
+
 @pytest.fixture(scope="module")
 def linear():
     """The report of two large layers, of which one is tied to a view."""
@@ -69,6 +79,29 @@ def test_what_a_report_says(linear):
         linear.peak(8, card="a101")
     with pytest.raises(ValueError, match="batch=0"):
         linear.peak(0)
+
+
+def test_kernels_that_choose_otherwise_at_large_batches():
+    # GIVEN a model that takes more memory from batch 16 on; WHEN it is inspected
+    report = package.inspect(Wasteful(512, 512), torch.zeros(1, 512), source="simulated")
+    # THEN a large batch has been recorded too, and batches near it are planned from that
+    assert "recorded with batches 2, 4 and 32 on" in repr(report)
+    assert report.peak(4).allocated < 64 << 20 < report.peak(30).allocated
+    assert not any("far from" in warning for warning in report.peak(256).warnings)
+    assert any("far from the recorded ones, 2, 4 and 32" in warning for warning in report.peak(257).warnings)
+
+
+@pytest.mark.parametrize("case", ["gpt2", "dict", "scaled"])
+def test_lines_are_the_models(case):
+    # GIVEN a model of a library, and ones of a module of the user; WHEN they are inspected
+    make, batch_of, options = inspected.CASES[case]
+    peak = package.inspect(make(), batch_of(1), source="simulated", **options).peak(64)
+    # THEN the lines are the model's, the innermost where a library defines it, and none is memlab's
+    of_model = "transformers/" if case == "gpt2" else "inspected.py:"
+    assert of_model in peak.line
+    assert of_model in next(line for line in peak.lines if line != "(the model, put on the GPU)")
+    assert not any("_inspection" in text for text in [peak.line, *peak.lines, *peak.warnings])
+    assert {"(the training loop)", "(the model, put on the GPU)"} <= set(peak.lines)
 
 
 def test_what_the_main_program_defines(memlab):

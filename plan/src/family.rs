@@ -30,6 +30,8 @@ pub struct Family {
 /// Why two recordings are not those of one program at two batches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FamilyError {
+    /// There are fewer than two.
+    TooFew,
     /// Both have the same batch size.
     SameBatch(u64),
     /// More than half of the allocations have no counterpart.
@@ -44,6 +46,7 @@ pub enum FamilyError {
 impl fmt::Display for FamilyError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
+            Self::TooFew => f.write_str("recordings at two batches are needed"),
             Self::SameBatch(batch) => write!(f, "both recordings are of batch {batch}: two different ones are needed"),
             Self::TooDifferent { unmatched, of } => write!(
                 f,

@@ -41,7 +41,7 @@ pub use course::{Course, Stretch};
 pub use family::{Family, FamilyError};
 pub use order::{Order, thinned};
 pub use peak::{Holding, PeakView};
-pub use program::{Families, Program};
+pub use program::{FAR, Families, Program};
 pub use recording::{Allocation, Event, ReadBacks, Recording, RecordingError};
 pub use search::{Needs, SETTINGS_FOR_LENGTHS, SETTINGS_TO_TRY, Search};
 pub use sequence::{Sequence, SequenceNeeds, SequenceRun};

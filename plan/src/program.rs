@@ -1,6 +1,10 @@
 //! A program at any batch, from more than two recordings.
 
-use crate::family::Family;
+use crate::family::{Family, FamilyError};
+use crate::recording::Recording;
+
+/// What is so many times larger than what was recorded may be otherwise, and should be recorded as well.
+pub const FAR: u64 = 8;
 
 /// Families of one program: what is exact for some batches, and what holds between and beyond them.
 pub struct Program {
@@ -11,6 +15,24 @@ pub struct Program {
 }
 
 impl Program {
+    /// What recordings at several batches say: the two smallest, and then each beyond those before it.
+    ///
+    /// # Errors
+    ///
+    /// If there are fewer than two, two batches are equal, or the recordings are not of one program.
+    pub fn of_recordings(mut recordings: Vec<(u64, Recording)>) -> Result<Program, FamilyError> {
+        recordings.sort_by_key(|(batch, _)| *batch);
+        let mut recordings = recordings.into_iter();
+        let (Some(low), Some(high)) = (recordings.next(), recordings.next()) else {
+            return Err(FamilyError::TooFew);
+        };
+        let mut program = Program::new(Family::of_two(low, high)?);
+        for larger in recordings {
+            program.add_beyond(program.last().beyond(larger)?);
+        }
+        Ok(program)
+    }
+
     /// What two recordings say, or one.
     pub fn new(family: Family) -> Program {
         Program { single: Vec::new(), pairs: vec![family] }
@@ -47,6 +69,11 @@ impl Program {
     /// The family of the largest batches.
     pub fn last(&self) -> &Family {
         self.pairs.last().expect("there is one from the start")
+    }
+
+    /// Whether a batch is more than [`FAR`] times the largest that was recorded.
+    pub fn is_far(&self, batch: u64) -> bool {
+        self.last().recorded_batches().is_some_and(|(_, high)| batch > high.saturating_mul(FAR))
     }
 
     /// All batches that were recorded, in order.

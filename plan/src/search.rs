@@ -3,7 +3,7 @@
 use memlab_allocator::{Card, Counters, ROUND_LARGE, Settings};
 
 use crate::family::Family;
-use crate::program::Families;
+use crate::program::{Families, Program};
 use crate::steady::Planned;
 
 /// Settings of the allocator that may take less than a program's: PyTorch's own, and what people recommend.
@@ -37,6 +37,13 @@ impl<'f> Search<'f> {
     /// `outside`: bytes of the card that are not the allocator's.
     pub fn new(families: impl Into<Families<'f>>, settings: Settings, outside: u64) -> Search<'f> {
         Search { families: families.into(), settings, outside }
+    }
+
+    /// Among the batches of a program, of which `context` are the bytes of the card that are neither the allocator's nor the
+    /// libraries'.
+    pub fn of_program(program: &'f Program, settings: Settings, context: u64) -> Search<'f> {
+        let recording = &program.last().recording;
+        Search::new(program, settings.for_torch(recording.torch_version()), context + recording.outside)
     }
 
     /// The settings.

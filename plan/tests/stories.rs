@@ -159,12 +159,11 @@ fn what_only_the_larger_batch_asks_for_is_counted() {
 #[test]
 fn of_several_recordings_the_nearest_are_used() {
     // GIVEN recordings at batch 2 and 4, at 64, where each sample takes 1 MiB more, and at 1
-    let mut program = Program::new(family());
     let mut large = training(64, 5);
     for allocation in large.allocations.iter_mut().filter(|allocation| allocation.size == 12 * 64 * MIB) {
         allocation.size += 64 * MIB;
     }
-    program.add_beyond(program.last().beyond((64, large)).unwrap());
+    let mut program = Program::of_recordings(vec![(64, large), (2, training(2, 5)), (4, training(4, 5))]).unwrap();
     program.add_single(1, Family::of_one(training(1, 5)));
     assert_eq!(program.recorded_batches(), [1, 2, 4, 64]);
     // THEN recorded batches are right, and so are those near them: half of the way from 4 to 64 is 16
@@ -175,4 +174,7 @@ fn of_several_recordings_the_nearest_are_used() {
     assert_eq!(reserved(64), exact(64, 13));
     // AND from there on, samples grow as they did between the larger two
     assert!(reserved(124) > exact(124, 13));
+    assert!(!program.is_far(8 * 64) && program.is_far(8 * 64 + 1));
+    // AND one recording is too few
+    assert_eq!(Program::of_recordings(vec![(4, training(4, 5))]).err(), Some(FamilyError::TooFew));
 }

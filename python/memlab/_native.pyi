@@ -4,7 +4,7 @@ Addresses are of memory that the caller keeps alive. Sizes are in bytes, times i
 the legacy default stream); the host backend ignores them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from types import CodeType
 from typing import Any, TypedDict, final, type_check_only
@@ -109,20 +109,26 @@ _Line = tuple[str, int | None, str] | None
 
 @final
 class PlanFamily:
-    """A program at any batch size, from traces of it at two. See `memlab.inspect`."""
+    """A program at any batch size, from traces of it at some. See `memlab.inspect`."""
 
-    def __new__(
-        cls, low_trace: str | PathLike[str], low_batch: int, high_trace: str | PathLike[str], high_batch: int
-    ) -> PlanFamily:
-        """ValueError says why the traces cannot be planned with."""
+    def __new__(cls, traces: Sequence[tuple[int, str | PathLike[str]]], harness: str) -> PlanFamily:
+        """(batch size, file), two or more; the folder of code that only runs the program, whose lines count where no others
+        are on the stack. ValueError says why the traces cannot be planned with."""
+
+    @property
+    def recorded_batches(self) -> list[int]:
+        """The batch sizes of the traces, in order."""
+
+    def is_far(self, batch: int) -> bool:
+        """Whether a batch size is so far from the recorded ones that kernels may choose other ways."""
 
     @property
     def outside(self) -> int:
         """Bytes of the device that were held outside PyTorch's allocator: libraries."""
 
-    @property
-    def unmatched(self) -> tuple[int, int, int]:
-        """Allocations at the larger batch without a counterpart at the smaller one; all; the most bytes of the former."""
+    def unmatched(self, batch: int) -> tuple[int, int, int, int, int]:
+        """Of the two recordings that a batch size is planned from: allocations at the larger batch without a counterpart at
+        the smaller one; all; the most bytes of the former; the smaller batch; the larger."""
 
     @property
     def read_backs(self) -> list[tuple[_Line, int]]:

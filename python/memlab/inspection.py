@@ -4,7 +4,7 @@
     report.largest_batch("24GiB", allocator="expandable_segments:True")
     print(report.peak(batch=32))
 
-The model's structure is sent to two processes of their own, which run a few steps at two batch sizes on a simulated card, or
+The model's structure is sent to processes of their own, which run a few steps at several batch sizes on a simulated card, or
 on the GPU. No weights are copied, and the model may be larger than the machine (on the meta device).
 """
 
@@ -23,6 +23,7 @@ from memlab._inspection.recorded import InspectionError, recorded, recorded_leng
 from memlab._inspection.report import Report, Setting
 from memlab._inspection.sequence import SequenceRow, StepSequence, lengths_in, sequence_of
 from memlab._inspection.structure import CannotTravel
+from memlab._inspection.table import listed
 from memlab._inspection.training import OPTIMIZERS, Training
 
 __all__ = ["CannotTravel", "InspectionError", "Peak", "Report", "SequenceRow", "Setting", "StepSequence", "inspect"]
@@ -46,7 +47,7 @@ def inspect(
     lengths: Iterable[int] | str | os.PathLike[str] | None = None,
     length_dim: int | None = None,
 ) -> Report:
-    """Plans the memory of a training, or of inference, from a few steps at two batch sizes.
+    """Plans the memory of a training, or of inference, from a few steps at some batch sizes.
 
     Each step sets gradients to zero, moves a batch to the GPU, runs forward, loss and backward, and the optimizer. As in
     most programs, outputs live until those of the next step are there. A model in evaluation mode is trained in training
@@ -65,7 +66,8 @@ def inspect(
         card: the card (name, size or bytes) that is simulated, and that the report is for unless told otherwise. None: the
             GPU that is there, or an H100.
         steps: how many steps are recorded.
-        batches: the two batch sizes that are recorded. The further from them, the more may a kernel choose another way.
+        batches: the two batch sizes that are recorded. On a simulated card the largest that then fits is too, or 8 times the
+            larger one. The further from all of them, the more may a kernel choose another way.
         batch_dim: the dimension of tensors in `batch` that counts its rows. Tensors with other sizes there stay as they are.
         lengths: the length of each step of a training with as many rows as `batch` has: numbers, or a file with one in each
             line. ``report.sequence`` then says what they take in this order and in others, with today's settings of the
@@ -105,14 +107,13 @@ def inspect(
     family = recorded(training, batches, name, on_gpu)
     kind = optimizer if isinstance(optimizer, str) else "inference" if optimizer is None else "an optimizer of its own"
     mixed = f", {str(amp).removeprefix('torch.')}" if amp is not None else ""
-    recording = f"batches {min(batches)} and {max(batches)} on {'' if on_gpu else 'a simulated '}{where.name}"
+    recording = f"batches {listed(family.recorded_batches)} on {'' if on_gpu else 'a simulated '}{where.name}"
     title = f"{type(model).__name__}, {kind}{mixed}, recorded with {recording}"
     sequence = None
     if wanted:
         answer = recorded_lengths(training, size_of(batch, batch_dim), wanted, name, on_gpu)
         sequence = sequence_of(answer, length_dim, tensors)
-    low, high = sorted(batches)
-    return Report(family, (low, high), name, title, sequence)
+    return Report(family, name, title, sequence)
 
 
 def _training(

@@ -1,9 +1,9 @@
-//! What a program takes at any batch size, from recordings at two; and cards by name.
+//! What a program takes at any batch size, from recordings at some; and cards by name.
 
 use std::path::PathBuf;
 
 use memlab_allocator::{Card, Settings};
-use memlab_plan::{Family, Holding, PeakView, Recording, Search, Steadiness};
+use memlab_plan::{Holding, PeakView, Program, Recording, Search, Steadiness};
 use memlab_trace::{BlockLayer, Category, Line};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 /// A program at any batch size.
 #[pyclass(frozen, name = "PlanFamily", module = "memlab._native")]
 pub struct PlanFamily {
-    family: Family,
+    program: Program,
 }
 
 /// (file, line, function); `None`: outside Python.
@@ -32,47 +32,57 @@ type Peak = (
 
 #[pymethods]
 impl PlanFamily {
-    /// Reads the traces of one program at two batch sizes.
+    /// Reads the traces of one program: (batch size, file), two or more. `harness`: the folder of code that only runs the program.
+    /// Its lines count where no others are on the stack.
     #[new]
-    fn new(
-        py: Python,
-        low_trace: PathBuf,
-        low_batch: u64,
-        high_trace: PathBuf,
-        high_batch: u64,
-    ) -> PyResult<PlanFamily> {
-        let read = |path: &PathBuf| Recording::read(path).map_err(|error| format!("{}: {error}", path.display()));
-        let family = py.detach(|| {
-            let (low, high) = (read(&low_trace)?, read(&high_trace)?);
-            Family::of_two((low_batch, low), (high_batch, high)).map_err(|error| error.to_string())
+    fn new(py: Python, traces: Vec<(u64, PathBuf)>, harness: String) -> PyResult<PlanFamily> {
+        let read = |(batch, path): (u64, PathBuf)| match Recording::read_under(&path, &harness) {
+            Ok(recording) => Ok((batch, recording)),
+            Err(error) => Err(format!("{}: {error}", path.display())),
+        };
+        let program = py.detach(|| {
+            let recordings = traces.into_iter().map(read).collect::<Result<_, _>>()?;
+            Program::of_recordings(recordings).map_err(|error| error.to_string())
         });
-        family.map(|family| PlanFamily { family }).map_err(PyValueError::new_err)
+        program.map(|program| PlanFamily { program }).map_err(PyValueError::new_err)
+    }
+
+    /// The batch sizes of the traces, in order.
+    #[getter]
+    fn recorded_batches(&self) -> Vec<u64> {
+        self.program.recorded_batches()
+    }
+
+    /// Whether a batch size is so far from the recorded ones that kernels may choose other ways.
+    fn is_far(&self, batch: u64) -> bool {
+        self.program.is_far(batch)
     }
 
     /// Bytes of the device that were held outside PyTorch's allocator: libraries.
     #[getter]
     fn outside(&self) -> u64 {
-        self.family.recording.outside
+        self.program.last().recording.outside
     }
 
-    /// (how many allocations at the larger batch have no counterpart at the smaller one, how many there are, the most bytes of
-    /// the former at once).
-    #[getter]
-    fn unmatched(&self) -> (usize, usize, u64) {
-        (self.family.unmatched, self.family.recording.allocations.len(), self.family.unmatched_bytes)
+    /// Of the two recordings that a batch size is planned from: (how many allocations at the larger batch have no counterpart at
+    /// the smaller one, how many there are, the most bytes of the former at once, the smaller batch, the larger).
+    fn unmatched(&self, batch: u64) -> (usize, usize, u64, u64, u64) {
+        let (family, _) = self.program.at(Some(batch));
+        let (low, high) = family.recorded_batches().unwrap_or_default();
+        (family.unmatched, family.recording.allocations.len(), family.unmatched_bytes, low, high)
     }
 
     /// Lines that read values back from the device, and how often each did.
     #[getter]
     fn read_backs(&self) -> Vec<(LineName, u64)> {
-        let read_backs = self.family.recording.read_backs.iter();
+        let read_backs = self.program.last().recording.read_backs.iter();
         read_backs.map(|read| (read.line.as_deref().map(line_name), read.count)).collect()
     }
 
     /// What the trace says of itself.
     #[getter]
     fn warnings(&self) -> Vec<String> {
-        self.family.recording.model.warnings().to_vec()
+        self.program.last().recording.model.warnings().to_vec()
     }
 
     /// (allocated, reserved, memory of the smallest card, steadiness, bytes that each step keeps). `context`: bytes of the
@@ -104,11 +114,12 @@ impl PlanFamily {
 
     /// What is held when most is allocated.
     fn peak(&self, py: Python, batch: u64, settings: &str) -> PyResult<Peak> {
-        let settings = self.settings(settings)?;
+        let search = self.search(settings, 0)?;
         let view = py.detach(|| {
-            let sizes = self.family.sizes(Some(batch));
-            let planned = self.family.run(&sizes, &settings, Card::ENDLESS);
-            self.family.peak(&planned, &sizes, &settings)
+            let (family, batch) = self.program.at(Some(batch));
+            let sizes = family.sizes(batch);
+            let planned = family.run(&sizes, search.settings(), Card::ENDLESS);
+            family.peak(&planned, &sizes, search.settings())
         });
         let PeakView { allocated, step, phase, line, layer, categories, lines, layers } = view;
         Ok((
@@ -125,18 +136,15 @@ impl PlanFamily {
 
     /// The most bytes at once of tensors that autograd saves, in one step.
     fn activation_bytes(&self, batch: u64) -> u64 {
-        self.family.recording.most_held_in_first_step(Category::Activation, &self.family.sizes(Some(batch)))
+        let (family, batch) = self.program.at(Some(batch));
+        family.recording.most_held_in_first_step(Category::Activation, &family.sizes(batch))
     }
 }
 
 impl PlanFamily {
-    fn settings(&self, text: &str) -> PyResult<Settings> {
-        let settings = Settings::parse(text).map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(settings.for_torch(self.family.recording.torch_version()))
-    }
-
     fn search(&self, settings: &str, context: u64) -> PyResult<Search<'_>> {
-        Ok(Search::new(&self.family, self.settings(settings)?, context + self.family.recording.outside))
+        let settings = Settings::parse(settings).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Search::of_program(&self.program, settings, context))
     }
 }
 

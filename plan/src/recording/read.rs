@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memlab_allocator::Place;
-use memlab_trace::record::{Alloc, Asked, AskedKind, Flags, Requests};
+use memlab_trace::record::{Alloc, Asked, AskedKind, CodeKind, CodeRoot, Flags, Requests};
 use memlab_trace::{BlockView, Category, Line, Model, Record, Sink, read_whole};
 use rustc_hash::FxHashMap;
 
@@ -22,7 +22,17 @@ impl Recording {
     ///
     /// If the file is no trace, or has nothing to plan with.
     pub fn read(path: &Path) -> Result<Recording, RecordingError> {
-        let mut reading = Reading::default();
+        Recording::read_under(path, "")
+    }
+
+    /// The same of a program that other code runs: lines of that, in the folder `harness`, count where no others are on the
+    /// stack.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn read_under(path: &Path, harness: &str) -> Result<Recording, RecordingError> {
+        let mut reading = Reading { harness: harness.to_owned(), ..Reading::default() };
         read_whole(path, &mut reading, &mut |_| ControlFlow::Continue(()))?;
         reading.finish()
     }
@@ -57,6 +67,8 @@ struct Device {
 #[derive(Default)]
 struct Reading {
     model: Model,
+    /// Code that only runs the program; empty: none.
+    harness: String,
     devices: FxHashMap<i32, Device>,
     /// How often, and how many bytes, by stack.
     read_backs: FxHashMap<u32, (u64, u64)>,
@@ -100,7 +112,7 @@ impl Sink for Reading {
     }
 
     fn restart(&mut self) {
-        *self = Reading::default();
+        *self = Reading { harness: std::mem::take(&mut self.harness), ..Reading::default() };
     }
 }
 
@@ -123,6 +135,8 @@ impl Reading {
             let block = &mut device.blocks[*block as usize];
             block.turned_out(self.model.block(index, block.address));
         }
+        let harness = CodeRoot { code: CodeKind::Generated, root: std::mem::take(&mut self.harness) };
+        self.model.apply(Record::CodeRoot(harness));
         let read_backs = read_backs_by_line(&self.read_backs, &self.model);
         Ok(Recording { read_backs, ..device.into_recording(index, self.model) })
     }

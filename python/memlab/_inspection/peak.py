@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import torch.amp.grad_scaler
 
 from memlab import _native
-from memlab._inspection import training
+from memlab._inspection import structure
 from memlab._inspection.card import Card
+from memlab._inspection.table import listed
 from memlab._paging.sizes import readable
 
 _Line = tuple[str, int | None, str] | None
-_FAR = 8
 _SHOWN_READS = 5
 _OUTSIDE_PYTHON, _OUTSIDE_LAYERS, _OUTERMOST = "(no Python line)", "(outside any layer)", "(the model itself)"
+#: What memlab does for a model, instead of its own lines.
+_MODEL, _LOOP = "(the model, put on the GPU)", "(the training loop)"
+_OWN = str(Path(__file__).parent.parent) + os.sep
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Peak:
         return "\n".join(rows + [f"note: {warning}" for warning in self.warnings])
 
 
-def peak_of(family: _native.PlanFamily, batches: tuple[int, int], batch: int, card: Card, settings: str) -> Peak:
+def peak_of(family: _native.PlanFamily, batch: int, card: Card, settings: str) -> Peak:
     """What is held at the peak of a batch size."""
     allocated, reserved, needed, steadiness, growth = family.needs(batch, settings, card.context)
     _, step, phase, line, layer, categories, lines, layers = family.peak(batch, settings)
@@ -64,7 +70,7 @@ def peak_of(family: _native.PlanFamily, batches: tuple[int, int], batch: int, ca
         categories={name: nbytes for name, nbytes, _ in categories},
         lines=_summed([(_line(name), nbytes) for name, nbytes, _ in lines]),
         layers=_summed([(_layer(name), nbytes) for name, nbytes, _ in layers]),
-        warnings=_warnings(family, batches, batch, card, steadiness, growth),
+        warnings=_warnings(family, batch, card, steadiness, growth),
     )
 
 
@@ -79,27 +85,27 @@ def _line(line: _Line) -> str:
     if line is None:
         return _OUTSIDE_PYTHON
     file, number, function = line
+    if file.startswith(_OWN):
+        return _MODEL if file == structure.__file__ else _LOOP
     short = os.path.relpath(file) if file.startswith(os.getcwd() + os.sep) else file
     return f"{short}:{number}  {function}" if number is not None else f"{short}  {function}"
 
 
 def _is_of_the_scaler(line: _Line) -> bool:
     """Whether it is GradScaler that read: it decides whether the optimizer steps, and no size."""
-    return line is not None and line[0] == training.__file__ and line[2].endswith("_train")
+    return line is not None and line[0] == torch.amp.grad_scaler.__file__
 
 
 def _layer(layer: str | None) -> str:
     return _OUTSIDE_LAYERS if layer is None else layer or _OUTERMOST
 
 
-def _warnings(
-    family: _native.PlanFamily, batches: tuple[int, int], batch: int, card: Card, steadiness: str, growth: int
-) -> list[str]:
+def _warnings(family: _native.PlanFamily, batch: int, card: Card, steadiness: str, growth: int) -> list[str]:
     warnings = list(family.warnings)
-    unmatched, allocations, nbytes = family.unmatched
+    unmatched, allocations, nbytes, low, high = family.unmatched(batch)
     if unmatched:
         warnings.append(
-            f"{unmatched} of {allocations} allocations at batch {batches[1]} are not made at batch {batches[0]} (at most "
+            f"{unmatched} of {allocations} allocations at batch {high} are not made at batch {low} (at most "
             f"{readable(nbytes)} at once): they are taken to be the same at every batch"
         )
     reads = [f"{_line(line)} ({count} times)" for line, count in family.read_backs if not _is_of_the_scaler(line)]
@@ -115,10 +121,10 @@ def _warnings(
         warnings.append("the allocator did not become steady: a long run may reserve somewhat more")
     elif steadiness == "unknown":
         warnings.append("the recorded steps differ, or are too few: the figures are of these alone. More `steps` say more")
-    if batch > _FAR * batches[1]:
+    if family.is_far(batch):
         warnings.append(
-            f"batch {batch} is more than {_FAR} times the larger recorded one: kernels may choose other ways; larger "
-            "`batches` say more"
+            f"batch {batch} is far from the recorded ones, {listed(family.recorded_batches)}: kernels may choose other "
+            "ways; larger `batches` say more"
         )
     if not card.is_measured:
         warnings.append(f"the context of this card, {readable(card.context)}, is an estimate: some hundred MiB more or less")

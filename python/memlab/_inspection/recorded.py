@@ -1,4 +1,4 @@
-"""Has the command record a training at two batch sizes, or at three lengths."""
+"""Has the command record a training at some batch sizes, or at three lengths."""
 
 from __future__ import annotations
 
@@ -30,19 +30,17 @@ class InspectionError(RuntimeError):
 
 
 def recorded(training: Training, sizes: tuple[int, int], card: str, on_gpu: bool) -> _native.PlanFamily:
-    """Runs the training twice, in processes of their own.
+    """Runs the training at two batch sizes and, on a simulated card, at a large one, in processes of their own.
 
     Raises:
         InspectionError: it fails there.
         CannotTravel: it cannot be pickled.
     """
-    low, high = sorted(sizes)
     with _packed(training) as folder:
-        # With what is predicted, no larger batch is recorded, which is not used here.
-        options = ["--keep", folder, "--batch", f"{low},{high}", "--predict", high]
-        _planned(folder, training, options, ["{batch}"], card, on_gpu)
-        traces = [folder / f"batch-{size}.jsonl" for size in (low, high)]
-        return _native.PlanFamily(traces[0], low, traces[1], high)
+        options: list[object] = ["--keep", folder, "--batch", ",".join(map(str, sizes))]
+        answer = _planned(folder, training, options, ["{batch}"], card, on_gpu)
+        traces = [(batch, folder / f"batch-{batch}.jsonl") for batch in answer["recorded_batches"]]
+        return _native.PlanFamily(traces, str(_PACKAGES / "memlab"))
 
 
 def recorded_lengths(training: Training, rows: int, lengths: Sequence[int], card: str, on_gpu: bool) -> dict[str, Any]:

@@ -32,12 +32,9 @@ class Report:
     #: What steps of the given `lengths` take; None if there are none.
     sequence: StepSequence | None
 
-    def __init__(
-        self, family: _native.PlanFamily, batches: tuple[int, int], card: str, title: str, sequence: StepSequence | None
-    ) -> None:
+    def __init__(self, family: _native.PlanFamily, card: str, title: str, sequence: StepSequence | None) -> None:
         self.sequence = sequence
         self._family = family
-        self._batches = batches
         self._card = card
         self._title = title
 
@@ -54,7 +51,7 @@ class Report:
         """
         if batch < 1:
             raise ValueError(f"batch={batch}: must be 1 or more")
-        return peak_of(self._family, self._batches, batch, self._card_of(card), _settings(allocator))
+        return peak_of(self._family, batch, self._card_of(card), _settings(allocator))
 
     def largest_batch(self, card: int | str | None = None, *, allocator: str | None = None) -> int:
         """The largest batch that fits on a card; 0 if none does. Arguments and errors are those of `peak`."""
@@ -68,7 +65,7 @@ class Report:
             ValueError: the card is not known, or today's settings are not valid.
         """
         where, today = self._card_of(card), _settings(None)
-        batch = self.largest_batch(card) or self._batches[0]
+        batch = self.largest_batch(card) or self._family.recorded_batches[0]
         return [
             Setting(
                 allocator=text,
@@ -103,11 +100,11 @@ class Report:
         card, largest = self._card_of(None), self.largest_batch()
         fits = f"the largest batch is {largest}" if largest else "no batch fits"
         head = f"{self._title}; {card.name} ({readable(card.nbytes)}): {fits}"
-        shown = _batches_to_show(largest or self._batches[0])
+        shown = _batches_to_show(largest or self._family.recorded_batches[0])
         peaks = [self._family.needs(batch, _settings(None), card.context)[:3] for batch in shown]
         rows: list[tuple[str, ...]] = [("batch", "allocated", "reserved", "smallest card")]
         rows += [(str(batch), *map(readable, sizes)) for batch, sizes in zip(shown, peaks, strict=True)]
-        return head, rows, self.peak(largest or self._batches[0])
+        return head, rows, self.peak(largest or self._family.recorded_batches[0])
 
     def _card_of(self, card: int | str | None) -> Card:
         return card_of(self._card if card is None else card)

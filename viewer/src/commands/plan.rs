@@ -9,13 +9,13 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use memlab_plan::{Family, Program, Recording};
+use memlab_plan::{FAR, Family, Program, Recording};
 use simgpu_cards::{MODELS, Model};
 
 use self::lengths::{AtLengths, Lengths};
 use crate::error::bad_input;
 use crate::json;
-use crate::plan::answer::{Answer, FAR, PlannedCard, Question, search_on};
+use crate::plan::answer::{Answer, PlannedCard, Question, search_on};
 use crate::plan::pictures::Pictures;
 use crate::plan::sequence::{SequenceAnswer, SequenceQuestion};
 use crate::plan::{html, sequence_text, text};

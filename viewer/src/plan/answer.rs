@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use memlab_allocator::Settings;
-use memlab_plan::{Family, Needs, PeakView, Program, SETTINGS_TO_TRY, Search, Steadiness};
+use memlab_plan::{FAR, Family, Needs, PeakView, Program, SETTINGS_TO_TRY, Search, Steadiness};
 use memlab_trace::{BlockLayer, Line};
 use serde::Serialize;
 
@@ -16,9 +16,6 @@ use crate::text;
 
 /// Other settings are recommended if they allow a larger batch, or save a hundredth of the card.
 const WORTH_SAYING: u64 = 100;
-
-/// What is so many times larger than what was recorded is recorded as well.
-pub const FAR: u64 = 8;
 
 /// How many lines that read values back are named.
 const SHOWN_READ_BACKS: usize = 5;
@@ -144,9 +141,7 @@ pub struct Answer {
 ///
 /// If the settings are not valid.
 pub fn search_on<'p>(program: &'p Program, card: &PlannedCard, settings: &str) -> anyhow::Result<Search<'p>> {
-    let recording = &program.last().recording;
-    let settings = Settings::parse(settings)?.for_torch(recording.torch_version());
-    Ok(Search::new(program, settings, card.context_bytes + recording.outside))
+    Ok(Search::of_program(program, Settings::parse(settings)?, card.context_bytes))
 }
 
 impl Answer {
@@ -324,9 +319,7 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
                 .to_owned(),
         ),
     }
-    if let (Some((_, high)), Some(shown)) = (family.recorded_batches(), shown)
-        && shown > high.saturating_mul(FAR)
-    {
+    if let Some(shown) = shown.filter(|shown| question.program.is_far(*shown)) {
         warnings.push(format!(
             "batch {shown} is more than {FAR} times the largest recorded one: kernels may choose other ways there; --check records it too"
         ));
