@@ -63,7 +63,7 @@ enum Command {
     Simulate(simulate::Options),
     /// Tell how much GPU memory a program will take, and the largest batch that fits; needs no GPU.
     #[command(after_help = plan::HELP)]
-    Plan(plan::Options),
+    Plan(Box<plan::Options>),
     /// Show the preferences of the dashboard and where they are stored.
     Config(config::Options),
     /// Report where the memory of a recorded run was.
