@@ -72,6 +72,7 @@ def together():
 def alone():
     """Checks that need the whole GPU, or an idle machine."""
     yield "plan", plan.check
+    yield "plan on gpu", plan.check_on_gpu
     yield "categories", device.check_categories
     for budget in paging.BUDGETS:
         yield f"paging zoo {budget}", paging.check_zoo, budget

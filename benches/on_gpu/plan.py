@@ -32,12 +32,12 @@ MEDIAN, WORST = 0.01, 0.03
 CUDNN = {"resnet", "unet", "lstm", "hf-vit"}
 
 
-def planned(harness, folder, model):
+def planned(harness, folder, model, *options):
     """(allocated, reserved) by batch."""
     program = [sys.executable, PLANNED, *model, "--batch", "{batch}"]
     batches = ",".join(map(str, BATCHES))
-    command = [MEMLAB, "plan", "--json", "--card", "h100", "--predict", batches, "--", *program]
-    run = harness.run(folder, *command, memlab=False, simulated=False, timeout=180)
+    command = [MEMLAB, "plan", "--json", "--card", "h100", "--predict", batches, *options, "--", *program]
+    run = harness.run(folder, *command, memlab=False, simulated="gpu" in options, timeout=180)
     if run.code != 0:
         raise Failed(f"{' '.join(model)}: {run.errors[-1000:]}")
     rows = json.loads(run.output)["batches"]
@@ -53,10 +53,21 @@ def taken(harness, folder, model, batch):
 
 
 def check(harness, folder):
-    """All models and batches: a line each, then median and worst of what is reserved."""
-    cases = [(model, batch) for model in MODELS for batch in BATCHES]
+    """All models and batches, planned without the GPU."""
+    return compared(harness, folder, MODELS)
+
+
+def check_on_gpu(harness, folder):
+    """Planned on the GPU itself: what cuDNN takes is measured then. A language model, and those with cuDNN."""
+    models = [MODELS[0], *(model for model in MODELS if model[0] in CUDNN)]
+    return compared(harness, folder, models, "--on", "gpu")
+
+
+def compared(harness, folder, models, *options):
+    """A line for each model and batch, then median and worst of what is reserved."""
+    cases = [(model, batch) for model in models for batch in BATCHES]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        plans = dict(zip(MODELS, pool.map(lambda model: planned(harness, folder, model), MODELS), strict=True))
+        plans = dict(zip(models, pool.map(lambda model: planned(harness, folder, model, *options), models), strict=True))
         real = list(pool.map(lambda case: taken(harness, folder, *case), cases))
     errors: dict[bool, list[float]] = {False: [], True: []}
     lines = []
@@ -74,4 +85,4 @@ def check(harness, folder):
     )
     harness.note("plan, reserved", text)
     wrong = statistics.median(others) > MEDIAN or max(others) > WORST
-    return [text] if wrong else None
+    return [text] if wrong else []

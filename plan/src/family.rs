@@ -141,6 +141,14 @@ impl Family {
         Some((*self.batches.first()?, *self.batches.last()?))
     }
 
+    /// The most bytes at once of allocations that grow otherwise than tensors do, at the largest batch.
+    pub(crate) fn odd_bytes(&self) -> u64 {
+        most_at_once(&self.recording.events, |id| {
+            let growth = &self.growths[id];
+            (!growth.is_plain()).then(|| growth.last())
+        })
+    }
+
     /// Bytes of each allocation at a batch size. `None` stands for the largest that was recorded.
     pub fn sizes(&self, batch: Option<u64>) -> Vec<u64> {
         let size = |growth: &Growth| match batch {

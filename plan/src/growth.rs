@@ -31,6 +31,13 @@ impl Growth {
         self.points[self.count - 1].1
     }
 
+    /// Whether it is what tensors do between the first two places: the same size, or in proportion; but for what sizes are rounded by.
+    pub fn is_plain(&self) -> bool {
+        const ROUNDED: i128 = 512;
+        let [(x0, y0), (x1, y1), _] = self.points.map(|(place, size)| (i128::from(place), i128::from(size)));
+        (y1 - y0).abs() <= ROUNDED || (y1 * x0 - y0 * x1).abs() <= ROUNDED * x1
+    }
+
     /// The size at a place, at least 1.
     pub fn at(&self, place: u64) -> u64 {
         let x = i128::from(place);
@@ -53,6 +60,19 @@ impl Growth {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tensors_grow_plainly_and_workspaces_do_not() {
+        let is_plain =
+            |at_8: u64, at_16: u64| Growth::through([(8, at_8), (16, at_16)]).is_some_and(|growth| growth.is_plain());
+        assert!(is_plain(4096, 4096));
+        assert!(is_plain(4096, 8192));
+        assert!(is_plain(4096 + 131, 8192 + 131), "a workspace with some bytes for itself");
+        assert!(!is_plain(1 << 20, 3 << 20));
+        assert!(!is_plain(1 << 20, 3 << 19));
+        assert!(!is_plain(2 << 20, 1 << 20));
+        assert!(Growth::constant(7).is_plain());
+    }
 
     #[test]
     fn a_polynomial_is_met_to_the_byte() {

@@ -1,10 +1,15 @@
 //! A program at any batch, from more than two recordings.
 
+use memlab_allocator::{Card, Settings};
+
 use crate::family::{Family, FamilyError};
 use crate::recording::Recording;
 
 /// What is so many times larger than what was recorded may be otherwise, and should be recorded as well.
 pub const FAR: u64 = 8;
+
+/// A batch is foretold if its peaks are, to this part of them.
+const TOLERANCE: u64 = 200;
 
 /// Families of one program: what is exact for some batches, and what holds between and beyond them.
 pub struct Program {
@@ -12,6 +17,7 @@ pub struct Program {
     single: Vec<(u64, Family)>,
     /// Pairs of recordings, smaller batches first.
     pairs: Vec<Family>,
+    is_uneven: bool,
 }
 
 impl Program {
@@ -35,7 +41,7 @@ impl Program {
 
     /// What two recordings say, or one.
     pub fn new(family: Family) -> Program {
-        Program { single: Vec::new(), pairs: vec![family] }
+        Program { single: Vec::new(), pairs: vec![family], is_uneven: false }
     }
 
     /// Adds what holds beyond the largest recorded batch ([`Family::beyond`]).
@@ -46,6 +52,36 @@ impl Program {
     /// Adds a recording that is right for one batch only.
     pub fn add_single(&mut self, batch: u64, family: Family) {
         self.single.push((batch, family));
+    }
+
+    /// Whether the pairs say of a batch what its own recording says, to half a percent.
+    pub fn foretells(&self, recorded: &Family, batch: u64) -> bool {
+        let settings = Settings::default().for_torch(recorded.recording.torch_version());
+        let peaks = |family: &Family, batch| {
+            let counters = family.run(&family.sizes(batch), &settings, Card::ENDLESS).counters;
+            [counters.allocated.peak, counters.reserved.peak]
+        };
+        let (nearest, in_it) = self.at(Some(batch));
+        std::iter::zip(peaks(nearest, in_it), peaks(recorded, None))
+            .all(|(foretold, real)| foretold.abs_diff(real) <= real / TOLERANCE)
+    }
+
+    /// Whether at the largest recorded batch half a percent of the peak grows otherwise than tensors do: in proportion, or not at all.
+    pub fn has_odd_growth(&self) -> bool {
+        let family = self.last();
+        let settings = Settings::default().for_torch(family.recording.torch_version());
+        let peak = family.run(&family.sizes(None), &settings, Card::ENDLESS).counters.allocated.peak;
+        family.odd_bytes() > peak / TOLERANCE
+    }
+
+    /// Notes that the pairs do not foretell other batches, which are recorded themselves.
+    pub fn grows_unevenly(&mut self) {
+        self.is_uneven = true;
+    }
+
+    /// Whether the pairs do not foretell other batches.
+    pub fn is_uneven(&self) -> bool {
+        self.is_uneven
     }
 
     /// The family that is nearest to a batch, and what the batch is called in it.

@@ -1,5 +1,6 @@
 //! `memlab plan`: how much memory a program will take, before there is a GPU.
 
+mod further;
 mod lengths;
 
 use std::env;
@@ -9,13 +10,13 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use memlab_plan::{FAR, Family, Program, Recording};
+use memlab_plan::{Family, Program, Recording};
 use simgpu_cards::{MODELS, Model};
 
 use self::lengths::{AtLengths, Lengths};
 use crate::error::bad_input;
 use crate::json;
-use crate::plan::answer::{Answer, PlannedCard, Question, search_on};
+use crate::plan::answer::{Answer, PlannedCard, Question};
 use crate::plan::pictures::Pictures;
 use crate::plan::sequence::{SequenceAnswer, SequenceQuestion};
 use crate::plan::{html, sequence_text, text};
@@ -269,7 +270,7 @@ fn recorder(options: &Options, folder: &Folder) -> Recorder {
     }
 }
 
-/// Runs the program: at the two batch sizes, at those below them that are to be shown, and at a large one.
+/// Runs the program: at the two batch sizes, and at others that are needed.
 fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Result<Program> {
     let folder = Folder::of(options)?;
     let mut recorder = recorder(options, &folder);
@@ -292,29 +293,8 @@ fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Re
     };
     let family = Family::of_two((low, first), (high, second)).map_err(|error| bad_input(error.to_string()))?;
     let mut program = Program::new(family);
-    if options.on == On::Simulation {
-        let largest = search_on(&program, card, settings)?.largest_batch(card.bytes);
-        record_large(options, largest, &mut recorder, &mut program)?;
-    }
-    for batch in options.predict.0.iter().copied().filter(|batch| *batch < low) {
-        program.add_single(batch, Family::of_one(recorder.record(Some(batch))?));
-    }
+    further::record(options, card, settings, &mut recorder, &mut program)?;
     Ok(program)
-}
-
-/// Records the largest batch that is asked for or, if none is, the `largest` that fits as planned so far; at most [`FAR`] times what was recorded.
-/// With `--check`, the one that fits. Kernels may choose other ways there.
-fn record_large(options: &Options, largest: u64, recorder: &mut Recorder, program: &mut Program) -> anyhow::Result<()> {
-    let asked = options.predict.0.iter().copied().max();
-    let Some((_, high)) = program.last().recorded_batches() else { return Ok(()) };
-    let batch = if options.check { largest } else { asked.unwrap_or(largest).min(high.saturating_mul(FAR)) };
-    if batch <= high {
-        return Ok(());
-    }
-    let recording = recorder.record(Some(batch))?;
-    let family = program.last().beyond((batch, recording)).map_err(|error| bad_input(error.to_string()))?;
-    program.add_beyond(family);
-    Ok(())
 }
 
 #[cfg(test)]

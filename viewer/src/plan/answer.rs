@@ -205,7 +205,7 @@ fn rows(question: &Question, search: &Search, largest: Option<u64>) -> Vec<Batch
 }
 
 /// Powers of two up to the first that does not fit, and the largest that does.
-fn choice(low: u64, largest: u64) -> Vec<u64> {
+pub fn choice(low: u64, largest: u64) -> Vec<u64> {
     let mut batches: Vec<u64> = std::iter::successors(Some(low.next_power_of_two()), |batch| Some(batch * 2))
         .take_while(|batch| *batch <= largest.saturating_mul(2).max(low * 4))
         .collect();
@@ -318,6 +318,13 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
              (--steps) say more"
                 .to_owned(),
         ),
+    }
+    if question.program.is_uneven() {
+        warnings.push(
+            "memory does not grow evenly with the batch, as where cuDNN chooses its kernels by size: batches that are shown were \
+             recorded themselves, others may need a few percent more or less"
+                .to_owned(),
+        );
     }
     if let Some(shown) = shown.filter(|shown| question.program.is_far(*shown)) {
         warnings.push(format!(
