@@ -3,6 +3,7 @@
 pub mod answer;
 pub mod html;
 pub mod pictures;
+pub mod ranks;
 pub mod sequence;
 pub mod sequence_text;
 pub mod text;

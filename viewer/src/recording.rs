@@ -21,8 +21,11 @@ pub const BATCH: &str = "{batch}";
 /// What is replaced by the length of the samples.
 pub const LENGTH: &str = "{length}";
 
-/// Run by Python at its start.
-const STARTUP: &str = include_str!("recording/startup.py");
+/// Run by Python at its start, and what it imports.
+const STARTUP: [(&str, &str); 2] = [
+    ("sitecustomize.py", include_str!("recording/startup.py")),
+    ("_memlab_alone.py", include_str!("recording/alone.py")),
+];
 
 /// How much of what a program printed is shown if it failed.
 const SHOWN: u64 = 4000;
@@ -36,6 +39,8 @@ pub struct Recorder {
     pub length: Option<u64>,
     /// The card that it runs on; `None`: the GPU that is there.
     pub simulation: Option<Simulation>,
+    /// The program is rank 0 of so many, the others of which are not run; `None`: as a launcher in the command says.
+    pub ranks: Option<u32>,
     /// How many optimizer steps are recorded.
     pub steps: u32,
     /// After how many seconds the program ends at the latest.
@@ -99,7 +104,7 @@ impl Recorder {
         let (trace, output) = (self.folder.join(format!("{name}.jsonl")), self.folder.join(format!("{name}.txt")));
         let startup = self.folder.join("startup");
         std::fs::create_dir_all(&startup)?;
-        std::fs::write(startup.join("sitecustomize.py"), STARTUP)?;
+        STARTUP.iter().try_for_each(|(name, text)| std::fs::write(startup.join(name), text))?;
         let _ = std::fs::remove_file(&trace);
 
         let mut command = Command::new(program);
@@ -112,9 +117,12 @@ impl Recorder {
         command.env("LD_PRELOAD", ld_preload(&find_library()?, before)?);
         command.env("MEMLAB_OUTPUT", &trace).env("MEMLAB_PLAN_STEPS", self.steps.to_string());
         command.env("MEMLAB_PLAN_SECONDS", self.seconds.to_string());
-        // On a simulated card they are zeros: a plan names their lines.
         if self.simulation.is_some() {
-            command.env("MEMLAB_READBACKS", "1");
+            // What is read back is zeros: a plan names the lines.
+            command.env("MEMLAB_READBACKS", "1").env("MEMLAB_PLAN_SIMULATED", "1");
+        }
+        if let Some(ranks) = self.ranks {
+            command.env("MEMLAB_PLAN_RANKS", ranks.to_string());
         }
         command.env("PYTHONPATH", joined([startup.into_os_string()].into_iter().chain(env::var_os("PYTHONPATH"))));
         // Sets of strings have the same order in all recordings.

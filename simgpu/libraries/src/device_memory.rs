@@ -4,8 +4,27 @@ use std::ffi::c_void;
 
 use crate::driver::function;
 
-/// Allocates device memory in the current context; None when there is none.
+/// Allocates device memory in the current context. Without one, the runtime makes that of its device current, as the runtime in
+/// the real libraries does. None: there is no memory left.
 pub fn allocate(bytes: usize) -> Option<u64> {
+    allocate_in_context(bytes).or_else(|| {
+        initialize_device();
+        allocate_in_context(bytes)
+    })
+}
+
+/// `cudaFree` of nothing, which is CUDA's idiom for it.
+fn initialize_device() {
+    // SAFETY: the name is NUL-terminated; the type is that of cudaFree in cuda_runtime_api.h.
+    unsafe {
+        let free = libc::dlsym(libc::RTLD_DEFAULT, c"cudaFree".as_ptr());
+        if !free.is_null() {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> i32>(free)(std::ptr::null_mut());
+        }
+    }
+}
+
+fn allocate_in_context(bytes: usize) -> Option<u64> {
     let mut address = 0;
     // SAFETY: the type is that of cuMemAlloc_v2 in cuda.h.
     let status = unsafe {

@@ -30,6 +30,7 @@ pub const HELP: &str = "\
 Examples:
   memlab plan -- python train.py --batch {batch}
   memlab plan --card a100-40gb --predict 8,16,64 -- python train.py --batch {batch}
+  memlab plan -- torchrun --nproc-per-node 8 train.py --batch {batch}
   memlab plan --card 24GiB -- python train.py            the program as it is, without a batch size to choose
   memlab plan --html plan.html -- python train.py --batch {batch}
                                                          a page with pictures, beside what is printed
@@ -67,6 +68,10 @@ pub struct Options {
     /// The length of each step, in place of {length}: a file with a number in each line, or the numbers.
     #[arg(long, value_name = "FILE|N,…")]
     lengths: Option<Lengths>,
+    /// The program is one of so many ranks: rank 0 runs, the others are taken to do the same. [default: torchrun's or
+    /// accelerate's, if the command begins with one of them]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks: Option<u32>,
     /// How many optimizer steps are recorded.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
@@ -196,7 +201,7 @@ fn sequence(
     let lengths = lengths.read()?;
     let folder = Folder::of(options)?;
     let AtLengths { family, recorded, batch } =
-        lengths::recorded(&mut recorder(options, &folder), &options.batch.0, &lengths)?;
+        lengths::recorded(&mut recorder(options, &folder)?, &options.batch.0, &lengths)?;
     let (card_bytes, context_bytes) = (card.bytes, card.context_bytes);
     let question =
         SequenceQuestion { family: &family, recorded, lengths: &lengths, batch, card_bytes, context_bytes, settings };
@@ -255,25 +260,29 @@ impl Folder {
     }
 }
 
-fn recorder(options: &Options, folder: &Folder) -> Recorder {
-    Recorder {
+fn recorder(options: &Options, folder: &Folder) -> anyhow::Result<Recorder> {
+    if options.ranks.is_some() && options.on == On::Gpu {
+        return Err(bad_input("other ranks are assumed on a simulated card only: leave out --on gpu, or --ranks"));
+    }
+    Ok(Recorder {
         command: options.command.clone(),
         length: None,
         simulation: (options.on == On::Simulation).then(|| Simulation {
             card: Some(options.card.name.clone()),
             memory: Some(options.card.model.memory.max(ROOM)),
-            devices: 1,
+            devices: devices(options.ranks),
         }),
+        ranks: options.ranks,
         steps: options.steps,
         seconds: options.seconds,
         folder: folder.path().to_owned(),
-    }
+    })
 }
 
 /// Runs the program: at the two batch sizes, and at others that are needed.
 fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Result<Program> {
     let folder = Folder::of(options)?;
-    let mut recorder = recorder(options, &folder);
+    let mut recorder = recorder(options, &folder)?;
     if recorder.takes(LENGTH) {
         return Err(bad_input("what {length} stands for is not known: --lengths FILE has the length of each step"));
     }
@@ -295,6 +304,12 @@ fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Re
     let mut program = Program::new(family);
     further::record(options, card, settings, &mut recorder, &mut program)?;
     Ok(program)
+}
+
+/// The cards of a machine that runs so many ranks, or its share of them.
+fn devices(ranks: Option<u32>) -> u8 {
+    const MOST_OF_A_MACHINE: u8 = 8;
+    ranks.map_or(1, |ranks| u8::try_from(ranks).unwrap_or(u8::MAX).min(MOST_OF_A_MACHINE))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::category::category_names;
 use crate::format;
 use crate::format::Units;
+use crate::plan::ranks;
 use crate::plan::sequence::SequenceAnswer;
 use crate::report::names;
 use crate::text;
@@ -104,6 +105,10 @@ pub struct PeakRow {
 /// A plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answer {
+    /// Which of the program's ranks it is, from 0.
+    pub rank: u32,
+    /// How many of them there are.
+    pub ranks: u32,
     /// The card's memory.
     pub card_bytes: u64,
     /// The card.
@@ -163,7 +168,10 @@ impl Answer {
         let peak = family.peak(&needs.planned, &family.sizes(in_family), today.settings());
         let tried = tried(question, &needs, shown, largest)?;
         let names = Names::of(family);
+        let (rank, ranks) = ranks::rank_of(&family.recording);
         Ok(Answer {
+            rank,
+            ranks,
             card_bytes: card.bytes,
             card: card.clone(),
             library_bytes: family.recording.outside,
@@ -337,6 +345,7 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
             format::bytes(card.context_bytes, Units::Auto)
         ));
     }
+    warnings.extend(ranks::warning(&family.recording));
     warnings.extend(read_backs(family));
     warnings.extend(family.recording.model.warnings().iter().cloned());
     warnings

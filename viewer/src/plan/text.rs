@@ -28,6 +28,9 @@ pub fn write(out: &mut impl Write, answer: &Answer, columns: usize) -> io::Resul
         size(card.context_bytes),
         size(answer.library_bytes),
     )?;
+    if answer.ranks > 1 {
+        writeln!(out, "Each of {} ranks has such a card. This is rank {}.", answer.ranks, answer.rank)?;
+    }
     match (answer.largest_batch, answer.batches.first()) {
         (Some(0), _) => writeln!(out, "No batch fits.")?,
         (Some(largest), _) => writeln!(out, "The largest batch that fits is {largest}.")?,

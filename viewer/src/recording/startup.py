@@ -16,6 +16,8 @@ import os
 import sys
 import threading
 
+import _memlab_alone as alone
+
 ALLOCATION, FREE_REQUESTED, FREE_COMPLETED, FREE, SEGMENT_FREE, OUT_OF_MEMORY = range(6)
 KINDS = {
     "alloc": ALLOCATION,
@@ -111,22 +113,22 @@ def private_pools(snapshot, device):
 
 
 class WhenImported:
-    """Calls a function after PyTorch was imported."""
+    """Calls functions after modules were imported: one by the name of each."""
 
-    def __init__(self, call):
-        self.call = call
+    def __init__(self, calls):
+        self.calls = calls
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        call = self.calls.pop(name, None)
+        if call is None:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module):
                 execute(module)
-                self.call(module)
+                call(module)
 
             spec.loader.exec_module = exec_module
         return spec
@@ -136,6 +138,8 @@ def imported(torch):
     if not hasattr(ctypes.CDLL(None), "memlab_requests") or not hasattr(torch.cuda, "memory"):
         return
     recording = Recording(torch)
+    if alone.is_simulated():
+        alone.patch(torch)
     torch.cuda._lazy_call(recording.begin)
     importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(recording.after_step)
 
@@ -152,5 +156,9 @@ def run_other_sitecustomize():
 
 
 if __name__ == "sitecustomize":
-    sys.meta_path.insert(0, WhenImported(imported))
+    calls = {"torch": imported}
+    if alone.is_simulated():
+        alone.begin()
+        calls["torch.distributed.launcher.api"] = alone.patch_launcher
+    sys.meta_path.insert(0, WhenImported(calls))
     run_other_sitecustomize()

@@ -1,0 +1,72 @@
+"""Distributed trainings that are planned: `planned_ranks.py KIND --batch N`, started by torchrun or one of its kind.
+
+Rank 0 prints PyTorch's own peaks at the end, as JSON.
+"""
+
+import argparse
+import json
+import os
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from planned import GPT, tokens
+from torch.nn.parallel import DistributedDataParallel
+
+
+def wrapped(kind, model, device):
+    if kind == "fsdp2":
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for block in model.blocks:
+            fully_shard(block, mp_policy=policy)
+        return fully_shard(model, mp_policy=policy)
+    if kind == "fsdp":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+        policy = ModuleWrapPolicy({type(model.blocks[0])})
+        return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=device, use_orig_params=True)
+    views = kind == "ddp-views"
+    return DistributedDataParallel(model, device_ids=[device], gradient_as_bucket_view=views)
+
+
+def train(kind, batch, steps):
+    device = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(device)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "ddp-gloo" else "nccl")
+    model = wrapped(kind, GPT().cuda(), device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(steps):
+        loss = model(tokens(batch))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if dist.get_rank() == 0:
+        print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]))
+    dist.destroy_process_group()
+
+
+def spawned(rank, ranks, options):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29517"}
+    train(options.kind, options.batch, options.steps)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind")
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--spawn", action="store_true")
+    options = parser.parse_args()
+    if options.spawn:
+        ranks = torch.cuda.device_count()
+        torch.multiprocessing.spawn(spawned, (ranks, options), nprocs=ranks)
+    else:
+        train(options.kind, options.batch, options.steps)
+
+
+if __name__ == "__main__":
+    main()
