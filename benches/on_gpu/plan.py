@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from harness import MEMLAB, PROGRAMS, Failed
 
-PLANNED = PROGRAMS / "planned.py"
+PLANNED, LIBRARIES = PROGRAMS / "planned.py", PROGRAMS / "planned_libraries.py"
 BATCHES = [4, 12, 24, 48]
-# The arguments of planned.py.
+# The arguments of planned.py, and of planned_libraries.py.
 MODELS = [
     ("gpt",),
     ("gpt", "--width", "1024", "--context", "1024"),
@@ -32,11 +32,14 @@ MEDIAN, WORST = 0.01, 0.03
 CUDNN = {"resnet", "unet", "lstm", "hf-vit"}
 
 
+def program(model, batch):
+    return [sys.executable, LIBRARIES if model[0].startswith("hf-") else PLANNED, *model, "--batch", batch]
+
+
 def planned(harness, folder, model, *options):
     """(allocated, reserved) by batch."""
-    program = [sys.executable, PLANNED, *model, "--batch", "{batch}"]
     batches = ",".join(map(str, BATCHES))
-    command = [MEMLAB, "plan", "--json", "--card", "h100", "--predict", batches, *options, "--", *program]
+    command = [MEMLAB, "plan", "--json", "--card", "h100", "--predict", batches, *options, "--", *program(model, "{batch}")]
     run = harness.run(folder, *command, memlab=False, simulated="gpu" in options, timeout=180)
     if run.code != 0:
         raise Failed(f"{' '.join(model)}: {run.errors[-1000:]}")
@@ -45,8 +48,7 @@ def planned(harness, folder, model, *options):
 
 
 def taken(harness, folder, model, batch):
-    program = [sys.executable, PLANNED, *model, "--batch", batch]
-    run = harness.run(folder, *program, memlab=False, timeout=120)
+    run = harness.run(folder, *program(model, batch), memlab=False, timeout=120)
     if run.code != 0:
         raise Failed(f"{' '.join(model)} at batch {batch}: {run.errors[-1000:]}")
     return tuple(json.loads(run.output.splitlines()[-1]))

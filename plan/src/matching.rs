@@ -1,9 +1,11 @@
 //! Which requests of two recordings are the same.
 
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustc_hash::{FxHashMap, FxHasher};
+use memlab_trace::Line;
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use similar::{Algorithm, DiffOp, capture_diff_slices_deadline};
 
 use crate::recording::{Allocation, Event, Recording};
@@ -23,7 +25,8 @@ pub(crate) fn matched(low: &Recording, high: &Recording) -> Matching {
         let counterparts = (0..high.allocations.len() as u32).map(Some).collect();
         return Matching { counterparts, is_same_order: true };
     }
-    let (ours, theirs) = (Keys::default().of(low), Keys::default().of(high));
+    let shared = files(low).intersection(&files(high)).cloned().collect();
+    let (ours, theirs) = (Keys::new(&shared).of(low), Keys::new(&shared).of(high));
     let deadline = Some(Instant::now() + PATIENCE);
     let mut counterparts = vec![None; high.allocations.len()];
     for operation in capture_diff_slices_deadline(Algorithm::Myers, &ours, &theirs, deadline) {
@@ -45,24 +48,38 @@ fn has_same_order(low: &Recording, high: &Recording) -> bool {
         && std::iter::zip(&low.allocations, &high.allocations).all(|(a, b)| a.place == b.place)
 }
 
+/// The source files on the stacks of a recording's allocations.
+fn files(recording: &Recording) -> FxHashSet<Arc<str>> {
+    let stacks: FxHashSet<u32> = recording.allocations.iter().map(|allocation| allocation.stack).collect();
+    stacks.iter().flat_map(|stack| recording.model.frames(*stack)).map(|line| line.file.clone()).collect()
+}
+
 /// Where allocations were asked for, as numbers that are equal in both recordings.
-#[derive(Default)]
-struct Keys {
+struct Keys<'f> {
+    /// Source files of both. `torch.compile` writes code anew for each batch, into files named by what is in them: neither
+    /// these names nor lines in them are equal.
+    shared: &'f FxHashSet<Arc<str>>,
     by_stack: FxHashMap<u32, u64>,
     by_layer: FxHashMap<u32, u64>,
 }
 
-impl Keys {
+impl<'f> Keys<'f> {
+    fn new(shared: &'f FxHashSet<Arc<str>>) -> Keys<'f> {
+        Keys { shared, by_stack: FxHashMap::default(), by_layer: FxHashMap::default() }
+    }
+
     fn of(&mut self, recording: &Recording) -> Vec<u64> {
         recording.allocations.iter().map(|allocation| self.key(recording, allocation)).collect()
     }
 
     fn key(&mut self, recording: &Recording, allocation: &Allocation) -> u64 {
         let Allocation { stack, layer, place, flags, .. } = *allocation;
+        let shared = self.shared;
         let lines = *self.by_stack.entry(stack).or_insert_with(|| {
             let mut hasher = FxHasher::default();
             for line in recording.model.frames(stack) {
-                (&line.file, line.line).hash(&mut hasher);
+                let Line { file, line, .. } = &*line;
+                shared.contains(file).then_some((file, line)).hash(&mut hasher);
             }
             hasher.finish()
         });

@@ -95,11 +95,18 @@ impl Program {
     }
 
     /// Whether a pair is the one for a batch. Somewhere between two recordings kernels begin to choose as in the larger one: the
-    /// smaller ones hold up to half of the way, in powers of two.
+    /// smaller ones hold up to half of the way, in powers of two. If they do not change there, but between the smaller ones, it
+    /// is the larger ones that hold from the recording that both have.
     fn reaches(&self, index: usize, batch: u64) -> bool {
-        let Some((_, high)) = self.pairs[index].recorded_batches() else { return false };
-        let next = self.pairs.get(index + 1).and_then(Family::recorded_batches);
-        next.is_some_and(|(_, next)| u128::from(batch).pow(2) <= u128::from(high) * u128::from(next))
+        let (pair, next) = (&self.pairs[index], self.pairs.get(index + 1));
+        let Some((_, high)) = pair.recorded_batches() else { return false };
+        let Some((next, (_, further))) = next.and_then(|next| Some((next, next.recorded_batches()?))) else {
+            return false;
+        };
+        if !pair.is_same_order && next.is_same_order {
+            return batch <= high;
+        }
+        u128::from(batch).pow(2) <= u128::from(high) * u128::from(further)
     }
 
     /// The family of the largest batches.

@@ -156,6 +156,36 @@ fn what_only_the_larger_batch_asks_for_is_counted() {
     assert_eq!(planned.counters.allocated.peak, (30 + 5 + 96 + 11) * MIB);
 }
 
+/// As `training`, but each step begins with another request, which is gone before the batch comes.
+fn training_with_scratch(batch: u64, sample: u64) -> Recording {
+    let mut program = Script::new();
+    program.allocate(30 * MIB);
+    for _ in 0..5 {
+        let scratch = program.allocate(5 * MIB);
+        program.recording.allocations[scratch as usize].flags = Flags(2);
+        program.free(scratch);
+        let activations = program.allocate(sample * MIB * batch);
+        let result = program.allocate(11 * MIB);
+        program.free(activations);
+        program.free(result);
+        program.end_step();
+    }
+    program.recording
+}
+
+#[test]
+fn where_kernels_change_between_the_smaller_recordings_the_larger_ones_hold() {
+    // GIVEN batch 2, and batch 4 and 64 with a request more, where samples grow otherwise
+    let low = Family::of_two((2, training(2, 5)), (4, training_with_scratch(4, 16))).unwrap();
+    assert!(!low.is_same_order);
+    let mut program = Program::new(low);
+    program.add_beyond(program.last().beyond((64, training_with_scratch(64, 16))).unwrap());
+    // THEN batch 5 is one of those with it
+    let search = Search::new(&program, Settings::default(), 0);
+    let allocated = |batch| search.needs(Some(batch)).planned.counters.allocated.peak / MIB;
+    assert_eq!([allocated(4), allocated(5)], [30 + 16 * 4 + 11, 30 + 16 * 5 + 11]);
+}
+
 #[test]
 fn of_several_recordings_the_nearest_are_used() {
     // GIVEN recordings at batch 2 and 4, at 64, where each sample takes 1 MiB more, and at 1

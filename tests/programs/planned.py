@@ -1,7 +1,9 @@
-"""Trainings that are planned: `planned.py KIND --batch N`. At the end prints PyTorch's own peaks, as JSON."""
+"""Trainings that are planned: `planned.py KIND --batch N…`. At the end of each prints PyTorch's own peaks, as JSON."""
 
 import argparse
+import functools
 import json
+import os
 
 import torch
 from torch import nn
@@ -83,6 +85,58 @@ class UNet(nn.Module):
         return self.last(x)
 
 
+class SelfAttention(nn.Module):
+    """Over the places of an image."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.before, self.heads = nn.GroupNorm(8, channels), nn.MultiheadAttention(channels, HEADS, batch_first=True)
+
+    def forward(self, x):
+        places = self.before(x).flatten(2).transpose(1, 2)
+        return x + self.heads(places, places, places, need_weights=False)[0].transpose(1, 2).view_as(x)
+
+
+class AtTime(nn.Module):
+    """A residual block of a diffusion model, which is told how much noise there is."""
+
+    def __init__(self, inner, outer, times):
+        super().__init__()
+        self.first = nn.Sequential(nn.GroupNorm(8, inner), nn.SiLU(), nn.Conv2d(inner, outer, 3, padding=1))
+        self.time = nn.Linear(times, outer)
+        self.second = nn.Sequential(nn.GroupNorm(8, outer), nn.SiLU(), nn.Dropout(0.1), nn.Conv2d(outer, outer, 3, padding=1))
+        self.shortcut = nn.Conv2d(inner, outer, 1) if inner != outer else nn.Identity()
+
+    def forward(self, x, time):
+        return self.shortcut(x) + self.second(self.first(x) + self.time(time)[:, :, None, None])
+
+
+class Diffusion(nn.Module):
+    """A U-Net with attention where the image is small, which predicts the noise in it."""
+
+    def __init__(self, widths=(32, 64, 128), times=128):
+        super().__init__()
+        self.times = nn.Sequential(nn.Embedding(1000, times), nn.Linear(times, times), nn.SiLU())
+        self.first = nn.Conv2d(3, widths[0], 3, padding=1)
+        pairs = list(zip((widths[0], *widths), widths, strict=False))
+        self.down = nn.ModuleList(AtTime(inner, outer, times) for inner, outer in pairs)
+        self.middle = SelfAttention(widths[-1])
+        self.up = nn.ModuleList(AtTime(2 * outer, inner, times) for inner, outer in reversed(pairs))
+        self.last = nn.Conv2d(widths[0], 3, 3, padding=1)
+
+    def forward(self, x, times):
+        time, x, kept = self.times(times), self.first(x), []
+        for part in self.down:
+            x = part(x, time)
+            kept.append(x)
+            x = functional.avg_pool2d(x, 2)
+        x = self.middle(x)
+        for part in self.up:
+            x = functional.interpolate(x, scale_factor=2.0, mode="nearest")
+            x = part(torch.cat([x, kept.pop()], dim=1), time)
+        return self.last(x)
+
+
 def resnet():
     sizes = [(64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1)]
     return nn.Sequential(
@@ -116,16 +170,19 @@ def images(batch):
     return torch.randn(batch, 3, 64, 64, device="cuda")
 
 
-def train(steps, model, loss, amp=None, optimizer=torch.optim.AdamW, accumulate=1):
+def train(steps, model, loss, amp=None, optimizer=torch.optim.AdamW, accumulate=1, scaled=False):
     model = model.cuda()
-    optimizer = optimizer(model.parameters(), lr=1e-3)
+    optimizer = optimizer([parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-3)
+    scaler = torch.amp.GradScaler("cuda", enabled=scaled)
     for _ in range(steps):
         for _ in range(accumulate):
             with torch.autocast("cuda", dtype=amp, enabled=amp is not None):
                 value = loss(model)
-            value.backward()
+            scaler.scale(value).backward()
+        scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         optimizer.zero_grad(set_to_none=True)
 
 
@@ -135,6 +192,16 @@ def language(model, batch):
 
 def classes(model, batch):
     return lambda model: functional.cross_entropy(model(images(batch)), torch.zeros(batch, dtype=torch.long, device="cuda"))
+
+
+def noise(batch):
+    def loss(model):
+        true, noise = images(batch), torch.randn(batch, 3, 64, 64, device="cuda")
+        times = torch.randint(0, 1000, (batch,), device="cuda")
+        share = (times / 1000)[:, None, None, None]
+        return functional.mse_loss(model(true * (1 - share) + noise * share, times), noise)
+
+    return loss
 
 
 def gan(steps, batch):
@@ -151,59 +218,25 @@ def gan(steps, batch):
         makers.step()
 
 
-def hugging_face(steps, batch, kind):
-    import transformers
-
-    if kind == "gpt2":
-        config = transformers.GPT2Config(n_layer=3, n_embd=WIDTH, n_head=HEADS, vocab_size=WORDS, n_positions=CONTEXT)
-        model = transformers.GPT2LMHeadModel(config)
-    elif kind == "llama":
-        config = transformers.LlamaConfig(
-            num_hidden_layers=3, hidden_size=WIDTH, intermediate_size=4 * WIDTH, num_attention_heads=HEADS, vocab_size=WORDS
-        )
-        model = transformers.LlamaForCausalLM(config)
-    else:
-        config = transformers.ViTConfig(
-            num_hidden_layers=3, hidden_size=WIDTH, intermediate_size=4 * WIDTH, num_attention_heads=HEADS, image_size=64,
-            patch_size=8,
-        )  # fmt: skip
-        model = transformers.ViTForImageClassification(config)
-        labels = torch.zeros(batch, dtype=torch.long, device="cuda")
-        return train(steps, model, lambda model: model(pixel_values=images(batch), labels=labels).loss, torch.bfloat16)
-
-    def loss(model):
-        words = tokens(batch)
-        return model(input_ids=words, labels=words).loss
-
-    return train(steps, model, loss, torch.bfloat16 if kind == "llama" else None)
-
-
-def trainer(steps, batch):
-    import tempfile
-
-    import transformers
-
-    config = transformers.GPT2Config(n_layer=3, n_embd=WIDTH, n_head=HEADS, vocab_size=WORDS, n_positions=CONTEXT)
-    words = torch.randint(0, WORDS, (batch * steps * 2, CONTEXT))
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = transformers.TrainingArguments(
-            folder, per_device_train_batch_size=batch, max_steps=steps, save_strategy="no", report_to=[], bf16=True,
-            gradient_accumulation_steps=2, disable_tqdm=True,
-        )  # fmt: skip
-        data = [{"input_ids": row, "labels": row} for row in words]
-        transformers.Trainer(transformers.GPT2LMHeadModel(config), arguments, train_dataset=data).train()
-
-
 def run(kind, batch, steps):
     if kind.startswith("gpt"):
         model = GPT(eager="eager" in kind, recompute="recompute" in kind)
-        train(steps, model, language(model, batch), torch.bfloat16 if "amp" in kind else None)
+        amp = torch.bfloat16 if "amp" in kind else torch.float16 if "scaled" in kind else None
+        optimizer = functools.partial(torch.optim.AdamW, fused="fused" in kind or None)
+        if "compiled" in kind:
+            model = torch.compile(model)
+        train(steps, model, language(model, batch), amp, optimizer, scaled="scaled" in kind)
     elif kind == "accumulated":
         train(steps, GPT(), language(None, batch), accumulate=3, optimizer=torch.optim.SGD)
     elif kind == "resnet":
         train(steps, resnet(), classes(None, batch))
+    elif kind == "resnet-momentum":
+        momentum = functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=1e-4)
+        train(steps, resnet(), classes(None, batch), torch.bfloat16, momentum)
     elif kind == "unet":
         train(steps, UNet(), lambda model: functional.mse_loss(model(images(batch)), images(batch)), torch.float16)
+    elif kind == "diffusion":
+        train(steps, Diffusion(), noise(batch))
     elif kind == "lstm":
         train(
             steps,
@@ -212,24 +245,28 @@ def run(kind, batch, steps):
         )
     elif kind == "gan":
         gan(steps, batch)
-    elif kind == "trainer":
-        trainer(steps, batch)
     else:
-        hugging_face(steps, batch, kind.removeprefix("hf-"))
+        raise ValueError(f"no training is called {kind}")
 
 
-def main():
+def main(run):
     parser = argparse.ArgumentParser()
     parser.add_argument("kind")
-    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--batch", type=int, nargs="+", required=True)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--width", type=int, default=WIDTH)
     parser.add_argument("--context", type=int, default=CONTEXT)
     options = parser.parse_args()
     globals().update(WIDTH=options.width, CONTEXT=options.context)
-    run(options.kind, options.batch, options.steps)
-    print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]))
+    for batch in options.batch:
+        # Each in a process of its own, because of what the one before has cached. Imports are shared.
+        if len(options.batch) == 1 or os.fork() == 0:
+            run(options.kind, batch, options.steps)
+            print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]), flush=True)
+            return
+        if os.wait()[1] != 0:
+            raise SystemExit(f"batch {batch} failed")
 
 
 if __name__ == "__main__":
-    main()
+    main(run)
