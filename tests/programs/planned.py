@@ -104,7 +104,9 @@ class AtTime(nn.Module):
         super().__init__()
         self.first = nn.Sequential(nn.GroupNorm(8, inner), nn.SiLU(), nn.Conv2d(inner, outer, 3, padding=1))
         self.time = nn.Linear(times, outer)
-        self.second = nn.Sequential(nn.GroupNorm(8, outer), nn.SiLU(), nn.Dropout(0.1), nn.Conv2d(outer, outer, 3, padding=1))
+        self.second = nn.Sequential(
+            nn.GroupNorm(8, outer), nn.SiLU(), nn.Dropout(0.1), nn.Conv2d(outer, outer, 3, padding=1)
+        )
         self.shortcut = nn.Conv2d(inner, outer, 1) if inner != outer else nn.Identity()
 
     def forward(self, x, time):
