@@ -8,7 +8,7 @@ SIMGPU := simgpu/simgpu
 MEMLAB := target/release/memlab
 NATIVE := python/memlab/_native.abi3.so
 
-.PHONY: all demo wheel test test-rust test-python test-old lint bench bench-overhead bench-append bench-feed bench-gate bench-move bench-page bench-replay bench-schedule bench-tools bench-viewer fuzz clean
+.PHONY: all demo wheel test test-rust test-python test-old lint bench bench-overhead bench-append bench-feed bench-gate bench-move bench-page bench-plan bench-replay bench-schedule bench-tools bench-viewer fuzz clean
 
 # The native module goes into the package too, so that PYTHONPATH=python is enough to import memlab. It is renamed into its
 # place: a Python that runs has the old one mapped.
@@ -111,6 +111,18 @@ bench-tools: all $(TOOLS_VENV)/.installed
 $(TOOLS_VENV)/.installed: $(VENV)/.installed
 	$(VENV)/bin/python -m venv --clear $(TOOLS_VENV)
 	$(TOOLS_VENV)/bin/pip install --quiet --disable-pip-version-check pytorch_memlab==0.3.2 numpy $$($(VENV)/bin/pip freeze | grep ^torch==)
+	touch $@
+
+# Plans of memory beside what others say, in an environment that has those too and shares the packages of the tests.
+PLAN_VENV := target/plan-venv
+bench-plan: all $(PLAN_VENV)/.installed
+	PYTHONPATH=$(CURDIR)/python $(PLAN_VENV)/bin/python benches/plan_peers.py
+
+$(PLAN_VENV)/.installed: $(VENV)/.installed
+	$(VENV)/bin/python -m venv --clear $(PLAN_VENV)
+	$(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> $$($(PLAN_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth
+	$(PLAN_VENV)/bin/pip install --quiet --disable-pip-version-check lightning==2.6.6
 	touch $@
 
 # How fast a feeder feeds, beside PyTorch's DataLoader.
