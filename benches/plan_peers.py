@@ -40,12 +40,11 @@ def run(*command, card=None):
     )
     seconds = time.perf_counter() - begin
     if done.returncode != 0:
-        if "OutOfMemoryError" not in done.stderr:
-            print(f"{' '.join(map(str, command))}: {done.stderr[-1000:]}", file=sys.stderr)
-        return None, seconds
-    return json.loads(
-        done.stdout[done.stdout.index("{") :] if "--json" in command else done.stdout.splitlines()[-1]
-    ), seconds
+        if "OutOfMemoryError" in done.stderr:
+            return None, seconds
+        raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr[-1000:]}")
+    answer = done.stdout[done.stdout.index("{") :] if "--json" in command else done.stdout.splitlines()[-1]
+    return json.loads(answer), seconds
 
 
 def part(*arguments, card=None):
