@@ -20,6 +20,7 @@
 //! period                       the part of a recording that repeats
 //! recording::read              a recording from a trace
 //! recording                    what was asked for, and where
+//! stage                        training, evaluation, saving
 //! ```
 
 #![warn(missing_docs)]
@@ -35,6 +36,7 @@ mod program;
 mod recording;
 mod search;
 mod sequence;
+mod stage;
 mod steady;
 
 pub use course::{Course, Stretch};
@@ -45,4 +47,5 @@ pub use program::{FAR, Families, Program};
 pub use recording::{Allocation, Event, ReadBacks, Recording, RecordingError};
 pub use search::{Needs, SETTINGS_FOR_LENGTHS, SETTINGS_TO_TRY, Search};
 pub use sequence::{Sequence, SequenceNeeds, SequenceRun};
+pub use stage::{Stage, StagePeak, Stages};
 pub use steady::{Planned, Steadiness};

@@ -41,7 +41,11 @@ pub(crate) fn matched(low: &Recording, high: &Recording) -> Matching {
 
 /// Frees between two allocations are sorted, so equal runs have equal events.
 fn has_same_order(low: &Recording, high: &Recording) -> bool {
-    let last = |recording: &Recording| recording.steps.last().copied().unwrap_or(recording.events.len());
+    // What follows the last step, if no part of the program is meant to, is where it was ended.
+    let last = |recording: &Recording| {
+        let end = recording.events.len();
+        if recording.stages.begins.is_empty() { recording.steps.last().copied().unwrap_or(end) } else { end }
+    };
     let (ours, theirs): (&[Event], &[Event]) = (&low.events[..last(low)], &high.events[..last(high)]);
     ours == theirs
         && low.allocations.len() == high.allocations.len()

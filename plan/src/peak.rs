@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::family::Family;
 use crate::recording::Event;
+use crate::stage::Stage;
 use crate::steady::{Planned, Position};
 
 /// Bytes and blocks of something.
@@ -27,6 +28,8 @@ pub struct PeakView {
     pub allocated: u64,
     /// How many optimizer steps had ended.
     pub step: usize,
+    /// In which part of the program.
+    pub stage: Stage,
     /// What the program was doing.
     pub phase: Phase,
     /// The line that asked for the last block.
@@ -64,6 +67,7 @@ impl Family {
         PeakView {
             allocated,
             step: recording.steps.iter().filter(|step| **step <= event).count() + repeated,
+            stage: recording.stages.at(event),
             phase: last.map_or(Phase::Other, |allocation| allocation.flags.phase()),
             line: last.and_then(|allocation| recording.line(allocation)),
             layer: last.map(|allocation| recording.layer(allocation)).unwrap_or_default(),

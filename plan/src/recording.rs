@@ -5,6 +5,7 @@ mod read;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::stage::Stages;
 use memlab_allocator::Place;
 use memlab_trace::record::Flags;
 use memlab_trace::{BlockLayer, BlockView, Category, Line, Model, ReadError};
@@ -64,8 +65,10 @@ pub struct Recording {
     pub events: Vec<Event>,
     /// Streams and private pools.
     pub places: Vec<Place>,
-    /// After which of `events` an optimizer's step ended: indices.
+    /// After which of `events` an optimizer's step ended: indices. Those that follow the training's last one are left out.
     pub steps: Vec<usize>,
+    /// Training, evaluation, saving.
+    pub stages: Stages,
     /// Whether sizes are those asked for, rather than those of blocks.
     pub has_requested_sizes: bool,
     /// Whether memory was asked for and not given.

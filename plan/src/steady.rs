@@ -10,6 +10,7 @@ use memlab_allocator::{Allocator, Card, Counters, OutOfMemory, Request, Settings
 
 use crate::family::Family;
 use crate::period::Period;
+use crate::stage::{Stage, StagePeak};
 
 /// Enough: real trainings need two to five.
 const MOST_REPETITIONS: u32 = 40;
@@ -45,6 +46,8 @@ pub struct Planned {
     pub steadiness: Steadiness,
     /// The request that the card had no room for.
     pub out_of_memory: Option<OutOfMemory>,
+    /// The most in each part of the program, in the order of [`Stage::ALL`]; `None`: it was not recorded.
+    pub stages: [Option<StagePeak>; Stage::ALL.len()],
     /// Where most was allocated.
     pub(crate) peak: Position,
 }
@@ -75,13 +78,16 @@ impl Family {
     pub(crate) fn request_at(&self, position: Position, sizes: &[u64]) -> Option<Request> {
         let request = self.request(self.recording.events[position.event], sizes);
         match self.period {
-            Some(period) if position.repetition > 0 => self.renamed(request, &period, position.repetition),
+            Some(period) if position.repetition > 0 => {
+                let is_after = position.event >= period.events.1;
+                self.renamed(request, &period, position.repetition, is_after)
+            }
             _ => Some(request),
         }
     }
 
     /// A request of the period, or of what follows it, when the period is carried out for the n-th time again.
-    fn renamed(&self, request: Request, period: &Period, repetition: u32) -> Option<Request> {
+    fn renamed(&self, request: Request, period: &Period, repetition: u32, is_after: bool) -> Option<Request> {
         let total = self.recording.allocations.len() as u32;
         // Ids of the n-th repetition come after all recorded ones.
         let id_in = |offset: u32, repetition: u32| match repetition {
@@ -90,11 +96,16 @@ impl Family {
         };
         let renamed = |id: u32| {
             if let Some(offset) = id.checked_sub(period.first) {
-                return (offset < period.count).then(|| id_in(offset, repetition));
+                // What follows the period has ids of its own.
+                let is_of_period = offset < period.count;
+                return if is_of_period { Some(id_in(offset, repetition)) } else { is_after.then_some(id) };
             }
-            // From the time before: it is the allocation of the repetition before this one.
-            let offset = (id + period.count).checked_sub(period.first)?;
-            Some(id_in(offset, repetition - 1))
+            match (id + period.count).checked_sub(period.first) {
+                // From the time before: it is the allocation of the repetition before this one.
+                Some(offset) => Some(id_in(offset, repetition - 1)),
+                // What no repetition has freed, the end does.
+                None => is_after.then_some(id),
+            }
         };
         Some(match request {
             Request::Allocate { id, place, size } => Request::Allocate { id: renamed(id)?, place, size },
@@ -112,12 +123,14 @@ struct Run<'f> {
     allocator: Allocator,
     most: u64,
     peak: Position,
+    stages: [Option<StagePeak>; Stage::ALL.len()],
 }
 
 impl<'f> Run<'f> {
     fn new(family: &'f Family, sizes: &'f [u64], settings: &Settings, card: Card) -> Run<'f> {
         let allocator = family.allocator(settings, card);
-        Run { family, sizes, allocator, most: 0, peak: Position { event: 0, repetition: 0 } }
+        let peak = Position { event: 0, repetition: 0 };
+        Run { family, sizes, allocator, most: 0, peak, stages: Default::default() }
     }
 
     fn run(mut self) -> Planned {
@@ -126,6 +139,7 @@ impl<'f> Run<'f> {
             counters: *self.allocator.counters(),
             steadiness: outcome.unwrap_or(Steadiness::Unknown),
             out_of_memory: outcome.err(),
+            stages: self.stages,
             peak: self.peak,
         }
     }
@@ -161,14 +175,21 @@ impl<'f> Run<'f> {
     }
 
     fn events(&mut self, events: Range<usize>, repetition: u32) -> Result<(), OutOfMemory> {
-        for event in events {
-            let position = Position { event, repetition };
-            let Some(request) = self.family.request_at(position, self.sizes) else { continue };
-            self.allocator.apply(request)?;
-            let peak = self.allocator.counters().allocated.peak;
-            if peak > self.most {
-                (self.most, self.peak) = (peak, position);
+        let recording = &self.family.recording;
+        for (stage, events) in recording.stages.cut(events) {
+            let mut most = self.stages[stage as usize].unwrap_or_default();
+            most.take(self.allocator.counters()); // What is there when it begins.
+            for event in events {
+                let position = Position { event, repetition };
+                let Some(request) = self.family.request_at(position, self.sizes) else { continue };
+                self.allocator.apply(request)?;
+                let counters = self.allocator.counters();
+                most.take(counters);
+                if counters.allocated.peak > self.most {
+                    (self.most, self.peak) = (counters.allocated.peak, position);
+                }
             }
+            self.stages[stage as usize] = Some(most);
         }
         Ok(())
     }

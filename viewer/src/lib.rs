@@ -12,7 +12,7 @@
 //! plan::html, plan::text, plan::sequence_text    a plan, as a page and printed
 //! plan::pictures                                 what the page draws
 //! plan::answer                                   a plan, as values
-//! plan::ranks, plan::sequence                    one rank of several; steps of different lengths
+//! plan::phases, plan::ranks, plan::sequence      evaluation, saving; one rank of several; steps of different lengths
 //! session                                        the loop between terminal, feed and dashboard
 //! app                                            the dashboard: the screens, and where keys and data go
 //! overlays, screens::overview                    drawn over a screen; the screen made of parts of others

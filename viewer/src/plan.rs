@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod html;
+pub mod phases;
 pub mod pictures;
 pub mod ranks;
 pub mod sequence;

@@ -22,9 +22,10 @@ pub const BATCH: &str = "{batch}";
 pub const LENGTH: &str = "{length}";
 
 /// Run by Python at its start, and what it imports.
-const STARTUP: [(&str, &str); 2] = [
+const STARTUP: [(&str, &str); 3] = [
     ("sitecustomize.py", include_str!("recording/startup.py")),
     ("_memlab_alone.py", include_str!("recording/alone.py")),
+    ("_memlab_phases.py", include_str!("recording/phases.py")),
 ];
 
 /// How much of what a program printed is shown if it failed.
@@ -43,6 +44,8 @@ pub struct Recorder {
     pub ranks: Option<u32>,
     /// How many optimizer steps are recorded.
     pub steps: u32,
+    /// Whether evaluation and saving are recorded, after the steps.
+    pub phases: bool,
     /// After how many seconds the program ends at the latest.
     pub seconds: f64,
     /// Where traces and output are put.
@@ -102,7 +105,8 @@ impl Recorder {
             (None, None) => ("run".to_owned(), String::new()),
         };
         let (trace, output) = (self.folder.join(format!("{name}.jsonl")), self.folder.join(format!("{name}.txt")));
-        let startup = self.folder.join("startup");
+        // By this name, memlab takes its files for a library's, and shows the program's lines in their place.
+        let startup = self.folder.join("startup/site-packages");
         std::fs::create_dir_all(&startup)?;
         STARTUP.iter().try_for_each(|(name, text)| std::fs::write(startup.join(name), text))?;
         let _ = std::fs::remove_file(&trace);
@@ -120,6 +124,9 @@ impl Recorder {
         if self.simulation.is_some() {
             // What is read back is zeros: a plan names the lines.
             command.env("MEMLAB_READBACKS", "1").env("MEMLAB_PLAN_SIMULATED", "1");
+        }
+        if self.phases {
+            command.env("MEMLAB_PLAN_PHASES", "1");
         }
         if let Some(ranks) = self.ranks {
             command.env("MEMLAB_PLAN_RANKS", ranks.to_string());

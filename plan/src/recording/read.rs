@@ -13,6 +13,8 @@ use memlab_trace::record::{Alloc, Asked, AskedKind, CodeKind, CodeRoot, Flags, R
 use memlab_trace::{BlockView, Category, Line, Model, Record, Sink, read_whole};
 use rustc_hash::FxHashMap;
 
+use crate::stage::{Stage, Stages};
+
 use super::{Allocation, Event, ReadBacks, Recording, RecordingError};
 
 impl Recording {
@@ -182,14 +184,18 @@ impl Device {
         let mut places = vec![Place::default()];
         let mut allocations: Vec<Allocation> = self.blocks.iter().map(Allocation::of).collect();
         let mut events = self.events;
+        let mut stages = Stages::default();
         if is_noted {
             for (allocation, asked) in std::iter::zip(&mut allocations, noted) {
                 allocation.size = asked.bytes;
                 allocation.place = place_of(&mut places, asked);
             }
-            events = events_of(&self.asked, allocations.len());
+            (events, stages) = events_of(&self.asked, allocations.len());
         }
-        let steps = steps_in(&events, &self.steps);
+        let mut steps = steps_in(&events, &self.steps);
+        if let Some((end, _)) = stages.begins.first() {
+            steps.retain(|step| step < end);
+        }
         sort_frees(&mut events, &steps);
         Recording {
             device,
@@ -197,6 +203,7 @@ impl Device {
             events,
             places,
             steps,
+            stages,
             has_requested_sizes: is_noted,
             ran_out_of_memory: self.asked.iter().any(|asked| asked.kind == AskedKind::OutOfMemory),
             outside: self.most_outside,
@@ -236,8 +243,9 @@ fn place_of(places: &mut Vec<Place>, asked: &Asked) -> u16 {
     index as u16
 }
 
-/// The events in PyTorch's notes, up to the last allocation that the trace has.
-fn events_of(asked: &[Asked], allocations: usize) -> Vec<Event> {
+/// The events in PyTorch's notes, up to the last allocation that the trace has, and where parts of the program begin.
+fn events_of(asked: &[Asked], allocations: usize) -> (Vec<Event>, Stages) {
+    let mut stages = Stages::default();
     let mut events = Vec::with_capacity(asked.len());
     let mut live: FxHashMap<u64, u32> = FxHashMap::default();
     let mut next = 0;
@@ -257,12 +265,16 @@ fn events_of(asked: &[Asked], allocations: usize) -> Vec<Event> {
                 let is_free = entry.kind == AskedKind::Free;
                 events.push(if is_free { Event::Free(id) } else { Event::FreeCompleted(id) });
             }
+            (AskedKind::Phase, _) => match Stage::of(entry.address) {
+                Some(stage) => stages.begins.push((events.len(), stage)),
+                None => stages.has_failed = true,
+            },
             (AskedKind::SegmentFree, _) if !gives_back => events.push(Event::EmptyCache),
             _ => {}
         }
         gives_back = entry.kind == AskedKind::SegmentFree;
     }
-    events
+    (events, stages)
 }
 
 /// Where steps ended among the events, from how many allocations and frees there had been.

@@ -1,7 +1,7 @@
 //! Programs made up for tests.
 
 use memlab_allocator::Place;
-use memlab_plan::{Allocation, Event, Recording};
+use memlab_plan::{Allocation, Event, Recording, Stages};
 use memlab_trace::record::Flags;
 use memlab_trace::{Category, Model};
 
@@ -21,6 +21,7 @@ impl Script {
                 events: Vec::new(),
                 places: vec![Place::default()],
                 steps: Vec::new(),
+                stages: Stages::default(),
                 has_requested_sizes: true,
                 ran_out_of_memory: false,
                 outside: 0,

@@ -373,6 +373,8 @@ pub enum AskedKind {
     SegmentFree,
     /// 5: memory for a tensor, which was not given: out of memory.
     OutOfMemory,
+    /// 6: another part of the program begins. In place of an address: 0 training, 1 evaluation, 2 saving, 3 the rest, 4 it failed.
+    Phase,
 }
 
 impl AskedKind {
@@ -384,6 +386,7 @@ impl AskedKind {
             3 => Self::Free,
             4 => Self::SegmentFree,
             5 => Self::OutOfMemory,
+            6 => Self::Phase,
             _ => return None,
         })
     }

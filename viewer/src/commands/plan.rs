@@ -38,7 +38,7 @@ Examples:
   memlab plan --lengths lengths.txt --batch 8 -- python train.py --batch {batch} --length {length}
 
 The program runs for a few steps at two batch sizes, in place of {batch}, and at a large one, on a simulated card: no GPU is \
-needed, and nothing is computed. It is ended after the steps, before it saves anything; what it does before happens each time. \
+needed, and nothing is computed. After the steps it evaluates and saves as in a short epoch, but writes nothing; what it does before happens each time. \
 Sizes of requests grow linearly with the batch; a model of PyTorch's allocator says what they take.";
 
 /// Where the program runs.
@@ -75,6 +75,9 @@ pub struct Options {
     /// How many optimizer steps are recorded.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
+    /// End the program after these steps: without evaluation, and without saving.
+    #[arg(long)]
+    training_only: bool,
     /// When the program is ended at the latest, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
     seconds: f64,
@@ -274,6 +277,7 @@ fn recorder(options: &Options, folder: &Folder) -> anyhow::Result<Recorder> {
         }),
         ranks: options.ranks,
         steps: options.steps,
+        phases: !options.training_only && options.lengths.is_none(),
         seconds: options.seconds,
         folder: folder.path().to_owned(),
     })

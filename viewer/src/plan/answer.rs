@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use memlab_allocator::Settings;
-use memlab_plan::{FAR, Family, Needs, PeakView, Program, SETTINGS_TO_TRY, Search, Steadiness};
+use memlab_plan::{FAR, Family, Needs, PeakView, Program, SETTINGS_TO_TRY, Search, Stage, Steadiness};
 use memlab_trace::{BlockLayer, Line};
 use serde::Serialize;
 
 use crate::category::category_names;
 use crate::format;
 use crate::format::Units;
+use crate::plan::phases::{self, PhaseRow};
 use crate::plan::ranks;
 use crate::plan::sequence::SequenceAnswer;
 use crate::report::names;
@@ -94,7 +95,7 @@ pub struct PeakRow {
     pub allocated_bytes: u64,
     /// The optimizer step, counted from 0.
     pub step: usize,
-    /// What the program was doing.
+    /// What the program was doing: forward, backward, optimizer, evaluation, saving.
     pub phase: &'static str,
     /// The line that asked for the last block.
     pub line: String,
@@ -121,6 +122,8 @@ pub struct Answer {
     pub largest_batch: Option<u64>,
     /// Batch sizes.
     pub batches: Vec<BatchRow>,
+    /// Training, and what was recorded of evaluation and saving, at the batch of the peak.
+    pub phases: Vec<PhaseRow>,
     /// The peak, at the largest batch, or at the smallest if none fits.
     pub peak: PeakRow,
     /// What is held at it by category.
@@ -168,6 +171,7 @@ impl Answer {
         let peak = family.peak(&needs.planned, &family.sizes(in_family), today.settings());
         let tried = tried(question, &needs, shown, largest)?;
         let names = Names::of(family);
+        let phases = phases::rows(&needs.planned);
         let (rank, ranks) = ranks::rank_of(&family.recording);
         Ok(Answer {
             rank,
@@ -177,9 +181,13 @@ impl Answer {
             library_bytes: family.recording.outside,
             recorded_batches: program.recorded_batches(),
             largest_batch: largest,
-            advice: advice(largest, &tried, card.bytes, &needs, &peak),
+            advice: phases::advice(&phases)
+                .into_iter()
+                .chain(advice(largest, &tried, card.bytes, &needs, &peak))
+                .collect(),
             warnings: warnings(question, family, &needs, shown),
             batches,
+            phases,
             peak: names.peak(shown, &peak),
             categories: holdings(&peak.categories, |category| category_names(*category).0.to_owned()),
             lines: holdings(&peak.lines, |line| names.line(line.as_ref())),
@@ -345,6 +353,7 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
             format::bytes(card.context_bytes, Units::Auto)
         ));
     }
+    warnings.extend(phases::warning(&family.recording));
     warnings.extend(ranks::warning(&family.recording));
     warnings.extend(read_backs(family));
     warnings.extend(family.recording.model.warnings().iter().cloned());
@@ -402,7 +411,10 @@ impl<'f> Names<'f> {
             batch,
             allocated_bytes: peak.allocated,
             step: peak.step,
-            phase: peak.phase.as_str(),
+            phase: match peak.stage {
+                Stage::Training => peak.phase.as_str(),
+                stage => phases::name(stage),
+            },
             line: self.line(peak.line.as_ref()),
             layer: self.layer(&peak.layer),
         }

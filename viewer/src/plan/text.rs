@@ -51,6 +51,15 @@ pub fn write(out: &mut impl Write, answer: &Answer, columns: usize) -> io::Resul
     }
     print(out, &table, columns)?;
 
+    if answer.phases.len() > 1 {
+        writeln!(out)?;
+        let mut table = Table::new(&["allocated", "reserved", "phase"]);
+        for row in &answer.phases {
+            table.row(vec![size(row.peak_allocated_bytes), size(row.peak_reserved_bytes), row.name.to_owned()]);
+        }
+        print(out, &table, columns)?;
+    }
+
     let peak = &answer.peak;
     let batch = peak.batch.map_or(String::new(), |batch| format!(" at batch {batch}"));
     writeln!(out, "\nThe peak{batch}: {} in step {}, in {}", size(peak.allocated_bytes), peak.step, peak.phase)?;

@@ -17,8 +17,10 @@ import sys
 import threading
 
 import _memlab_alone as alone
+import _memlab_phases as phases
 
 ALLOCATION, FREE_REQUESTED, FREE_COMPLETED, FREE, SEGMENT_FREE, OUT_OF_MEMORY = range(6)
+PHASE = 6
 KINDS = {
     "alloc": ALLOCATION,
     "free_requested": FREE_REQUESTED,
@@ -31,6 +33,8 @@ KINDS = {
 MOST_ENTRIES = 4_000_000
 STEPS = int(os.environ.get("MEMLAB_PLAN_STEPS", "0"))
 SECONDS = float(os.environ.get("MEMLAB_PLAN_SECONDS", "0"))
+HAS_PHASES = bool(os.environ.get("MEMLAB_PLAN_PHASES"))
+FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 class Recording:
@@ -40,13 +44,14 @@ class Recording:
         self.steps = {}  # by optimizer
         self.lock = threading.Lock()
         self.is_written = False
+        self.phases = phases.Phases(torch, os.path.join(FOLDER, f"scratch-{self.pid}"), self.end)
 
     def begin(self):
         """The program uses the GPU for the first time."""
         if os.getpid() != self.pid:
             return
         self.torch.cuda.memory._record_memory_history(context=None, max_entries=MOST_ENTRIES)
-        atexit.register(self.write)
+        atexit.register(self.at_exit)
         if SECONDS:
             timer = threading.Timer(SECONDS, self.end)
             timer.daemon = True
@@ -55,7 +60,13 @@ class Recording:
     def after_step(self, optimizer, *_arguments):
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
         # One more: libmemlab.so notes the end of a step after this is called.
-        if STEPS and self.steps[id(optimizer)] > STEPS:
+        if not STEPS or os.getpid() != self.pid:
+            return
+        if self.steps[id(optimizer)] <= STEPS and not self.phases.is_over:
+            self.phases.after_step()
+        elif HAS_PHASES:
+            self.phases.after_last_step()
+        else:
             self.end()
 
     # torch.compile neither compiles it nor looks into it.
@@ -71,28 +82,43 @@ class Recording:
                 stream.flush()
         os._exit(0)
 
+    def at_exit(self):
+        """The program ends by itself."""
+        self.write()
+        if self.phases.is_over:
+            self.end()  # What failed after the steps does not matter.
+
     def write(self):
         with self.lock:
             if self.is_written or os.getpid() != self.pid:
                 return
             self.is_written = True
+            self.phases.finish()
             write = ctypes.CDLL(None).memlab_requests
             write.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
             write.restype = None
             snapshot = self.torch.cuda.memory._snapshot()
             for device, trace in enumerate(snapshot["device_traces"]):
-                entries = entries_of(trace, private_pools(snapshot, device))
+                marks = [(allocations[device], phase) for allocations, phase in self.phases.marks]
+                entries = entries_of(trace, private_pools(snapshot, device), marks)
                 address, count = entries.buffer_info()
                 write(device, address, count // 6)
 
 
-def entries_of(trace, pools):
+def entries_of(trace, pools, marks):
     """Six numbers for each entry, as docs/trace-format.md describes them for `requests`."""
     entries = array.array("Q")
+    allocations = 0
+    marks = iter([*marks, (sys.maxsize, 0)])
+    begins, phase = next(marks)
     for entry in trace:
         kind = KINDS.get(entry["action"])
         if kind is None:
             continue
+        while kind == ALLOCATION and allocations == begins:
+            entries.extend((PHASE, phase, 0, 0, 0, 0))
+            begins, phase = next(marks)
+        allocations += kind == ALLOCATION
         address = entry.get("addr", 0)  # "oom" has none.
         if kind == FREE_COMPLETED and entries[-6:-4].tolist() == [FREE_REQUESTED, address]:
             entries[-6] = FREE
@@ -100,6 +126,9 @@ def entries_of(trace, pools):
         # Before PyTorch 2.9 an entry does not name its pool.
         pool = entry.get("pool_id") or next((pool for begin, end, pool in pools if begin <= address < end), (0, 0))
         entries.extend((kind, address, entry["size"], entry["stream"], *pool))
+    while begins != sys.maxsize:
+        entries.extend((PHASE, phase, 0, 0, 0, 0))
+        begins, phase = next(marks)
     return entries
 
 
@@ -140,8 +169,15 @@ def imported(torch):
     recording = Recording(torch)
     if alone.is_simulated():
         alone.patch(torch)
+    if HAS_PHASES:
+        recording.phases.patch()
+        when_imported.calls["safetensors.torch"] = recording.phases.patch_safetensors
+        when_imported.calls["transformers.trainer_callback"] = recording.phases.patch_trainer
     torch.cuda._lazy_call(recording.begin)
     importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(recording.after_step)
+
+
+when_imported = WhenImported({"torch": imported})
 
 
 def run_other_sitecustomize():
@@ -156,9 +192,8 @@ def run_other_sitecustomize():
 
 
 if __name__ == "sitecustomize":
-    calls = {"torch": imported}
     if alone.is_simulated():
         alone.begin()
-        calls["torch.distributed.launcher.api"] = alone.patch_launcher
-    sys.meta_path.insert(0, WhenImported(calls))
+        when_imported.calls["torch.distributed.launcher.api"] = alone.patch_launcher
+    sys.meta_path.insert(0, when_imported)
     run_other_sitecustomize()

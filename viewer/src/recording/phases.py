@@ -1,0 +1,224 @@
+"""What follows the training steps in a program that `memlab plan` records: evaluation, and saving a checkpoint.
+
+The epoch is cut short: the DataLoader that the training reads ends, each later one has a few batches, and the program is
+ended in the first step of the next epoch. From the last recorded step on the program writes no files of its own: it would
+replace those of a real training.
+"""
+
+import builtins
+import contextlib
+import functools
+import importlib
+import io
+import os
+import shutil
+import sys
+import threading
+import time
+
+TRAINING, EVALUATION, SAVING, REST, FAILED = range(5)
+# The third batch has the outputs of the second beside it, as all later ones have.
+BATCHES = 3
+# Steps that a program may still take without reading a DataLoader anew: it may have one batch in hand.
+STEPS_LEFT = 3
+SHORTEST_SECONDS = 20.0
+# Files that are no results of the training.
+CACHES = ("/dev/", "/proc/", "/.cache/", "/.triton/", "/.nv/", "torchinductor", "/pymp-")
+# Programs that compilers of kernels run.
+COMPILERS = ("cc", "gcc", "g++", "clang", "ld", "ptxas", "nvcc", "ldconfig", "python")
+
+
+class Nowhere:
+    """A file that keeps nothing of what is written to it."""
+
+    def write(self, data):
+        return memoryview(data).nbytes
+
+    def flush(self):
+        pass
+
+
+class Phases:
+    """The phases of one process, from its first step to its end."""
+
+    def __init__(self, torch, scratch, end):
+        self.torch, self.scratch, self.end = torch, scratch, end
+        self.pid = os.getpid()
+        self.begun = time.monotonic()
+        self.marks = []  # (allocations by device, phase)
+        self.is_over = False  # Whether all steps that are recorded have been.
+        self.has_new_batch = False
+        self.steps_left = STEPS_LEFT
+        self.loader = None
+
+    def after_step(self):
+        """After a step before the last one."""
+        if self.loader is not None:
+            self.loader.is_trained_on = True
+            self.loader = None
+
+    def after_last_step(self):
+        """The training is over, except if the program has no epoch that could be cut short."""
+        if self.is_over:
+            self.steps_left -= 1
+            if self.has_new_batch:
+                self.marks[-1] = (self.marks[-1][0], TRAINING)
+            if self.has_new_batch or self.steps_left == 0:
+                self.end()
+            return
+        if self.loader is None:
+            self.end()
+            return
+        self.loader.is_trained_on = True
+        self.is_over = True
+        self.mark(TRAINING)
+        self.keep_files()
+        timer = threading.Timer(max(SHORTEST_SECONDS, time.monotonic() - self.begun), self.end)
+        timer.daemon = True
+        timer.start()
+
+    def mark(self, phase):
+        if (self.marks and self.marks[-1][1] == phase) or os.getpid() != self.pid:
+            return
+        cuda = self.torch.cuda
+        stats = [cuda.memory_stats(device) for device in range(cuda.device_count())]
+        self.marks.append(([each.get("allocation.all.allocated", 0) for each in stats], phase))
+
+    def batch(self, loader, read):
+        """The next batch of an iterator over a DataLoader."""
+        if not self.is_over:
+            self.loader = loader
+            return read(loader)
+        if getattr(loader, "is_trained_on", False):
+            self.mark(REST)
+            raise StopIteration
+        loader.batches_read = getattr(loader, "batches_read", 0) + 1
+        if loader.batches_read > BATCHES:
+            raise StopIteration
+        if loader.batches_read == 1:
+            self.has_new_batch = True
+            self.mark(EVALUATION)
+        return read(loader)
+
+    def saving(self):
+        if self.is_over:
+            self.mark(SAVING)
+
+    # From the last recorded step on.
+
+    def is_kept(self, path):
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return False
+        path = os.path.abspath(os.fsdecode(path))
+        return not path.startswith(self.scratch) and not any(part in path for part in CACHES)
+
+    def keep_files(self):
+        """What would be written is not, and nothing is removed; nothing is sent, and no other program started."""
+        sys.addaudithook(self.audit)
+        opened = builtins.open
+
+        @functools.wraps(opened)
+        def open_(file, mode="r", *arguments, **options):
+            writes = any(letter in mode for letter in "wax+")
+            return opened(os.devnull if writes and self.is_kept(file) else file, mode, *arguments, **options)
+
+        builtins.open = io.open = open_
+        for name in ("mkdir", "remove", "unlink", "rmdir", "rename", "replace", "symlink", "link"):
+            setattr(os, name, self.unless_kept(getattr(os, name)))
+        shutil.rmtree = self.unless_kept(shutil.rmtree)
+        os.fsync = lambda _file: None
+
+    def unless_kept(self, change):
+        @functools.wraps(change)
+        def unless_kept(path, *arguments, **options):
+            paths = [path, *arguments[:1]]
+            if not any(self.is_kept(each) for each in paths):
+                return change(path, *arguments, **options)
+            return None
+
+        return unless_kept
+
+    def audit(self, event, arguments):
+        if event == "open" and isinstance(arguments[2], int) and self.is_kept(arguments[0]):
+            if arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
+                raise PermissionError(f"memlab plan keeps {arguments[0]}")
+        elif event == "socket.connect":
+            address = arguments[1]
+            if isinstance(address, tuple) and address[0] not in ("localhost", "127.0.0.1", "::1"):
+                raise PermissionError("memlab plan sends nothing")
+        elif event == "os.system" or (event == "subprocess.Popen" and not is_compiler(arguments[0])):
+            raise PermissionError(f"memlab plan does not run {arguments[0]}")
+
+    def finish(self):
+        """Before the process ends."""
+        if self.is_over and hasattr(sys, "last_value"):
+            self.mark(FAILED)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+    # What is patched when it was imported.
+
+    def patch(self):
+        torch = self.torch
+        loaders = importlib.import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
+        read, reset = loaders.__next__, loaders._reset
+
+        def next_(loader):
+            return self.batch(loader, read)
+
+        def reset_(loader, *arguments, **options):
+            loader.is_trained_on, loader.batches_read = False, 0
+            return reset(loader, *arguments, **options)
+
+        loaders.__next__, loaders._reset = next_, reset_
+        save, state_dict = torch.save, torch.nn.Module.state_dict
+
+        @functools.wraps(save)
+        def save_(what, to, *arguments, **options):
+            self.saving()
+            return save(what, Nowhere() if self.is_over else to, *arguments, **options)
+
+        @functools.wraps(state_dict)
+        def state_dict_(*arguments, **options):
+            self.saving()
+            return state_dict(*arguments, **options)
+
+        torch.save = torch.serialization.save = save_
+        torch.nn.Module.state_dict = state_dict_
+
+    def patch_safetensors(self, safetensors):
+        for name in ("save_file", "save_model"):
+            save = getattr(safetensors, name, None)
+            if save is not None:
+                setattr(safetensors, name, self.unless_over(save))
+
+    def unless_over(self, save):
+        # They would copy the whole model to the host, and take nothing of the card.
+        @functools.wraps(save)
+        def unless_over(*arguments, **options):
+            self.saving()
+            return None if self.is_over else save(*arguments, **options)
+
+        return unless_over
+
+    def patch_trainer(self, callbacks):
+        """Hugging Face's Trainer evaluates and saves after so many steps, which are not run: it does at the epoch's end."""
+        flow = callbacks.DefaultFlowCallback
+        ended = flow.on_epoch_end
+
+        @functools.wraps(ended)
+        def on_epoch_end(callback, args, state, control, **options):
+            control = ended(callback, args, state, control, **options)
+            if self.is_over:
+                evaluates = getattr(args, "eval_strategy", getattr(args, "evaluation_strategy", "no"))
+                control.should_evaluate = getattr(evaluates, "value", evaluates) != "no"
+                control.should_save = getattr(args.save_strategy, "value", args.save_strategy) != "no"
+                args.output_dir, args.push_to_hub = self.scratch, False
+            return control
+
+        flow.on_epoch_end = on_epoch_end
+
+
+def is_compiler(program):
+    name = os.path.basename(os.fsdecode(program or ""))
+    return any(compiler in name for compiler in COMPILERS)
