@@ -25,6 +25,15 @@ pub fn write(out: &mut impl io::Write, command: &str, answer: &Answer, pictures:
     body += "<main>\n";
     body += &verdict(answer);
     body += &tiles(answer);
+    if let Some(sequence) = &answer.sequence {
+        body += "<section id=\"sequence\">\n<h2>Steps of different lengths</h2>\n";
+        body += &tables::sequence(sequence);
+        let _ = writeln!(
+            body,
+            "</section>\n<p>The rest is for steps of length {} only.</p>",
+            format::grouped(sequence.longest)
+        );
+    }
     body += "<section id=\"batches\">\n<h2>Batch size</h2>\n";
     body += &batches::figure(answer, &pictures.batches);
     body += &tables::batches(answer);
@@ -32,6 +41,7 @@ pub fn write(out: &mut impl io::Write, command: &str, answer: &Answer, pictures:
     let batch = answer.peak.batch.map_or(String::new(), |batch| format!(" at batch {}", format::grouped(batch)));
     let _ = writeln!(body, "<h2>The steps{batch}</h2>");
     body += &course::figure(answer, &pictures.course);
+    body += &tables::phases(answer);
     body += &tables::held(answer);
     body += "</section>\n<section id=\"settings\">\n<h2>Settings of the allocator</h2>\n";
     body += &tables::settings(answer);
@@ -58,13 +68,16 @@ fn listed(batches: &[u64]) -> String {
 fn header(command: &str, answer: &Answer) -> String {
     let card = &answer.card;
     let outside = card.context_bytes + answer.library_bytes;
-    let facts = [
+    let mut facts = vec![
         card.name.clone(),
         format!("{} of memory", size(card.bytes)),
         format!("{} of them for PyTorch", size(card.bytes.saturating_sub(outside))),
         format!("context {}{}", if card.context_is_measured { "" } else { "about " }, size(card.context_bytes)),
         format!("libraries {}", size(answer.library_bytes)),
     ];
+    if answer.ranks > 1 {
+        facts.push(format!("rank {} of {}", answer.rank, answer.ranks));
+    }
     let facts: String = facts.iter().map(|fact| format!("<li>{}</li>", name(fact))).collect();
     format!(
         "<header>\n<p class=\"brand\">memlab plan</p>\n<h1>{}</h1>\n<ul class=\"facts\">{facts}</ul>\n</header>\n",

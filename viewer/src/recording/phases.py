@@ -13,6 +13,7 @@ import io
 import os
 import shutil
 import sys
+import tempfile
 import threading
 import time
 
@@ -24,6 +25,8 @@ STEPS_LEFT = 3
 SHORTEST_SECONDS = 20.0
 # Files that are no results of the training.
 CACHES = ("/dev/", "/proc/", "/.cache/", "/.triton/", "/.nv/", "torchinductor", "/pymp-")
+# Events of Python's audit in which files go, also where a library has kept Python's function.
+REMOVALS = ("os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree", "shutil.move")
 # Programs that compilers of kernels run.
 COMPILERS = ("cc", "gcc", "g++", "clang", "ld", "ptxas", "nvcc", "ldconfig", "python")
 
@@ -142,6 +145,8 @@ class Phases:
         if event == "open" and isinstance(arguments[2], int) and self.is_kept(arguments[0]):
             if arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
                 raise PermissionError(f"memlab plan keeps {arguments[0]}")
+        elif event in REMOVALS and any(self.is_kept(each) and not is_temporary(each) for each in arguments[:2]):
+            raise PermissionError(f"memlab plan keeps {arguments[0]}")
         elif event == "socket.connect":
             address = arguments[1]
             if isinstance(address, tuple) and address[0] not in ("localhost", "127.0.0.1", "::1"):
@@ -217,6 +222,11 @@ class Phases:
             return control
 
         flow.on_epoch_end = on_epoch_end
+
+
+def is_temporary(path):
+    """Temporary files remove themselves by functions that they have kept."""
+    return os.path.abspath(os.fsdecode(path)).startswith(tempfile.gettempdir() + os.sep)
 
 
 def is_compiler(program):

@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 
 use crate::format;
-use crate::page::elements::{name, size};
+use crate::page::elements::{name, plural, size};
 use crate::page::table::{Column, Table, bytes, number, rest, text};
 use crate::plan::answer::{Answer, HoldingRow};
+use crate::plan::sequence::SequenceAnswer;
+use crate::text::markup;
 
 /// The most rows of lines and of layers.
 const ROWS: usize = 400;
@@ -41,6 +43,47 @@ pub(super) fn settings(answer: &Answer) -> String {
     }
     let at = answer.peak.batch.map_or(String::new(), |batch| format!(" at batch {}", format::grouped(batch)));
     format!("<p class=\"note\"><code>PYTORCH_ALLOC_CONF</code>, each replayed{at}.</p>\n{}", table.finish(None))
+}
+
+/// The phases, if there are several.
+pub(super) fn phases(answer: &Answer) -> String {
+    if answer.phases.len() < 2 {
+        return String::new();
+    }
+    let head = [("allocated", Column::Number), ("reserved", Column::Number), ("phase", Column::Name)];
+    let mut table = Table::new("phases", &head);
+    for row in &answer.phases {
+        table.row(&[bytes(row.peak_allocated_bytes, None), bytes(row.peak_reserved_bytes, None), text(row.name)]);
+    }
+    format!("<h3>Phases</h3>\n{}", table.finish(None))
+}
+
+/// Orders of lengths, under settings of the allocator.
+pub(super) fn sequence(sequence: &SequenceAnswer) -> String {
+    let head = ["allocated", "reserved", "smallest card", "retries"].map(|title| (title, Column::Number));
+    let words = ["fits", "order", "settings"].map(|title| (title, Column::Name));
+    let mut table = Table::new("sequence", &[&head[..], &words].concat());
+    for row in &sequence.rows {
+        let what = if row.settings.is_empty() { "PyTorch’s default" } else { &row.settings };
+        let today = if row.is_current { "  (today’s)" } else { "" };
+        table.row(&[
+            bytes(row.peak_allocated_bytes, None),
+            bytes(row.peak_reserved_bytes, None),
+            bytes(row.needed_bytes, None),
+            number(row.retries, &format::grouped(row.retries)),
+            text(if row.fits { "yes" } else { "no" }),
+            text(&row.order),
+            text(&format!("{what}{today}")),
+        ]);
+    }
+    let told = format!(
+        "{} of lengths from {} to {}. {}",
+        plural(sequence.steps as u64, "step"),
+        format::grouped(sequence.shortest),
+        format::grouped(sequence.longest),
+        sequence.advice
+    );
+    format!("<p>{}</p>\n{}", markup(&told), table.finish(None))
 }
 
 /// What holds memory at the peak.
