@@ -1,12 +1,21 @@
 """`memlab plan` of trainings that evaluate and save: these phases are planned from the same two small recordings."""
 
+import json
+
 import pytest
-from conftest import PROGRAMS
-from test_plan import peaks, planned
+from conftest import PROGRAMS, PYTHON
+from test_plan import planned
 
 PHASES = PROGRAMS / "planned_phases.py"
 # 48 is recorded as well, being the largest; 20 is not.
 PREDICTED = [20, 48]
+
+
+def peaks(memlab, *program):
+    """What PyTorch's counters say after the program itself has run, by phase and of the whole."""
+    run = memlab.run(PYTHON, *program, simgpu=("--card", "h100"), memory="80GiB", preload=False)
+    assert run.code == 0, run.errors
+    return json.loads(run.output.splitlines()[-1])
 
 
 def compared(memlab, *program):
