@@ -121,7 +121,7 @@ impl PlanFamily {
             let planned = family.run(&sizes, search.settings(), Card::ENDLESS);
             family.peak(&planned, &sizes, search.settings())
         });
-        let PeakView { allocated, step, phase, line, layer, categories, lines, layers } = view;
+        let PeakView { allocated, step, phase, line, layer, categories, lines, layers, stage: _ } = view;
         Ok((
             allocated,
             step,

@@ -306,7 +306,8 @@ fn recorded(options: &Options, card: &PlannedCard, settings: &str) -> anyhow::Re
     };
     let family = Family::of_two((low, first), (high, second)).map_err(|error| bad_input(error.to_string()))?;
     let mut program = Program::new(family);
-    further::record(options, card, settings, &mut recorder, &mut program)?;
+    let asked = further::Asked { batches: &options.predict.0, check: options.check };
+    further::record(&asked, card, settings, &mut recorder, &mut program)?;
     Ok(program)
 }
 

@@ -6,7 +6,6 @@
 
 use memlab_plan::{FAR, Family, Program, Recording};
 
-use super::Options;
 use crate::error::bad_input;
 use crate::plan::answer::{PlannedCard, choice, search_on};
 use crate::recording::{Recorder, Running};
@@ -17,13 +16,21 @@ const MOST: usize = 8;
 /// So often the largest batch is recorded, because the one before it was not the largest.
 const TRIES: usize = 3;
 
+/// What of a plan's options decides.
+pub(super) struct Asked<'o> {
+    /// The batches that are to be shown; empty: a choice.
+    pub(super) batches: &'o [u64],
+    /// Whether the largest batch is recorded, however large it is.
+    pub(super) check: bool,
+}
+
 /// Makes the recordings that a program needs, after the first two.
 ///
 /// # Errors
 ///
 /// If the program fails.
 pub(super) fn record(
-    options: &Options,
+    asked: &Asked<'_>,
     card: &PlannedCard,
     settings: &str,
     recorder: &mut Recorder,
@@ -32,12 +39,12 @@ pub(super) fn record(
     let Some((low, high)) = program.last().recorded_batches() else { return Ok(()) };
     let largest =
         |program: &Program| Ok::<u64, anyhow::Error>(search_on(program, card, settings)?.largest_batch(card.bytes));
-    let asked = &options.predict.0;
+    let Asked { batches: asked, check } = *asked;
     let reach = high.saturating_mul(FAR);
 
     let has_odd_growth = program.has_odd_growth();
     let fitting = largest(program)?;
-    let far = if options.check { fitting } else { asked.iter().copied().max().unwrap_or(fitting).min(reach) };
+    let far = if check { fitting } else { asked.iter().copied().max().unwrap_or(fitting).min(reach) };
     // Batches below the recorded ones take other ways most often.
     let below = asked.iter().copied().filter(|batch| *batch < low).collect();
     record_singles(recorder, program, below)?;
@@ -51,7 +58,7 @@ pub(super) fn record(
         return Ok(());
     }
     program.grows_unevenly();
-    let shown = if asked.is_empty() { choice(low, largest(program)?) } else { asked.clone() };
+    let shown = if asked.is_empty() { choice(low, largest(program)?) } else { asked.to_vec() };
     let recorded = program.recorded_batches();
     let missing = shown.into_iter().filter(|batch| *batch <= reach && !recorded.contains(batch)).take(MOST);
     record_singles(recorder, program, missing.collect())?;
