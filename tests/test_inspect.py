@@ -143,7 +143,7 @@ def test_on_the_gpu_that_is_there(memlab):
     # THEN the steps run on it
     assert run.code == 0, run.errors
     title, parameters = json.loads(run.output)
-    assert title == "Linear, adamw, recorded with batches 2 and 4 on NVIDIA A100-SXM4-40GB" and parameters == 1025 * 4096
+    assert title == "Linear, adamw, recorded with batches 2, 4 and 32 on NVIDIA A100-SXM4-40GB" and parameters == 1025 * 4096
 
 
 def test_the_example(memlab):

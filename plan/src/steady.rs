@@ -79,7 +79,9 @@ impl Family {
         let request = self.request(self.recording.events[position.event], sizes);
         match self.period {
             Some(period) if position.repetition > 0 => {
-                let is_after = position.event >= period.events.1;
+                // Without parts of the program that are meant to follow, what does is the step in which it was ended.
+                let is_meant = !self.recording.stages.begins.is_empty();
+                let is_after = is_meant && position.event >= period.events.1;
                 self.renamed(request, &period, position.repetition, is_after)
             }
             _ => Some(request),
