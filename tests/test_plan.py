@@ -19,7 +19,7 @@ CLOSE = ["trainer", "trainer-lora"]
 PREDICTED = [9, 20, 48]
 
 
-def plan(memlab, *arguments, program=(), env=None):
+def plan(memlab, *arguments, program=(), env=None, timeout=300):
     command = [memlab.command, "plan", *arguments, *(["--", PYTHON, *program] if program else [])]
     return subprocess.run(
         [str(part) for part in command],
@@ -27,7 +27,7 @@ def plan(memlab, *arguments, program=(), env=None):
         text=True,
         cwd=memlab.folder,
         env=memlab.environment(**(env or {})),
-        timeout=300,
+        timeout=timeout,
     )
 
 

@@ -2,12 +2,12 @@
 
 import json
 import random
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import memlab as package
 import numpy
 import pytest
+import test_plan
 import torch
 from conftest import PROGRAMS, PYTHON
 from torch import nn
@@ -22,16 +22,8 @@ def lengths_of_a_training():
     return [chosen.randint(16, 640) for _ in range(60)]
 
 
-def plan(memlab, *arguments, program, env=None):
-    command = [memlab.command, "plan", *arguments, "--", PYTHON, *program]
-    return subprocess.run(
-        [str(part) for part in command],
-        capture_output=True,
-        text=True,
-        cwd=memlab.folder,
-        env=memlab.environment(**(env or {})),
-        timeout=500,
-    )
+def plan(memlab, *arguments, **options):
+    return test_plan.plan(memlab, *arguments, timeout=500, **options)
 
 
 def planned(memlab, kind, lengths, *arguments):

@@ -3,6 +3,7 @@
 //! Nothing that a trace or a program says is trusted: every text goes through [`crate::text::markup`], and the page's own policy
 //! lets no script run but its own and nothing be fetched.
 
+pub(crate) mod axes;
 pub(crate) mod elements;
 pub(crate) mod table;
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::picture::{BOTTOM, HEIGHT, RIGHT, Scale, TOP, WIDTH};
 use crate::format;
+use crate::page::axes::decimal_step;
 use crate::page::elements::{name, size};
 use crate::plan::answer::{Answer, BatchRow};
 
@@ -77,8 +78,7 @@ pub(super) fn figure(answer: &Answer, rows: &[BatchRow]) -> String {
 
 fn axis(svg: &mut String, scale: &Scale, last: u64) {
     let axis = HEIGHT - BOTTOM;
-    let decimal = (0..19).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u64.pow(power)));
-    let step = decimal.into_iter().find(|step| last / step <= 12).unwrap_or(u64::MAX);
+    let step = decimal_step(last, 12);
     for batch in (0..).map(|index| index * step).take_while(|batch| *batch <= last) {
         let x = scale.x(batch as f64);
         let _ = writeln!(

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::format;
+use crate::page::axes::bytes_step;
 
 pub(super) const WIDTH: f64 = 1200.0;
 pub(super) const HEIGHT: f64 = 330.0;
@@ -34,11 +35,7 @@ impl Scale {
             "<svg class=\"timeline plan {class}\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
              aria-label=\"{said}\">\n"
         );
-        // Powers of two, so that a tick is a whole number of its unit.
-        let mut step = 1_u64;
-        while self.top / step as f64 > 6.0 && step < 1 << 62 {
-            step *= 2;
-        }
+        let step = bytes_step(self.top);
         for tick in (0..).map(|index| index * step).take_while(|bytes| (*bytes as f64) < self.top) {
             let y = self.y(tick);
             let _ = writeln!(

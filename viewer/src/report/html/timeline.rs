@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use memlab_trace::{DeviceView, Model, Range, StepView, Timeline};
 
 use crate::format;
+use crate::page::axes::{bytes_step, decimal_step};
 use crate::page::elements::size;
 use crate::text::markup;
 
@@ -205,11 +206,7 @@ fn area(scale: &Scale, columns: &Columns, low: &[u64], high: &[u64]) -> String {
 }
 
 fn grid(svg: &mut String, scale: &Scale, top: f64) {
-    // Powers of two, so that a tick is a whole number of its unit.
-    let mut step = 1_u64;
-    while top / step as f64 > 6.0 && step < 1 << 62 {
-        step *= 2;
-    }
+    let step = bytes_step(top);
     let mut bytes = 0_u64;
     while (bytes as f64) < top {
         let y = scale.y(bytes);
@@ -278,7 +275,7 @@ fn steps(svg: &mut String, scale: &Scale, steps: &[StepView]) {
         y + 8.0
     );
     // A number for every so many of them, round ones.
-    let stride = round(last.index.saturating_add(1), 9);
+    let stride = decimal_step(last.index.saturating_add(1), 9);
     let mut free_from = LEFT - 20.0;
     for step in steps.iter().filter(|step| step.index.is_multiple_of(stride)) {
         let x = scale.x(step.end_time);
@@ -301,12 +298,6 @@ fn steps(svg: &mut String, scale: &Scale, steps: &[StepView]) {
             format::grouped(last.index.saturating_add(1))
         );
     }
-}
-
-/// The least of 1, 2, 5, 10, 20 … that fits into `whole` at most `times`.
-fn round(whole: u64, times: u64) -> u64 {
-    let decimal = (0..19).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u64.pow(power)));
-    decimal.into_iter().find(|step| whole / step <= times).unwrap_or(u64::MAX)
 }
 
 /// The peak and the out-of-memory errors, each with a label in a separate row.
