@@ -4,6 +4,16 @@ use std::collections::BTreeMap;
 
 use crate::sizes::{ROUND_LARGE, round_up};
 
+/// At which addresses a card hands its memory out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Placement {
+    /// In the lowest gap that is large enough, as NVIDIA's driver does as long as nobody else asks it for memory.
+    #[default]
+    LowestGap,
+    /// Anywhere: kernels that are loaded meanwhile, and other libraries, have addresses too. Equal seeds give equal addresses.
+    Scattered(u64),
+}
+
 /// A card as a process sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Card {
@@ -11,15 +21,23 @@ pub struct Card {
     pub total: u64,
     /// What is left for the allocator after the context, libraries and other processes, in bytes.
     pub available: u64,
+    /// At which addresses.
+    pub placement: Placement,
 }
 
 impl Card {
     /// A card that is never full.
-    pub const ENDLESS: Card = Card { total: 1 << 46, available: u64::MAX >> 1 };
+    pub const ENDLESS: Card = Card { total: 1 << 46, available: u64::MAX >> 1, placement: Placement::LowestGap };
 
     /// A card of which `available` bytes are left for the allocator.
     pub fn with_available(total: u64, available: u64) -> Card {
-        Card { total, available }
+        Card { total, available, placement: Placement::LowestGap }
+    }
+
+    /// The same card with other addresses.
+    #[must_use]
+    pub fn placing(self, placement: Placement) -> Card {
+        Card { placement, ..self }
     }
 }
 
@@ -30,13 +48,27 @@ pub(crate) struct CardMemory {
     taken: i64,
     /// Address ranges by their beginning, with their lengths.
     ranges: BTreeMap<u64, u64>,
+    /// How many ranges were placed.
+    placed: u64,
 }
 
 const LOWEST_ADDRESS: u64 = 1 << 32;
 
+/// Segments that are scattered lie so far from each other, or closer if there are very many.
+const PLACE: u64 = 1 << 40;
+const PLACES: u64 = 1 << 22;
+
+/// A number that looks random, the same for the same arguments (SplitMix64).
+fn scattered(seed: u64, index: u64) -> u64 {
+    let mut number = (seed << 32 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
 impl CardMemory {
     pub fn new(card: Card) -> CardMemory {
-        CardMemory { card, taken: 0, ranges: BTreeMap::new() }
+        CardMemory { card, taken: 0, ranges: BTreeMap::new(), placed: 0 }
     }
 
     pub fn total(&self) -> u64 {
@@ -62,11 +94,19 @@ impl CardMemory {
         self.taken = self.taken.saturating_add(change);
     }
 
-    /// Address space for a segment: the lowest gap that is large enough, as NVIDIA's driver chooses it.
+    /// Address space for a segment.
     pub fn address(&mut self, size: u64) -> u64 {
         let size = round_up(size, ROUND_LARGE);
-        let mut address = LOWEST_ADDRESS;
-        for (&begin, &taken) in &self.ranges {
+        let from = match self.card.placement {
+            Placement::LowestGap => LOWEST_ADDRESS,
+            Placement::Scattered(seed) => {
+                self.placed += 1;
+                LOWEST_ADDRESS + scattered(seed, self.placed) % PLACES * PLACE
+            }
+        };
+        // A range that begins below may reach beyond.
+        let mut address = self.ranges.range(..from).next_back().map_or(from, |(begin, taken)| from.max(begin + taken));
+        for (&begin, &taken) in self.ranges.range(from..) {
             if begin - address >= size {
                 break;
             }
@@ -95,6 +135,20 @@ mod tests {
         card.forget_address(first);
         assert_eq!(card.address(22 * MIB), third + 20 * MIB, "too large for the gap");
         assert_eq!([card.address(10 * MIB), card.address(10 * MIB)], [first, first + 10 * MIB]);
+    }
+
+    #[test]
+    fn scattered_ranges_do_not_overlap_and_their_order_depends_on_the_seed() {
+        let order = |seed| {
+            let mut card = CardMemory::new(Card::ENDLESS.placing(Placement::Scattered(seed)));
+            let mut ranges: Vec<(u64, usize)> = (0..100).map(|index| (card.address(20 * MIB), index)).collect();
+            ranges.sort_unstable();
+            assert!(ranges.windows(2).all(|pair| pair[0].0 + 20 * MIB <= pair[1].0));
+            ranges.into_iter().map(|(_, index)| index).collect::<Vec<usize>>()
+        };
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1), order(2));
+        assert_ne!(order(1), (0..100).collect::<Vec<usize>>());
     }
 
     #[test]

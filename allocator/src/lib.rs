@@ -39,7 +39,7 @@ mod settings;
 mod sizes;
 
 pub use allocator::{Allocator, BlockState, SegmentBlock, SegmentState};
-pub use card::Card;
+pub use card::{Card, Placement};
 pub use counters::{Counter, Counters};
 pub use replay::{Outcome, Replayed, replay};
 pub use request::{OutOfMemory, Place, Request, Requests};

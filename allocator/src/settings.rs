@@ -107,6 +107,12 @@ impl Settings {
         Settings { oldest_first: version >= OLDEST_FIRST_SINCE, ..self }
     }
 
+    /// Whether the addresses of segments decide which of free blocks of equal size is taken. (An expandable segment has
+    /// one range of addresses.)
+    pub fn depends_on_addresses(&self) -> bool {
+        !self.oldest_first && !self.expandable_segments
+    }
+
     fn set(&mut self, key: &str, value: &Value) -> Result<(), SettingsError> {
         let wrong = |wanted: &str| SettingsError(format!("{key} takes {wanted}, not '{value}'"));
         let number = || value.text().and_then(|text| text.parse::<u64>().ok());

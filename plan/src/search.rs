@@ -1,6 +1,8 @@
 //! The smallest card, the largest batch.
 
-use memlab_allocator::{Card, Counters, ROUND_LARGE, Settings};
+use std::ops::RangeInclusive;
+
+use memlab_allocator::{Card, Counters, Placement, ROUND_LARGE, Settings};
 
 use crate::family::Family;
 use crate::program::{Families, Program};
@@ -12,6 +14,9 @@ pub const SETTINGS_TO_TRY: [&str; 3] = ["", "expandable_segments:True", "max_spl
 /// These, and what is advised where lengths change.
 pub const SETTINGS_FOR_LENGTHS: [&str; 4] =
     [SETTINGS_TO_TRY[0], SETTINGS_TO_TRY[1], SETTINGS_TO_TRY[2], "roundup_power2_divisions:8"];
+
+/// In how many orders of addresses segments are tried where these decide.
+const PLACEMENTS: u64 = 32;
 
 /// No batch is larger.
 const LARGEST_BATCH: u64 = 1 << 30;
@@ -64,6 +69,22 @@ impl<'f> Search<'f> {
         let planned = family.run(&sizes, &self.settings, Card::ENDLESS);
         let least = least_card(&planned.counters, self.outside, |memory| self.fits_with(family, &sizes, memory));
         Needs { planned, least }
+    }
+
+    /// The least and the most that a batch size may reserve on a card that is never full, in bytes. Up to PyTorch 2.12 it depends
+    /// on the addresses of segments, which nobody knows before a driver has given them: some orders are tried.
+    pub fn reserved_range(&self, batch: Option<u64>, planned: &Planned) -> RangeInclusive<u64> {
+        let reserved = planned.counters.reserved.peak;
+        if !self.settings.depends_on_addresses() {
+            return reserved..=reserved;
+        }
+        let (family, batch) = self.families.at(batch);
+        let sizes = family.sizes(batch);
+        let tried = (0..PLACEMENTS).map(|seed| {
+            let card = Card::ENDLESS.placing(Placement::Scattered(seed));
+            family.run(&sizes, &self.settings, card).counters.reserved.peak
+        });
+        tried.fold(reserved..=reserved, |range, reserved| *range.start().min(&reserved)..=*range.end().max(&reserved))
     }
 
     /// The largest batch that runs on a card with `memory` bytes; 0 if none does.

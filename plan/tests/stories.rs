@@ -156,6 +156,31 @@ fn what_only_the_larger_batch_asks_for_is_counted() {
     assert_eq!(planned.counters.allocated.peak, (30 + 5 + 96 + 11) * MIB);
 }
 
+#[test]
+fn what_addresses_decide_is_a_range() {
+    // GIVEN two segments with 8 MiB in use and 12 MiB free, and a request of 8 MiB that either has room for
+    let mut program = Script::new();
+    let [first, first_rest, _second, second_rest] = [8, 11, 8, 11].map(|size| program.allocate(size * MIB));
+    program.free(first_rest);
+    program.free(second_rest);
+    program.allocate(8 * MIB);
+    // Then 20 MiB, for which the first segment has room if the request went to the second.
+    program.free(first);
+    program.allocate(20 * MIB);
+    let family = Family::of_one(program.recording);
+    // WHEN it is planned for a PyTorch that looks at addresses, one with a single range of addresses, and one that does not look
+    let range = |settings: &str, version| {
+        let search = Search::new(&family, Settings::parse(settings).unwrap().for_torch(version), 0);
+        let range = search.reserved_range(None, &search.needs(None).planned);
+        (range.start() / MIB, range.end() / MIB)
+    };
+    // THEN only the first has a range
+    assert_eq!(range("", (2, 12)), (40, 60));
+    assert_eq!(range("", (2, 13)), (60, 60));
+    let (least, most) = range("expandable_segments:True", (2, 12));
+    assert_eq!(least, most);
+}
+
 /// As `training`, but each step begins with another request, which is gone before the batch comes.
 fn training_with_scratch(batch: u64, sample: u64) -> Recording {
     let mut program = Script::new();

@@ -30,6 +30,7 @@ impl AllocatorModel {
         let card = Card {
             total: total.unwrap_or(Card::ENDLESS.total),
             available: available.unwrap_or(Card::ENDLESS.available),
+            ..Card::ENDLESS
         };
         let settings = torch.map_or(settings.clone(), |version| settings.for_torch(version));
         Ok(AllocatorModel { allocator: parking_lot::Mutex::new(Allocator::new(settings, card)) })

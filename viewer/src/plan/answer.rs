@@ -56,6 +56,8 @@ pub struct BatchRow {
     pub peak_allocated_bytes: u64,
     /// `torch.cuda.max_memory_reserved()` on a card that is never full.
     pub peak_reserved_bytes: u64,
+    /// Between which two figures that is: up to PyTorch 2.12 it depends on addresses that the driver chooses.
+    pub peak_reserved_range_bytes: [u64; 2],
     /// The least memory of a card on which it runs, context and libraries included.
     pub needed_bytes: u64,
     /// Whether that is no more than the card has.
@@ -185,7 +187,7 @@ impl Answer {
                 .into_iter()
                 .chain(advice(largest, &tried, card.bytes, &needs, &peak))
                 .collect(),
-            warnings: warnings(question, family, &needs, shown),
+            warnings: warnings(question, family, &needs, shown).into_iter().chain(placement(&batches)).collect(),
             batches,
             phases,
             peak: names.peak(shown, &peak),
@@ -199,18 +201,21 @@ impl Answer {
 }
 
 /// What a batch size needs, as a row.
-pub(super) fn row(card: &PlannedCard, batch: Option<u64>, needs: &Needs) -> BatchRow {
+pub(super) fn row(card: &PlannedCard, search: &Search, batch: Option<u64>) -> BatchRow {
+    let needs = search.needs(batch);
+    let range = search.reserved_range(batch, &needs.planned);
     BatchRow {
         batch,
         peak_allocated_bytes: needs.planned.counters.allocated.peak,
         peak_reserved_bytes: needs.planned.counters.reserved.peak,
+        peak_reserved_range_bytes: [*range.start(), *range.end()],
         needed_bytes: needs.least,
         fits: needs.least <= card.bytes,
     }
 }
 
 fn rows(question: &Question, search: &Search, largest: Option<u64>) -> Vec<BatchRow> {
-    let row = |batch: Option<u64>| row(&question.card, batch, &search.needs(batch));
+    let row = |batch: Option<u64>| row(&question.card, search, batch);
     let recorded = question.program.recorded_batches();
     let Some(low) = recorded.first().copied() else { return vec![row(None)] };
     let batches = match &question.batches[..] {
@@ -358,6 +363,25 @@ fn warnings(question: &Question, family: &Family, needs: &Needs, shown: Option<u
     warnings.extend(read_backs(family));
     warnings.extend(family.recording.model.warnings().iter().cloned());
     warnings
+}
+
+/// What depends on addresses, if anything does.
+fn placement(rows: &[BatchRow]) -> Option<String> {
+    let open = rows.iter().filter(|row| row.peak_reserved_range_bytes[0] < row.peak_reserved_range_bytes[1]);
+    let open: Vec<String> = open
+        .map(|row| {
+            let [least, most] = row.peak_reserved_range_bytes.map(|bytes| format::bytes(bytes, Units::Auto));
+            let batch = row.batch.map_or(String::new(), |batch| format!(" at batch {batch}"));
+            format!("{least} to {most}{batch}")
+        })
+        .collect();
+    (!open.is_empty()).then(|| {
+        format!(
+            "up to version 2.12, PyTorch chooses among free blocks of equal size by their addresses, which the driver gives: what is \
+             reserved may be {}",
+            open.join(", ")
+        )
+    })
 }
 
 /// The lines that read values back, if there are any.

@@ -31,7 +31,7 @@ impl Pictures {
         let batches = if answer.largest_batch.is_some() { chosen(answer) } else { Vec::new() };
         let (family, in_family) = program.at(answer.peak.batch);
         Ok(Pictures {
-            batches: batches.into_iter().map(|batch| row(card, Some(batch), &today.needs(Some(batch)))).collect(),
+            batches: batches.into_iter().map(|batch| row(card, &today, Some(batch))).collect(),
             course: family.course(&family.sizes(in_family), today.settings(), STRETCHES),
         })
     }
