@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from memlab import allocator
+    from memlab.accumulation import accumulate
     from memlab.annotation import annotate
     from memlab.batch_search import find_batch
     from memlab.chunking import chunk
@@ -60,6 +61,7 @@ __all__ = [
     "NotEnoughGPURam",
     "Plan",
     "SampleError",
+    "accumulate",
     "allocator",
     "annotate",
     "chunk",
@@ -99,6 +101,7 @@ _MODULES = {
     "NotEnoughGPURam": "config",
     "Plan": "plan",
     "SampleError": "feeding",
+    "accumulate": "accumulation",
     "allocator": "allocator",
     "annotate": "annotation",
     "chunk": "chunking",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
 from memlab.config import NotEnoughGPURam
 
 __all__ = ["find_batch"]
@@ -78,9 +78,9 @@ def _runs(run: Callable[[int], Any], size: int) -> bool:
     try:
         run(size)
     except Exception as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
-        _drop_frames(error)
+        drop_frames(error)
         return False
     else:
         return True
@@ -88,27 +88,3 @@ def _runs(run: Callable[[int], Any], size: int) -> bool:
         gc.collect()
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """The error, and those that it was raised from or while handling."""
-    chain: list[BaseException] = []
-    left: list[BaseException | None] = [error]
-    while left:
-        one = left.pop()
-        if one is not None and one not in chain:
-            chain.append(one)
-            left += [one.__cause__, one.__context__]
-    return chain
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    # `torch.OutOfMemoryError` since 2.5; this is the same class in all versions.
-    return any(isinstance(one, torch.cuda.OutOfMemoryError) for one in _chain(error))
-
-
-def _drop_frames(error: BaseException) -> None:
-    """Frees what the frames of the failed call hold, also if something keeps the error."""
-    for one in _chain(error):
-        traceback.clear_frames(one.__traceback__)
-        one.__traceback__ = None

@@ -65,6 +65,11 @@ TABLE = (
         needs_cuda=True,
     ),
     PrivateName("torch.Tensor._version", "whether an operation has written to a tensor"),
+    PrivateName(
+        "torch.Tensor._post_accumulate_grad_hooks",
+        "whether something runs whenever a gradient is complete",
+        without="memlab.accumulate does not refuse such models, and their hooks run after each piece",
+    ),
     PrivateName("torch.Tensor._backward_hooks", "whether a tensor that is loaded already refuses gradients"),
     PrivateName(
         "torch._C._autograd._top_saved_tensors_default_hooks",
@@ -184,6 +189,11 @@ def versions_of(tensors: list[Tensor]) -> list[int]:
 def has_gradient_hook(tensor: Tensor) -> bool:
     """Whether `Tensor.register_hook` was called on it."""
     return bool(tensor._backward_hooks)
+
+
+def has_accumulation_hook(tensor: Tensor) -> bool:
+    """Whether `Tensor.register_post_accumulate_grad_hook` was called on it."""
+    return bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
 def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]] | None:

@@ -1,0 +1,68 @@
+"""Which way a batch can be computed in pieces: decided by looking at the model and the loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from memlab._batches.criteria import Mean
+from memlab._paging.torch_private import BatchNorm, has_accumulation_hook
+
+
+class Way(Enum):
+    """How a batch is computed in pieces."""
+
+    #: Each piece goes forward and backward, with its part of the loss.
+    MICRO_BATCHES = "micro-batches"
+    #: All pieces go forward, the loss sees all outputs, and each piece goes forward and backward.
+    REPLAY = "replay"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way, and why."""
+
+    way: Way
+    reason: str
+    mean: Mean | None = None
+
+
+def choose(loss_fn: Any) -> Choice:
+    """The way for a loss."""
+    mean = Mean.of(loss_fn)
+    if mean is not None:
+        kind = "sum" if mean.is_sum else "mean"
+        return Choice(Way.MICRO_BATCHES, f"{mean.name} is a {kind}: pieces are weighted", mean)
+    name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+    return Choice(Way.REPLAY, f"{name} may look at all samples together")
+
+
+def why_not_in_pieces(model: nn.Module) -> str | None:
+    """Why pieces of a batch would not add up to the whole, and what to do; None if nothing is known to be in the way."""
+    for name, module in model.named_modules():
+        if module.training and isinstance(module, BatchNorm):
+            return (
+                f"{name or 'the model'} is a {type(module).__name__} in training, which mixes all samples of a batch: "
+                "pieces would have other statistics. Put such layers into eval mode to keep their statistics as they are, "
+                "replace them (GroupNorm, LayerNorm), or allow statistics of each piece with exact=False"
+            )
+    return None
+
+
+def refuse_unsupported(model: nn.Module) -> None:
+    """Raises RuntimeError for what pieces cannot be right with, however they are computed."""
+    if isinstance(model, DistributedDataParallel):
+        raise RuntimeError(
+            "memlab.accumulate does not synchronise the ranks of DistributedDataParallel: give the module within it "
+            "(model.module), and average the gradients afterwards"
+        )
+    hooked = next((name for name, parameter in model.named_parameters() if has_accumulation_hook(parameter)), None)
+    if hooked is not None:
+        raise RuntimeError(
+            f"{hooked} has a hook that runs when its gradient is complete (register_post_accumulate_grad_hook), as where "
+            "the optimizer steps within backward: it would run after each piece. Step after the whole batch instead"
+        )

@@ -1,0 +1,92 @@
+"""Batches in nested containers: their samples, pieces of them, and results put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memlab._paging.torch_private import tree_flatten, tree_unflatten
+
+
+class Samples:
+    """What a model is given: tensors in tuples, lists and dictionaries, whose first dimension is the batch.
+
+    Tensors with another first dimension, numbers and texts belong to every sample.
+
+    >>> samples = Samples({"tokens": torch.arange(6).reshape(3, 2), "scale": 0.5})
+    >>> len(samples), samples.piece(range(1, 3))
+    (3, {'tokens': tensor([[2, 3],
+            [4, 5]]), 'scale': 0.5})
+    """
+
+    def __init__(self, values: Any) -> None:
+        if isinstance(values, Mapping) and not isinstance(values, dict):
+            values = dict(values)  # A tokenizer's, which PyTorch takes for one value.
+        self.leaves, self._form = tree_flatten(values)
+        tensors = [leaf for leaf in self.leaves if isinstance(leaf, Tensor) and leaf.dim() > 0]
+        if not tensors:
+            raise ValueError("a batch must have a tensor whose first dimension is its samples")
+        self._count = tensors[0].shape[0]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def is_cut(self, leaf: Any) -> bool:
+        """Whether it has a row for each sample."""
+        return isinstance(leaf, Tensor) and leaf.dim() > 0 and leaf.shape[0] == self._count
+
+    def piece(self, rows: range, device: torch.device | None = None) -> Any:
+        """Some samples, as the whole was given; on a device if one is named."""
+        return self.filled([self._taken(leaf, rows, device) for leaf in self.leaves])
+
+    def filled(self, leaves: Sequence[Any]) -> Any:
+        """Other values in the same containers."""
+        return tree_unflatten(list(leaves), self._form)
+
+    def _taken(self, leaf: Any, rows: range, device: torch.device | None) -> Any:
+        if self.is_cut(leaf) and len(rows) < self._count:
+            leaf = leaf[rows.start : rows.stop]
+        if device is not None and isinstance(leaf, Tensor):
+            leaf = leaf.to(device, non_blocking=True)
+        return leaf
+
+
+def call(function: Any, values: Any) -> Any:
+    """Calls it: with a tuple's or list's values one by one, with a dictionary's by their names, or with the one value."""
+    if isinstance(values, dict):
+        return function(**values)
+    if isinstance(values, (tuple, list)):
+        return function(*values)
+    return function(values)
+
+
+def joined(results: Sequence[Any], pieces: Sequence[range]) -> Any:
+    """The results of pieces as that of the whole.
+
+    Raises:
+        ValueError: a result has no row for each sample.
+    """
+    flat = [tree_flatten(result) for result in results]
+    leaves = [_joined_leaf(parts, pieces) for parts in zip(*(leaves for leaves, _ in flat), strict=True)]
+    return tree_unflatten(leaves, flat[0][1])
+
+
+def _joined_leaf(parts: Sequence[Any], pieces: Sequence[range]) -> Any:
+    first = parts[0]
+    if not isinstance(first, Tensor):
+        if type(first).__module__.partition(".")[0] in ("builtins", "torch"):
+            return first
+        raise ValueError(
+            f"the model returns a {type(first).__name__}, of which memlab does not know the part of each sample"
+            + (": call the model with use_cache=False" if "Cache" in type(first).__name__ else "")
+        )
+    if any(part.dim() == 0 or part.shape[0] != len(rows) for part, rows in zip(parts, pieces, strict=True)):
+        raise ValueError(
+            f"the model returns a tensor of shape {tuple(first.shape)} for {len(pieces[0])} samples. Its first dimension "
+            "must be the samples, so that the results of pieces can be put together. If it is the model's own loss, have "
+            "the model return its outputs, and give the loss as loss_fn"
+        )
+    return torch.cat([*parts]) if len(parts) > 1 else first

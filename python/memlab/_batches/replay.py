@@ -1,0 +1,207 @@
+"""Replay: outputs of the whole batch in the memory of a piece, for losses that look at all samples.
+
+All pieces go forward without a graph. The loss sees their outputs together, and gives the gradient of each. In backward each
+piece goes forward once more, with the same random numbers and buffers, and backward with its part of these gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
+from memlab._batches.inputs import InputGradients
+from memlab._batches.nested import Samples, call, joined
+from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
+from memlab._batches.pieces import run_pieces
+from memlab._batches.sizing import FixedSize, Sizing
+from memlab._batches.state import Autocast, Buffers, RandomState
+from memlab._paging.torch_private import tree_flatten, tree_unflatten
+
+# Models whose second forward gave the outputs of the first.
+_SAME_TWICE: WeakSet[nn.Module] = WeakSet()
+
+
+class Replay:
+    """One batch through a model: outputs of all samples now, backward later."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        samples: Samples,
+        device: torch.device,
+        sizing: Sizing,
+        refuse: Callable[[str], None] | None,
+    ) -> None:
+        self._model = model
+        self._samples = samples
+        self._device = device
+        self._sizing = sizing
+        self._refuse = refuse
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._autocast = Autocast()
+        # By the first sample of a piece: its samples, and the random numbers before and after its forward.
+        self._pieces: list[range] = []
+        self._random: list[RandomState] = []
+
+    def outputs(self) -> Any:
+        """What the model returns for the whole batch. Its backward adds to the gradients of the model's parameters."""
+        first = [leaf for leaf in self._samples.leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
+        needs_graph = torch.is_grad_enabled() and bool(first or self._parameters)
+        if not needs_graph:
+            return self._forward()
+        # An output has a graph if something that it was made of has one: here nothing else may have.
+        anchor = torch.empty(0, requires_grad=True)
+        form: list[Any] = []
+        leaves = _Replayed.apply(self, form, anchor, *first)
+        return tree_unflatten(list(leaves), form[0])
+
+    def _find_size(self) -> None:
+        """Tries sizes: once outputs are there, pieces cannot be other ones. Nothing is left of these tries."""
+        while (size := self._sizing.trial(len(self._samples))) is not None:
+            buffers, random = Buffers(self._model), RandomState({self._device})
+            failed: Exception | None = None
+            try:
+                with self._sizing.measured(size), torch.enable_grad(), self._autocast.again():
+                    results, _ = tree_flatten(call(self._model, self._samples.piece(range(size), self._device)))
+                    outputs = [one for one in results if isinstance(one, Tensor) and one.requires_grad]
+                    nothing = [torch.zeros_like(one) for one in outputs]
+                    torch.autograd.grad(outputs, self._parameters, nothing, allow_unused=True)
+                    del results, outputs, nothing
+            except Exception as error:
+                if not is_out_of_memory(error) or size == 1:
+                    raise
+                failed = error
+            finally:
+                buffers.set_before()
+                random.restore()
+            if failed is not None:
+                drop_frames(failed)
+                self._sizing.failed(size)
+
+    def _forward(self) -> Any:
+        """All pieces without a graph."""
+        self._find_size()
+        count = len(self._samples)
+        results = []
+        self._buffers = Buffers(self._model)
+        devices = {self._device}
+        begin = 0
+        while begin < count:
+            rows = range(begin, begin + self._sizing.size(count - begin))
+            self._random.append(RandomState(devices))
+            with torch.no_grad():
+                results.append(call(self._model, self._samples.piece(rows, self._device)))
+            if self._refuse is not None and (name := self._buffers.rewind()) is not None:
+                self._refuse(name)
+            self._pieces.append(rows)
+            begin = rows.stop
+        self._after = RandomState(devices)
+        if self._refuse is None:
+            self._buffers.keep_after()
+        self._buffers.set_after()
+        return joined(results, self._pieces)
+
+    def backward(self, leaves: Sequence[Any], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Each piece forward and backward, with the gradients of the outputs; returns those of inputs that want one."""
+        now = RandomState({self._device})
+        inputs = InputGradients(self._samples)
+        sums = WideSums(self._parameters) if len(self._pieces) >= PIECES_FOR_SUMS else None
+        try:
+            for index, rows in enumerate(self._pieces):
+                self._buffers.set_before()
+                self._piece_backward(index, rows, leaves, gradients, inputs)
+                if sums is not None:
+                    sums.take()
+        finally:
+            if sums is not None:
+                sums.give_back()
+            self._buffers.set_after()
+            now.restore()
+        _SAME_TWICE.add(self._model)
+        return inputs.whole()
+
+    def _piece_backward(
+        self,
+        index: int,
+        rows: range,
+        leaves: Sequence[Any],
+        gradients: Sequence[Tensor | None],
+        inputs: InputGradients,
+    ) -> None:
+        random = self._random[index]
+        after = self._random[index + 1] if index + 1 < len(self._random) else self._after
+
+        def work(part: range, wanted: Sequence[Tensor] | None) -> None:
+            part = range(rows.start + part.start, rows.start + part.stop)
+            random.restore()
+            piece = inputs.piece(part, self._device)
+            with torch.enable_grad(), self._autocast.again():
+                results, _ = tree_flatten(call(self._model, piece))
+            if self._model not in _SAME_TWICE:
+                _check_same(leaves, results, part)
+            pairs = [
+                (result, gradient[part.start : part.stop])
+                for result, gradient in zip(results, gradients, strict=True)
+                if isinstance(result, Tensor) and result.requires_grad and gradient is not None
+            ]
+            if pairs:
+                with Autocast.off():
+                    torch.autograd.backward(*zip(*pairs, strict=True), inputs=inputs.beside(wanted))
+            inputs.take(part)
+
+        try:
+            # A piece whose forward draws random numbers cannot be halved: they would be others.
+            if random == after:
+                run_pieces(len(rows), FixedSize(len(rows)), self._parameters, work, lambda: None)
+            else:
+                work(range(len(rows)), None)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self._sizing.failed(len(rows))
+            raise torch.cuda.OutOfMemoryError(
+                f"{error}\nmemlab: backward of {len(rows)} samples did not fit, after the loss was computed from their "
+                f"outputs. The next batch is computed in pieces of {max(len(rows) // 2, 1)}. Drop the gradients of this one "
+                "(zero_grad)"
+            ) from error
+
+
+class _Replayed(torch.autograd.Function):
+    """A model's outputs, whose backward is `Replay.backward`."""
+
+    @staticmethod
+    def forward(ctx: Any, replay: Replay, form: list[Any], anchor: Tensor, *inputs: Tensor) -> tuple[Any, ...]:
+        leaves, shape = tree_flatten(replay._forward())
+        form.append(shape)
+        ctx.replay = replay
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(
+            *[leaf for leaf in leaves if isinstance(leaf, Tensor) and not leaf.dtype.is_floating_point]
+        )
+        ctx.leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return tuple(leaves)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return (None, None, None, *ctx.replay.backward(ctx.leaves, gradients))
+
+
+def _check_same(first: Sequence[Any], again: Sequence[Any], rows: range) -> None:
+    """Raises RuntimeError if a piece's second forward gave something else than the first."""
+    for whole, result in zip(first, again, strict=True):
+        if not isinstance(whole, Tensor) or not whole.dtype.is_floating_point:
+            continue
+        one, other = whole[rows.start : rows.stop].double(), result.detach().double()
+        if not bool((one - other).norm() <= 0.02 * one.norm() + 1e-12) and bool(one.isfinite().all()):
+            raise RuntimeError(
+                "the model gives other outputs when the same samples go through it again, with the same random numbers and "
+                "buffers: it keeps something between forwards (a cache, a counter, its own random numbers). Gradients would "
+                "be wrong, so none were added"
+            )

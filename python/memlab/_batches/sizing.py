@@ -1,0 +1,120 @@
+"""How many samples a piece of a batch has: as many as fit, by what smaller pieces took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+from weakref import ref
+
+import torch
+from torch import nn
+
+from memlab._batches.gradients import WideSums
+
+# What is left free for fragmentation.
+_SPARE = 0.08
+# A piece is at most so many times larger than the largest that was measured.
+_BOLDNESS = 8
+# So close to a size that was measured, another is as good as measured.
+_CLOSE = 1.25
+
+
+class Sizing(Protocol):
+    """Says how large the next piece is."""
+
+    def size(self, left: int) -> int:
+        """The number of samples of the next piece, of `left` that have not been computed."""
+
+    def measured(self, size: int) -> AbstractContextManager[None]:
+        """A context in which a piece of this size runs forward and backward."""
+
+    def trial(self, left: int) -> int | None:
+        """A size to be tried and measured first, where pieces cannot grow as they go; None: enough is known."""
+
+    def failed(self, size: int) -> None:
+        """A piece of this size ran out of memory."""
+
+
+class FixedSize:
+    """Pieces of the size that the caller has asked for, and a remainder."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def size(self, left: int) -> int:
+        return min(self._size, left)
+
+    @contextmanager
+    def measured(self, size: int) -> Iterator[None]:
+        yield
+
+    def trial(self, left: int) -> int | None:
+        return None
+
+    def failed(self, size: int) -> None:
+        self._size = max(size // 2, 1)
+
+
+class MeasuredSize:
+    """As many samples as fit. The first pieces are small, and measured: what they take grows linearly with their samples.
+
+    Measuring resets PyTorch's peak counters, as long as pieces grow.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device, memory: int | None) -> None:
+        # Not the model itself: this is kept as long as the model is.
+        self._model = ref(model)
+        self._device = device
+        self._memory = memory
+        # Bytes that are gone after a piece, at its peak, by its size.
+        self._taken: dict[int, int] = {}
+        self._limit: int | None = None
+
+    def size(self, left: int) -> int:
+        """Pieces are as equal as possible, so that the last is not a small one that leaves the GPU idle."""
+        largest = max(self._largest(), 1)
+        return -(-left // -(-left // largest)) if left > largest else left
+
+    def _largest(self) -> int:
+        if len(self._taken) < 2:
+            largest = 1 + len(self._taken)
+        else:
+            (small, small_bytes), (large, large_bytes) = sorted(self._taken.items())[-2:]
+            sample_bytes = max(large_bytes - small_bytes, 1) / (large - small)
+            fitting = large + int((self._room() - large_bytes) / sample_bytes)
+            largest = min(max(fitting, 1), large * _BOLDNESS)
+        return largest if self._limit is None else min(largest, self._limit)
+
+    def _room(self) -> int:
+        """Bytes that a piece may take now."""
+        allocated = torch.cuda.memory_allocated(self._device)
+        free, _ = torch.cuda.mem_get_info(self._device)
+        room = free + torch.cuda.memory_reserved(self._device) - allocated
+        if self._memory is not None:
+            room = min(room, self._memory - allocated)
+        return int(room * (1 - _SPARE)) - self._gradients_to_come()
+
+    def _gradients_to_come(self) -> int:
+        """Bytes of gradients, and of their sums in float32, that pieces leave behind."""
+        model = self._model()
+        parameters = [] if model is None else [one for one in model.parameters() if one.requires_grad]
+        missing = sum(one.nbytes for one in parameters if one.grad is None)
+        return missing + WideSums.bytes_for(parameters)
+
+    @contextmanager
+    def measured(self, size: int) -> Iterator[None]:
+        if size <= max(self._taken, default=0):
+            yield
+            return
+        torch.cuda.reset_peak_memory_stats(self._device)
+        yield
+        peak = torch.cuda.max_memory_allocated(self._device)
+        self._taken[size] = peak - torch.cuda.memory_allocated(self._device)
+
+    def trial(self, left: int) -> int | None:
+        size = self.size(left)
+        return size if size > max(self._taken, default=0) * _CLOSE else None
+
+    def failed(self, size: int) -> None:
+        self._limit = max(size // 2, 1)

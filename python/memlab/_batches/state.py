@@ -1,0 +1,124 @@
+"""What a forward leaves behind beside its results: the state of random numbers, and buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from memlab._paging.torch_private import versions_of
+
+
+class RandomState:
+    """The states of the random numbers on the CPU and on some devices."""
+
+    def __init__(self, devices: Iterable[torch.device]) -> None:
+        self._devices = [device for device in devices if device.type == "cuda"]
+        self._cpu = torch.get_rng_state()
+        self._cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
+
+    def restore(self) -> None:
+        """What is drawn next is what was drawn after this was made."""
+        torch.set_rng_state(self._cpu)
+        for device, state in zip(self._devices, self._cuda, strict=True):
+            torch.cuda.set_rng_state(state, device)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RandomState):
+            return NotImplemented
+        pairs = zip([self._cpu, *self._cuda], [other._cpu, *other._cuda], strict=True)
+        return all(torch.equal(one, another) for one, another in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Autocast:
+    """The autocast that is in force, for a thread in which it is not."""
+
+    def __init__(self) -> None:
+        self._modes = [
+            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+            for kind in ("cpu", "cuda")
+            if kind == "cpu" or torch.cuda.is_available()
+        ]
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Runs a block with it. Weights that were cast before are cast again: older versions of PyTorch (2.4) would take
+        those that were cast without a graph, and their gradients would be lost."""
+        torch.clear_autocast_cache()
+        with ExitStack() as stack:
+            for kind, dtype, enabled in self._modes:
+                stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
+            yield
+
+    @staticmethod
+    @contextmanager
+    def off() -> Iterator[None]:
+        """Runs a block without autocast, as PyTorch wants it for backward."""
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            yield
+
+
+# Which of a model's buffers its forward writes while these of its modules train, by the model.
+_WRITTEN: WeakKeyDictionary[nn.Module, tuple[list[bool], list[str]]] = WeakKeyDictionary()
+
+
+class Buffers:
+    """A model's buffers around the pieces of a batch: each piece finds them as the whole batch would have."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._training = [module.training for module in model.modules()]
+        named = dict(model.named_buffers())
+        training, known = _WRITTEN.get(model, (None, []))
+        is_known = training == self._training
+        self._named = {name: named[name] for name in known if name in named} if is_known else named
+        self._versions = versions_of(list(self._named.values()))
+        self._before = {name: buffer.detach().clone() for name, buffer in self._named.items()}
+        self._after: dict[str, Tensor] | None = None
+
+    def rewind(self) -> str | None:
+        """Called after a piece: sets them back for the next. Returns the name of one that depends on the samples: what is in
+        it is not what the first piece left there."""
+        if self._after is None:
+            versions = versions_of(list(self._named.values()))
+            written = [
+                name for name, before, after in zip(self._named, self._versions, versions, strict=True) if before != after
+            ]
+            if _WRITTEN.get(self._model, (None,))[0] != self._training:
+                _WRITTEN[self._model] = (self._training, written)
+            self._named = {name: self._named[name] for name in written}
+            self._before = {name: self._before[name] for name in written}
+            self.keep_after()
+            different = None
+        else:
+            pairs = ((name, buffer, self._after[name]) for name, buffer in self._named.items())
+            different = next((name for name, buffer, after in pairs if not _same(buffer, after)), None)
+        self.set_before()
+        return different
+
+    def keep_after(self) -> None:
+        """As they are now, they are after the batch."""
+        self._after = {name: buffer.detach().clone() for name, buffer in self._named.items()}
+
+    def set_before(self) -> None:
+        """As before the batch."""
+        self._set(self._before)
+
+    def set_after(self) -> None:
+        """As after the batch: as the first piece left them, if they do not depend on the samples."""
+        if self._after is not None:
+            self._set(self._after)
+
+    def _set(self, values: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, buffer in self._named.items():
+                buffer.copy_(values[name])
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, equal_nan=True) if one.is_floating_point() else torch.equal(one, other)

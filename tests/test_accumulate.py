@@ -1,0 +1,565 @@
+"""`memlab.accumulate`: the gradients of the whole batch, from pieces."""
+
+import copy
+import functools
+import itertools
+import json
+
+import memlab as package
+import pytest
+import torch
+from conftest import PROGRAMS, PYTHON
+from torch import nn
+from torch.nn import functional
+
+BATCH, CLASSES = 13, 5
+# Even but for a remainder, uneven, and with a remainder of one sample.
+PIECES = [5, 4, 6, 1]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_double_precision():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def numbers(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def model_for(outputs):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(7, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, outputs))
+
+
+IMAGES = torch.randn(BATCH, 7, generator=numbers(1), dtype=torch.float64)
+LABELS = torch.randint(0, CLASSES, (BATCH,), generator=numbers(2))
+# The first five are ignored, so that with pieces of 4 or 5 there is one without any target.
+SOME_IGNORED = LABELS.where(torch.arange(BATCH) >= 5, -100)
+WEIGHTS = torch.tensor([0.3, 2.0, 1.0, 0.7, 1.9], dtype=torch.float64)
+VALUES = torch.randn(BATCH, CLASSES, generator=numbers(3), dtype=torch.float64)
+SHARES = torch.rand(BATCH, CLASSES, generator=numbers(4), dtype=torch.float64).softmax(-1)
+SIGNS = torch.randint(0, 2, (BATCH,), generator=numbers(5)) * 2 - 1
+ZEROS_AND_ONES = torch.randint(0, 2, (BATCH, CLASSES), generator=numbers(6)).double()
+
+
+class Given(nn.Module):
+    """A model whose outputs, of one tensor, go to a criterion in the form that this wants."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.inner, self.form = model_for(CLASSES), form
+
+    def forward(self, x):
+        return self.form(self.inner(x))
+
+
+def same(outputs):
+    return outputs
+
+
+def three(outputs):
+    return outputs, outputs.flip(1), outputs.roll(1, 1)
+
+
+def two(outputs):
+    return outputs, outputs.flip(1)
+
+
+def two_numbers(outputs):
+    return outputs[:, 0], outputs[:, 1]
+
+
+CRITERIA = {
+    "cross entropy": (nn.CrossEntropyLoss(), same, LABELS),
+    "cross entropy, ignored": (nn.CrossEntropyLoss(), same, SOME_IGNORED),
+    "cross entropy, weights": (nn.CrossEntropyLoss(weight=WEIGHTS), same, SOME_IGNORED),
+    "cross entropy, smoothing": (nn.CrossEntropyLoss(label_smoothing=0.1), same, SOME_IGNORED),
+    "cross entropy, weights and smoothing": (nn.CrossEntropyLoss(weight=WEIGHTS, label_smoothing=0.1), same, SOME_IGNORED),
+    "cross entropy, probabilities": (nn.CrossEntropyLoss(weight=WEIGHTS, label_smoothing=0.1), same, SHARES),
+    "cross entropy, sum": (nn.CrossEntropyLoss(reduction="sum"), same, SOME_IGNORED),
+    "cross entropy, function": (functools.partial(functional.cross_entropy, ignore_index=2), same, LABELS),
+    "negative log-likelihood": (nn.NLLLoss(weight=WEIGHTS), lambda x: x.log_softmax(-1), SOME_IGNORED),
+    "divergence by sample": (nn.KLDivLoss(reduction="batchmean"), lambda x: x.log_softmax(-1), SHARES),
+    "divergence": (nn.KLDivLoss(), lambda x: x.log_softmax(-1), SHARES),
+    "squares": (nn.MSELoss(), same, VALUES),
+    "differences": (nn.L1Loss(), same, VALUES),
+    "huber": (nn.HuberLoss(delta=0.5), same, VALUES),
+    "smooth differences": (nn.SmoothL1Loss(), same, VALUES),
+    "binary": (nn.BCELoss(), torch.sigmoid, SHARES),
+    "binary with logits": (nn.BCEWithLogitsLoss(pos_weight=WEIGHTS), same, SHARES),
+    "poisson": (nn.PoissonNLLLoss(), same, VALUES.abs()),
+    "gaussian": (nn.GaussianNLLLoss(), same, (VALUES, VALUES.square() + 0.1)),
+    "hinge": (nn.HingeEmbeddingLoss(), lambda x: x[:, 0], SIGNS),
+    "soft margin": (nn.SoftMarginLoss(), lambda x: x[:, 0], SIGNS),
+    "labels": (nn.MultiLabelSoftMarginLoss(weight=WEIGHTS), same, ZEROS_AND_ONES),
+    "labels, margin": (nn.MultiLabelMarginLoss(), same, torch.stack([LABELS, *[torch.full_like(LABELS, -1)] * 4], 1)),
+    "margin": (nn.MultiMarginLoss(weight=WEIGHTS), same, LABELS),
+    "cosine": (nn.CosineEmbeddingLoss(margin=0.2), two, SIGNS),
+    "ranking": (nn.MarginRankingLoss(margin=0.3), two_numbers, SIGNS),
+    "triplets": (nn.TripletMarginLoss(), three, None),
+    "triplets, distance": (nn.TripletMarginWithDistanceLoss(), three, None),
+}
+
+
+def whole(model, inputs, loss):
+    """Loss and gradients of the whole batch at once."""
+    value = loss(model(inputs))
+    gradients = torch.autograd.grad(value, list(model.parameters()))
+    return value.detach(), list(gradients)
+
+
+def difference(model, value, expected):
+    """The relative errors of the loss and of all gradients, added up; NaN if there is one."""
+    loss, gradients = expected
+    ours = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    theirs = torch.cat([gradient.flatten() for gradient in gradients])
+    return float((ours - theirs).norm() / theirs.norm() + (value - loss).abs() / loss.abs())
+
+
+@pytest.mark.parametrize("way", ["micro-batches", "replay"])
+@pytest.mark.parametrize("name", CRITERIA)
+def test_every_criterion_gives_the_gradients_of_the_whole_batch(name, way):
+    """GIVEN one of PyTorch's criteria, as it is or within a function that memlab does not know
+    WHEN a batch goes through in pieces of any size
+    THEN loss and gradients are those of the whole batch, to rounding."""
+    criterion, form, targets = CRITERIA[name]
+
+    def all_at_once(outputs, targets=targets):
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        targets = () if targets is None else targets if isinstance(targets, tuple) else (targets,)
+        return criterion(*outputs, *targets)
+
+    for size in PIECES:
+        model = Given(form)
+        expected = whole(model, IMAGES, all_at_once)
+        loss_fn = criterion if way == "micro-batches" else all_at_once
+        value = package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=size)
+        assert difference(model, value, expected) <= 1e-13, size
+
+
+def test_connectionist_temporal_classification():
+    # GIVEN a criterion whose outputs have time before samples, and a sum that is divided by each target's length
+    class Spoken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model_for(CLASSES)
+
+        def forward(self, x):
+            return self.inner(x).transpose(0, 1).log_softmax(-1)
+
+    speech = torch.randn(BATCH, 12, 7, generator=numbers(7))
+    lengths = torch.randint(2, 5, (BATCH,), generator=numbers(8))
+    targets = (torch.randint(1, CLASSES, (BATCH, 4), generator=numbers(9)), torch.full((BATCH,), 12), lengths)
+    criterion, model = nn.CTCLoss(), Spoken()
+    expected = whole(model, speech, lambda outputs: criterion(outputs, *targets))
+    # WHEN a batch goes through in pieces; THEN they are weighted by samples
+    value = package.accumulate(model, speech, criterion, targets=targets, micro_batch=4)
+    assert difference(model, value, expected) <= 1e-13
+
+
+def contrastive(outputs):
+    """Each sample against all others."""
+    first, second = functional.normalize(outputs[:, :2], dim=-1), functional.normalize(outputs[:, 2:4], dim=-1)
+    return functional.cross_entropy(first @ second.T / 0.1, torch.arange(len(outputs)))
+
+
+@pytest.mark.parametrize("size", PIECES)
+def test_a_loss_that_compares_samples(size):
+    # GIVEN a contrastive loss; WHEN the batch goes through in pieces; THEN each is compared with all samples
+    model = model_for(CLASSES)
+    expected = whole(model, IMAGES, contrastive)
+    value = package.accumulate(model, IMAGES, contrastive, micro_batch=size)
+    assert difference(model, value, expected) <= 1e-13
+
+
+def test_a_loss_with_parameters_of_its_own():
+    # GIVEN a learnt temperature
+    model, temperature = model_for(CLASSES), nn.Parameter(torch.tensor(0.5))
+
+    def loss_fn(outputs):
+        return contrastive(outputs) * temperature.square()
+
+    loss = loss_fn(model(IMAGES))
+    (expected,) = torch.autograd.grad(loss, temperature)
+    # WHEN the batch goes through in pieces; THEN it has its gradient, once
+    package.accumulate(model, IMAGES, loss_fn, micro_batch=4)
+    assert torch.allclose(temperature.grad, expected, rtol=1e-13)
+
+
+class Dropping(nn.Module):
+    """A model with random numbers, which remembers its masks."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.masks = nn.Linear(7, 16), nn.Linear(16, CLASSES), []
+
+    def forward(self, x):
+        mask = (torch.rand(len(x), 16) > 0.4) / 0.6
+        self.masks.append(mask)
+        return self.last(self.first(x).tanh() * mask)
+
+
+@pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
+def test_random_numbers_are_the_same_in_both_forwards(loss_fn):
+    # GIVEN a model with dropout, WHEN a batch goes through in pieces
+    model = Dropping()
+    torch.manual_seed(3)
+    targets = None if loss_fn is contrastive else VALUES
+    value = package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=4)
+    after = torch.rand(())
+    # THEN the second forward of a piece draws what its first drew, and the program goes on with numbers that were not used
+    drawn = model.masks[:4]
+    if loss_fn is contrastive:
+        assert all(torch.equal(one, other) for one, other in zip(drawn, model.masks[4:], strict=True))
+    torch.manual_seed(3)
+    assert all(torch.equal((torch.rand(len(mask), 16) > 0.4) / 0.6, mask) for mask in drawn)
+    assert torch.rand(()) == after
+    # AND the gradients are those of the whole batch with these masks
+    mask = torch.cat(drawn)
+    outputs = model.last(model.first(IMAGES).tanh() * mask)
+    loss = loss_fn(outputs) if targets is None else loss_fn(outputs, targets)
+    assert difference(model, value, (loss.detach(), torch.autograd.grad(loss, list(model.parameters())))) <= 1e-13
+
+
+class Spectral(nn.Module):
+    """A model whose buffers are written in forward, but not by what the samples are."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.utils.parametrizations.spectral_norm(nn.Linear(7, CLASSES))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
+def test_buffers_are_written_as_by_one_forward(loss_fn):
+    # GIVEN spectral normalisation, whose vectors move in each forward, and a counter; and a twin
+    model = Spectral()
+    twin = copy.deepcopy(model)
+    targets = None if loss_fn is contrastive else VALUES
+    outputs = twin(IMAGES)
+    loss = loss_fn(outputs) if targets is None else loss_fn(outputs, targets)
+    loss.backward()
+    # WHEN the batch goes through in pieces, THEN gradients and buffers are those of one forward
+    package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=3)
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(ours.grad, theirs.grad, rtol=1e-12, atol=1e-15)
+    for (name, ours), theirs in zip(model.named_buffers(), twin.buffers(), strict=True):
+        assert torch.equal(ours, theirs), name
+    assert model.calls == 1
+
+
+@pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
+def test_what_depends_on_all_samples_is_refused(loss_fn):
+    # GIVEN BatchNorm, and a running mean of another kind
+    class Running(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(7, CLASSES)
+            self.register_buffer("mean", torch.zeros(7))
+
+        def forward(self, x):
+            self.mean.lerp_(x.mean(0), 0.1)
+            return self.layer(x)
+
+    targets = None if loss_fn is contrastive else VALUES
+    normalised = nn.Sequential(nn.Linear(7, CLASSES), nn.BatchNorm1d(CLASSES))
+    for model, why in (
+        (normalised, "1 is a BatchNorm1d in training"),
+        (Running(), "the buffer mean depends on the samples"),
+    ):
+        # THEN pieces are refused, and a whole batch is not
+        with pytest.raises(RuntimeError, match=why):
+            package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=4)
+        package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=BATCH)
+    # AND with exact=False it is done, and said
+    with pytest.warns(UserWarning, match="exact=False: 1 is a BatchNorm1d"):
+        package.accumulate(normalised, IMAGES, loss_fn, targets=targets, micro_batch=5, exact=False)
+    # AND in eval mode nothing is in the way
+    package.accumulate(normalised.eval(), IMAGES, loss_fn, targets=targets, micro_batch=4)
+
+
+def test_a_model_that_remembers_is_refused():
+    # GIVEN a model that gives something else whenever it is called
+    class Remembering(nn.Linear):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x) * self.calls
+
+    model = Remembering(7, CLASSES)
+    # THEN replay says so, before there are wrong gradients
+    with pytest.raises(RuntimeError, match="gives other outputs when the same samples"):
+        package.accumulate(model, IMAGES, contrastive, micro_batch=5)
+    assert model.weight.grad is None
+
+
+def test_half_precision_is_summed_in_float32():
+    # GIVEN a model in bfloat16 and many pieces
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(7, 64), nn.GELU(), nn.Linear(64, CLASSES))
+    images, values = torch.randn(256, 7), torch.randn(256, CLASSES)
+    exact = copy.deepcopy(model).bfloat16().double()
+    rounded_images, rounded_values = images.bfloat16(), values.bfloat16()
+    nn.MSELoss()(exact(rounded_images.double()), rounded_values.double()).backward()
+
+    def error(model):
+        pairs = zip(model.parameters(), exact.parameters(), strict=True)
+        return float(sum((one.grad.double() - other.grad).norm() for one, other in pairs))
+
+    one, other = copy.deepcopy(model).bfloat16(), copy.deepcopy(model).bfloat16()
+    # WHEN they are added up, by memlab and by hand
+    package.accumulate(one, rounded_images, nn.MSELoss(), targets=rounded_values, micro_batch=1)
+    for image, value in zip(rounded_images.split(1), rounded_values.split(1), strict=True):
+        (nn.MSELoss()(other(image), value) / 256).backward()
+    # THEN memlab's sum is no worse than the whole batch's gradient in bfloat16, and by hand it is several times worse
+    at_once = copy.deepcopy(model).bfloat16()
+    nn.MSELoss()(at_once(rounded_images), rounded_values).backward()
+    assert error(one) <= 1.1 * error(at_once)
+    assert error(other) > 3 * error(one)
+
+
+def test_gradients_add_to_those_that_are_there():
+    # GIVEN gradients of a batch before
+    for loss_fn, targets in ((contrastive, None), (nn.MSELoss(), VALUES)):
+        model = model_for(CLASSES)
+        package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=4)
+        once = [parameter.grad.clone() for parameter in model.parameters()]
+        # WHEN another follows; THEN they are the sum
+        package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=6)
+        for parameter, gradient in zip(model.parameters(), once, strict=True):
+            assert torch.allclose(parameter.grad, 2 * gradient, rtol=1e-12)
+
+
+def test_nested_inputs_and_tied_weights():
+    # GIVEN a model with tied weights that takes named tensors, one of which has no sample dimension
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.words, self.head = nn.Embedding(11, 6), nn.Linear(6, 11, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, tokens, parts, scale=1.0):
+            hidden = self.words(tokens) * parts["factors"][0][..., None] + parts["shift"]
+            return {"logits": self.head(hidden) * scale, "name": "tied"}
+
+    tokens = torch.randint(0, 11, (BATCH, 4), generator=numbers(1))
+    inputs = {"tokens": tokens, "parts": {"factors": [torch.rand(BATCH, 4)], "shift": torch.rand(6)}, "scale": 2.0}
+    model = Tied()
+
+    def loss_fn(outputs, targets):
+        return functional.cross_entropy(outputs["logits"].flatten(0, 1), targets["next"].flatten())
+
+    targets = {"next": tokens.roll(1, 1)}
+    loss = loss_fn(model(**inputs), targets)
+    expected = loss.detach(), torch.autograd.grad(loss, list(model.parameters()))
+    # WHEN it goes through in pieces; THEN it is as whole
+    value = package.accumulate(model, inputs, loss_fn, targets=targets, micro_batch=5)
+    assert difference(model, value, expected) <= 1e-13
+
+
+@pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
+def test_gradients_reach_what_has_computed_the_inputs(loss_fn):
+    # GIVEN inputs that another model has made
+    model, encoder = model_for(CLASSES), nn.Linear(7, 7)
+    targets = None if loss_fn is contrastive else VALUES
+    outputs = model(encoder(IMAGES))
+    loss = loss_fn(outputs) if targets is None else loss_fn(outputs, targets)
+    (expected,) = torch.autograd.grad(loss, encoder.weight)
+    # WHEN the model is run in pieces; THEN gradients reach the other
+    package.accumulate(model, encoder(IMAGES), loss_fn, targets=targets, micro_batch=4)
+    assert torch.allclose(encoder.weight.grad, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_many_steps_are_those_of_whole_batches():
+    # GIVEN a model and a twin, trained for fifty steps with clipping and a schedule
+    model = model_for(CLASSES)
+    twin = copy.deepcopy(model)
+
+    def train(model, backward):
+        optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+        for _ in range(50):
+            optimizer.zero_grad()
+            backward(model)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+            optimizer.step()
+            schedule.step()
+
+    sizes = itertools.cycle(PIECES)
+    train(twin, lambda model: nn.MSELoss()(model(IMAGES), VALUES).backward())
+    train(model, lambda m: package.accumulate(m, IMAGES, nn.MSELoss(), targets=VALUES, micro_batch=next(sizes)))
+    # THEN they are the same
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-9)
+
+
+def test_what_is_not_right_is_said():
+    model = model_for(CLASSES)
+    cases = [
+        (ValueError, "13 samples, but 26 targets", {"targets": torch.zeros(26), "loss_fn": nn.MSELoss()}),
+        (ValueError, "micro_batch=0", {"micro_batch": 0}),
+        (ValueError, "loss_fn returns a tensor of shape", {"loss_fn": lambda outputs: outputs}),
+        (ValueError, "no samples", {"inputs": torch.zeros(0, 7)}),
+        (ValueError, "first dimension must be", {"model": Given(lambda x: x.mean())}),
+        (TypeError, "takes a model", {"model": lambda x: x}),
+    ]
+    for kind, message, arguments in cases:
+        given = {"model": model, "inputs": IMAGES, "loss_fn": contrastive, "micro_batch": 4} | arguments
+        with pytest.raises(kind, match=message):
+            package.accumulate(**given)
+    # AND an optimizer that steps within backward is refused
+    model[0].weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    with pytest.raises(RuntimeError, match=r"0\.weight has a hook"):
+        package.accumulate(model, IMAGES, contrastive, micro_batch=4)
+
+
+@pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
+def test_autocast(loss_fn):
+    # GIVEN a program under autocast, where weights that were cast without a graph would have no gradients
+    model = model_for(CLASSES).float()
+    images, targets = IMAGES.float(), None if loss_fn is contrastive else VALUES.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = model(images)
+        loss = loss_fn(outputs) if targets is None else loss_fn(outputs, targets)
+    expected = loss.detach(), torch.autograd.grad(loss, list(model.parameters()))
+    # WHEN a batch goes through in pieces within it; THEN it is as the whole, to bfloat16's rounding
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = package.accumulate(model, images, loss_fn, targets=targets, micro_batch=4)
+    assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
+    assert difference(model, value, expected) <= 0.02
+
+
+def test_the_scale_of_a_scaler_is_that_of_one_batch():
+    # GIVEN a scaler, and an overflow in one of the pieces
+    for loss_fn, targets in ((contrastive, None), (nn.MSELoss(), VALUES)):
+        for overflow in (False, True):
+            model = model_for(CLASSES)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+            images = IMAGES.clone()
+            if overflow:
+                images[7] = torch.inf
+            before = copy.deepcopy(model)
+            # WHEN a step is made
+            package.accumulate(model, images, loss_fn, targets=targets, micro_batch=4, scaler=scaler)
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            # THEN it is the whole batch's: skipped if a piece has overflown, and the scale is halved once
+            if overflow:
+                expected = before
+            else:
+                expected = copy.deepcopy(before)
+                outputs = expected(images)
+                loss = loss_fn(outputs) if targets is None else loss_fn(outputs, targets)
+                loss.backward()
+                torch.optim.SGD(expected.parameters(), 0.1).step()
+            assert scaler.get_scale() == (512.0 if overflow else 1024.0)
+            for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+                assert torch.allclose(ours, theirs, rtol=1e-12)
+
+
+class NoRoom(torch.autograd.Function):
+    """Backward runs out of memory for more rows than there is room for."""
+
+    @staticmethod
+    def forward(ctx, x, room):
+        ctx.room = room
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if len(gradient) > ctx.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return gradient, None
+
+
+class Tight(nn.Module):
+    """A model that runs out of memory in forward, or in the middle of backward, when the last layer has its gradients."""
+
+    def __init__(self, backward, forward=BATCH):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.room, self.room_forward = nn.Linear(7, 16), nn.Linear(16, CLASSES), backward, forward
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(len(x))
+        if len(x) > self.room_forward:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self.last(NoRoom.apply(self.first(x).tanh(), self.room))
+
+
+@pytest.mark.parametrize("loss_fn", [contrastive, nn.MSELoss()], ids=["replay", "micro-batches"])
+@pytest.mark.parametrize("room", [1, 2, 3, 5])
+def test_a_piece_that_runs_out_of_memory_is_done_again_in_halves(loss_fn, room):
+    # GIVEN a backward that runs out of memory when it has added to some gradients already
+    model = Tight(room)
+    targets = None if loss_fn is contrastive else VALUES
+    outputs = model.last(model.first(IMAGES).tanh())
+    loss = loss_fn(outputs) if targets is None else loss_fn(outputs, targets)
+    expected = loss.detach(), torch.autograd.grad(loss, list(model.parameters()))
+    # WHEN pieces are too large; THEN nothing is lost, and nothing counts twice
+    value = package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=6)
+    assert difference(model, value, expected) <= 1e-13
+    assert max(model.seen) == 6 and min(model.seen) <= room
+
+
+def test_not_even_one_sample_fits():
+    # GIVEN a forward or a backward without room; THEN the error is PyTorch's
+    for model in (Tight(0), Tight(BATCH, forward=0)):
+        with pytest.raises(torch.OutOfMemoryError):
+            package.accumulate(model, IMAGES, nn.MSELoss(), targets=VALUES, micro_batch=4)
+
+
+def test_replay_cannot_halve_what_has_drawn_random_numbers():
+    # GIVEN dropout before the place where memory runs out
+    class Drawing(Tight):
+        def forward(self, x):
+            return super().forward(functional.dropout(x, 0.5))
+
+    model = Drawing(3)
+    # THEN the halves would have other masks, so that is said
+    with pytest.raises(torch.OutOfMemoryError, match="next batch is computed in pieces of 3"):
+        package.accumulate(model, IMAGES, contrastive, micro_batch=6)
+
+
+def peaks(memlab, *arguments):
+    run = memlab.run(
+        PYTHON, PROGRAMS / "accumulated.py", *arguments, simgpu=("--card", "h100"), memory="4GiB", preload=False
+    )
+    assert run.code == 0, run.errors
+    return json.loads(run.output.splitlines()[-1])
+
+
+@pytest.mark.parametrize("way", ["micro-batches", "replay"])
+def test_memory_is_that_of_a_piece_for_any_batch(memlab, way):
+    """GIVEN a training in pieces of 4 on a GPU, whose batches wait on the CPU
+    WHEN its batch is 64 times larger
+    THEN it allocates no more: 1 %, and for replay the outputs."""
+    runs = peaks(memlab, way, "--micro-batch", 4, "--batch", 8, 512)
+    (small, outputs), (large, more_outputs) = runs
+    extra = 0 if way == "micro-batches" else 4 * (more_outputs - outputs)
+    assert large <= 1.01 * small + extra
+    assert large >= small
+
+
+@pytest.mark.parametrize("way", ["micro-batches", "replay"])
+def test_pieces_are_as_large_as_fit(memlab, way):
+    """GIVEN a batch that does not fit a GPU of 4 GiB, and a limit below that
+    WHEN the size of pieces is found
+    THEN nothing runs out of memory, most of what may be used is used, and no more."""
+    for limit, bytes_of in (("auto", 4 << 30), ("2GiB", 2 << 30)):
+        ((peak, _),) = peaks(memlab, way, "--memory", limit, "--batch", 600)
+        # On the whole card, the context and a reserve are not for pieces.
+        assert 0.6 * bytes_of < peak < bytes_of
