@@ -5,6 +5,8 @@
 //!
 //! ```text
 //! cublaslt, cublas_routines, cudnn_backend, cudnn_rnn, cudnn_routines, nccl
+//! cudnn_rnn_sizes              the workspace and reserve of recurrent networks
+//! cudnn_rnn_network
 //! cublas, cudnn
 //! cudnn_planner                what the installed cuDNN plans without a device
 //! device_memory, table
@@ -20,6 +22,8 @@ mod cudnn;
 mod cudnn_backend;
 mod cudnn_planner;
 mod cudnn_rnn;
+mod cudnn_rnn_network;
+mod cudnn_rnn_sizes;
 mod cudnn_routines;
 mod device_memory;
 mod driver;
