@@ -327,6 +327,28 @@ def test_half_precision_is_summed_in_float32():
     assert error(other) > 3 * error(one)
 
 
+def test_targets_are_counted_beyond_what_half_precision_can():
+    # GIVEN outputs in bfloat16 for more targets than it can count, pieces of different counts
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3).bfloat16()
+    images, labels = torch.randn(3, 4).bfloat16(), torch.randint(0, 3, (3, 1001))
+    labels[0, :900] = -100
+
+    class Spread(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x):
+            return self.inner(x)[..., None].expand(-1, -1, 1001)
+
+    # WHEN they go through one by one; THEN the loss is the whole batch's to bfloat16's rounding of one loss
+    value = package.accumulate(Spread(), images, nn.CrossEntropyLoss(), targets=labels, micro_batch=1)
+    whole = functional.cross_entropy(model(images).double()[..., None].expand(-1, -1, 1001), labels)
+    assert value.dtype == torch.float32
+    assert abs(float(value) - float(whole)) < 0.004 * float(whole)
+
+
 def test_gradients_add_to_those_that_are_there():
     # GIVEN gradients of a batch before
     for loss_fn, targets in ((contrastive, None), (nn.MSELoss(), VALUES)):

@@ -6,7 +6,7 @@ piece goes forward once more, with the same random numbers and buffers, and back
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from memlab._batches.batch import Batch
 from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
 from memlab._batches.inputs import InputGradients
-from memlab._batches.nested import Samples, call, joined
+from memlab._batches.nested import call, joined
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
 from memlab._batches.pieces import run_pieces
-from memlab._batches.sizing import FixedSize, Sizing
+from memlab._batches.sizing import FixedSize
 from memlab._batches.state import Autocast, Buffers, RandomState
 from memlab._paging.torch_private import tree_flatten, tree_unflatten
 
@@ -30,20 +31,14 @@ _SAME_TWICE: WeakSet[nn.Module] = WeakSet()
 class Replay:
     """One batch through a model: outputs of all samples now, backward later."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        samples: Samples,
-        device: torch.device,
-        sizing: Sizing,
-        refuse: Callable[[str], None] | None,
-    ) -> None:
-        self._model = model
-        self._samples = samples
-        self._device = device
-        self._sizing = sizing
-        self._refuse = refuse
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._samples = batch.samples
+        self._model = batch.model
+        self._device = batch.device
+        self._sizing = batch.sizing
+        self._refuse = batch.refuse
+        self._parameters = batch.parameters
         self._autocast = Autocast()
         # By the first sample of a piece: its samples, and the random numbers before and after its forward.
         self._pieces: list[range] = []

@@ -1,0 +1,95 @@
+"""A batch that goes through a model in pieces: what both ways need to know of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from memlab import _native
+from memlab._batches.looking import refuse_unsupported, why_not_in_pieces
+from memlab._batches.nested import Samples
+from memlab._batches.sizing import FixedSize, MeasuredSize, Sizing
+
+# What was measured of a model's pieces, by the model, and then by the memory they may take and the form of a sample.
+_MEASURED: WeakKeyDictionary[nn.Module, dict[Any, MeasuredSize]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples, the model that they go through, and in which pieces."""
+
+    model: nn.Module
+    samples: Samples
+    device: torch.device
+    sizing: Sizing
+    #: What to call with the name of a buffer that depends on the samples; None: such buffers are as after the last piece.
+    refuse: Callable[[str], None] | None
+    #: The parameters that are trained.
+    parameters: list[Tensor]
+
+    @staticmethod
+    def of(model: nn.Module, inputs: Any, *, micro_batch: int | None, memory: str | int, exact: bool) -> Batch:
+        """Looks at a batch and its model.
+
+        Raises:
+            RuntimeError: pieces would not give the gradients of the whole batch.
+            ValueError: there are no samples, or `micro_batch` is below 1.
+        """
+        if micro_batch is not None and micro_batch < 1:
+            raise ValueError(f"micro_batch={micro_batch}: must be 1 or more")
+        refuse_unsupported(model)
+        samples = Samples(inputs)
+        if len(samples) == 0:
+            raise ValueError("the batch has no samples")
+        device = _device_of(model, samples)
+        sizing = _sizing(model, samples, device, micro_batch, memory)
+        is_whole = isinstance(sizing, FixedSize) and sizing.size(len(samples)) == len(samples)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return Batch(model, samples, device, sizing, _refusal(model, exact, is_whole), parameters)
+
+
+def _device_of(model: nn.Module, samples: Samples) -> torch.device:
+    """Where the model computes: where its first parameter is."""
+    parameter = next(model.parameters(), None)
+    if parameter is not None:
+        return parameter.device
+    return next(leaf.device for leaf in samples.leaves if isinstance(leaf, Tensor))
+
+
+def _sizing(model: nn.Module, samples: Samples, device: torch.device, micro_batch: int | None, memory: str | int) -> Sizing:
+    if micro_batch is not None:
+        return FixedSize(micro_batch)
+    if device.type != "cuda":
+        return FixedSize(len(samples))
+    size = None if memory == "auto" else _native.parse_size(memory) if isinstance(memory, str) else memory
+    form = [(leaf.shape[1:], leaf.dtype) for leaf in samples.leaves if isinstance(leaf, Tensor)]
+    key = (size, str(form), model.training)
+    known = _MEASURED.setdefault(model, {})
+    if key not in known:
+        known[key] = MeasuredSize(model, device, size)
+    return known[key]
+
+
+def _refusal(model: nn.Module, exact: bool, is_whole: bool) -> Callable[[str], None] | None:
+    """What to do with buffers that depend on the samples. Raises RuntimeError for a model that pieces are wrong for."""
+    why = None if is_whole else why_not_in_pieces(model)
+    if why is not None and exact:
+        raise RuntimeError(f"pieces of this batch would not give its gradients: {why}")
+    if not exact:
+        if why is not None:
+            warnings.warn(f"memlab, exact=False: {why}", stacklevel=4)
+        return None
+
+    def refuse(buffer: str) -> None:
+        raise RuntimeError(
+            f"the buffer {buffer} depends on the samples of a batch, and pieces would leave something else in it than the "
+            "whole batch. Allow that with exact=False"
+        )
+
+    return refuse
