@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from memlab.config import Config, GiB, KiB, MiB, NotEnoughCPURam, NotEnoughGPURam
     from memlab.courtesy import Courtesy
     from memlab.feeding import Feeder, SampleError
+    from memlab.infinity_batch import InfinityBatch
     from memlab.inspection import CannotTravel, InspectionError, inspect
     from memlab.iteration_profiler import memory_profiler
     from memlab.line_profiler import (
@@ -51,6 +52,7 @@ __all__ = [
     "Courtesy",
     "Feeder",
     "GiB",
+    "InfinityBatch",
     "InspectNetwork",
     "InspectionError",
     "KiB",
@@ -91,6 +93,7 @@ _MODULES = {
     "Courtesy": "courtesy",
     "Feeder": "feeding",
     "GiB": "config",
+    "InfinityBatch": "infinity_batch",
     "InspectNetwork": "network_inspection",
     "InspectionError": "inspection",
     "KiB": "config",

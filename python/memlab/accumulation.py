@@ -72,8 +72,8 @@ def accumulate(
     batch = Batch.of(model, inputs, micro_batch=micro_batch, memory=memory, exact=exact)
     if target_samples is not None and len(target_samples) != len(batch.samples):
         raise ValueError(
-            f"{len(batch.samples)} samples, but {len(target_samples)} targets: the first dimension of both must be the batch. "
-            "If targets are flattened, flatten them in the loss instead: loss_fn=lambda outputs, targets: …"
+            f"{len(batch.samples)} samples, but {len(target_samples)} targets: the first dimension of both must be the "
+            "batch. If targets are flattened, flatten them in the loss instead: loss_fn=lambda outputs, targets: …"
         )
     scale = (lambda loss: loss) if scaler is None else scaler.scale
     choice = choose(loss_fn)

@@ -1,0 +1,322 @@
+"""``memlab.InfinityBatch``: a training with batches larger than the GPU, managed, by epochs, or in a loop of one's own."""
+
+from __future__ import annotations
+
+import difflib
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from memlab._arguments import require_model
+from memlab._batches.batch import Batch
+from memlab._batches.kept import Kept
+from memlab._batches.loader import KnownBatches, divided
+from memlab._batches.nested import Samples
+from memlab._batches.replay import Replay
+from memlab._paging.torch_private import tree_map_only
+from memlab.accumulation import accumulate
+
+__all__ = ["InfinityBatch"]
+
+
+class InfinityBatch:
+    """Trains with batches of any size, each computed in pieces that fit the GPU.
+
+        ib = memlab.InfinityBatch(model, optimizer, nn.CrossEntropyLoss(), dataloader)
+        ib.train(10)                        # ten epochs
+        ib.epoch()                          # one
+        for inputs, targets in ib.dataloader:   # or a loop of your own
+            outputs = ib.batch_()
+            loss = ib.criterion(outputs, targets)
+            loss.backward()
+            ib.step()
+            ib.zero_grad()
+
+    Gradients are those of whole batches (see `memlab.accumulate`). In a loop of your own the loss may be anything that is
+    computed from the outputs of all samples.
+
+    Args:
+        model: the model. This and the next three may be set as attributes later.
+        optimizer: an optimizer of its parameters.
+        criterion: the loss, of outputs and targets.
+        dataloader: gives ``(inputs, targets)``; of more than two entries the last are the targets.
+        backward_device: where `batch_` puts outputs. None: where the model is.
+        verbose: print a line for each epoch.
+        memory: how much GPU memory may be allocated, in bytes or as ``"20GiB"``; ``"auto"``: all that is free.
+        exact: refuse what would not give the gradients of the whole batch.
+        micro_batch: samples in a piece. None: as many as fit.
+        keep: what the containers `inputs`, `targets`, `outputs` and `losses` hold, by epoch and batch: ``"none"``, the
+            ``"last"`` batch, ``"metrics"``: the losses alone, as ``(loss, samples)``, or ``"host"``: everything, on the CPU.
+
+    Raises:
+        AttributeError: another attribute is set: the message names the one that was probably meant.
+
+    >>> import memlab, torch
+    >>> model, data = torch.nn.Linear(3, 2), torch.utils.data.TensorDataset(torch.randn(64, 3), torch.randn(64, 2))
+    >>> ib = memlab.InfinityBatch(model, verbose=False, micro_batch=4)
+    >>> ib.optimizer, ib.criterion = torch.optim.SGD(model.parameters(), 0.1), torch.nn.MSELoss()
+    >>> ib.dataloader = torch.utils.data.DataLoader(data, batch_size=32)
+    >>> ib.train(3)
+    >>> [len(epoch) for epoch in ib.losses], ib.losses[2][1] < ib.losses[0][1]
+    ([2, 2, 2], True)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        optimizer: Any = None,
+        criterion: Callable[..., Tensor] | None = None,
+        dataloader: Iterable[Any] | None = None,
+        backward_device: torch.device | str | None = None,
+        verbose: bool = True,
+        *,
+        memory: str | int = "auto",
+        exact: bool = True,
+        micro_batch: int | None = None,
+        keep: str = "metrics",
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.criterion = criterion
+        self.backward_device = backward_device
+        self.verbose = verbose
+        self.memory = memory
+        self.exact = exact
+        self.micro_batch = micro_batch
+        self.keep = keep
+        self.dataloader = dataloader
+        self._outputs: Any = None
+        self._loss: Tensor | None = None
+        self._checked: tuple[int, int] | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name not in _ATTRIBUTES:
+            near = difflib.get_close_matches(name, _ATTRIBUTES, 1)
+            meant = f": did you mean {near[0]!r}?" if near else f"; it has {', '.join(_ATTRIBUTES)}"
+            raise AttributeError(f"InfinityBatch has no attribute {name!r}{meant}")
+        object.__setattr__(self, name, value)
+
+    # What is set, and what is looked at.
+
+    @property
+    def dataloader(self) -> Any:
+        """The dataloader. A loop over it tells `batch_` and `loss` which batch it is at."""
+        return self._batches
+
+    @dataloader.setter
+    def dataloader(self, loader: Iterable[Any] | None) -> None:
+        self._batches = None if loader is None else KnownBatches(loader)
+
+    @property
+    def keep(self) -> str:
+        """What the containers hold. Setting it empties them."""
+        return self._kept.policy
+
+    @keep.setter
+    def keep(self, policy: str) -> None:
+        self._kept = Kept(policy)
+
+    @property
+    def inputs(self) -> list[list[Any]]:
+        """The inputs of batches, by epoch and batch."""
+        return self._kept.inputs
+
+    @property
+    def targets(self) -> list[list[Any]]:
+        """Their targets."""
+        return self._kept.targets
+
+    @property
+    def outputs(self) -> list[list[Any]]:
+        """Their outputs, without graphs; those that a loop of one's own has made."""
+        return self._kept.outputs
+
+    @property
+    def losses(self) -> list[list[tuple[float, int]]]:
+        """``(loss, samples)`` of batches, by epoch and batch."""
+        return self._kept.losses
+
+    @property
+    def forward_device(self) -> torch.device:
+        """Where the model computes."""
+        return next((parameter.device for parameter in self._model().parameters()), torch.device("cpu"))
+
+    # Trainings.
+
+    def __call__(self, epochs: int) -> None:
+        """As `train`."""
+        self.train(epochs)
+
+    def train(self, epochs: int) -> None:
+        """Trains for so many epochs.
+
+        Raises:
+            RuntimeError: model, optimizer, criterion or dataloader is missing, or the optimizer has none of the model's
+                parameters.
+            ValueError: `epochs` is negative.
+        """
+        if epochs < 0:
+            raise ValueError(f"epochs={epochs}: must be 0 or more")
+        for _ in range(epochs):
+            self.epoch()
+
+    def epoch(self) -> None:
+        """Trains on each batch of the dataloader once. The model is in training mode then.
+
+        Raises:
+            RuntimeError: as `train`.
+        """
+        model, criterion = self._model(), self._required("criterion")
+        batches = self._required("dataloader")
+        self._check_optimizer()
+        model.train()
+        self._kept.begin_epoch()
+        began, total, count = time.perf_counter(), 0.0, 0
+        for batch in batches:
+            inputs, targets = divided(batch)
+            self.optimizer.zero_grad()
+            loss = accumulate(
+                model,
+                inputs,
+                criterion,
+                targets=targets,
+                micro_batch=self.micro_batch,
+                memory=self.memory,
+                exact=self.exact,
+            )
+            self.optimizer.step()
+            samples = len(Samples(inputs))
+            self._kept.add(inputs=inputs, targets=targets, outputs=None, loss=float(loss), samples=samples)
+            total, count = total + float(loss) * samples, count + samples
+        self.optimizer.zero_grad()
+        if count == 0:
+            warnings.warn("the dataloader gave no batch: nothing was trained", stacklevel=2)
+        elif self.verbose:
+            seconds = time.perf_counter() - began
+            print(f"loss {total / count:.4g}, {count:,} samples, {count / seconds:,.0f} samples/s")
+
+    def batch_(self, inputs: Any = None) -> Any:
+        """The model's outputs for a whole batch, in the memory of a piece. Backward computes the pieces again.
+
+        Args:
+            inputs: the batch. None: that of the loop over `dataloader`.
+
+        Raises:
+            RuntimeError: there is no batch, or pieces would not give its gradients.
+        """
+        if inputs is None:
+            inputs = None if self._batches is None else self._batches.inputs
+        if inputs is None:
+            raise RuntimeError("batch_() without inputs is for loops over ib.dataloader: give it the inputs of the batch")
+        model = self._model()
+        batch = Batch.of(model, inputs, micro_batch=self.micro_batch, memory=self.memory, exact=self.exact)
+        self._outputs = Replay(batch).outputs()
+        if self.backward_device is not None:
+            device = self.backward_device
+            self._outputs = tree_map_only(Tensor, lambda tensor: tensor.to(device), self._outputs)
+        return self._outputs
+
+    def loss(self, outputs: Any = None, targets: Any = None) -> Tensor:
+        """The criterion's loss: of the last `batch_` and its targets, if no others are given.
+
+        Raises:
+            RuntimeError: there are none.
+        """
+        outputs = self._outputs if outputs is None else outputs
+        if targets is None and self._batches is not None:
+            targets = self._batches.targets
+        if outputs is None or targets is None:
+            raise RuntimeError("loss() needs outputs and targets: call batch_() in a loop over ib.dataloader, or give them")
+        device = next(leaf.device for leaf in Samples(outputs).leaves if isinstance(leaf, Tensor))
+        targets = tree_map_only(Tensor, lambda tensor: tensor.to(device), targets)
+        self._loss = self._required("criterion")(outputs, targets)
+        return self._loss
+
+    def backward(self) -> None:
+        """Backward of the last `loss`.
+
+        Raises:
+            RuntimeError: there is none.
+        """
+        if self._loss is None:
+            raise RuntimeError("backward() without a loss: call loss() first, or call backward() of your own loss")
+        self._loss.backward()
+        inputs, targets = (None, None) if self._batches is None else (self._batches.inputs, self._batches.targets)
+        samples = len(Samples(self._outputs))
+        self._kept.add(
+            inputs=inputs, targets=targets, outputs=self._outputs, loss=float(self._loss.detach()), samples=samples
+        )
+        self._loss = None
+
+    def step(self) -> None:
+        """The optimizer's step."""
+        self._check_optimizer()
+        self.optimizer.step()
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients."""
+        self._required("optimizer").zero_grad()
+
+    # The rest of the seed's names.
+
+    def changemodeldevice(self, device: torch.device | str) -> None:
+        """Moves the model."""
+        self._model().to(device)
+
+    def updateforwarddevice(self) -> torch.device:
+        """Where the model computes. (It is looked up when it is needed.)"""
+        return self.forward_device
+
+    def checkdevices_(self) -> bool:
+        """Whether outputs stay where the model computes."""
+        return self.backward_device is None or torch.device(self.backward_device) == self.forward_device
+
+    def clearcontainers_(self) -> None:
+        """Empties `inputs`, `targets`, `outputs` and `losses`."""
+        self._kept.clear()
+
+    def epochstart_(self) -> None:
+        """What follows belongs to another epoch: for loops of one's own."""
+        self._kept.begin_epoch()
+
+    def _required(self, name: str) -> Any:
+        value = getattr(self, name)
+        if value is None:
+            raise RuntimeError(f"InfinityBatch has no {name}: set ib.{name}")
+        return value
+
+    def _model(self) -> nn.Module:
+        model: nn.Module = self._required("model")
+        require_model("InfinityBatch", model)
+        return model
+
+    def _check_optimizer(self) -> None:
+        """Raises RuntimeError if the optimizer trains other parameters than the model's. Looks again at another one."""
+        optimizer, model = self._required("optimizer"), self._model()
+        if self._checked == (id(optimizer), id(model)):
+            return
+        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        own = {id(parameter) for parameter in model.parameters()}
+        if own and not trained & own:
+            raise RuntimeError(
+                "the optimizer has none of the model's parameters: make it from ib.model.parameters(), for the model that is set"
+            )
+        self._checked = (id(optimizer), id(model))
+
+
+_ATTRIBUTES = (
+    "model",
+    "optimizer",
+    "criterion",
+    "dataloader",
+    "backward_device",
+    "verbose",
+    "memory",
+    "exact",
+    "micro_batch",
+    "keep",
+)
