@@ -25,7 +25,11 @@ def compared(memlab, *program):
     return answer, rows, [peaks(memlab, PHASES, *program, "--batch", batch) for batch in PREDICTED]
 
 
-@pytest.mark.parametrize("program", [(), ("--evaluated", "16"), ("--workers", "1")], ids=["larger", "smaller", "workers"])
+@pytest.mark.parametrize(
+    "program",
+    [(), ("--evaluated", "16"), ("--workers", "1"), ("--saving", "distributed"), ("--saving", "async")],
+    ids=["larger", "smaller", "workers", "distributed", "async"],
+)
 def test_evaluation_and_saving_of_a_plain_loop_are_planned_to_the_byte(memlab, program):
     """GIVEN three epochs, each with an evaluation in larger or smaller batches and a checkpoint, planned from batch 8 and 16
     WHEN they run at other batches
@@ -65,6 +69,20 @@ def test_what_fails_after_the_steps_is_noted(memlab):
     answer = planned(memlab, program=(PHASES, "epochs", "--batch", "8", "--fails"))
     assert [row["name"] for row in answer["phases"]] == ["training", "evaluation"]
     assert any("the program failed" in warning for warning in answer["warnings"])
+
+
+@pytest.mark.parametrize("saving", ["distributed", "async", "async-process"])
+def test_distributed_checkpoints_are_left_alone(memlab, saving):
+    """GIVEN a distributed checkpoint where the program saves its own, also from threads and from another process
+    WHEN it is planned
+    THEN it is what it was, and saving has not failed."""
+    (memlab.folder / "model").mkdir()
+    (memlab.folder / "model" / "__0_0.distcp").write_text("weeks of work")
+    answer = planned(memlab, program=(PHASES, "epochs", "--batch", "8", "--saving", saving, "--checkpoint", "model"))
+    assert "saving" in {row["name"] for row in answer["phases"]}
+    assert not any("failed" in warning for warning in answer["warnings"])
+    left = [path for path in memlab.folder.rglob("*") if path.is_file()]
+    assert [(path.name, path.read_text()) for path in left] == [("__0_0.distcp", "weeks of work")]
 
 
 def test_checkpoints_of_a_real_training_are_left_alone(memlab):

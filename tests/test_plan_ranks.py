@@ -37,6 +37,18 @@ def test_one_process_takes_what_rank_0_takes_to_the_byte(memlab, kind, ranks):
     assert [[row["peak_allocated_bytes"], row["peak_reserved_bytes"]] for row in answer["batches"]] == runs
 
 
+@pytest.mark.parametrize("saving", ["distributed", "async"])
+def test_shards_are_saved_by_one_process_and_not_written(memlab, saving):
+    """GIVEN FSDP2 that saves its shards with torch.distributed.checkpoint, planned in one process
+    WHEN it is planned
+    THEN saving is a phase that has not failed, and there is no checkpoint."""
+    program = (RANKS, "fsdp2", "--batch", "8", "--saving", saving, "--checkpoint", "checkpoint")
+    answer = planned(memlab, "--ranks", "2", program=program)
+    assert {row["name"] for row in answer["phases"]} == {"training", "saving"}
+    assert not any("failed" in warning for warning in answer["warnings"])
+    assert not list(memlab.folder.rglob("checkpoint*"))
+
+
 ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "4")
 
 

@@ -44,7 +44,7 @@ fn has_same_order(low: &Recording, high: &Recording) -> bool {
     // What follows the last step, if no part of the program is meant to, is where it was ended.
     let last = |recording: &Recording| {
         let end = recording.events.len();
-        if recording.stages.begins.is_empty() { recording.steps.last().copied().unwrap_or(end) } else { end }
+        if recording.has_parts_after_steps() { end } else { recording.steps.last().copied().unwrap_or(end) }
     };
     let (ours, theirs): (&[Event], &[Event]) = (&low.events[..last(low)], &high.events[..last(high)]);
     ours == theirs

@@ -13,6 +13,8 @@ pub(crate) struct Period {
     pub count: u32,
     /// How many optimizer steps it has.
     pub steps: usize,
+    /// How many runs before it the oldest is whose allocations it frees. A logged loss may stay for two steps.
+    pub reach: u32,
 }
 
 /// One part of a run: the events between two ends of steps.
@@ -36,6 +38,7 @@ impl Recording {
                 first: part.first,
                 count: part.count,
                 steps,
+                reach: part.reach(),
             })
         })
     }
@@ -53,6 +56,14 @@ impl Recording {
 }
 
 impl Part<'_> {
+    fn reach(&self) -> u32 {
+        let oldest = self.events.iter().filter_map(|event| match *event {
+            Event::Free(id) | Event::FreeRequested(id) | Event::FreeCompleted(id) => Some(id),
+            Event::Allocate(_) | Event::EmptyCache => None,
+        });
+        oldest.min().map_or(0, |id| self.first.saturating_sub(id).div_ceil(self.count))
+    }
+
     /// Whether both have the same requests, for the same bytes.
     fn is_like(&self, other: &Part) -> bool {
         let relative = |part: &Part, event: &Event| match *event {

@@ -92,6 +92,11 @@ impl Recording {
         version.unwrap_or((u32::MAX, 0))
     }
 
+    /// Whether evaluation, saving or others that are meant to be planned follow the steps.
+    pub(crate) fn has_parts_after_steps(&self) -> bool {
+        self.stages.first_after(&self.steps).is_some()
+    }
+
     /// The most bytes at once of one category in the first step, with allocations of these sizes. In later steps outputs of the
     /// step before may be there too.
     pub fn most_held_in_first_step(&self, category: Category, sizes: &[u64]) -> u64 {

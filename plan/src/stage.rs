@@ -59,6 +59,12 @@ impl Stages {
         begun.map_or(Stage::Training, |(_, stage)| *stage)
     }
 
+    /// The event at which the first part begins that follows a step. (Lightning evaluates before the first one, too.)
+    pub(crate) fn first_after(&self, steps: &[usize]) -> Option<usize> {
+        let first = *steps.first()?;
+        self.begins.iter().map(|(begin, _)| *begin).find(|begin| *begin >= first)
+    }
+
     /// Events, cut where another part begins. A part may have none.
     pub(crate) fn cut(&self, events: Range<usize>) -> Vec<(Stage, Range<usize>)> {
         let mut start = events.start;

@@ -80,7 +80,7 @@ impl Family {
         match self.period {
             Some(period) if position.repetition > 0 => {
                 // Without parts of the program that are meant to follow, what does is the step in which it was ended.
-                let is_meant = !self.recording.stages.begins.is_empty();
+                let is_meant = self.recording.has_parts_after_steps();
                 let is_after = is_meant && position.event >= period.events.1;
                 self.renamed(request, &period, position.repetition, is_after)
             }
@@ -96,17 +96,21 @@ impl Family {
             0 => period.first + offset,
             _ => total + (repetition - 1) * period.count + offset,
         };
+        // Other ids stay what they are: the end frees what no repetition has freed.
+        let recorded = |id: u32| is_after.then_some(id);
         let renamed = |id: u32| {
             if let Some(offset) = id.checked_sub(period.first) {
                 // What follows the period has ids of its own.
-                let is_of_period = offset < period.count;
-                return if is_of_period { Some(id_in(offset, repetition)) } else { is_after.then_some(id) };
+                return if offset < period.count { Some(id_in(offset, repetition)) } else { recorded(id) };
             }
-            match (id + period.count).checked_sub(period.first) {
-                // From the time before: it is the allocation of the repetition before this one.
-                Some(offset) => Some(id_in(offset, repetition - 1)),
-                // What no repetition has freed, the end does.
-                None => is_after.then_some(id),
+            if (period.first - id).div_ceil(period.count) > period.reach.max(1) {
+                return recorded(id);
+            }
+            // From the time before: it is the allocation of so many repetitions before this one.
+            let id = id + repetition * period.count;
+            match id.checked_sub(period.first) {
+                Some(offset) => Some(id_in(offset % period.count, offset / period.count)),
+                None => Some(id),
             }
         };
         Some(match request {

@@ -74,6 +74,27 @@ fn a_program_that_keeps_more_each_step_is_said_to() {
 }
 
 #[test]
+fn what_stays_for_two_steps_is_freed_in_every_repetition() {
+    // GIVEN steps that free what was allocated two steps before: a loss that a logger holds
+    let mut program = Script::new();
+    let mut losses = Vec::new();
+    for step in 0..6 {
+        let temporary = program.allocate(40 * MIB);
+        losses.push(program.allocate(3 * MIB));
+        program.free(temporary);
+        if step >= 2 {
+            program.free(losses[step - 2]);
+        }
+        program.end_step();
+    }
+    let family = Family::of_one(program.recording);
+    // THEN no step keeps more, and the peak is that of the steps
+    let planned = family.run(&family.sizes(None), &Settings::default(), Card::ENDLESS);
+    assert!(matches!(planned.steadiness, Steadiness::After(_)));
+    assert_eq!(planned.counters.allocated.peak, 49 * MIB);
+}
+
+#[test]
 fn steps_that_differ_are_not_repeated() {
     // GIVEN steps of different sizes
     let mut program = Script::new();

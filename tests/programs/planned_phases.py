@@ -55,11 +55,26 @@ def epochs(batch, evaluated, options, peaks):
             raise RuntimeError(f"the mean is {1 / total}")
         peaks.end("evaluation")
         clone = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        torch.save({"model": clone, "optimizer": optimizer.state_dict()}, options.checkpoint)
+        save({"model": clone, "optimizer": optimizer.state_dict()}, options)
         del clone
         with open(f"{options.checkpoint}.txt", "w") as log:
             log.write(f"{epoch}")
         peaks.end("saving")
+
+
+def save(state, options):
+    if options.saving == "torch":
+        torch.save(state, options.checkpoint)
+        return
+    import torch.distributed.checkpoint as checkpoints
+
+    if options.saving == "distributed":
+        checkpoints.save(state, checkpoint_id=options.checkpoint, no_dist=True)
+        return
+    from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+    kind = AsyncCheckpointerType.PROCESS if options.saving == "async-process" else AsyncCheckpointerType.THREAD
+    checkpoints.async_save(state, checkpoint_id=options.checkpoint, no_dist=True, async_checkpointer_type=kind).result()
 
 
 def trainer(batch, evaluated, options, peaks):
@@ -88,6 +103,7 @@ def main():
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--strategy", default="epoch")
+    parser.add_argument("--saving", choices=["torch", "distributed", "async", "async-process"], default="torch")
     parser.add_argument("--fails", action="store_true")
     parser.add_argument("--checkpoint")
     options = parser.parse_args()

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 from planned import GPT, tokens
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 
 def wrapped(kind, model, device):
@@ -32,17 +33,32 @@ def wrapped(kind, model, device):
     return DistributedDataParallel(model, device_ids=[device], gradient_as_bucket_view=views)
 
 
-def train(kind, batch, steps):
+def save(model, optimizer, options):
+    import torch.distributed.checkpoint as checkpoints
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    saved = (checkpoints.async_save if options.saving == "async" else checkpoints.save)(
+        state, checkpoint_id=options.checkpoint
+    )
+    if options.saving == "async":
+        saved.result()
+
+
+def train(options):
+    kind, batch, steps = options.kind, options.batch, options.steps
     device = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "ddp-gloo" else "nccl")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "ddp-gloo" or options.saving else "nccl")
     model = wrapped(kind, GPT().cuda(), device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(steps):
+    for _ in DataLoader(range(steps)):
         loss = model(tokens(batch))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+    if options.saving:
+        save(model, optimizer, options)
     if dist.get_rank() == 0:
         print(json.dumps([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()]))
     dist.destroy_process_group()
@@ -51,7 +67,7 @@ def train(kind, batch, steps):
 def spawned(rank, ranks, options):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29517"}
-    train(options.kind, options.batch, options.steps)
+    train(options)
 
 
 def main():
@@ -59,13 +75,15 @@ def main():
     parser.add_argument("kind")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--saving", choices=["distributed", "async"])
+    parser.add_argument("--checkpoint")
     parser.add_argument("--spawn", action="store_true")
     options = parser.parse_args()
     if options.spawn:
         ranks = torch.cuda.device_count()
         torch.multiprocessing.spawn(spawned, (ranks, options), nprocs=ranks)
     else:
-        train(options.kind, options.batch, options.steps)
+        train(options)
 
 
 if __name__ == "__main__":

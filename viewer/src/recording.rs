@@ -22,10 +22,11 @@ pub const BATCH: &str = "{batch}";
 pub const LENGTH: &str = "{length}";
 
 /// Run by Python at its start, and what it imports.
-const STARTUP: [(&str, &str); 3] = [
+const STARTUP: [(&str, &str); 4] = [
     ("sitecustomize.py", include_str!("recording/startup.py")),
     ("_memlab_alone.py", include_str!("recording/alone.py")),
     ("_memlab_phases.py", include_str!("recording/phases.py")),
+    ("_memlab_lightning.py", include_str!("recording/lightning.py")),
 ];
 
 /// How much of what a program printed is shown if it failed.

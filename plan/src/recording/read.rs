@@ -193,8 +193,8 @@ impl Device {
             (events, stages) = events_of(&self.asked, allocations.len());
         }
         let mut steps = steps_in(&events, &self.steps);
-        if let Some((end, _)) = stages.begins.first() {
-            steps.retain(|step| step < end);
+        if let Some(end) = stages.first_after(&steps) {
+            steps.retain(|step| *step < end);
         }
         sort_frees(&mut events, &steps);
         Recording {

@@ -74,7 +74,7 @@ class Phases:
             return
         self.loader.is_trained_on = True
         self.is_over = True
-        self.mark(TRAINING)
+        self.marks.append((self.allocations(), TRAINING))
         self.keep_files()
         timer = threading.Timer(max(SHORTEST_SECONDS, time.monotonic() - self.begun), self.end)
         timer.daemon = True
@@ -83,9 +83,12 @@ class Phases:
     def mark(self, phase):
         if (self.marks and self.marks[-1][1] == phase) or os.getpid() != self.pid:
             return
+        self.marks.append((self.allocations(), phase))
+
+    def allocations(self):
         cuda = self.torch.cuda
         stats = [cuda.memory_stats(device) for device in range(cuda.device_count())]
-        self.marks.append(([each.get("allocation.all.allocated", 0) for each in stats], phase))
+        return [each.get("allocation.all.allocated", 0) for each in stats]
 
     def batch(self, loader, read):
         """The next batch of an iterator over a DataLoader."""
@@ -196,6 +199,21 @@ class Phases:
             save = getattr(safetensors, name, None)
             if save is not None:
                 setattr(safetensors, name, self.unless_over(save))
+
+    def patch_distributed(self, saver):
+        """`torch.distributed.checkpoint`. It would write from another process if it is told to, where files are not kept."""
+        for name in ("save", "async_save"):
+            setattr(saver, name, self.in_this_process(getattr(saver, name)))
+
+    def in_this_process(self, save):
+        @functools.wraps(save)
+        def in_this_process(*arguments, **options):
+            self.saving()
+            if self.is_over:
+                options.pop("async_checkpointer_type", None)
+            return save(*arguments, **options)
+
+        return in_this_process
 
     def unless_over(self, save):
         # They would copy the whole model to the host, and take nothing of the card.

@@ -17,6 +17,7 @@ import sys
 import threading
 
 import _memlab_alone as alone
+import _memlab_lightning as lightning
 import _memlab_phases as phases
 
 ALLOCATION, FREE_REQUESTED, FREE_COMPLETED, FREE, SEGMENT_FREE, OUT_OF_MEMORY = range(6)
@@ -172,7 +173,9 @@ def imported(torch):
     if HAS_PHASES:
         recording.phases.patch()
         when_imported.calls["safetensors.torch"] = recording.phases.patch_safetensors
+        when_imported.calls["torch.distributed.checkpoint.state_dict_saver"] = recording.phases.patch_distributed
         when_imported.calls["transformers.trainer_callback"] = recording.phases.patch_trainer
+    when_imported.calls.update(lightning.calls(recording.phases))
     torch.cuda._lazy_call(recording.begin)
     importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(recording.after_step)
 
@@ -195,5 +198,6 @@ if __name__ == "sitecustomize":
     if alone.is_simulated():
         alone.begin()
         when_imported.calls["torch.distributed.launcher.api"] = alone.patch_launcher
+        when_imported.calls["torch.distributed.checkpoint.default_planner"] = alone.patch_checkpoints
     sys.meta_path.insert(0, when_imported)
     run_other_sitecustomize()
