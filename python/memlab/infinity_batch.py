@@ -303,7 +303,7 @@ class InfinityBatch:
         own = {id(parameter) for parameter in model.parameters()}
         if own and not trained & own:
             raise RuntimeError(
-                "the optimizer has none of the model's parameters: make it from ib.model.parameters(), for the model that is set"
+                "the optimizer has none of the model's parameters: make it from those of ib.model, once it is set"
             )
         self._checked = (id(optimizer), id(model))
 

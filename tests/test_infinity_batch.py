@@ -1,0 +1,199 @@
+"""`memlab.InfinityBatch`: the seed's ways of training, with the gradients of whole batches."""
+
+import copy
+
+import memlab as package
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def digits(count=50):
+    """Small pictures that are told apart by where they are bright."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 4, (count,), generator=generator)
+    images = torch.randn(count, 1, 8, 8, generator=generator) * 0.3
+    for image, label in zip(images, labels, strict=True):
+        image[0, label // 2 * 4 : label // 2 * 4 + 4, label % 2 * 4 : label % 2 * 4 + 4] += 1
+    return TensorDataset(images, labels)
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.picture, self.answer = nn.Conv2d(1, 8, 3), nn.Linear(8 * 36, 4)
+
+    def forward(self, x):
+        return self.answer(functional.relu(self.picture(x)).flatten(1))
+
+
+def training(**options):
+    """An InfinityBatch as the seed's README sets one up, and a twin that is trained by hand."""
+    ib = package.InfinityBatch(verbose=False, micro_batch=7, **options)
+    ib.model = Reader()
+    ib.criterion = nn.CrossEntropyLoss()
+    ib.optimizer = torch.optim.Adam(ib.model.parameters())
+    ib.dataloader = DataLoader(digits(), batch_size=20)
+    return ib, copy.deepcopy(ib.model)
+
+
+def by_hand(model, epochs):
+    """Losses by epoch and batch."""
+    optimizer, losses = torch.optim.Adam(model.parameters()), []
+    for _ in range(epochs):
+        losses.append([])
+        for images, labels in DataLoader(digits(), batch_size=20):
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(float(loss.detach()))
+    return losses
+
+
+def assert_same(model, twin):
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def managed(ib):
+    ib(3)
+
+
+def by_epochs(ib):
+    for _ in range(3):
+        ib.epoch()
+
+
+def in_a_loop(ib):
+    for _ in range(3):
+        for _inputs, targets in ib.dataloader:
+            outputs = ib.batch_()
+            loss = ib.criterion(outputs, targets)
+            loss.backward()
+            ib.step()
+            ib.zero_grad()
+
+
+def in_a_loop_of_its_methods(ib):
+    for _ in range(3):
+        ib.epochstart_()
+        for inputs, _targets in ib.dataloader:
+            ib.batch_(inputs)
+            ib.loss()
+            ib.backward()
+            ib.step()
+            ib.zero_grad()
+
+
+@pytest.mark.parametrize("way", [managed, by_epochs, in_a_loop, in_a_loop_of_its_methods])
+def test_each_way_of_the_seed_trains_as_whole_batches_do(way):
+    # GIVEN a training of three epochs, whose batches of 20 go through in pieces of 7
+    ib, twin = training()
+    # WHEN it is run, and a twin with whole batches
+    way(ib)
+    losses = by_hand(twin, 3)
+    # THEN the models are the same, and so are the losses that were noted
+    assert_same(ib.model, twin)
+    if way is not in_a_loop:
+        assert [[loss for loss, _ in epoch] for epoch in ib.losses] == [pytest.approx(epoch, rel=1e-4) for epoch in losses]
+        assert [[samples for _, samples in epoch] for epoch in ib.losses] == [[20, 20, 10]] * 3
+
+
+def test_a_misspelt_attribute_names_the_right_one():
+    # GIVEN the seed's README, which writes an attribute wrongly
+    ib, _ = training()
+    # THEN that is said, instead of a training without optimizer
+    with pytest.raises(AttributeError, match="'optimier': did you mean 'optimizer'"):
+        ib.optimier = ib.optimizer
+    with pytest.raises(AttributeError, match="'speed'; it has model, optimizer"):
+        ib.speed = 2
+
+
+def test_what_is_missing_is_named():
+    ib = package.InfinityBatch(verbose=False)
+    for name, value in (
+        ("model", Reader()),
+        ("criterion", nn.CrossEntropyLoss()),
+        ("dataloader", DataLoader(digits(), batch_size=20)),
+    ):
+        with pytest.raises(RuntimeError, match=f"has no {name}"):
+            ib.train(1)
+        setattr(ib, name, value)
+    with pytest.raises(RuntimeError, match="has no optimizer"):
+        ib.train(1)
+    # AND an optimizer of another model is refused, also when it is exchanged in the middle
+    ib.optimizer = torch.optim.Adam(ib.model.parameters())
+    ib.train(1)
+    ib.model = Reader()
+    with pytest.raises(RuntimeError, match="none of the model's parameters"):
+        ib.train(1)
+    # AND steps out of order are, in words
+    ib.optimizer = torch.optim.Adam(ib.model.parameters())
+    with pytest.raises(RuntimeError, match=r"backward\(\) without a loss"):
+        ib.backward()
+    ib.dataloader = None
+    with pytest.raises(RuntimeError, match=r"batch_\(\) without inputs"):
+        ib.batch_()
+    with pytest.raises(RuntimeError, match=r"loss\(\) needs outputs"):
+        ib.loss()
+    with pytest.raises(TypeError, match="gives a Tensor"):
+        ib.dataloader = [torch.zeros(3, 1, 8, 8)]
+        ib.epoch()
+
+
+@pytest.mark.parametrize("keep", ["none", "last", "metrics", "host"])
+def test_containers_hold_what_is_asked_for(keep):
+    # GIVEN a policy, WHEN two epochs are trained in a loop
+    ib, _ = training(keep=keep)
+    for _ in range(2):
+        ib.epochstart_()
+        for _inputs, _targets in ib.dataloader:
+            ib.batch_()
+            ib.loss()
+            ib.backward()
+            ib.step()
+            ib.zero_grad()
+    # THEN the containers hold it, by epoch and batch, and nothing that has a graph
+    kept = {"none": [0], "last": [1], "metrics": [3, 3], "host": [3, 3]}
+    tensors = {"none": [0], "last": [1], "metrics": [0, 0], "host": [3, 3]}
+    assert [len(epoch) for epoch in ib.losses] == kept[keep]
+    for container in (ib.inputs, ib.targets, ib.outputs):
+        assert [len(epoch) for epoch in container] == tensors[keep]
+        assert not any(entry.requires_grad for epoch in container for entry in epoch)
+    ib.clearcontainers_()
+    assert ib.losses == []
+    with pytest.raises(ValueError, match="keep='all'"):
+        ib.keep = "all"
+
+
+def test_an_empty_dataloader_is_said(capsys):
+    # GIVEN nothing to train on; THEN there is a warning, not an error
+    ib, _ = training()
+    ib.dataloader = DataLoader(TensorDataset(torch.zeros(0, 1, 8, 8), torch.zeros(0)), batch_size=4)
+    with pytest.warns(UserWarning, match="gave no batch"):
+        ib.epoch()
+    # AND an epoch that has batches is one line
+    ib.dataloader, ib.verbose = DataLoader(digits(), batch_size=20), True
+    ib.epoch()
+    assert "50 samples" in capsys.readouterr().out
+
+
+def test_models_train_in_training_mode():
+    # GIVEN a model that was evaluated; THEN an epoch trains it in training mode
+    ib, _ = training()
+    ib.model.eval()
+    ib.epoch()
+    assert ib.model.training
+
+
+def test_devices():
+    # GIVEN outputs that are wanted on a device; THEN they are there, and the model's device is known
+    ib, _ = training(backward_device="cpu")
+    assert ib.forward_device == ib.updateforwarddevice() == torch.device("cpu")
+    assert ib.checkdevices_()
+    ib.changemodeldevice("meta")
+    assert ib.forward_device.type == "meta" and not ib.checkdevices_()
