@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import batch
 import device
 import exact
 import interception
@@ -71,6 +72,9 @@ def together():
 
 def alone():
     """Checks that need the whole GPU, or an idle machine."""
+    yield "batch exact", batch.check_exact
+    yield "batch memory", batch.check_memory
+    yield "batch speed", batch.measure_speed
     yield "plan", plan.check
     yield "plan on gpu", plan.check_on_gpu
     yield "categories", device.check_categories

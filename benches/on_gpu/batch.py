@@ -1,0 +1,48 @@
+"""Batches in pieces on the real GPU: gradients, memory, speed."""
+
+import json
+import sys
+
+from harness import OWN_PROGRAMS, PROGRAMS, ROOT, Failed
+
+# Pieces may be so many times as far from the gradients in float64 as the whole batch in float32 is.
+FARTHER = 2.0
+# Of what may be allocated, pieces use at least this share.
+USED = 0.5
+
+
+def lines(harness, folder, what):
+    env = {"PYTHONPATH": f"{ROOT / 'python'}:{PROGRAMS}"}
+    run = harness.run(folder, sys.executable, OWN_PROGRAMS / "big_batch.py", what, memlab=False, env=env, timeout=240)
+    if run.code != 0:
+        raise Failed(run.errors[-3000:])
+    rows = [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
+    harness.note(f"batch {what}", rows)
+    return rows
+
+
+def check_exact(harness, folder):
+    """Gradients of pieces are as near to those in float64 as the whole batch's are."""
+    if harness.simulated:
+        return []  # Its kernels compute nothing.
+    return [
+        f"{row['case']}: {row}"
+        for row in lines(harness, folder, "exact")
+        if not max(row["pieces"].values()) <= FARTHER * max(row["whole"])
+    ]
+
+
+def check_memory(harness, folder):
+    """Pieces are as large as fit, and none runs out of memory."""
+    wrong = []
+    for row in lines(harness, folder, "memory"):
+        limit = 4 << 30 if row["limit"] == "4GiB" else row["free"]
+        if row["ooms"] or not USED * limit <= row["allocated"] <= limit:
+            wrong.append(str(row))
+    return wrong
+
+
+def measure_speed(harness, folder):
+    """Times of a batch in pieces: nothing is asserted of them."""
+    lines(harness, folder, "speed")
+    return []
