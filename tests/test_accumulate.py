@@ -491,6 +491,73 @@ def test_the_scale_of_a_scaler_is_that_of_one_batch():
                 assert torch.allclose(ours, theirs, rtol=1e-12)
 
 
+def of_library(name):
+    """A model of Hugging Face's with its own loss, and inputs with labels of different counts."""
+    import transformers
+
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 50, (9, 12), generator=numbers(1))
+    padded = tokens.where(torch.arange(12) < torch.randint(1, 13, (9, 1), generator=numbers(2)), -100)
+    padded[2:5] = -100
+    small = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    if name == "gpt2":
+        config = transformers.GPT2Config(
+            vocab_size=50, n_positions=32, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+        )
+        return transformers.GPT2LMHeadModel(config), {"input_ids": tokens, "labels": padded}
+    if name == "llama":
+        config = transformers.LlamaConfig(**small, intermediate_size=32, bos_token_id=0, eos_token_id=0)
+        return transformers.LlamaForCausalLM(config), {"input_ids": tokens, "labels": padded, "use_cache": False}
+    if name == "t5":
+        config = transformers.T5Config(
+            vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0
+        )
+        return transformers.T5ForConditionalGeneration(config), {"input_ids": tokens, "labels": padded}
+    config = transformers.BertConfig(**small, intermediate_size=32, num_labels=3)
+    if name == "bert":
+        return transformers.BertForMaskedLM(config), {"input_ids": tokens, "labels": padded}
+    if name == "bert, numbers":
+        config.problem_type, config.num_labels = "regression", 1
+        return transformers.BertForSequenceClassification(config), {"input_ids": tokens, "labels": torch.rand(9)}
+    labels = torch.randint(0, 3, (9,), generator=numbers(3))
+    return transformers.BertForSequenceClassification(config), {"input_ids": tokens, "labels": labels}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bert", "bert, classes", "bert, numbers"])
+@pytest.mark.parametrize("size", [4, 3, 2, 1])
+def test_a_models_own_loss(name, size):
+    # GIVEN a model that returns the mean of its labels' losses, samples with different counts of labels, some without any
+    model, inputs = of_library(name)
+    model = model.double().eval()
+    loss = model(**inputs).loss
+    expected = loss.detach(), torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)
+    # WHEN it is trained in pieces without a loss_fn; THEN loss and gradients are those of the whole batch
+    value = package.accumulate(model, inputs, micro_batch=size)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    # Language models compute their loss in float32.
+    assert difference(model, value, expected) <= (1e-12 if name in ("t5", "bert") or "," in name else 1e-6)
+
+
+def test_a_models_own_loss_that_is_no_mean_is_refused():
+    # GIVEN a model with its own contrastive loss, and one without a loss
+    class Contrasting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model_for(CLASSES)
+
+        def forward(self, x):
+            return {"loss": contrastive(self.inner(x)).exp()}
+
+    model = Contrasting()
+    with pytest.raises(ValueError, match="own loss is no mean over samples"):
+        package.accumulate(model, {"x": IMAGES}, micro_batch=4)
+    with pytest.raises(ValueError, match="returns a Tensor without a loss"):
+        package.accumulate(model.inner, IMAGES, micro_batch=4)
+    # THEN nothing was added, and the model trains on
+    assert model.training and all(parameter.grad is None for parameter in model.parameters())
+
+
 class NoRoom(torch.autograd.Function):
     """Backward runs out of memory for more rows than there is room for."""
 

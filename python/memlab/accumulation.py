@@ -11,6 +11,7 @@ from memlab._arguments import require_model
 from memlab._batches.batch import Batch
 from memlab._batches.looking import Way, choose
 from memlab._batches.nested import Samples
+from memlab._batches.own_loss import OwnLoss, labels_of
 from memlab._batches.replay import Replay
 from memlab._batches.weighted import WeightedBackward
 
@@ -20,7 +21,7 @@ __all__ = ["accumulate"]
 def accumulate(
     model: nn.Module,
     inputs: Any,
-    loss_fn: Callable[..., Any],
+    loss_fn: Callable[..., Any] | None = None,
     *,
     targets: Any = None,
     micro_batch: int | None = None,
@@ -45,6 +46,7 @@ def accumulate(
             samples in the first dimension of each. It may stay on the CPU: pieces are copied to the model's device. A tensor
             with another first dimension is given to every piece.
         loss_fn: a criterion of PyTorch, or any function of ``(outputs, targets)``; of ``(outputs)`` if there are no targets.
+            None: the model's own loss, which it returns as Hugging Face's models do that are given ``labels``.
         targets: as `inputs`. (Criteria of more arguments are given the entries of tuples one by one.)
         micro_batch: samples in a piece. None: as many as fit, found by measuring small pieces first.
         memory: how much GPU memory the process may have allocated, in bytes or as ``"20GiB"``; ``"auto"``: all that is free.
@@ -56,7 +58,8 @@ def accumulate(
 
     Raises:
         RuntimeError: pieces would not give the gradients of the whole batch (BatchNorm in training).
-        ValueError: there are no samples, or the targets are not as many as these.
+        ValueError: there are no samples, or the targets are not as many as these; the model's own loss is no mean over
+            samples or labels.
         torch.OutOfMemoryError: a single sample does not fit.
 
     >>> import memlab, torch
@@ -76,6 +79,9 @@ def accumulate(
             "batch. If targets are flattened, flatten them in the loss instead: loss_fn=lambda outputs, targets: …"
         )
     scale = (lambda loss: loss) if scaler is None else scaler.scale
+    if loss_fn is None:
+        own, labels = OwnLoss.of(model, batch.samples, batch.device), labels_of(inputs)
+        return WeightedBackward(batch, None if labels is None else Samples(labels), own).run(scale)
     choice = choose(loss_fn)
     if choice.way is Way.MICRO_BATCHES and choice.mean is not None:
         return WeightedBackward(batch, target_samples, choice.mean).run(scale)

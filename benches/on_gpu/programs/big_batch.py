@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 from itertools import pairwise
+from typing import Any
 
 import memlab
 import torch
@@ -73,7 +74,7 @@ def next_words(of):
     return targets
 
 
-CASES = {
+CASES: dict[str, tuple[Any, ...]] = {
     "gpt, cross entropy": (lambda: Encoder(words=True), tokens(37), nn.CrossEntropyLoss(), next_words(tokens(37))),
     "encoder, contrastive": (Encoder, tokens(37), contrastive, None),
     "lstm, contrastive": (Recurrent, tokens(37), contrastive, None),
@@ -104,12 +105,13 @@ def exact():
         wide_targets = targets.double() if targets is not None and targets.is_floating_point() else targets
         truth = whole(wide, wide_inputs, loss_fn, wide_targets)
         runs = [whole(model, inputs, loss_fn, targets) for _ in range(2)]
-        row = {"case": name, "whole": [float((run - truth).norm() / truth.norm()) for run in runs], "pieces": {}}
+        pieces = {}
         for size in (None, 16, 5, 1):
             model.zero_grad()
             memlab.accumulate(model, inputs, loss_fn, targets=targets, micro_batch=size)
-            row["pieces"][str(size)] = float((gradients(model) - truth).norm() / truth.norm())
-        print(json.dumps(row), flush=True)
+            pieces[str(size)] = float((gradients(model) - truth).norm() / truth.norm())
+        distances = [float((run - truth).norm() / truth.norm()) for run in runs]
+        print(json.dumps({"case": name, "whole": distances, "pieces": pieces}), flush=True)
 
 
 def memory():
@@ -169,7 +171,7 @@ def speed():
         "separable, batch on the host": lambda: by_memlab(nn.MSELoss(), targets, batch),
         "coupled": lambda: by_memlab(contrastive, None, on_card),
     }
-    rounds = {name: [] for name in ways}
+    rounds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(5):
         for name, step in ways.items():
             rounds[name].append(timed(step, 2))

@@ -13,6 +13,7 @@ from memlab._batches.criteria import Mean
 from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
 from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import Samples, call
+from memlab._batches.own_loss import OwnLoss
 from memlab._batches.pieces import run_pieces
 from memlab._batches.state import Autocast, Buffers
 
@@ -22,7 +23,7 @@ Scale = Callable[[Tensor], Tensor]
 class WeightedBackward:
     """The loss of a batch and its gradients, piece by piece."""
 
-    def __init__(self, batch: Batch, targets: Samples | None, mean: Mean) -> None:
+    def __init__(self, batch: Batch, targets: Samples | None, mean: Mean | OwnLoss) -> None:
         self._batch = batch
         self._targets = targets
         self._mean = mean
@@ -70,7 +71,9 @@ class WeightedBackward:
         if loss.dim() != 0:
             raise ValueError(f"the loss has shape {tuple(loss.shape)}: it must be one number")
         if not self._mean.is_sum:
-            loss = loss * self._share(targets, len(rows), loss)
+            share = self._share(targets, len(rows), loss)
+            # A model's own loss of no labels is NaN.
+            loss = (loss if isinstance(share, float) else loss.where(share != 0, 0)) * share
         with Autocast.off():
             self._scale(loss).backward(inputs=self._inputs.beside(wanted))
         self._inputs.take(rows)
