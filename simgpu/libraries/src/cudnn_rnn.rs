@@ -3,7 +3,7 @@
 
 use crate::api::{CUDNN_8_NOT_SUPPORTED, CUDNN_BAD_PARAM, SUCCESS, answer, api};
 use crate::cudnn::{SHAPES, Shape};
-use crate::cudnn_rnn_network::{Cell, Network};
+use crate::cudnn_rnn_network::{Algorithm, Cell, Network};
 use crate::cudnn_rnn_sizes::{Batch, Sizes};
 use crate::table::Table;
 
@@ -55,7 +55,6 @@ api! {
         descriptor: usize, algorithm: i32, cell: i32, bias: i32, direction: i32, _input_mode: i32, kind: i32,
         _precision: i32, _math: i32, input: i32, hidden: i32, projected: i32, layers: i32, _dropout: usize, flags: u32,
     ) {
-        const PERSIST_STATIC: i32 = 1;
         const PADDED_IO_ENABLED: u32 = 1;
         let set = |network: &mut Network| *network = Network {
             cell: match cell { 2 => Cell::Lstm, 3 => Cell::Gru, _ => Cell::Plain },
@@ -66,17 +65,26 @@ api! {
             hidden: hidden as usize,
             projected: if projected > 0 { projected as usize } else { hidden as usize },
             layers: layers as usize,
-            persistent: algorithm == PERSIST_STATIC,
+            algorithm: match algorithm {
+                0 => Algorithm::Standard,
+                1 => Algorithm::Persistent,
+                _ => Algorithm::PersistentSmall,
+            },
             padded: flags & PADDED_IO_ENABLED != 0,
         };
         NETWORKS.get(descriptor, set).map_or(CUDNN_BAD_PARAM, |()| SUCCESS)
     }
 
     fn cudnnSetRNNDataDescriptor(
-        descriptor: usize, _kind: i32, _layout: i32, longest: i32, size: i32, _vector: i32, _lengths: *const i32,
+        descriptor: usize, _kind: i32, _layout: i32, longest: i32, size: i32, _vector: i32, lengths: *const i32,
         _padding: *const u8,
     ) {
-        let set = |batch: &mut Batch| *batch = Batch { longest: longest as usize, size: size as usize };
+        if lengths.is_null() || size < 0 {
+            return CUDNN_BAD_PARAM;
+        }
+        let size = size as usize;
+        let steps = std::slice::from_raw_parts(lengths, size).iter().map(|&length| length as usize).sum();
+        let set = |batch: &mut Batch| *batch = Batch { longest: longest as usize, size, steps };
         BATCHES.get(descriptor, set).map_or(CUDNN_BAD_PARAM, |()| SUCCESS)
     }
 

@@ -12,6 +12,18 @@ pub enum Cell {
     Gru,
 }
 
+/// How the time steps are computed (`cudnnRNNAlgo_t`).
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    #[default]
+    Standard,
+    /// One kernel for all time steps, which keeps the weights in registers (`CUDNN_RNN_ALGO_PERSIST_STATIC`).
+    Persistent,
+    /// The same for small hidden sizes (`CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H`), or with a kernel that is compiled for
+    /// the network (`CUDNN_RNN_ALGO_PERSIST_DYNAMIC`).
+    PersistentSmall,
+}
+
 /// An RNN descriptor.
 #[derive(Clone, Copy, Default)]
 pub struct Network {
@@ -26,8 +38,7 @@ pub struct Network {
     /// Size of the recurrent output, which a projection makes smaller than `hidden`.
     pub projected: usize,
     pub layers: usize,
-    /// The kernels keep the weights in registers from one time step to the next (`CUDNN_RNN_ALGO_PERSIST_STATIC`).
-    pub persistent: bool,
+    pub algorithm: Algorithm,
     /// Shorter sequences are padded to the longest, in input and output (`CUDNN_RNN_PADDED_IO_ENABLED`).
     pub padded: bool,
 }
