@@ -4,11 +4,12 @@ import copy
 import functools
 import itertools
 import json
+import subprocess
 
 import memlab as package
 import pytest
 import torch
-from conftest import PROGRAMS, PYTHON
+from conftest import PROGRAMS, PYTHON, ROOT
 from torch import nn
 from torch.nn import functional
 
@@ -652,3 +653,30 @@ def test_pieces_are_as_large_as_fit(memlab, way):
         ((peak, _),) = peaks(memlab, way, "--memory", limit, "--batch", 600)
         # On the whole card, the context and a reserve are not for pieces.
         assert 0.6 * bytes_of < peak < bytes_of
+
+
+def test_ranks_average_once_and_by_what_they_count(memlab):
+    """GIVEN two ranks of DistributedDataParallel with different counts of samples, of targets and of pieces
+    WHEN each goes through its samples in pieces
+    THEN means are those of all ranks' targets together, other losses those of the ranks, and both ranks have them."""
+    command = [PYTHON, PROGRAMS / "accumulated_ranks.py", memlab.folder / "meeting"]
+    environment = memlab.environment(PYTHONPATH=str(ROOT / "python"))
+    ranks = [
+        subprocess.Popen(
+            [*map(str, command), str(rank)], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        output, errors = rank.communicate(timeout=300)
+        assert rank.returncode == 0, errors
+        assert max(json.loads(output).values()) <= 1e-13, output
+
+
+def test_fsdp_is_refused():
+    # GIVEN what FSDP makes of a module: its class gets a name; THEN pieces are refused before ranks wait for each other
+    class FSDPModule(nn.Linear):
+        pass
+
+    with pytest.raises(RuntimeError, match="FSDP gathers its shards"):
+        package.accumulate(FSDPModule(7, CLASSES), IMAGES, contrastive, micro_batch=4)

@@ -41,7 +41,7 @@ def accumulate(
     computation.
 
     Args:
-        model: any module whose samples do not depend on each other.
+        model: any module whose samples do not depend on each other. Ranks of DistributedDataParallel average once.
         inputs: the batch: a tensor, or tensors in a tuple, list or dictionary (``model(*inputs)``, ``model(**inputs)``),
             samples in the first dimension of each. It may stay on the CPU: pieces are copied to the model's device. A tensor
             with another first dimension is given to every piece.
@@ -80,19 +80,20 @@ def accumulate(
         )
     scale = (lambda loss: loss) if scaler is None else scaler.scale
     if loss_fn is None:
-        own, labels = OwnLoss.of(model, batch.samples, batch.device), labels_of(inputs)
+        own, labels = OwnLoss.of(batch.ranks.model(), batch.samples, batch.device), labels_of(inputs)
         return WeightedBackward(batch, None if labels is None else Samples(labels), own).run(scale)
     choice = choose(loss_fn)
     if choice.way is Way.MICRO_BATCHES and choice.mean is not None:
         return WeightedBackward(batch, target_samples, choice.mean).run(scale)
-    outputs = Replay(batch).outputs()
+    replay = Replay(batch)
+    outputs = replay.outputs(later=True)
     if target_samples is None:
         loss = loss_fn(outputs)
     else:
         loss = loss_fn(outputs, target_samples.piece(range(len(target_samples)), batch.device))
     if not isinstance(loss, Tensor) or loss.dim() != 0:
         raise ValueError(f"loss_fn returns {_described(loss)}: it must return a tensor that is one number")
-    scale(loss).backward()
+    replay.backward_of_loss(scale(loss))
     return loss.detach()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from memlab import _native
 from memlab._batches.looking import refuse_unsupported, why_not_in_pieces
 from memlab._batches.nested import Samples
+from memlab._batches.ranks import Ranks
 from memlab._batches.sizing import FixedSize, MeasuredSize, Sizing
 
 # What was measured of a model's pieces, by the model, and then by the memory they may take and the form of a sample.
@@ -32,6 +33,7 @@ class Batch:
     refuse: Callable[[str], None] | None
     #: The parameters that are trained.
     parameters: list[Tensor]
+    ranks: Ranks
 
     @staticmethod
     def of(model: nn.Module, inputs: Any, *, micro_batch: int | None, memory: str | int, exact: bool) -> Batch:
@@ -51,7 +53,7 @@ class Batch:
         sizing = _sizing(model, samples, device, micro_batch, memory)
         is_whole = isinstance(sizing, FixedSize) and sizing.size(len(samples)) == len(samples)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        return Batch(model, samples, device, sizing, _refusal(model, exact, is_whole), parameters)
+        return Batch(model, samples, device, sizing, _refusal(model, exact, is_whole), parameters, Ranks(model))
 
 
 def _device_of(model: nn.Module, samples: Samples) -> torch.device:

@@ -7,7 +7,6 @@ from enum import Enum
 from typing import Any
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from memlab._batches.criteria import Mean
 from memlab._paging.torch_private import BatchNorm, has_accumulation_hook
@@ -55,10 +54,12 @@ def why_not_in_pieces(model: nn.Module) -> str | None:
 
 def refuse_unsupported(model: nn.Module) -> None:
     """Raises RuntimeError for what pieces cannot be right with, however they are computed."""
-    if isinstance(model, DistributedDataParallel):
+    # By their names: importing them takes longer than a step.
+    kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    if kinds & {"FSDPModule", "FullyShardedDataParallel"}:
         raise RuntimeError(
-            "memlab.accumulate does not synchronise the ranks of DistributedDataParallel: give the module within it "
-            "(model.module), and average the gradients afterwards"
+            "FSDP gathers its shards in each forward, so all ranks would need equally many pieces, which memlab does not "
+            "see to: use DistributedDataParallel, or micro-batches by hand"
         )
     hooked = next((name for name, parameter in model.named_parameters() if has_accumulation_hook(parameter)), None)
     if hooked is not None:

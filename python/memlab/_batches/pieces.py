@@ -12,15 +12,23 @@ from memlab._batches.gradients import Marks
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
 from memlab._batches.sizing import Sizing
 
-# Computes a piece and adds to gradients: to those of these parameters only, if any are named.
-Work = Callable[[range, Sequence[Tensor] | None], None]
+# Computes a piece and adds to gradients: to those of these parameters only, if any are named. It is told if it is the last.
+Work = Callable[[range, Sequence[Tensor] | None, bool], None]
 
 
-def run_pieces(count: int, sizing: Sizing, parameters: Sequence[Tensor], work: Work, done: Callable[[], None]) -> None:
+def run_pieces(
+    count: int,
+    sizing: Sizing,
+    parameters: Sequence[Tensor],
+    work: Work,
+    done: Callable[[], None],
+    *,
+    others_wait: bool = False,
+) -> None:
     """Runs `work` for all of `count` samples, and `done` after each piece.
 
     A piece that runs out of memory is given up and done again in halves. What its backward has added until then stays: the
-    halves add to the gradients of the other parameters.
+    halves add to the gradients of the other parameters. If `others_wait`, the last piece is not: other ranks are in it too.
 
     Raises:
         torch.OutOfMemoryError: a single sample needs more memory than there is.
@@ -34,13 +42,14 @@ def run_pieces(count: int, sizing: Sizing, parameters: Sequence[Tensor], work: W
         else:
             rows = range(begin, begin + sizing.size(count - begin))
             begin = rows.stop
+        is_last = not again and begin == count
         marks = Marks(parameters)
         failed: Exception | None = None
         try:
             with sizing.measured(len(rows)):
-                work(rows, wanted)
+                work(rows, wanted, is_last)
         except Exception as error:
-            if not is_out_of_memory(error) or len(rows) == 1:
+            if not is_out_of_memory(error) or len(rows) == 1 or (is_last and others_wait):
                 raise
             failed = error
         if failed is not None:

@@ -40,21 +40,46 @@ class Replay:
         self._refuse = batch.refuse
         self._parameters = batch.parameters
         self._autocast = Autocast()
+        self._inputs = [leaf for leaf in self._samples.leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
+        # The outputs and their gradients, if backward of the pieces follows later.
+        self._received: tuple[Sequence[Any], Sequence[Tensor | None]] | None = None
         # By the first sample of a piece: its samples, and the random numbers before and after its forward.
         self._pieces: list[range] = []
         self._random: list[RandomState] = []
 
-    def outputs(self) -> Any:
-        """What the model returns for the whole batch. Its backward adds to the gradients of the model's parameters."""
-        first = [leaf for leaf in self._samples.leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
-        needs_graph = torch.is_grad_enabled() and bool(first or self._parameters)
+    def outputs(self, *, later: bool = False) -> Any:
+        """What the model returns for the whole batch. Its backward adds to the gradients of the model's parameters; if that is
+        to be `later`, `backward_of_loss` does."""
+        needs_graph = torch.is_grad_enabled() and bool(self._inputs or self._parameters)
         if not needs_graph:
             return self._forward()
         # An output has a graph if something that it was made of has one: here nothing else may have.
         anchor = torch.empty(0, requires_grad=True)
         form: list[Any] = []
-        leaves = _Replayed.apply(self, form, anchor, *first)
+        leaves = _Replayed.apply(self, form, anchor, *([] if later else self._inputs))
         return tree_unflatten(list(leaves), form[0])
+
+    def backward_of_loss(self, loss: Tensor) -> None:
+        """Backward of a loss of the `outputs`, and then of the pieces: outside of the loss's backward, where ranks can wait
+        for each other."""
+        self._received = ([], [])
+        loss.backward()
+        leaves, gradients = self._received
+        self._received = None
+        if leaves:
+            self._backward(leaves, gradients).backward()
+
+    def receive(self, leaves: Sequence[Any], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Called in the loss's backward, with the gradients of the outputs. Returns those of the inputs, if that is now."""
+        if self._received is not None:
+            self._received = (leaves, gradients)
+            return []
+        if self._batch.ranks.are_several:
+            raise RuntimeError(
+                "ranks of DistributedDataParallel cannot wait for each other within a backward: use memlab.accumulate, or "
+                "give the module within it (model.module) and average the gradients"
+            )
+        return self._backward(leaves, gradients).whole()
 
     def _find_size(self) -> None:
         """Tries sizes: once outputs are there, pieces cannot be other ones. Nothing is left of these tries."""
@@ -63,7 +88,8 @@ class Replay:
             failed: Exception | None = None
             try:
                 with self._sizing.measured(size), torch.enable_grad(), self._autocast.again():
-                    results, _ = tree_flatten(call(self._model, self._samples.piece(range(size), self._device)))
+                    model = self._batch.ranks.model()
+                    results, _ = tree_flatten(call(model, self._samples.piece(range(size), self._device)))
                     outputs = [one for one in results if isinstance(one, Tensor) and one.requires_grad]
                     nothing = [torch.zeros_like(one) for one in outputs]
                     torch.autograd.grad(outputs, self._parameters, nothing, allow_unused=True)
@@ -91,7 +117,7 @@ class Replay:
             rows = range(begin, begin + self._sizing.size(count - begin))
             self._random.append(RandomState(devices))
             with torch.no_grad():
-                results.append(call(self._model, self._samples.piece(rows, self._device)))
+                results.append(call(self._batch.ranks.model(), self._samples.piece(rows, self._device)))
             if self._refuse is not None and (name := self._buffers.rewind()) is not None:
                 self._refuse(name)
             self._pieces.append(rows)
@@ -102,14 +128,17 @@ class Replay:
         self._buffers.set_after()
         return joined(results, self._pieces)
 
-    def backward(self, leaves: Sequence[Any], gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Each piece forward and backward, with the gradients of the outputs; returns those of inputs that want one."""
+    def _backward(self, leaves: Sequence[Any], gradients: Sequence[Tensor | None]) -> InputGradients:
+        """Each piece forward and backward, with the gradients of the outputs; returns those of the inputs."""
         now = RandomState({self._device})
         inputs = InputGradients(self._samples)
         sums = WideSums(self._parameters) if len(self._pieces) >= PIECES_FOR_SUMS else None
         try:
             for index, rows in enumerate(self._pieces):
                 self._buffers.set_before()
+                if sums is not None and index + 1 == len(self._pieces) and self._batch.ranks.are_several:
+                    sums.give_back()  # What this backward averages over the ranks is all that was added up.
+                    sums = None
                 self._piece_backward(index, rows, leaves, gradients, inputs)
                 if sums is not None:
                     sums.take()
@@ -119,7 +148,7 @@ class Replay:
             self._buffers.set_after()
             now.restore()
         _SAME_TWICE.add(self._model)
-        return inputs.whole()
+        return inputs
 
     def _piece_backward(
         self,
@@ -130,14 +159,16 @@ class Replay:
         inputs: InputGradients,
     ) -> None:
         random = self._random[index]
-        after = self._random[index + 1] if index + 1 < len(self._random) else self._after
+        is_last = index + 1 == len(self._pieces)
+        after = self._after if is_last else self._random[index + 1]
+        ranks = self._batch.ranks
 
-        def work(part: range, wanted: Sequence[Tensor] | None) -> None:
+        def work(part: range, wanted: Sequence[Tensor] | None, is_last_part: bool) -> None:
             part = range(rows.start + part.start, rows.start + part.stop)
             random.restore()
             piece = inputs.piece(part, self._device)
             with torch.enable_grad(), self._autocast.again():
-                results, _ = tree_flatten(call(self._model, piece))
+                results, _ = tree_flatten(call(ranks.model(is_last and is_last_part), piece))
             if self._model not in _SAME_TWICE:
                 _check_same(leaves, results, part)
             pairs = [
@@ -152,10 +183,11 @@ class Replay:
 
         try:
             # A piece whose forward draws random numbers cannot be halved: they would be others.
-            if random == after:
+            # Nor can one in which other ranks wait.
+            if random == after and not (is_last and ranks.are_several):
                 run_pieces(len(rows), FixedSize(len(rows)), self._parameters, work, lambda: None)
             else:
-                work(range(len(rows)), None)
+                work(range(len(rows)), None, True)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -185,7 +217,7 @@ class _Replayed(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        return (None, None, None, *ctx.replay.backward(ctx.leaves, gradients))
+        return (None, None, None, *ctx.replay.receive(ctx.leaves, gradients))
 
 
 def _check_same(first: Sequence[Any], again: Sequence[Any], rows: range) -> None:

@@ -29,43 +29,50 @@ class WeightedBackward:
         self._mean = mean
         samples = batch.samples
         whole = None if targets is None else targets.piece(range(len(samples)))
-        self._all = mean.weight(len(samples), whole)
+        self._all = batch.ranks.part_of_all(mean.weight(len(samples), whole), batch.device)
         self._inputs = InputGradients(samples)
         self._loss: Tensor | None = None
+        # Made in the piece from which sums are worth it: most batches have few.
+        self._sums: WideSums | None = None
 
     def run(self, scale: Scale) -> Tensor:
         """Adds to the gradients and returns the loss, without a graph."""
         self._scale = scale
         refuse, parameters = self._batch.refuse, self._batch.parameters
         buffers = Buffers(self._batch.model)
-        # Made in the piece from which sums are worth it: most batches have few.
-        sums: WideSums | None = None
         finished = 0
 
         def done() -> None:
-            nonlocal finished, sums
+            nonlocal finished
             finished += 1
             if refuse is not None and (name := buffers.rewind()) is not None:
                 refuse(name)
-            if sums is not None:
-                sums.take()
+            if self._sums is not None:
+                self._sums.take()
             elif finished + 1 == PIECES_FOR_SUMS:
-                sums = WideSums(parameters)
+                self._sums = WideSums(parameters)
 
+        count, sizing, several = len(self._batch.samples), self._batch.sizing, self._batch.ranks.are_several
         try:
-            run_pieces(len(self._batch.samples), self._batch.sizing, parameters, self._piece, done)
+            run_pieces(count, sizing, parameters, self._piece, done, others_wait=several)
         finally:
-            if sums is not None:
-                sums.give_back()
+            self._end_sums()
             if refuse is not None:
                 buffers.set_after()
         self._inputs.backward()
         assert self._loss is not None  # There is at least one piece.
         return self._loss
 
-    def _piece(self, rows: range, wanted: Sequence[Tensor] | None) -> None:
+    def _end_sums(self) -> None:
+        if self._sums is not None:
+            self._sums.give_back()
+            self._sums = None
+
+    def _piece(self, rows: range, wanted: Sequence[Tensor] | None, is_last: bool) -> None:
+        if is_last and self._batch.ranks.are_several:
+            self._end_sums()  # What this backward averages over the ranks is all that was added up.
         torch.clear_autocast_cache()
-        outputs = call(self._batch.model, self._inputs.piece(rows, self._batch.device))
+        outputs = call(self._batch.ranks.model(is_last), self._inputs.piece(rows, self._batch.device))
         targets: Any = None if self._targets is None else self._targets.piece(rows, self._batch.device)
         loss = self._mean(outputs, self._mean.countable(targets))
         if loss.dim() != 0:
@@ -83,7 +90,8 @@ class WeightedBackward:
     def _share(self, targets: Any, samples: int, like: Tensor) -> Tensor | float:
         """The piece's part of the batch's mean. Half precision cannot count beyond some hundreds: there it is in float32."""
         weight = self._mean.weight(samples, targets)
-        if isinstance(weight, int) or isinstance(self._all, int):
-            return float(weight / self._all)
+        if isinstance(weight, int) and isinstance(self._all, int):
+            return weight / self._all
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-        return weight.to(like.device, dtype) / self._all.to(like.device, dtype)
+        part, whole = (torch.as_tensor(one).to(like.device, dtype) for one in (weight, self._all))
+        return part / whole

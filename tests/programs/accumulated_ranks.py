@@ -1,0 +1,63 @@
+"""One of two ranks on the CPU: `accumulated_ranks.py FILE RANK`. Prints how far gradients in pieces are from the whole's."""
+
+import json
+import sys
+
+import memlab
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+torch.set_default_dtype(torch.float64)
+file, rank = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
+
+torch.manual_seed(0)
+IMAGES, LABELS = torch.randn(21, 6), torch.randint(0, 4, (21,))
+LABELS[:7] = -100
+# The ranks have different counts of samples, and of targets.
+SHARES = [slice(0, 13), slice(13, 21)]
+
+
+def contrastive(outputs):
+    return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
+
+
+def by_samples(model):
+    """The mean of all ranks' targets, as if they were one batch."""
+    return functional.cross_entropy(model(IMAGES), LABELS)
+
+
+def by_ranks(model):
+    """The mean of the ranks' losses."""
+    return sum(contrastive(model(IMAGES[share])) for share in SHARES) / 2
+
+
+class Model(nn.Sequential):
+    def __init__(self):
+        torch.manual_seed(1)
+        super().__init__(nn.Linear(6, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 4))
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        self.steps += 1
+        return super().forward(x)
+
+
+errors = {}
+for name, loss_fn, expected in (("mean", nn.CrossEntropyLoss(), by_samples), ("coupled", contrastive, by_ranks)):
+    for size in (20, 4, 3):
+        for steps in (1, 2):
+            model, twin = DistributedDataParallel(Model()), Model()
+            images, labels = IMAGES[SHARES[rank]], LABELS[SHARES[rank]]
+            for _ in range(steps):
+                targets = labels if name == "mean" else None
+                memlab.accumulate(model, images, loss_fn, targets=targets, micro_batch=size)
+                expected(twin).backward()
+            pairs = zip(model.module.parameters(), twin.parameters(), strict=True)
+            errors[f"{name} {size} {steps}"] = max(float((one.grad - two.grad).abs().max()) for one, two in pairs)
+            assert model.module.steps == steps
+print(json.dumps(errors))
+dist.destroy_process_group()
