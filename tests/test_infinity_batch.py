@@ -1,10 +1,13 @@
 """`memlab.InfinityBatch`: the seed's ways of training, with the gradients of whole batches."""
 
 import copy
+import random
 
 import memlab as package
+import numpy
 import pytest
 import torch
+from conftest import PYTHON
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -197,3 +200,117 @@ def test_devices():
     assert ib.checkdevices_()
     ib.changemodeldevice("meta")
     assert ib.forward_device.type == "meta" and not ib.checkdevices_()
+
+
+def test_an_evaluation_is_that_of_all_samples_together():
+    # GIVEN a model with dropout, and targets of which some are ignored, more of them in the first batch
+    class Dropping(Reader):
+        def forward(self, x):
+            return functional.dropout(super().forward(x), 0.5, self.training)
+
+    data = digits()
+    images, labels = data.tensors
+    labels[:11] = -100
+    ib, _ = training(keep="host")
+    ib.model = Dropping()
+    loader = DataLoader(TensorDataset(images, labels), batch_size=20)
+    state = torch.get_rng_state()
+    # WHEN it is evaluated in pieces of 7 of batches of 20
+    found = ib.evaluate(loader, {"right": lambda outputs, targets: (outputs.argmax(1) == targets).double().mean()})
+    # THEN figures are those of all samples at once, without dropout
+    ib.model.eval()
+    with torch.no_grad():
+        outputs = ib.model(images)
+    assert found["loss"] == pytest.approx(float(functional.cross_entropy(outputs, labels)), rel=1e-5)
+    assert found["right"] == pytest.approx(float((outputs.argmax(1) == labels).double().mean()))
+    # AND nothing else has changed: not the mode, random numbers, gradients, or what is kept
+    ib.model.train()
+    ib.evaluate(loader)
+    assert ib.model.training and torch.equal(torch.get_rng_state(), state)
+    assert ib.losses == [] and all(parameter.grad is None for parameter in ib.model.parameters())
+    # AND sums add up, a criterion is not needed, and nothing at all is said
+    ib.criterion = nn.CrossEntropyLoss(reduction="sum")
+    assert ib.evaluate(loader)["loss"] == pytest.approx(float(ib.criterion(outputs, labels)), rel=1e-5)
+    ib.criterion = None
+    assert set(ib.evaluate(loader, {"mean": lambda outputs, targets: outputs.mean()})) == {"mean"}
+    with pytest.raises(ValueError, match="nothing was evaluated"):
+        ib.evaluate(loader)
+    with pytest.raises(ValueError, match='cannot be called "loss"'):
+        ib.evaluate(loader, {"loss": lambda outputs, targets: 0})
+
+
+def test_history(memlab):
+    """GIVEN snapshots before and after an allocation that is then freed
+    WHEN they are compared
+    THEN they have PyTorch's figures, and what is free in the cache is what is reserved and not allocated."""
+    program = """
+import torch, memlab
+history = memlab.CudaHistory()
+history.append("at the very beginning of it all")
+block = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+history.append("held", 0)
+counters = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+del block
+last = history.append("freed", synchronize=False)
+held = history[1]
+assert (held.allocated, held.reserved, held.free_cache) == (*counters, 0), held
+assert last.allocated == 0 and last.free_cache == last.reserved == 40 << 20
+assert held.total == torch.cuda.get_device_properties(0).total_memory
+change = history.difference("held", "freed")
+assert change == last - held == memlab.MemoryDifference(0, 0, -(40 << 20), 40 << 20), change
+assert [name for name, _ in history] == ["at the very beginning of it all", "held", "freed"] and len(history) == 3
+print(history)
+print(held)
+"""
+    run = memlab.run(PYTHON, "-c", program, simgpu=("--card", "h100"), memory="4GiB", preload=False)
+    assert run.code == 0, run.errors
+    head, first, held, freed, described = run.output.splitlines()
+    assert head.split() == ["device", "total", "reserved", "allocated", "free_cache", "change"]
+    assert first.startswith("at the very beginnin ") and first.split()[-2:] == ["0", "B"]
+    assert "+40.0 MiB" in held and "-40.0 MiB" in freed
+    assert described.startswith("<CudaMemorySnapShot of cuda:0: total 4.00 GiB, reserved 40.0 MiB, allocated 40.0 MiB")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_history_needs_a_gpu():
+    with pytest.raises(RuntimeError, match="needs a GPU"):
+        package.CudaMemorySnapShot()
+
+
+def test_networks_are_compared():
+    # GIVEN networks that differ in nothing, in a value, in a type, and in a name
+    one, other = Reader(), Reader()
+    assert package.is_equal_network(one, other) and package.is_equal_with_error(one, other)
+    with torch.no_grad():
+        other.answer.bias[2] += 1e-4
+    # THEN that is found, and how far they may be apart can be said
+    assert package.first_difference(one, other) == "answer.bias"
+    assert not package.is_equal_network(one, other) and not package.is_equal_with_error(one, other)
+    assert package.is_equal_with_error(one, other, error=1e-3)
+    assert package.first_difference(one, copy.deepcopy(one).double()) == "picture.weight"
+    assert package.first_difference(nn.Linear(2, 2), nn.Linear(2, 2, bias=False)) is not None
+    # AND numbers are: of any shape, none included
+    cases = [(1.0, 1.0 + 1e-9, True), (1.0, 1.1, False), (torch.inf, torch.inf, True), (torch.nan, torch.nan, False)]
+    cases += [(torch.ones(3), torch.ones(3), True), (torch.ones(3), torch.ones(2), False), ([1, 2], [1, 2], True)]
+    for first, second, expected in cases:
+        assert package.is_equal_with_error(first, second) == expected
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_runs_are_the_same_again(seed):
+    # GIVEN a seed, or none; WHEN runs are made deterministic; THEN they draw the same numbers
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        drawn = []
+        for _ in range(2):
+            package.determinize(seed)
+            drawn.append((random.random(), torch.rand(2).tolist(), numpy.random.rand()))
+        assert drawn[0] == drawn[1]
+        assert torch.are_deterministic_algorithms_enabled()
+        # AND without determinism a run that names no seed is another each time
+        package.determinize(be_deterministic=False)
+        first = torch.rand(2)
+        package.determinize(be_deterministic=False)
+        assert not torch.equal(torch.rand(2), first) and not torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(before)

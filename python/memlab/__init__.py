@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from memlab.chunking import chunk
     from memlab.config import Config, GiB, KiB, MiB, NotEnoughCPURam, NotEnoughGPURam
     from memlab.courtesy import Courtesy
+    from memlab.cuda_history import CudaHistory, CudaMemorySnapShot, MemoryDifference
     from memlab.feeding import Feeder, SampleError
     from memlab.infinity_batch import InfinityBatch
     from memlab.inspection import CannotTravel, InspectionError, inspect
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from memlab.plan import Plan
     from memlab.recording import start, stop
     from memlab.reporter import MemReporter
+    from memlab.reproducing import determinize, first_difference, is_equal_network, is_equal_with_error
     from memlab.tracking import tracker
     from memlab.watching import watch
 
@@ -50,6 +52,8 @@ __all__ = [
     "CannotTravel",
     "Config",
     "Courtesy",
+    "CudaHistory",
+    "CudaMemorySnapShot",
     "Feeder",
     "GiB",
     "InfinityBatch",
@@ -58,6 +62,7 @@ __all__ = [
     "KiB",
     "LineProfiler",
     "MemReporter",
+    "MemoryDifference",
     "MiB",
     "NotEnoughCPURam",
     "NotEnoughGPURam",
@@ -68,8 +73,12 @@ __all__ = [
     "annotate",
     "chunk",
     "clear_global_line_profiler",
+    "determinize",
     "find_batch",
+    "first_difference",
     "inspect",
+    "is_equal_network",
+    "is_equal_with_error",
     "load",
     "memory_profiler",
     "page",
@@ -91,6 +100,8 @@ _MODULES = {
     "CannotTravel": "inspection",
     "Config": "config",
     "Courtesy": "courtesy",
+    "CudaHistory": "cuda_history",
+    "CudaMemorySnapShot": "cuda_history",
     "Feeder": "feeding",
     "GiB": "config",
     "InfinityBatch": "infinity_batch",
@@ -99,6 +110,7 @@ _MODULES = {
     "KiB": "config",
     "LineProfiler": "line_profiler",
     "MemReporter": "reporter",
+    "MemoryDifference": "cuda_history",
     "MiB": "config",
     "NotEnoughCPURam": "config",
     "NotEnoughGPURam": "config",
@@ -109,8 +121,12 @@ _MODULES = {
     "annotate": "annotation",
     "chunk": "chunking",
     "clear_global_line_profiler": "line_profiler",
+    "determinize": "reproducing",
     "find_batch": "batch_search",
+    "first_difference": "reproducing",
     "inspect": "inspection",
+    "is_equal_network": "reproducing",
+    "is_equal_with_error": "reproducing",
     "load": "loading",
     "load_ipython_extension": "magics",
     "memory_profiler": "iteration_profiler",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from memlab._arguments import require_model
 from memlab._batches.batch import Batch
+from memlab._batches.evaluation import WeightedMeans, loss_and_weight
 from memlab._batches.kept import Kept
 from memlab._batches.loader import KnownBatches, divided
 from memlab._batches.nested import Samples
 from memlab._batches.replay import Replay
+from memlab._batches.state import evaluating
 from memlab._paging.torch_private import tree_map_only
 from memlab.accumulation import accumulate
 
@@ -199,6 +201,43 @@ class InfinityBatch:
             seconds = time.perf_counter() - began
             print(f"loss {total / count:.4g}, {count:,} samples, {count / seconds:,.0f} samples/s")
 
+    def evaluate(
+        self, dataloader: Iterable[Any] | None = None, metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None
+    ) -> dict[str, float]:
+        """The loss of all samples, and other figures: in evaluation mode and without gradients.
+
+        Batches go through in pieces that fit, which are larger than those of a training. Afterwards the model is in the mode
+        that it was in, and random numbers go on as if nothing had happened.
+
+        Args:
+            dataloader: gives ``(inputs, targets)``. None: that of the training.
+            metrics: functions of outputs and targets of a batch, by name. Their means over samples are returned.
+
+        Returns:
+            ``"loss"``: the criterion's, as of one batch of all samples if it is one of PyTorch's means, otherwise the mean
+            over batches by their samples; without a criterion there is none. And the metrics, by their names.
+
+        Raises:
+            RuntimeError: the model or the dataloader is missing.
+            ValueError: there is no sample, or a metric is called "loss".
+        """
+        model, batches = self._model(), self._required("dataloader") if dataloader is None else dataloader
+        metrics = {} if metrics is None else metrics
+        if "loss" in metrics:
+            raise ValueError('a metric cannot be called "loss": that is the criterion\'s')
+        means = WeightedMeans()
+        with evaluating(model):
+            for batch in batches:
+                inputs, targets = divided(batch)
+                outputs = self._outputs_of(inputs)
+                targets, count = self._beside(outputs, targets), len(Samples(inputs))
+                if self.criterion is not None:
+                    loss, weight = loss_and_weight(self.criterion, outputs, targets, count)
+                    means.add("loss", loss, weight)
+                for name, metric in metrics.items():
+                    means.add(name, metric(outputs, targets), count)
+        return means.result()
+
     def batch_(self, inputs: Any = None) -> Any:
         """The model's outputs for a whole batch, in the memory of a piece. Backward computes the pieces again.
 
@@ -212,12 +251,7 @@ class InfinityBatch:
             inputs = None if self._batches is None else self._batches.inputs
         if inputs is None:
             raise RuntimeError("batch_() without inputs is for loops over ib.dataloader: give it the inputs of the batch")
-        model = self._model()
-        batch = Batch.of(model, inputs, micro_batch=self.micro_batch, memory=self.memory, exact=self.exact)
-        self._outputs = Replay(batch).outputs()
-        if self.backward_device is not None:
-            device = self.backward_device
-            self._outputs = tree_map_only(Tensor, lambda tensor: tensor.to(device), self._outputs)
+        self._outputs = self._outputs_of(inputs)
         return self._outputs
 
     def loss(self, outputs: Any = None, targets: Any = None) -> Tensor:
@@ -231,9 +265,7 @@ class InfinityBatch:
             targets = self._batches.targets
         if outputs is None or targets is None:
             raise RuntimeError("loss() needs outputs and targets: call batch_() in a loop over ib.dataloader, or give them")
-        device = next(leaf.device for leaf in Samples(outputs).leaves if isinstance(leaf, Tensor))
-        targets = tree_map_only(Tensor, lambda tensor: tensor.to(device), targets)
-        self._loss = self._required("criterion")(outputs, targets)
+        self._loss = self._required("criterion")(outputs, self._beside(outputs, targets))
         return self._loss
 
     def backward(self) -> None:
@@ -282,6 +314,18 @@ class InfinityBatch:
     def epochstart_(self) -> None:
         """What follows belongs to another epoch: for loops of one's own."""
         self._kept.begin_epoch()
+
+    def _outputs_of(self, inputs: Any) -> Any:
+        """The model's outputs for a batch, where they are wanted."""
+        batch = Batch.of(self._model(), inputs, micro_batch=self.micro_batch, memory=self.memory, exact=self.exact)
+        outputs, device = Replay(batch).outputs(), self.backward_device
+        return outputs if device is None else tree_map_only(Tensor, lambda tensor: tensor.to(device), outputs)
+
+    @staticmethod
+    def _beside(outputs: Any, targets: Any) -> Any:
+        """Targets, where the outputs are."""
+        device = next(leaf.device for leaf in Samples(outputs).leaves if isinstance(leaf, Tensor))
+        return tree_map_only(Tensor, lambda tensor: tensor.to(device), targets)
 
     def _required(self, name: str) -> Any:
         value = getattr(self, name)

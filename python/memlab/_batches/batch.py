@@ -71,7 +71,7 @@ def _sizing(model: nn.Module, samples: Samples, device: torch.device, micro_batc
         return FixedSize(len(samples))
     size = None if memory == "auto" else _native.parse_size(memory) if isinstance(memory, str) else memory
     form = [(leaf.shape[1:], leaf.dtype) for leaf in samples.leaves if isinstance(leaf, Tensor)]
-    key = (size, str(form), model.training)
+    key = (size, str(form), model.training, torch.is_grad_enabled())
     known = _MEASURED.setdefault(model, {})
     if key not in known:
         known[key] = MeasuredSize(model, device, size)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from memlab._batches.nested import Samples, call
-from memlab._batches.state import Buffers, RandomState
+from memlab._batches.state import Buffers, evaluating
 
 # What such models do not count.
 _IGNORED = -100
@@ -96,9 +95,11 @@ def _found(model: nn.Module, samples: Samples, device: torch.device) -> str:
         over = list(_OVER) if labels.dim() > 1 else ["samples", "labels"]
         inputs = {**inputs, "labels": _unlike(labels)}
     both = Samples(inputs)
-    with _left_alone(model, device):
+    buffers = Buffers(model)
+    with evaluating(model):  # Without dropout, whose masks would differ.
         pieces = [both.piece(rows) for rows in (range(2), range(1), range(1, 2))]
         losses = [_loss_of(call(model, piece)) for piece in pieces]
+    buffers.set_before()
     whole, *parts = (float(loss) for loss in losses)
     counts = {name: [_OVER[name](_labels_or_rows(piece)) for piece in pieces] for name in over}
 
@@ -131,19 +132,3 @@ def _unlike(labels: Tensor) -> Tensor:
 def _labels_or_rows(piece: Any) -> Tensor:
     labels = labels_of(piece)
     return torch.empty(len(Samples(piece))) if labels is None else labels
-
-
-@contextmanager
-def _left_alone(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Runs a block without dropout and gradients, after which the model and the random numbers are as before."""
-    training = [module for module in model.modules() if module.training]
-    buffers, random = Buffers(model), RandomState({device})
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-        buffers.set_before()
-        random.restore()

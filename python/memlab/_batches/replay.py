@@ -48,9 +48,10 @@ class Replay:
         self._random: list[RandomState] = []
 
     def outputs(self, *, later: bool = False) -> Any:
-        """What the model returns for the whole batch. Its backward adds to the gradients of the model's parameters; if that is
-        to be `later`, `backward_of_loss` does."""
+        """What the model returns for the whole batch. Its backward adds to the gradients of the model's parameters; if
+        that is to be `later`, `backward_of_loss` does."""
         needs_graph = torch.is_grad_enabled() and bool(self._inputs or self._parameters)
+        self._has_backward = needs_graph
         if not needs_graph:
             return self._forward()
         # An output has a graph if something that it was made of has one: here nothing else may have.
@@ -87,13 +88,8 @@ class Replay:
             buffers, random = Buffers(self._model), RandomState({self._device})
             failed: Exception | None = None
             try:
-                with self._sizing.measured(size), torch.enable_grad(), self._autocast.again():
-                    model = self._batch.ranks.model()
-                    results, _ = tree_flatten(call(model, self._samples.piece(range(size), self._device)))
-                    outputs = [one for one in results if isinstance(one, Tensor) and one.requires_grad]
-                    nothing = [torch.zeros_like(one) for one in outputs]
-                    torch.autograd.grad(outputs, self._parameters, nothing, allow_unused=True)
-                    del results, outputs, nothing
+                with self._sizing.measured(size):
+                    self._try(size)
             except Exception as error:
                 if not is_out_of_memory(error) or size == 1:
                     raise
@@ -104,6 +100,16 @@ class Replay:
             if failed is not None:
                 drop_frames(failed)
                 self._sizing.failed(size)
+
+    def _try(self, size: int) -> None:
+        """Forward of so many samples, and backward if the batch will have one."""
+        with torch.set_grad_enabled(self._has_backward), self._autocast.again():
+            model = self._batch.ranks.model()
+            results, _ = tree_flatten(call(model, self._samples.piece(range(size), self._device)))
+            outputs = [one for one in results if isinstance(one, Tensor) and one.requires_grad]
+            if outputs:
+                nothing = [torch.zeros_like(one) for one in outputs]
+                torch.autograd.grad(outputs, self._parameters, nothing, allow_unused=True)
 
     def _forward(self) -> Any:
         """All pieces without a graph."""

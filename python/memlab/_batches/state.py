@@ -63,6 +63,21 @@ class Autocast:
             yield
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Runs a block with the model in evaluation mode and without gradients. Then modes and random numbers are as before."""
+    training = [module for module in model.modules() if module.training]
+    random = RandomState({parameter.device for parameter in model.parameters()})
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+        random.restore()
+
+
 # Which of a model's buffers its forward writes while these of its modules train, by the model.
 _WRITTEN: WeakKeyDictionary[nn.Module, tuple[list[bool], list[str]]] = WeakKeyDictionary()
 

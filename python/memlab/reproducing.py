@@ -1,0 +1,103 @@
+"""``memlab.determinize`` and comparisons of networks: infinitybatch's tools for runs that are the same again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["determinize", "first_difference", "is_equal_network", "is_equal_with_error"]
+
+
+def determinize(seed: int | None = None, be_deterministic: bool = True) -> None:
+    """Seeds Python's, NumPy's and PyTorch's random numbers, and has PyTorch compute the same each time.
+
+    Args:
+        seed: None: 0 if runs are to be deterministic, otherwise numbers are seeded anew.
+        be_deterministic: use deterministic kernels only (``torch.use_deterministic_algorithms``, which raises in operations
+            that have none), and no search for fast ones.
+
+    cuBLAS is deterministic only if ``CUBLAS_WORKSPACE_CONFIG=:4096:8`` was set before the program began: PyTorch says so.
+
+    >>> determinize(3, be_deterministic=False)
+    >>> one = torch.rand(2)
+    >>> determinize(3, be_deterministic=False)
+    >>> torch.equal(torch.rand(2), one)
+    True
+    """
+    if seed is None:
+        seed = 0 if be_deterministic else torch.seed() % 2**32
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = _numpy()
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+    torch.use_deterministic_algorithms(be_deterministic)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = be_deterministic
+
+
+def is_equal_network(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two networks have the same parameters and buffers, to the bit.
+
+    >>> is_equal_network(nn.Linear(2, 2), nn.Linear(2, 3))
+    False
+    """
+    return first_difference(one, other) is None
+
+
+def first_difference(one: nn.Module, other: nn.Module, error: float = 0.0) -> str | None:
+    """The name of the first parameter or buffer in which two networks differ by more than `error`; None: in none.
+
+    A name that only one of them has, another shape and another type are differences.
+
+    >>> one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> _ = other.load_state_dict(one.state_dict())
+    >>> print(first_difference(one, other))
+    None
+    >>> _ = nn.init.zeros_(other.bias)
+    >>> first_difference(one, other)
+    'bias'
+    """
+    ours, theirs = one.state_dict(), other.state_dict()
+    for name in dict.fromkeys([*ours, *theirs]):
+        if name not in ours or name not in theirs:
+            return name
+        mine, its = ours[name], theirs[name]
+        both_tensors = isinstance(mine, torch.Tensor) and isinstance(its, torch.Tensor)
+        if not (_same(mine, its, error) and mine.dtype == its.dtype if both_tensors else mine == its):
+            return name
+    return None
+
+
+def is_equal_with_error(one: Any, other: Any, error: float = 1e-7) -> bool:
+    """Whether two tensors, numbers or networks differ by at most `error` in each element. NaN equals nothing.
+
+    >>> is_equal_with_error(torch.tensor(1.0), torch.tensor(1.0 + 1e-3))
+    False
+    >>> is_equal_with_error(torch.ones(2), torch.ones(2) + 1e-3, error=0.01)
+    True
+    """
+    if isinstance(one, nn.Module):
+        return first_difference(one, other, error) is None
+    return _same(torch.as_tensor(one), torch.as_tensor(other), error)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor, error: float) -> bool:
+    if one.shape != other.shape:
+        return False
+    other = other.to(one.device)
+    wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
+    # Equal infinities have no distance.
+    return bool(((one == other) | ((one.to(wide) - other.to(wide)).abs() <= error)).all())
+
+
+def _numpy() -> Any:
+    """NumPy, if it is installed."""
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
