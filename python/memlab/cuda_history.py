@@ -17,7 +17,12 @@ _NAME_WIDTH = 20
 
 @dataclass(frozen=True)
 class MemoryDifference:
-    """What changed between two snapshots, in bytes; negative: less."""
+    """What changed between two snapshots, in bytes; negative: less.
+
+    >>> import memlab
+    >>> memlab.MemoryDifference(total=0, reserved=2 << 20, allocated=0, free_cache=2 << 20).reserved
+    2097152
+    """
 
     total: int  #: The GPU's memory.
     reserved: int  #: What PyTorch's allocator has taken of it.
@@ -43,6 +48,10 @@ class CudaMemorySnapShot:
 
     Raises:
         RuntimeError: there is no GPU.
+
+    >>> import memlab, torch
+    >>> not torch.cuda.is_available() or memlab.CudaMemorySnapShot().free_cache >= 0
+    True
     """
 
     def __init__(self, device_id: int | None = None, synchronize: bool = True) -> None:

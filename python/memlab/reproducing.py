@@ -21,9 +21,10 @@ def determinize(seed: int | None = None, be_deterministic: bool = True) -> None:
 
     cuBLAS is deterministic only if ``CUBLAS_WORKSPACE_CONFIG=:4096:8`` was set before the program began: PyTorch says so.
 
-    >>> determinize(3, be_deterministic=False)
+    >>> import memlab, torch
+    >>> memlab.determinize(3, be_deterministic=False)
     >>> one = torch.rand(2)
-    >>> determinize(3, be_deterministic=False)
+    >>> memlab.determinize(3, be_deterministic=False)
     >>> torch.equal(torch.rand(2), one)
     True
     """
@@ -42,7 +43,8 @@ def determinize(seed: int | None = None, be_deterministic: bool = True) -> None:
 def is_equal_network(one: nn.Module, other: nn.Module) -> bool:
     """Whether two networks have the same parameters and buffers, to the bit.
 
-    >>> is_equal_network(nn.Linear(2, 2), nn.Linear(2, 3))
+    >>> import memlab, torch
+    >>> memlab.is_equal_network(torch.nn.Linear(2, 2), torch.nn.Linear(2, 3))
     False
     """
     return first_difference(one, other) is None
@@ -53,12 +55,13 @@ def first_difference(one: nn.Module, other: nn.Module, error: float = 0.0) -> st
 
     A name that only one of them has, another shape and another type are differences.
 
-    >>> one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> import memlab, torch
+    >>> one, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     >>> _ = other.load_state_dict(one.state_dict())
-    >>> print(first_difference(one, other))
+    >>> print(memlab.first_difference(one, other))
     None
-    >>> _ = nn.init.zeros_(other.bias)
-    >>> first_difference(one, other)
+    >>> _ = torch.nn.init.zeros_(other.bias)
+    >>> memlab.first_difference(one, other)
     'bias'
     """
     ours, theirs = one.state_dict(), other.state_dict()
@@ -75,9 +78,10 @@ def first_difference(one: nn.Module, other: nn.Module, error: float = 0.0) -> st
 def is_equal_with_error(one: Any, other: Any, error: float = 1e-7) -> bool:
     """Whether two tensors, numbers or networks differ by at most `error` in each element. NaN equals nothing.
 
-    >>> is_equal_with_error(torch.tensor(1.0), torch.tensor(1.0 + 1e-3))
+    >>> import memlab, torch
+    >>> memlab.is_equal_with_error(torch.tensor(1.0), torch.tensor(1.0 + 1e-3))
     False
-    >>> is_equal_with_error(torch.ones(2), torch.ones(2) + 1e-3, error=0.01)
+    >>> memlab.is_equal_with_error(torch.ones(2), torch.ones(2) + 1e-3, error=0.01)
     True
     """
     if isinstance(one, nn.Module):
