@@ -86,6 +86,11 @@ class CudaHistory:
     model(batch)
     history.append("after forward")
     print(history)
+
+    >>> import memlab
+    >>> history = memlab.CudaHistory()
+    >>> print(history)
+                         device       total    reserved   allocated  free_cache      change
     """
 
     def __init__(self) -> None:
