@@ -81,11 +81,11 @@ class CudaMemorySnapShot:
 class CudaHistory:
     """Snapshots with names, in their order. ``print(history)`` is a table, with what changed since the row before.
 
-    history = memlab.CudaHistory()
-    history.append("before")
-    model(batch)
-    history.append("after forward")
-    print(history)
+        history = memlab.CudaHistory()
+        history.append("before")
+        model(batch)
+        history.append("after forward")
+        print(history)
 
     >>> import memlab
     >>> history = memlab.CudaHistory()
