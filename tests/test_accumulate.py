@@ -655,6 +655,17 @@ def test_pieces_are_as_large_as_fit(memlab, way):
         assert 0.6 * bytes_of < peak < bytes_of
 
 
+def test_the_example(memlab):
+    # GIVEN the example, whose whole batch takes 1.3 GiB; WHEN it may have 512 MiB
+    example = [ROOT / "examples" / "big_batch.py", "--batch", 2000, "--steps", 2, "--memory", "512MiB"]
+    run = memlab.run(PYTHON, *example, simgpu=("--card", "h100"), memory="4GiB", preload=False)
+    # THEN it trains, and takes no more
+    assert run.code == 0, run.errors
+    steps, (allocated,) = run.output.splitlines()[:2], run.output.splitlines()[2:]
+    assert [line.split(":")[0] for line in steps] == ["step 0", "step 1"]
+    assert 0.25 < float(allocated.split()[-2]) <= 0.5
+
+
 def test_ranks_average_once_and_by_what_they_count(memlab):
     """GIVEN two ranks of DistributedDataParallel with different counts of samples, of targets and of pieces
     WHEN each goes through its samples in pieces

@@ -13,7 +13,7 @@ USED = 0.5
 
 def lines(harness, folder, what):
     env = {"PYTHONPATH": f"{ROOT / 'python'}:{PROGRAMS}"}
-    run = harness.run(folder, sys.executable, OWN_PROGRAMS / "big_batch.py", what, memlab=False, env=env, timeout=240)
+    run = harness.run(folder, sys.executable, OWN_PROGRAMS / "pieces.py", what, memlab=False, env=env, timeout=240)
     if run.code != 0:
         raise Failed(run.errors[-3000:])
     rows = [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]

@@ -1,4 +1,4 @@
-"""Batches in pieces on a GPU: `big_batch.py exact`, `memory` or `speed`. Prints JSON lines."""
+"""Batches in pieces on a GPU: `pieces.py exact`, `memory` or `speed`. Prints JSON lines."""
 
 import copy
 import json
