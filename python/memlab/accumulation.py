@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from memlab._arguments import require_model
 from memlab._batches.batch import Batch
-from memlab._batches.looking import Way, choose
+from memlab._batches.criteria import Mean
 from memlab._batches.nested import Samples
 from memlab._batches.own_loss import OwnLoss, labels_of
 from memlab._batches.replay import Replay
@@ -82,9 +82,9 @@ def accumulate(
     if loss_fn is None:
         own, labels = OwnLoss.of(batch.ranks.model(), batch.samples, batch.device), labels_of(inputs)
         return WeightedBackward(batch, None if labels is None else Samples(labels), own).run(scale)
-    choice = choose(loss_fn)
-    if choice.way is Way.MICRO_BATCHES and choice.mean is not None:
-        return WeightedBackward(batch, target_samples, choice.mean).run(scale)
+    mean = Mean.of(loss_fn)
+    if mean is not None:
+        return WeightedBackward(batch, target_samples, mean).run(scale)
     replay = Replay(batch)
     outputs = replay.outputs(later=True)
     if target_samples is None:

@@ -59,7 +59,6 @@ class Mean:
 
     def __init__(self, kind: type[nn.Module], criterion: Any, options: Callable[[str, Any], Any]) -> None:
         self.criterion = criterion
-        self.name = kind.__name__
         self.is_sum = options("reduction", "mean") == "sum"
         self._counts_targets = kind in _OVER_TARGETS
         self._ignored: int = options("ignore_index", _IGNORED)

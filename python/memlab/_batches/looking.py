@@ -1,43 +1,10 @@
-"""Which way a batch can be computed in pieces: decided by looking at the model and the loss."""
+"""What a batch cannot be computed in pieces for: decided by looking at the model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
-
 from torch import nn
 
-from memlab._batches.criteria import Mean
 from memlab._paging.torch_private import BatchNorm, has_accumulation_hook
-
-
-class Way(Enum):
-    """How a batch is computed in pieces."""
-
-    #: Each piece goes forward and backward, with its part of the loss.
-    MICRO_BATCHES = "micro-batches"
-    #: All pieces go forward, the loss sees all outputs, and each piece goes forward and backward.
-    REPLAY = "replay"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A way, and why."""
-
-    way: Way
-    reason: str
-    mean: Mean | None = None
-
-
-def choose(loss_fn: Any) -> Choice:
-    """The way for a loss."""
-    mean = Mean.of(loss_fn)
-    if mean is not None:
-        kind = "sum" if mean.is_sum else "mean"
-        return Choice(Way.MICRO_BATCHES, f"{mean.name} is a {kind}: pieces are weighted", mean)
-    name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
-    return Choice(Way.REPLAY, f"{name} may look at all samples together")
 
 
 def why_not_in_pieces(model: nn.Module) -> str | None:

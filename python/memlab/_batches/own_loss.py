@@ -121,11 +121,11 @@ def _found(model: nn.Module, samples: Samples, device: torch.device) -> str:
 def _unlike(labels: Tensor) -> Tensor:
     """Labels of two samples of which the second has half as many that count, so that means over this or that differ."""
     labels = labels.where(labels != _IGNORED, 0)
-    length = labels.shape[-1] if labels.dim() > 1 else 1
-    if labels.dim() > 1:
-        labels[1, ..., (length + 1) // 2 if length > 1 else 0 :] = _IGNORED
-    else:
+    if labels.dim() == 1:
         labels[1] = _IGNORED
+    else:
+        length = labels.shape[-1]
+        labels[1, ..., (length + 1) // 2 if length > 1 else 0 :] = _IGNORED
     return labels
 
 

@@ -206,7 +206,7 @@ class Replay:
 
 
 class _Replayed(torch.autograd.Function):
-    """A model's outputs, whose backward is `Replay.backward`."""
+    """A model's outputs, whose backward is `Replay.receive`."""
 
     @staticmethod
     def forward(ctx: Any, replay: Replay, form: list[Any], anchor: Tensor, *inputs: Tensor) -> tuple[Any, ...]:
