@@ -71,6 +71,7 @@ functions! {
     unpin = c"cuMemHostUnregister" (*mut c_void);
     copy_to_device = c"cuMemcpyHtoDAsync_v2" (CUdeviceptr, *const c_void, usize, CUstream);
     copy_to_host = c"cuMemcpyDtoH_v2" (*mut c_void, CUdeviceptr, usize);
+    copy_to_host_later = c"cuMemcpyDtoHAsync_v2" (*mut c_void, CUdeviceptr, usize, CUstream);
 }
 
 fn open_library() -> std::result::Result<*mut c_void, String> {
@@ -284,6 +285,14 @@ impl Device {
     /// The host memory is readable until the copy is done.
     pub unsafe fn copy_to_device(&self, to: u64, from: u64, bytes: u64, stream: u64) -> Result<()> {
         call!(self.functions, copy_to_device(to, from as *const c_void, bytes as usize, stream as CUstream))
+    }
+
+    /// Queues a copy to host memory.
+    ///
+    /// # Safety
+    /// The host memory is nobody else's until the copy is done.
+    pub unsafe fn copy_to_host(&self, to: u64, from: u64, bytes: u64, stream: u64) -> Result<()> {
+        call!(self.functions, copy_to_host_later(to as *mut c_void, from, bytes as usize, stream as CUstream))
     }
 
     /// Reads device memory, waiting for it.

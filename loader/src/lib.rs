@@ -52,8 +52,12 @@
 //! pipeline::cursor                            where a thread is in the schedule, and what it holds
 //! pipeline::core                              what all threads of a pipeline use
 //! pipeline::ring, pipeline::timing            which units are on the device; how long points compute
-//! pipeline::checked_configuration, pipeline::counters, pipeline::events, pipeline::unit_set
+//! pipeline::checked_configuration, pipeline::counters, pipeline::unit_set
 //! pipeline::configuration, pipeline::unlocked
+//! lane                                        copies to the host and back, for activations
+//! lane::places                                the host memory of these
+//! events                                      a pool of events
+//! recomputation                               what to compute again instead of copying it
 //! memory, plan                                device memory; which units stay, and where the others go
 //! plan::solve                                 searches layouts
 //! plan::refine                                improves one
@@ -79,11 +83,14 @@ pub mod backend;
 pub mod checkpoint;
 pub mod cuda_driver;
 pub mod error;
+mod events;
+pub mod lane;
 pub mod memory;
 mod parallel;
 pub mod pipeline;
 pub mod plan;
 mod range;
+pub mod recomputation;
 
 pub use arena::Arena;
 pub use backend::{Backend, Event, Stream, Transfer};

@@ -11,7 +11,6 @@ mod configuration;
 mod core;
 mod counters;
 mod cursor;
-mod events;
 mod prefetch;
 mod ring;
 mod session;

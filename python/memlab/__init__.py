@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memlab import allocator
     from memlab.accumulation import accumulate
+    from memlab.activations import offload_activations
     from memlab.annotation import annotate
     from memlab.batch_search import find_batch
     from memlab.chunking import chunk
@@ -81,6 +82,7 @@ __all__ = [
     "is_equal_with_error",
     "load",
     "memory_profiler",
+    "offload_activations",
     "page",
     "plan_of",
     "profile",
@@ -130,6 +132,7 @@ _MODULES = {
     "load": "loading",
     "load_ipython_extension": "magics",
     "memory_profiler": "iteration_profiler",
+    "offload_activations": "activations",
     "page": "paging",
     "plan_of": "paging",
     "profile": "line_profiler",

@@ -18,6 +18,8 @@ __all__ = [
     "SETTINGS_TO_TRY",
     "AllocatorModel",
     "Arena",
+    "HostCopy",
+    "Lane",
     "LineMarks",
     "Pipeline",
     "PlanFamily",
@@ -34,6 +36,7 @@ __all__ = [
     "card",
     "categories",
     "checkpoint_tensors",
+    "choose_recomputation",
     "device_facts",
     "devices",
     "driver_found",
@@ -251,6 +254,69 @@ class Session:
 
     def leave(self, stream: int) -> list[int]:
         """The outermost forward ended, also by an exception: releases all units and returns them."""
+
+@final
+class Lane:
+    """Copies of device memory to the host and back, in the order in which they are asked for."""
+
+    def __new__(cls, device: int | None, bytes_per_second: float | None = None) -> Lane:
+        """`device`: a CUDA ordinal, or None for the host backend, whose copies are paced at `bytes_per_second`."""
+
+    def growth(self, nbytes: int) -> int:
+        """Bytes of host memory that `grow` would add so that `nbytes` can be saved; 0 if there is a place."""
+
+    def grow(self, nbytes: int) -> None:
+        """Adds host memory, pinned. Raises MemoryError if the system refuses."""
+
+    @property
+    def host_nbytes(self) -> int:
+        """Bytes of host memory that the lane has."""
+
+    def save(self, address: int, nbytes: int, stream: int) -> HostCopy:
+        """Begins to copy device memory to the host, after what is queued on `stream`. MemoryError if there is no place.
+
+        The memory must stay as it is until work that waits for the copy (`HostCopy.wait_saved`).
+        """
+
+    def timed(self, on: bool) -> None:
+        """Whether copies are timed from now on."""
+
+    def bytes_per_second(self) -> float | None:
+        """Of the copies since `timed(True)` or the last call; None if there were none. Waits for them."""
+
+    def synchronize(self) -> None:
+        """Waits until all copies are done."""
+
+@final
+class HostCopy:
+    """Bytes of device memory on the host. Its place is free again when this object is gone."""
+
+    @property
+    def nbytes(self) -> int: ...
+    def wait_saved(self, stream: int) -> None:
+        """Work queued on `stream` from now on waits until the bytes are on the host."""
+
+    def load(self, address: int, stream: int) -> None:
+        """Begins to copy the bytes to device memory, after what is queued on `stream`.
+
+        The memory must be nobody else's until work that waits for the copy (`wait_loaded`).
+        """
+
+    def wait_loaded(self, stream: int) -> None:
+        """Work queued on `stream` from now on waits for the last `load`."""
+
+def choose_recomputation(
+    operations: Sequence[tuple[int, Sequence[int], Sequence[int], bool]],
+    values: Sequence[tuple[int, bool]],
+    room: int,
+    ns_per_byte: float,
+) -> tuple[list[bool], list[bool]]:
+    """Which operations of a forward to run again in backward, and which values to store.
+
+    operations: (nanoseconds, inputs, outputs, whether it can run again); inputs and outputs are numbers of values.
+    values: (bytes, whether backward needs it).
+    room: bytes that can be stored for nothing; each more takes `ns_per_byte`.
+    """
 
 @type_check_only
 class Plan(TypedDict):

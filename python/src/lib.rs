@@ -4,17 +4,17 @@
 //! # Layers
 //!
 //! ```text
-//! allocator, plan_family                       the model of PyTorch's allocator; what a program takes at any batch
-//! checkpoint, pipeline, plan, sizes            one file for each part of the loader
-//! line_marks, line_profiles, tracker           what the tools in the program ask
-//! reporter                                     reports of all tensors
-//! reporter::table                              tensors with names and memory, by device
+//! allocator, plan_family                            the model of PyTorch's allocator; what a program takes at any batch
+//! checkpoint, lane, pipeline, plan, recomputation, sizes  one file for each part of the loader
+//! line_marks, line_profiles, tracker                what the tools in the program ask
+//! reporter                                          reports of all tensors
+//! reporter::table                                   tensors with names and memory, by device
 //! reporter::names, reporter::reader, reporter::text
 //! reporter::model, reporter::objects, reporter::optimizer
 //! reporter::blocks, reporter::classes, reporter::exchange, reporter::getters, reporter::mappings, reporter::shapes
-//! live_books                                   the books, and the thread that reads the recording
-//! ranges                                       ranges that the program names
-//! library                                      the functions of libmemlab.so
+//! live_books                                        the books, and the thread that reads the recording
+//! ranges                                            ranges that the program names
+//! library                                           the functions of libmemlab.so
 //! arena
 //! error
 //! ```
@@ -23,6 +23,7 @@ mod allocator;
 mod arena;
 mod checkpoint;
 mod error;
+mod lane;
 mod library;
 mod line_marks;
 mod line_profiles;
@@ -31,6 +32,7 @@ mod pipeline;
 mod plan;
 mod plan_family;
 mod ranges;
+mod recomputation;
 mod reporter;
 mod sizes;
 mod tracker;
@@ -51,6 +53,9 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<arena::Arena>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<pipeline::Session>()?;
+    module.add_class::<lane::Lane>()?;
+    module.add_class::<lane::HostCopy>()?;
+    module.add_function(wrap_pyfunction!(recomputation::choose_recomputation, module)?)?;
     module.add_function(wrap_pyfunction!(plan::plan, module)?)?;
     module.add_function(wrap_pyfunction!(plan::simulate, module)?)?;
     module.add_function(wrap_pyfunction!(checkpoint::checkpoint_tensors, module)?)?;

@@ -69,6 +69,13 @@ impl Backend for Cuda {
             .map_err(|error| error.while_doing(|| format!("copying {} to device address {to:#x}", size(bytes))))
     }
 
+    unsafe fn copy_to_host(&self, transfer: &Transfer, stream: Stream) -> Result<()> {
+        let &Transfer { from, to, bytes } = transfer;
+        // SAFETY: the caller promises that both ranges stay valid until the copy is done.
+        unsafe { self.device.copy_to_host(to, from, bytes, stream.0) }
+            .map_err(|error| error.while_doing(|| format!("copying {} from device address {from:#x}", size(bytes))))
+    }
+
     fn synchronize(&self, stream: Stream) -> Result<()> {
         self.device.synchronize(stream.0)
     }

@@ -275,8 +275,8 @@ impl Copier {
 
     fn copy(&mut self, transfer: &Transfer, queued: Instant) {
         let (from, to) = (transfer.from as usize, transfer.to as usize);
-        // SAFETY: the caller of `Backend::copy` promises that both ranges are valid until the copy is done, and a copy to the
-        // device does not overlap its source.
+        // SAFETY: the caller of `Backend::copy` promises that both ranges are valid until the copy is done, and source and
+        // target of a copy do not overlap.
         unsafe {
             ptr::copy_nonoverlapping(
                 ptr::with_exposed_provenance::<u8>(from),

@@ -12,12 +12,12 @@ pub struct Stream(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Event(pub u64);
 
-/// One copy from host to device.
+/// One copy between host and device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transfer {
-    /// Address in the arena.
+    /// Address where it reads.
     pub from: u64,
-    /// Address on the device.
+    /// Address where it writes.
     pub to: u64,
     /// Bytes.
     pub bytes: u64,
@@ -89,7 +89,7 @@ pub trait Backend: Send + Sync {
     /// If the device, or work before the event, has failed.
     fn block(&self, event: Event, longest: Duration) -> Result<bool>;
 
-    /// Queues a copy.
+    /// Queues a copy from the host to the device.
     ///
     /// # Errors
     ///
@@ -99,6 +99,20 @@ pub trait Backend: Send + Sync {
     ///
     /// Both ranges stay valid until the copy is done, and users of the target are ordered by events.
     unsafe fn copy(&self, transfer: &Transfer, stream: Stream) -> Result<()>;
+
+    /// Queues a copy from the device to the host. For a backend whose device is the host, that is [`copy`](Self::copy).
+    ///
+    /// # Errors
+    ///
+    /// If the device refuses.
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy`](Self::copy).
+    unsafe fn copy_to_host(&self, transfer: &Transfer, stream: Stream) -> Result<()> {
+        // SAFETY: the caller promises the same.
+        unsafe { self.copy(transfer, stream) }
+    }
 
     /// Blocks the host until all work on a stream is done.
     ///

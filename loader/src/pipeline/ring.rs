@@ -2,9 +2,9 @@
 
 use super::checked_configuration::CheckedConfiguration;
 use super::configuration::Unit;
-use super::events::{EventId, Events};
 use crate::backend::{Backend, Event, Stream};
 use crate::error::Result;
+use crate::events::{EventId, Events};
 use crate::range::ByteRange;
 
 /// The number of a session.

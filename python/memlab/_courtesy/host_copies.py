@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 
 from memlab import _native
-from memlab._courtesy.host_room import host_room
 from memlab._paging.sizes import readable
 from memlab._paging.tensor_memory import all_bytes
 from memlab._paging.torch_private import storage_key, use_count
+from memlab._tools.host_room import host_room
 
 ALIGNMENT = 512  # Of each storage's place in host memory.
 

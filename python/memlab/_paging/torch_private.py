@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.conv import _ConvNd as Convolution
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,6 +29,7 @@ __all__ = [
     "BatchNorm",
     "Convolution",
     "OpOverload",
+    "StorageWeakRef",
     "TorchDispatchMode",
     "tree_flatten",
     "tree_leaves",
@@ -114,6 +116,23 @@ TABLE = (
         without="what autograd alone holds stays on the GPU, and is said to",
     ),
     PrivateName(
+        "torch.multiprocessing.reductions.StorageWeakRef(torch.UntypedStorage(0))",
+        "offloading of activations: whether a storage is still alive; as long as it is asked, its number is no other's",
+    ),
+    PrivateName(
+        "torch._C._current_graph_task_id()",
+        "offloading of activations: whether an operation belongs to a backward; -1 if not",
+    ),
+    PrivateName(
+        "torch._C._DisableAutocast",
+        "offloading of activations: an operation that runs again gets the types that it had",
+    ),
+    PrivateName(
+        "torch.utils._python_dispatch.TorchDispatchMode.is_infra_mode",
+        "offloading of activations: torch.compile does its work inside of the mode that notes operations",
+        without="torch.compile runs models as they are written inside of memlab.offload_activations, and says so",
+    ),
+    PrivateName(
         "torch._C._cuda_clearCublasWorkspaces",
         "courtesy: gives back the memory that PyTorch keeps for cuBLAS",
         without="it stays on the GPU",
@@ -141,6 +160,12 @@ APPLY = "_apply"
 SAVE_TO_STATE_DICT = "_save_to_state_dict"
 
 EMBEDDINGS = frozenset({torch.ops.aten.embedding.default, torch.ops.aten._embedding_bag.default})
+
+# A context in which operations ignore autocast.
+without_autocast = torch._C._DisableAutocast
+
+# The number of the backward that this thread is in; -1: none.
+backward_number: Callable[[], int] = torch._C._current_graph_task_id
 
 # How many tensors use each storage, which `storage_key` names. (Called for all weights before each forward.)
 use_count: Callable[[int], int] = torch._C._storage_Use_Count

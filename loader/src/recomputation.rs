@@ -1,0 +1,301 @@
+//! What to compute again in backward instead of copying it to the host and back.
+//!
+//! A forward is a list of operations that make values. Backward needs some of them. Each can be stored, which takes bytes, or be
+//! made again by its operation, which takes time and needs the operation's inputs, stored or made again themselves. At a given
+//! price of a byte, the cheapest choice is a minimum cut; the price is the smallest one at which the stored bytes fit.
+
+use petgraph::Direction;
+use petgraph::algo::dinics;
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::EdgeRef;
+
+use crate::error::{Error, Result};
+
+/// An operation of a forward.
+#[derive(Clone, Debug, Default)]
+pub struct Operation {
+    /// How long it computes.
+    pub ns: u64,
+    /// The values that it reads, by index; not those that stay in memory anyway.
+    pub inputs: Vec<usize>,
+    /// The values that it makes.
+    pub outputs: Vec<usize>,
+    /// Whether it makes the same values again.
+    pub repeatable: bool,
+}
+
+/// A forward, and how much of it can be stored.
+#[derive(Clone, Debug, Default)]
+pub struct Forward {
+    /// Its operations, in order.
+    pub operations: Vec<Operation>,
+    /// Bytes of each value.
+    pub bytes: Vec<u64>,
+    /// Whether backward needs the value.
+    pub needed: Vec<bool>,
+    /// How many bytes can be stored without making anything wait.
+    pub room: u64,
+    /// How long a byte beyond that takes.
+    pub ns_per_byte: f64,
+}
+
+/// What to do with each value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// The values that are stored.
+    pub stored: Vec<bool>,
+    /// The operations that run again.
+    pub repeated: Vec<bool>,
+    /// Bytes that are stored.
+    pub stored_bytes: u64,
+    /// How long the repeated operations compute.
+    pub repeated_ns: u64,
+}
+
+/// Prices are integers, in parts of a nanosecond.
+const PARTS: f64 = 1024.0;
+
+/// Of equal layers, the first costs so much more to store than the last that a price divides them.
+const UNEQUAL: f64 = 1.0 / 128.0;
+
+/// How close the search comes to the price, as a share of it.
+const CLOSE: f64 = UNEQUAL / 1000.0;
+
+impl Forward {
+    /// The choice with the least time.
+    ///
+    /// # Errors
+    ///
+    /// If an index is not that of a value, or a value is made twice.
+    pub fn choose(&self) -> Result<Choice> {
+        let makers = self.makers()?;
+        let dearest = self.cheapest_at(self.ns_per_byte, &makers);
+        let free = self.cheapest_at(0.0, &makers);
+        if free.stored_bytes <= self.room || dearest.stored_bytes > self.room {
+            return Ok(if free.stored_bytes <= self.room { free } else { dearest });
+        }
+        let (mut low, mut high, mut best) = (0.0, self.ns_per_byte, dearest);
+        while high - low > high * CLOSE {
+            let price = (low + high) / 2.0;
+            let choice = self.cheapest_at(price, &makers);
+            if choice.stored_bytes > self.room {
+                low = price;
+            } else {
+                high = price;
+                best = choice;
+            }
+        }
+        Ok(best)
+    }
+
+    /// The operation that makes each value.
+    fn makers(&self) -> Result<Vec<Option<usize>>> {
+        let values = self.bytes.len();
+        let mut makers = vec![None; values];
+        if self.needed.len() != values {
+            return Err(Error::Invalid(format!("{values} values, but {} are needed or not", self.needed.len())));
+        }
+        for (index, operation) in self.operations.iter().enumerate() {
+            if let Some(value) = operation.inputs.iter().chain(&operation.outputs).find(|&&value| value >= values) {
+                return Err(Error::Invalid(format!("operation {index} names value {value} of {values}")));
+            }
+            for &value in &operation.outputs {
+                if makers[value].replace(index).is_some() {
+                    return Err(Error::Invalid(format!("value {value} is made twice")));
+                }
+            }
+        }
+        Ok(makers)
+    }
+
+    /// The choice that minimises the time of repeated operations and the price of stored bytes.
+    ///
+    /// In the cut's network, a value on the source's side is there in backward, and an operation on that side runs again.
+    fn cheapest_at(&self, ns_per_byte: f64, makers: &[Option<usize>]) -> Choice {
+        let mut network = DiGraph::<(), u64>::new();
+        let [source, sink] = [network.add_node(()), network.add_node(())];
+        let values: Vec<_> = self.bytes.iter().map(|_| network.add_node(())).collect();
+        let operations: Vec<_> = self.operations.iter().map(|_| network.add_node(())).collect();
+        // More than all finite capacities together.
+        let always = u64::MAX >> 8;
+        let count = self.bytes.len().max(1) as f64;
+        for (index, &value) in values.iter().enumerate() {
+            let order = 1.0 + UNEQUAL * (1.0 - index as f64 / count);
+            let price = (self.bytes[index] as f64 * ns_per_byte * order * PARTS) as u64;
+            let maker = makers[index].filter(|&maker| self.operations[maker].repeatable);
+            network.add_edge(value, maker.map_or(sink, |maker| operations[maker]), price);
+            if self.needed[index] {
+                network.add_edge(source, value, always);
+            }
+        }
+        for (operation, &node) in self.operations.iter().zip(&operations) {
+            if operation.repeatable {
+                network.add_edge(node, sink, (operation.ns as f64 * PARTS) as u64);
+                for &input in &operation.inputs {
+                    network.add_edge(node, values[input], always);
+                }
+            }
+        }
+        let (_, flows) = dinics(&network, source, sink);
+        let is_reached = reached(&network, &flows, source);
+        let repeated: Vec<_> = operations.iter().map(|&node| is_reached[node.index()]).collect();
+        let is_stored =
+            |index: usize| is_reached[values[index].index()] && makers[index].is_none_or(|maker| !repeated[maker]);
+        let stored: Vec<_> = (0..values.len()).map(is_stored).collect();
+        Choice {
+            stored_bytes: self.bytes.iter().zip(&stored).filter(|(_, stored)| **stored).map(|(bytes, _)| bytes).sum(),
+            repeated_ns: self
+                .operations
+                .iter()
+                .zip(&repeated)
+                .filter(|(_, again)| **again)
+                .map(|(one, _)| one.ns)
+                .sum(),
+            stored,
+            repeated,
+        }
+    }
+}
+
+/// The nodes that a maximum flow leaves within reach of the source.
+fn reached(network: &DiGraph<(), u64>, flows: &[u64], source: NodeIndex) -> Vec<bool> {
+    let mut is_reached = vec![false; network.node_count()];
+    is_reached[source.index()] = true;
+    let mut open = vec![source];
+    while let Some(node) = open.pop() {
+        let ahead = network.edges(node).filter(|edge| flows[edge.id().index()] < *edge.weight());
+        let back = network.edges_directed(node, Direction::Incoming).filter(|edge| flows[edge.id().index()] > 0);
+        for next in ahead.map(|edge| edge.target()).chain(back.map(|edge| edge.source())) {
+            if !std::mem::replace(&mut is_reached[next.index()], true) {
+                open.push(next);
+            }
+        }
+    }
+    is_reached
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn operation(ns: u64, inputs: &[usize], outputs: &[usize]) -> Operation {
+        Operation { ns, inputs: inputs.to_vec(), outputs: outputs.to_vec(), repeatable: true }
+    }
+
+    /// A layer norm, a product, an activation and a product, as in a transformer: the activation is cheap to make again.
+    fn layer() -> Forward {
+        Forward {
+            operations: vec![
+                Operation { repeatable: false, ..operation(0, &[], &[0]) },
+                operation(10, &[0], &[1]),
+                operation(1000, &[1], &[2]),
+                operation(24, &[2], &[3]),
+            ],
+            bytes: vec![2, 2, 8, 8],
+            needed: vec![true, true, true, true],
+            room: 20,
+            ns_per_byte: 1e6,
+        }
+    }
+
+    #[test]
+    fn with_room_for_all_everything_is_stored() {
+        let choice = layer().choose().unwrap();
+        assert_eq!((choice.stored_bytes, choice.repeated_ns), (20, 0));
+    }
+
+    #[test]
+    fn what_is_cheap_is_made_again_first() {
+        // GIVEN less and less room, WHEN it is chosen, THEN values are made again in the order of time per byte: the activation
+        // (3 ns a byte), the norm (5), the product (125).
+        let choose = |room| Forward { room, ..layer() }.choose().unwrap().repeated;
+        assert_eq!(choose(12), [false, false, false, true]);
+        assert_eq!(choose(10), [false, true, false, true]);
+        assert_eq!(choose(2), [false, true, true, true]);
+    }
+
+    #[test]
+    fn waiting_is_chosen_where_it_is_cheaper() {
+        // GIVEN no room, and a bus on which a byte takes 20 ns, WHEN it is chosen, THEN the product is stored all the same.
+        let choice = Forward { room: 0, ns_per_byte: 20.0, ..layer() }.choose().unwrap();
+        assert_eq!((choice.stored, choice.repeated_ns), (vec![true, false, true, false], 34));
+    }
+
+    #[test]
+    fn equal_layers_are_divided() {
+        // GIVEN eight layers and room for twelve of their sixteen large values, WHEN it is chosen, THEN some activations are made
+        // again, and no more than have to be.
+        let mut forward = Forward { room: 8 * 12 + 4 * 8, ns_per_byte: 1e6, ..Forward::default() };
+        for index in 0..8 {
+            let base = index * 4;
+            forward.operations.extend(layer().operations.into_iter().map(|one| Operation {
+                inputs: one.inputs.iter().map(|value| value + base).collect(),
+                outputs: one.outputs.iter().map(|value| value + base).collect(),
+                ..one
+            }));
+            forward.bytes.extend(layer().bytes);
+            forward.needed.extend(layer().needed);
+        }
+        let choice = forward.choose().unwrap();
+        assert!(choice.stored_bytes <= forward.room && choice.stored_bytes > forward.room - 8, "{choice:?}");
+        assert_eq!(choice.repeated_ns, 4 * 24, "{choice:?}");
+    }
+
+    #[test]
+    fn what_the_loader_cannot_know_is_refused() {
+        let wrong =
+            Forward { operations: vec![operation(1, &[7], &[0])], bytes: vec![1], needed: vec![true], ..layer() };
+        assert!(wrong.choose().unwrap_err().to_string().contains("value 7 of 1"));
+        let twice =
+            Forward { operations: vec![operation(1, &[], &[0]); 2], bytes: vec![1], needed: vec![true], ..layer() };
+        assert!(twice.choose().unwrap_err().to_string().contains("made twice"));
+    }
+
+    /// Tries all choices.
+    fn brute_force(forward: &Forward, ns_per_byte: f64) -> f64 {
+        let makers = forward.makers().unwrap();
+        let count = forward.operations.len();
+        let mut best = f64::INFINITY;
+        for bits in 0u32..1 << count {
+            let again = |index: usize| bits >> index & 1 == 1;
+            if (0..count).any(|index| again(index) && !forward.operations[index].repeatable) {
+                continue;
+            }
+            let mut there = forward.needed.clone();
+            for (index, operation) in forward.operations.iter().enumerate() {
+                if again(index) {
+                    operation.inputs.iter().for_each(|&input| there[input] = true);
+                }
+            }
+            let stored =
+                (0..there.len()).filter(|&value| there[value] && makers[value].is_none_or(|maker| !again(maker)));
+            let bytes: u64 = stored.map(|value| forward.bytes[value]).sum();
+            let ns: u64 = (0..count).filter(|&index| again(index)).map(|index| forward.operations[index].ns).sum();
+            best = best.min(ns as f64 + bytes as f64 * ns_per_byte);
+        }
+        best
+    }
+
+    #[test]
+    fn it_is_as_good_as_trying_all_choices() {
+        // GIVEN any small forward, WHEN it is chosen at a price, THEN no other choice costs less (up to the order's share).
+        let one = (0u64..100, prop::collection::vec(any::<prop::sample::Index>(), 0..3), 1usize..3, any::<bool>());
+        let forwards = prop::collection::vec(one, 1..8);
+        proptest!(|(shapes in forwards, sizes in prop::collection::vec((0u64..50, any::<bool>()), 16), price in 0.0f64..4.0)| {
+            let mut forward = Forward { ns_per_byte: price, ..Forward::default() };
+            let mut values = 0;
+            for (ns, inputs, outputs, repeatable) in shapes {
+                let inputs = if values == 0 { vec![] } else { inputs.iter().map(|index| index.index(values)).collect() };
+                forward.operations.push(Operation { ns, inputs, outputs: (values..values + outputs).collect(), repeatable });
+                values += outputs;
+            }
+            (forward.bytes, forward.needed) = sizes.into_iter().cycle().take(values).unzip();
+            let choice = forward.cheapest_at(price, &forward.makers().unwrap());
+            let cost = choice.repeated_ns as f64 + choice.stored_bytes as f64 * price;
+            let best = brute_force(&forward, price);
+            prop_assert!(cost <= best * (1.0 + UNEQUAL) + 0.1, "{} instead of {}: {:?}", cost, best, choice);
+        });
+    }
+}

@@ -1,0 +1,1 @@
+"""Activations off the GPU: what `memlab.offload_activations` is made of."""

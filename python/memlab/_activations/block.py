@@ -1,0 +1,76 @@
+"""A block of a program in which activations are offloaded: its hooks, and the forward that runs in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memlab._activations.forward import Forward
+from memlab._activations.histories import Histories
+from memlab._activations.operations import is_repeatable
+from memlab._paging.torch_private import TorchDispatchMode, backward_number, tree_leaves
+
+
+class Block(TorchDispatchMode):
+    """Shows a `Forward` each operation, and each tensor that autograd saves."""
+
+    def __init__(self, device: torch.device, histories: Histories) -> None:
+        super().__init__()
+        self._device = device
+        self._histories = histories
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
+        self._forward: Forward | None = None
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """So that torch.compile compiles inside of it."""
+        return True
+
+    def __enter__(self) -> Any:
+        self._hooks.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)
+        self._hooks.__exit__(*exception)
+        if self._forward is not None:
+            self._forward.ended()
+            self._forward = None
+
+    def _begun(self, signature: Any) -> Forward:
+        self._forward = Forward(self._device, self._histories, signature)
+        return self._forward
+
+    def _pack(self, tensor: Tensor) -> Any:
+        forward = self._forward or self._begun(("saved", tensor.shape))
+        return forward.pack(tensor)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        keywords = {} if kwargs is None else kwargs
+        if backward_number() != -1:
+            return func(*args, **keywords)
+        forward = self._forward
+        if forward is None:
+            shapes = tuple(leaf.shape for leaf in tree_leaves((args, keywords)) if isinstance(leaf, Tensor))
+            forward = self._begun((func, shapes))
+        forward.before(func, args, keywords)
+        lesson = forward.lesson
+        if lesson is None:
+            results = func(*args, **keywords)
+            forward.after(func, args, keywords, results)
+            return results
+        inputs, is_known = forward.inputs(args, keywords)
+        began = lesson.clock()
+        results = func(*args, **keywords)
+        ended = lesson.clock()
+        outputs = forward.after(func, args, keywords, results)
+        lesson.ran(inputs, outputs, is_known and is_repeatable(func), began, ended)
+        return results
+
+
+def _unpack(saved: Any) -> Tensor:
+    return saved if isinstance(saved, Tensor) else saved.unpack()

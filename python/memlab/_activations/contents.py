@@ -1,0 +1,160 @@
+"""What a storage holds at a point of a forward, and how backward gets it back: kept, copied to the host, or made again."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from memlab import _native
+from memlab._activations.views import View
+from memlab._paging.torch_private import StorageWeakRef, tree_map_only, version_of, without_autocast
+
+# Which operation of a forward made it, and which of its outputs it is; or ("saved", n): the n-th of those that no operation
+# is known of.
+Key = tuple[Any, int]
+
+
+class Kept:
+    """A tensor that stays in memory until backward, as autograd would keep it."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.version = version_of(tensor)
+
+    def unpack(self) -> Tensor:
+        """Raises RuntimeError if it was written to, as autograd does."""
+        if version_of(self.tensor) != self.version:
+            raise RuntimeError(
+                f"a tensor that backward needs was changed in place after forward: {_described(self.tensor)} is at version "
+                f"{version_of(self.tensor)}; expected version {self.version}. Inside of memlab.offload_activations that "
+                "includes what activations are computed from again; recompute=False leaves these out"
+            )
+        return self.tensor
+
+
+def _described(tensor: Tensor) -> str:
+    return f"[{tensor.device.type} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}]"
+
+
+class Flight:
+    """A storage that is being copied to the host, and must stay until it is there."""
+
+    __slots__ = ("copy", "nbytes", "storage")
+
+    def __init__(self, copy: _native.HostCopy, storage: torch.UntypedStorage) -> None:
+        self.copy = copy
+        self.storage: torch.UntypedStorage | None = storage
+        self.nbytes = storage.nbytes()
+
+    def land(self, stream: int) -> int:
+        """Has `stream` wait for the copy, after which the storage may go. Returns the bytes that are free then."""
+        if self.storage is None:
+            return 0
+        self.copy.wait_saved(stream)
+        self.storage = None
+        return self.nbytes
+
+
+class Content:
+    """What one storage holds between two writes to it."""
+
+    __slots__ = (
+        "__weakref__", "copy", "flight", "is_loading", "is_saved", "kept", "key", "left", "nbytes", "number", "repeat",
+        "restored", "uses", "version", "weak",
+    )  # fmt: skip
+
+    def __init__(self, key: Key, number: int, storage: torch.UntypedStorage, version: int) -> None:
+        self.key = key
+        # In the order in which a forward makes them.
+        self.number = number
+        self.nbytes = storage.nbytes()
+        # Alive as long as this object, so that the storage's number is no other's.
+        self.weak = StorageWeakRef(storage)
+        self.version = version
+        # Whether autograd has saved a tensor over it.
+        self.is_saved = False
+        # One of these says how it comes back.
+        self.kept: Kept | None = None
+        self.copy: _native.HostCopy | None = None
+        self.repeat: Repeat | None = None
+        self.flight: Flight | None = None
+        # The memory that it is in again, as long as something is still to read it there.
+        self.restored: torch.UntypedStorage | None = None
+        self.is_loading = False
+        # How often it is read in a backward, and how often it still will be.
+        self.uses = 0
+        self.left = 0
+
+    @property
+    def has_way_back(self) -> bool:
+        return self.kept is not None or self.copy is not None or self.repeat is not None
+
+    def used(self) -> None:
+        """Takes note of one more reader."""
+        self.uses += 1
+        self.left += 1
+
+    def served(self) -> None:
+        """One of the readers has it; after the last one the memory is free. (A second backward reads it anew.)"""
+        self.left -= 1
+        if self.left <= 0:
+            self.restored = None
+            self.left = self.uses
+
+
+class Reference:
+    """An argument of an operation that will run again: a view of a content."""
+
+    __slots__ = ("content", "view")
+
+    def __init__(self, content: Content, view: View) -> None:
+        self.content = content
+        self.view = view
+
+
+class Repeat:
+    """An operation that runs again in backward, as its results are not kept."""
+
+    __slots__ = ("arguments", "keywords", "operation", "outputs")
+
+    def __init__(
+        self,
+        operation: Any,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        argument_of: Callable[[Tensor], Reference | Kept],
+        outputs: list[Content | None],
+    ) -> None:
+        self.operation = operation
+        self.arguments, self.keywords = tree_map_only(Tensor, argument_of, (arguments, keywords))
+        self.outputs = [None if content is None else weakref.ref(content) for content in outputs]
+
+    def run(self, restore: Callable[[Content], torch.UntypedStorage]) -> None:
+        """Gives the contents that it makes their memory."""
+
+        def argument(noted: Reference | Kept) -> Tensor:
+            if isinstance(noted, Kept):
+                return noted.unpack()
+            return noted.view.over(restore(noted.content))
+
+        arguments, keywords = tree_map_only((Reference, Kept), argument, (self.arguments, self.keywords))
+        with torch.no_grad(), without_autocast():
+            results = self.operation(*arguments, **keywords)
+        for reference, tensor in zip(self.outputs, outputs_of(results), strict=True):
+            content = None if reference is None else reference()
+            if content is not None and content.repeat is self and content.left > 0:
+                storage = tensor.untyped_storage()
+                if storage.nbytes() != content.nbytes:
+                    raise RuntimeError(f"{self.operation} gave something else when it ran again; use recompute=False")
+                content.restored = storage
+
+
+def outputs_of(results: Any) -> list[Any]:
+    """What an operation returns, as a list: tensors, or something else in between."""
+    return list(results) if isinstance(results, (tuple, list)) else [results]

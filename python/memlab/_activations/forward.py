@@ -1,0 +1,304 @@
+"""One forward, and the backward that follows: what autograd saves is copied to the host or made again, within a budget."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import deque
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from memlab._activations.contents import Content, Flight, Kept, Reference, Repeat, outputs_of
+from memlab._activations.histories import Histories, History
+from memlab._activations.lanes import DeviceLane
+from memlab._activations.operations import is_repeatable, makes_memory, written_arguments
+from memlab._activations.views import View
+from memlab._paging.tensor_memory import all_bytes
+from memlab._paging.torch_private import base_of, raw_stream, storage_key, tree_leaves, use_count, version_of
+
+# Smaller ones stay where they are: a copy of them takes longer to ask for than to do.
+SMALLEST = 1 << 20
+
+
+class Saved:
+    """What autograd gets for a tensor."""
+
+    __slots__ = ("content", "forward", "view")
+
+    def __init__(self, forward: Forward, content: Content, view: View) -> None:
+        self.forward = forward
+        self.content = content
+        self.view = view
+
+    def unpack(self) -> Tensor:
+        return self.view.over(self.forward.restore(self.content))
+
+
+class Forward:
+    """All that is known of one forward. Autograd's graph keeps it until backward is done."""
+
+    def __init__(self, device: torch.device, histories: Histories, signature: Any) -> None:
+        self.device = device
+        self._history: History = histories.beginning_with(signature)
+        self.plan, self.lesson = self._history.begin()
+        self.lane = DeviceLane.of(device)
+        self.stream = _stream(device)
+        self.operations = 0
+        self._unknown = 0
+        # By the number of their storage; emptied when the forward ends.
+        self._contents: dict[int, Content] = {}
+        self._made: list[weakref.ref[Content]] = []
+        self._by_key: dict[Any, weakref.ref[Content]] = {}
+        self._flights: deque[Flight] = deque()
+        self._flying = 0
+        self._offloaded = 0
+        self._kept = 0
+        # Loaded, but not asked for yet.
+        self._ahead = 0
+        self._position = 0
+        self._has_saved = False
+        # The contents that come back from the host, in this order.
+        self._order = self._history.order
+
+    # Forward: what autograd saves. ----------------------------------------------------------------------------------------
+
+    def pack(self, tensor: Tensor) -> Kept | Saved | Tensor:
+        """What autograd is to keep of a tensor."""
+        if not self._is_movable(tensor):
+            return Kept(tensor) if type(tensor) in (Tensor, nn.Parameter) else tensor
+        content = self._content_of(tensor)
+        if content is None:
+            return Kept(tensor)
+        if not content.is_saved:
+            content.is_saved = self._has_saved = True
+            if self.lesson is not None:
+                self.lesson.saved(content)
+            if not content.has_way_back:
+                self._store(content, tensor)
+        if content.kept is not None:
+            return Kept(tensor)
+        content.used()
+        return Saved(self, content, View.of(tensor))
+
+    def _is_movable(self, tensor: Tensor) -> bool:
+        return (
+            type(tensor) is Tensor
+            and tensor.device == self.device
+            and tensor.layout is torch.strided
+            and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+            and tensor.untyped_storage().nbytes() >= SMALLEST
+            and _stream(self.device) == self.stream
+        )
+
+    def _content_of(self, tensor: Tensor) -> Content | None:
+        """The content that a tensor looks at; None if it stays in memory anyway: parameters, inputs."""
+        storage = tensor.untyped_storage()
+        content = self._contents.get(storage_key(storage))
+        version = version_of(tensor)
+        if content is not None and content.version == version:
+            return content
+        # Compiled code allocates behind PyTorch's back; the program has parameters, inputs and buffers of its own.
+        base = base_of(tensor)
+        if isinstance(base, nn.Parameter) or (tensor.is_leaf and tensor.requires_grad):
+            return None
+        if 2 * tensor.nbytes < storage.nbytes():
+            return None
+        key = ("saved", self._unknown)
+        self._unknown += 1
+        if key in self.plan.held:
+            return None
+        return self._note(key, storage, version)
+
+    def _note(self, key: Any, storage: torch.UntypedStorage, version: int) -> Content:
+        content = Content(key, len(self._made), storage, version)
+        self._contents[storage_key(storage)] = content
+        reference = weakref.ref(content)
+        self._made.append(reference)
+        self._by_key[key] = reference
+        if self.lesson is not None:
+            self.lesson.made(content)
+        return content
+
+    def _store(self, content: Content, tensor: Tensor) -> None:
+        """Copies a content to the host, unless backward needs it so soon that it may stay."""
+        storage = tensor.untyped_storage()
+        fits = self._kept + content.nbytes <= self.plan.keep_nbytes
+        stays = content.key in self.plan.held or (self._offloaded >= self.plan.offload_nbytes and fits)
+        copy = None if stays else self.lane.save(storage, self.stream)
+        if copy is None:
+            content.kept = Kept(tensor)
+            self._kept += content.nbytes
+            return
+        content.copy = copy
+        content.flight = Flight(copy, storage)
+        self._offloaded += content.nbytes
+        self._flights.append(content.flight)
+        self._flying += content.nbytes
+        self._land(self.plan.flying_nbytes)
+
+    def _land(self, limit: int) -> None:
+        """Lets storages go that were copied longest ago, until no more than `limit` bytes are on their way."""
+        while self._flying > limit and self._flights:
+            self._flying -= self._flights.popleft().land(self.stream)
+
+    # Forward: the operations. ---------------------------------------------------------------------------------------------
+
+    def before(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """An operation is about to run: what it writes to is no longer what it was."""
+        for position, name in written_arguments(operation):
+            written = arguments[position] if position < len(arguments) else keywords.get(name)
+            for tensor in written if isinstance(written, (list, tuple)) else (written,):
+                if type(tensor) is Tensor:
+                    self._forget(tensor)
+
+    def _forget(self, tensor: Tensor) -> None:
+        try:
+            content = self._contents.pop(storage_key(tensor.untyped_storage()), None)
+        except (NotImplementedError, RuntimeError):  # A tensor without a storage.
+            return
+        if content is None:
+            return
+        if content.kept is not None and content.uses and not content.is_saved:
+            # What is computed from it again has to see it as it was.
+            content.kept = Kept(all_bytes(tensor.untyped_storage()).clone())
+        if content.flight is not None:
+            self._flying -= content.flight.land(self.stream)
+
+    def inputs(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Content], bool]:
+        """The contents that an operation is about to read, and whether all else that it reads stays in memory anyway."""
+        contents, is_known = [], True
+        for tensor in tree_leaves((arguments, keywords)):
+            if not isinstance(tensor, Tensor):
+                continue
+            content = self._known(tensor)
+            if content is not None:
+                contents.append(content)
+            elif not (tensor.is_leaf or isinstance(base_of(tensor), nn.Parameter)) and tensor.nbytes >= SMALLEST:
+                is_known = False
+        return contents, is_known
+
+    def _known(self, tensor: Tensor) -> Content | None:
+        if type(tensor) is not Tensor or tensor.device != self.device or tensor.layout is not torch.strided:
+            return None
+        return self._contents.get(storage_key(tensor.untyped_storage()))
+
+    def after(
+        self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], results: Any
+    ) -> list[Content | None]:
+        """An operation has run. Returns the contents that it made; None for outputs that are views, or small."""
+        index = self.operations
+        self.operations += 1
+        contents: list[Content | None] = []
+        if not makes_memory(operation):
+            return contents
+        for position, tensor in enumerate(outputs_of(results)):
+            content = None
+            if type(tensor) is Tensor and tensor.device == self.device and tensor.layout is torch.strided:
+                storage = tensor.untyped_storage()
+                if storage.nbytes() >= SMALLEST and storage_key(storage) not in self._contents:
+                    content = self._note((index, position), storage, version_of(tensor))
+            contents.append(content)
+        if index in self.plan.repeated and any(contents) and is_repeatable(operation):
+            repeat = Repeat(operation, arguments, keywords, self._argument, contents)
+            for content in contents:
+                if content is not None:
+                    content.repeat = repeat
+        return contents
+
+    def _argument(self, tensor: Tensor) -> Reference | Kept:
+        """How an operation that runs again gets an argument."""
+        content = self._known(tensor)
+        if content is None:
+            return Kept(tensor)
+        if not content.has_way_back:
+            self._store(content, tensor)
+        if content.kept is not None and content.is_saved:
+            return Kept(tensor)
+        content.used()
+        return Reference(content, View.of(tensor))
+
+    def ended(self) -> None:
+        """The forward has ended; what is saved from now on is not this object's."""
+        for reference in self._made:
+            content = reference()
+            flight = None if content is None else content.flight
+            if flight is not None and flight.storage is not None and use_count(storage_key(flight.storage)) > 1:
+                # Someone else has it too, and may write to it.
+                self._flying -= flight.land(self.stream)
+        self._contents.clear()
+        self._history.ended(self.operations, has_saved=self._has_saved)
+        self._prefetch()
+
+    # Backward. ------------------------------------------------------------------------------------------------------------
+
+    def restore(self, content: Content) -> torch.UntypedStorage:
+        """The memory with a content, for one of its readers. Work queued on this thread's stream may read it."""
+        stream = _stream(self.device)
+        if self.lesson is not None:
+            self.lesson.read(content)
+        if content.kept is not None:
+            return content.kept.unpack().untyped_storage()
+        storage = content.restored
+        if storage is None:
+            flight = content.flight
+            if flight is not None and flight.storage is not None:
+                # It has not left yet.
+                storage = flight.storage
+                self._flying -= flight.land(stream)
+                self._order.append(content.key)
+            elif content.copy is not None:
+                storage = self._load(content, stream)
+            elif content.repeat is not None:
+                content.repeat.run(self.restore)
+                storage = content.restored
+            assert storage is not None, "a content has one of three ways back"
+            content.restored = storage
+        if content.is_loading and content.copy is not None:
+            content.copy.wait_loaded(stream)
+            content.is_loading = False
+            self._ahead -= content.nbytes
+            self._arrived(content)
+        if stream != self.stream:
+            all_bytes(storage).record_stream(torch.cuda.current_stream(self.device))
+        content.served()
+        return storage
+
+    def _load(self, content: Content, stream: int) -> torch.UntypedStorage:
+        """Begins to copy a content back."""
+        assert content.copy is not None
+        storage = torch.UntypedStorage(content.nbytes, device=self.device)
+        content.copy.load(storage.data_ptr(), stream)
+        content.restored = storage
+        content.is_loading = True
+        self._ahead += content.nbytes
+        return storage
+
+    def _arrived(self, content: Content) -> None:
+        """Takes note of the order in which contents are read, and loads those that come next."""
+        self._order.append(content.key)
+        if self.lesson is not None:
+            self.lesson.loaded(content)
+        self._position = max(self._position, self.plan.position.get(content.key, -1) + 1)
+        self._prefetch()
+
+    def _prefetch(self) -> None:
+        order = self.plan.order
+        while self._position < len(order) and self._ahead + self._flying < self.plan.ahead_nbytes:
+            reference = self._by_key.get(order[self._position])
+            content = None if reference is None else reference()
+            self._position += 1
+            if content is None or content.copy is None or content.restored is not None:
+                continue
+            if content.flight is None or content.flight.storage is None:
+                self._load(content, _stream(self.device))
+
+    def __del__(self) -> None:
+        # Without a backward, storages may still be on their way to the host.
+        with contextlib.suppress(Exception):  # The interpreter, or the device, may be going away.
+            self._land(-1)
+
+
+def _stream(device: torch.device) -> int:
+    return 0 if device.type == "cpu" else raw_stream(device)

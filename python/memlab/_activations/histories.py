@@ -1,0 +1,95 @@
+"""What earlier forwards of the same kind have taught."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from memlab._activations.lanes import DeviceLane
+from memlab._activations.learning import Lesson
+from memlab._activations.plans import Plan
+
+# How many kinds of forwards are remembered, and how often one may turn out to be another.
+_MOST = 256
+_PATIENCE = 3
+
+
+class History:
+    """The forwards that begin with the same operation on the same shapes.
+
+    The first one shows which contents the program holds anyway, and in which order they are read; the second, how long its
+    operations take. From the third on there is a plan.
+    """
+
+    def __init__(self, device: torch.device, budget: int, *, recompute: bool) -> None:
+        self._device = device
+        self._budget = budget
+        self._recompute = recompute
+        self._forwards = 0
+        self._patience = _PATIENCE
+        self._lesson: Lesson | None = None
+        self._operations = 0
+        #: The contents that the last backward read from the host.
+        self.order: list[Any] = []
+        self.plan = self._cautious(frozenset())
+
+    def begin(self) -> tuple[Plan, Lesson | None]:
+        """The plan for a forward, and where to note what is seen of it."""
+        self._forwards += 1
+        lane = DeviceLane.of(self._device)
+        if self._forwards <= 2:
+            held = self._lesson.held() if self._lesson is not None else frozenset()
+            self.plan = self._cautious(held)
+            if self._forwards == 2:
+                lane.measure()
+        elif self._forwards == 3 and self._lesson is not None:
+            self.plan = self._lesson.plan(self._budget, lane.bytes_per_second(), self.plan.held, recompute=self._recompute)
+            self._operations = self._lesson.operations
+        self._lesson = Lesson(self._device) if self._forwards <= 2 else None
+        if self.order and self._forwards != 3:
+            self.plan.ordered(self.order)
+        self.order = []
+        return self.plan, self._lesson
+
+    def _cautious(self, held: frozenset[Any]) -> Plan:
+        """Copies everything: nothing is known yet."""
+        return Plan(flying_nbytes=self._budget // 2, ahead_nbytes=self._budget // 2, held=held)
+
+    def ended(self, operations: int, *, has_saved: bool) -> None:
+        """A forward has ended, after so many operations; whether autograd has saved something."""
+        if not has_saved:
+            self._forwards -= 1
+        elif self._forwards > 2 and operations != self._operations and self._patience > 0:
+            self._patience -= 1
+            self._forwards = 0
+            self._lesson = None
+
+
+_ALL: dict[Any, Histories] = {}
+
+
+class Histories:
+    """The histories of a device and a budget."""
+
+    def __init__(self, device: torch.device, budget: int, *, recompute: bool) -> None:
+        self._new = lambda: History(device, budget, recompute=recompute)
+        self._known: OrderedDict[Any, History] = OrderedDict()
+
+    @staticmethod
+    def of(device: torch.device, budget: int, *, recompute: bool) -> Histories:
+        key = (device, budget, recompute)
+        histories = _ALL.get(key)
+        if histories is None:
+            histories = _ALL[key] = Histories(device, budget, recompute=recompute)
+        return histories
+
+    def beginning_with(self, signature: Any) -> History:
+        history = self._known.pop(signature, None)
+        if history is None:
+            history = self._new()
+            if len(self._known) >= _MOST:
+                self._known.popitem(last=False)
+        self._known[signature] = history
+        return history

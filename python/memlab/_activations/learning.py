@@ -1,0 +1,163 @@
+"""What is seen of a forward and its backward, and the plan for the next ones that follows from it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from memlab import _native
+from memlab._activations.contents import Content
+from memlab._activations.plans import Plan
+from memlab._activations.rehearsal import Rehearsal, Step
+
+# How much of the time of a forward's operations copies are planned to fill.
+_FILLED = 0.8
+# How much of the budget may be on its way to the host. The rest is for what never leaves.
+_FLYING = 0.5
+
+
+@dataclass(slots=True)
+class _Value:
+    """A content, as long as the lesson lasts."""
+
+    key: Any
+    nbytes: int
+    is_saved: bool = False
+    is_held: bool = False
+
+
+@dataclass(slots=True)
+class _Operation:
+    inputs: list[int]
+    outputs: list[int]
+    is_repeatable: bool
+    began: Any = 0
+    ended: Any = 0
+
+
+class Lesson:
+    """The operations of a forward with their times, what each read and made, and what backward asked for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._values: list[_Value] = []
+        self._operations: list[_Operation] = []
+        self._reads: list[int] = []
+        self.largest = 0
+
+    def clock(self) -> Any:
+        """Now, on the device."""
+        if not self._is_cuda:
+            return time.perf_counter_ns()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def made(self, content: Content) -> None:
+        """A content that was not there before: they are numbered in this order."""
+        self._values.append(_Value(content.key, content.nbytes))
+        self.largest = max(self.largest, content.nbytes)
+
+    def saved(self, content: Content) -> None:
+        """Backward needs a content."""
+        self._values[content.number].is_saved = True
+
+    def ran(self, inputs: list[Content], outputs: list[Content | None], is_repeatable: bool, began: Any, ended: Any) -> None:
+        """An operation ran."""
+        self._operations.append(
+            _Operation(
+                [content.number for content in inputs],
+                [content.number for content in outputs if content is not None],
+                is_repeatable,
+                began,
+                ended,
+            )
+        )
+
+    def read(self, content: Content) -> None:
+        """Backward reads a content."""
+        self._reads.append(content.number)
+
+    def loaded(self, content: Content) -> None:
+        """A content came back from the host: if it is still where it was, the program holds it."""
+        if not content.weak.expired():
+            self._values[content.number].is_held = True
+
+    @property
+    def operations(self) -> int:
+        return len(self._operations)
+
+    def held(self) -> frozenset[Any]:
+        return frozenset(value.key for value in self._values if value.is_held)
+
+    def plan(self, budget: int, bytes_per_second: float | None, held: frozenset[Any], *, recompute: bool) -> Plan:
+        """The plan with the least time. Waits until the forward is done."""
+        flying = min(max(int(budget * _FLYING), 2 * self.largest), budget)
+        keep = budget - flying
+        held |= self.held()
+        values = [(0 if value.key in held else value.nbytes, value.is_saved) for value in self._values]
+        working = 0
+        if recompute and bytes_per_second is not None:
+            repeated, stored, rehearsal = self._choice(values, budget, bytes_per_second)
+            order, working = rehearsal.order, rehearsal.peak
+        else:
+            repeated, stored, order = [], [is_saved for _, is_saved in values], self._reads
+        total = sum(nbytes for (nbytes, _), is_stored in zip(values, stored, strict=True) if is_stored)
+        return Plan(
+            flying_nbytes=flying,
+            ahead_nbytes=min(max(budget - working, self.largest), flying),
+            keep_nbytes=keep,
+            offload_nbytes=max(total - keep, 0),
+            repeated=frozenset(index for index, is_repeated in enumerate(repeated) if is_repeated),
+            held=held,
+            order=list(dict.fromkeys(self._values[number].key for number in order)),
+        )
+
+    def _choice(
+        self, values: list[tuple[int, bool]], budget: int, bytes_per_second: float
+    ) -> tuple[list[bool], list[bool], Rehearsal]:
+        """Which operations run again, which values are stored, and what backward does then.
+
+        What is made again is in memory until it is read. Where a chain of such values takes more than the budget, some of
+        them are stored after all.
+        """
+        working = budget - self.largest
+        times = [self._nanoseconds(operation) for operation in self._operations]
+        room = budget + int(_FILLED * bytes_per_second * sum(times) / 1e9)
+        nbytes = [size for size, _ in values]
+        steps = [Step(operation.inputs, operation.outputs) for operation in self._operations]
+        stored_after_all: set[int] = set()
+        while True:
+            operations = [
+                (ns, one.inputs, one.outputs, one.is_repeatable and stored_after_all.isdisjoint(one.outputs))
+                for ns, one in zip(times, self._operations, strict=True)
+            ]
+            repeated, stored = _native.choose_recomputation(operations, values, room, 1e9 / bytes_per_second)
+            rehearsal = Rehearsal(steps, nbytes, self._reads, stored, repeated)
+            cuts = _cuts(rehearsal.at_peak, nbytes, working) if rehearsal.peak > working else set()
+            if not cuts:
+                return repeated, stored, rehearsal
+            stored_after_all |= cuts
+
+    def _nanoseconds(self, operation: _Operation) -> int:
+        if not self._is_cuda:
+            return int(operation.ended - operation.began)
+        operation.ended.synchronize()
+        return int(operation.began.elapsed_time(operation.ended) * 1e6)
+
+
+def _cuts(chain: list[int], nbytes: list[int], working: int) -> set[int]:
+    """The values to store of a chain, so that what lies between them takes no more than `working` bytes: small ones."""
+    cuts: set[int] = set()
+    begin, in_use = 0, 0
+    for index, value in enumerate(chain):
+        in_use += nbytes[value]
+        if in_use > working and index > begin:
+            # Not in the first half, or pieces would be much smaller than they may be.
+            at = min(range((begin + index + 1) // 2, index + 1), key=lambda position: nbytes[chain[position]])
+            cuts.add(chain[at])
+            begin, in_use = at + 1, sum(nbytes[one] for one in chain[at + 1 : index + 1])
+    return cuts

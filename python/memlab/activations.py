@@ -1,0 +1,78 @@
+"""``memlab.offload_activations``: what autograd keeps for backward waits in host memory, or is made again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from memlab import _native
+from memlab._activations.block import Block
+from memlab._activations.histories import Histories
+
+__all__ = ["offload_activations"]
+
+
+class offload_activations:
+    """What autograd saves in this block takes no more than `budget` of GPU memory until backward.
+
+        with memlab.offload_activations(budget="8GiB"):
+            loss = loss_fn(model(inputs), targets)
+        loss.backward()
+
+    The rest goes to host memory while the forward computes, and comes back ahead of backward. What is cheaper to compute
+    again than to copy is computed again in backward, by the same operations: the time of each is measured in the second
+    forward, and the plan with the least time is in force from the third on. Gradients are those without this block, bit for
+    bit.
+
+    It may be around all of a model or a part, and backward may be inside or outside; it works with torch.compile, autocast
+    and checkpointing. Parameters, inputs and tensors below 1 MiB stay where they are.
+
+    Args:
+        budget: bytes of GPU memory for activations, or as ``"8GiB"``. What one operation reads and writes comes on top.
+        recompute: False: copy only, compute nothing again.
+        device: whose tensors; None: the current GPU. ``"cpu"`` moves tensors of the CPU, to try it without a GPU.
+
+    Raises:
+        ValueError: the budget is no size.
+        RuntimeError: in backward, if a tensor that it needs was changed in place since.
+
+    >>> import memlab, torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512))
+    >>> with memlab.offload_activations(budget="16MiB", device="cpu"):
+    ...     loss = model(torch.randn(1024, 512)).square().mean()
+    >>> loss.backward()
+    """
+
+    def __init__(self, budget: str | int, *, recompute: bool = True, device: torch.device | str | None = None) -> None:
+        nbytes = _native.parse_size(budget) if isinstance(budget, str) else budget
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
+            raise ValueError(f'budget={budget!r}: must be a number of bytes, or a size such as "8GiB"')
+        self._budget = nbytes
+        self._recompute = recompute
+        self._device = device
+        self._open: list[Block | None] = []
+
+    def __enter__(self) -> None:
+        device = _device(self._device)
+        if device is None:
+            self._open.append(None)
+            return
+        block = Block(device, Histories.of(device, self._budget, recompute=self._recompute))
+        block.__enter__()
+        self._open.append(block)
+
+    def __exit__(self, *exception: Any) -> None:
+        block = self._open.pop()
+        if block is not None:
+            block.__exit__(*exception)
+
+
+def _device(asked: torch.device | str | None) -> torch.device | None:
+    """The device whose tensors are moved; None if there is none."""
+    if asked is None and not torch.cuda.is_available():
+        return None
+    device = torch.device("cuda" if asked is None else asked)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device

@@ -1,0 +1,116 @@
+//! `Lane` and `HostCopy`.
+
+use memlab_loader::lane;
+use memlab_loader::{Error, Stream};
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+
+use crate::error::raised;
+
+/// Copies of device memory to the host and back, in the order in which they are asked for. Without a `device`, a thread copies
+/// host memory, with at most `bytes_per_second`.
+#[pyclass(frozen, module = "memlab._native")]
+pub struct Lane {
+    /// `None` once it is being dropped.
+    inner: Option<lane::Lane>,
+}
+
+impl Lane {
+    fn get(&self) -> PyResult<&lane::Lane> {
+        self.inner.as_ref().ok_or_else(|| raised(Error::Failed("the lane is closed".into())))
+    }
+}
+
+#[pymethods]
+impl Lane {
+    #[new]
+    #[pyo3(signature = (device, bytes_per_second = None))]
+    fn new(py: Python, device: Option<i32>, bytes_per_second: Option<f64>) -> PyResult<Self> {
+        Ok(Self { inner: Some(py.detach(|| lane::Lane::new(device, bytes_per_second)).map_err(raised)?) })
+    }
+
+    /// Bytes of host memory that `grow` would add so that `nbytes` can be saved; 0 if there is a place.
+    fn growth(&self, nbytes: u64) -> PyResult<u64> {
+        Ok(self.get()?.growth(nbytes))
+    }
+
+    /// Adds host memory, pinned. Raises MemoryError if the system refuses.
+    fn grow(&self, py: Python, nbytes: u64) -> PyResult<()> {
+        let inner = self.get()?;
+        py.detach(|| inner.grow(nbytes)).map_err(raised)
+    }
+
+    /// Bytes of host memory that the lane has.
+    #[getter]
+    fn host_nbytes(&self) -> PyResult<u64> {
+        Ok(self.get()?.host_bytes())
+    }
+
+    /// Begins to copy device memory to the host, after what is queued on `stream`. Raises MemoryError if there is no place.
+    ///
+    /// The memory must stay as it is until work that waits for the copy (`HostCopy.wait_saved`).
+    fn save(&self, address: u64, nbytes: u64, stream: u64) -> PyResult<HostCopy> {
+        // SAFETY: the caller, the rest of the package, keeps the storage until a stream waits for the copy.
+        let copy = unsafe { self.get()?.save(address, nbytes, Stream(stream)) }.map_err(raised)?;
+        let inner = copy.ok_or_else(|| PyMemoryError::new_err("there is no place on the host: call grow"))?;
+        Ok(HostCopy { inner })
+    }
+
+    /// Whether copies are timed from now on.
+    fn timed(&self, on: bool) -> PyResult<()> {
+        self.get()?.set_timed(on);
+        Ok(())
+    }
+
+    /// Of the copies since `timed(True)` or the last call, None if there were none. Waits for them.
+    fn bytes_per_second(&self, py: Python) -> PyResult<Option<f64>> {
+        let inner = self.get()?;
+        py.detach(|| inner.bytes_per_second()).map_err(raised)
+    }
+
+    /// Waits until all copies are done.
+    fn synchronize(&self, py: Python) -> PyResult<()> {
+        let inner = self.get()?;
+        py.detach(|| inner.synchronize()).map_err(raised)
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // Copies under way are waited for. At the interpreter's end there is no GIL to give back.
+        let inner = self.inner.take();
+        let _ = Python::try_attach(|py| py.detach(|| drop(inner)));
+    }
+}
+
+/// Bytes of device memory on the host. Its place is free again when this object is gone.
+#[pyclass(frozen, module = "memlab._native")]
+pub struct HostCopy {
+    inner: lane::HostCopy,
+}
+
+#[pymethods]
+impl HostCopy {
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.inner.bytes()
+    }
+
+    /// Work queued on `stream` from now on waits until the bytes are on the host.
+    fn wait_saved(&self, py: Python, stream: u64) -> PyResult<()> {
+        py.detach(|| self.inner.wait_saved(Stream(stream))).map_err(raised)
+    }
+
+    /// Begins to copy the bytes to device memory, after what is queued on `stream`.
+    ///
+    /// The memory must be nobody else's until work that waits for the copy (`wait_loaded`).
+    fn load(&self, address: u64, stream: u64) -> PyResult<()> {
+        // SAFETY: the caller, the rest of the package, keeps the storage until a stream waits for the copy.
+        unsafe { self.inner.load(address, Stream(stream)) }.map_err(raised)
+    }
+
+    /// Work queued on `stream` from now on waits for the last `load`.
+    fn wait_loaded(&self, py: Python, stream: u64) -> PyResult<()> {
+        py.detach(|| self.inner.wait_loaded(Stream(stream))).map_err(raised)
+    }
+}
