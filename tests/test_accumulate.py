@@ -278,7 +278,7 @@ def test_what_depends_on_all_samples_is_refused(loss_fn):
     ):
         # THEN pieces are refused, and a whole batch is not
         with pytest.raises(RuntimeError, match=why):
-            package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=4)
+            package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=4, batchnorm="refuse")
         package.accumulate(model, IMAGES, loss_fn, targets=targets, micro_batch=BATCH)
     # AND with exact=False it is done, and said
     with pytest.warns(UserWarning, match="exact=False: 1 is a BatchNorm1d"):

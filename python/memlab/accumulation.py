@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,14 @@ from memlab._arguments import require_model
 from memlab._batches.batch import Batch
 from memlab._batches.criteria import Mean
 from memlab._batches.nested import Samples
-from memlab._batches.own_loss import OwnLoss, labels_of
+from memlab._batches.own_loss import OwnLoss, labels_of, loss_in
 from memlab._batches.replay import Replay
+from memlab._batches.ways import PIECES, REPLAY, WHOLE, way_of
 from memlab._batches.weighted import WeightedBackward
+from memlab._batches.whole import Whole
+
+_Loss = Callable[..., Any]
+_Scale = Callable[[Tensor], Tensor]
 
 __all__ = ["accumulate"]
 
@@ -27,6 +33,7 @@ def accumulate(
     micro_batch: int | None = None,
     memory: str | int = "auto",
     exact: bool = True,
+    batchnorm: str = "exact",
     scaler: Any = None,
 ) -> Tensor:
     """Forward, loss and backward of a whole batch, in pieces that fit the memory.
@@ -51,13 +58,17 @@ def accumulate(
         micro_batch: samples in a piece. None: as many as fit, found by measuring small pieces first.
         memory: how much GPU memory the process may have allocated, in bytes or as ``"20GiB"``; ``"auto"``: all that is free.
         exact: refuse what would not give the gradients of the whole batch. False: do it nevertheless, and warn once.
+        batchnorm: what to do with BatchNorm in training, which mixes all samples. ``"exact"``: the whole batch goes
+            through at once, its activations off the GPU as far as they do not fit (`memlab.offload_activations`).
+            ``"ghost"``: each piece has statistics of its own. ``"frozen"``: statistics stay as they are. ``"refuse"``:
+            raise.
         scaler: a ``torch.amp.GradScaler`` that scales the loss for backward.
 
     Returns:
         The loss of the whole batch: a scalar without a graph, on the device where it was computed.
 
     Raises:
-        RuntimeError: pieces would not give the gradients of the whole batch (BatchNorm in training).
+        RuntimeError: no way of computing it gives the gradients of the whole batch.
         ValueError: there are no samples, or the targets are not as many as these; the model's own loss is no mean over
             samples or labels.
         torch.OutOfMemoryError: a single sample does not fit.
@@ -79,23 +90,55 @@ def accumulate(
             "batch. If targets are flattened, flatten them in the loss instead: loss_fn=lambda outputs, targets: …"
         )
     scale = (lambda loss: loss) if scaler is None else scaler.scale
+    in_pieces = micro_batch is not None and micro_batch < len(batch.samples)
+    way = way_of(batch.ranks.model(), loss_fn, device=batch.device, in_pieces=in_pieces, exact=exact, batchnorm=batchnorm)
+    if way.inexact is not None:
+        warnings.warn(f"memlab, exact=False: {way.inexact}", stacklevel=2)
+    return _RUN[way.name](way.prepared(batch), inputs, target_samples, loss_fn, scale)
+
+
+def _in_pieces(batch: Batch, inputs: Any, targets: Samples | None, loss_fn: _Loss | None, scale: _Scale) -> Tensor:
     if loss_fn is None:
         own, labels = OwnLoss.of(batch.ranks.model(), batch.samples, batch.device), labels_of(inputs)
         return WeightedBackward(batch, None if labels is None else Samples(labels), own).run(scale)
     mean = Mean.of(loss_fn)
-    if mean is not None:
-        return WeightedBackward(batch, target_samples, mean).run(scale)
+    assert mean is not None, "the way was chosen for it"
+    return WeightedBackward(batch, targets, mean).run(scale)
+
+
+def _by_replay(batch: Batch, _inputs: Any, targets: Samples | None, loss_fn: _Loss | None, scale: _Scale) -> Tensor:
     replay = Replay(batch)
-    outputs = replay.outputs(later=True)
-    if target_samples is None:
-        loss = loss_fn(outputs)
-    else:
-        loss = loss_fn(outputs, target_samples.piece(range(len(target_samples)), batch.device))
-    if not isinstance(loss, Tensor) or loss.dim() != 0:
-        raise ValueError(f"loss_fn returns {_described(loss)}: it must return a tensor that is one number")
+    loss = _loss_of(batch, targets, loss_fn)(replay.outputs(later=True))
     replay.backward_of_loss(scale(loss))
     return loss.detach()
 
 
+def _at_once(batch: Batch, _inputs: Any, targets: Samples | None, loss_fn: _Loss | None, scale: _Scale) -> Tensor:
+    return Whole(batch).run(_loss_of(batch, targets, loss_fn), scale)
+
+
+def _loss_of(batch: Batch, targets: Samples | None, loss_fn: _Loss | None) -> Callable[[Any], Tensor]:
+    """The loss of the outputs of all samples."""
+
+    mean = Mean.of(loss_fn)
+    whole = None if targets is None else targets.piece(range(len(targets)), batch.device)
+
+    def loss_of(outputs: Any) -> Tensor:
+        if loss_fn is None:
+            loss = loss_in(outputs)
+        elif mean is not None:
+            loss = mean(outputs, whole)
+        else:
+            loss = loss_fn(outputs) if targets is None else loss_fn(outputs, whole)
+        if not isinstance(loss, Tensor) or loss.dim() != 0:
+            raise ValueError(f"loss_fn returns {_described(loss)}: it must return a tensor that is one number")
+        return loss
+
+    return loss_of
+
+
 def _described(loss: Any) -> str:
     return f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+
+
+_RUN = {PIECES: _in_pieces, REPLAY: _by_replay, WHOLE: _at_once}

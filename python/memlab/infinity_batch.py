@@ -19,6 +19,8 @@ from memlab._batches.loader import KnownBatches, divided
 from memlab._batches.nested import Samples
 from memlab._batches.replay import Replay
 from memlab._batches.state import evaluating
+from memlab._batches.ways import WHOLE, Way, way_of
+from memlab._batches.whole import Whole
 from memlab._paging.torch_private import tree_map_only
 from memlab.accumulation import accumulate
 
@@ -50,6 +52,7 @@ class InfinityBatch:
         verbose: print a line for each epoch.
         memory: how much GPU memory may be allocated, in bytes or as ``"20GiB"``; ``"auto"``: all that is free.
         exact: refuse what would not give the gradients of the whole batch.
+        batchnorm: what to do with BatchNorm in training: ``"exact"``, ``"ghost"``, ``"frozen"`` or ``"refuse"``.
         micro_batch: samples in a piece. None: as many as fit.
         keep: what the containers `inputs`, `targets`, `outputs` and `losses` hold, by epoch and batch: ``"none"``, the
             ``"last"`` batch, ``"metrics"``: the losses alone, as ``(loss, samples)``, or ``"host"``: everything, on the CPU.
@@ -78,6 +81,7 @@ class InfinityBatch:
         *,
         memory: str | int = "auto",
         exact: bool = True,
+        batchnorm: str = "exact",
         micro_batch: int | None = None,
         keep: str = "metrics",
     ) -> None:
@@ -88,6 +92,7 @@ class InfinityBatch:
         self.verbose = verbose
         self.memory = memory
         self.exact = exact
+        self.batchnorm = batchnorm
         self.micro_batch = micro_batch
         self.keep = keep
         self.dataloader = dataloader
@@ -143,6 +148,26 @@ class InfinityBatch:
         return self._kept.losses
 
     @property
+    def plan(self) -> Way:
+        """How `epoch` computes a batch, and why: to be printed.
+
+        Raises:
+            RuntimeError: there is no model yet, or no way for it.
+        """
+        return self._way(has_own_loop=False)
+
+    def _way(self, *, has_own_loop: bool) -> Way:
+        return way_of(
+            self._model(),
+            self.criterion,
+            device=self.forward_device,
+            in_pieces=self.micro_batch is not None,
+            exact=self.exact,
+            batchnorm=self.batchnorm,
+            has_own_loop=has_own_loop,
+        )
+
+    @property
     def forward_device(self) -> torch.device:
         """Where the model computes."""
         return next((parameter.device for parameter in self._model().parameters()), torch.device("cpu"))
@@ -189,6 +214,7 @@ class InfinityBatch:
                 micro_batch=self.micro_batch,
                 memory=self.memory,
                 exact=self.exact,
+                batchnorm=self.batchnorm,
             )
             self.optimizer.step()
             samples = len(Samples(inputs))
@@ -318,7 +344,9 @@ class InfinityBatch:
     def _outputs_of(self, inputs: Any) -> Any:
         """The model's outputs for a batch, where they are wanted."""
         batch = Batch.of(self._model(), inputs, micro_batch=self.micro_batch, memory=self.memory, exact=self.exact)
-        outputs, device = Replay(batch).outputs(), self.backward_device
+        way = self._way(has_own_loop=True)
+        batch, device = way.prepared(batch), self.backward_device
+        outputs = Whole(batch).outputs() if way.name == WHOLE else Replay(batch).outputs()
         return outputs if device is None else tree_map_only(Tensor, lambda tensor: tensor.to(device), outputs)
 
     @staticmethod
@@ -361,6 +389,7 @@ _ATTRIBUTES = (
     "verbose",
     "memory",
     "exact",
+    "batchnorm",
     "micro_batch",
     "keep",
 )

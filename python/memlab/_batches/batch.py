@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from memlab import _native
-from memlab._batches.looking import refuse_unsupported, why_not_in_pieces
+from memlab._batches.looking import refuse_unsupported
 from memlab._batches.nested import Samples
 from memlab._batches.ranks import Ranks
 from memlab._batches.sizing import FixedSize, MeasuredSize, Sizing
@@ -34,13 +34,17 @@ class Batch:
     #: The parameters that are trained.
     parameters: list[Tensor]
     ranks: Ranks
+    #: How much memory the process may have allocated on the GPU; None: all that is free.
+    memory: int | None
+    #: A context in which the model's layers are as its forwards want them.
+    layers: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @staticmethod
     def of(model: nn.Module, inputs: Any, *, micro_batch: int | None, memory: str | int, exact: bool) -> Batch:
         """Looks at a batch and its model.
 
         Raises:
-            RuntimeError: pieces would not give the gradients of the whole batch.
+            RuntimeError: no pieces would give the gradients of the whole batch.
             ValueError: there are no samples, or `micro_batch` is below 1.
         """
         if micro_batch is not None and micro_batch < 1:
@@ -50,10 +54,10 @@ class Batch:
         if len(samples) == 0:
             raise ValueError("the batch has no samples")
         device = _device_of(model, samples)
-        sizing = _sizing(model, samples, device, micro_batch, memory)
-        is_whole = isinstance(sizing, FixedSize) and sizing.size(len(samples)) == len(samples)
+        nbytes = None if memory == "auto" else _native.parse_size(memory) if isinstance(memory, str) else memory
+        sizing = _sizing(model, samples, device, micro_batch, nbytes)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        return Batch(model, samples, device, sizing, _refusal(model, exact, is_whole), parameters, Ranks(model))
+        return Batch(model, samples, device, sizing, _refuse if exact else None, parameters, Ranks(model), nbytes)
 
 
 def _device_of(model: nn.Module, samples: Samples) -> torch.device:
@@ -64,34 +68,21 @@ def _device_of(model: nn.Module, samples: Samples) -> torch.device:
     return next(leaf.device for leaf in samples.leaves if isinstance(leaf, Tensor))
 
 
-def _sizing(model: nn.Module, samples: Samples, device: torch.device, micro_batch: int | None, memory: str | int) -> Sizing:
+def _sizing(model: nn.Module, samples: Samples, device: torch.device, micro_batch: int | None, memory: int | None) -> Sizing:
     if micro_batch is not None:
         return FixedSize(micro_batch)
     if device.type != "cuda":
         return FixedSize(len(samples))
-    size = None if memory == "auto" else _native.parse_size(memory) if isinstance(memory, str) else memory
     form = [(leaf.shape[1:], leaf.dtype) for leaf in samples.leaves if isinstance(leaf, Tensor)]
-    key = (size, str(form), model.training, torch.is_grad_enabled())
+    key = (memory, str(form), model.training, torch.is_grad_enabled())
     known = _MEASURED.setdefault(model, {})
     if key not in known:
-        known[key] = MeasuredSize(model, device, size)
+        known[key] = MeasuredSize(model, device, memory)
     return known[key]
 
 
-def _refusal(model: nn.Module, exact: bool, is_whole: bool) -> Callable[[str], None] | None:
-    """What to do with buffers that depend on the samples. Raises RuntimeError for a model that pieces are wrong for."""
-    why = None if is_whole else why_not_in_pieces(model)
-    if why is not None and exact:
-        raise RuntimeError(f"pieces of this batch would not give its gradients: {why}")
-    if not exact:
-        if why is not None:
-            warnings.warn(f"memlab, exact=False: {why}", stacklevel=4)
-        return None
-
-    def refuse(buffer: str) -> None:
-        raise RuntimeError(
-            f"the buffer {buffer} depends on the samples of a batch, and pieces would leave something else in it than the "
-            "whole batch. Allow that with exact=False"
-        )
-
-    return refuse
+def _refuse(buffer: str) -> None:
+    raise RuntimeError(
+        f"the buffer {buffer} depends on the samples of a batch, and pieces would leave something else in it than the whole "
+        "batch. Allow that with exact=False"
+    )

@@ -1,22 +1,10 @@
-"""What a batch cannot be computed in pieces for: decided by looking at the model."""
+"""What no way of computing a batch is right for: decided by looking at the model."""
 
 from __future__ import annotations
 
 from torch import nn
 
-from memlab._paging.torch_private import BatchNorm, has_accumulation_hook
-
-
-def why_not_in_pieces(model: nn.Module) -> str | None:
-    """Why pieces of a batch would not add up to the whole, and what to do; None if nothing is known to be in the way."""
-    for name, module in model.named_modules():
-        if module.training and isinstance(module, BatchNorm):
-            return (
-                f"{name or 'the model'} is a {type(module).__name__} in training, which mixes all samples of a batch: "
-                "pieces would have other statistics. Put such layers into eval mode to keep their statistics as they are, "
-                "replace them (GroupNorm, LayerNorm), or allow statistics of each piece with exact=False"
-            )
-    return None
+from memlab._paging.torch_private import has_accumulation_hook
 
 
 def refuse_unsupported(model: nn.Module) -> None:

@@ -68,7 +68,7 @@ class OwnLoss:
         return labels
 
     def __call__(self, outputs: Any, labels: Any) -> Tensor:
-        return _loss_of(outputs)
+        return loss_in(outputs)
 
 
 def labels_of(inputs: Any) -> Tensor | None:
@@ -77,7 +77,8 @@ def labels_of(inputs: Any) -> Tensor | None:
     return labels if isinstance(labels, Tensor) else None
 
 
-def _loss_of(outputs: Any) -> Tensor:
+def loss_in(outputs: Any) -> Tensor:
+    """The loss among what a model returns. Raises ValueError if there is none."""
     loss = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", None)
     if not isinstance(loss, Tensor):
         raise ValueError(
@@ -98,7 +99,7 @@ def _found(model: nn.Module, samples: Samples, device: torch.device) -> str:
     buffers = Buffers(model)
     with evaluating(model):  # Without dropout, whose masks would differ.
         pieces = [both.piece(rows) for rows in (range(2), range(1), range(1, 2))]
-        losses = [_loss_of(call(model, piece)) for piece in pieces]
+        losses = [loss_in(call(model, piece)) for piece in pieces]
     buffers.set_before()
     whole, *parts = (float(loss) for loss in losses)
     counts = {name: [_OVER[name](_labels_or_rows(piece)) for piece in pieces] for name in over}

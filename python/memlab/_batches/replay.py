@@ -113,6 +113,10 @@ class Replay:
 
     def _forward(self) -> Any:
         """All pieces without a graph."""
+        with self._batch.layers():
+            return self._pieces_forward()
+
+    def _pieces_forward(self) -> Any:
         self._find_size()
         count = len(self._samples)
         results = []
@@ -140,14 +144,15 @@ class Replay:
         inputs = InputGradients(self._samples)
         sums = WideSums(self._parameters) if len(self._pieces) >= PIECES_FOR_SUMS else None
         try:
-            for index, rows in enumerate(self._pieces):
-                self._buffers.set_before()
-                if sums is not None and index + 1 == len(self._pieces) and self._batch.ranks.are_several:
-                    sums.give_back()  # What this backward averages over the ranks is all that was added up.
-                    sums = None
-                self._piece_backward(index, rows, leaves, gradients, inputs)
-                if sums is not None:
-                    sums.take()
+            with self._batch.layers():
+                for index, rows in enumerate(self._pieces):
+                    self._buffers.set_before()
+                    if sums is not None and index + 1 == len(self._pieces) and self._batch.ranks.are_several:
+                        sums.give_back()  # What this backward averages over the ranks is all that was added up.
+                        sums = None
+                    self._piece_backward(index, rows, leaves, gradients, inputs)
+                    if sums is not None:
+                        sums.take()
         finally:
             if sums is not None:
                 sums.give_back()

@@ -56,6 +56,16 @@ class FixedSize:
         self._size = max(size // 2, 1)
 
 
+def room_on(device: torch.device, memory: int | None) -> int:
+    """Bytes that may be allocated on a GPU now, with some to spare. `memory`: what the process may have; None: all."""
+    allocated = torch.cuda.memory_allocated(device)
+    free, _ = torch.cuda.mem_get_info(device)
+    room = free + torch.cuda.memory_reserved(device) - allocated
+    if memory is not None:
+        room = min(room, memory - allocated)
+    return max(int(room * (1 - _SPARE)), 0)
+
+
 class MeasuredSize:
     """As many samples as fit. The first pieces are small, and measured: what they take grows linearly with their samples.
 
@@ -88,12 +98,7 @@ class MeasuredSize:
 
     def _room(self) -> int:
         """Bytes that a piece may take now."""
-        allocated = torch.cuda.memory_allocated(self._device)
-        free, _ = torch.cuda.mem_get_info(self._device)
-        room = free + torch.cuda.memory_reserved(self._device) - allocated
-        if self._memory is not None:
-            room = min(room, self._memory - allocated)
-        return int(room * (1 - _SPARE)) - self._gradients_to_come()
+        return room_on(self._device, self._memory) - self._gradients_to_come()
 
     def _gradients_to_come(self) -> int:
         """Bytes of gradients, and of their sums in float32, that pieces leave behind."""

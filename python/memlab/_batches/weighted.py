@@ -54,7 +54,8 @@ class WeightedBackward:
 
         count, sizing, several = len(self._batch.samples), self._batch.sizing, self._batch.ranks.are_several
         try:
-            run_pieces(count, sizing, parameters, self._piece, done, others_wait=several)
+            with self._batch.layers():
+                run_pieces(count, sizing, parameters, self._piece, done, others_wait=several)
         finally:
             self._end_sums()
             if refuse is not None:

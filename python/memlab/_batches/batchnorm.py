@@ -1,0 +1,64 @@
+"""BatchNorm in training, which mixes all samples of a batch, where that is not wanted or not needed exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from memlab._batches.nested import Samples
+from memlab._paging.torch_private import BatchNorm
+
+#: What can be done with it: the names of `batchnorm=`.
+CHOICES = ("exact", "ghost", "frozen", "refuse")
+
+
+def mixing_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers of a model that mix the samples of a batch, by name."""
+    return {name: module for name, module in model.named_modules() if module.training and isinstance(module, BatchNorm)}
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """Runs a block in which such layers keep their statistics, and use them."""
+    layers = list(mixing_layers(model).values())
+    for layer in layers:
+        layer.eval()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.train()
+
+
+@contextmanager
+def ghost(model: nn.Module, samples: int) -> Iterator[None]:
+    """Runs a block in which each piece of a batch has statistics of its own (ghost batch normalisation).
+
+    Running statistics move as far as one whole batch of so many `samples` moves them: a piece of a share s of it has the
+    momentum 1 - (1 - m)^s.
+    """
+    layers: list[Any] = list(mixing_layers(model).values())
+    momenta = [layer.momentum for layer in layers]
+    counters: list[Tensor | None] = [layer.num_batches_tracked for layer in layers]
+    counted = [None if counter is None else counter.clone() for counter in counters]
+
+    def piece_begins(_module: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        share = len(Samples((inputs, keywords))) / samples
+        for layer, momentum in zip(layers, momenta, strict=True):
+            if momentum is not None:
+                layer.momentum = 1 - (1 - momentum) ** share
+
+    hook = model.register_forward_pre_hook(piece_begins, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+        with torch.no_grad():
+            for layer, momentum, counter, before in zip(layers, momenta, counters, counted, strict=True):
+                layer.momentum = momentum
+                if counter is not None and before is not None:
+                    counter.copy_(before + 1)

@@ -1,0 +1,109 @@
+"""Which way a batch is computed: decided by looking at the model and the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from memlab._batches.batch import Batch
+from memlab._batches.batchnorm import CHOICES, frozen, ghost, mixing_layers
+from memlab._batches.criteria import Mean
+
+PIECES, REPLAY, WHOLE, LOCKSTEP = "micro-batches", "replay", "whole batch", "lockstep"
+
+#: What each way is, for those who read a plan.
+WAYS = {
+    PIECES: "each piece forward and backward, weighted by its part of the mean",
+    REPLAY: "all pieces forward, the loss of all outputs, each piece forward again and backward",
+    WHOLE: "one forward, its activations off the GPU as far as they do not fit",
+    LOCKSTEP: "pieces in threads, which meet at each BatchNorm",
+}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a batch is computed, and why."""
+
+    name: str
+    reason: str
+    #: What is done with BatchNorm in training: "ghost" or "frozen"; None: nothing.
+    batchnorm: str | None = None
+    #: What is not exact about it, if the caller has allowed that.
+    inexact: str | None = None
+
+    def prepared(self, batch: Batch) -> Batch:
+        """The batch, whose model's layers are as this way wants them while it is computed."""
+        if self.batchnorm is None:
+            return batch
+        layers = (
+            partial(frozen, batch.model) if self.batchnorm == "frozen" else partial(ghost, batch.model, len(batch.samples))
+        )
+        # Each piece changes running statistics, and is to.
+        return replace(batch, layers=layers, refuse=batch.refuse if self.batchnorm == "frozen" else None)
+
+    def __str__(self) -> str:
+        """The ways, of which one is marked, and the reason."""
+        rows = [f"{'→' if name == self.name else ' '} {name:<14} {what}" for name, what in WAYS.items()]
+        return "\n".join([*rows, "", f"{self.name}: {self.reason}"])
+
+
+def way_of(
+    model: nn.Module,
+    loss_fn: Callable[..., Any] | None,
+    *,
+    device: torch.device,
+    in_pieces: bool,
+    exact: bool,
+    batchnorm: str,
+    has_own_loop: bool = False,
+) -> Way:
+    """The way of a batch. `in_pieces`: that is what the caller wants; `has_own_loop`: the caller computes the loss.
+
+    Raises:
+        RuntimeError: none is right; it says what would make one possible.
+        ValueError: `batchnorm` is none of its names.
+    """
+    if batchnorm not in CHOICES:
+        raise ValueError(f"batchnorm={batchnorm!r}: must be one of {', '.join(map(repr, CHOICES))}")
+    layers = mixing_layers(model)
+    if not layers:
+        return _by_loss(loss_fn, has_own_loop=has_own_loop)
+    name, layer = next(iter(layers.items()))
+    mixes = f"{name or 'the model'} is a {type(layer).__name__} in training, which mixes all samples of a batch"
+    by_loss = _by_loss(loss_fn, has_own_loop=has_own_loop)
+    if batchnorm == "frozen":
+        return Way(by_loss.name, f"{by_loss.reason}; BatchNorm keeps its statistics (batchnorm='frozen')", "frozen")
+    if batchnorm == "ghost":
+        why = f"{by_loss.reason}; each piece has statistics of its own (batchnorm='ghost')"
+        return Way(by_loss.name, why, "ghost")
+    if batchnorm == "refuse":
+        raise RuntimeError(
+            f"pieces of this batch would not give its gradients: {mixes}. batchnorm='exact' computes it exactly, 'frozen' "
+            "keeps the statistics, 'ghost' takes those of each piece"
+        )
+    if not in_pieces and (exact or device.type != "cuda"):
+        return Way(WHOLE, mixes)
+    if not exact:
+        return Way(by_loss.name, f"{by_loss.reason}; {mixes}", inexact=f"{mixes}: pieces have statistics of their own")
+    if has_own_loop:
+        raise RuntimeError(
+            f"pieces of this batch would not give its gradients: {mixes}. Leave micro_batch out, so that the batch goes "
+            "through at once with its activations off the GPU, or let memlab compute the loss (ib.epoch, memlab.accumulate)"
+        )
+    raise RuntimeError(f"{mixes}: leave micro_batch out")
+
+
+def _by_loss(loss_fn: Callable[..., Any] | None, *, has_own_loop: bool) -> Way:
+    if has_own_loop:
+        return Way(REPLAY, "the loss is computed outside, and may compare samples with each other")
+    if loss_fn is None:
+        return Way(PIECES, "the model's own loss is a mean over samples or labels")
+    what = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+    if Mean.of(loss_fn) is not None:
+        return Way(PIECES, f"{what} is a mean or a sum over samples")
+    return Way(REPLAY, f"{what} is no criterion of PyTorch's, and may compare samples with each other")

@@ -1,0 +1,101 @@
+"""The whole batch in one forward: what autograd saves leaves the GPU as far as it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from memlab._batches.batch import Batch
+from memlab._batches.gradients import Marks
+from memlab._batches.inputs import InputGradients
+from memlab._batches.nested import call
+from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
+from memlab._batches.sizing import room_on
+from memlab._batches.state import Autocast, Buffers, RandomState
+from memlab.activations import offload_activations
+
+Scale = Callable[[Tensor], Tensor]
+
+# What activations may take of the memory that is free, tried in this order: operations need memory for themselves, too.
+_SHARES = (0.6, 0.3, 0.1)
+# The budgets that were enough, by model and memory.
+_BUDGETS: WeakKeyDictionary[nn.Module, dict[int | None, int]] = WeakKeyDictionary()
+
+
+class Whole:
+    """One batch through a model, at once."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._rows = range(len(batch.samples))
+
+    def outputs(self) -> Any:
+        """What the model returns for the batch, with a graph."""
+        with self._offloading(self._budgets()[0]):
+            return call(self._batch.ranks.model(True), self._batch.samples.piece(self._rows, self._batch.device))
+
+    def run(self, loss_of: Callable[[Any], Tensor], scale: Scale) -> Tensor:
+        """Adds the gradients of `loss_of` the outputs and returns the loss, without a graph.
+
+        Raises:
+            torch.OutOfMemoryError: one operation of the model needs more memory than there is.
+        """
+        parameters, device = self._batch.parameters, self._batch.device
+        buffers, random = Buffers(self._batch.model), RandomState({device})
+        wanted: Sequence[Tensor] | None = None
+        budgets = self._budgets()
+        for index, budget in enumerate(budgets):
+            marks, failed = Marks(parameters), None
+            try:
+                loss = self._once(budget, loss_of, scale, wanted)
+            except Exception as error:
+                if not is_out_of_memory(error) or index + 1 == len(budgets) or self._batch.ranks.are_several:
+                    raise
+                failed = error
+            if failed is None:
+                self._remember(budget)
+                return loss
+            drop_frames(failed)
+            untouched = {id(one) for one in marks.untouched()}
+            wanted = [one for one in (parameters if wanted is None else wanted) if id(one) in untouched]
+            torch.cuda.empty_cache()
+            buffers.set_before()
+            random.restore()
+        raise AssertionError("the last budget returns or raises")
+
+    def _once(
+        self, budget: int | None, loss_of: Callable[[Any], Tensor], scale: Scale, wanted: Sequence[Tensor] | None
+    ) -> Tensor:
+        inputs = InputGradients(self._batch.samples)
+        with self._offloading(budget):
+            loss = loss_of(call(self._batch.ranks.model(True), inputs.piece(self._rows, self._batch.device)))
+        if not isinstance(loss, Tensor) or loss.dim() != 0:
+            raise ValueError(f"the loss is {type(loss).__name__}: it must be a tensor that is one number")
+        with Autocast.off():
+            scale(loss).backward(inputs=inputs.beside(wanted))
+        inputs.take(self._rows)
+        inputs.backward()
+        return loss.detach()
+
+    def _offloading(self, budget: int | None) -> AbstractContextManager[None]:
+        return nullcontext() if budget is None else offload_activations(budget, device=self._batch.device)
+
+    def _budgets(self) -> list[int | None]:
+        """What activations may take on the GPU, the most first. On the CPU there is nothing to offload."""
+        if self._batch.device.type != "cuda":
+            return [None]
+        known = _BUDGETS.get(self._batch.model, {}).get(self._batch.memory)
+        missing = sum(one.nbytes for one in self._batch.parameters if one.grad is None)
+        room = max(room_on(self._batch.device, self._batch.memory) - missing, 0)
+        budgets = [int(share * room) for share in _SHARES]
+        return [*([] if known is None else [known]), *(one for one in budgets if known is None or one < known)]
+
+    def _remember(self, budget: int | None) -> None:
+        """The same budget for the next batches: what was learnt of them is kept by it."""
+        if budget is not None:
+            _BUDGETS.setdefault(self._batch.model, {})[self._batch.memory] = budget
