@@ -114,29 +114,28 @@ class Replay:
     def _forward(self) -> Any:
         """All pieces without a graph."""
         with self._batch.layers():
-            return self._pieces_forward()
+            self._find_size()
+            self._buffers = Buffers(self._model)
+            results = self._pieces_forward()
+        self._after = RandomState({self._device})
+        if self._refuse is None:
+            self._buffers.keep_after()
+        self._buffers.set_after()
+        return joined(results, self._pieces)
 
-    def _pieces_forward(self) -> Any:
-        self._find_size()
-        count = len(self._samples)
+    def _pieces_forward(self) -> list[Any]:
+        count, begin = len(self._samples), 0
         results = []
-        self._buffers = Buffers(self._model)
-        devices = {self._device}
-        begin = 0
         while begin < count:
             rows = range(begin, begin + self._sizing.size(count - begin))
-            self._random.append(RandomState(devices))
+            self._random.append(RandomState({self._device}))
             with torch.no_grad():
                 results.append(call(self._batch.ranks.model(), self._samples.piece(rows, self._device)))
             if self._refuse is not None and (name := self._buffers.rewind()) is not None:
                 self._refuse(name)
             self._pieces.append(rows)
             begin = rows.stop
-        self._after = RandomState(devices)
-        if self._refuse is None:
-            self._buffers.keep_after()
-        self._buffers.set_after()
-        return joined(results, self._pieces)
+        return results
 
     def _backward(self, leaves: Sequence[Any], gradients: Sequence[Tensor | None]) -> InputGradients:
         """Each piece forward and backward, with the gradients of the outputs; returns those of the inputs."""
