@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -13,10 +15,13 @@ from torch import Tensor, nn
 
 from memlab._arguments import require_model
 from memlab._batches.batch import Batch
+from memlab._batches.callbacks import Callbacks
+from memlab._batches.containers import Containers
 from memlab._batches.evaluation import WeightedMeans, loss_and_weight
 from memlab._batches.kept import Kept
 from memlab._batches.loader import KnownBatches, divided
 from memlab._batches.nested import Samples
+from memlab._batches.observing import observing
 from memlab._batches.replay import Replay
 from memlab._batches.state import evaluating
 from memlab._batches.ways import WHOLE, Way, way_of
@@ -27,7 +32,7 @@ from memlab.accumulation import accumulate
 __all__ = ["InfinityBatch"]
 
 
-class InfinityBatch:
+class InfinityBatch(Containers):
     """Trains with batches of any size, each computed in pieces that fit the GPU.
 
         ib = memlab.InfinityBatch(model, optimizer, nn.CrossEntropyLoss(), dataloader)
@@ -55,7 +60,15 @@ class InfinityBatch:
         batchnorm: what to do with BatchNorm in training: ``"exact"``, ``"ghost"``, ``"frozen"`` or ``"refuse"``.
         micro_batch: samples in a piece. None: as many as fit.
         keep: what the containers `inputs`, `targets`, `outputs` and `losses` hold, by epoch and batch: ``"none"``, the
-            ``"last"`` batch, ``"metrics"``: the losses alone, as ``(loss, samples)``, or ``"host"``: everything, on the CPU.
+            ``"last"`` batch, ``"metrics"``: the losses alone, as ``(loss, samples)``, or everything, on the CPU (``"host"``)
+            or on the disk (``"disk"``, read when it is asked for).
+        keep_nbytes: bytes that inputs, targets and outputs may take on the CPU or on the disk, as a number or ``"20GiB"``:
+            those of the oldest batches are dropped, and read as None. None: as many as there are.
+        keep_folder: where ``keep="disk"`` makes a folder, which stays. None: a temporary one.
+        callbacks: objects with any of the methods ``on_micro_batch(ib, rows, samples)`` (a piece is done: which of how many
+            samples), ``on_outputs(ib, outputs)`` (of `batch_`), ``on_loss(ib, loss)``, ``on_step(ib)`` and ``on_epoch(ib,
+            losses)`` (``(loss, samples)`` of its batches). What they raise stops the training and reaches the caller; the
+            gradients of the batch are dropped then.
 
     Raises:
         AttributeError: another attribute is set: the message names the one that was probably meant.
@@ -84,6 +97,9 @@ class InfinityBatch:
         batchnorm: str = "exact",
         micro_batch: int | None = None,
         keep: str = "metrics",
+        keep_nbytes: str | int | None = None,
+        keep_folder: str | os.PathLike[str] | None = None,
+        callbacks: Iterable[Any] = (),
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -94,7 +110,8 @@ class InfinityBatch:
         self.exact = exact
         self.batchnorm = batchnorm
         self.micro_batch = micro_batch
-        self.keep = keep
+        self._kept = Kept(keep, keep_nbytes, keep_folder)
+        self.callbacks = callbacks
         self.dataloader = dataloader
         self._outputs: Any = None
         self._loss: Tensor | None = None
@@ -119,33 +136,13 @@ class InfinityBatch:
         self._batches = None if loader is None else KnownBatches(loader)
 
     @property
-    def keep(self) -> str:
-        """What the containers hold. Setting it empties them."""
-        return self._kept.policy
+    def callbacks(self) -> list[Any]:
+        """Objects that are told of what happens, if they have a method for it."""
+        return self._callbacks
 
-    @keep.setter
-    def keep(self, policy: str) -> None:
-        self._kept = Kept(policy)
-
-    @property
-    def inputs(self) -> list[list[Any]]:
-        """The inputs of batches, by epoch and batch."""
-        return self._kept.inputs
-
-    @property
-    def targets(self) -> list[list[Any]]:
-        """Their targets."""
-        return self._kept.targets
-
-    @property
-    def outputs(self) -> list[list[Any]]:
-        """Their outputs, without graphs; those that a loop of one's own has made."""
-        return self._kept.outputs
-
-    @property
-    def losses(self) -> list[list[tuple[float, int]]]:
-        """``(loss, samples)`` of batches, by epoch and batch."""
-        return self._kept.losses
+    @callbacks.setter
+    def callbacks(self, callbacks: Iterable[Any]) -> None:
+        self._callbacks = Callbacks(callbacks)
 
     @property
     def plan(self) -> Way:
@@ -202,30 +199,39 @@ class InfinityBatch:
         self._check_optimizer()
         model.train()
         self._kept.begin_epoch()
-        began, total, count = time.perf_counter(), 0.0, 0
-        for batch in batches:
-            inputs, targets = divided(batch)
-            self.optimizer.zero_grad()
-            loss = accumulate(
-                model,
-                inputs,
-                criterion,
-                targets=targets,
-                micro_batch=self.micro_batch,
-                memory=self.memory,
-                exact=self.exact,
-                batchnorm=self.batchnorm,
-            )
-            self.optimizer.step()
-            samples = len(Samples(inputs))
-            self._kept.add(inputs=inputs, targets=targets, outputs=None, loss=float(loss), samples=samples)
-            total, count = total + float(loss) * samples, count + samples
-        self.optimizer.zero_grad()
+        began, count = time.perf_counter(), 0
+        try:
+            for batch in batches:
+                inputs, targets = divided(batch)
+                self.optimizer.zero_grad()
+                with self._telling():
+                    loss = accumulate(
+                        model,
+                        inputs,
+                        criterion,
+                        targets=targets,
+                        micro_batch=self.micro_batch,
+                        memory=self.memory,
+                        exact=self.exact,
+                        batchnorm=self.batchnorm,
+                    )
+                self._callbacks.tell("on_loss", self, loss)
+                self.optimizer.step()
+                samples = len(Samples(inputs))
+                self._kept.add(inputs=inputs, targets=targets, outputs=None, loss=loss, samples=samples)
+                count += samples
+                self._callbacks.tell("on_step", self)
+        finally:
+            self.optimizer.zero_grad()  # Also those of a part of a batch.
         if count == 0:
             warnings.warn("the dataloader gave no batch: nothing was trained", stacklevel=2)
-        elif self.verbose:
-            seconds = time.perf_counter() - began
+            return
+        # The only place of an epoch that waits for the GPU.
+        losses = self._kept.records.losses()[-1] if self.verbose or self._callbacks.want("on_epoch") else []
+        if self.verbose:
+            seconds, total = time.perf_counter() - began, sum(loss * samples for loss, samples in losses)
             print(f"loss {total / count:.4g}, {count:,} samples, {count / seconds:,.0f} samples/s")
+        self._callbacks.tell("on_epoch", self, list(losses))
 
     def evaluate(
         self, dataloader: Iterable[Any] | None = None, metrics: Mapping[str, Callable[[Any, Any], Any]] | None = None
@@ -277,7 +283,10 @@ class InfinityBatch:
             inputs = None if self._batches is None else self._batches.inputs
         if inputs is None:
             raise RuntimeError("batch_() without inputs is for loops over ib.dataloader: give it the inputs of the batch")
-        self._outputs = self._outputs_of(inputs)
+        self._kept.records.begin_batch()
+        with self._telling():
+            self._outputs = self._outputs_of(inputs)
+        self._callbacks.tell("on_outputs", self, self._outputs)
         return self._outputs
 
     def loss(self, outputs: Any = None, targets: Any = None) -> Tensor:
@@ -292,6 +301,7 @@ class InfinityBatch:
         if outputs is None or targets is None:
             raise RuntimeError("loss() needs outputs and targets: call batch_() in a loop over ib.dataloader, or give them")
         self._loss = self._required("criterion")(outputs, self._beside(outputs, targets))
+        self._callbacks.tell("on_loss", self, self._loss)
         return self._loss
 
     def backward(self) -> None:
@@ -305,15 +315,14 @@ class InfinityBatch:
         self._loss.backward()
         inputs, targets = (None, None) if self._batches is None else (self._batches.inputs, self._batches.targets)
         samples = len(Samples(self._outputs))
-        self._kept.add(
-            inputs=inputs, targets=targets, outputs=self._outputs, loss=float(self._loss.detach()), samples=samples
-        )
+        self._kept.add(inputs=inputs, targets=targets, outputs=self._outputs, loss=self._loss, samples=samples)
         self._loss = None
 
     def step(self) -> None:
         """The optimizer's step."""
         self._check_optimizer()
         self.optimizer.step()
+        self._callbacks.tell("on_step", self)
 
     def zero_grad(self) -> None:
         """Forgets the gradients."""
@@ -333,13 +342,9 @@ class InfinityBatch:
         """Whether outputs stay where the model computes."""
         return self.backward_device is None or torch.device(self.backward_device) == self.forward_device
 
-    def clearcontainers_(self) -> None:
-        """Empties `inputs`, `targets`, `outputs` and `losses`."""
-        self._kept.clear()
-
-    def epochstart_(self) -> None:
-        """What follows belongs to another epoch: for loops of one's own."""
-        self._kept.begin_epoch()
+    def _telling(self) -> AbstractContextManager[None]:
+        """Tells the callbacks of the pieces of batches that begin in a block."""
+        return observing(lambda rows, samples: self._callbacks.tell("on_micro_batch", self, rows, samples))
 
     def _outputs_of(self, inputs: Any) -> Any:
         """The model's outputs for a batch, where they are wanted."""
@@ -392,4 +397,5 @@ _ATTRIBUTES = (
     "batchnorm",
     "micro_batch",
     "keep",
+    "callbacks",
 )

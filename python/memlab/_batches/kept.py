@@ -2,65 +2,116 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from typing import Any
 
 from torch import Tensor
 
+from memlab import _native
+from memlab._batches.records import Records
+from memlab._batches.stored import Entries, Folder, nbytes_of
 from memlab._paging.torch_private import tree_map_only
 
-#: Nothing; the last batch; losses only, of all batches; everything, on the CPU.
-POLICIES = ("none", "last", "metrics", "host")
+#: Nothing; the last batch; losses only, of all batches; everything, on the CPU or on the disk.
+POLICIES = ("none", "last", "metrics", "host", "disk")
 
 
 class Kept:
     """Inputs, targets, outputs and losses of batches, by epoch and batch. Nothing in it has a graph.
 
+    >>> import torch
     >>> kept = Kept("metrics")
     >>> kept.begin_epoch()
-    >>> kept.add(inputs=[1], targets=[2], outputs=None, loss=0.5, samples=8)
+    >>> kept.add(inputs=[1], targets=[2], outputs=None, loss=torch.tensor(0.5), samples=8)
     >>> kept.losses, kept.inputs
-    ([[(0.5, 8)]], [[]])
+    ([[(0.5, 8)]], [<0 batches>])
     """
 
-    def __init__(self, policy: str) -> None:
+    def __init__(self, policy: str, nbytes: str | int | None = None, folder: str | os.PathLike[str] | None = None) -> None:
+        """`nbytes`: what inputs, targets and outputs may take; the oldest batches are dropped. `folder`: where ``"disk"``
+        stores them; None: a temporary one."""
         if policy not in POLICIES:
             raise ValueError(f"keep={policy!r}: must be one of {', '.join(map(repr, POLICIES))}")
-        self.policy = policy
-        self.clear()
+        nbytes = _native.parse_size(nbytes) if isinstance(nbytes, str) else nbytes
+        if nbytes is not None and nbytes < 0:
+            raise ValueError(f"keep_nbytes={nbytes}: must be 0 or more")
+        if folder is not None and policy != "disk":
+            raise ValueError(f'keep_folder is for keep="disk", and keep is {policy!r}')
+        self.policy, self.nbytes, self.folder = policy, nbytes, folder
+        self._files = Folder(folder) if policy == "disk" else None
+        self.records = Records()
+        self._forget_tensors()
+
+    @property
+    def losses(self) -> list[list[tuple[float, int]]]:
+        """``(loss, samples)``. Those that are on a GPU are waited for."""
+        if self.policy in ("none", "last"):
+            last = self.records.losses()[-1:] if self.policy == "last" else []
+            return [epoch[-1:] for epoch in last] if last else [[] for _ in self.inputs]
+        return self.records.losses()
 
     def clear(self) -> None:
         """Forgets everything."""
-        self.inputs: list[list[Any]] = []
-        self.targets: list[list[Any]] = []
-        self.outputs: list[list[Any]] = []
-        self.losses: list[list[tuple[float, int]]] = []
+        for epoch, batch in self._held:
+            self._drop(epoch, batch)
+        self._forget_tensors()
+        self.records.clear()
 
     def begin_epoch(self) -> None:
         """What follows belongs to another epoch."""
-        if self.policy in ("none", "last"):
-            self.clear()
-        for container in (self.inputs, self.targets, self.outputs, self.losses):
-            container.append([])  # type: ignore[attr-defined]
+        self.records.begin_epoch()
+        self._begin_tensors()
 
-    def add(self, *, inputs: Any, targets: Any, outputs: Any, loss: float, samples: int) -> None:
+    def add(self, *, inputs: Any, targets: Any, outputs: Any, loss: Tensor, samples: int) -> None:
         """A batch that was trained on."""
-        if self.policy == "none":
+        self.records.add(loss, samples)
+        if not self.inputs:
+            self._begin_tensors()
+        if self.policy in ("none", "metrics"):
             return
-        if not self.losses:
-            self.begin_epoch()
         if self.policy == "last":
-            for container in (self.inputs, self.targets, self.outputs, self.losses):
-                container[-1].clear()  # type: ignore[attr-defined]
-        self.losses[-1].append((loss, samples))
-        if self.policy == "metrics":
-            return
-        for container, value in ((self.inputs, inputs), (self.targets, targets), (self.outputs, outputs)):
-            container[-1].append(_on_host(value) if self.policy == "host" else _without_graph(value))
+            self._forget_tensors()
+            self._begin_tensors()
+        values = (inputs, targets, outputs)
+        nbytes = sum(map(nbytes_of, values))
+        self._make_room(nbytes)
+        fits = self.nbytes is None or nbytes <= self.nbytes
+        for container, value in zip(self._containers(), values, strict=True):
+            container[-1].append(self._as_kept(value) if fits else None)
+        if fits and self.policy != "last":
+            self._held.append((len(self.inputs) - 1, len(self.inputs[-1]) - 1))
+            self._sizes.append(nbytes)
 
+    def _as_kept(self, value: Any) -> Any:
+        if value is None:
+            return None
+        if self._files is not None:
+            return self._files.store(value)
+        return tree_map_only(Tensor, lambda one: one.detach() if self.policy == "last" else one.detach().cpu(), value)
 
-def _without_graph(value: Any) -> Any:
-    return tree_map_only(Tensor, lambda tensor: tensor.detach(), value)
+    def _make_room(self, nbytes: int) -> None:
+        while self.nbytes is not None and self._held and sum(self._sizes) + nbytes > self.nbytes:
+            self._sizes.popleft()
+            self._drop(*self._held.popleft())
 
+    def _drop(self, epoch: int, batch: int) -> None:
+        for container in self._containers():
+            container[epoch].drop(batch)
 
-def _on_host(value: Any) -> Any:
-    return tree_map_only(Tensor, lambda tensor: tensor.detach().cpu(), value)
+    def _forget_tensors(self) -> None:
+        self.inputs: list[Entries] = []
+        self.targets: list[Entries] = []
+        self.outputs: list[Entries] = []
+        # Which batches are held, as epoch and batch, and the bytes of each: the oldest first.
+        self._held: deque[tuple[int, int]] = deque()
+        self._sizes: deque[int] = deque()
+
+    def _begin_tensors(self) -> None:
+        if self.policy in ("none", "last"):
+            self._forget_tensors()
+        for container in self._containers():
+            container.append(Entries())
+
+    def _containers(self) -> tuple[list[Entries], list[Entries], list[Entries]]:
+        return self.inputs, self.targets, self.outputs

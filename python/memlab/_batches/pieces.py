@@ -21,11 +21,11 @@ def run_pieces(
     sizing: Sizing,
     parameters: Sequence[Tensor],
     work: Work,
-    done: Callable[[], None],
+    done: Callable[[range, bool], None],
     *,
     others_wait: bool = False,
 ) -> None:
-    """Runs `work` for all of `count` samples, and `done` after each piece.
+    """Runs `work` for all of `count` samples, and `done` after each piece, with whether it did not run out of memory.
 
     A piece that runs out of memory is given up and done again in halves. What its backward has added until then stays: the
     halves add to the gradients of the other parameters. If `others_wait`, the last piece is not: other ranks are in it too.
@@ -60,7 +60,7 @@ def run_pieces(
             sizing.failed(len(rows))
             middle = rows.start + len(rows) // 2
             again.extendleft([(range(middle, rows.stop), left), (range(rows.start, middle), left)])
-        done()
+        done(rows, failed is None)
 
 
 def _free_cache() -> None:

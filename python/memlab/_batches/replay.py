@@ -18,6 +18,7 @@ from memlab._batches.batch import Batch
 from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
 from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import call, joined
+from memlab._batches.observing import observer
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
 from memlab._batches.pieces import run_pieces
 from memlab._batches.sizing import FixedSize
@@ -40,6 +41,7 @@ class Replay:
         self._refuse = batch.refuse
         self._parameters = batch.parameters
         self._autocast = Autocast()
+        self._tell = observer()
         self._inputs = [leaf for leaf in self._samples.leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
         # The outputs and their gradients, if backward of the pieces follows later.
         self._received: tuple[Sequence[Any], Sequence[Tensor | None]] | None = None
@@ -152,10 +154,15 @@ class Replay:
                     self._piece_backward(index, rows, leaves, gradients, inputs)
                     if sums is not None:
                         sums.take()
+                    self._tell(rows, len(self._samples))
+        except BaseException:
+            self._buffers.set_before()
+            raise
+        else:
+            self._buffers.set_after()
         finally:
             if sums is not None:
                 sums.give_back()
-            self._buffers.set_after()
             now.restore()
         _SAME_TWICE.add(self._model)
         return inputs
@@ -195,7 +202,7 @@ class Replay:
             # A piece whose forward draws random numbers cannot be halved: they would be others.
             # Nor can one in which other ranks wait.
             if random == after and not (is_last and ranks.are_several):
-                run_pieces(len(rows), FixedSize(len(rows)), self._parameters, work, lambda: None)
+                run_pieces(len(rows), FixedSize(len(rows)), self._parameters, work, lambda part, is_whole: None)
             else:
                 work(range(len(rows)), None, True)
         except Exception as error:

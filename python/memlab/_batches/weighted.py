@@ -13,6 +13,7 @@ from memlab._batches.criteria import Mean
 from memlab._batches.gradients import PIECES_FOR_SUMS, WideSums
 from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import Samples, call
+from memlab._batches.observing import observer
 from memlab._batches.own_loss import OwnLoss
 from memlab._batches.pieces import run_pieces
 from memlab._batches.state import Autocast, Buffers
@@ -40,9 +41,9 @@ class WeightedBackward:
         self._scale = scale
         refuse, parameters = self._batch.refuse, self._batch.parameters
         buffers = Buffers(self._batch.model)
-        finished = 0
+        finished, tell = 0, observer()
 
-        def done() -> None:
+        def done(rows: range, is_whole: bool) -> None:
             nonlocal finished
             finished += 1
             if refuse is not None and (name := buffers.rewind()) is not None:
@@ -51,15 +52,20 @@ class WeightedBackward:
                 self._sums.take()
             elif finished + 1 == PIECES_FOR_SUMS:
                 self._sums = WideSums(parameters)
+            if is_whole:
+                tell(rows, count)
 
         count, sizing, several = len(self._batch.samples), self._batch.sizing, self._batch.ranks.are_several
         try:
             with self._batch.layers():
                 run_pieces(count, sizing, parameters, self._piece, done, others_wait=several)
+        except BaseException:
+            buffers.set_before()
+            raise
         finally:
             self._end_sums()
-            if refuse is not None:
-                buffers.set_after()
+        if refuse is not None:
+            buffers.set_after()
         self._inputs.backward()
         assert self._loss is not None  # There is at least one piece.
         return self._loss

@@ -14,6 +14,7 @@ from memlab._batches.batch import Batch
 from memlab._batches.gradients import Marks
 from memlab._batches.inputs import InputGradients
 from memlab._batches.nested import call
+from memlab._batches.observing import observer
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
 from memlab._batches.sizing import room_on
 from memlab._batches.state import Autocast, Buffers, RandomState
@@ -45,8 +46,17 @@ class Whole:
         Raises:
             torch.OutOfMemoryError: one operation of the model needs more memory than there is.
         """
-        parameters, device = self._batch.parameters, self._batch.device
-        buffers, random = Buffers(self._batch.model), RandomState({device})
+        buffers = Buffers(self._batch.model)
+        try:
+            loss = self._within_a_budget(loss_of, scale, buffers)
+            observer()(self._rows, len(self._rows))
+        except BaseException:
+            buffers.set_before()
+            raise
+        return loss
+
+    def _within_a_budget(self, loss_of: Callable[[Any], Tensor], scale: Scale, buffers: Buffers) -> Tensor:
+        parameters, random = self._batch.parameters, RandomState({self._batch.device})
         wanted: Sequence[Tensor] | None = None
         budgets = self._budgets()
         for index, budget in enumerate(budgets):

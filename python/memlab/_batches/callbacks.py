@@ -1,0 +1,48 @@
+"""Callbacks of a training: objects with a method for what they want to be told of."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+EVENTS = ("on_micro_batch", "on_outputs", "on_loss", "on_step", "on_epoch")
+
+
+class Callbacks(list[Any]):
+    """A list of them. What they raise reaches the caller.
+
+    >>> class Printer:
+    ...     def on_step(self, training):
+    ...         print("a step of", training)
+    >>> Callbacks([Printer()]).tell("on_step", "the training")
+    a step of the training
+
+    Raises:
+        TypeError: one has none of the methods, or one whose name begins with ``on_`` and is almost that of one.
+    """
+
+    def __init__(self, callbacks: Iterable[Any]) -> None:
+        super().__init__(callbacks)
+        for callback in self:
+            _refuse_misspelt(callback)
+
+    def want(self, event: str) -> bool:
+        """Whether one has a method for it: what it is told may cost something."""
+        return any(hasattr(callback, event) for callback in self)
+
+    def tell(self, event: str, *arguments: Any) -> None:
+        """Calls the methods for an event, in the order of the list."""
+        for callback in tuple(self):
+            method = getattr(callback, event, None)
+            if method is not None:
+                method(*arguments)
+
+
+def _refuse_misspelt(callback: Any) -> None:
+    kind = type(callback).__name__
+    for name in dir(callback):
+        if name.startswith("on_") and name not in EVENTS and (near := difflib.get_close_matches(name, EVENTS, 1, 0.8)):
+            raise TypeError(f"the callback {kind} has {name}: did you mean {near[0]}?")
+    if not any(hasattr(callback, event) for event in EVENTS):
+        raise TypeError(f"the callback {kind} has none of the methods that are called: {', '.join(EVENTS)}")

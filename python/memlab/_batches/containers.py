@@ -1,0 +1,73 @@
+"""The part of `memlab.InfinityBatch` that remembers batches."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from memlab._batches.kept import Kept
+from memlab._batches.stored import Entries
+
+
+class Containers:
+    """What is kept of batches, by epoch and batch, and their figures."""
+
+    _kept: Kept
+
+    @property
+    def keep(self) -> str:
+        """What the containers hold. Setting it empties them."""
+        return self._kept.policy
+
+    @keep.setter
+    def keep(self, policy: str) -> None:
+        before: Kept | None = vars(self).get("_kept")
+        folder = before.folder if before is not None and policy == "disk" else None
+        self._kept = Kept(policy, None if before is None else before.nbytes, folder)
+
+    @property
+    def keep_nbytes(self) -> int | None:
+        """Bytes that inputs, targets and outputs may take. None: as many as there are."""
+        return self._kept.nbytes
+
+    @property
+    def inputs(self) -> list[Entries]:
+        """The inputs of batches, by epoch and batch. None: they were dropped, as there were too many bytes."""
+        return self._kept.inputs
+
+    @property
+    def targets(self) -> list[Entries]:
+        """Their targets."""
+        return self._kept.targets
+
+    @property
+    def outputs(self) -> list[Entries]:
+        """Their outputs, without graphs; those that a loop of one's own has made."""
+        return self._kept.outputs
+
+    @property
+    def losses(self) -> list[list[tuple[float, int]]]:
+        """``(loss, samples)`` of batches, by epoch and batch. Reading it waits for those that a GPU has not computed yet."""
+        return self._kept.losses
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """The figures of each batch, whatever `keep` is.
+
+        Returns:
+            Dictionaries with ``epoch`` and ``batch`` (counted from 0), ``loss``, ``samples``, ``seconds`` (since the batch
+            before was done, or the epoch began) and ``samples_per_second`` (None if no time passed). Seconds are the host's:
+            since nothing waits for the GPU, they are right over many batches.
+        """
+        return self._kept.records.rows()
+
+    def save_statistics(self, path: str | os.PathLike[str]) -> None:
+        """Writes the `statistics` as JSON Lines: a line for each batch. A loss that is no number is ``null``."""
+        self._kept.records.save(path)
+
+    def clearcontainers_(self) -> None:
+        """Empties `inputs`, `targets`, `outputs`, `losses` and `statistics`."""
+        self._kept.clear()
+
+    def epochstart_(self) -> None:
+        """What follows belongs to another epoch: for loops of one's own."""
+        self._kept.begin_epoch()

@@ -1,0 +1,254 @@
+"""`memlab.InfinityBatch`: callbacks, containers on the disk, and statistics."""
+
+import json
+import textwrap
+import types
+
+import memlab as package
+import pytest
+import torch
+from conftest import ROOT
+from test_infinity_batch import assert_same, by_hand, training
+from torch import nn
+
+
+class Listener:
+    """Notes what it is told, and raises at one of these events."""
+
+    def __init__(self, stop_at=None, after=0):
+        self.told, self.stop_at, self.after = [], stop_at, after
+
+    def note(self, event, *what):
+        self.told.append((event, *what))
+        if event == self.stop_at and sum(told[0] == event for told in self.told) > self.after:
+            raise KeyboardInterrupt(event)
+
+    def on_micro_batch(self, ib, rows, samples):
+        self.note("micro_batch", rows.start, rows.stop, samples)
+
+    def on_outputs(self, ib, outputs):
+        self.note("outputs", tuple(outputs.shape))
+
+    def on_loss(self, ib, loss):
+        self.note("loss", float(loss.detach()))
+
+    def on_step(self, ib):
+        self.note("step")
+
+    def on_epoch(self, ib, losses):
+        self.note("epoch", losses)
+
+
+def one_epoch_of_methods(ib):
+    ib.epochstart_()
+    for _inputs, _targets in ib.dataloader:
+        ib.batch_()
+        ib.loss()
+        ib.backward()
+        ib.step()
+        ib.zero_grad()
+
+
+PIECES = [("micro_batch", begin, min(begin + 7, 20), 20) for begin in (0, 7, 14)]
+LAST_PIECES = [("micro_batch", 0, 7, 10), ("micro_batch", 7, 10, 10)]
+
+
+def test_callbacks_are_told_of_an_epoch():
+    # GIVEN a callback, and one that has a single method
+    ib, _ = training()
+    listener = Listener()
+
+    class Counter:
+        steps = 0
+
+        def on_step(self, ib):
+            self.steps += 1
+
+    counter = Counter()
+    ib.callbacks = [listener, counter]
+    # WHEN an epoch is trained, with a loss that is a mean, and with any other
+    for criterion in (nn.CrossEntropyLoss(), lambda outputs, targets: nn.functional.cross_entropy(outputs, targets)):
+        ib.criterion = criterion
+        listener.told.clear()
+        ib.epoch()
+        # THEN it is told of pieces, losses and steps, in their order, and of the epoch
+        losses = ib.losses[-1]
+        expected = []
+        for index, pieces in enumerate([PIECES, PIECES, LAST_PIECES]):
+            expected += [*pieces, ("loss", losses[index][0]), ("step",)]
+        assert listener.told == [*expected, ("epoch", losses)]
+    assert counter.steps == 6
+    # AND in a loop of one's own of outputs too, whose pieces are done in backward
+    listener.told.clear()
+    one_epoch_of_methods(ib)
+    names = [event for event, *_ in listener.told]
+    assert names[:6] == ["outputs", "loss", "micro_batch", "micro_batch", "micro_batch", "step"]
+    assert listener.told[0] == ("outputs", (20, 4)) and listener.told[2:5] == PIECES
+    # AND an evaluation trains nothing that it could be told of
+    listener.told.clear()
+    ib.evaluate()
+    assert listener.told == []
+
+
+class Counting(nn.Module):
+    """Counts its forwards in a buffer."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.register_buffer("forwards", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        self.forwards += 1
+        return self.model(x)
+
+
+@pytest.mark.parametrize("way", ["micro-batches", "replay", "whole batch"])
+@pytest.mark.parametrize("event", ["micro_batch", "loss", "step", "epoch"])
+def test_a_callback_that_raises_stops_a_training(event, way):
+    # GIVEN a callback that raises in the second batch (or after the epoch)
+    ib, _ = training()
+    ib.model = Counting(ib.model)
+    if way == "whole batch":
+        ib.micro_batch, ib.model.norm = None, nn.BatchNorm1d(4)
+    ib.optimizer = torch.optim.Adam(ib.model.parameters())
+    if way == "replay":
+        ib.criterion = lambda outputs, targets: nn.functional.cross_entropy(outputs, targets)
+    assert ib.plan.name == way
+    after = {"micro_batch": 1 if way == "whole batch" else 4, "loss": 1, "step": 1, "epoch": 0}[event]
+    ib.callbacks.append(Listener(event, after))
+    # WHEN an epoch is trained
+    with pytest.raises(KeyboardInterrupt, match=event):
+        ib.epoch()
+    # THEN it ends there: no gradients of a part of a batch are left, and buffers are as after whole batches
+    steps = {"micro_batch": 1, "loss": 1, "step": 2, "epoch": 3}[event]
+    assert next(iter(ib.optimizer.state.values()))["step"] == steps
+    assert all(parameter.grad is None for parameter in ib.model.parameters())
+    assert ib.model.forwards == {"micro_batch": 1, "loss": 2, "step": 2, "epoch": 3}[event]
+    # AND the training goes on
+    ib.callbacks.clear()
+    ib.epoch()
+    assert [len(epoch) for epoch in ib.losses] == [steps, 3]
+
+
+def test_callbacks_that_would_never_be_called_are_refused():
+    ib, _ = training()
+
+    class Misspelt:
+        def on_epochs(self, ib, losses): ...
+
+    with pytest.raises(TypeError, match="Misspelt has on_epochs: did you mean on_epoch"):
+        ib.callbacks = [Misspelt()]
+    with pytest.raises(TypeError, match="object has none of the methods that are called: on_micro_batch, "):
+        package.InfinityBatch(callbacks=[object()])
+
+
+@pytest.mark.parametrize("keep", ["host", "disk"])
+def test_containers_are_bounded(keep, tmp_path):
+    # GIVEN room for two batches: 20 images of 256 bytes, labels of 8 and outputs of 16 each
+    batch = 20 * (256 + 8 + 16)
+    folder = tmp_path / "kept"
+    ib, _ = training(keep=keep, keep_nbytes=batch * 2, keep_folder=folder if keep == "disk" else None)
+    twin = list(ib.dataloader)
+    # WHEN two epochs of 20, 20 and 10 samples are trained
+    one_epoch_of_methods(ib)
+    one_epoch_of_methods(ib)
+    # THEN the newest batches are there, with the places that they had, and of the oldest are the losses
+    for container in (ib.inputs, ib.targets, ib.outputs):
+        assert [[entry is not None for entry in epoch] for epoch in container] == [[False] * 3, [False, True, True]]
+    for index in (1, 2):
+        torch.testing.assert_close(ib.inputs[1][index], twin[index][0])
+        torch.testing.assert_close(ib.targets[-1][index], twin[index][1])
+    assert ib.outputs[1][1:][0].shape == (20, 4) and not ib.outputs[1][1].requires_grad
+    assert [len(epoch) for epoch in ib.losses] == [3, 3]
+    # AND nothing else is on the disk: files are removed with what is in them
+    files = list(folder.rglob("*.pt"))
+    assert len(files) == (6 if keep == "disk" else 0)
+    if keep == "disk":
+        assert sum(file.stat().st_size for file in files) < 2 * batch + 6 * 4096
+    ib.clearcontainers_()
+    assert ib.inputs == [] and ib.statistics() == [] and list(folder.rglob("*.pt")) == []
+
+
+def test_a_temporary_folder_is_removed():
+    # GIVEN a training that keeps its batches on the disk, WHEN it ends, THEN nothing of it is left there
+    ib, _ = training(keep="disk", keep_nbytes="1MiB")
+    ib.epoch()
+    folder = ib._kept._files.path
+    assert len(list(folder.glob("*.pt"))) == 6 and ib.outputs[0][0] is None and ib.inputs[0][2].shape == (10, 1, 8, 8)
+    ib.keep = "metrics"
+    assert not folder.exists() and ib.inputs == [] and ib.keep_nbytes == 1 << 20
+    with pytest.raises(ValueError, match="keep_nbytes=-1"):
+        package.InfinityBatch(keep_nbytes=-1)
+    with pytest.raises(ValueError, match='keep_folder is for keep="disk"'):
+        package.InfinityBatch(keep_folder="kept")
+
+
+@pytest.mark.parametrize("keep", ["none", "metrics"])
+def test_statistics(keep, tmp_path):
+    # GIVEN two epochs, WHEN their statistics are read and written
+    ib, twin = training(keep=keep)
+    ib.train(2)
+    rows = ib.statistics()
+    ib.save_statistics(tmp_path / "statistics.jsonl")
+    # THEN they have each batch, whatever is kept beside
+    losses = by_hand(twin, 2)
+    assert_same(ib.model, twin)
+    places = [(epoch, batch, samples) for epoch in range(2) for batch, samples in enumerate((20, 20, 10))]
+    assert [(row["epoch"], row["batch"], row["samples"]) for row in rows] == places
+    assert [row["loss"] for row in rows] == pytest.approx([loss for epoch in losses for loss in epoch], rel=1e-4)
+    assert all(row["samples_per_second"] == row["samples"] / row["seconds"] for row in rows)
+    assert [json.loads(line) for line in (tmp_path / "statistics.jsonl").read_text().splitlines()] == rows
+    # AND JSON has no NaN
+    ib.criterion = lambda outputs, targets: outputs.sum() * torch.nan
+    ib.epoch()
+    ib.save_statistics(tmp_path / "statistics.jsonl")
+    assert json.loads((tmp_path / "statistics.jsonl").read_text().splitlines()[-1])["loss"] is None
+
+
+def test_losses_are_not_waited_for(monkeypatch):
+    # GIVEN a training of 150 batches
+    ib, _ = training()
+    ib.dataloader = [(torch.randn(2, 1, 8, 8), torch.tensor([0, 3]))] * 150
+    read = []
+    for name in ("__float__", "item", "tolist"):
+        original = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda tensor, name=name, original=original: read.append(name) or original(tensor)
+        )
+    # WHEN it runs, THEN no loss is read before the losses are asked for, and then all of them together
+    ib.optimizer = torch.optim.SGD(ib.model.parameters(), 0.01)
+    ib.epoch()
+    assert read == []
+    assert len(ib.losses[0]) == 150 and len(read) == 3
+
+
+def test_the_documented_callbacks():
+    # GIVEN the callbacks for TensorBoard and Weights & Biases of the documentation, with writers that only note
+    page = (ROOT / "docs" / "big-batches.md").read_text()
+    section = page.partition("## Following a training\n")[2].partition("A callback is an object")[0]
+    noted = []
+
+    class Writer:
+        def add_scalar(self, name, value, step):
+            noted.append((name, float(value), step))
+
+        def log(self, values):
+            noted.append(values)
+
+    board = types.SimpleNamespace(SummaryWriter=Writer)
+    fake = types.SimpleNamespace(utils=types.SimpleNamespace(tensorboard=board))
+    wandb = types.SimpleNamespace(init=lambda project: Writer())
+    ib, _ = training()
+    exec(textwrap.dedent(section), {"ib": ib, "torch": fake, "wandb": wandb})
+    # WHEN two epochs are trained
+    ib.train(2)
+    # THEN they have written each loss, and those of the epochs
+    first, second = ib.losses
+    assert [entry for entry in noted if isinstance(entry, tuple)] == [
+        ("loss", loss, step) for step, (loss, _) in enumerate([*first, *second])
+    ]
+    means = [sum(loss * samples for loss, samples in epoch) / 50 for epoch in ib.losses]
+    assert [entry for entry in noted if isinstance(entry, dict)] == [
+        {"epoch": epoch, "loss": mean} for epoch, mean in enumerate(means)
+    ]
