@@ -55,6 +55,9 @@ pub struct Choice {
 /// Prices are integers, in parts of a nanosecond.
 const PARTS: f64 = 1024.0;
 
+/// No value costs more than this to store: some minutes.
+const DEAREST: u64 = 1 << 48;
+
 /// Of equal layers, the first costs so much more to store than the last that a price divides them.
 const UNEQUAL: f64 = 1.0 / 128.0;
 
@@ -121,7 +124,7 @@ impl Forward {
         let count = self.bytes.len().max(1) as f64;
         for (index, &value) in values.iter().enumerate() {
             let order = 1.0 + UNEQUAL * (1.0 - index as f64 / count);
-            let price = (self.bytes[index] as f64 * ns_per_byte * order * PARTS) as u64;
+            let price = ((self.bytes[index] as f64 * ns_per_byte * order * PARTS) as u64).min(DEAREST);
             let maker = makers[index].filter(|&maker| self.operations[maker].repeatable);
             network.add_edge(value, maker.map_or(sink, |maker| operations[maker]), price);
             if self.needed[index] {
@@ -130,7 +133,7 @@ impl Forward {
         }
         for (operation, &node) in self.operations.iter().zip(&operations) {
             if operation.repeatable {
-                network.add_edge(node, sink, (operation.ns as f64 * PARTS) as u64);
+                network.add_edge(node, sink, ((operation.ns as f64 * PARTS) as u64).min(DEAREST));
                 for &input in &operation.inputs {
                     network.add_edge(node, values[input], always);
                 }

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from memlab._activations.forward import Forward
 from memlab._activations.histories import Histories
-from memlab._activations.operations import is_repeatable
 from memlab._paging.torch_private import TorchDispatchMode, backward_number, tree_leaves
 
 
@@ -68,7 +67,9 @@ class Block(TorchDispatchMode):
         results = func(*args, **keywords)
         ended = lesson.clock()
         outputs = forward.after(func, args, keywords, results)
-        lesson.ran(inputs, outputs, is_known and is_repeatable(func), began, ended)
+        lesson.ran(inputs, outputs, is_known and forward.can_repeat(func, args), began, ended)
+        for content in forward.overwritten():
+            lesson.overwritten(content)
         return results
 
 

@@ -27,6 +27,11 @@ class Kept:
         self.tensor = tensor
         self.version = version_of(tensor)
 
+    def preserve(self) -> None:
+        """It is about to be written to, and stays as it is: a copy does."""
+        self.tensor = self.tensor.clone()
+        self.version = version_of(self.tensor)
+
     def unpack(self) -> Tensor:
         """Raises RuntimeError if it was written to, as autograd does."""
         if version_of(self.tensor) != self.version:
@@ -69,13 +74,14 @@ class Content:
         "restored", "uses", "version", "weak",
     )  # fmt: skip
 
-    def __init__(self, key: Key, number: int, storage: torch.UntypedStorage, version: int) -> None:
+    def __init__(self, key: Key, number: int, storage: torch.UntypedStorage, version: int | None) -> None:
         self.key = key
         # In the order in which a forward makes them.
         self.number = number
         self.nbytes = storage.nbytes()
         # Alive as long as this object, so that the storage's number is no other's.
         self.weak = StorageWeakRef(storage)
+        # Of the tensors over it. None: not known until one is saved, since PyTorch counts a write when its operation is over.
         self.version = version
         # Whether autograd has saved a tensor over it.
         self.is_saved = False
@@ -118,6 +124,15 @@ class Reference:
         self.view = view
 
 
+class Scratch:
+    """An argument that an operation only writes to: running statistics of a batch norm in training."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
 class Repeat:
     """An operation that runs again in backward, as its results are not kept."""
 
@@ -128,7 +143,7 @@ class Repeat:
         operation: Any,
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
-        argument_of: Callable[[Tensor], Reference | Kept],
+        argument_of: Callable[[Tensor], Reference | Kept | Scratch],
         outputs: list[Content | None],
     ) -> None:
         self.operation = operation
@@ -138,12 +153,14 @@ class Repeat:
     def run(self, restore: Callable[[Content], torch.UntypedStorage]) -> None:
         """Gives the contents that it makes their memory."""
 
-        def argument(noted: Reference | Kept) -> Tensor:
+        def argument(noted: Reference | Kept | Scratch) -> Tensor:
             if isinstance(noted, Kept):
                 return noted.unpack()
+            if isinstance(noted, Scratch):
+                return torch.zeros_like(noted.tensor)
             return noted.view.over(restore(noted.content))
 
-        arguments, keywords = tree_map_only((Reference, Kept), argument, (self.arguments, self.keywords))
+        arguments, keywords = tree_map_only((Reference, Kept, Scratch), argument, (self.arguments, self.keywords))
         with torch.no_grad(), without_autocast():
             results = self.operation(*arguments, **keywords)
         for reference, tensor in zip(self.outputs, outputs_of(results), strict=True):

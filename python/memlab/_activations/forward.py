@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from memlab._activations.contents import Content, Flight, Kept, Reference, Repeat, outputs_of
+from memlab._activations.contents import Content, Flight, Kept, Reference, Repeat, Scratch, outputs_of
 from memlab._activations.histories import Histories, History
 from memlab._activations.lanes import DeviceLane
-from memlab._activations.operations import is_repeatable, makes_memory, written_arguments
+from memlab._activations.operations import makes_memory, repeated_form, scratch_arguments, written_arguments
 from memlab._activations.views import View
 from memlab._paging.tensor_memory import all_bytes
-from memlab._paging.torch_private import base_of, raw_stream, storage_key, tree_leaves, use_count, version_of
+from memlab._paging.torch_private import base_of, raw_stream, storage_key, tensor_key, tree_leaves, use_count, version_of
 
 # Smaller ones stay where they are: a copy of them takes longer to ask for than to do.
 SMALLEST = 1 << 20
@@ -49,6 +50,10 @@ class Forward:
         self._unknown = 0
         # By the number of their storage; emptied when the forward ends.
         self._contents: dict[int, Content] = {}
+        # The same of what the current operation has overwritten.
+        self._overwritten: dict[int, Content] = {}
+        # What operations that run again are given as it is, by the number of its storage.
+        self._given: dict[int, list[Kept]] = {}
         self._made: list[weakref.ref[Content]] = []
         self._by_key: dict[Any, weakref.ref[Content]] = {}
         self._flights: deque[Flight] = deque()
@@ -97,6 +102,8 @@ class Forward:
         storage = tensor.untyped_storage()
         content = self._contents.get(storage_key(storage))
         version = version_of(tensor)
+        if content is not None and content.version is None:
+            content.version = version
         if content is not None and content.version == version:
             return content
         # Compiled code allocates behind PyTorch's back; the program has parameters, inputs and buffers of its own.
@@ -111,7 +118,7 @@ class Forward:
             return None
         return self._note(key, storage, version)
 
-    def _note(self, key: Any, storage: torch.UntypedStorage, version: int) -> Content:
+    def _note(self, key: Any, storage: torch.UntypedStorage, version: int | None) -> Content:
         content = Content(key, len(self._made), storage, version)
         self._contents[storage_key(storage)] = content
         reference = weakref.ref(content)
@@ -147,6 +154,7 @@ class Forward:
 
     def before(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """An operation is about to run: what it writes to is no longer what it was."""
+        self._overwritten.clear()
         for position, name in written_arguments(operation):
             written = arguments[position] if position < len(arguments) else keywords.get(name)
             for tensor in written if isinstance(written, (list, tuple)) else (written,):
@@ -154,12 +162,15 @@ class Forward:
                     self._forget(tensor)
 
     def _forget(self, tensor: Tensor) -> None:
-        try:
-            content = self._contents.pop(storage_key(tensor.untyped_storage()), None)
-        except (NotImplementedError, RuntimeError):  # A tensor without a storage.
+        key = tensor_key(tensor)
+        if key is None:
             return
+        for given in self._given.pop(key, ()):
+            given.preserve()
+        content = self._contents.pop(key, None)
         if content is None:
             return
+        self._overwritten[key] = content
         if content.kept is not None and content.uses and not content.is_saved:
             # What is computed from it again has to see it as it was.
             content.kept = Kept(all_bytes(tensor.untyped_storage()).clone())
@@ -182,7 +193,8 @@ class Forward:
     def _known(self, tensor: Tensor) -> Content | None:
         if type(tensor) is not Tensor or tensor.device != self.device or tensor.layout is not torch.strided:
             return None
-        return self._contents.get(storage_key(tensor.untyped_storage()))
+        key = storage_key(tensor.untyped_storage())
+        return self._overwritten.get(key) or self._contents.get(key)
 
     def after(
         self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], results: Any
@@ -198,20 +210,53 @@ class Forward:
             if type(tensor) is Tensor and tensor.device == self.device and tensor.layout is torch.strided:
                 storage = tensor.untyped_storage()
                 if storage.nbytes() >= SMALLEST and storage_key(storage) not in self._contents:
-                    content = self._note((index, position), storage, version_of(tensor))
+                    is_written = storage_key(storage) in self._overwritten
+                    content = self._note((index, position), storage, None if is_written else version_of(tensor))
             contents.append(content)
-        if index in self.plan.repeated and any(contents) and is_repeatable(operation):
-            repeat = Repeat(operation, arguments, keywords, self._argument, contents)
-            for content in contents:
-                if content is not None:
-                    content.repeat = repeat
+        if index in self.plan.repeated and any(contents):
+            self._repeat(operation, arguments, keywords, contents)
         return contents
+
+    def overwritten(self) -> Iterable[Content]:
+        """The contents that the operation that ran last has overwritten."""
+        return self._overwritten.values()
+
+    def can_repeat(self, operation: Any, arguments: tuple[Any, ...]) -> bool:
+        """Whether an operation that has run can run again. What it has overwritten has to be made again, too."""
+        if repeated_form(operation) is None:
+            return False
+        target = arguments[0] if self._overwritten else None
+        return target is None or (
+            isinstance(target, Tensor)
+            and target.nbytes == target.untyped_storage().nbytes()
+            and self._known(target) is not None
+        )
+
+    def _repeat(
+        self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], contents: list[Content | None]
+    ) -> None:
+        """Has an operation run again in backward."""
+        if not self.can_repeat(operation, arguments) or any(one.repeat is None for one in self._overwritten.values()):
+            return
+        scratch = scratch_arguments(operation, arguments)
+        arguments = tuple(
+            Scratch(argument) if position in scratch and isinstance(argument, Tensor) else argument
+            for position, argument in enumerate(arguments)
+        )
+        repeat = Repeat(repeated_form(operation), arguments, keywords, self._argument, contents)
+        for content in contents:
+            if content is not None:
+                content.repeat = repeat
 
     def _argument(self, tensor: Tensor) -> Reference | Kept:
         """How an operation that runs again gets an argument."""
         content = self._known(tensor)
         if content is None:
-            return Kept(tensor)
+            kept = Kept(tensor)
+            key = tensor_key(tensor)
+            if key is not None:
+                self._given.setdefault(key, []).append(kept)
+            return kept
         if not content.has_way_back:
             self._store(content, tensor)
         if content.kept is not None and content.is_saved:
@@ -228,6 +273,8 @@ class Forward:
                 # Someone else has it too, and may write to it.
                 self._flying -= flight.land(self.stream)
         self._contents.clear()
+        self._overwritten.clear()
+        self._given.clear()
         self._history.ended(self.operations, has_saved=self._has_saved)
         self._prefetch()
 

@@ -15,6 +15,7 @@ from memlab._activations.rehearsal import Rehearsal, Step
 
 # How much of the time of a forward's operations copies are planned to fill.
 _FILLED = 0.8
+_NEVER = 1 << 44
 # How much of the budget may be on its way to the host. The rest is for what never leaves.
 _FLYING = 0.5
 
@@ -26,7 +27,13 @@ class _Value:
     key: Any
     nbytes: int
     is_saved: bool = False
+    is_overwritten: bool = False
     is_held: bool = False
+
+    @property
+    def cost(self) -> int:
+        """What storing it takes. What is overwritten before backward needs it would have to be copied at once: never."""
+        return _NEVER if self.is_overwritten and not self.is_saved else self.nbytes
 
 
 @dataclass(slots=True)
@@ -65,6 +72,10 @@ class Lesson:
         """Backward needs a content."""
         self._values[content.number].is_saved = True
 
+    def overwritten(self, content: Content) -> None:
+        """A content is gone: another one is in its memory."""
+        self._values[content.number].is_overwritten = True
+
     def ran(self, inputs: list[Content], outputs: list[Content | None], is_repeatable: bool, began: Any, ended: Any) -> None:
         """An operation ran."""
         self._operations.append(
@@ -98,7 +109,7 @@ class Lesson:
         flying = min(max(int(budget * _FLYING), 2 * self.largest), budget)
         keep = budget - flying
         held |= self.held()
-        values = [(0 if value.key in held else value.nbytes, value.is_saved) for value in self._values]
+        values = [(0 if value.key in held else value.cost, value.is_saved) for value in self._values]
         working = 0
         if recompute and bytes_per_second is not None:
             repeated, stored, rehearsal = self._choice(values, budget, bytes_per_second)
@@ -127,7 +138,7 @@ class Lesson:
         working = budget - self.largest
         times = [self._nanoseconds(operation) for operation in self._operations]
         room = budget + int(_FILLED * bytes_per_second * sum(times) / 1e9)
-        nbytes = [size for size, _ in values]
+        nbytes = [value.nbytes for value in self._values]
         steps = [Step(operation.inputs, operation.outputs) for operation in self._operations]
         stored_after_all: set[int] = set()
         while True:
