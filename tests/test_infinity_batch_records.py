@@ -95,12 +95,12 @@ class Counting(nn.Module):
 
     def __init__(self, model):
         super().__init__()
-        self.model = model
+        self.model, self.norm = model, nn.Identity()
         self.register_buffer("forwards", torch.zeros((), dtype=torch.long))
 
     def forward(self, x):
         self.forwards += 1
-        return self.model(x)
+        return self.norm(self.model(x))
 
 
 @pytest.mark.parametrize("way", ["micro-batches", "replay", "whole batch"])

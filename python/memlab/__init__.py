@@ -18,7 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from memlab import allocator
+    from memlab import allocator, training_warnings
     from memlab.accumulation import accumulate
     from memlab.activations import offload_activations
     from memlab.annotation import annotate
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from memlab.reporter import MemReporter
     from memlab.reproducing import determinize, first_difference, is_equal_network, is_equal_with_error
     from memlab.tracking import tracker
+    from memlab.training_warnings import TrainingWarning
     from memlab.watching import watch
 
 __version__ = "0.1.0"
@@ -69,6 +70,7 @@ __all__ = [
     "NotEnoughGPURam",
     "Plan",
     "SampleError",
+    "TrainingWarning",
     "accumulate",
     "allocator",
     "annotate",
@@ -92,6 +94,7 @@ __all__ = [
     "start",
     "stop",
     "tracker",
+    "training_warnings",
     "unpage",
     "watch",
 ]
@@ -118,6 +121,7 @@ _MODULES = {
     "NotEnoughGPURam": "config",
     "Plan": "plan",
     "SampleError": "feeding",
+    "TrainingWarning": "training_warnings",
     "accumulate": "accumulation",
     "allocator": "allocator",
     "annotate": "annotation",
@@ -142,13 +146,14 @@ _MODULES = {
     "start": "recording",
     "stop": "recording",
     "tracker": "tracking",
+    "training_warnings": "training_warnings",
     "unload_ipython_extension": "magics",
     "unpage": "paging",
     "watch": "watching",
 }
 
 # Used as modules: `memlab.allocator.replay(…)`.
-_WHOLE = {"allocator"}
+_WHOLE = {"allocator", "training_warnings"}
 
 
 def __getattr__(name: str) -> Any:

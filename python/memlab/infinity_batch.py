@@ -14,18 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from memlab._arguments import require_model
-from memlab._batches.batch import Batch
+from memlab._batches.batch import Batch, forget_sizes
 from memlab._batches.callbacks import Callbacks
 from memlab._batches.containers import Containers
-from memlab._batches.evaluation import WeightedMeans, loss_and_weight
+from memlab._batches.evaluation import evaluated
 from memlab._batches.kept import Kept
 from memlab._batches.loader import KnownBatches, divided
-from memlab._batches.nested import Samples
+from memlab._batches.monitor import Monitor
+from memlab._batches.nested import Samples, beside
 from memlab._batches.observing import observing
 from memlab._batches.replay import Replay
 from memlab._batches.state import evaluating
 from memlab._batches.ways import WHOLE, Way, way_of
-from memlab._batches.whole import Whole
+from memlab._batches.whole import Whole, forget_budgets
 from memlab._paging.torch_private import tree_map_only
 from memlab.accumulation import accumulate
 
@@ -69,6 +70,8 @@ class InfinityBatch(Containers):
             samples), ``on_outputs(ib, outputs)`` (of `batch_`), ``on_loss(ib, loss)``, ``on_step(ib)`` and ``on_epoch(ib,
             losses)`` (``(loss, samples)`` of its batches). What they raise stops the training and reaches the caller; the
             gradients of the batch are dropped then.
+        plan: what happens if a loop of one's own leaves something out (`memlab.training_warnings`): ``"strict"``: raise,
+            ``"default"``: warn once, or ``"quiet"``. It is `warnings_level` later.
 
     Raises:
         AttributeError: another attribute is set: the message names the one that was probably meant.
@@ -100,7 +103,9 @@ class InfinityBatch(Containers):
         keep_nbytes: str | int | None = None,
         keep_folder: str | os.PathLike[str] | None = None,
         callbacks: Iterable[Any] = (),
+        plan: str = "default",
     ) -> None:
+        self._monitor = Monitor(plan)
         self.model = model
         self.optimizer = optimizer
         self.criterion = criterion
@@ -113,9 +118,6 @@ class InfinityBatch(Containers):
         self._kept = Kept(keep, keep_nbytes, keep_folder)
         self.callbacks = callbacks
         self.dataloader = dataloader
-        self._outputs: Any = None
-        self._loss: Tensor | None = None
-        self._checked: tuple[int, int] | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and name not in _ATTRIBUTES:
@@ -123,6 +125,19 @@ class InfinityBatch(Containers):
             meant = f": did you mean {near[0]!r}?" if near else f"; it has {', '.join(_ATTRIBUTES)}"
             raise AttributeError(f"InfinityBatch has no attribute {name!r}{meant}")
         object.__setattr__(self, name, value)
+        if name in ("model", "optimizer", "criterion"):
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Forgets what is of another model, optimizer or criterion: sizes, the last batch, what was warned of."""
+        self._outputs: Any = None
+        self._loss: Tensor | None = None
+        self._checked: tuple[int, int] | None = None
+        model = vars(self).get("model")
+        if isinstance(model, nn.Module):
+            forget_sizes(model)
+            forget_budgets(model)
+        self._monitor.reset(model, vars(self).get("optimizer"))
 
     # What is set, and what is looked at.
 
@@ -134,6 +149,15 @@ class InfinityBatch(Containers):
     @dataloader.setter
     def dataloader(self, loader: Iterable[Any] | None) -> None:
         self._batches = None if loader is None else KnownBatches(loader)
+
+    @property
+    def warnings_level(self) -> str:
+        """What happens if a loop leaves something out: ``"strict"``, ``"default"`` or ``"quiet"``."""
+        return self._monitor.level
+
+    @warnings_level.setter
+    def warnings_level(self, level: str) -> None:
+        self._monitor.level = level
 
     @property
     def callbacks(self) -> list[Any]:
@@ -216,7 +240,8 @@ class InfinityBatch(Containers):
                         batchnorm=self.batchnorm,
                     )
                 self._callbacks.tell("on_loss", self, loss)
-                self.optimizer.step()
+                self._monitor.gradients()
+                self._monitor.step(self.optimizer)
                 samples = len(Samples(inputs))
                 self._kept.add(inputs=inputs, targets=targets, outputs=None, loss=loss, samples=samples)
                 count += samples
@@ -254,21 +279,8 @@ class InfinityBatch(Containers):
             ValueError: there is no sample, or a metric is called "loss".
         """
         model, batches = self._model(), self._required("dataloader") if dataloader is None else dataloader
-        metrics = {} if metrics is None else metrics
-        if "loss" in metrics:
-            raise ValueError('a metric cannot be called "loss": that is the criterion\'s')
-        means = WeightedMeans()
         with evaluating(model):
-            for batch in batches:
-                inputs, targets = divided(batch)
-                outputs = self._outputs_of(inputs)
-                targets, count = self._beside(outputs, targets), len(Samples(inputs))
-                if self.criterion is not None:
-                    loss, weight = loss_and_weight(self.criterion, outputs, targets, count)
-                    means.add("loss", loss, weight)
-                for name, metric in metrics.items():
-                    means.add(name, metric(outputs, targets), count)
-        return means.result()
+            return evaluated(batches, self._outputs_of, self.criterion, {} if metrics is None else metrics)
 
     def batch_(self, inputs: Any = None) -> Any:
         """The model's outputs for a whole batch, in the memory of a piece. Backward computes the pieces again.
@@ -286,6 +298,7 @@ class InfinityBatch(Containers):
         self._kept.records.begin_batch()
         with self._telling():
             self._outputs = self._outputs_of(inputs)
+        self._monitor.forward(self._outputs)
         self._callbacks.tell("on_outputs", self, self._outputs)
         return self._outputs
 
@@ -300,7 +313,8 @@ class InfinityBatch(Containers):
             targets = self._batches.targets
         if outputs is None or targets is None:
             raise RuntimeError("loss() needs outputs and targets: call batch_() in a loop over ib.dataloader, or give them")
-        self._loss = self._required("criterion")(outputs, self._beside(outputs, targets))
+        self._loss = self._required("criterion")(outputs, beside(outputs, targets))
+        self._monitor.loss(self._loss)
         self._callbacks.tell("on_loss", self, self._loss)
         return self._loss
 
@@ -321,7 +335,7 @@ class InfinityBatch(Containers):
     def step(self) -> None:
         """The optimizer's step."""
         self._check_optimizer()
-        self.optimizer.step()
+        self._monitor.step(self.optimizer)
         self._callbacks.tell("on_step", self)
 
     def zero_grad(self) -> None:
@@ -353,12 +367,6 @@ class InfinityBatch(Containers):
         batch, device = way.prepared(batch), self.backward_device
         outputs = Whole(batch).outputs() if way.name == WHOLE else Replay(batch).outputs()
         return outputs if device is None else tree_map_only(Tensor, lambda tensor: tensor.to(device), outputs)
-
-    @staticmethod
-    def _beside(outputs: Any, targets: Any) -> Any:
-        """Targets, where the outputs are."""
-        device = next(leaf.device for leaf in Samples(outputs).leaves if isinstance(leaf, Tensor))
-        return tree_map_only(Tensor, lambda tensor: tensor.to(device), targets)
 
     def _required(self, name: str) -> Any:
         value = getattr(self, name)
@@ -398,4 +406,5 @@ _ATTRIBUTES = (
     "micro_batch",
     "keep",
     "callbacks",
+    "warnings_level",
 )

@@ -60,6 +60,11 @@ class Batch:
         return Batch(model, samples, device, sizing, _refuse if exact else None, parameters, Ranks(model), nbytes)
 
 
+def forget_sizes(model: nn.Module) -> None:
+    """Forgets what was measured of a model's pieces."""
+    _MEASURED.pop(model, None)
+
+
 def _device_of(model: nn.Module, samples: Samples) -> torch.device:
     """Where the model computes: where its first parameter is."""
     parameter = next(model.parameters(), None)

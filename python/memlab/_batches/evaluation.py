@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from memlab._batches.criteria import Mean
+from memlab._batches.loader import divided
+from memlab._batches.nested import Samples, beside
+
+
+def evaluated(
+    batches: Iterable[Any],
+    outputs_of: Callable[[Any], Any],
+    criterion: Callable[..., Tensor] | None,
+    metrics: Mapping[str, Callable[[Any, Any], Any]],
+) -> dict[str, float]:
+    """The loss, if there is a criterion, and other figures of all samples, by name. Raises ValueError if there is none."""
+    if "loss" in metrics:
+        raise ValueError('a metric cannot be called "loss": that is the criterion\'s')
+    means = WeightedMeans()
+    for batch in batches:
+        inputs, targets = divided(batch)
+        outputs = outputs_of(inputs)
+        targets, count = beside(outputs, targets), len(Samples(inputs))
+        if criterion is not None:
+            loss, weight = loss_and_weight(criterion, outputs, targets, count)
+            means.add("loss", loss, weight)
+        for name, metric in metrics.items():
+            means.add(name, metric(outputs, targets), count)
+    return means.result()
 
 
 def loss_and_weight(

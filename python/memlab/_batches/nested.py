@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from memlab._paging.torch_private import tree_flatten, tree_unflatten
+from memlab._paging.torch_private import tree_flatten, tree_map_only, tree_unflatten
 
 
 class Samples:
@@ -61,6 +61,12 @@ def call(function: Any, values: Any) -> Any:
     if isinstance(values, (tuple, list)):
         return function(*values)
     return function(values)
+
+
+def beside(outputs: Any, targets: Any) -> Any:
+    """Targets, on the device of the outputs."""
+    device = next(leaf.device for leaf in tree_flatten(outputs)[0] if isinstance(leaf, Tensor))
+    return tree_map_only(Tensor, lambda tensor: tensor.to(device), targets)
 
 
 def joined(results: Sequence[Any], pieces: Sequence[range]) -> Any:

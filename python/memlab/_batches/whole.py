@@ -28,6 +28,11 @@ _SHARES = (0.6, 0.3, 0.1)
 _BUDGETS: WeakKeyDictionary[nn.Module, dict[int | None, int]] = WeakKeyDictionary()
 
 
+def forget_budgets(model: nn.Module) -> None:
+    """Forgets which budget was enough for a model."""
+    _BUDGETS.pop(model, None)
+
+
 class Whole:
     """One batch through a model, at once."""
 

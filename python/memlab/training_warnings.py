@@ -1,0 +1,94 @@
+"""What `memlab.InfinityBatch` warns of in a loop of one's own: categories for ``warnings``, each with the name of its rule.
+
+Each is issued once, until the model, the optimizer or the criterion is another. ``InfinityBatch(plan="strict")`` raises
+them, ``plan="quiet"`` does not look.
+
+>>> import memlab, warnings
+>>> warnings.filterwarnings("ignore", category=memlab.training_warnings.TrainingInEvalMode)
+>>> [kind.rule for kind in memlab.TrainingWarning.__subclasses__()]  # doctest: +NORMALIZE_WHITESPACE
+['gradients-not-zeroed', 'step-without-backward', 'loss-from-detached-outputs', 'training-in-eval-mode',
+ 'parameters-without-gradient']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "GradientsNotZeroed",
+    "LossFromDetachedOutputs",
+    "ParametersWithoutGradient",
+    "StepWithoutBackward",
+    "TrainingInEvalMode",
+    "TrainingWarning",
+]
+
+
+class TrainingWarning(UserWarning):
+    """Something that is probably left out in the loop of a training. `rule` names what, for programs.
+
+    >>> import memlab, torch, warnings
+    >>> model = torch.nn.Linear(3, 2)
+    >>> ib = memlab.InfinityBatch(model, torch.optim.SGD(model.parameters(), 0.1), plan="strict")
+    >>> try:
+    ...     ib.step()
+    ... except memlab.TrainingWarning as warning:
+    ...     print(warning.rule)
+    step-without-backward
+    """
+
+    rule = "training"
+
+
+class GradientsNotZeroed(TrainingWarning):
+    """A backward adds to gradients with which the optimizer has stepped already."""
+
+    rule = "gradients-not-zeroed"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "backward adds to the gradients that the last step has used: call zero_grad() between step() and backward()"
+        )
+
+
+class StepWithoutBackward(TrainingWarning):
+    """The optimizer steps, and no gradients were computed since its last step."""
+
+    rule = "step-without-backward"
+
+    def __init__(self) -> None:
+        super().__init__("step() without gradients that are new since the last one: call backward() of the loss before")
+
+
+class LossFromDetachedOutputs(TrainingWarning):
+    """The loss does not lead back to the model's outputs."""
+
+    rule = "loss-from-detached-outputs"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the loss does not lead back to the outputs of batch_(): compute it from these, not from copies without a graph "
+            "(detach(), .data, numpy(), argmax(), no_grad())"
+        )
+
+
+class TrainingInEvalMode(TrainingWarning):
+    """A backward through a model that is in evaluation mode."""
+
+    rule = "training-in-eval-mode"
+
+    def __init__(self) -> None:
+        super().__init__("the model is trained in evaluation mode, without dropout and the like: call model.train() before")
+
+
+class ParametersWithoutGradient(TrainingWarning):
+    """Parameters that are to be trained have no gradient in the first step. Their `names` are told."""
+
+    rule = "parameters-without-gradient"
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        shown = ", ".join(self.names[:5]) + (f" and {len(self.names) - 5} more" if len(self.names) > 5 else "")
+        super().__init__(
+            f"parameters got no gradient in the first step: {shown}. Use them in the forward, or set requires_grad=False"
+        )
