@@ -81,7 +81,7 @@ class Content:
         self.nbytes = storage.nbytes()
         # Alive as long as this object, so that the storage's number is no other's.
         self.weak = StorageWeakRef(storage)
-        # Of the tensors over it. None: not known until one is saved, since PyTorch counts a write when its operation is over.
+        # Of the tensors over it. None: not known until one is saved, as PyTorch counts a write when its operation is over.
         self.version = version
         # Whether autograd has saved a tensor over it.
         self.is_saved = False

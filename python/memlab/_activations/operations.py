@@ -22,9 +22,12 @@ _NAMES = frozenset(
 )
 # fmt: on
 # Batch norms say nothing of it, but write to these arguments if the other one is true.
+_BATCH_NORMS = frozenset({torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default})
 _STATISTICS, _TRAINING = (3, 4), 5
+# These return a view, and do not say so.
+_SILENT_VIEWS = frozenset({"_unsafe_view", "_reshape_alias"})
 _KNOWN: dict[Any, Any] = {}
-_VIEWS: dict[Any, bool] = {}
+_OWN: dict[Any, bool] = {}
 _WRITTEN: dict[Any, list[tuple[int, str]]] = {}
 
 
@@ -39,23 +42,31 @@ def repeated_form(operation: Any) -> Any:
 def _looked_up(operation: Any) -> Any:
     if not isinstance(operation, OpOverload) or operation.namespace != "aten":
         return None
-    if operation._schema.is_mutable:
-        name = operation._opname
-        if not name.endswith("_") or name.startswith("_") or [at for at, _ in writes_to(operation)] != [0]:
+    written = writes_to(operation)
+    if written:
+        name, overload = _name(operation)
+        if not name.endswith("_") or name.startswith("_") or [position for position, _ in written] != [0]:
             return None
-        operation = getattr(getattr(torch.ops.aten, name[:-1], None), operation._overloadname, None)
+        operation = getattr(getattr(torch.ops.aten, name[:-1], None), overload, None)
         # Not those that do more than to compute their argument's new values.
-        if operation is None or torch.Tag.pointwise not in operation.tags or operation._schema.is_mutable:
+        if operation is None or torch.Tag.pointwise not in operation.tags or writes_to(operation):
             return None
     if torch.Tag.nondeterministic_seeded in operation.tags:
         return None
-    return operation if torch.Tag.pointwise in operation.tags or operation._opname in _NAMES else None
+    return operation if torch.Tag.pointwise in operation.tags or _name(operation)[0] in _NAMES else None
+
+
+def _name(operation: OpOverload) -> tuple[str, str]:
+    """Its name and that of its overload: ("add", "Tensor")."""
+    name, _, overload = operation.name().partition("::")[2].partition(".")
+    return name, overload or "default"
 
 
 def scratch_arguments(operation: Any, arguments: tuple[Any, ...]) -> tuple[int, ...]:
     """The positions of arguments that an operation writes to without saying so: running statistics in training."""
-    is_batch_norm = isinstance(operation, OpOverload) and operation._opname in ("native_batch_norm", "cudnn_batch_norm")
-    return _STATISTICS if is_batch_norm and len(arguments) > _TRAINING and arguments[_TRAINING] else ()
+    if operation not in _BATCH_NORMS or len(arguments) <= _TRAINING or not arguments[_TRAINING]:
+        return ()
+    return _STATISTICS
 
 
 def written_arguments(operation: Any) -> list[tuple[int, str]]:
@@ -68,10 +79,8 @@ def written_arguments(operation: Any) -> list[tuple[int, str]]:
 
 def makes_memory(operation: Any) -> bool:
     """Whether results of an operation have memory of their own, or the operation has written to it: no views."""
-    known = _VIEWS.get(operation)
+    known = _OWN.get(operation)
     if known is None:
-        is_view = isinstance(operation, OpOverload) and (
-            operation._opname in ("_unsafe_view", "_reshape_alias") or may_return_view(operation)
-        )
-        known = _VIEWS[operation] = not is_view
+        is_view = isinstance(operation, OpOverload) and (_name(operation)[0] in _SILENT_VIEWS or may_return_view(operation))
+        known = _OWN[operation] = not is_view
     return known
