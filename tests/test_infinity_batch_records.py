@@ -1,4 +1,4 @@
-"""`memlab.InfinityBatch`: callbacks, containers on the disk, and statistics."""
+"""`memlab.InfinityBatch`: callbacks, containers on the disk, statistics, and the table of parameters."""
 
 import json
 import textwrap
@@ -252,3 +252,46 @@ def test_the_documented_callbacks():
     assert [entry for entry in noted if isinstance(entry, dict)] == [
         {"epoch": epoch, "loss": mean} for epoch, mean in enumerate(means)
     ]
+
+
+class Tied(nn.Module):
+    """A weight of 5 × 3 that two layers share, a frozen layer, and one without parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(5, 3)
+        self.body = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.LayerNorm(3).requires_grad_(False))
+        self.answer = nn.Linear(3, 5, bias=False)
+        self.answer.weight = self.words.weight
+
+    def forward(self, x):
+        return self.answer(self.body(self.words(x)))
+
+
+def test_the_table_of_parameters():
+    # GIVEN a model before and after its first step with Adam
+    ib = package.InfinityBatch(Tied(), criterion=nn.CrossEntropyLoss(), verbose=False)
+    with pytest.raises(KeyError):
+        ib.parameters_table()["body.1"]
+    assert ib.parameters_table().total.gradient_nbytes == 0
+    ib.optimizer = torch.optim.Adam(ib.model.parameters())
+    ib.criterion(ib.batch_(torch.arange(5)), torch.arange(5)).backward()
+    ib.step()
+    # WHEN its parameters are counted
+    table = ib.parameters_table()
+    # THEN the shared weight counts once in the whole, and in each of the modules that have it
+    assert [(row.name, row.own, row.total, row.trainable, row.frozen) for row in table] == [
+        ("", 0, 33, 27, 6),
+        ("words", 15, 15, 15, 0),
+        ("body", 0, 18, 12, 6),
+        ("body.0", 12, 12, 12, 0),
+        ("body.2", 6, 6, 0, 6),
+        ("answer", 0, 15, 15, 0),
+    ]
+    assert sum(row.own for row in table) == table.total.total == sum(one.numel() for one in ib.model.parameters())
+    # AND bytes are those of weights and gradients in float32, and of two moments and a step for each trained parameter
+    assert (table.total.weight_nbytes, table.total.gradient_nbytes) == (33 * 4, 27 * 4)
+    assert table["words"].optimizer_nbytes == 2 * 15 * 4 + 4 and table["body.2"].optimizer_nbytes == 0
+    # AND printed it has a line for each
+    lines = str(table).splitlines()
+    assert len(lines) == len(table) + 1 and lines[4].split()[:6] == ["0", "Linear", "12", "12", "12", "0"]

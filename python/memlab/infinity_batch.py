@@ -23,6 +23,7 @@ from memlab._batches.loader import KnownBatches, divided
 from memlab._batches.monitor import Monitor
 from memlab._batches.nested import Samples, beside
 from memlab._batches.observing import observing
+from memlab._batches.parameter_table import ParameterTable, parameter_table
 from memlab._batches.replay import Replay
 from memlab._batches.state import evaluating
 from memlab._batches.ways import WHOLE, Way, way_of
@@ -341,6 +342,15 @@ class InfinityBatch(Containers):
     def zero_grad(self) -> None:
         """Forgets the gradients."""
         self._required("optimizer").zero_grad()
+
+    def parameters_table(self) -> ParameterTable:
+        """The model's parameters, module by module: how many, trained or frozen, and what weights, gradients and the
+        optimizer's state take. Shared ones are counted once. Print it, or read its `rows`.
+
+        Raises:
+            RuntimeError: there is no model.
+        """
+        return parameter_table(self._model(), self.optimizer)
 
     # The rest of the seed's names.
 

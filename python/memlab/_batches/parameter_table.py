@@ -1,0 +1,129 @@
+"""What the parameters of a model are, module by module, and what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from memlab._tools.short_sizes import short_size
+
+
+@dataclass(frozen=True)
+class ParameterRow:
+    """The parameters of a module. Sizes are bytes, and those of all modules within it."""
+
+    #: As in ``named_modules()``; the model itself is "".
+    name: str
+    #: The class.
+    kind: str
+    #: Elements of the module's own parameters. Those that another module before it has, too, are counted there.
+    own: int
+    #: Elements of its parameters and of those of all modules within it; each once.
+    total: int
+    #: Elements of these that are trained; the others are frozen.
+    trainable: int
+    #: What the weights take.
+    weight_nbytes: int
+    #: What the gradients take that there are now.
+    gradient_nbytes: int
+    #: What the optimizer keeps of these parameters, from its first step on.
+    optimizer_nbytes: int
+
+    @property
+    def frozen(self) -> int:
+        """Elements that are not trained."""
+        return self.total - self.trainable
+
+
+@dataclass(frozen=True)
+class ParameterTable:
+    """The parameters of a model: `rows`, a module each, the whole model first. Printed, it is a table.
+
+    >>> from torch import nn
+    >>> print(parameter_table(nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1, bias=False)), None))
+    module   class         own  total  trainable  frozen  weights  gradients  optimizer
+    (model)  Sequential      0  2,112      2,112       0    8.25K      0.00B      0.00B
+      0      Linear      2,080  2,080      2,080       0    8.12K      0.00B      0.00B
+      2      Linear         32     32         32       0  128.00B      0.00B      0.00B
+    """
+
+    rows: tuple[ParameterRow, ...]
+
+    @property
+    def total(self) -> ParameterRow:
+        """The row of the whole model."""
+        return self.rows[0]
+
+    def __getitem__(self, name: str) -> ParameterRow:
+        """The row of a module, by its name. Raises KeyError if it has no parameters."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[ParameterRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __str__(self) -> str:
+        head = ("module", "class", "own", "total", "trainable", "frozen", "weights", "gradients", "optimizer")
+        cells = [head, *map(_cells, self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return "\n".join("  ".join(_padded(row, widths)).rstrip() for row in cells)
+
+
+def parameter_table(model: nn.Module, optimizer: Any) -> ParameterTable:
+    """Counts a model's parameters, and what an optimizer keeps of them, if there is one."""
+    state = getattr(optimizer, "state", {})
+    counted: set[int] = set()
+    rows = []
+    for name, module in model.named_modules():
+        own = [parameter for parameter in module.parameters(recurse=False) if id(parameter) not in counted]
+        counted.update(map(id, own))
+        parameters = list(module.parameters())  # Each once, also if modules share it.
+        if name and not parameters:
+            continue
+        row = ParameterRow(
+            name=name,
+            kind=type(module).__name__,
+            own=_elements(own),
+            total=_elements(parameters),
+            trainable=_elements([parameter for parameter in parameters if parameter.requires_grad]),
+            weight_nbytes=sum(parameter.nbytes for parameter in parameters),
+            gradient_nbytes=sum(parameter.grad.nbytes for parameter in parameters if parameter.grad is not None),
+            optimizer_nbytes=sum(_state_nbytes(state.get(parameter)) for parameter in parameters),
+        )
+        rows.append(row)
+    return ParameterTable(tuple(rows))
+
+
+def _elements(parameters: list[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def _state_nbytes(state: Any) -> int:
+    """Bytes of the tensors in what an optimizer keeps of a parameter."""
+    if isinstance(state, Tensor):
+        return state.nbytes
+    if isinstance(state, Mapping):
+        return sum(map(_state_nbytes, state.values()))
+    return sum(map(_state_nbytes, state)) if isinstance(state, (list, tuple)) else 0
+
+
+def _cells(row: ParameterRow) -> tuple[str, ...]:
+    depth = row.name.count(".") + 1 if row.name else 0
+    name = "  " * depth + (row.name.rpartition(".")[2] or "(model)")
+    counts = (row.own, row.total, row.trainable, row.frozen)
+    sizes = (row.weight_nbytes, row.gradient_nbytes, row.optimizer_nbytes)
+    return (name, row.kind, *(f"{count:,}" for count in counts), *map(short_size, sizes))
+
+
+def _padded(cells: tuple[str, ...], widths: list[int]) -> list[str]:
+    """Texts to the left, figures to the right."""
+    texts = [cell.ljust(width) for cell, width in zip(cells[:2], widths, strict=False)]
+    return texts + [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
