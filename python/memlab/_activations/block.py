@@ -38,6 +38,11 @@ class Block(TorchDispatchMode):
             self._forward.ended()
             self._forward = None
 
+    def land(self) -> None:
+        """Lets all storages go that are being copied to the host, as soon as they are there."""
+        if self._forward is not None:
+            self._forward.land()
+
     def _begun(self, signature: Any) -> Forward:
         self._forward = Forward(self._device, self._histories, signature)
         return self._forward

@@ -143,9 +143,9 @@ class Forward:
         self._offloaded += content.nbytes
         self._flights.append(content.flight)
         self._flying += content.nbytes
-        self._land(self.plan.flying_nbytes)
+        self.land(self.plan.flying_nbytes)
 
-    def _land(self, limit: int) -> None:
+    def land(self, limit: int = 0) -> None:
         """Lets storages go that were copied longest ago, until no more than `limit` bytes are on their way."""
         while self._flying > limit and self._flights:
             self._flying -= self._flights.popleft().land(self.stream)
@@ -344,7 +344,7 @@ class Forward:
     def __del__(self) -> None:
         # Without a backward, storages may still be on their way to the host.
         with contextlib.suppress(Exception):  # The interpreter, or the device, may be going away.
-            self._land(-1)
+            self.land(-1)
 
 
 def _stream(device: torch.device) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from memlab._paging.torch_private import versions_of
 
@@ -59,11 +61,23 @@ class WideSums:
 
     def take(self) -> None:
         """Adds the gradients to the sums; the parameters have none then."""
-        for index, parameter in enumerate(self._parameters):
-            grad = parameter.grad
-            if grad is None:
-                continue
-            total = self._sums[index]
+        for index in range(len(self._parameters)):
+            self._take(index)
+
+    def take_each(self) -> list[RemovableHandle]:
+        """Takes each gradient as soon as a backward has added it, until these hooks are removed."""
+        return [
+            parameter.register_post_accumulate_grad_hook(partial(self._taken, index))
+            for index, parameter in enumerate(self._parameters)
+        ]
+
+    def _taken(self, index: int, parameter: Tensor) -> None:
+        self._take(index)
+
+    def _take(self, index: int) -> None:
+        parameter, total = self._parameters[index], self._sums[index]
+        grad = parameter.grad
+        if grad is not None:
             self._sums[index] = grad.float() if total is None else total.add_(grad)
             parameter.grad = None
 

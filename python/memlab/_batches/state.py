@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from weakref import WeakKeyDictionary
@@ -25,6 +26,10 @@ class RandomState:
         torch.set_rng_state(self._cpu)
         for device, state in zip(self._devices, self._cuda, strict=True):
             torch.cuda.set_rng_state(state, device)
+
+    def digest(self) -> bytes:
+        """A few bytes that are others in each state."""
+        return hashlib.blake2b(b"".join(state.numpy().tobytes() for state in [self._cpu, *self._cuda])).digest()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RandomState):
@@ -112,7 +117,7 @@ class Buffers:
             different = None
         else:
             pairs = ((name, buffer, self._after[name]) for name, buffer in self._named.items())
-            different = next((name for name, buffer, after in pairs if not _same(buffer, after)), None)
+            different = next((name for name, buffer, after in pairs if not same_values(buffer, after)), None)
         self.set_before()
         return different
 
@@ -135,5 +140,6 @@ class Buffers:
                 buffer.copy_(values[name])
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
+def same_values(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal, but for rounding."""
     return torch.allclose(one, other, equal_nan=True) if one.is_floating_point() else torch.equal(one, other)

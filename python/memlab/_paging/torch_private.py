@@ -17,8 +17,12 @@ from torch._ops import OpOverload
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.conv import _ConvNd as Convolution
+from torch.overrides import _get_current_function_mode_stack as function_modes
+from torch.overrides import _push_mode as push_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_dispatch_modes
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as dispatch_modes
+from torch.utils._python_dispatch import _push_mode as push_dispatch_mode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 __all__ = [
@@ -31,6 +35,10 @@ __all__ = [
     "OpOverload",
     "StorageWeakRef",
     "TorchDispatchMode",
+    "dispatch_modes",
+    "function_modes",
+    "push_dispatch_mode",
+    "push_function_mode",
     "tree_flatten",
     "tree_leaves",
     "tree_map_only",
@@ -83,6 +91,17 @@ TABLE = (
     PrivateName(
         "torch.utils._python_dispatch._disable_current_modes",
         "tracing: runs a block once more, untraced, to see whether it gives the same in micro-batches",
+    ),
+    PrivateName(
+        "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
+        "lockstep: the threads of a batch have the modes of the thread that asked for it",
+    ),
+    PrivateName("torch.utils._python_dispatch._push_mode", "the same"),
+    PrivateName("torch.overrides._get_current_function_mode_stack", "the same, such as the default device"),
+    PrivateName("torch.overrides._push_mode", "the same"),
+    PrivateName(
+        "torch.UntypedStorage._new_with_weak_ptr",
+        "lockstep: the storage of a weak reference, whose bytes wait on the host while its thread does",
     ),
     PrivateName("torch._ops.OpOverload", "tracing: tells operations from control flow such as torch.cond"),
     PrivateName(
@@ -178,6 +197,12 @@ tensor_use_count: Callable[[Tensor], int] = torch.Tensor._use_count
 def storage_key(storage: torch.UntypedStorage) -> int:
     """The same number for all tensors over one storage, for as long as it lives."""
     return storage._cdata
+
+
+def storage_of(reference: StorageWeakRef) -> torch.UntypedStorage | None:
+    """The storage that a weak reference is of; None if nobody holds it."""
+    storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+    return storage
 
 
 def tensor_key(tensor: Tensor) -> int | None:

@@ -1,0 +1,159 @@
+"""BatchNorm over strands: each has a piece of the batch, and the statistics are those of all pieces together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from memlab._batches.state import Autocast
+from memlab._batches.strands import Meeting, Strand
+from memlab._paging.torch_private import BatchNorm
+
+_PLAIN: Callable[..., Tensor] = functional.batch_norm
+_LOCK = threading.Lock()
+# How many batches are in lockstep now.
+_USERS = 0
+_HERE = threading.local()
+
+
+@contextmanager
+def meeting_at_batchnorm(model: nn.Module) -> Iterator[None]:
+    """In this block, BatchNorm in training is where strands meet, whoever calls `torch.nn.functional.batch_norm`.
+
+    The function is replaced rather than the modules: there are subclasses with a forward of their own, which do more.
+    """
+    global _USERS
+    # The names are for messages, and tell layers apart.
+    norms = [(name, module) for name, module in model.named_modules() if isinstance(module, BatchNorm)]
+    hooks = [module.register_forward_pre_hook(partial(_enter, name or "the model")) for name, module in norms]
+    with _LOCK:
+        _USERS += 1
+        functional.batch_norm = _batch_norm
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        with _LOCK:
+            _USERS -= 1
+            if _USERS == 0:
+                functional.batch_norm = _PLAIN
+
+
+def _enter(name: str, module: nn.Module, arguments: Any) -> None:
+    _HERE.layer = name
+
+
+def _batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`torch.nn.functional.batch_norm`, which in strands is that of the whole batch."""
+    strand = Strand.current()
+    if strand is None or not training:
+        return _PLAIN(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    name = getattr(_HERE, "layer", None) or "a call of batch_norm"
+    _HERE.layer = None
+    merge = partial(_merged, running_mean, running_var, momentum)
+    with Autocast.off():
+        result: Tensor = _Normalized.apply(input, weight, bias, eps, strand, name, merge)
+    return result
+
+
+def _merged(
+    running_mean: Tensor | None, running_var: Tensor | None, momentum: float, parts: list[tuple[int, Tensor, Tensor]]
+) -> tuple[int, Tensor, Tensor]:
+    """Values in each channel, their mean and variance, of the same of pieces (with the sum of squares instead of the
+    variance), as Chan, Golub and LeVeque merge them. Running statistics move once."""
+    total = sum(count for count, _, _ in parts)
+    if total == 1:
+        raise ValueError("Expected more than 1 value per channel when training: the batch has one")
+    with torch.no_grad(), Autocast.off():
+        means = torch.stack([mean for _, mean, _ in parts]).double()
+        squares = torch.stack([square for _, _, square in parts]).double()
+        counts = torch.tensor([[count] for count, _, _ in parts], dtype=torch.float64, device=means.device)
+        mean = (means * counts).sum(0) / total
+        square = squares.sum(0) + ((means - mean).square() * counts).sum(0)
+        for running, value in ((running_mean, mean), (running_var, square / (total - 1))):
+            if running is not None:
+                running.copy_((1 - momentum) * running.double() + momentum * value)
+        dtype = parts[0][1].dtype
+        return total, mean.to(dtype), (square / total).to(dtype)
+
+
+def _added(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        one, other = (torch.stack(sums).sum(0) for sums in zip(*parts, strict=True))
+    return one, other
+
+
+class _Normalized(torch.autograd.Function):
+    """A piece, normalised with the statistics of the whole batch. Meets once forward and once backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        strand: Strand,
+        name: str,
+        merge: Callable[[list[Any]], Any],
+    ) -> Tensor:
+        dtype = torch.float64 if input.dtype == torch.float64 else torch.float32
+        count = input.numel() // input.shape[1]
+        variance, mean = torch.var_mean(input.to(dtype), _all_but_channels(input), correction=0)
+        place = ("forward", name, input.shape[1])
+        total, mean, variance = strand.meet(Meeting(place, name, (count, mean, variance * count), merge))
+        ctx.save_for_backward(input, weight, mean, (variance + eps).rsqrt())
+        ctx.total, ctx.strand, ctx.name = total, strand, name
+        ctx.dtypes = [None if one is None else one.dtype for one in (weight, bias)]
+        wide = [None if one is None else one.to(dtype) for one in (weight, bias)]
+        return _PLAIN(input, mean, variance, *wide, False, 0.0, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        # Asked for once: what a checkpoint has computed again is gone then.
+        input, weight, mean, inverse = ctx.saved_tensors
+        form, dims, dtype, kind = _form(input), _all_but_channels(input), mean.dtype, input.dtype
+        normalised = (input - mean.view(form)).mul_(inverse.view(form))
+        # What came back from the host for this need not wait for the others in memory.
+        del input
+        sums = gradient.to(dtype).sum(dims), (normalised * gradient).sum(dims)
+        into_input = None
+        if ctx.needs_input_grad[0]:
+            place = ("backward", ctx.name, gradient.shape[1])
+            meeting = Meeting(place, f"the backward of {ctx.name}", sums, _added)
+            all_gradients, all_products = (one.div(ctx.total).view(form) for one in ctx.strand.meet(meeting))
+            factor = inverse if weight is None else inverse * weight.to(dtype)
+            normalised.mul_(-all_products).add_(gradient).sub_(all_gradients).mul_(factor.view(form))
+            into_input = normalised.to(kind)
+        # Those of the parameters are of the piece: autograd adds them up.
+        into_bias, into_weight = (
+            None if one is None else total.to(one) for total, one in zip(sums, reversed(ctx.dtypes), strict=True)
+        )
+        return into_input, into_weight, into_bias, None, None, None, None
+
+
+def _form(input: Tensor) -> list[int]:
+    return [1, -1, *[1] * (input.dim() - 2)]
+
+
+def _all_but_channels(input: Tensor) -> list[int]:
+    return [dim for dim in range(input.dim()) if dim != 1]
