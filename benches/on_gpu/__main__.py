@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import activations
 import batch
 import device
 import exact
@@ -75,6 +76,8 @@ def alone():
     yield "batch exact", batch.check_exact
     yield "batch memory", batch.check_memory
     yield "batch speed", batch.measure_speed
+    yield "activations exact", activations.check_exact
+    yield "activations speed", activations.measure_speed
     yield "plan", plan.check
     yield "plan on gpu", plan.check_on_gpu
     yield "categories", device.check_categories

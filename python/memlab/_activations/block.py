@@ -54,7 +54,7 @@ class Block(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        keywords = {} if kwargs is None else kwargs
+        keywords = kwargs or {}
         if backward_number() != -1:
             return func(*args, **keywords)
         forward = self._forward

@@ -71,8 +71,9 @@ class Forward:
 
     def pack(self, tensor: Tensor) -> Kept | Saved | Tensor:
         """What autograd is to keep of a tensor."""
-        if not self._is_movable(tensor):
-            return Kept(tensor) if type(tensor) in (Tensor, nn.Parameter) else tensor
+        kind = type(tensor)
+        if kind is not Tensor or not self._is_movable(tensor):
+            return Kept(tensor) if kind is Tensor or kind is nn.Parameter else tensor
         content = self._content_of(tensor)
         if content is None:
             return Kept(tensor)
@@ -89,11 +90,10 @@ class Forward:
 
     def _is_movable(self, tensor: Tensor) -> bool:
         return (
-            type(tensor) is Tensor
-            and tensor.device == self.device
-            and tensor.layout is torch.strided
-            and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
+            tensor.layout is torch.strided
             and tensor.untyped_storage().nbytes() >= SMALLEST
+            and tensor.device == self.device
+            and not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
             and _stream(self.device) == self.stream
         )
 
@@ -154,7 +154,8 @@ class Forward:
 
     def before(self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """An operation is about to run: what it writes to is no longer what it was."""
-        self._overwritten.clear()
+        if self._overwritten:
+            self._overwritten.clear()
         for position, name in written_arguments(operation):
             written = arguments[position] if position < len(arguments) else keywords.get(name)
             for tensor in written if isinstance(written, (list, tuple)) else (written,):
@@ -203,7 +204,7 @@ class Forward:
         index = self.operations
         self.operations += 1
         contents: list[Content | None] = []
-        if not makes_memory(operation):
+        if type(results) is Tensor and results.nbytes < SMALLEST or not makes_memory(operation):
             return contents
         for position, tensor in enumerate(outputs_of(results)):
             content = None

@@ -29,6 +29,8 @@ class History:
         self._recompute = recompute
         self._forwards = 0
         self._patience = _PATIENCE
+        # Whether there was nothing to do in the last forward, as without gradients: then nothing is looked at.
+        self._is_idle = False
         self._lesson: Lesson | None = None
         self._operations = 0
         #: The contents that the last backward read from the host.
@@ -37,6 +39,8 @@ class History:
 
     def begin(self) -> tuple[Plan, Lesson | None]:
         """The plan for a forward, and where to note what is seen of it."""
+        if self._is_idle:
+            return self.plan, None
         self._forwards += 1
         lane = DeviceLane.of(self._device)
         if self._forwards <= 2:
@@ -60,7 +64,10 @@ class History:
     def ended(self, operations: int, *, has_saved: bool) -> None:
         """A forward has ended, after so many operations; whether autograd has saved something."""
         if not has_saved:
-            self._forwards -= 1
+            self._forwards -= not self._is_idle
+            self._is_idle = True
+        elif self._is_idle:
+            self._is_idle = False
         elif self._forwards > 2 and operations != self._operations and self._patience > 0:
             self._patience -= 1
             self._forwards = 0
