@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import time
 import warnings
@@ -13,28 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from memlab._arguments import require_model
-from memlab._batches.batch import Batch, forget_sizes
-from memlab._batches.callbacks import Callbacks
-from memlab._batches.containers import Containers
+from memlab._batches.batch import Batch
 from memlab._batches.evaluation import evaluated
 from memlab._batches.kept import Kept
-from memlab._batches.loader import KnownBatches, divided
-from memlab._batches.monitor import Monitor
+from memlab._batches.loader import divided
 from memlab._batches.nested import Samples, beside
 from memlab._batches.observing import observing
 from memlab._batches.parameter_table import ParameterTable, parameter_table
 from memlab._batches.replay import Replay
+from memlab._batches.settings import Settings
 from memlab._batches.state import evaluating
 from memlab._batches.ways import WHOLE, Way, way_of
-from memlab._batches.whole import Whole, forget_budgets
+from memlab._batches.whole import Whole
 from memlab._paging.torch_private import tree_map_only
 from memlab.accumulation import accumulate
 
 __all__ = ["InfinityBatch"]
 
 
-class InfinityBatch(Containers):
+class InfinityBatch(Settings):
     """Trains with batches of any size, each computed in pieces that fit the GPU.
 
         ib = memlab.InfinityBatch(model, optimizer, nn.CrossEntropyLoss(), dataloader)
@@ -51,7 +47,8 @@ class InfinityBatch(Containers):
     computed from the outputs of all samples.
 
     Args:
-        model: the model. This and the next three may be set as attributes later.
+        model: the model, or several in a list or dictionary, of which `phase` chooses one: also of the next two. This and
+            the next three may be set as attributes later.
         optimizer: an optimizer of its parameters.
         criterion: the loss, of outputs and targets.
         dataloader: gives ``(inputs, targets)``; of more than two entries the last are the targets.
@@ -106,7 +103,7 @@ class InfinityBatch(Containers):
         callbacks: Iterable[Any] = (),
         plan: str = "default",
     ) -> None:
-        self._monitor = Monitor(plan)
+        super().__init__(plan)
         self.model = model
         self.optimizer = optimizer
         self.criterion = criterion
@@ -120,54 +117,7 @@ class InfinityBatch(Containers):
         self.callbacks = callbacks
         self.dataloader = dataloader
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_") and name not in _ATTRIBUTES:
-            near = difflib.get_close_matches(name, _ATTRIBUTES, 1)
-            meant = f": did you mean {near[0]!r}?" if near else f"; it has {', '.join(_ATTRIBUTES)}"
-            raise AttributeError(f"InfinityBatch has no attribute {name!r}{meant}")
-        object.__setattr__(self, name, value)
-        if name in ("model", "optimizer", "criterion"):
-            self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        """Forgets what is of another model, optimizer or criterion: sizes, the last batch, what was warned of."""
-        self._outputs: Any = None
-        self._loss: Tensor | None = None
-        self._checked: tuple[int, int] | None = None
-        model = vars(self).get("model")
-        if isinstance(model, nn.Module):
-            forget_sizes(model)
-            forget_budgets(model)
-        self._monitor.reset(model, vars(self).get("optimizer"))
-
-    # What is set, and what is looked at.
-
-    @property
-    def dataloader(self) -> Any:
-        """The dataloader. A loop over it tells `batch_` and `loss` which batch it is at."""
-        return self._batches
-
-    @dataloader.setter
-    def dataloader(self, loader: Iterable[Any] | None) -> None:
-        self._batches = None if loader is None else KnownBatches(loader)
-
-    @property
-    def warnings_level(self) -> str:
-        """What happens if a loop leaves something out: ``"strict"``, ``"default"`` or ``"quiet"``."""
-        return self._monitor.level
-
-    @warnings_level.setter
-    def warnings_level(self, level: str) -> None:
-        self._monitor.level = level
-
-    @property
-    def callbacks(self) -> list[Any]:
-        """Objects that are told of what happens, if they have a method for it."""
-        return self._callbacks
-
-    @callbacks.setter
-    def callbacks(self, callbacks: Iterable[Any]) -> None:
-        self._callbacks = Callbacks(callbacks)
+    # What is looked at.
 
     @property
     def plan(self) -> Way:
@@ -181,18 +131,13 @@ class InfinityBatch(Containers):
     def _way(self, *, has_own_loop: bool) -> Way:
         return way_of(
             self._model(),
-            self.criterion,
+            self._chosen("criterion", self._name),
             device=self.forward_device,
             in_pieces=self.micro_batch is not None,
             exact=self.exact,
             batchnorm=self.batchnorm,
             has_own_loop=has_own_loop,
         )
-
-    @property
-    def forward_device(self) -> torch.device:
-        """Where the model computes."""
-        return next((parameter.device for parameter in self._model().parameters()), torch.device("cpu"))
 
     # Trainings.
 
@@ -220,7 +165,7 @@ class InfinityBatch(Containers):
             RuntimeError: as `train`.
         """
         model, criterion = self._model(), self._required("criterion")
-        batches = self._required("dataloader")
+        batches, optimizer = self._required("dataloader"), self._required("optimizer")
         self._check_optimizer()
         model.train()
         self._kept.begin_epoch()
@@ -228,7 +173,7 @@ class InfinityBatch(Containers):
         try:
             for batch in batches:
                 inputs, targets = divided(batch)
-                self.optimizer.zero_grad()
+                optimizer.zero_grad()
                 with self._telling():
                     loss = accumulate(
                         model,
@@ -241,14 +186,14 @@ class InfinityBatch(Containers):
                         batchnorm=self.batchnorm,
                     )
                 self._callbacks.tell("on_loss", self, loss)
-                self._monitor.gradients()
-                self._monitor.step(self.optimizer)
+                self._phase.monitor.gradients()
+                self._phase.monitor.step(optimizer)
                 samples = len(Samples(inputs))
-                self._kept.add(inputs=inputs, targets=targets, outputs=None, loss=loss, samples=samples)
+                self._kept.add(inputs=inputs, targets=targets, outputs=None, loss=loss, samples=samples, phase=self._name)
                 count += samples
                 self._callbacks.tell("on_step", self)
         finally:
-            self.optimizer.zero_grad()  # Also those of a part of a batch.
+            optimizer.zero_grad()  # Also those of a part of a batch.
         if count == 0:
             warnings.warn("the dataloader gave no batch: nothing was trained", stacklevel=2)
             return
@@ -281,7 +226,9 @@ class InfinityBatch(Containers):
         """
         model, batches = self._model(), self._required("dataloader") if dataloader is None else dataloader
         with evaluating(model):
-            return evaluated(batches, self._outputs_of, self.criterion, {} if metrics is None else metrics)
+            return evaluated(
+                batches, self._outputs_of, self._chosen("criterion", self._name), {} if metrics is None else metrics
+            )
 
     def batch_(self, inputs: Any = None) -> Any:
         """The model's outputs for a whole batch, in the memory of a piece. Backward computes the pieces again.
@@ -298,10 +245,10 @@ class InfinityBatch(Containers):
             raise RuntimeError("batch_() without inputs is for loops over ib.dataloader: give it the inputs of the batch")
         self._kept.records.begin_batch()
         with self._telling():
-            self._outputs = self._outputs_of(inputs)
-        self._monitor.forward(self._outputs)
-        self._callbacks.tell("on_outputs", self, self._outputs)
-        return self._outputs
+            self._phase.outputs = self._outputs_of(inputs)
+        self._phase.monitor.forward(self._phase.outputs)
+        self._callbacks.tell("on_outputs", self, self._phase.outputs)
+        return self._phase.outputs
 
     def loss(self, outputs: Any = None, targets: Any = None) -> Tensor:
         """The criterion's loss: of the last `batch_` and its targets, if no others are given.
@@ -309,15 +256,15 @@ class InfinityBatch(Containers):
         Raises:
             RuntimeError: there are none.
         """
-        outputs = self._outputs if outputs is None else outputs
+        outputs = self._phase.outputs if outputs is None else outputs
         if targets is None and self._batches is not None:
             targets = self._batches.targets
         if outputs is None or targets is None:
             raise RuntimeError("loss() needs outputs and targets: call batch_() in a loop over ib.dataloader, or give them")
-        self._loss = self._required("criterion")(outputs, beside(outputs, targets))
-        self._monitor.loss(self._loss)
-        self._callbacks.tell("on_loss", self, self._loss)
-        return self._loss
+        self._phase.loss = self._required("criterion")(outputs, beside(outputs, targets))
+        self._phase.monitor.loss(self._phase.loss)
+        self._callbacks.tell("on_loss", self, self._phase.loss)
+        return self._phase.loss
 
     def backward(self) -> None:
         """Backward of the last `loss`.
@@ -325,18 +272,25 @@ class InfinityBatch(Containers):
         Raises:
             RuntimeError: there is none.
         """
-        if self._loss is None:
+        if self._phase.loss is None:
             raise RuntimeError("backward() without a loss: call loss() first, or call backward() of your own loss")
-        self._loss.backward()
+        self._phase.loss.backward()
         inputs, targets = (None, None) if self._batches is None else (self._batches.inputs, self._batches.targets)
-        samples = len(Samples(self._outputs))
-        self._kept.add(inputs=inputs, targets=targets, outputs=self._outputs, loss=self._loss, samples=samples)
-        self._loss = None
+        samples = len(Samples(self._phase.outputs))
+        self._kept.add(
+            inputs=inputs,
+            targets=targets,
+            outputs=self._phase.outputs,
+            loss=self._phase.loss,
+            samples=samples,
+            phase=self._name,
+        )
+        self._phase.loss = None
 
     def step(self) -> None:
         """The optimizer's step."""
         self._check_optimizer()
-        self._monitor.step(self.optimizer)
+        self._phase.monitor.step(self._required("optimizer"))
         self._callbacks.tell("on_step", self)
 
     def zero_grad(self) -> None:
@@ -350,7 +304,7 @@ class InfinityBatch(Containers):
         Raises:
             RuntimeError: there is no model.
         """
-        return parameter_table(self._model(), self.optimizer)
+        return parameter_table(self._model(), self._chosen("optimizer", self._name))
 
     # The rest of the seed's names.
 
@@ -377,44 +331,3 @@ class InfinityBatch(Containers):
         batch, device = way.prepared(batch), self.backward_device
         outputs = Whole(batch).outputs() if way.name == WHOLE else Replay(batch).outputs()
         return outputs if device is None else tree_map_only(Tensor, lambda tensor: tensor.to(device), outputs)
-
-    def _required(self, name: str) -> Any:
-        value = getattr(self, name)
-        if value is None:
-            raise RuntimeError(f"InfinityBatch has no {name}: set ib.{name}")
-        return value
-
-    def _model(self) -> nn.Module:
-        model: nn.Module = self._required("model")
-        require_model("InfinityBatch", model)
-        return model
-
-    def _check_optimizer(self) -> None:
-        """Raises RuntimeError if the optimizer trains other parameters than the model's. Looks again at another one."""
-        optimizer, model = self._required("optimizer"), self._model()
-        if self._checked == (id(optimizer), id(model)):
-            return
-        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        own = {id(parameter) for parameter in model.parameters()}
-        if own and not trained & own:
-            raise RuntimeError(
-                "the optimizer has none of the model's parameters: make it from those of ib.model, once it is set"
-            )
-        self._checked = (id(optimizer), id(model))
-
-
-_ATTRIBUTES = (
-    "model",
-    "optimizer",
-    "criterion",
-    "dataloader",
-    "backward_device",
-    "verbose",
-    "memory",
-    "exact",
-    "batchnorm",
-    "micro_batch",
-    "keep",
-    "callbacks",
-    "warnings_level",
-)

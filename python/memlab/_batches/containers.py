@@ -56,7 +56,8 @@ class Containers:
         Returns:
             Dictionaries with ``epoch`` and ``batch`` (counted from 0), ``loss``, ``samples``, ``seconds`` (since the batch
             before was done, or the epoch began) and ``samples_per_second`` (None if no time passed). Seconds are the host's:
-            since nothing waits for the GPU, they are right over many batches.
+            since nothing waits for the GPU, they are right over many batches. With several models, ``phase`` is
+            that of the batch.
         """
         return self._kept.records.rows()
 

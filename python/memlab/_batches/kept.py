@@ -63,9 +63,9 @@ class Kept:
         self.records.begin_epoch()
         self._begin_tensors()
 
-    def add(self, *, inputs: Any, targets: Any, outputs: Any, loss: Tensor, samples: int) -> None:
+    def add(self, *, inputs: Any, targets: Any, outputs: Any, loss: Tensor, samples: int, phase: Any = None) -> None:
         """A batch that was trained on."""
-        self.records.add(loss, samples)
+        self.records.add(loss, samples, phase)
         if not self.inputs:
             self._begin_tensors()
         if self.policy in ("none", "metrics"):

@@ -22,6 +22,7 @@ class _Record(NamedTuple):
     batch: int
     samples: int
     seconds: float
+    phase: Any
 
 
 class Records:
@@ -58,13 +59,13 @@ class Records:
         if self._mark is None:
             self._mark = time.perf_counter()
 
-    def add(self, loss: Tensor, samples: int) -> None:
-        """A batch that is done."""
+    def add(self, loss: Tensor, samples: int, phase: Any = None) -> None:
+        """A batch that is done, of a phase if there are several."""
         if self._epochs == 0:
             self._epochs = 1
         now = time.perf_counter()
         seconds = 0.0 if self._mark is None else now - self._mark
-        self._records.append(_Record(self._epochs - 1, self._batches, samples, seconds))
+        self._records.append(_Record(self._epochs - 1, self._batches, samples, seconds, phase))
         self._batches += 1
         self._mark = now
         if self._single and self._single[-1].device != loss.device:
@@ -91,6 +92,7 @@ class Records:
             {
                 "epoch": record.epoch,
                 "batch": record.batch,
+                **({} if record.phase is None else {"phase": record.phase}),
                 "loss": losses[record.epoch][record.batch][0],
                 "samples": record.samples,
                 "seconds": record.seconds,

@@ -1,0 +1,205 @@
+"""The part of `memlab.InfinityBatch` that is set: models, optimizers, criteria and options."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from memlab._arguments import require_model
+from memlab._batches.batch import forget_sizes
+from memlab._batches.callbacks import Callbacks
+from memlab._batches.containers import Containers
+from memlab._batches.loader import KnownBatches
+from memlab._batches.monitor import Monitor
+from memlab._batches.whole import forget_budgets
+
+_TRAINED = ("model", "optimizer", "criterion")
+_ATTRIBUTES = (
+    *_TRAINED,
+    "dataloader",
+    "backward_device",
+    "verbose",
+    "memory",
+    "exact",
+    "batchnorm",
+    "micro_batch",
+    "keep",
+    "callbacks",
+    "warnings_level",
+)
+
+
+@dataclass
+class Phase:
+    """Where the training of a model is."""
+
+    monitor: Monitor
+    #: The last outputs and the last loss.
+    outputs: Any = None
+    loss: Tensor | None = None
+    #: Whether the optimizer was found to have the model's parameters.
+    is_checked: bool = False
+
+
+class Settings(Containers):
+    """What is trained, and how. A model, an optimizer and a criterion, or several of each, in lists or dictionaries."""
+
+    model: Any
+    optimizer: Any
+    criterion: Any
+
+    def __init__(self, level: str) -> None:
+        self._name: Any = None
+        self._phases: dict[Any, Phase] = {}
+        self._level = level
+        self._begin_anew()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name not in _ATTRIBUTES:
+            near = difflib.get_close_matches(name, _ATTRIBUTES, 1)
+            meant = f": did you mean {near[0]!r}?" if near else f"; it has {', '.join(_ATTRIBUTES)}"
+            raise AttributeError(f"InfinityBatch has no attribute {name!r}{meant}")
+        object.__setattr__(self, name, value)
+        if name in _TRAINED:
+            self._begin_anew()
+
+    @property
+    def dataloader(self) -> Any:
+        """The dataloader. A loop over it tells `batch_` and `loss` which batch it is at."""
+        return self._batches
+
+    @dataloader.setter
+    def dataloader(self, loader: Iterable[Any] | None) -> None:
+        self._batches = None if loader is None else KnownBatches(loader)
+
+    @property
+    def warnings_level(self) -> str:
+        """What happens if a loop leaves something out: ``"strict"``, ``"default"`` or ``"quiet"``."""
+        return self._level
+
+    @warnings_level.setter
+    def warnings_level(self, level: str) -> None:
+        for phase in self._phases.values():
+            phase.monitor.level = level
+        self._level = level
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """Objects that are told of what happens, if they have a method for it."""
+        return self._callbacks
+
+    @callbacks.setter
+    def callbacks(self, callbacks: Iterable[Any]) -> None:
+        self._callbacks = Callbacks(callbacks)
+
+    @property
+    def forward_device(self) -> torch.device:
+        """Where the model computes."""
+        return next((parameter.device for parameter in self._model().parameters()), torch.device("cpu"))
+
+    @contextmanager
+    def phase(self, name: Any) -> Iterator[None]:
+        """Chooses among several models, optimizers and criteria for a block, by a key, or a place in a list.
+
+        What is not in a list or dictionary is the same in all phases. In the block the other models are frozen: their
+        parameters get no gradients, while gradients go through them.
+
+        Raises:
+            ValueError: there is none of this name.
+        """
+        if name not in self._phases or name is None:
+            raise ValueError(f"there is no phase {name!r}: {self._described()}")
+        own = {id(parameter) for parameter in self._model_of(name).parameters()}
+        others = [one for other in self._phases for one in self._model_of(other).parameters() if id(one) not in own]
+        frozen = [parameter for parameter in others if parameter.requires_grad]
+        before, self._name = self._name, name
+        try:
+            for parameter in frozen:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            self._name = before
+            for parameter in frozen:
+                parameter.requires_grad_(True)
+
+    def _begin_anew(self) -> None:
+        """Forgets what is of another model, optimizer or criterion: sizes, the last batch, what was warned of."""
+        for phase in self._phases.values():
+            phase.monitor.reset(None, None)
+        collections = [named for one in _TRAINED if (named := _by_name(vars(self).get(one))) is not None]
+        names = dict.fromkeys(name for named in collections for name in named) if collections else [None]
+        self._phases = {name: Phase(Monitor(self._level)) for name in names}
+        for name, phase in self._phases.items():
+            model = self._chosen("model", name)
+            if isinstance(model, nn.Module):
+                forget_sizes(model)
+                forget_budgets(model)
+            phase.monitor.reset(model, self._chosen("optimizer", name))
+
+    @property
+    def _phase(self) -> Phase:
+        self._check_phase()
+        return self._phases[self._name]
+
+    def _check_phase(self) -> None:
+        if self._name not in self._phases:
+            raise RuntimeError(f"there are several models, optimizers or criteria: {self._described()}")
+
+    def _described(self) -> str:
+        names = [name for name in self._phases if name is not None]
+        if not names:
+            return "there is one model, one optimizer and one criterion"
+        return f"choose one of {', '.join(map(repr, names))}, as in: with ib.phase({names[0]!r})"
+
+    def _chosen(self, attribute: str, name: Any) -> Any:
+        """What an attribute has for a phase; None: nothing."""
+        value = vars(self).get(attribute)
+        named = _by_name(value)
+        return value if named is None else named.get(name)
+
+    def _model_of(self, name: Any) -> nn.Module:
+        model = self._chosen("model", name)
+        return model if isinstance(model, nn.Module) else nn.Module()
+
+    def _required(self, attribute: str) -> Any:
+        """An attribute, in the phase that it is in. Raises RuntimeError if there is none."""
+        if attribute in _TRAINED:
+            self._check_phase()
+            value = self._chosen(attribute, self._name)
+        else:
+            value = getattr(self, attribute)
+        if value is None:
+            place = "" if self._name is None else f" for the phase {self._name!r}"
+            raise RuntimeError(f"InfinityBatch has no {attribute}{place}: set ib.{attribute}")
+        return value
+
+    def _model(self) -> nn.Module:
+        model: nn.Module = self._required("model")
+        require_model("InfinityBatch", model)
+        return model
+
+    def _check_optimizer(self) -> None:
+        """Raises RuntimeError if the optimizer trains other parameters than the model's. Looks again at another one."""
+        optimizer, model = self._required("optimizer"), self._model()
+        if self._phase.is_checked:
+            return
+        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        own = {id(parameter) for parameter in model.parameters()}
+        if own and not trained & own:
+            raise RuntimeError(
+                "the optimizer has none of the model's parameters: make it from those of ib.model, once it is set"
+            )
+        self._phase.is_checked = True
+
+
+def _by_name(value: Any) -> dict[Any, Any] | None:
+    """The entries of a list or dictionary by their places or keys; None: it is neither."""
+    if isinstance(value, (Mapping, nn.ModuleDict)):
+        return dict(value.items())
+    return dict(enumerate(value)) if isinstance(value, (list, tuple, nn.ModuleList)) else None
