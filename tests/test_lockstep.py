@@ -12,6 +12,7 @@ import torch
 from memlab._batches.batch import Batch
 from memlab._batches.lockstep import Lockstep
 from memlab._batches.observing import observing
+from memlab._batches.spilling import Spilling, StrandMemory
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -556,6 +557,21 @@ def test_those_that_wait_are_on_the_host():
     assert ours.waiting == [0, 0]
     torch.testing.assert_close(ours.last_features, theirs.last_features[4:])
     torch.testing.assert_close(ours.table, theirs.table)
+
+
+def test_what_there_is_room_for_stays():
+    # GIVEN three tensors of a strand, of 2, 4 and 2 MiB, and room for 5 MiB
+    spilling = Spilling(torch.device("cpu"), room=5 << 20)
+    memory = StrandMemory(spilling)
+    with memory:
+        tensors = [torch.full((size << 17,), float(size)) for size in (2, 4, 2)]
+    # WHEN it waits; THEN what does not fit is away
+    memory.suspend([])
+    assert [one.untyped_storage().nbytes() >> 20 for one in tensors] == [2, 0, 2]
+    # AND WHEN it goes on; THEN all is there, and there is as much room as before
+    memory.resume()
+    assert all(bool((one == size).all()) for one, size in zip(tensors, (2, 4, 2), strict=True))
+    assert spilling.room == 5 << 20
 
 
 @pytest.mark.parametrize("kind", [residual_network, own_forward])

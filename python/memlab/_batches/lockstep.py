@@ -23,6 +23,7 @@ from memlab._batches.interleaved import InterleavedBuffers, RandomNumbers
 from memlab._batches.nested import call, joined
 from memlab._batches.observing import observer
 from memlab._batches.out_of_memory import drop_frames, is_out_of_memory
+from memlab._batches.sizing import room_on
 from memlab._batches.spilling import Spilling, StrandMemory
 from memlab._batches.state import Autocast
 from memlab._batches.strands import Crew, Meeting, Strand
@@ -109,6 +110,11 @@ def _pieces(count: int, size: Callable[[int], int]) -> list[range]:
     return pieces
 
 
+def _room(batch: Batch) -> int:
+    """Bytes of micro-batches that wait which may stay on the device: the one that runs needs the other half."""
+    return room_on(batch.device, batch.memory) // 2 if batch.device.type == "cuda" else 0
+
+
 class _Attempt:
     """The batch in micro-batches of one size."""
 
@@ -121,7 +127,7 @@ class _Attempt:
         )
         self._buffers = InterleavedBuffers(batch.model, len(pieces))
         self._state = ThreadState()
-        self._spilling = Spilling(batch.device) if spills else None
+        self._spilling = Spilling(batch.device, _room(batch)) if spills else None
         self._memories = [StrandMemory(self._spilling) for _ in pieces] if self._spilling is not None else []
         # What the outputs of all micro-batches are, and their gradients.
         self._leaves: list[Any] = []

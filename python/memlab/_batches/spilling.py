@@ -49,8 +49,10 @@ class _Away:
 class Spilling:
     """What the strands of a batch have on the host."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, room: int) -> None:
+        """`room`: bytes of strands that wait which may stay on the device."""
         self.device = device
+        self.room = room
         self.lane = DeviceLane.of(device)
         # By the number of their storage.
         self.away: dict[int, _Away] = {}
@@ -78,6 +80,8 @@ class StrandMemory(TorchDispatchMode):
         self._spilling = spilling
         self._made: dict[int, StorageWeakRef] = {}
         self._block: Block | None = None
+        # What stays on the device while the strand waits.
+        self._staying = 0
 
     @classmethod
     def is_infra_mode(cls) -> bool:
@@ -116,7 +120,9 @@ class StrandMemory(TorchDispatchMode):
         return results
 
     def suspend(self, shared: Iterable[Any]) -> None:
-        """The strand waits: what it has made goes to the host, but for tensors that others read."""
+        """The strand waits: what it has made goes to the host, but for what there is room for, and tensors that others read.
+
+        Strands go on in turn, so who waits already is needed sooner than this one, and stays where it is."""
         spilling, stream = self._spilling, self._spilling.stream()
         self._land()
         stays = set(_keys(shared))
@@ -125,7 +131,12 @@ class StrandMemory(TorchDispatchMode):
             storage = storage_of(reference)
             if storage is None:
                 del self._made[key]
-            elif key not in stays and storage.resizable():
+            elif key in stays or not storage.resizable():
+                continue
+            elif storage.nbytes() <= spilling.room:
+                self._staying += storage.nbytes()
+                spilling.room -= storage.nbytes()
+            else:
                 copy = spilling.lane.save(storage, stream)
                 if copy is not None:
                     leaving[key] = _Away(self, storage, copy)
@@ -137,6 +148,8 @@ class StrandMemory(TorchDispatchMode):
 
     def resume(self) -> None:
         """The strand goes on: all is where it was."""
+        self._spilling.room += self._staying
+        self._staying = 0
         for key in [key for key, away in self._spilling.away.items() if away.owner is self]:
             self._spilling.away.pop(key).come_back(self._spilling.stream())
 
