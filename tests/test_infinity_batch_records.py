@@ -7,7 +7,7 @@ import types
 import memlab as package
 import pytest
 import torch
-from conftest import ROOT
+from conftest import PYTHON, ROOT
 from test_infinity_batch import assert_same, by_hand, training
 from torch import nn
 
@@ -295,3 +295,29 @@ def test_the_table_of_parameters():
     # AND printed it has a line for each
     lines = str(table).splitlines()
     assert len(lines) == len(table) + 1 and lines[4].split()[:6] == ["0", "Linear", "12", "12", "12", "0"]
+
+
+def test_an_epoch_waits_for_nothing_on_a_gpu(memlab):
+    """GIVEN a card, and PyTorch set to raise where the host would wait for it
+    WHEN epochs are trained in pieces, with a loss that is a mean, and batches of a loop
+    THEN nothing waits, until the losses are read."""
+    program = """
+import torch, memlab
+from torch import nn
+model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).cuda()
+data = [(torch.randn(20, 8, device="cuda"), torch.zeros(20, dtype=torch.long, device="cuda")) for _ in range(70)]
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+ib = memlab.InfinityBatch(model, optimizer, nn.CrossEntropyLoss(), data, verbose=False, micro_batch=7)
+ib.epoch()
+torch.cuda.set_sync_debug_mode("error")
+ib.epoch()
+try:
+    ib.losses
+except RuntimeError as error:
+    print("waits:", "synchroniz" in str(error))
+torch.cuda.set_sync_debug_mode("default")
+print([len(epoch) for epoch in ib.losses], len(ib.statistics()))
+"""
+    run = memlab.run(PYTHON, "-c", program, simgpu=("--card", "h100"), memory="4GiB", preload=False)
+    assert run.code == 0, run.errors
+    assert run.output.splitlines() == ["waits: True", "[70, 70] 140"], run.output
