@@ -167,3 +167,21 @@ def test_on_a_gpu_it_takes_what_there_is(memlab):
     # THEN as it is it does not fit, and memlab computes it: all gradients are there
     assert row["plain"] == "out of memory"
     assert row["peak"] < 1 << 30 and row["missing"] == []
+
+
+@pytest.mark.parametrize("micro_batch", [5, 4, 1])
+@pytest.mark.parametrize("loss_fn", [nn.CrossEntropyLoss(), contrastive])
+def test_pieces_meet_at_each_layer(loss_fn, micro_batch):
+    # GIVEN the gradients of the whole batch
+    inputs, targets = batch()
+    expected = normalised()
+    loss = loss_fn(expected(inputs), targets)
+    loss.backward()
+    # WHEN the batch is computed in pieces of a size that the caller has asked for
+    model = normalised()
+    got = package.accumulate(model, inputs, loss_fn, targets=targets, micro_batch=micro_batch)
+    # THEN loss, gradients and running statistics are those of the whole batch
+    assert (got - loss).abs() <= 1e-13
+    for one, other in zip([*gradients(model), *running(model)], [*gradients(expected), *running(expected)], strict=True):
+        assert (one - other).abs().max() <= 1e-13
+    assert model[1].num_batches_tracked == 1

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from memlab._arguments import require_model
 from memlab._batches.batch import Batch
 from memlab._batches.criteria import Mean
+from memlab._batches.lockstep import Lockstep
 from memlab._batches.nested import Samples
 from memlab._batches.own_loss import OwnLoss, labels_of, loss_in
 from memlab._batches.replay import Replay
-from memlab._batches.ways import PIECES, REPLAY, WHOLE, way_of
+from memlab._batches.ways import LOCKSTEP, PIECES, REPLAY, WHOLE, way_of
 from memlab._batches.weighted import WeightedBackward
-from memlab._batches.whole import Whole
+from memlab._batches.whole import TooLargeAtOnce, Whole
 
 _Loss = Callable[..., Any]
 _Scale = Callable[[Tensor], Tensor]
@@ -59,7 +60,8 @@ def accumulate(
         memory: how much GPU memory the process may have allocated, in bytes or as ``"20GiB"``; ``"auto"``: all that is free.
         exact: refuse what would not give the gradients of the whole batch. False: do it nevertheless, and warn once.
         batchnorm: what to do with BatchNorm in training, which mixes all samples. ``"exact"``: the whole batch goes
-            through at once, its activations off the GPU as far as they do not fit (`memlab.offload_activations`).
+            through at once, its activations off the GPU as far as they do not fit (`memlab.offload_activations`); with
+            `micro_batch`, or if that does not fit, pieces run in threads that meet at each such layer.
             ``"ghost"``: each piece has statistics of its own. ``"frozen"``: statistics stay as they are. ``"refuse"``:
             raise.
         scaler: a ``torch.amp.GradScaler`` that scales the loss for backward.
@@ -114,7 +116,15 @@ def _by_replay(batch: Batch, _inputs: Any, targets: Samples | None, loss_fn: _Lo
 
 
 def _at_once(batch: Batch, _inputs: Any, targets: Samples | None, loss_fn: _Loss | None, scale: _Scale) -> Tensor:
-    return Whole(batch).run(_loss_of(batch, targets, loss_fn), scale)
+    loss_of = _loss_of(batch, targets, loss_fn)
+    try:
+        return Whole(batch).run(loss_of, scale)
+    except TooLargeAtOnce:
+        return Lockstep(batch).run(loss_of, scale)
+
+
+def _in_lockstep(batch: Batch, _inputs: Any, targets: Samples | None, loss_fn: _Loss | None, scale: _Scale) -> Tensor:
+    return Lockstep(batch).run(_loss_of(batch, targets, loss_fn), scale)
 
 
 def _loss_of(batch: Batch, targets: Samples | None, loss_fn: _Loss | None) -> Callable[[Any], Tensor]:
@@ -141,4 +151,4 @@ def _described(loss: Any) -> str:
     return f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
 
 
-_RUN = {PIECES: _in_pieces, REPLAY: _by_replay, WHOLE: _at_once}
+_RUN = {PIECES: _in_pieces, REPLAY: _by_replay, WHOLE: _at_once, LOCKSTEP: _in_lockstep}

@@ -204,7 +204,7 @@ class Forward:
         index = self.operations
         self.operations += 1
         contents: list[Content | None] = []
-        if type(results) is Tensor and results.nbytes < SMALLEST or not makes_memory(operation):
+        if (type(results) is Tensor and results.nbytes < SMALLEST) or not makes_memory(operation):
             return contents
         for position, tensor in enumerate(outputs_of(results)):
             content = None

@@ -95,7 +95,7 @@ def way_of(
             f"pieces of this batch would not give its gradients: {mixes}. Leave micro_batch out, so that the batch goes "
             "through at once with its activations off the GPU, or let memlab compute the loss (ib.epoch, memlab.accumulate)"
         )
-    raise RuntimeError(f"{mixes}: leave micro_batch out")
+    return Way(LOCKSTEP, mixes)
 
 
 def _by_loss(loss_fn: Callable[..., Any] | None, *, has_own_loop: bool) -> Way:

@@ -26,11 +26,18 @@ Scale = Callable[[Tensor], Tensor]
 _SHARES = (0.6, 0.3, 0.1)
 # The budgets that were enough, by model and memory.
 _BUDGETS: WeakKeyDictionary[nn.Module, dict[int | None, int]] = WeakKeyDictionary()
+# So many samples were too many, by the same.
+_TOO_MANY: WeakKeyDictionary[nn.Module, dict[int | None, int]] = WeakKeyDictionary()
+
+
+class TooLargeAtOnce(Exception):
+    """A forward of all samples does not fit, with all activations off the GPU. Nothing was added to gradients."""
 
 
 def forget_budgets(model: nn.Module) -> None:
-    """Forgets which budget was enough for a model."""
+    """Forgets what was found to fit of a model."""
     _BUDGETS.pop(model, None)
+    _TOO_MANY.pop(model, None)
 
 
 class Whole:
@@ -49,8 +56,12 @@ class Whole:
         """Adds the gradients of `loss_of` the outputs and returns the loss, without a graph.
 
         Raises:
-            torch.OutOfMemoryError: one operation of the model needs more memory than there is.
+            TooLargeAtOnce: one operation of the model needs more memory than there is.
+            torch.OutOfMemoryError: the same, after something was added to gradients.
         """
+        too_many = _TOO_MANY.get(self._batch.model, {}).get(self._batch.memory)
+        if too_many is not None and len(self._rows) >= too_many:
+            raise TooLargeAtOnce
         buffers = Buffers(self._batch.model)
         try:
             loss = self._within_a_budget(loss_of, scale, buffers)
@@ -69,7 +80,7 @@ class Whole:
             try:
                 loss = self._once(budget, loss_of, scale, wanted)
             except Exception as error:
-                if not is_out_of_memory(error) or index + 1 == len(budgets) or self._batch.ranks.are_several:
+                if not is_out_of_memory(error) or self._batch.ranks.are_several:
                     raise
                 failed = error
             if failed is None:
@@ -78,6 +89,11 @@ class Whole:
             drop_frames(failed)
             untouched = {id(one) for one in marks.untouched()}
             wanted = [one for one in (parameters if wanted is None else wanted) if id(one) in untouched]
+            if index + 1 == len(budgets):
+                if len(wanted) < len(parameters):
+                    raise failed
+                _TOO_MANY.setdefault(self._batch.model, {})[self._batch.memory] = len(self._rows)
+                raise TooLargeAtOnce from failed
             torch.cuda.empty_cache()
             buffers.set_before()
             random.restore()
