@@ -55,9 +55,11 @@ class Block(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         keywords = kwargs or {}
-        if backward_number() != -1:
-            return func(*args, **keywords)
         forward = self._forward
+        if backward_number() != -1:
+            if forward is not None:
+                forward.before(func, args, keywords)
+            return func(*args, **keywords)
         if forward is None:
             shapes = tuple(leaf.shape for leaf in tree_leaves((args, keywords)) if isinstance(leaf, Tensor))
             forward = self._begun((func, shapes))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from memlab import _native
 from memlab._activations.views import View
-from memlab._paging.torch_private import StorageWeakRef, tree_map_only, version_of, without_autocast
+from memlab._paging.tensor_memory import all_bytes
+from memlab._paging.torch_private import StorageWeakRef, tree_leaves, tree_map_only, version_of, without_autocast
 
 # Which operation of a forward made it, and which of its outputs it is; or ("saved", n): the n-th of those that no operation
 # is known of.
@@ -21,16 +23,11 @@ Key = tuple[Any, int]
 class Kept:
     """A tensor that stays in memory until backward, as autograd would keep it."""
 
-    __slots__ = ("tensor", "version")
+    __slots__ = ("__weakref__", "tensor", "version")
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
         self.version = version_of(tensor)
-
-    def preserve(self) -> None:
-        """It is about to be written to, and stays as it is: a copy does."""
-        self.tensor = self.tensor.clone()
-        self.version = version_of(self.tensor)
 
     def unpack(self) -> Tensor:
         """Raises RuntimeError if it was written to, as autograd does."""
@@ -41,6 +38,17 @@ class Kept:
                 "includes what activations are computed from again; recompute=False leaves these out"
             )
         return self.tensor
+
+    def preserve(self) -> None:
+        """It is about to be written to, and stays as it is: a copy does."""
+        tensor = self.tensor
+        if version_of(tensor) != self.version:
+            return
+        if type(tensor) in (Tensor, nn.Parameter) and not (tensor.is_conj() or tensor.is_neg()):
+            self.tensor = duplicate(tensor)
+        else:
+            self.tensor = tensor.clone()
+        self.version = version_of(self.tensor)
 
 
 def _described(tensor: Tensor) -> str:
@@ -71,7 +79,7 @@ class Content:
 
     __slots__ = (
         "__weakref__", "copy", "flight", "is_loading", "is_saved", "kept", "key", "left", "nbytes", "number", "repeat",
-        "restored", "uses", "version", "weak",
+        "restored", "stream", "uses", "version", "weak",
     )  # fmt: skip
 
     def __init__(self, key: Key, number: int, storage: torch.UntypedStorage, version: int | None) -> None:
@@ -92,7 +100,9 @@ class Content:
         self.flight: Flight | None = None
         # The memory that it is in again, as long as something is still to read it there.
         self.restored: torch.UntypedStorage | None = None
+        # Whether a copy to there is not waited for yet, and the stream whose memory it is.
         self.is_loading = False
+        self.stream = 0
         # How often it is read in a backward, and how often it still will be.
         self.uses = 0
         self.left = 0
@@ -100,6 +110,17 @@ class Content:
     @property
     def has_way_back(self) -> bool:
         return self.kept is not None or self.copy is not None or self.repeat is not None
+
+    @property
+    def is_to_be_made(self) -> bool:
+        """Whether an operation has to run again before it can be read."""
+        return self.kept is None and self.copy is None and self.restored is None
+
+    def __del__(self) -> None:
+        # Memory must not be someone else's while a copy writes to it.
+        if self.is_loading and self.copy is not None:
+            with contextlib.suppress(Exception):  # The interpreter, or the device, may be going away.
+                self.copy.wait_loaded(self.stream)
 
     def used(self) -> None:
         """Takes note of one more reader."""
@@ -136,7 +157,7 @@ class Scratch:
 class Repeat:
     """An operation that runs again in backward, as its results are not kept."""
 
-    __slots__ = ("arguments", "keywords", "operation", "outputs")
+    __slots__ = ("arguments", "is_in_place", "keywords", "operation", "outputs")
 
     def __init__(
         self,
@@ -145,10 +166,18 @@ class Repeat:
         keywords: dict[str, Any],
         argument_of: Callable[[Tensor], Reference | Kept | Scratch],
         outputs: list[Content | None],
+        *,
+        is_in_place: bool,
     ) -> None:
         self.operation = operation
+        self.is_in_place = is_in_place
         self.arguments, self.keywords = tree_map_only(Tensor, argument_of, (arguments, keywords))
         self.outputs = [None if content is None else weakref.ref(content) for content in outputs]
+
+    def missing(self) -> list[Content]:
+        """What has to be made again before this can run."""
+        noted = tree_leaves((self.arguments, self.keywords))
+        return [one.content for one in noted if isinstance(one, Reference) and one.content.is_to_be_made]
 
     def run(self, restore: Callable[[Content], torch.UntypedStorage]) -> None:
         """Gives the contents that it makes their memory."""
@@ -161,6 +190,9 @@ class Repeat:
             return noted.view.over(restore(noted.content))
 
         arguments, keywords = tree_map_only((Reference, Kept, Scratch), argument, (self.arguments, self.keywords))
+        if self.is_in_place:
+            # In a copy, as others read what it overwrites. (Another operation would have other types or strides.)
+            arguments = (duplicate(arguments[0]), *arguments[1:])
         with torch.no_grad(), without_autocast():
             results = self.operation(*arguments, **keywords)
         for reference, tensor in zip(self.outputs, outputs_of(results), strict=True):
@@ -170,6 +202,11 @@ class Repeat:
                 if storage.nbytes() != content.nbytes:
                     raise RuntimeError(f"{self.operation} gave something else when it ran again; use recompute=False")
                 content.restored = storage
+
+
+def duplicate(tensor: Tensor) -> Tensor:
+    """A copy of all of a tensor's storage, seen as by the tensor: with the same strides, of which rounding can depend."""
+    return View.of(tensor).over(all_bytes(tensor.untyped_storage()).clone().untyped_storage())
 
 
 def outputs_of(results: Any) -> list[Any]:

@@ -14,10 +14,19 @@ from torch import Tensor, nn
 from memlab._activations.contents import Content, Flight, Kept, Reference, Repeat, Scratch, outputs_of
 from memlab._activations.histories import Histories, History
 from memlab._activations.lanes import DeviceLane
-from memlab._activations.operations import makes_memory, repeated_form, scratch_arguments, written_arguments
+from memlab._activations.operations import is_repeatable, makes_memory, scratch_arguments, written_arguments
 from memlab._activations.views import View
 from memlab._paging.tensor_memory import all_bytes
-from memlab._paging.torch_private import base_of, raw_stream, storage_key, tensor_key, tree_leaves, use_count, version_of
+from memlab._paging.torch_private import (
+    base_of,
+    raw_stream,
+    storage_key,
+    tensor_key,
+    tree_leaves,
+    use_count,
+    version_of,
+    without_graph,
+)
 
 # Smaller ones stay where they are: a copy of them takes longer to ask for than to do.
 SMALLEST = 1 << 20
@@ -53,7 +62,7 @@ class Forward:
         # The same of what the current operation has overwritten.
         self._overwritten: dict[int, Content] = {}
         # What operations that run again are given as it is, by the number of its storage.
-        self._given: dict[int, list[Kept]] = {}
+        self._given: dict[int, list[weakref.ref[Kept]]] = {}
         self._made: list[weakref.ref[Content]] = []
         self._by_key: dict[Any, weakref.ref[Content]] = {}
         self._flights: deque[Flight] = deque()
@@ -69,12 +78,13 @@ class Forward:
 
     # Forward: what autograd saves. ----------------------------------------------------------------------------------------
 
-    def pack(self, tensor: Tensor) -> Kept | Saved | Tensor:
+    def pack(self, tensor: Tensor) -> Kept | Saved:
         """What autograd is to keep of a tensor."""
-        kind = type(tensor)
-        if kind is not Tensor or not self._is_movable(tensor):
-            return Kept(tensor) if kind is Tensor or kind is nn.Parameter else tensor
+        if type(tensor) is not Tensor or not self._is_movable(tensor):
+            return Kept(without_graph(tensor))
         content = self._content_of(tensor)
+        # Autograd gives a node's outputs with the node, which would then keep itself.
+        tensor = without_graph(tensor)
         if content is None:
             return Kept(tensor)
         if not content.is_saved:
@@ -159,15 +169,17 @@ class Forward:
         for position, name in written_arguments(operation):
             written = arguments[position] if position < len(arguments) else keywords.get(name)
             for tensor in written if isinstance(written, (list, tuple)) else (written,):
-                if type(tensor) is Tensor:
+                if isinstance(tensor, Tensor):
                     self._forget(tensor)
 
     def _forget(self, tensor: Tensor) -> None:
         key = tensor_key(tensor)
         if key is None:
             return
-        for given in self._given.pop(key, ()):
-            given.preserve()
+        for reference in self._given.pop(key, ()):
+            given = reference()
+            if given is not None:
+                given.preserve()
         content = self._contents.pop(key, None)
         if content is None:
             return
@@ -187,15 +199,19 @@ class Forward:
             content = self._known(tensor)
             if content is not None:
                 contents.append(content)
-            elif not (tensor.is_leaf or isinstance(base_of(tensor), nn.Parameter)) and tensor.nbytes >= SMALLEST:
-                is_known = False
+            elif not (tensor.is_leaf or isinstance(base_of(tensor), nn.Parameter)):
+                is_known = is_known and tensor.layout is torch.strided and tensor.nbytes < SMALLEST
         return contents, is_known
 
     def _known(self, tensor: Tensor) -> Content | None:
         if type(tensor) is not Tensor or tensor.device != self.device or tensor.layout is not torch.strided:
             return None
+        if tensor.is_conj() or tensor.is_neg():
+            return None
         key = storage_key(tensor.untyped_storage())
-        return self._overwritten.get(key) or self._contents.get(key)
+        content = self._overwritten.get(key) or self._contents.get(key)
+        # Another version has been written where this mode does not see it.
+        return content if content is not None and content.version in (None, version_of(tensor)) else None
 
     def after(
         self, operation: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], results: Any
@@ -223,8 +239,12 @@ class Forward:
         return self._overwritten.values()
 
     def can_repeat(self, operation: Any, arguments: tuple[Any, ...]) -> bool:
-        """Whether an operation that has run can run again. What it has overwritten has to be made again, too."""
-        if repeated_form(operation) is None:
+        """Whether an operation that has run can run again. What it has overwritten has to be made again, too.
+
+        Not where autograd is off: in custom functions and in compiled code, kernels that PyTorch does not see may write to
+        what it makes.
+        """
+        if not (torch.is_grad_enabled() and is_repeatable(operation)):
             return False
         target = arguments[0] if self._overwritten else None
         return target is None or (
@@ -244,7 +264,7 @@ class Forward:
             Scratch(argument) if position in scratch and isinstance(argument, Tensor) else argument
             for position, argument in enumerate(arguments)
         )
-        repeat = Repeat(repeated_form(operation), arguments, keywords, self._argument, contents)
+        repeat = Repeat(operation, arguments, keywords, self._argument, contents, is_in_place=bool(self._overwritten))
         for content in contents:
             if content is not None:
                 content.repeat = repeat
@@ -256,7 +276,7 @@ class Forward:
             kept = Kept(tensor)
             key = tensor_key(tensor)
             if key is not None:
-                self._given.setdefault(key, []).append(kept)
+                self._given.setdefault(key, []).append(weakref.ref(kept))
             return kept
         if not content.has_way_back:
             self._store(content, tensor)
@@ -299,7 +319,7 @@ class Forward:
             elif content.copy is not None:
                 storage = self._load(content, stream)
             elif content.repeat is not None:
-                content.repeat.run(self.restore)
+                self._make_again(content)
                 storage = content.restored
             assert storage is not None, "a content has one of three ways back"
             content.restored = storage
@@ -313,6 +333,19 @@ class Forward:
         content.served()
         return storage
 
+    def _make_again(self, content: Content) -> None:
+        """Without recursion: chains can be longer than Python's stack."""
+        open_contents = [content]
+        while open_contents:
+            last = open_contents[-1]
+            missing = last.repeat.missing() if last.repeat is not None and last.is_to_be_made else []
+            if missing:
+                open_contents.extend(missing)
+                continue
+            open_contents.pop()
+            if last.repeat is not None and last.is_to_be_made:
+                last.repeat.run(self.restore)
+
     def _load(self, content: Content, stream: int) -> torch.UntypedStorage:
         """Begins to copy a content back."""
         assert content.copy is not None
@@ -320,6 +353,7 @@ class Forward:
         content.copy.load(storage.data_ptr(), stream)
         content.restored = storage
         content.is_loading = True
+        content.stream = stream
         self._ahead += content.nbytes
         return storage
 

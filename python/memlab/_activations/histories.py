@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from typing import Any
 
@@ -24,6 +25,7 @@ class History:
     """
 
     def __init__(self, device: torch.device, budget: int, *, recompute: bool) -> None:
+        self._lock = threading.Lock()
         self._device = device
         self._budget = budget
         self._recompute = recompute
@@ -39,6 +41,10 @@ class History:
 
     def begin(self) -> tuple[Plan, Lesson | None]:
         """The plan for a forward, and where to note what is seen of it."""
+        with self._lock:
+            return self._next()
+
+    def _next(self) -> tuple[Plan, Lesson | None]:
         if self._is_idle:
             return self.plan, None
         self._forwards += 1
@@ -49,8 +55,9 @@ class History:
             if self._forwards == 2:
                 lane.measure()
         elif self._forwards == 3 and self._lesson is not None:
-            self.plan = self._lesson.plan(self._budget, lane.bytes_per_second(), self.plan.held, recompute=self._recompute)
-            self._operations = self._lesson.operations
+            lesson = self._lesson.until_now()
+            self.plan = lesson.plan(self._budget, lane.bytes_per_second(), self.plan.held, recompute=self._recompute)
+            self._operations = lesson.operations
         self._lesson = Lesson(self._device) if self._forwards <= 2 else None
         if self.order and self._forwards != 3:
             self.plan.ordered(self.order)
@@ -63,6 +70,10 @@ class History:
 
     def ended(self, operations: int, *, has_saved: bool) -> None:
         """A forward has ended, after so many operations; whether autograd has saved something."""
+        with self._lock:
+            self._finish(operations, has_saved=has_saved)
+
+    def _finish(self, operations: int, *, has_saved: bool) -> None:
         if not has_saved:
             self._forwards -= not self._is_idle
             self._is_idle = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,14 @@ class Lesson:
         """A content came back from the host: if it is still where it was, the program holds it."""
         if not content.weak.expired():
             self._values[content.number].is_held = True
+
+    def until_now(self) -> Lesson:
+        """What is known by now: the forward may go on, in another thread."""
+        lesson = copy.copy(self)
+        lesson._operations, lesson._reads = list(self._operations), list(self._reads)
+        # Last, as the others name them.
+        lesson._values = list(self._values)
+        return lesson
 
     @property
     def operations(self) -> int:

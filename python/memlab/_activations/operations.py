@@ -8,14 +8,15 @@ import torch
 
 from memlab._paging.torch_private import OpOverload, may_return_view, writes_to
 
-# Beside those that PyTorch marks as pointwise: products, norms, reductions, copies. Not those that draw random numbers.
+# Beside those that PyTorch marks as pointwise: products, norms, reductions, copies. Not those that draw random numbers, and
+# not cumsum, whose rounding on CUDA depends on which of its threads are done first.
 # fmt: off
 _NAMES = frozenset(
     {
         "mm", "addmm", "bmm", "baddbmm", "convolution", "native_layer_norm", "native_group_norm",
         "native_batch_norm", "cudnn_batch_norm", "_fused_rms_norm", "_softmax", "_log_softmax", "logsumexp", "cat",
         "stack", "clone", "_to_copy", "constant_pad_nd", "embedding", "gather", "index_select", "mean", "sum",
-        "var", "var_mean", "amax", "amin", "linalg_vector_norm", "cumsum", "tril", "triu", "avg_pool2d",
+        "var", "var_mean", "amax", "amin", "linalg_vector_norm", "tril", "triu", "avg_pool2d",
         "_adaptive_avg_pool2d", "max_pool2d_with_indices", "upsample_nearest2d", "upsample_bilinear2d", "roll",
         "flip", "repeat", "slice_scatter", "select_scatter",
     }
@@ -26,34 +27,35 @@ _BATCH_NORMS = frozenset({torch.ops.aten.native_batch_norm.default, torch.ops.at
 _STATISTICS, _TRAINING = (3, 4), 5
 # These return a view, and do not say so.
 _SILENT_VIEWS = frozenset({"_unsafe_view", "_reshape_alias"})
-_KNOWN: dict[Any, Any] = {}
+_KNOWN: dict[Any, bool] = {}
 _OWN: dict[Any, bool] = {}
 _WRITTEN: dict[Any, list[tuple[int, str]]] = {}
 
 
-def repeated_form(operation: Any) -> Any:
-    """The operation that returns the same as `operation` did, if it is given the same, and changes nothing: of one that
-    writes to its argument, the one that does not. None: there is none."""
-    if operation not in _KNOWN:
-        _KNOWN[operation] = _looked_up(operation)
-    return _KNOWN[operation]
+def is_repeatable(operation: Any) -> bool:
+    """Whether an operation, called with the same arguments once more, returns the same, and changes nothing but perhaps its
+    first argument."""
+    known = _KNOWN.get(operation)
+    if known is None:
+        known = _KNOWN[operation] = _looked_up(operation)
+    return known
 
 
-def _looked_up(operation: Any) -> Any:
+def _looked_up(operation: Any) -> bool:
     if not isinstance(operation, OpOverload) or operation.namespace != "aten":
-        return None
+        return False
+    name, overload = _name(operation)
     written = writes_to(operation)
     if written:
-        name, overload = _name(operation)
         if not name.endswith("_") or name.startswith("_") or [position for position, _ in written] != [0]:
-            return None
+            return False
         operation = getattr(getattr(torch.ops.aten, name[:-1], None), overload, None)
         # Not those that do more than to compute their argument's new values.
         if operation is None or torch.Tag.pointwise not in operation.tags or writes_to(operation):
-            return None
+            return False
     if torch.Tag.nondeterministic_seeded in operation.tags:
-        return None
-    return operation if torch.Tag.pointwise in operation.tags or _name(operation)[0] in _NAMES else None
+        return False
+    return torch.Tag.pointwise in operation.tags or name in _NAMES
 
 
 def _name(operation: OpOverload) -> tuple[str, str]:

@@ -139,6 +139,10 @@ TABLE = (
         "offloading of activations: whether a storage is still alive; as long as it is asked, its number is no other's",
     ),
     PrivateName(
+        "torch._C._DisableTorchDispatch",
+        "offloading of activations: a saved tensor is detached where the mode that notes operations does not see it",
+    ),
+    PrivateName(
         "torch._C._current_graph_task_id()",
         "offloading of activations: whether an operation belongs to a backward; -1 if not",
     ),
@@ -211,6 +215,16 @@ def tensor_key(tensor: Tensor) -> int | None:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
         return None
+
+
+def without_graph(tensor: Tensor) -> Tensor:
+    """The same tensor, with its count of writes, but not with the autograd graph that made it."""
+    if tensor.grad_fn is None:
+        return tensor
+    if type(tensor) is not Tensor:
+        return tensor.detach()
+    with torch._C._DisableTorchDispatch():
+        return tensor.detach()
 
 
 def raw_stream(device: torch.device) -> int:

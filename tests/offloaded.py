@@ -1,0 +1,120 @@
+"""Helpers for the tests of offload_activations: trainings in its block, and the same without it."""
+
+import contextlib
+import copy
+
+import memlab as package
+import torch
+from memlab._activations import contents, forward, histories, lanes, learning
+from torch import nn
+
+# All stages: two forwards that learn, one that plans, and two with the plan and the order of the one before.
+STEPS = 5
+
+
+class Ways:
+    """A block around forwards, and what it has done."""
+
+    def __init__(self, way, monkeypatch):
+        self.recompute, self.repeats, self.copies, self.budget = way != "copies", 0, 0, "24KiB"
+        run, save = contents.Repeat.run, lanes.DeviceLane.save
+
+        def counted_run(*arguments):
+            self.repeats += 1
+            return run(*arguments)
+
+        def counted_save(*arguments):
+            self.copies += 1
+            return save(*arguments)
+
+        monkeypatch.setattr(contents.Repeat, "run", counted_run)
+        monkeypatch.setattr(lanes.DeviceLane, "save", counted_save)
+
+    def __call__(self, budget=None):
+        return package.offload_activations(budget or self.budget, recompute=self.recompute, device="cpu")
+
+
+def everything(operations, values, room, price):
+    """In the place of `_native.choose_recomputation`: all that can be is computed again."""
+    return [is_repeatable for *_, is_repeatable in operations], [is_saved for _, is_saved in values]
+
+
+WAYS = ["copies", "recomputation", "everything again"]
+
+
+def around_forwards(request, monkeypatch):
+    """The block, for tensors of any size: it copies; computes again what is chosen as copies are slow; or all it can."""
+    monkeypatch.setattr(forward, "SMALLEST", 256)
+    monkeypatch.setattr(histories, "_ALL", {})
+    if request.param != "copies":
+        monkeypatch.setattr(lanes.DeviceLane, "bytes_per_second", lambda self: 1e3)
+    if request.param == "everything again":
+        monkeypatch.setattr(learning._native, "choose_recomputation", everything)
+        monkeypatch.setattr(learning, "_cuts", lambda *arguments: set())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Ways(request.param, monkeypatch)
+    torch.set_num_threads(threads)
+    torch._dynamo.reset()
+
+
+def state(modules):
+    """Gradients and buffers."""
+    modules = modules if isinstance(modules, (list, tuple)) else [modules]
+    tensors = [parameter.grad for module in modules for parameter in module.parameters()]
+    return tensors + [buffer.clone() for module in modules for buffer in module.buffers()]
+
+
+def same(ours, theirs):
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert one.dtype == other.dtype and one.stride() == other.stride()
+            assert one.isfinite().all() and torch.equal(one, other), (one - other).abs().max()
+
+
+def train(model, loss_of, around, steps=STEPS, backward=lambda loss: loss.backward()):
+    """Steps of SGD; returns losses, gradients and buffers of each."""
+    seen = []
+    for step in range(steps):
+        torch.manual_seed(step)
+        model.zero_grad()
+        with around():
+            loss = loss_of(model, step)
+        backward(loss)
+        seen += [loss.detach(), *(None if one is None else one.clone() for one in state(model))]
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter -= 0.01 * parameter.grad
+    return seen
+
+
+def check(block, model, loss_of, steps=STEPS, **options):
+    """Trains a model in the block, and a twin without it: all is equal."""
+    twin = copy.deepcopy(model)
+    expected = train(twin, loss_of, contextlib.nullcontext, steps, **options)
+    same(train(model, loss_of, block, steps, **options), expected)
+    return block
+
+
+def numbers(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def tokens(*shape, most=50):
+    return torch.randint(most, shape, generator=torch.Generator().manual_seed(0))
+
+
+def own_loss(model, step):
+    return model.loss(step)
+
+
+def squares(dtype):
+    return lambda model, step: model(numbers(48, 32, seed=step, dtype=dtype)).square().mean()
+
+
+def mlp(dtype=torch.float32):
+    layers = [nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 64), nn.Tanh(), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 8)]
+    return nn.Sequential(*layers).to(dtype)
