@@ -220,7 +220,9 @@ class Forward:
         index = self.operations
         self.operations += 1
         contents: list[Content | None] = []
-        if (type(results) is Tensor and results.nbytes < SMALLEST) or not makes_memory(operation):
+        if not makes_memory(operation):
+            return contents
+        if type(results) is Tensor and results.layout is torch.strided and results.nbytes < SMALLEST:
             return contents
         for position, tensor in enumerate(outputs_of(results)):
             content = None
